@@ -86,12 +86,12 @@ def start(
     )
 
 
-def acknowledged_ids(files: Iterable[Path]) -> set[str]:
+def read_ack_ids(files: Iterable[Path]) -> set[str]:
     """Ids that were acknowledged: whole lines only."""
-    found: set[str] = set()
+    ids: set[str] = set()
     for file in files:
-        found.update(file.read_text().rpartition("\n")[0].split())
-    return found
+        ids.update(file.read_text().rpartition("\n")[0].split())
+    return ids
 
 
 def audit(log: SqliteLog, acknowledged: set[str]) -> Audit:
@@ -132,12 +132,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
         sqlite_file.WAL_BYTES = options.wal_bytes
     source = random.Random(options.seed)
     log = SqliteLog(options.log, durability=options.durability)
-    told = os.open(options.acknowledged, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+    ack_file = os.open(options.acknowledged, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
     done = 0
     while options.batches is None or done < options.batches:
         entries = batch(source)
         log.append(entries)
-        os.write(told, "".join(f"{event_id}\n" for event_id in ids_of(entries)).encode())
+        os.write(ack_file, "".join(f"{event_id}\n" for event_id in ids_of(entries)).encode())
         done += 1
     os._exit(0)  # closing would write what a power cut leaves unwritten
 

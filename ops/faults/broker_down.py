@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 from typing import Any, Final
 
-from ops.faults.scene import Child, compared, drained, passed, report, scene, count_backlog
+from ops.faults.scene import Child, compare_logs, wait_for_drain, build_figures, report, scene, count_backlog
 
 PER_SECOND: Final = 100
 DRAIN_SECONDS: Final = 120
@@ -29,17 +29,17 @@ def run(count: int, folder: Path) -> dict[str, Any]:
         time.sleep(count)
         backlog = count_backlog(stage.spool)
         stage.broker.start()
-        drain_seconds = drained(stage.spool, PER_SECOND, DRAIN_SECONDS)
-        appender.stop_asked()
+        drain_seconds = wait_for_drain(stage.spool, PER_SECOND, DRAIN_SECONDS)
+        appender.request_stop()
         acknowledged = json.loads(appender.line())
         appender.stop()
         shipper.stop()
         stage.ship_the_rest()
-        found = passed(compared(stage.spool, stage.kafka), backlog=backlog, **acknowledged)
-    found["drain_seconds"] = round(drain_seconds, 1)
+        figures = build_figures(compare_logs(stage.spool, stage.kafka), backlog=backlog, **acknowledged)
+    figures["drain_seconds"] = round(drain_seconds, 1)
     kept_up = acknowledged["acknowledged"] >= PER_SECOND * count
-    found["passed"] = found["passed"] and kept_up and drain_seconds < DRAIN_SECONDS
-    return found
+    figures["passed"] = figures["passed"] and kept_up and drain_seconds < DRAIN_SECONDS
+    return figures
 
 
 if __name__ == "__main__":

@@ -23,16 +23,16 @@ def run(count: int, folder: Path) -> dict[str, Any]:
             at = len(stage.kafka.read("rollouts", 1, 0))
             stage.broker.wipe()
             stage.broker.start()
-            outcomes += _asked(stage, at)
+            outcomes += _read_both(stage, at)
             stage.kafka.ensure_topics()
-            outcomes += _asked(stage, at)
+            outcomes += _read_both(stage, at)
             if any(sum(stage.kafka.end(stream)) for stream in STREAMS):
                 outcomes.append("something was written")
     wrong = [outcome for outcome in outcomes if outcome != AheadOfLog.__name__]
     return {"passed": not wrong and len(outcomes) == 4 * count, "wrong": wrong[:3]}
 
 
-def _asked(stage: Scene, at: int) -> list[str]:
+def _read_both(stage: Scene, at: int) -> list[str]:
     fresh = KafkaLog(stage.broker.bootstrap, replication=1)
     try:
         return [_outcome(log, at) for log in (stage.kafka, fresh)]

@@ -55,8 +55,8 @@ def run(count: int, folder: Path, seed: int = 0) -> dict[str, Any]:
 def _job(runner: LocalRunner, name: str, chance: Random) -> list[str]:
     """What was wrong about one."""
     runner.start(Job(name, _Spec(name=name)))
-    said = runner.folder(name) / "attempts" / "1.out"
-    _until(lambda: said.exists() and bool(said.read_bytes()))
+    output = runner.folder(name) / "attempts" / "1.out"
+    _until(lambda: output.exists() and bool(output.read_bytes()))
     wrong: list[str] = []
     for _ in range(_STEPS):
         step = chance.uniform(-_DAY, _DAY)
@@ -73,7 +73,7 @@ def _job(runner: LocalRunner, name: str, chance: Random) -> list[str]:
 
 
 def _plausible(*seconds: float) -> bool:
-    return all(0 <= one < _PATIENCE for one in seconds)
+    return all(0 <= value < _PATIENCE for value in seconds)
 
 
 def _set(folder: Path, forward: float) -> None:

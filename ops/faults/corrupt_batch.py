@@ -40,7 +40,7 @@ def run(count: int, folder: Path) -> dict[str, Any]:
             stage.kafka.append(entries(number * PER_APPEND, PER_APPEND, 300))
         whole = _read(stage)
         for _ in range(count):
-            with _damaged(stage, chance) as offset:
+            with _damage_batch(stage, chance) as offset:
                 result = _read(stage)
             again = _read(stage)
             slowest = max(slowest, result["seconds"])
@@ -70,7 +70,7 @@ def _facts(result: dict[str, Any]) -> tuple[object, ...]:
 
 
 @contextmanager
-def _damaged(stage: Scene, chance: random.Random) -> Iterator[int]:
+def _damage_batch(stage: Scene, chance: random.Random) -> Iterator[int]:
     """One bit of a batch turned over, for as long as this lasts; the batch's first offset."""
     # A clean stop: after a crash the broker itself checks the segment and cuts the batch off.
     stage.broker.stop()
@@ -89,12 +89,12 @@ def _damaged(stage: Scene, chance: random.Random) -> Iterator[int]:
 def _batches(segment: Path) -> list[tuple[int, int]]:
     """(first offset, last byte) of each: it begins with its offset (8 bytes) and length (4)."""
     stored = segment.read_bytes()
-    found: list[tuple[int, int]] = []
+    batches: list[tuple[int, int]] = []
     at = 0
     while length := int.from_bytes(stored[at + 8 : at + 12], "big"):
-        found.append((int.from_bytes(stored[at : at + 8], "big"), at + 12 + length - 1))
+        batches.append((int.from_bytes(stored[at : at + 8], "big"), at + 12 + length - 1))
         at += 12 + length
-    return found
+    return batches
 
 
 def _turn(segment: Path, at: int) -> None:
@@ -134,8 +134,8 @@ def _reader(bootstrap: str) -> int:
             try:
                 while at < end:
                     at = log.read("rollouts", place, at)[-1].offset + 1
-            except LogCorrupt as found:
-                error = str(found)
+            except LogCorrupt as corruption:
+                error = str(corruption)
             read.append(at)
     finally:
         log.close()

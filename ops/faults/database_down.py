@@ -16,14 +16,14 @@ from sqlalchemy.exc import DBAPIError
 
 from consumers import database
 from ops.faults.command import command
-from ops.faults.folding import Scene, postgres, stop, upgraded_scene
+from ops.faults.folding import Scene, postgres, stop, open_scene
 
 ADVERSARY_SECONDS = 8.0
 
 
 def run(count: int, folder: Path) -> dict[str, Any]:
     """Stop the server for `count` seconds in the middle of a fold, then disturb it."""
-    with postgres() as server, upgraded_scene(server.create_database(), folder) as stage:
+    with postgres() as server, open_scene(server.create_database(), folder) as stage:
         stage.grow(2_000)
         process = stage.start(batch=20)
         try:
@@ -32,7 +32,7 @@ def run(count: int, folder: Path) -> dict[str, Any]:
             time.sleep(count)
             server.start()
             deadlocks = _disturb(stage)
-            stage.wait_until_folded()
+            stage.wait_for_fold()
             counters = stop(process)
         finally:
             process.kill()
@@ -49,7 +49,7 @@ def run(count: int, folder: Path) -> dict[str, Any]:
 
 
 def _wait_for_work(stage: Scene) -> None:
-    while not stage.folded():
+    while not stage.count_fold_events():
         time.sleep(0.02)
 
 

@@ -24,7 +24,7 @@ from daemon.core.app import App
 from ops.demo.place import ROOT, Place
 from ops.faults.command import command
 from ops.faults.loop_audit import outcome, wrong
-from ops.faults.loop_scene import Heard, settings_of
+from ops.faults.loop_scene import CustomerLedger, settings_of
 
 KILLS: Final = 4
 """Of each demo, at most: it may end before."""
@@ -44,10 +44,10 @@ def run(count: int, folder: Path, seed: int = 0) -> dict[str, Any]:
         place.home.parent.mkdir(parents=True)
         chance = random.Random(number)
         for _ in range(KILLS):
-            kills.update(_killed(place, chance))
-        problems += [f"seed {number}: {said}" for said in _finished(place)]
+            kills.update(_kill_midway(place, chance))
+        problems += [f"seed {number}: {problem}" for problem in _run_to_end(place)]
         with App(settings_of(place)) as app:
-            problems += [f"seed {number}: {said}" for said in wrong(app, place, Heard())]
+            problems += [f"seed {number}: {problem}" for problem in wrong(app, place, CustomerLedger())]
             outcomes[outcome(app)] += 1
         if problems:
             break
@@ -58,9 +58,9 @@ def run(count: int, folder: Path, seed: int = 0) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _killed(place: Place, chance: random.Random) -> Iterator[str]:
+def _kill_midway(place: Place, chance: random.Random) -> Iterator[str]:
     """Start it and kill it in the middle; what was killed, if it was there."""
-    process = _started(place)
+    process = _launch(place)
     try:
         process.wait(chance.uniform(*PAUSE_SECONDS))
     except subprocess.TimeoutExpired:
@@ -72,9 +72,9 @@ def _killed(place: Place, chance: random.Random) -> Iterator[str]:
         yield "demo" if alone else "everything"
 
 
-def _finished(place: Place) -> Iterator[str]:
+def _run_to_end(place: Place) -> Iterator[str]:
     """Left alone, it ends; what is wrong with that."""
-    process, until_when = _started(place), time.monotonic() + DEMO_SECONDS
+    process, until_when = _launch(place), time.monotonic() + DEMO_SECONDS
     while process.poll() is None and time.monotonic() < until_when:
         time.sleep(_LOOK_SECONDS)
     if process.poll() is None:
@@ -82,14 +82,14 @@ def _finished(place: Place) -> Iterator[str]:
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
         process.wait()
-        yield f"the demo has not ended within {DEMO_SECONDS:g} s: {_said(place)}"
+        yield f"the demo has not ended within {DEMO_SECONDS:g} s: {_read_output_tail(place)}"
     elif process.returncode not in _ENDS:
-        yield f"the demo ended with {process.returncode}: {_said(place)}"
+        yield f"the demo ended with {process.returncode}: {_read_output_tail(place)}"
     elif not (place.home.parent / "demo-report.json").exists():
         yield "the demo ended without a report"
 
 
-def _started(place: Place) -> "subprocess.Popen[bytes]":
+def _launch(place: Place) -> "subprocess.Popen[bytes]":
     folder = place.home.parent
     flags = ("--small", "--home", str(place.home), "--out", str(folder))
     with (folder / "demo.log").open("ab") as output:
@@ -99,17 +99,17 @@ def _started(place: Place) -> "subprocess.Popen[bytes]":
         )  # fmt: skip
 
 
-def _said(place: Place) -> str:
+def _read_output_tail(place: Place) -> str:
     return (place.home.parent / "demo.log").read_text(errors="replace")[-1500:]
 
 
 def below(root: int) -> list[int]:
     """Every process that this one started, directly or not, and that still has a parent there."""
     parents = dict(_parents())
-    found, layer = list[int](), {root}
+    pids, layer = list[int](), {root}
     while layer := {pid for pid, parent in parents.items() if parent in layer}:
-        found += layer
-    return found
+        pids += layer
+    return pids
 
 
 def _parents() -> Iterator[tuple[int, int]]:

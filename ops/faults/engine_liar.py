@@ -53,11 +53,11 @@ def _choice(**changes: Any) -> Json:
     return honest | changes
 
 
-def _scored(*logprobs: Any) -> Json:
-    return {"content": [{"token": "a", "logprob": one} for one in logprobs]}
+def _build_logprobs(*logprobs: Any) -> Json:
+    return {"content": [{"token": "a", "logprob": logprob} for logprob in logprobs]}
 
 
-def _calling(**call: Any) -> Json:
+def _build_call_message(**call: Any) -> Json:
     return {"role": "assistant", "content": None, "tool_calls": [call]}
 
 
@@ -74,16 +74,16 @@ LIES: Final[Mapping[str, list[Any]]] = {
     "index missing": [_choice(index=None)],
     "index twice": [_choice(), _choice(token_ids=[7, 8])],
     "choice text": [_choice(), "x"],
-    "logprob 1e300": [_choice(logprobs=_scored(1e300, -0.5))],
-    "logprob -1e300": [_choice(logprobs=_scored(-1e300, -0.5))],
-    "logprob 0.7": [_choice(logprobs=_scored(0.7, -0.5))],
-    "logprob 10**400": [_choice(logprobs=_scored(_HUGE, -0.5))],
-    "logprob infinite": [_choice(logprobs=_scored(float("-inf"), -0.5))],
-    "logprob nan": [_choice(logprobs=_scored(float("nan"), -0.5))],
-    "logprob true": [_choice(logprobs=_scored(True, -0.5))],
-    "logprob text": [_choice(logprobs=_scored("-0.5", -0.5))],
-    "logprobs short": [_choice(logprobs=_scored(-0.5))],
-    "logprobs long": [_choice(logprobs=_scored(-0.5, -0.5, -0.5))],
+    "logprob 1e300": [_choice(logprobs=_build_logprobs(1e300, -0.5))],
+    "logprob -1e300": [_choice(logprobs=_build_logprobs(-1e300, -0.5))],
+    "logprob 0.7": [_choice(logprobs=_build_logprobs(0.7, -0.5))],
+    "logprob 10**400": [_choice(logprobs=_build_logprobs(_HUGE, -0.5))],
+    "logprob infinite": [_choice(logprobs=_build_logprobs(float("-inf"), -0.5))],
+    "logprob nan": [_choice(logprobs=_build_logprobs(float("nan"), -0.5))],
+    "logprob true": [_choice(logprobs=_build_logprobs(True, -0.5))],
+    "logprob text": [_choice(logprobs=_build_logprobs("-0.5", -0.5))],
+    "logprobs short": [_choice(logprobs=_build_logprobs(-0.5))],
+    "logprobs long": [_choice(logprobs=_build_logprobs(-0.5, -0.5, -0.5))],
     "logprobs list": [_choice(logprobs=[-0.5, -0.5])],
     "id -1": [_choice(token_ids=[5, -1])],
     "id 2**31": [_choice(token_ids=[5, 2**31])],
@@ -91,11 +91,11 @@ LIES: Final[Mapping[str, list[Any]]] = {
     "id fraction": [_choice(token_ids=[5, 6.0])],
     "id true": [_choice(token_ids=[5, True])],
     "ids text": [_choice(token_ids="56")],
-    "call index -1": [_choice(message=_calling(index=-1, function={"name": "a"}))],
+    "call index -1": [_choice(message=_build_call_message(index=-1, function={"name": "a"}))],
     "call text": [_choice(message={"role": "assistant", "tool_calls": ["x"]})],
-    "call name list": [_choice(message=_calling(index=0, function={"name": []}))],
+    "call name list": [_choice(message=_build_call_message(index=0, function={"name": []}))],
     "arguments deep": [
-        _choice(message=_calling(index="x", function={"name": "a", "arguments": _DEEP}))
+        _choice(message=_build_call_message(index="x", function={"name": "a", "arguments": _DEEP}))
     ],
     "content list": [_choice(message={"role": "assistant", "content": [1]})],
     "message text": [_choice(message="ab")],
@@ -130,35 +130,35 @@ class Liar(Engine):
 
 def document(lie: str, streamed: bool) -> Json:
     """What the engine says."""
-    choices = [_streamed(one) if streamed else one for one in LIES[lie]]
+    choices = [_to_stream_choice(choice) if streamed else choice for choice in LIES[lie]]
     return {"id": "liar", "choices": choices, "prompt_token_ids": [1, 2, 3]}
 
 
-def _streamed(choice: Any) -> Any:
+def _to_stream_choice(choice: Any) -> Any:
     if not isinstance(choice, dict):
         return choice
     return {("delta" if name == "message" else name): value for name, value in choice.items()}
 
 
-def restored(said: Json) -> Json:
+def strip_tokens(body: Json) -> Json:
     """The same as a client gets it who asked for no tokens."""
     choices = [
         {name: None if name == "logprobs" else value
-         for name, value in one.items() if name != "token_ids"}
-        if isinstance(one, dict) else one
-        for one in said["choices"]
+         for name, value in choice.items() if name != "token_ids"}
+        if isinstance(choice, dict) else choice
+        for choice in body["choices"]
     ]  # fmt: skip
-    return {"id": said["id"], "choices": choices}
+    return {"id": body["id"], "choices": choices}
 
 
 def answer(lie: str, streamed: bool) -> bytes:
     """The bytes of it."""
-    said = json.dumps(document(lie, streamed)).encode()
+    body = json.dumps(document(lie, streamed)).encode()
     if streamed:
-        said = b"data: " + said + b"\n\ndata: [DONE]\n\n"
+        body = b"data: " + body + b"\n\ndata: [DONE]\n\n"
     kind = "text/event-stream" if streamed else "application/json"
-    head = f"HTTP/1.1 200 OK\r\ncontent-type: {kind}\r\ncontent-length: {len(said)}\r\n"
-    return head.encode() + b"connection: close\r\n\r\n" + said
+    head = f"HTTP/1.1 200 OK\r\ncontent-type: {kind}\r\ncontent-length: {len(body)}\r\n"
+    return head.encode() + b"connection: close\r\n\r\n" + body
 
 
 async def _endless(lie: str) -> AsyncIterator[bytes]:
@@ -179,7 +179,7 @@ async def _endless(lie: str) -> AsyncIterator[bytes]:
     piece = b"x" * _MIB
     if lie == "events":
         chunk = {"index": 0, "delta": {"content": "word "}, "token_ids": [70_000] * 20,
-                 "logprobs": _scored(*[-0.123456] * 20), "finish_reason": None}  # fmt: skip
+                 "logprobs": _build_logprobs(*[-0.123456] * 20), "finish_reason": None}  # fmt: skip
         event = b"data: " + json.dumps({"choices": [chunk]}).encode() + b"\n\n"
         piece = event * (_MIB // len(event))
     for _ in range(_ENDLESS_MIB):
@@ -201,22 +201,22 @@ def run(count: int, folder: Path, seed: int = 0) -> dict[str, Any]:
         began = gateway.resident_bytes()
         client = stack.enter_context(httpx2.Client(timeout=120))
         ask = Asker(client, gateway.url)
-        for lie in _drawn(count, chance):
+        for lie in _draw_lies(count, chance):
             for streamed in (False, True):
-                call, why = ask.lied_to(lie, streamed)
+                call, why = ask.ask_lie(lie, streamed)
                 wrong += [f"{lie}, streamed {streamed}: {why}"] if why else []
                 if lie == _TRUTH:
                     honest.add(call)
         for lie in ENDLESS:
-            why = ask.kept_waiting(lie)
+            why = ask.ask_endless(lie)
             wrong += [f"{lie}: {why}"] if why else []
-            call, why = ask.lied_to(_TRUTH, False)
+            call, why = ask.ask_lie(_TRUTH, False)
             honest.add(call)
             wrong += [f"after {lie}: {why}"] if why else []
         grown = gateway.peak_bytes() - began
         status = gateway.stop()
-    ended, trained, found = _logged(gateway.home)
-    wrong += found
+    ended, trained, problems = _read_log(gateway.home)
+    wrong += problems
     passed = (
         not wrong and status == 0 and trained == honest and ended == ask.asked
         and grown < BOUND_BYTES
@@ -228,7 +228,7 @@ def run(count: int, folder: Path, seed: int = 0) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _drawn(count: int, chance: random.Random) -> list[str]:
+def _draw_lies(count: int, chance: random.Random) -> list[str]:
     drawn: list[str] = []
     while len(drawn) < count:
         drawn += chance.sample(sorted(LIES), len(LIES))
@@ -248,7 +248,7 @@ class Asker:
         messages = [{"role": "user", "content": f"{self.asked}"}]
         return {"messages": messages, "stream": streamed, "script": {"lie": lie}}
 
-    def lied_to(self, lie: str, streamed: bool) -> tuple[str, str]:
+    def ask_lie(self, lie: str, streamed: bool) -> tuple[str, str]:
         """The call, and what is wrong with its answer."""
         reply = self._client.post(self._url, json=self._body(lie, streamed))
         call = reply.headers.get("x-kintsugi-call", "")
@@ -261,11 +261,11 @@ class Asker:
                 return call, f"events {events[1:]!r}"[:200]
             text = events[0] if len(events) == 2 else ""
         # Equal as JSON text, since no number that is none equals itself.
-        expected = json.dumps(restored(document(lie, streamed)))
+        expected = json.dumps(strip_tokens(document(lie, streamed)))
         got = json.dumps(json.loads(text)) if text else ""
         return call, "" if got == expected else f"the client got {got[:200]}"
 
-    def kept_waiting(self, lie: str) -> str:
+    def ask_endless(self, lie: str) -> str:
         """What is wrong with how an answer without end is ended."""
         streamed = lie in ("line", "events")
         with self._client.stream("POST", self._url, json=self._body(lie, streamed)) as reply:
@@ -282,7 +282,7 @@ class Asker:
         return "" if reply.status_code in (200, 502, 503) else f"status {reply.status_code}"
 
 
-def _logged(home: Path) -> tuple[int, set[str], list[str]]:
+def _read_log(home: Path) -> tuple[int, set[str], list[str]]:
     """Calls that ended, which of them may be trained on, and what is wrong with their numbers."""
     log = SqliteLog(home / "log.db", read_only=True)
     keys = KeyStore(sqlite_url(home / "keys.db"))

@@ -29,7 +29,7 @@ def _run(kind: str, count: int, folder: Path, seed: int) -> dict[str, Any]:
     with scene(kind, folder) as stage:
         at_work = sum(_one_life(stage, chance) for _ in range(count))
         last = stage.start()
-        stage.wait_until_folded()
+        stage.wait_for_fold()
         stop(last)
         return {"killed_at_work": at_work, **stage.verdict()}
 
@@ -37,16 +37,16 @@ def _run(kind: str, count: int, folder: Path, seed: int) -> dict[str, Any]:
 def _one_life(stage: Scene, chance: random.Random) -> bool:
     """Let a process begin, kill it a moment later; whether it still had something to fold."""
     stage.grow(EVENTS_PER_LIFE)
-    before = stage.folded()
+    before = stage.count_fold_events()
     process = stage.start(batch=20)
     try:
-        while stage.folded() == before:
+        while stage.count_fold_events() == before:
             if process.poll() is not None:
                 raise RuntimeError(f"the folding process ended by itself with {process.returncode}")
         try:
             process.wait(chance.uniform(0, 0.15))
         except subprocess.TimeoutExpired:
-            return stage.folded() < sum(stage.log.end("rollouts"))
+            return stage.count_fold_events() < sum(stage.log.end("rollouts"))
         raise RuntimeError(f"the folding process ended by itself with {process.returncode}")
     finally:
         process.kill()

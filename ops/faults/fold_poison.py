@@ -92,15 +92,15 @@ class Topic(MemoryLog):
 
 def run(count: int, folder: Path, seed: int = 0) -> dict[str, Any]:
     """Fold `count` hostile records among as many good ones, on each kind of database."""
-    topic, letters, good = poisoned(count, seed)
+    topic, letters, good = build_poison_log(count, seed)
     with ExitStack() as stack:
         engines = {
             kind: stack.enter_context(scene(kind, folder / kind)).engine for kind in DATABASES
         }
-        results = {kind: folded(topic, engine) for kind, engine in engines.items()}
+        results = {kind: fold_topic(topic, engine) for kind, engine in engines.items()}
         difference = _difference(*engines.values())
-    (one, other) = results.values()
-    alike = difference is None and one["hash"] == other["hash"]
+    (first, other) = results.values()
+    alike = difference is None and first["hash"] == other["hash"]
     whole = all(
         result["equal"] and result["letters"] == letters and result["good"] == good
         for result in results.values()
@@ -117,13 +117,13 @@ def run(count: int, folder: Path, seed: int = 0) -> dict[str, Any]:
     }
 
 
-def _difference(one: Engine, other: Engine) -> str | None:
-    with database.read_transaction(one) as left, database.read_transaction(other) as right:
+def _difference(first: Engine, other: Engine) -> str | None:
+    with database.read_transaction(first) as left, database.read_transaction(other) as right:
         difference = first_difference(left, right)
     return None if difference is None else difference.between(*DATABASES)
 
 
-def poisoned(count: int, seed: int) -> tuple[Topic, dict[str | None, int], int]:
+def build_poison_log(count: int, seed: int) -> tuple[Topic, dict[str | None, int], int]:
     """A log, how many dead letters of each type it must make, and how many good rollouts."""
     chance, topic, letters = random.Random(seed), Topic(), Counter[str | None]()
     names = sorted(KINDS)
@@ -136,7 +136,7 @@ def poisoned(count: int, seed: int) -> tuple[Topic, dict[str | None, int], int]:
     return topic, dict(letters), count
 
 
-def folded(topic: Topic, engine: Engine) -> dict[str, Any]:
+def fold_topic(topic: Topic, engine: Engine) -> dict[str, Any]:
     """What one database makes of it."""
     runner = Runner(topic, engine, patience_seconds=5)
     slowest = 0.0
@@ -150,14 +150,14 @@ def folded(topic: Topic, engine: Engine) -> dict[str, Any]:
     seconds = time.monotonic() - began
     table, rollouts = DeadLetter.table().c, Rollout.table().c
     with database.read_transaction(engine) as connection:
-        found = Counter(connection.execute(select(table.type)).scalars())
+        letters = Counter(connection.execute(select(table.type)).scalars())
         good = connection.execute(
             select(rollouts.rollout).where(rollouts.rollout.startswith("good-"))
         ).all()
         live = digest(connection)
     again = rebuild(topic, engine)
     return {
-        "letters": dict(found),
+        "letters": dict(letters),
         "good": len(good),
         "hash": live[:16],
         "equal": bool(again.equal) and again.hash == live,
@@ -204,7 +204,7 @@ def _type(entry: Entry) -> str:
     return next(raw.decode() for name, raw in entry.headers if name == "ce_type")
 
 
-def _spoken(name: str, *messages: Message, **fields: Any) -> Entry:
+def _make_rollout_entry(name: str, *messages: Message, **fields: Any) -> Entry:
     return _entry(_rollout(name, content=RolloutContent(messages=messages), **fields), name)
 
 
@@ -237,7 +237,7 @@ def _calls_of_no_session(chance: random.Random, name: str) -> Poison:
     return Poison(_entry(_rollout(name, calls=("c",)), name), True)
 
 
-def _sealed_labels(chance: random.Random, name: str) -> Poison:
+def _secret_labels(chance: random.Random, name: str) -> Poison:
     field = chance.choice(("pivot", "trace_key"))
     labels = Labels.model_validate(
         {
@@ -355,12 +355,12 @@ def _decision_too_long(chance: random.Random, name: str) -> Poison:
 
 def _many_different_calls(chance: random.Random, name: str) -> Poison:
     message = _calls(2_000, lambda n: ToolCall(name="get", arguments={"n": n * (2**61 - 1)}))
-    return Poison(_spoken(name, message, session="s"), False)
+    return Poison(_make_rollout_entry(name, message, session="s"), False)
 
 
 def _writes_and_gold(chance: random.Random, name: str) -> Poison:
     gold = tuple(Action(name="set_x", arguments={"id": str(n)}) for n in range(400))
-    made = [
+    messages = [
         message
         for n in range(400)
         for message in (
@@ -368,19 +368,19 @@ def _writes_and_gold(chance: random.Random, name: str) -> Poison:
             Message(role="tool", content="ok", error=bool(n % 2)),
         )
     ]
-    return Poison(_spoken(name, *made, task=Task(id="t", gold_actions=gold), session="s"), False)
+    return Poison(_make_rollout_entry(name, *messages, task=Task(id="t", gold_actions=gold), session="s"), False)
 
 
 def _slow_words(chance: random.Random, name: str) -> Poison:
     words = chance.choice(("exceed", "a.", "i can not ", "e\u0301\u0316", "please ", "not be xly "))
-    said = Message(role="assistant", content=words * 20_000)
+    answer = Message(role="assistant", content=words * 20_000)
     failed = Message(role="tool", content="exceed" * 20_000, error=True)
     call = _calls(
         1, lambda _: ToolCall(name="x" * 50_000, arguments={"a": "\u0301\u0316" * 20_000})
     )
     gold = (Action(name="set_x", arguments={}),)
     return Poison(
-        _spoken(name, said, call, failed, task=Task(id="t", gold_actions=gold), session="s",
+        _make_rollout_entry(name, answer, call, failed, task=Task(id="t", gold_actions=gold), session="s",
                 termination="exceed" * 20_000),
         False,
     )  # fmt: skip
@@ -389,7 +389,7 @@ def _slow_words(chance: random.Random, name: str) -> Poison:
 def _kinds() -> Iterator[tuple[str, Make]]:
     for make in (
         _session_too_long, _session_of_wide_letters, _event_id_too_long, _call_too_long,
-        _calls_of_no_session, _sealed_labels, _one_id_with_and_without_nul, _event_id_with_nul,
+        _calls_of_no_session, _secret_labels, _one_id_with_and_without_nul, _event_id_with_nul,
         _foreign_origin,
         _number_too_large, _odd_number, _odd_time, _text_too_long, _head_too_large,
         _too_many_calls, _wrong_stream, _odd_sampling, _decision_with_nul, _decision_too_long,

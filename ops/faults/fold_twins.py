@@ -43,12 +43,12 @@ def _run(kind: str, seconds: int, folder: Path) -> dict[str, Any]:
                 time.sleep(0.02)
             twins[0].send_signal(signal.SIGSTOP)
             stage.grow(500)
-            before = stage.folded()
+            before = stage.count_fold_events()
             time.sleep(seconds)
-            while_paused = stage.folded() - before
+            while_paused = stage.count_fold_events() - before
             twins[0].send_signal(signal.SIGCONT)
             stage.grow(500)
-            stage.wait_until_folded()
+            stage.wait_for_fold()
             fenced = sum(stop(twin)["fenced"] for twin in twins)
         finally:
             for twin in twins:

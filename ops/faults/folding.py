@@ -75,18 +75,18 @@ class Scene:
             raise RuntimeError(f"the folding process ended with {process.wait()}; see above")
         return process
 
-    def folded(self) -> int:
+    def count_fold_events(self) -> int:
         """How many rollout events the database holds the positions of."""
         with database.read_transaction(self.engine) as connection:
             held = position(connection).get(ROLLOUTS.name, {})
         return sum(last + 1 for sources in held.values() for last in sources.values())
 
-    def wait_until_folded(self) -> None:
+    def wait_for_fold(self) -> None:
         """Until everything appended so far is folded; raises TimeoutError."""
         deadline = time.monotonic() + CATCH_UP_SECONDS
-        while self.folded() < sum(self.log.end(ROLLOUTS.name)) or self._rounds() < self.rounds:
+        while self.count_fold_events() < sum(self.log.end(ROLLOUTS.name)) or self._rounds() < self.rounds:
             if time.monotonic() > deadline:
-                raise TimeoutError(f"only {self.folded()} of {self.appended} events were folded")
+                raise TimeoutError(f"only {self.count_fold_events()} of {self.appended} events were folded")
             time.sleep(0.02)
 
     def _rounds(self) -> int:
@@ -122,11 +122,11 @@ def stop(process: "subprocess.Popen[str]") -> dict[str, Any]:
 def scene(kind: str, folder: Path) -> Iterator[Scene]:
     """A scene on SQLite, or on a PostgreSQL of its own."""
     if kind == "sqlite":
-        with upgraded_scene(f"sqlite:///{folder / 'projection.db'}", folder) as made:
-            yield made
+        with open_scene(f"sqlite:///{folder / 'projection.db'}", folder) as stage:
+            yield stage
         return
-    with postgres() as server, upgraded_scene(server.create_database(), folder) as made:
-        yield made
+    with postgres() as server, open_scene(server.create_database(), folder) as stage:
+        yield stage
 
 
 @contextmanager
@@ -142,7 +142,7 @@ def postgres() -> Iterator[Postgres]:
 
 
 @contextmanager
-def upgraded_scene(url: str, folder: Path) -> Iterator[Scene]:
+def open_scene(url: str, folder: Path) -> Iterator[Scene]:
     """A scene on the database that `url` names."""
     folder.mkdir(parents=True, exist_ok=True)
     engine = database.open_database(url)

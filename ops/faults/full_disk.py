@@ -49,14 +49,14 @@ def _fill_log(disk: Path, source: random.Random) -> dict[str, int]:
     with ThreadPoolExecutor(THREADS) as pool:
         sources = [random.Random(source.random()) for _ in range(THREADS)]
         outcomes = list(pool.map(lambda own: _until_full(log, own), sources))
-    acknowledged = {name for told, _ in outcomes for name in told}
-    refused = {name for _, told in outcomes for name in told}
+    acknowledged = {name for ids, _ in outcomes for name in ids}
+    refused = {name for _, ids in outcomes for name in ids}
     (disk / BALLAST).unlink()
     for _ in range(10):
         entries = batch(source)
         log.append(entries)
         acknowledged.update(ids_of(entries))
-    found = audit(log, acknowledged | refused)
+    overall = audit(log, acknowledged | refused)
     known = audit(log, acknowledged)
     log.close()
     reopened = SqliteLog(disk / "log.db")
@@ -65,7 +65,7 @@ def _fill_log(disk: Path, source: random.Random) -> dict[str, int]:
     return {
         "acknowledged": len(acknowledged),
         "refused": len(refused),
-        "refused_but_stored": len(refused) - found.lost,
+        "refused_but_stored": len(refused) - overall.lost,
         "lost": known.lost,
         "unsound": int(not known.sound) + int(not whole),
     }

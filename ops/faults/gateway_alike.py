@@ -19,7 +19,7 @@ from typing import Any, Final
 
 from ops.faults.command import command
 from ops.faults.gateway_audit import read
-from ops.faults.gateway_load import Client, Seen, until_answered
+from ops.faults.gateway_load import Client, CallAttempt, ask_until_answer
 from ops.faults.gateway_scene import Scene, scene
 
 AT_ONCE: Final = 10
@@ -36,7 +36,7 @@ def run(count: int, folder: Path, seed: int = 0) -> dict[str, Any]:
     with scene(folder) as stage:
         for first in range(0, count, AT_ONCE):
             names = range(first, min(first + AT_ONCE, count))
-            with _talking(stage, names, seed) as threads:
+            with _run_customers(stage, names, seed) as threads:
                 for _ in range(KILLS):
                     time.sleep(random.Random(seed + kills).uniform(0, LIFE_SECONDS))
                     if not any(thread.is_alive() for thread in threads):
@@ -44,10 +44,10 @@ def run(count: int, folder: Path, seed: int = 0) -> dict[str, Any]:
                     stage.gateway.kill()
                     stage.gateway.start(ready=False)
                     kills += 1
-        result = stage.audited()
+        result = stage.stop_and_audit()
         sessions = _customers(stage)
     mixed = sum(len(customers) > 1 for customers in sessions.values())
-    unfinished = count * len(TURNS) - len({one.mark for one in stage.ledger.acknowledged()})
+    unfinished = count * len(TURNS) - len({attempt.mark for attempt in stage.ledger.list_acks()})
     return {
         "fault": "customers who say the same", "customers": count, "kills": kills, "seeds": [seed],
         "sessions": len(sessions), "mixed_sessions": mixed, "unfinished": unfinished,
@@ -56,7 +56,7 @@ def run(count: int, folder: Path, seed: int = 0) -> dict[str, Any]:
 
 
 @contextmanager
-def _talking(stage: Scene, names: range, seed: int) -> Iterator[list[threading.Thread]]:
+def _run_customers(stage: Scene, names: range, seed: int) -> Iterator[list[threading.Thread]]:
     threads = [
         threading.Thread(target=_converse, args=(stage, name, seed), name=f"customer-{name}")
         for name in names
@@ -86,12 +86,12 @@ def _converse(stage: Scene, name: int, seed: int) -> None:
         client.close()
 
 
-def _turn(client: Client, messages: list[dict[str, Any]], mark: str, chance: random.Random) -> Seen:
+def _turn(client: Client, messages: list[dict[str, Any]], mark: str, chance: random.Random) -> CallAttempt:
     stream = chance.random() < 0.5
     script = {"mark": mark, "words": 5, "pace_ms": 5}
-    said = list(messages)
-    return until_answered(
-        lambda: client.ask(said, script, stream=stream), threading.Event(), _PATIENCE_SECONDS
+    history = list(messages)
+    return ask_until_answer(
+        lambda: client.ask(history, script, stream=stream), threading.Event(), _PATIENCE_SECONDS
     )
 
 

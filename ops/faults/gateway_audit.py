@@ -22,7 +22,7 @@ from events.privacy.keys import KeyStore
 from events.rollouts import CallEnded, CallStarted, FeedbackReceived
 from events.sqlite.log import SqliteLog
 from events.streams import STREAMS
-from ops.faults.gateway_load import Answer, Ledger, Seen
+from ops.faults.gateway_load import Answer, Ledger, CallAttempt
 from producers.conversation import parse_arguments, parse_messages
 
 _PORTION: Final = 500
@@ -59,7 +59,7 @@ class Book:
             raise KeyError(call)
         return ended.content.messages
 
-    def completed(self, call: str) -> bool:
+    def has_completion(self, call: str) -> bool:
         """Whether it has an end, and a good one."""
         return any(ended.outcome == "completed" for ended in self.ended.get(call, ()))
 
@@ -103,15 +103,15 @@ class Audit:
         """Whether the log holds what it must, once."""
         return self.first is None
 
-    def wrong(self, what: str, said: str) -> None:
+    def wrong(self, what: str, detail: str) -> None:
         """Count it, and keep the first in words."""
         setattr(self, what, getattr(self, what) + 1)
-        self.first = self.first or f"{what}: {said}"[:1000]
+        self.first = self.first or f"{what}: {detail}"[:1000]
 
     def report(self) -> dict[str, Any]:
         """A driver's figures."""
-        found = {name: getattr(self, name) for name in self.__slots__}
-        return {**found, "outcomes": dict(self.outcomes)}
+        figures = {name: getattr(self, name) for name in self.__slots__}
+        return {**figures, "outcomes": dict(self.outcomes)}
 
 
 def read(home: Path) -> Book:
@@ -193,29 +193,29 @@ def _audit_keys(book: Book, ledger: Ledger, result: Audit) -> None:
     """A lost answer's call is known by its question, which no other call asks."""
     asked: dict[str, list[str]] = {}
     for call in book.started:
-        if book.completed(call):
+        if book.has_completion(call):
             asked.setdefault(book.question(call), []).append(call)
     for key, question in {(seen.key, seen.messages[-1]["content"]) for seen in ledger.seen}:
         if key is not None and len(calls := asked.get(question, [])) > 1:
             result.wrong("answered_twice", f"key {key}: calls {calls}")
 
 
-def _audit_attempt(book: Book, seen: Seen, result: Audit) -> None:
+def _audit_attempt(book: Book, seen: CallAttempt, result: Audit) -> None:
     began = seen.recorded == "yes" and not seen.taken_back
     if began and seen.stream and seen.call not in book.started:
         result.wrong("lost_evidence", f"call {seen.call}")
     ended = book.ended.get(seen.call or "", [])
-    if seen.acknowledged:
+    if seen.has_ack:
         result.acknowledged += 1
         if not ended:
             result.wrong("lost", f"call {seen.call}, status {seen.status}")
     if seen.call in book.started:
         _audit_request(book, seen, result)
-    if ended and seen.answers and not any(_is_answer(seen, one) for one in ended):
+    if ended and seen.answers and not any(_is_answer(seen, end) for end in ended):
         result.wrong("unequal_answers", f"call {seen.call}: {seen.answers}, stored {ended}")
 
 
-def _audit_request(book: Book, seen: Seen, result: Audit) -> None:
+def _audit_request(book: Book, seen: CallAttempt, result: Audit) -> None:
     assert seen.call is not None, "looked up by it"
     try:
         stored = book.request(seen.call)
@@ -233,7 +233,7 @@ def _plain(messages: tuple[Message, ...]) -> list[Any]:
     ]
 
 
-def _is_answer(seen: Seen, ended: CallEnded) -> bool:
+def _is_answer(seen: CallAttempt, ended: CallEnded) -> bool:
     """Whether the log has what was read of an answer."""
     stored = ended.content.messages if ended.content else ()
     numbers = set(range(len(stored)))

@@ -18,7 +18,7 @@ from typing import Any, Final
 from events.kafka.log import KafkaLog
 from events.sqlite.log import SqliteLog
 from ops.faults.gateway_scene import Program, scene
-from ops.faults.scene import compared, drained, report, count_backlog
+from ops.faults.scene import compare_logs, wait_for_drain, report, count_backlog
 from ops.kafka.broker import Broker
 from producers.shipper import Shipper
 
@@ -47,23 +47,23 @@ def run(count: int, folder: Path, seed: int = 0) -> dict[str, Any]:
         stack.callback(spool.close)
         # Two events a call; half of what is praised ends a tenth more.
         options = {"per_second": EVENTS_PER_SECOND / 2 / CLIENTS, "pace_ms": 0}
-        with stage.talking(CLIENTS, seed, **options), _Memory(stage.gateway) as memory:
-            _wait_until_shipped(spool, 1, DRAIN_SECONDS)
+        with stage.run_talkers(CLIENTS, seed, **options), _Memory(stage.gateway) as memory:
+            _wait_for_shipper(spool, 1, DRAIN_SECONDS)
             stage.wait_for(EVENTS_PER_SECOND)
-            usual = _recorded_in(spool, BEFORE_SECONDS) / BEFORE_SECONDS
+            usual = _count_new_events(spool, BEFORE_SECONDS) / BEFORE_SECONDS
             before = memory.now()
             broker.stop()
-            recorded = _recorded_in(spool, count)
+            recorded = _count_new_events(spool, count)
             backlog = count_backlog(spool)
             broker.start()
-            drain_seconds = drained(spool, EVENTS_PER_SECOND, DRAIN_SECONDS)
+            drain_seconds = wait_for_drain(spool, EVENTS_PER_SECOND, DRAIN_SECONDS)
         shipper.stop()
-        refused = sum(not seen.acknowledged for seen in stage.ledger.seen)
-        result = stage.audited()
+        refused = sum(not seen.has_ack for seen in stage.ledger.seen)
+        result = stage.stop_and_audit()
         kafka = KafkaLog(bootstrap, replication=1)
         stack.callback(kafka.close)
         Shipper(spool, kafka.sender).ship_once(timeout_seconds=DRAIN_SECONDS)
-        same = compared(spool, kafka)
+        same = compare_logs(spool, kafka)
     figures = {
         "recorded": recorded,
         "share_of_the_usual_rate": round(recorded / (usual * count), 2),
@@ -99,23 +99,23 @@ class _Memory:
 
     def now(self) -> int:
         """Bytes."""
-        found = self._program.resident_bytes()
-        self.most = max(self.most, found)
-        return found
+        size = self._program.resident_bytes()
+        self.most = max(self.most, size)
+        return size
 
     def _watch(self) -> None:
         while not self._stop.wait(1):
             self.now()
 
 
-def _recorded_in(spool: SqliteLog, seconds: float) -> int:
+def _count_new_events(spool: SqliteLog, seconds: float) -> int:
     """Events that the next so many seconds add."""
     first = sum(spool.end("rollouts"))
     time.sleep(seconds)
     return sum(spool.end("rollouts")) - first
 
 
-def _wait_until_shipped(spool: SqliteLog, least: int, patience: float) -> None:
+def _wait_for_shipper(spool: SqliteLog, least: int, patience: float) -> None:
     deadline = time.monotonic() + patience
     while sum(spool.read_ship_offsets("rollouts")) < least:
         if time.monotonic() > deadline:

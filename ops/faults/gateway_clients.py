@@ -44,7 +44,7 @@ PATIENCE_SECONDS: Final = 120.0
 
 
 @dataclass
-class Told:
+class ClientResults:
     """What the misbehaving clients know afterwards."""
 
     asked: int = 0
@@ -57,68 +57,68 @@ class Told:
 def run(count: int, folder: Path, seed: int = 0) -> dict[str, Any]:
     """`count` clients of each kind."""
     chance = random.Random(seed)
-    told = Told()
+    results = ClientResults()
     with scene(folder) as stage:
         for first in range(0, count, SLOW_AT_ONCE):
-            _slow(stage, range(first, min(count, first + SLOW_AT_ONCE)), told)
+            _slow(stage, range(first, min(count, first + SLOW_AT_ONCE)), results)
         for kind in (_hang_up, _half, _vanish):
-            _each(stage, kind, count, chance, told)
+            _each(stage, kind, count, chance, results)
         _until_calm(stage)
         with stage.client() as client:
             message = {"role": "user", "content": "last"}
             seen = client.ask([message], {"mark": "last", "words": 3}, stream=True)
-        if not seen.acknowledged:
-            told.wrong.append(f"a client that behaves is not served: {seen.error}")
-        found = stage.audited()
-    if not found.sound:
-        told.wrong.append(str(found.first))
-    figures = _compared(stage, read(stage.gateway.home), told)
+        if not seen.has_ack:
+            results.wrong.append(f"a client that behaves is not served: {seen.error}")
+        audit = stage.stop_and_audit()
+    if not audit.sound:
+        results.wrong.append(str(audit.first))
+    figures = _compare_accounts(stage, read(stage.gateway.home), results)
     if not (figures["completed"] and figures["aborted"] and figures["cancelled"]):
-        told.wrong.append("nobody got an answer, or nobody hung up: nothing was tried")
-    if told.growth_bytes > BOUND_BYTES:
-        told.wrong.append(f"{told.growth_bytes} bytes for each client that does not read")
+        results.wrong.append("nobody got an answer, or nobody hung up: nothing was tried")
+    if results.growth_bytes > BOUND_BYTES:
+        results.wrong.append(f"{results.growth_bytes} bytes for each client that does not read")
     return {
-        "fault": "clients", "clients": 4 * count, "seeds": [seed], "asked": told.asked,
-        "finished": told.finished, "growth_bytes": told.growth_bytes, **figures,
-        "wrong": told.wrong[:20], "passed": not told.wrong,
+        "fault": "clients", "clients": 4 * count, "seeds": [seed], "asked": results.asked,
+        "finished": results.finished, "growth_bytes": results.growth_bytes, **figures,
+        "wrong": results.wrong[:20], "passed": not results.wrong,
     }  # fmt: skip
 
 
 def _each(
     stage: Scene,
-    kind: Callable[[Scene, str, random.Random, Told], None],
+    kind: Callable[[Scene, str, random.Random, ClientResults], None],
     count: int,
     chance: random.Random,
-    told: Told,
+    results: ClientResults,
 ) -> None:
     with ThreadPoolExecutor(AT_ONCE) as pool:
         name = kind.__name__.strip("_")
         sources = [random.Random(chance.random()) for _ in range(count)]
         jobs = [
-            pool.submit(kind, stage, f"{name}.{number}", own, told)
+            pool.submit(kind, stage, f"{name}.{number}", own, results)
             for number, own in enumerate(sources)
         ]
     for job in jobs:
         job.result()
 
 
-def _slow(stage: Scene, numbers: range, told: Told) -> None:
+def _slow(stage: Scene, numbers: range, results: ClientResults) -> None:
     before = stage.gateway.resident_bytes()
     readers = [_connect(stage, small=True) for _ in numbers]
     for number, reader in zip(numbers, readers, strict=True):
         reader.sendall(_request(f"slow.{number}", stream=True, **LONG))
-        told.asked += 1
+        results.asked += 1
         reader.recv(1)
-    _settled(stage)
+    _wait_for_memory(stage)
     growth = (stage.gateway.resident_bytes() - before) // len(readers)
-    told.growth_bytes = max(told.growth_bytes, growth)
+    results.growth_bytes = max(results.growth_bytes, growth)
     for number, reader in zip(numbers, readers, strict=True):
         if number % 2 == 0:
-            _read_on(f"slow.{number}", reader, told)
+            _read_on(f"slow.{number}", reader, results)
         reader.close()
 
 
-def _settled(stage: Scene) -> None:
+def _wait_for_memory(stage: Scene) -> None:
     """Until the gateway's memory has stopped growing: everything in between is full."""
     last, since = 0, time.monotonic()
     while time.monotonic() - since < 2:
@@ -128,23 +128,23 @@ def _settled(stage: Scene) -> None:
         time.sleep(0.1)
 
 
-def _read_on(mark: str, reader: socket.socket, told: Told) -> None:
+def _read_on(mark: str, reader: socket.socket, results: ClientResults) -> None:
     read = bytearray()
     while not read.endswith(b"0\r\n\r\n"):
         if not (piece := reader.recv(1 << 20)):
-            told.wrong.append(f"{mark} was cut off")
+            results.wrong.append(f"{mark} was cut off")
             return
         read += piece
-    told.finished += 1
+    results.finished += 1
     if b"data: [DONE]\n\n" not in read[-100:] or read.count(b'"content":') <= LONG["words"]:
-        told.wrong.append(f"{mark} did not get all of its answer")
+        results.wrong.append(f"{mark} did not get all of its answer")
 
 
-def _hang_up(stage: Scene, mark: str, chance: random.Random, told: Told) -> None:
+def _hang_up(stage: Scene, mark: str, chance: random.Random, results: ClientResults) -> None:
     with _connect(stage) as connection:
         stream = chance.random() < 0.7
         connection.sendall(_request(mark, stream=stream, words=40, pace_ms=20))
-        told.asked += 1
+        results.asked += 1
         time.sleep(chance.uniform(0, 0.9))
         if chance.random() < 0.5:
             # Reset instead of closed.
@@ -152,16 +152,16 @@ def _hang_up(stage: Scene, mark: str, chance: random.Random, told: Told) -> None
             connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
 
 
-def _half(stage: Scene, mark: str, chance: random.Random, told: Told) -> None:
+def _half(stage: Scene, mark: str, chance: random.Random, results: ClientResults) -> None:
     with _connect(stage) as connection:
         connection.sendall(_request(mark, stream=chance.random() < 0.5, words=5, pace_ms=5))
         connection.shutdown(socket.SHUT_WR)
-        told.asked += 1
+        results.asked += 1
         while connection.recv(1 << 16):
             pass
 
 
-def _vanish(stage: Scene, mark: str, chance: random.Random, told: Told) -> None:
+def _vanish(stage: Scene, mark: str, chance: random.Random, results: ClientResults) -> None:
     request = _request(mark, stream=True, words=5)
     with _connect(stage) as connection:
         connection.sendall(request[: chance.randrange(len(request) - 1)])
@@ -197,38 +197,38 @@ def _until_calm(stage: Scene) -> None:
         time.sleep(0.1)
 
 
-def _compared(stage: Scene, book: Book, told: Told) -> dict[str, int]:
+def _compare_accounts(stage: Scene, book: Book, results: ClientResults) -> dict[str, int]:
     """The log against the engine's own account."""
     figures = dict.fromkeys(("completed", "aborted", "cancelled"), 0)
     heard = stage.engine.heard
     calls = {book.question(call): call for call in book.started}
     for mark in heard.asked.keys() - calls.keys():
-        told.wrong.append(f"{mark} reached the engine and has no start")
+        results.wrong.append(f"{mark} reached the engine and has no start")
     for mark in heard.asked - heard.finished - heard.cancelled:
-        told.wrong.append(f"{mark} is still being answered by the engine, and nobody waits")
+        results.wrong.append(f"{mark} is still being answered by the engine, and nobody waits")
     for mark, call in calls.items():
         ended = book.ended.get(call, [])
         if len(ended) != 1:
-            told.wrong.append(f"{mark} has {len(ended)} ends")
+            results.wrong.append(f"{mark} has {len(ended)} ends")
             continue
         figures[ended[0].outcome] = figures.get(ended[0].outcome, 0) + 1
         figures["cancelled"] += heard.cancelled[mark]
-        _check(mark, ended[0], heard.cancelled[mark], told)
+        _check(mark, ended[0], heard.cancelled[mark], results)
     return figures
 
 
-def _check(mark: str, ended: CallEnded, cancelled: int, told: Told) -> None:
+def _check(mark: str, ended: CallEnded, cancelled: int, results: ClientResults) -> None:
     if mark.startswith("vanish"):
-        told.wrong.append(f"{mark} was sent in part and is a call")
+        results.wrong.append(f"{mark} was sent in part and is a call")
     if ended.outcome not in ("completed", "aborted"):
-        told.wrong.append(f"{mark} is {ended.outcome}: {ended.error}")
+        results.wrong.append(f"{mark} is {ended.outcome}: {ended.error}")
     if cancelled and ended.outcome == "completed":
-        told.wrong.append(f"{mark} is completed and its engine was cancelled")
+        results.wrong.append(f"{mark} is completed and its engine was cancelled")
     if mark.startswith("slow") or ended.content is None:
         return
-    said = answer_to([{"role": "user", "content": mark}], 0, 40 if "hang_up" in mark else 5)
-    if mark != "last" and not said.startswith(ended.content.messages[0].text):
-        told.wrong.append(f"{mark}: {ended.content.messages[0].text!r} was not said")
+    answer = answer_to([{"role": "user", "content": mark}], 0, 40 if "hang_up" in mark else 5)
+    if mark != "last" and not answer.startswith(ended.content.messages[0].text):
+        results.wrong.append(f"{mark}: {ended.content.messages[0].text!r} was not said")
 
 
 if __name__ == "__main__":

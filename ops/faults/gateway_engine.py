@@ -32,7 +32,7 @@ _PROMPT: Final = [1, 2, 3]
 
 
 @dataclass(slots=True)
-class Heard:
+class EngineCounts:
     """What reached the engine, by mark."""
 
     asked: Counter[str] = field(default_factory=Counter)
@@ -46,7 +46,7 @@ class Engine:
 
     def __init__(self, model: str = MODEL) -> None:
         """`model` is what it serves: it refuses a call of any other name, as real engines do."""
-        self.heard = Heard()
+        self.heard = EngineCounts()
         self.released = threading.Event()
         """Lets held streams go on."""
         self.released.set()
@@ -88,12 +88,12 @@ class Engine:
     async def _serve(self) -> None:
         tasks: set[asyncio.Task[None]] = set()
 
-        def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        def on_connect(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
             task = asyncio.create_task(self._connection(reader, writer))
             tasks.add(task)
             task.add_done_callback(tasks.discard)
 
-        server = await asyncio.start_server(connected, "127.0.0.1", 0)
+        server = await asyncio.start_server(on_connect, "127.0.0.1", 0)
         self.port = server.sockets[0].getsockname()[1]
         self._ready.set()
         await self._stop.wait()
@@ -129,7 +129,7 @@ class Engine:
         script = body.get("script") or {}
         mark = str(script.get("mark"))
         self.heard.asked[mark] += 1
-        work = asyncio.create_task(self._said(writer, body, script))
+        work = asyncio.create_task(self._send_answer(writer, body, script))
         # Nothing follows a request before its answer: what can be read is the end.
         gone = asyncio.create_task(reader.read(1))
         await asyncio.wait((work, gone), return_when=asyncio.FIRST_COMPLETED)
@@ -143,29 +143,29 @@ class Engine:
         await asyncio.gather(work, gone, return_exceptions=True)
         return False
 
-    async def _said(self, writer: asyncio.StreamWriter, body: Json, script: Json) -> bool:
+    async def _send_answer(self, writer: asyncio.StreamWriter, body: Json, script: Json) -> bool:
         """Answer a request; whether the connection can be used again."""
         fault = script.get("fault")
         if not body.get("stream"):
             await asyncio.sleep(script.get("pace_ms", 0) * script.get("words", 1) / 1000)
             if fault:
-                return await _struck(writer, fault)
+                return await _inject_fault(writer, fault)
             return await _whole(writer, _document(body, script))
         writer.write(_head("content-type: text/event-stream", "transfer-encoding: chunked"))
         pieces = list(_pieces(body, script))
-        async for number, piece in _paced(pieces, script.get("pace_ms", 0)):
+        async for number, piece in _pace(pieces, script.get("pace_ms", 0)):
             if number == len(pieces) // 2:
                 if fault == "nonsense":
                     await _piece(writer, b'{"choices": [')
                 elif fault:
-                    return await _struck(writer, fault)
-                await self._held(script)
+                    return await _inject_fault(writer, fault)
+                await self._wait_for_release(script)
             await _piece(writer, json.dumps(piece).encode())
         # In one write: who has read [DONE] may close, and that is no cancelling.
         await _piece(writer, b"[DONE]", b"0\r\n\r\n")
         return True
 
-    async def _held(self, script: Json) -> None:
+    async def _wait_for_release(self, script: Json) -> None:
         while script.get("held") and not self.released.is_set():
             await asyncio.sleep(0.01)
 
@@ -176,7 +176,7 @@ def answer_to(messages: list[Any], choice: int, words: int, filler: int = 0) -> 
     return "".join(_word(seed, number) + "." * filler for number in range(words))
 
 
-def called_by(messages: list[Any], choice: int) -> Json:
+def build_tool_call(messages: list[Any], choice: int) -> Json:
     """The tool call that the engine makes for these messages."""
     name = _word(json.dumps([messages[-1:], choice]), 0).strip()
     return {"id": f"call-{name}", "name": "look_up", "arguments": json.dumps({"word": name})}
@@ -198,13 +198,13 @@ async def _request(reader: asyncio.StreamReader) -> tuple[str, Json] | None:
     return first.split()[1], json.loads(body or b"{}")
 
 
-async def _paced(pieces: list[Json], pace_ms: float) -> AsyncIterator[tuple[int, Json]]:
+async def _pace(pieces: list[Json], pace_ms: float) -> AsyncIterator[tuple[int, Json]]:
     for number, piece in enumerate(pieces):
         await asyncio.sleep(pace_ms / 1000)
         yield number, piece
 
 
-async def _struck(writer: asyncio.StreamWriter, fault: str) -> bool:
+async def _inject_fault(writer: asyncio.StreamWriter, fault: str) -> bool:
     if fault == "reset":
         writer.transport.abort()
     elif fault == "stall":
@@ -275,7 +275,7 @@ def _pieces(body: Json, script: Json) -> Iterator[Json]:
 
 def _content(body: Json, script: Json, number: int) -> tuple[str, Json | None]:
     if script.get("tool"):
-        return "", called_by(body["messages"], number)
+        return "", build_tool_call(body["messages"], number)
     words, filler = script.get("words", 1), script.get("bytes", 0)
     return answer_to(body["messages"], number, words, filler), None
 
@@ -294,13 +294,13 @@ def _chunk(body: Json, number: int, delta: Json, finish: str | None = None, word
 
 def _exact(body: Json, words: int) -> Json:
     """Token ids and log-probabilities, where they were asked for."""
-    found: Json = {}
+    fields: Json = {}
     if body.get("return_token_ids"):
-        found["token_ids"] = list(range(words))
+        fields["token_ids"] = list(range(words))
     if body.get("logprobs"):
         entry = {"token": "w", "logprob": -0.5, "bytes": None, "top_logprobs": []}
-        found["logprobs"] = {"content": [entry] * words}
-    return found
+        fields["logprobs"] = {"content": [entry] * words}
+    return fields
 
 
 def _common(body: Json, kind: str) -> Json:

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from ops.faults.command import command
-from ops.faults.gateway_load import Client, Seen
+from ops.faults.gateway_load import Client, CallAttempt
 from ops.faults.gateway_scene import Scene, scene
 from ops.faults.small_disk import small_disk
 
@@ -34,7 +34,7 @@ BIG: Final = 1 << 20
 
 FILLER: Final = "filler"
 """Takes what is left of a disk."""
-_NOBODY: Final = Seen([], "", stream=True)
+_NOBODY: Final = CallAttempt([], "", stream=True)
 
 
 def run(count: int, folder: Path, seed: int = 0) -> dict[str, Any]:
@@ -54,11 +54,11 @@ def _rounds(count: int, folder: Path, capture: str, chance: random.Random) -> di
     ):
         for number in range(count):
             _fill_and_free(stage, disk, f"{number}", chance)
-        result = stage.audited()
-    told_no = [one for one in stage.ledger.seen if one.recorded == "no" or one.taken_back]
-    taken_back = sum(one.taken_back for one in told_no)
-    unanswered = sum(not one.has_answer for one in stage.ledger.seen)
-    untold = sum(one.has_answer and not one.acknowledged for one in stage.ledger.seen)
+        result = stage.stop_and_audit()
+    told_no = [attempt for attempt in stage.ledger.seen if attempt.recorded == "no" or attempt.taken_back]
+    taken_back = sum(attempt.taken_back for attempt in told_no)
+    unanswered = sum(not attempt.has_answer for attempt in stage.ledger.seen)
+    untold = sum(attempt.has_answer and not attempt.has_ack for attempt in stage.ledger.seen)
     figures = {"told_no": len(told_no), "taken_back": taken_back, "unanswered": unanswered}
     right = unanswered == 0 < taken_back if capture == "best_effort" else untold == 0 < unanswered
     passed = result.sound and right and len(told_no) >= count * REFUSALS
@@ -67,34 +67,34 @@ def _rounds(count: int, folder: Path, capture: str, chance: random.Random) -> di
 
 def _fill_and_free(stage: Scene, disk: Path, name: str, chance: random.Random) -> None:
     with stage.client() as client:
-        assert _ask(client, f"{name}.before", chance).acknowledged, "there is space"
+        assert _ask(client, f"{name}.before", chance).has_ack, "there is space"
         with _under_way(stage, name):
             (disk / FILLER).touch()
             fill(disk / FILLER)
-            _until_refused(client, name, chance)
+            _ask_until_refusal(client, name, chance)
         (disk / FILLER).unlink()
         deadline = time.monotonic() + PATIENCE_SECONDS
         again = 0
-        while not _ask(client, f"{name}.after.{again}", chance).acknowledged:
+        while not _ask(client, f"{name}.after.{again}", chance).has_ack:
             if time.monotonic() > deadline:
                 raise RuntimeError(f"there is space again and still nothing is recorded: {name}")
             again += 1
             time.sleep(0.1)
 
 
-def _until_refused(client: Client, name: str, chance: random.Random) -> None:
+def _ask_until_refusal(client: Client, name: str, chance: random.Random) -> None:
     """Ask until the log has refused some: what it has already may hold a while."""
     refused, number = 0, 0
     deadline = time.monotonic() + PATIENCE_SECONDS
     while refused < REFUSALS:
         size = BIG if number % 5 == 0 else chance.randint(10, 20_000)
-        refused += not _ask(client, f"{name}.full.{number}", chance, size).acknowledged
+        refused += not _ask(client, f"{name}.full.{number}", chance, size).has_ack
         number += 1
         if time.monotonic() > deadline:
             raise RuntimeError(f"a full disk takes everything: {number} calls, {refused} refused")
 
 
-def _ask(client: Client, mark: str, chance: random.Random, size: int = 100) -> Seen:
+def _ask(client: Client, mark: str, chance: random.Random, size: int = 100) -> CallAttempt:
     # Of chance: what repeats is packed, and fits where nothing should.
     text = chance.randbytes(size // 2).hex()
     script = {"mark": mark, "words": chance.randint(1, 20)}

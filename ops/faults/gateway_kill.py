@@ -24,14 +24,14 @@ def run(count: int, folder: Path, seed: int = 0) -> dict[str, Any]:
     """Kill it `count` times; what the log holds then."""
     moments = random.Random(seed)
     with scene(folder) as stage:
-        with stage.talking(CLIENTS, seed):
+        with stage.run_talkers(CLIENTS, seed):
             stage.wait_for(acknowledged=1)
             for _ in range(count):
                 time.sleep(moments.uniform(0, LIFE_SECONDS))
                 stage.gateway.kill()
                 stage.gateway.start(ready=False)
             time.sleep(LIFE_SECONDS)
-        result = stage.audited()
+        result = stage.stop_and_audit()
     passed = result.sound and result.acknowledged > 0
     return {
         "fault": "kill -9 gateway", "kills": count, "seeds": [seed], **result.report(),

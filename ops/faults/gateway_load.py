@@ -41,7 +41,7 @@ class Answer:
 
 
 @dataclass(slots=True)
-class Seen:
+class CallAttempt:
     """One attempt at a call, as the client saw it."""
 
     messages: list[Json]
@@ -65,7 +65,7 @@ class Seen:
     answers: dict[int, Answer] = field(default_factory=dict)
 
     @property
-    def acknowledged(self) -> bool:
+    def has_ack(self) -> bool:
         """Whether the client may rely on the log."""
         return self.whole and self.recorded == "yes" and not self.taken_back
 
@@ -79,25 +79,25 @@ class Seen:
 class Ledger:
     """What all clients saw. Appending to a list is safe from several threads."""
 
-    seen: list[Seen] = field(default_factory=list)
+    seen: list[CallAttempt] = field(default_factory=list)
     feedback: list[str] = field(default_factory=list)
     """Ids of the feedback that was acknowledged."""
 
-    def acknowledged(self) -> list[Seen]:
+    def list_acks(self) -> list[CallAttempt]:
         """The attempts that must be in the log."""
-        return [one for one in self.seen if one.acknowledged]
+        return [attempt for attempt in self.seen if attempt.has_ack]
 
-    def cut_off(self) -> list[Seen]:
+    def cut_off(self) -> list[CallAttempt]:
         """Streams that began and did not come to their end."""
-        return [one for one in self.seen if one.stream and one.status == 200 and not one.whole]
+        return [attempt for attempt in self.seen if attempt.stream and attempt.status == 200 and not attempt.whole]
 
-    def silent(self) -> list[Seen]:
+    def silent(self) -> list[CallAttempt]:
         """Those of them whose client was told nothing of it."""
-        return [one for one in self.cut_off() if one.error is None]
+        return [attempt for attempt in self.cut_off() if attempt.error is None]
 
-    def of(self, mark: str) -> list[Seen]:
+    def of(self, mark: str) -> list[CallAttempt]:
         """The attempts at one call."""
-        return [one for one in self.seen if one.mark == mark]
+        return [attempt for attempt in self.seen if attempt.mark == mark]
 
 
 class _Tap(httpx2.BaseTransport):
@@ -114,7 +114,7 @@ class _Tap(httpx2.BaseTransport):
         response = self._inner.handle_request(request)
         stream = response.stream
         assert isinstance(stream, httpx2.SyncByteStream), "asked synchronously"
-        tapped = _Tapped(stream, self)
+        tapped = _TapStream(stream, self)
         return httpx2.Response(
             response.status_code, headers=response.headers, stream=tapped, request=request
         )
@@ -123,7 +123,7 @@ class _Tap(httpx2.BaseTransport):
         self._inner.close()
 
 
-class _Tapped(httpx2.SyncByteStream):
+class _TapStream(httpx2.SyncByteStream):
     def __init__(self, inner: httpx2.SyncByteStream, tap: _Tap) -> None:
         self._inner = inner
         self._tap = tap
@@ -170,14 +170,14 @@ class Client:
         stream: bool,
         headers: Mapping[str, str] | None = None,
         **fields: Any,
-    ) -> Seen:
+    ) -> CallAttempt:
         """One attempt. It is in the ledger from its beginning, whatever becomes of it.
 
         `extra_body` goes in the place of the script, to engines that know of none.
         """
         headers = dict(headers or {})
         body = fields.pop("extra_body", None) or {"script": script}
-        seen = Seen(messages, str(script["mark"]), stream, headers.get("idempotency-key"))
+        seen = CallAttempt(messages, str(script["mark"]), stream, headers.get("idempotency-key"))
         self._ledger.seen.append(seen)
         self._tap.read = bytearray()
         self._tap.ended = False
@@ -210,7 +210,7 @@ class Client:
         self._close_book(seen)
         return seen
 
-    def _close_book(self, seen: Seen) -> None:
+    def _close_book(self, seen: CallAttempt) -> None:
         read = bytes(self._tap.read)
         streamed = seen.stream and seen.status == 200
         seen.whole = read.endswith(DONE) if streamed else self._tap.ended
@@ -220,10 +220,10 @@ class Client:
         """Post feedback about a call; whether it was acknowledged."""
         body = {"call": call, "score": 1.0, "idempotency_key": key}
         try:
-            said: Any = self._openai.post("/feedback", body=body, cast_to=object)
+            reply: Any = self._openai.post("/feedback", body=body, cast_to=object)
         except openai.OpenAIError:
             return False
-        self._ledger.feedback.append(said["feedback"])
+        self._ledger.feedback.append(reply["feedback"])
         return True
 
 
@@ -297,9 +297,9 @@ class Talker(threading.Thread):
                 # As an agent would: it gives this conversation up.
                 self._stop_asked.wait(_RETRY_SECONDS)
                 return
-            messages += _sent_back(seen)
+            messages += _build_history(seen)
 
-    def _turn(self, messages: list[Json], headers: Mapping[str, str]) -> Seen:
+    def _turn(self, messages: list[Json], headers: Mapping[str, str]) -> CallAttempt:
         self._asked += 1
         if self._per_second is not None:
             due = self._began + self._asked / self._per_second
@@ -317,12 +317,12 @@ class Talker(threading.Thread):
         headers = {**headers, **({"idempotency-key": mark} if keyed else {})}
         stream = self._random.random() < 0.6
 
-        def ask() -> Seen:
-            said = list(messages)
-            return self._client.ask(said, script, stream=stream, headers=headers, **fields)
+        def ask() -> CallAttempt:
+            history = list(messages)
+            return self._client.ask(history, script, stream=stream, headers=headers, **fields)
 
-        seen = until_answered(ask, self._stop_asked) if keyed else ask()
-        if seen.acknowledged and seen.call is not None and self._random.random() < 0.3:
+        seen = ask_until_answer(ask, self._stop_asked) if keyed else ask()
+        if seen.has_ack and seen.call is not None and self._random.random() < 0.3:
             self._praise(seen.call)
         return seen
 
@@ -331,7 +331,7 @@ class Talker(threading.Thread):
             self._stop_asked.wait(_RETRY_SECONDS)
 
 
-def until_answered(ask: Callable[[], Seen], stop: threading.Event, patience: float = 60) -> Seen:
+def ask_until_answer(ask: Callable[[], CallAttempt], stop: threading.Event, patience: float = 60) -> CallAttempt:
     """Ask again as long as no answer came; the last attempt after `patience` seconds."""
     deadline = time.monotonic() + patience
     while not (seen := ask()).has_answer and not stop.is_set() and time.monotonic() < deadline:
@@ -339,7 +339,7 @@ def until_answered(ask: Callable[[], Seen], stop: threading.Event, patience: flo
     return seen
 
 
-def _sent_back(seen: Seen) -> list[Json]:
+def _build_history(seen: CallAttempt) -> list[Json]:
     """The first choice as the next request holds it, and what its tools said."""
     answer = seen.answers[0]
     calls = [
@@ -353,18 +353,18 @@ def _sent_back(seen: Seen) -> list[Json]:
     message: Json = {"role": "assistant", "content": answer.text or None}
     if calls:
         message["tool_calls"] = calls
-    said = [{"role": "tool", "tool_call_id": c["id"], "content": "found"} for c in calls]
-    return [message, *said]
+    tool_messages = [{"role": "tool", "tool_call_id": c["id"], "content": "found"} for c in calls]
+    return [message, *tool_messages]
 
 
-def _take_headers(seen: Seen, headers: Mapping[str, str], status: int) -> None:
+def _take_headers(seen: CallAttempt, headers: Mapping[str, str], status: int) -> None:
     seen.status = status
     seen.call = headers.get("x-kintsugi-call")
     seen.recorded = headers.get("x-kintsugi-recorded")
     seen.replayed = headers.get("x-kintsugi-replayed") == "yes"
 
 
-def _take_chunk(seen: Seen, chunk: ChatCompletionChunk) -> None:
+def _take_chunk(seen: CallAttempt, chunk: ChatCompletionChunk) -> None:
     for choice in chunk.choices:
         answer = seen.answers.setdefault(choice.index, Answer())
         answer.text += choice.delta.content or ""
@@ -378,7 +378,7 @@ def _take_chunk(seen: Seen, chunk: ChatCompletionChunk) -> None:
             seen.finished = True
 
 
-def _take_message(seen: Seen, index: int, message: ChatCompletionMessage) -> None:
+def _take_message(seen: CallAttempt, index: int, message: ChatCompletionMessage) -> None:
     answer = seen.answers.setdefault(index, Answer(message.content or ""))
     for place, call in enumerate(message.tool_calls or ()):
         if call.type == "function":

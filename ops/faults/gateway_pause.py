@@ -27,16 +27,16 @@ def run(count: int, folder: Path, seed: int = 0) -> dict[str, Any]:
     """Pause it `count` times."""
     chance = random.Random(seed)
     with scene(folder) as stage:
-        with stage.talking(CLIENTS, seed, timeout_seconds=PATIENCE_SECONDS):
+        with stage.run_talkers(CLIENTS, seed, timeout_seconds=PATIENCE_SECONDS):
             for _ in range(count):
-                stage.wait_for(len(stage.ledger.acknowledged()) + CLIENTS)
+                stage.wait_for(len(stage.ledger.list_acks()) + CLIENTS)
                 time.sleep(chance.uniform(0, 0.2))
                 stage.gateway.pause()
                 time.sleep(chance.uniform(0.1, PAUSE_SECONDS))
                 stage.gateway.resume()
-            stage.wait_for(len(stage.ledger.acknowledged()) + CLIENTS)
+            stage.wait_for(len(stage.ledger.list_acks()) + CLIENTS)
         gave_up = sum(seen.error is not None for seen in stage.ledger.seen)
-        result = stage.audited()
+        result = stage.stop_and_audit()
     return {
         "fault": "SIGSTOP gateway", "pauses": count, "seeds": [seed], "gave_up": gave_up,
         **result.report(), "passed": result.sound and gave_up > 0 and result.evidence == 0,

@@ -47,16 +47,16 @@ def run(count: int, folder: Path, seed: int = 0) -> dict[str, Any]:
     keys = json.dumps([{"name": "graded", "sha256": hash_key(_KEY), "scopes": scopes}])
     headers = {"x-kintsugi-task": next(iter(Shop().tasks())).id}
     with scene(folder, KINTSUGI_GATEWAY__KEYS=keys) as stage:
-        with stage.talking(CLIENTS, seed, key=_KEY, model=ALIAS, headers=headers):
+        with stage.run_talkers(CLIENTS, seed, key=_KEY, model=ALIAS, headers=headers):
             stage.wait_for(acknowledged=1)
             for _ in range(count):
                 time.sleep(moments.uniform(0, UPTIME_SECONDS))
                 _restart(stage, moments.uniform(0, MOST_BUSY))
-            stage.wait_for(len(stage.ledger.acknowledged()) + CLIENTS)
+            stage.wait_for(len(stage.ledger.list_acks()) + CLIENTS)
         unknown = sum(seen.status == 404 for seen in stage.ledger.seen)
         refused = sum(seen.status == 503 for seen in stage.ledger.seen)
-        result = stage.audited()
-    unnamed = _unnamed(folder / "home")
+        result = stage.stop_and_audit()
+    unnamed = _count_without_base(folder / "home")
     shown, nobodys, rollouts = _count_rollouts(folder / "home")
     passed = (
         result.sound and not unknown and not unnamed and refused > 0 and shown <= {(ALIAS, MODEL)}
@@ -79,11 +79,11 @@ def _restart(stage: Scene, busy_seconds: float) -> None:
         stage.engine.listed.set()
 
 
-def _unnamed(home: Path) -> int:
+def _count_without_base(home: Path) -> int:
     """Calls that were answered, and do not say by whom."""
     book = read(home)
     return sum(
-        book.started[call][0].base == NOBODY for call in book.started if book.completed(call)
+        book.started[call][0].base == NOBODY for call in book.started if book.has_completion(call)
     )
 
 

@@ -20,8 +20,8 @@ from typing import Any, Final
 from events.sqlite.log import SqliteLog
 from events.streams import ROLLOUTS
 from ops.faults.command import command
-from ops.faults.gateway_engine import answer_to, called_by
-from ops.faults.gateway_load import TOOL, Client, Seen, until_answered
+from ops.faults.gateway_engine import answer_to, build_tool_call
+from ops.faults.gateway_load import TOOL, Client, CallAttempt, ask_until_answer
 from ops.faults.gateway_scene import Scene, scene
 
 WAYS: Final = ("swallowed", "swallowed_and_killed", "killed_at_the_commit")
@@ -36,7 +36,7 @@ def run(count: int, folder: Path, seed: int = 0) -> dict[str, Any]:
             way = WAYS[number % len(WAYS)]
             for name, value in _lose(stage, way, f"{seed}.{number}", chance).items():
                 figures[name] += value
-        result = stage.audited()
+        result = stage.stop_and_audit()
     return {
         "fault": "lost response", "lost_answers": count, "seeds": [seed], **figures,
         **result.report(), "passed": result.sound and not any(figures.values()),
@@ -59,7 +59,7 @@ def _lose(stage: Scene, way: str, mark: str, chance: random.Random) -> dict[str,
         if watch is not None:
             watch.join()
             stage.gateway.start(ready=False)
-        seen = until_answered(
+        seen = ask_until_answer(
             lambda: second.ask(messages, script, stream=stream, headers=headers, **fields),
             threading.Event(),
         )
@@ -74,14 +74,14 @@ def _lose(stage: Scene, way: str, mark: str, chance: random.Random) -> dict[str,
     }
 
 
-def _is_engines(seen: Seen, script: dict[str, Any], choices: int) -> bool:
+def _is_engines(seen: CallAttempt, script: dict[str, Any], choices: int) -> bool:
     """Whether it is what the engine said the first time."""
     if not seen.has_answer or len(seen.answers) != choices:
         return False
     for number, answer in seen.answers.items():
         calls = list(answer.calls.values())
         if script["tool"]:
-            if calls != [called_by(seen.messages, number)]:
+            if calls != [build_tool_call(seen.messages, number)]:
                 return False
         elif answer.text != answer_to(seen.messages, number, script["words"]) or calls:
             return False
@@ -89,11 +89,11 @@ def _is_engines(seen: Seen, script: dict[str, Any], choices: int) -> bool:
 
 
 def _restart(stage: Scene) -> Callable[[], None]:
-    def struck() -> None:
+    def restart() -> None:
         stage.gateway.kill()
         stage.gateway.start(ready=False)
 
-    return struck
+    return restart
 
 
 class _Watch(threading.Thread):

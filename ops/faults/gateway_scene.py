@@ -55,7 +55,7 @@ class Program:
             )
 
     @property
-    def _running(self) -> "subprocess.Popen[bytes]":
+    def _active_process(self) -> "subprocess.Popen[bytes]":
         assert self._process is not None, "start it first"
         return self._process
 
@@ -71,18 +71,18 @@ class Program:
 
     def stop(self) -> int:
         """SIGTERM; returns its exit status."""
-        self._running.terminate()
-        return self._running.wait(STOP_SECONDS)
+        self._active_process.terminate()
+        return self._active_process.wait(STOP_SECONDS)
 
     def pause(self) -> None:
         """SIGSTOP."""
-        self._running.send_signal(signal.SIGSTOP)
+        self._active_process.send_signal(signal.SIGSTOP)
 
     def resume(self) -> None:
         """SIGCONT."""
-        self._running.send_signal(signal.SIGCONT)
+        self._active_process.send_signal(signal.SIGCONT)
 
-    def said(self) -> str:
+    def read_output_tail(self) -> str:
         """The end of its output."""
         return self.output.read_text(errors="replace")[-2000:]
 
@@ -95,9 +95,9 @@ class Program:
         return self._memory("VmHWM")
 
     def _memory(self, row: str) -> int:
-        status = Path(f"/proc/{self._running.pid}/status").read_text()
-        (found,) = [line for line in status.splitlines() if line.startswith(row)]
-        return int(found.split()[1]) * 1024
+        status = Path(f"/proc/{self._active_process.pid}/status").read_text()
+        (entry,) = [line for line in status.splitlines() if line.startswith(row)]
+        return int(entry.split()[1]) * 1024
 
 
 class Gateway(Program):
@@ -122,7 +122,7 @@ class Gateway(Program):
         deadline = time.monotonic() + START_SECONDS
         while self._status(path) != status:
             if not self.runs() or time.monotonic() > deadline:
-                raise RuntimeError(f"the gateway does not serve; see {self.output}:\n{self.said()}")
+                raise RuntimeError(f"the gateway does not serve; see {self.output}:\n{self.read_output_tail()}")
             time.sleep(0.02)
 
     def metric(self, name: str) -> float:
@@ -147,7 +147,7 @@ class Scene:
     ledger: Ledger = field(default_factory=Ledger)
 
     @contextmanager
-    def talking(self, clients: int, seed: int = 0, **options: Any) -> Iterator[list[Talker]]:
+    def run_talkers(self, clients: int, seed: int = 0, **options: Any) -> Iterator[list[Talker]]:
         """Clients that talk meanwhile. `seed` makes their conversations, and must differ between
         two rounds on one home."""
         stop = threading.Event()
@@ -178,18 +178,18 @@ class Scene:
     def wait_for(self, acknowledged: int) -> None:
         """Until the clients were told so often that a call is safe."""
         deadline = time.monotonic() + START_SECONDS
-        while len(self.ledger.acknowledged()) < acknowledged:
+        while len(self.ledger.list_acks()) < acknowledged:
             if time.monotonic() > deadline:
-                said = self.gateway.said()
-                raise RuntimeError(f"fewer than {acknowledged} calls were acknowledged:\n{said}")
+                output = self.gateway.read_output_tail()
+                raise RuntimeError(f"fewer than {acknowledged} calls were acknowledged:\n{output}")
             time.sleep(0.05)
 
-    def audited(self) -> Audit:
+    def stop_and_audit(self) -> Audit:
         """Stop the gateway, then compare its log with what its clients saw."""
         if self.gateway.runs():
             status = self.gateway.stop()
             if status != 0:
-                raise RuntimeError(f"the gateway ended with {status}:\n{self.gateway.said()}")
+                raise RuntimeError(f"the gateway ended with {status}:\n{self.gateway.read_output_tail()}")
         return audit(self.gateway.home, self.ledger)
 
 

@@ -41,8 +41,8 @@ SILENCE_SECONDS: Final = 1.0
 
 def run(count: int, folder: Path, seed: int = 0) -> dict[str, Any]:
     """Kill engines `count` times; then each scripted fault as often."""
-    killed = _killed(count, folder / "killed", random.Random(seed))
-    scripted = _scripted(count, folder / "scripted")
+    killed = _kill_engines(count, folder / "killed", random.Random(seed))
+    scripted = _run_script_faults(count, folder / "scripted")
     passed = killed["passed"] and scripted["passed"]
     figures = {"killed": killed, "scripted": scripted, "passed": passed}
     return {"fault": "kill -9 engine", "kills": count, "seeds": [seed], **figures}
@@ -65,7 +65,7 @@ class RealEngine(Program):
         while not self._answers():
             if not self.runs() or time.monotonic() > deadline:
                 what = "takes too long to start" if self.runs() else "ended"
-                raise RuntimeError(f"the engine {what}; see {self.output}:\n{self.said()}")
+                raise RuntimeError(f"the engine {what}; see {self.output}:\n{self.read_output_tail()}")
             time.sleep(0.1)
 
     def _answers(self) -> bool:
@@ -75,7 +75,7 @@ class RealEngine(Program):
             return False
 
 
-def _killed(count: int, folder: Path, chance: random.Random) -> dict[str, Any]:
+def _kill_engines(count: int, folder: Path, chance: random.Random) -> dict[str, Any]:
     folder.mkdir(parents=True)
     figures = {"moved": 0, "came_back": 0}
     with ExitStack() as stack:
@@ -86,27 +86,27 @@ def _killed(count: int, folder: Path, chance: random.Random) -> dict[str, Any]:
         urls = [engine.url for engine in engines]
         stage = stack.enter_context(scene(folder, urls))
         short = {"max_tokens": 16}
-        with stage.talking(CLIENTS, chance.randrange(1000), extra_body=short):
+        with stage.run_talkers(CLIENTS, chance.randrange(1000), extra_body=short):
             for number in range(count):
                 engine = engines[number % 2]
                 name, session = f"kill-{number}", _session_of(engine.url, urls)
-                with _streaming(stage, name, session):
+                with _open_streams(stage, name, session):
                     time.sleep(chance.uniform(0, 0.3))
                     engine.kill()
-                away = _asked_of(stage, f"{name}.away", session)
+                away = _find_engine(stage, f"{name}.away", session)
                 figures["moved"] += away not in (None, engine.url)
                 engine.start()
                 figures["came_back"] += _returns(stage, name, session, engine.url)
-        result, book = stage.audited(), read(stage.gateway.home)
+        result, book = stage.stop_and_audit(), read(stage.gateway.home)
     figures["cut_off"] = len(stage.ledger.cut_off())
     figures["silent"] = len(stage.ledger.silent())
     figures["unsaid"] = _unsaid(stage.ledger, book)
     homely = figures["moved"] == figures["came_back"] == count
-    told = figures["silent"] == figures["unsaid"] == result.evidence == 0 < figures["cut_off"]
-    return {**result.report(), **figures, "passed": result.sound and homely and told}
+    all_reported = figures["silent"] == figures["unsaid"] == result.evidence == 0 < figures["cut_off"]
+    return {**result.report(), **figures, "passed": result.sound and homely and all_reported}
 
 
-def _scripted(count: int, folder: Path) -> dict[str, Any]:
+def _run_script_faults(count: int, folder: Path) -> dict[str, Any]:
     wrong: list[str] = []
     with scene(folder, KINTSUGI_GATEWAY__TIMEOUT_SECONDS=f"{SILENCE_SECONDS:g}") as stage:
         with stage.client() as client:
@@ -118,9 +118,9 @@ def _scripted(count: int, folder: Path) -> dict[str, Any]:
                 if seen.has_answer or (seen.error is None and seen.finished):
                     wrong.append(f"{mark} looks like an answer")
             message = {"role": "user", "content": "last"}
-            if not client.ask([message], {"mark": "last", "words": 3}, stream=True).acknowledged:
+            if not client.ask([message], {"mark": "last", "words": 3}, stream=True).has_ack:
                 wrong.append("a call after all that is not answered")
-        result, book = stage.audited(), read(stage.gateway.home)
+        result, book = stage.stop_and_audit(), read(stage.gateway.home)
     for call, started in book.started.items():
         mark = book.question(call)
         expected = "timeout" if mark.startswith("stall") else "failed"
@@ -133,14 +133,14 @@ def _scripted(count: int, folder: Path) -> dict[str, Any]:
 
 
 @contextmanager
-def _streaming(stage: Scene, name: str, session: str) -> Iterator[None]:
+def _open_streams(stage: Scene, name: str, session: str) -> Iterator[None]:
     """Long streams in a session that have said something when the body begins."""
     marks = [f"{name}.{number}" for number in range(STREAMS)]
     threads = [threading.Thread(target=_stream, args=(stage, mark, session)) for mark in marks]
     for thread in threads:
         thread.start()
     deadline = time.monotonic() + PATIENCE_SECONDS
-    while not all(any(one.answers for one in stage.ledger.of(mark)) for mark in marks):
+    while not all(any(attempt.answers for attempt in stage.ledger.of(mark)) for mark in marks):
         if time.monotonic() > deadline:
             raise RuntimeError(f"the streams {', '.join(marks)} do not begin")
         time.sleep(0.005)
@@ -161,18 +161,18 @@ def _stream(stage: Scene, mark: str, session: str) -> None:
 def _session_of(url: str, urls: Sequence[str]) -> str:
     """The name of a session that belongs to this engine."""
     names = (f"session-{number}" for number in count_up())
-    upstreams = Upstreams([Upstream(one) for one in urls])
+    upstreams = Upstreams([Upstream(base_url) for base_url in urls])
     return next(name for name in names if upstreams.for_session(name)[0].url == url)
 
 
-def _asked_of(stage: Scene, mark: str, session: str) -> str | None:
+def _find_engine(stage: Scene, mark: str, session: str) -> str | None:
     """Which engine a call of the session is answered by."""
     with stage.client() as client:
         message = {"role": "user", "content": mark}
         headers = {"x-kintsugi-session": session}
         body = {"max_tokens": 2}
         seen = client.ask([message], {"mark": mark}, stream=False, headers=headers, extra_body=body)
-    if not seen.acknowledged or seen.status != 200:
+    if not seen.has_ack or seen.status != 200:
         return None
     (started,) = read(stage.gateway.home).started[str(seen.call)]
     return started.upstream
@@ -182,7 +182,7 @@ def _returns(stage: Scene, mark: str, session: str, url: str) -> bool:
     """Whether the session is answered by this engine again after a while."""
     deadline = time.monotonic() + PATIENCE_SECONDS
     attempt = 0
-    while _asked_of(stage, f"{mark}.back.{attempt}", session) != url:
+    while _find_engine(stage, f"{mark}.back.{attempt}", session) != url:
         if time.monotonic() > deadline:
             return False
         attempt += 1

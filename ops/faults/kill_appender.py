@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from events.sqlite.log import SqliteLog
-from ops.faults.appender import acknowledged_ids, audit, start
+from ops.faults.appender import read_ack_ids, audit, start
 from ops.faults.command import command
 
 START_SECONDS: Final = 60.0
@@ -27,12 +27,12 @@ def run(count: int, folder: Path, processes: int = 4, seed: int = 0) -> dict[str
     """Kill `count` processes, `processes` at a time; what the log holds then."""
     source = random.Random(seed)
     log = folder / "log.db"
-    told: list[Path] = []
+    ack_files: list[Path] = []
     for first in range(0, count, processes):
         round_files = [
             folder / f"acknowledged-{n}" for n in range(first, min(first + processes, count))
         ]
-        told += round_files
+        ack_files += round_files
         running = [start(log, file, f"--seed={source.randrange(1 << 30)}") for file in round_files]
         try:
             for process, file in zip(running, round_files, strict=True):
@@ -44,14 +44,14 @@ def run(count: int, folder: Path, processes: int = 4, seed: int = 0) -> dict[str
                 process.kill()
                 process.wait()
     opened = SqliteLog(log)
-    result = audit(opened, acknowledged_ids(told))
+    result = audit(opened, read_ack_ids(ack_files))
     opened.close()
     return {"fault": "kill -9 appender", "kills": count, **result.report(), "passed": result.sound}
 
 
-def _wait_for_first(process: "subprocess.Popen[bytes]", told: Path) -> None:
+def _wait_for_first(process: "subprocess.Popen[bytes]", ack_file: Path) -> None:
     deadline = time.monotonic() + START_SECONDS
-    while not (told.exists() and told.stat().st_size):
+    while not (ack_file.exists() and ack_file.stat().st_size):
         if process.poll() is not None or time.monotonic() > deadline:
             raise RuntimeError(f"appender {process.pid} acknowledged nothing; see its output above")
         time.sleep(0.005)

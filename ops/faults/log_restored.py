@@ -71,7 +71,7 @@ class _Home:
         """Raises AheadOfLog, LogDiverged."""
         Runner(self.log, self.engine).catch_up(until)
 
-    def folded(self) -> dict[tuple[str, int], int]:
+    def read_offsets(self) -> dict[tuple[str, int], int]:
         with database.read_transaction(self.engine) as connection:
             return offsets(connection)
 
@@ -119,7 +119,7 @@ def _outcome(home: _Home, chance: Random) -> str:
     home.grow()
     # The fold may have been behind when the disk was lost.
     home.fold({at: chance.randrange(end + 1) for at, end in _ends(home.log).items()})
-    before, folded = home.hash(), home.folded()
+    before, folded = home.hash(), home.read_offsets()
     lost = any(offset > ends[at] for at, offset in folded.items())
     home.set_back()
     if chance.random() < 0.9:
@@ -127,23 +127,23 @@ def _outcome(home: _Home, chance: Random) -> str:
     try:
         home.fold()
     except LogDiverged:
-        found = "diverged"
+        outcome = "diverged"
     except AheadOfLog:
-        found = "ahead_of_log"
+        outcome = "ahead_of_log"
     else:
-        found = "nothing_lost"
-    if lost != (found != "nothing_lost"):
-        return "it went on in silence" if lost else f"it halted for nothing: {found}"
+        outcome = "nothing_lost"
+    if lost != (outcome != "nothing_lost"):
+        return "it went on in silence" if lost else f"it halted for nothing: {outcome}"
     if lost and home.hash() != before:
         return "it changed a row and halted"
-    return found if _mended(home, lost) else "the tables differ from a fold from the start"
+    return outcome if _matches_rebuild(home, lost) else "the tables differ from a fold from the start"
 
 
 def _ends(log: EventLog) -> dict[tuple[str, int], int]:
     return {(stream, p): end for stream in STREAMS for p, end in enumerate(log.end(stream))}
 
 
-def _mended(home: _Home, lost: bool) -> bool:
+def _matches_rebuild(home: _Home, lost: bool) -> bool:
     """Whether the tables are those of the restored log, once that was confirmed."""
     if lost and not rebuild(home.log, home.engine, confirmed=True).swapped:
         return False

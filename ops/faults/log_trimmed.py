@@ -31,7 +31,7 @@ def run(count: int, folder: Path) -> dict[str, Any]:
             at = end - 3
         operator.close()
     wanted = [LogTruncated.__name__, LogTruncated.__name__, "3 records"] * count
-    wrong = [found for found, right in zip(outcomes, wanted, strict=True) if found != right]
+    wrong = [outcome for outcome, right in zip(outcomes, wanted, strict=True) if outcome != right]
     return {"passed": not wrong, "wrong": wrong[:3]}
 
 

@@ -33,8 +33,8 @@ from events.streams import LEARNING, STREAMS
 from ops.demo.place import ALIAS, ROOT, Place
 from ops.faults.gateway_audit import Book
 from ops.faults.gateway_audit import read as read_calls
-from ops.faults.loop_scene import Heard
-from ops.faults.scene import compared
+from ops.faults.loop_scene import CustomerLedger
+from ops.faults.scene import compare_logs
 
 _BASE: Final = "reference"
 _PORTION: Final = 500
@@ -42,7 +42,7 @@ _SHOWN: Final = 5
 
 
 @dataclass(slots=True)
-class Decided:
+class DecisionCounts:
     """The stream `learning`, counted."""
 
     cycles: Counter[str] = field(default_factory=Counter)
@@ -100,9 +100,9 @@ class Decided:
                 self.problems.append(f"the route turned to {name}, which passed no gate")
 
 
-def decided(app: App) -> Decided:
+def count_decisions(app: App) -> DecisionCounts:
     """All of the stream `learning`, as the folds read it."""
-    found = Decided()
+    counts = DecisionCounts()
     log = app.log
     at = log.start(LEARNING.name)[0]
     accepted: Counter[str] = Counter()
@@ -112,36 +112,36 @@ def decided(app: App) -> Decided:
             # What a shipper sent again has a number that was there.
             if record.sequence == accepted[record.source]:
                 accepted[record.source] += 1
-                found.enter(decode(record))
-    return found
+                counts.enter(decode(record))
+    return counts
 
 
-def wrong(app: App, place: Place, heard: Heard) -> Iterator[str]:
+def wrong(app: App, place: Place, heard: CustomerLedger) -> Iterator[str]:
     """Whatever does not hold. `heard`: what customers were told."""
     app.settle()
-    book, facts = read_calls(place.home), decided(app)
+    book, facts = read_calls(place.home), count_decisions(app)
     yield from book.problems
-    yield from _of_log(app)
-    yield from _of_calls(book, heard)
-    yield from _of_rollouts(app)
-    yield from _of_cycle(place, facts)
-    yield from _of_serving(app, facts, heard)
-    yield from _of_tables(app, place)
+    yield from _check_log(app)
+    yield from _check_calls(book, heard)
+    yield from _check_rollouts(app)
+    yield from _check_cycle(place, facts)
+    yield from _check_routes(app, facts, heard)
+    yield from _check_tables(app, place)
 
 
 def outcome(app: App) -> str:
     """How the first cycle came out, by the log."""
-    return next(iter(decided(app).outcomes.values()), "open")
+    return next(iter(count_decisions(app).outcomes.values()), "open")
 
 
-def _of_log(app: App) -> Iterator[str]:
+def _check_log(app: App) -> Iterator[str]:
     if app.on_kafka:
-        found = compared(app.spool, app.log)
-        if not found.equal:
-            yield f"Kafka is not what the home's log is: {found.first_difference}"
+        comparison = compare_logs(app.spool, app.log)
+        if not comparison.equal:
+            yield f"Kafka is not what the home's log is: {comparison.first_difference}"
 
 
-def _of_calls(book: Book, heard: Heard) -> Iterator[str]:
+def _check_calls(book: Book, heard: CustomerLedger) -> Iterator[str]:
     """Every acknowledged call is there, begun and ended, and everything once."""
     if book.unreadable:
         yield f"{book.unreadable} events cannot be decoded"
@@ -153,7 +153,7 @@ def _of_calls(book: Book, heard: Heard) -> Iterator[str]:
             yield f"the acknowledged call {call} has {counts[0]} starts and {counts[1]} ends"
 
 
-def _of_rollouts(app: App) -> Iterator[str]:
+def _check_rollouts(app: App) -> Iterator[str]:
     """No rollout is there twice, and no call belongs to two."""
     rollouts, calls = Counter[str](), Counter[str]()
     for event in _events(app.spool, "rollouts"):
@@ -164,7 +164,7 @@ def _of_rollouts(app: App) -> Iterator[str]:
     yield from _twice(calls, "rollouts with the call")
 
 
-def _of_cycle(place: Place, facts: Decided) -> Iterator[str]:
+def _check_cycle(place: Place, facts: DecisionCounts) -> Iterator[str]:
     """One of everything that a cycle has once."""
     counted: Mapping[str, Counter[str]] = {
         "starts of the cycle": facts.cycles, "rounds of the cycle": facts.rounds,
@@ -178,14 +178,14 @@ def _of_cycle(place: Place, facts: Decided) -> Iterator[str]:
     if first not in facts.outcomes:
         yield f"the cycle {first} has no end"
     home = place.home / "jobs"
-    folders = {one.name for one in home.iterdir() if one.name != "slots"} if home.exists() else {}
+    folders = {folder.name for folder in home.iterdir() if folder.name != "slots"} if home.exists() else {}
     if set(folders) != set(facts.jobs):
         yield f"the directories of jobs are {sorted(folders)}, the log asked for {facts.jobs}"
     if not facts.jobs_of[str(first)] and facts.outcomes.get(str(first)) != "nothing_learnable":
         yield f"the cycle {first} had no job"
 
 
-def _of_serving(app: App, facts: Decided, heard: Heard) -> Iterator[str]:
+def _check_routes(app: App, facts: DecisionCounts, heard: CustomerLedger) -> Iterator[str]:
     """Nobody answers whom the log does not name, and the route is the log's last."""
     yield from facts.problems
     with app.reading() as connection:
@@ -196,12 +196,12 @@ def _of_serving(app: App, facts: Decided, heard: Heard) -> Iterator[str]:
     if strangers := set(heard.by) - facts.routed - {_BASE}:
         yield f"{sorted(strangers)} answered, and no route names them"
     store = app.settings.adapters
-    kept = {one.name for one in store.iterdir() if one.is_dir()} if store.exists() else set[str]()
+    kept = {folder.name for folder in store.iterdir() if folder.is_dir()} if store.exists() else set[str]()
     if strangers := kept - set(facts.produced):
         yield f"the folders {sorted(strangers)} of adapters are there, and no event names them"
 
 
-def _of_tables(app: App, place: Place) -> Iterator[str]:
+def _check_tables(app: App, place: Place) -> Iterator[str]:
     """A rebuild gives the same rows, and the same hash as the live tables."""
     with app.reading() as connection:
         live = digest(connection)
@@ -209,11 +209,11 @@ def _of_tables(app: App, place: Place) -> Iterator[str]:
         [sys.executable, "-m", "daemon", "rebuild", "--json"],
         cwd=ROOT, env=place.variables, capture_output=True, text=True, check=False,
     )  # fmt: skip
-    found: dict[str, Any] = json.loads(done.stdout) if done.stdout.strip() else {}
-    if found.get("equal") is not True:
+    report: dict[str, Any] = json.loads(done.stdout) if done.stdout.strip() else {}
+    if report.get("equal") is not True:
         yield f"the rebuild is not equal: {done.stdout}{done.stderr}"[:600]
-    elif found["hash"] != live:
-        yield f"the live hash is {live}, the rebuild's {found['hash']}"
+    elif report["hash"] != live:
+        yield f"the live hash is {live}, the rebuild's {report['hash']}"
 
 
 def _shares(parts: Iterable[Any]) -> Iterator[tuple[str | None, float]]:

@@ -27,7 +27,7 @@ from consumers.database import open_database
 from migrations.upgrade import upgrade
 from ops.faults.folding import postgres
 from ops.faults.loop_audit import outcome, wrong
-from ops.faults.loop_scene import Backing, Scene, scene
+from ops.faults.loop_scene import Backends, Scene, scene
 from ops.kafka.broker import Broker
 from ops.postgres.server import Postgres
 
@@ -56,7 +56,7 @@ class Servers:
     broker: Broker
     database: Postgres
 
-    def fresh(self) -> Backing:
+    def fresh(self) -> Backends:
         """An empty broker at the same address, and an empty database."""
         self.broker.wipe()
         self.broker.start()
@@ -64,29 +64,29 @@ class Servers:
         engine = open_database(url)
         upgrade(engine)
         engine.dispose()
-        return Backing(self.broker.bootstrap, url)
+        return Backends(self.broker.bootstrap, url)
 
 
 def run(count: int, folder: Path, seed: int = 0, logs: Sequence[LogKind] = LOGS) -> dict[str, Any]:
     """`count` loops on each kind of log."""
-    found: dict[str, Any] = {kind: _on(kind, count, folder / kind, seed) for kind in logs}
-    passed = all(one["passed"] for one in found.values())
-    return {"fault": "kill -9 during whole loops", "seeds": [seed], **found, "passed": passed}
+    results: dict[str, Any] = {kind: _on(kind, count, folder / kind, seed) for kind in logs}
+    passed = all(result["passed"] for result in results.values())
+    return {"fault": "kill -9 during whole loops", "seeds": [seed], **results, "passed": passed}
 
 
 def _on(kind: LogKind, count: int, folder: Path, seed: int) -> dict[str, Any]:
     loops = list[dict[str, Any]]()
     with servers_of(kind, folder) as servers:
         for number in range(seed, seed + count):
-            backing = Backing() if servers is None else servers.fresh()
+            backing = Backends() if servers is None else servers.fresh()
             loops.append(one_loop(folder / str(number), number, backing))
             print(json.dumps({"log": kind, **loops[-1]}), file=sys.stderr, flush=True)
             if loops[-1]["wrong"]:
                 break
-    return _summed(loops)
+    return _sum_loops(loops)
 
 
-def one_loop(folder: Path, seed: int, backing: Backing) -> dict[str, Any]:
+def one_loop(folder: Path, seed: int, backing: Backends) -> dict[str, Any]:
     """One loop under fire; `wrong` is empty when everything holds."""
     chance, kills, began = random.Random(seed), Counter[str](), time.monotonic()
     whole = seed % UP_EVERY == UP_EVERY - 1
@@ -102,7 +102,7 @@ def one_loop(folder: Path, seed: int, backing: Backing) -> dict[str, Any]:
             problems = []
         except TimeoutError as error:
             problems = [str(error)]
-        problems += stopped(stage)
+        problems += stop_all(stage)
         heard = stage.customers.heard
         problems += wrong(stage.app, stage.place, heard)
         figures |= {
@@ -139,11 +139,11 @@ def _fire(
 def _settle(stage: Scene) -> float:
     """Until the engine holds what the log says; seconds. Raises TimeoutError."""
     began = time.monotonic()
-    while not stage.is_settled():
+    while not stage.is_in_sync():
         if time.monotonic() > began + SETTLE_SECONDS:
-            routed, allowed = stage.wanted()
+            routed, allowed = stage.read_adapter_bounds()
             raise TimeoutError(
-                f"the engine holds {stage.held()}, the routes name {routed}, and no more than "
+                f"the engine holds {stage.read_engine_adapters()}, the routes name {routed}, and no more than "
                 f"{allowed} may be there, after {SETTLE_SECONDS:g} s"
             )
         stage.processes.revive()
@@ -151,7 +151,7 @@ def _settle(stage: Scene) -> float:
     return time.monotonic() - began
 
 
-def stopped(stage: Scene) -> Iterator[str]:
+def stop_all(stage: Scene) -> Iterator[str]:
     """The customers first, then everything, in order."""
     stage.customers.leave()
     for name, code in stage.processes.stop().items():
@@ -171,20 +171,20 @@ def servers_of(kind: LogKind, folder: Path) -> Iterator[Servers | None]:
         yield Servers(broker, database)
 
 
-def _summed(loops: Sequence[dict[str, Any]]) -> dict[str, Any]:
+def _sum_loops(loops: Sequence[dict[str, Any]]) -> dict[str, Any]:
     kills, outcomes, ended = Counter[str](), Counter[str](), Counter[str]()
-    for one in loops:
-        kills.update(one["kills"])
-        ended.update(one["ended"])
-        outcomes[one["outcome"]] += 1
-    problems = [f"seed {one['seed']}: {said}" for one in loops for said in one["wrong"]]
+    for loop in loops:
+        kills.update(loop["kills"])
+        ended.update(loop["ended"])
+        outcomes[loop["outcome"]] += 1
+    problems = [f"seed {loop['seed']}: {problem}" for loop in loops for problem in loop["wrong"]]
     return {
         "loops": len(loops),
         "kills": dict(sorted(kills.items())),
         "outcomes": dict(outcomes),
         "ended_by_themselves": dict(ended),
-        "acknowledged": sum(one["acknowledged"] for one in loops),
-        "longest_seconds": max(one["seconds"] for one in loops),
+        "acknowledged": sum(loop["acknowledged"] for loop in loops),
+        "longest_seconds": max(loop["seconds"] for loop in loops),
         "wrong": problems,
         "passed": not problems and bool(kills),
     }
@@ -199,13 +199,13 @@ def main() -> int:
     parser.add_argument("--log", choices=LOGS, help="only on this kind")
     parser.add_argument("--seed", type=int, default=0, help="of the first loop")
     parser.add_argument("--folder", type=Path, help="where to work, kept; else a temporary one")
-    given = parser.parse_args()
-    logs = LOGS if given.log is None else (given.log,)
+    options = parser.parse_args()
+    logs = LOGS if options.log is None else (options.log,)
     with tempfile.TemporaryDirectory(prefix="kintsugi-loop-") as temporary:
-        folder = given.folder or Path(temporary)
-        found = run(given.count, folder, given.seed, logs)
-    print(json.dumps(found))
-    return 0 if found["passed"] else 1
+        folder = options.folder or Path(temporary)
+        figures = run(options.count, folder, options.seed, logs)
+    print(json.dumps(figures))
+    return 0 if figures["passed"] else 1
 
 
 if __name__ == "__main__":

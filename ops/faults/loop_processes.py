@@ -45,9 +45,9 @@ class Processes:
         self._whole = whole
         self._runners = jobs_of(settings), trials_of(settings)
         roles = programs(settings)
-        self._roles = tuple(one.name for one in roles)
+        self._roles = tuple(program.name for program in roles)
         started = [Program(UP, ("daemon", "up"))] if whole else roles
-        self._programs = {one.name: one for one in started}
+        self._programs = {program.name: program for program in started}
         self._started: dict[str, subprocess.Popen[bytes]] = {}
         self.ended: Counter[str] = Counter()
         """Programs that ended though nobody killed them, with their exit codes."""
@@ -62,11 +62,11 @@ class Processes:
         """Those that are started here."""
         return tuple(self._programs)
 
-    def running(self) -> dict[str, int]:
+    def find_pids(self) -> dict[str, int]:
         """Role -> its process, of those that run."""
         names = (*self._roles, UP) if self._whole else self._roles
-        found = {name: next(self._victims(name), None) for name in names}
-        return {name: pid for name, pid in found.items() if pid is not None}
+        pids = {name: next(self._victims(name), None) for name in names}
+        return {name: pid for name, pid in pids.items() if pid is not None}
 
     def start(self) -> None:
         """All of them, without waiting for anything."""
@@ -76,16 +76,16 @@ class Processes:
     def strike(self, *names: str) -> list[str]:
         """SIGKILL to all of these, found before the first one dies; who was there."""
         victims = {name: list(self._victims(name)) for name in names}
-        for found in victims.values():
-            for pid in found:
+        for pids in victims.values():
+            for pid in pids:
                 with suppress(ProcessLookupError):
                     # The job's number is that of its group; so is that of each role.
                     os.killpg(pid, signal.SIGKILL)
-        struck = {pid for found in victims.values() for pid in found}
+        struck = {pid for pids in victims.values() for pid in pids}
         for process in self._started.values():
             if process.pid in struck:
                 process.wait()
-        return [name for name, found in victims.items() if found]
+        return [name for name, pids in victims.items() if pids]
 
     def revive(self) -> None:
         """Start again whoever has ended."""
@@ -101,7 +101,7 @@ class Processes:
     def stop(self) -> dict[str, int]:
         """Tell all to stop, the gateway first and the engine last; their exit codes."""
         codes = {}
-        for name in sorted(self._started, key=lambda one: _STOPS.get(one, 1)):
+        for name in sorted(self._started, key=lambda role: _STOPS.get(role, 1)):
             process = self._started[name]
             process.terminate()
             codes[name] = process.wait(_STOP_SECONDS)
@@ -130,23 +130,23 @@ class Processes:
     def _victims(self, name: str) -> Iterator[int]:
         if name == JOB:
             for runner in self._runners:
-                yield from _running_jobs(runner)
+                yield from _find_job_groups(runner)
         elif name == EVERYTHING:
-            for one in (UP, *self._roles):
-                yield from self._victims(one)
+            for role in (UP, *self._roles):
+                yield from self._victims(role)
         elif self._whole and name != UP:
             yield from _children(self._started[UP].pid, name)
         elif name in self._started and self._started[name].poll() is None:
             yield self._started[name].pid
 
 
-def _running_jobs(runner: JobRunner) -> Iterator[int]:
+def _find_job_groups(runner: JobRunner) -> Iterator[int]:
     """The process groups of the jobs that run."""
     for folder in runner.folder("").glob("*/attempts"):
         state = runner.state(folder.parent.name)
         if isinstance(state, Active):
-            said = folder / f"{state.attempt}.pid"
-            number = said.read_text().strip() if said.exists() else ""
+            file = folder / f"{state.attempt}.pid"
+            number = file.read_text().strip() if file.exists() else ""
             if number:
                 yield int(number)
 

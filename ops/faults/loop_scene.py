@@ -47,7 +47,7 @@ _GATES: Final[Mapping[str, str]] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Backing:
+class Backends:
     """Where events and tables are, beside the home: Kafka and PostgreSQL, or nowhere else."""
 
     kafka: str = ""
@@ -55,7 +55,7 @@ class Backing:
 
 
 @dataclass(slots=True)
-class Heard:
+class CustomerLedger:
     """What the customers were told."""
 
     acknowledged: list[str] = field(default_factory=list)
@@ -83,7 +83,7 @@ class Customers(threading.Thread):
 
     def __init__(self, place: Place, port: int) -> None:
         super().__init__(name="customers", daemon=True)
-        self.heard = Heard()
+        self.heard = CustomerLedger()
         self._place = place
         self._port = port
         self._begun = threading.Event()
@@ -133,7 +133,7 @@ class Scene:
                 raise TimeoutError(f"nobody was answered within {seconds:g} s")
             time.sleep(_LOOK_SECONDS)
 
-    def held(self) -> set[str] | None:
+    def read_engine_adapters(self) -> set[str] | None:
         """The adapters that the engine names; None while it does not answer."""
         url = f"http://127.0.0.1:{self.settings.engine.port}/v1/models"
         try:
@@ -142,18 +142,18 @@ class Scene:
             return None
         return {card["id"] for card in cards if card.get("parent")}
 
-    def wanted(self) -> tuple[set[str], set[str]]:
+    def read_adapter_bounds(self) -> tuple[set[str], set[str]]:
         """By the tables: the adapters that answer somebody, and those an engine may hold."""
         self.app.settle()
         with self.app.reading() as connection:
             table = serving.route_table(connection)
-        named = {name for one in table.routes for name in one.standing.adapters if name is not None}
+        named = {name for route in table.routes for name in route.standing.adapters if name is not None}
         return named, {row.adapter for row in table.adapters if row.state in LOADED}
 
-    def is_settled(self) -> bool:
+    def is_in_sync(self) -> bool:
         """Whether the engine holds what the tables want, and nothing that they do not name."""
-        held = self.held()
-        routed, allowed = self.wanted()
+        held = self.read_engine_adapters()
+        routed, allowed = self.read_adapter_bounds()
         return held is not None and routed <= held <= allowed
 
     def log_end(self, name: str) -> str:
@@ -166,7 +166,7 @@ class Scene:
 def scene(
     folder: Path,
     seed: int,
-    backing: Backing,
+    backing: Backends,
     *,
     whole: bool,
     template: Path = LOOP,
@@ -176,7 +176,7 @@ def scene(
     """Everything started, and gone in the end. `seed`: whose customers come. `filled`: what the
     template of the configuration names beside what the loop's does."""
     with ExitStack() as stack:
-        place = _made(folder / "home", seed, backing, template, per_minute, filled)
+        place = _build_place(folder / "home", seed, backing, template, per_minute, filled)
         settings = settings_of(place)
         app = stack.enter_context(App(settings))
         app.settle()
@@ -189,10 +189,10 @@ def scene(
         yield Scene(place, settings, app, processes, customers)
 
 
-def _made(
+def _build_place(
     home: Path,
     seed: int,
-    backing: Backing,
+    backing: Backends,
     template: Path,
     per_minute: float,
     filled: Mapping[str, object],

@@ -23,7 +23,7 @@ from typing import Any, Final
 
 from events.sqlite.file import Durability
 from events.sqlite.log import SqliteLog
-from ops.faults.appender import Audit, acknowledged_ids, audit, start
+from ops.faults.appender import Audit, read_ack_ids, audit, start
 from ops.faults.command import command
 
 BATCHES: Final = 400
@@ -62,9 +62,9 @@ def run(
 ) -> dict[str, Any]:
     """Record one process, cut its record in `count` places; the sums over all cuts."""
     source = random.Random(seed)
-    requests = _recorded(folder, durability, source.randrange(1 << 30))
+    requests = _record_requests(folder, durability, source.randrange(1 << 30))
     cuts = sorted(source.sample(range(len(requests)), min(count, len(requests))))
-    audits = [_audited(files, folder / "cut", source) for files in _at(requests, cuts, folder)]
+    audits = [_audit_cut(files, folder / "cut", source) for files in _at(requests, cuts, folder)]
     bad = {
         name: sum(getattr(result, name) for result in audits)
         for name in ("lost", "duplicates", "torn_batches", "problems")
@@ -82,7 +82,7 @@ def run(
     }  # fmt: skip
 
 
-def _recorded(folder: Path, durability: Durability, seed: int) -> list[Request]:
+def _record_requests(folder: Path, durability: Durability, seed: int) -> list[Request]:
     library = folder / "recorder.so"
     compiled = subprocess.run(
         ["cc", "-shared", "-fPIC", "-O1", "-o", library, Path(__file__).with_name("recorder.c")],
@@ -156,7 +156,7 @@ def _apply(content: bytearray, kind: str, offset: int, data: bytes) -> None:
     content[offset:end] = data
 
 
-def _kept(file: File, source: random.Random) -> bytes:
+def _draw_content(file: File, source: random.Random) -> bytes:
     """One of the contents that the disk may hold now."""
     content = bytearray(file.content)
     share = source.choice((0.0, 0.5, 0.95, 1.0))
@@ -172,21 +172,21 @@ def _kept(file: File, source: random.Random) -> bytes:
     return bytes(content)
 
 
-def _audited(files: dict[Path, File], cut: Path, source: random.Random) -> Audit:
+def _audit_cut(files: dict[Path, File], cut: Path, source: random.Random) -> Audit:
     shutil.rmtree(cut, ignore_errors=True)
     cut.mkdir()
     for path, file in files.items():
         if path.name == _ACKNOWLEDGED:
             # What callers were told is outside of the machine: no cut takes it back.
-            told = bytearray()
+            acks = bytearray()
             for request in file.pending:
-                _apply(told, request.kind, request.offset, request.data)
-            (cut / _ACKNOWLEDGED).write_bytes(told)
+                _apply(acks, request.kind, request.offset, request.data)
+            (cut / _ACKNOWLEDGED).write_bytes(acks)
         elif file.named:
-            (cut / path.name).write_bytes(_kept(file, source))
-    told_file = cut / _ACKNOWLEDGED
+            (cut / path.name).write_bytes(_draw_content(file, source))
+    ack_file = cut / _ACKNOWLEDGED
     log = SqliteLog(cut / "log.db")
-    result = audit(log, acknowledged_ids([told_file] if told_file.exists() else []))
+    result = audit(log, read_ack_ids([ack_file] if ack_file.exists() else []))
     log.close()
     return result
 

@@ -15,7 +15,7 @@ from typing import Any, Final
 from kafka.admin import ConfigResource, ConfigResourceType, KafkaAdminClient
 
 from events.streams import STREAMS
-from ops.faults.scene import Writer, compared, passed, report, scene
+from ops.faults.scene import Writer, compare_logs, build_figures, report, scene
 
 HOUR_MS: Final = 3_600_000
 ANY_MS: Final = 2**63 - 1
@@ -39,10 +39,10 @@ def run(count: int, folder: Path) -> dict[str, Any]:
         appended = writer.finish()
         child.stop()
         stage.ship_the_rest()
-        result = compared(stage.spool, stage.kafka)
-    found = passed(result, appended=appended)
-    found["passed"] = found["passed"] and result.beyond_gap > 0
-    return found
+        result = compare_logs(stage.spool, stage.kafka)
+    figures = build_figures(result, appended=appended)
+    figures["passed"] = figures["passed"] and result.beyond_gap > 0
+    return figures
 
 
 @contextmanager

@@ -77,7 +77,7 @@ class Driver:
     piece: int
 
     @property
-    def seeded(self) -> bool:
+    def takes_seed(self) -> bool:
         """Whether each piece can be given chances of its own."""
         return "seed" in inspect.signature(self.run).parameters
 
@@ -95,7 +95,7 @@ def drivers() -> Iterator[Driver]:
 
 def strike(driver: Driver, count: int, seed: int) -> dict[str, Any]:
     """One piece. What a driver raises is its figure: the others go on."""
-    options = {"seed": seed} if driver.seeded else {}
+    options = {"seed": seed} if driver.takes_seed else {}
     began = time.monotonic()
     with tempfile.TemporaryDirectory(prefix=f"kintsugi-{driver.name}-") as folder:
         # PostgreSQL runs as a user of its own and must be able to enter.
@@ -107,7 +107,7 @@ def strike(driver: Driver, count: int, seed: int) -> dict[str, Any]:
     return figures | {"count": count, "took_seconds": round(time.monotonic() - began, 1)}
 
 
-def summed(pieces: list[dict[str, Any]]) -> dict[str, Any]:
+def sum_pieces(pieces: list[dict[str, Any]]) -> dict[str, Any]:
     """Counts added up, times and rates at their highest, lists joined; passed if all did."""
     total: dict[str, Any] = {}
     for piece in pieces:
@@ -122,7 +122,7 @@ def summed(pieces: list[dict[str, Any]]) -> dict[str, Any]:
             elif isinstance(value, float) or name.endswith(("_seconds", "_bytes")):
                 total[name] = max(older, value)
             elif isinstance(value, dict):
-                total[name] = summed([older, value])
+                total[name] = sum_pieces([older, value])
             elif isinstance(value, int | list):
                 total[name] = older + value
     return total
@@ -152,7 +152,7 @@ def main() -> int:
 def _finish(driver: Driver, scale: float, checkpoint: Path) -> dict[str, Any]:
     """Run what is missing of a driver's count, and add it up with what was there."""
     wanted = max(1, round(driver.full * scale))
-    pieces = _done(checkpoint, driver.name)
+    pieces = _read_checkpoint(checkpoint, driver.name)
     while (done := sum(piece["count"] for piece in pieces)) < wanted:
         count = min(driver.piece, wanted - done)
         print(f"{driver.name}: {done} of {wanted}, {count} more ...", file=sys.stderr, flush=True)
@@ -161,10 +161,10 @@ def _finish(driver: Driver, scale: float, checkpoint: Path) -> dict[str, Any]:
         with checkpoint.open("a") as file:
             file.write(json.dumps({"driver": driver.name, **piece}) + "\n")
         pieces.append(piece)
-    return summed(pieces)
+    return sum_pieces(pieces)
 
 
-def _done(checkpoint: Path, driver: str) -> list[dict[str, Any]]:
+def _read_checkpoint(checkpoint: Path, driver: str) -> list[dict[str, Any]]:
     if not checkpoint.exists():
         return []
     lines = [json.loads(line) for line in checkpoint.read_text().splitlines()]

@@ -37,7 +37,7 @@ ROOT: Final = Path(__file__).resolve().parents[2]
 
 
 @dataclass
-class Compared:
+class Comparison:
     """A spool against what a fold accepts from the broker."""
 
     equal: bool = True
@@ -53,35 +53,35 @@ def entries(begin: int, count: int, value_bytes: int, ahead_every: int = 0) -> l
 
     Each `ahead_every`-th was recorded by a clock that is a day ahead.
     """
-    made = []
+    batch = []
     for number in range(begin, begin + count):
         stream = "learning" if number % 50 == 0 else "rollouts"
         place = 0 if stream == "learning" else number % ROLLOUTS.partitions
         filler = random.Random(number).randbytes(value_bytes)
         headers = (("ce_id", derive_id("fault", str(number)).encode()),)
         ahead_ms = 86_400_000 if ahead_every and number % ahead_every == 0 else 0
-        made.append(Entry(stream, place, f"key-{number}", headers, filler, now_ms() + ahead_ms))
-    return made
+        batch.append(Entry(stream, place, f"key-{number}", headers, filler, now_ms() + ahead_ms))
+    return batch
 
 
-def compared(spool: EventLog, kafka: EventLog) -> Compared:
+def compare_logs(spool: EventLog, kafka: EventLog) -> Comparison:
     """Accept the next sequence only, as a fold does, and compare record by record."""
-    result = Compared()
+    result = Comparison()
     for stream in STREAMS.values():
         for place in range(stream.partitions):
             _compare(spool, kafka, stream.name, place, result)
     return result
 
 
-def _compare(spool: EventLog, kafka: EventLog, stream: str, place: int, result: Compared) -> None:
+def _compare(spool: EventLog, kafka: EventLog, stream: str, place: int, result: Comparison) -> None:
     following = 0
     at = kafka.start(stream)[place]
-    while found := kafka.read(stream, place, at):
-        at = found[-1].offset + 1
+    while records := kafka.read(stream, place, at):
+        at = records[-1].offset + 1
         wanted = {
-            record.sequence: record for record in spool.read(stream, place, following, len(found))
+            record.sequence: record for record in spool.read(stream, place, following, len(records))
         }
-        for record in found:
+        for record in records:
             if record.sequence < following:
                 result.duplicates += 1
             elif record.sequence > following:
@@ -202,8 +202,8 @@ class Child:
     def resident_bytes(self) -> int:
         """Its memory now."""
         status = Path(f"/proc/{self._process.pid}/status").read_text()
-        (found,) = [row for row in status.splitlines() if row.startswith("VmRSS")]
-        return int(found.split()[1]) * 1024
+        (entry,) = [row for row in status.splitlines() if row.startswith("VmRSS")]
+        return int(entry.split()[1]) * 1024
 
     def runs(self) -> bool:
         """Whether it has not ended."""
@@ -214,7 +214,7 @@ class Child:
         self._process.kill()
         self._reap()
 
-    def stop_asked(self) -> None:
+    def request_stop(self) -> None:
         """SIGTERM, without waiting: it may have something to say yet."""
         self._process.terminate()
 
@@ -235,7 +235,7 @@ def count_backlog(spool: SqliteLog) -> int:
     return count_backlog(spool, {stream: spool.end(stream) for stream in STREAMS})
 
 
-def drained(spool: SqliteLog, per_second: int, most_seconds: float) -> float:
+def wait_for_drain(spool: SqliteLog, per_second: int, most_seconds: float) -> float:
     """Seconds until the shipper is less than a second behind, at most twice `most_seconds`."""
     began = time.monotonic()
     while count_backlog(spool) > per_second and time.monotonic() - began < 2 * most_seconds:
@@ -251,16 +251,16 @@ def report(name: str, run: Callable[[int, Path], dict[str, Any]], default: int) 
     chosen = parser.parse_args()
     started = time.monotonic()
     if chosen.folder is not None:
-        found = run(chosen.count, chosen.folder)
+        figures = run(chosen.count, chosen.folder)
     else:
         with tempfile.TemporaryDirectory(prefix=f"kintsugi-{name}-") as folder:
-            found = run(chosen.count, Path(folder))
+            figures = run(chosen.count, Path(folder))
     seconds = round(time.monotonic() - started, 1)
-    print(json.dumps({"fault": name, "count": chosen.count, "seconds": seconds, **found}))
-    return 0 if found["passed"] else 1
+    print(json.dumps({"fault": name, "count": chosen.count, "seconds": seconds, **figures}))
+    return 0 if figures["passed"] else 1
 
 
-def passed(result: Compared, **more: Any) -> dict[str, Any]:
+def build_figures(result: Comparison, **more: Any) -> dict[str, Any]:
     """A driver's figures."""
     return {"passed": result.equal, **asdict(result), **more}
 

@@ -43,9 +43,9 @@ def run(count: int, folder: Path, seed: int = 0) -> dict[str, Any]:
             stage.promote(first)
             stage.wait_for(first)
             for number in range(count):
-                said = _strike(stage, server, chance, codes, number % 2 == 1)
-                wrong += [f"{number}: {one}" for one in said]
-            if not stage.done("rebuild")["equal"]:
+                problems = _strike(stage, server, chance, codes, number % 2 == 1)
+                wrong += [f"{number}: {problem}" for problem in problems]
+            if not stage.run_json("rebuild")["equal"]:
                 wrong.append("live and rebuilt tables differ")
     return {
         "fault": "database down while a route turns", "absences": count, "seeds": [seed],
@@ -56,12 +56,12 @@ def run(count: int, folder: Path, seed: int = 0) -> dict[str, Any]:
 def _strike(
     stage: Scene, server: Postgres, chance: random.Random, codes: dict[str, int], deciding: bool
 ) -> Iterator[str]:
-    before, name = stage.serving(), stage.push(stage.version())
-    with stage.calling() as calls:
-        events = len(stage.decided())
-        process = stage.begun(*promotion(name))
+    before, name = stage.read_incumbent(), stage.push(stage.version())
+    with stage.run_callers() as calls:
+        events = len(stage.read_decisions())
+        process = stage.launch_command(*promotion(name))
         if deciding:
-            until(lambda: len(stage.decided()) > events or process.poll() is not None, "it acts")
+            until(lambda: len(stage.read_decisions()) > events or process.poll() is not None, "it acts")
         time.sleep(chance.uniform(0, DECIDING_SECONDS if deciding else LONGEST_SECONDS))
         server.kill()
         time.sleep(AWAY_SECONDS)

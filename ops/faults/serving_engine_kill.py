@@ -21,7 +21,7 @@ from daemon.engine.reference.weights import CHECKPOINT
 from daemon.serving.desired_state import PROBATION
 from events.streams import LEARNING
 from ops.faults.command import command
-from ops.faults.serving_scene import BASE, Engine, Scene, exchanged, scene, shown, until
+from ops.faults.serving_scene import BASE, Engine, Scene, copy_store_with_other_files, scene, point_view, until
 from ops.vllm.server import Vllm
 
 RECONCILED_SECONDS: Final = 30.0
@@ -41,13 +41,13 @@ def run(
     with scene(folder, engines) as stage:
         name = stage.push(stage.version())
         stage.promote(name)
-        lie = exchanged(stage.store, folder / "lie", name, stage.version())
+        lie = copy_store_with_other_files(stage.store, folder / "lie", name, stage.version())
         stage.wait_for(name)
         (before,) = stage.app.spool.end(LEARNING.name)
         worker = stage.worker()
         worker.launch()
         try:
-            with stage.calling() as calls:
+            with stage.run_callers() as calls:
                 for number in range(count):
                     until(_more(calls.by, name), "the adapter answers")
                     time.sleep(moments.uniform(0, LIFE_SECONDS))
@@ -85,35 +85,35 @@ def _strike(stage: Scene, name: str, lie: Path | None, wrong: list[str]) -> floa
     (engine,), (view,) = stage.engines, stage.views
     engine.kill()
     if lie is not None:
-        shown(view, lie)
-    with _watching(stage, engine) as seen:
+        point_view(view, lie)
+    with _watch_engine(stage, engine) as seen:
         engine.start()
         if lie is not None:
             tried = name + PROBATION
-            until(lambda: any(tried in one for one in seen), "the adapter is tried")
+            until(lambda: any(tried in names for names in seen), "the adapter is tried")
             time.sleep(REFUSED_SECONDS)
-            if any(name in one for one in seen):
+            if any(name in names for names in seen):
                 wrong.append(f"{name} was served with other weights")
-            shown(view, stage.store)
+            point_view(view, stage.store)
         began = time.monotonic()
-        until(lambda: name in stage.held(engine), "the adapter is loaded again")
+        until(lambda: name in stage.read_engine_adapters(engine), "the adapter is loaded again")
         stage.wait_for(name)
         took = time.monotonic() - began
-    first = next(one for one in seen if one)
+    first = next(names for names in seen if names)
     if name in first:
         wrong.append(f"{name} was served before it was proven")
     return round(took, 2)
 
 
 @contextmanager
-def _watching(stage: Scene, engine: Engine) -> Iterator[list[set[str]]]:
+def _watch_engine(stage: Scene, engine: Engine) -> Iterator[list[set[str]]]:
     """What the engine names meanwhile, look by look."""
     seen: list[set[str]] = []
     over = Event()
 
     def look() -> None:
         while not over.is_set():
-            seen.append(stage.held(engine))
+            seen.append(stage.read_engine_adapters(engine))
             over.wait(0.005)
 
     thread = Thread(target=look)

@@ -27,13 +27,13 @@ WATCHED_SECONDS: Final = 5.0
 """So long an engine is watched that must not get an adapter back."""
 
 
-def truncated(folder: Path, chance: random.Random) -> None:
+def truncate_weights(folder: Path, chance: random.Random) -> None:
     """Its weights end somewhere."""
     weights = folder / WEIGHTS
     weights.write_bytes(weights.read_bytes()[: chance.randrange(weights.stat().st_size)])
 
 
-def deleted(folder: Path, chance: random.Random) -> None:
+def delete_files(folder: Path, chance: random.Random) -> None:
     """One of its files, or all of them, are gone."""
     gone = chance.choice((WEIGHTS, CONFIG, None))
     shutil.rmtree(folder) if gone is None else (folder / gone).unlink()
@@ -45,7 +45,7 @@ Damage = Callable[[Path, random.Random], None]
 def run(count: int, folder: Path, seed: int = 0) -> dict[str, Any]:
     """Damage files `count` times."""
     chance, wrong = random.Random(seed), list[str]()
-    strikes = [(damage, when) for when in (_before, _after) for damage in (truncated, deleted)]
+    strikes = [(damage, when) for when in (_before, _after) for damage in (truncate_weights, delete_files)]
     with scene(folder) as stage:
         first = stage.push(stage.version())
         stage.promote(first)
@@ -54,8 +54,8 @@ def run(count: int, folder: Path, seed: int = 0) -> dict[str, Any]:
         worker.launch()
         try:
             for number, (damage, when) in zip(range(count), cycle(strikes), strict=False):
-                said = when(stage, damage, chance)
-                wrong += [f"{number}, {damage.__name__}: {one}" for one in said]
+                problems = when(stage, damage, chance)
+                wrong += [f"{number}, {damage.__name__}: {problem}" for problem in problems]
         finally:
             worker.kill()
     return {
@@ -67,16 +67,16 @@ def run(count: int, folder: Path, seed: int = 0) -> dict[str, Any]:
 def _before(stage: Scene, damage: Damage, chance: random.Random) -> Iterator[str]:
     """What is wrong after files that no engine has read were damaged."""
     (engine,) = stage.engines
-    incumbent, name = stage.serving(), stage.push(stage.version())
-    with stage.calling() as calls:
-        with _damaged(stage.store / name, damage, chance):
+    incumbent, name = stage.read_incumbent(), stage.push(stage.version())
+    with stage.run_callers() as calls:
+        with _damage_files(stage.store / name, damage, chance):
             ended = stage.command(*promotion(name))
             if ended.returncode != 1 or "Traceback" in ended.stderr:
                 yield f"the promotion ended with {ended.returncode}: {ended.stderr.strip()}"
-            if name in stage.held(engine):
+            if name in stage.read_engine_adapters(engine):
                 yield f"the engine holds {name}"
-            if stage.serving() != incumbent or stage.state(name) != "produced":
-                yield f"{name} is {stage.state(name)}, and {stage.serving()} answers"
+            if stage.read_incumbent() != incumbent or stage.state(name) != "produced":
+                yield f"{name} is {stage.state(name)}, and {stage.read_incumbent()} answers"
         stage.promote(name)
         stage.wait_for(name)
     yield from calls.failed
@@ -86,10 +86,10 @@ def _before(stage: Scene, damage: Damage, chance: random.Random) -> Iterator[str
 def _after(stage: Scene, damage: Damage, chance: random.Random) -> Iterator[str]:
     """What is wrong after files of the adapter that answers were damaged."""
     (engine,) = stage.engines
-    name = stage.serving()
+    name = stage.read_incumbent()
     assert name is not None, "an adapter answers"
-    with _damaged(stage.store / name, damage, chance):
-        with stage.calling() as calls:
+    with _damage_files(stage.store / name, damage, chance):
+        with stage.run_callers() as calls:
             time.sleep(1)
         yield from calls.failed
         yield from calls.silent
@@ -100,7 +100,7 @@ def _after(stage: Scene, damage: Damage, chance: random.Random) -> Iterator[str]
         until(lambda: stage.answerer() != "nobody", "the engine answers")
         deadline = time.monotonic() + WATCHED_SECONDS
         while time.monotonic() < deadline:
-            if name in stage.held(engine) or stage.answerer() == name:
+            if name in stage.read_engine_adapters(engine) or stage.answerer() == name:
                 yield f"{name} came back with damaged files"
                 break
             time.sleep(0.05)
@@ -108,7 +108,7 @@ def _after(stage: Scene, damage: Damage, chance: random.Random) -> Iterator[str]
 
 
 @contextmanager
-def _damaged(folder: Path, damage: Damage, chance: random.Random) -> Iterator[None]:
+def _damage_files(folder: Path, damage: Damage, chance: random.Random) -> Iterator[None]:
     kept = folder.with_name(f"kept-{folder.name}")
     shutil.copytree(folder, kept)
     damage(folder, chance)

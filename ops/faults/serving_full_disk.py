@@ -39,11 +39,11 @@ def run(count: int, folder: Path, seed: int = 0) -> dict[str, Any]:
         stage.promote(first)
         stage.wait_for(first)
         for number in range(count):
-            said = _strike(stage, disk, chance, refused)
-            wrong += [f"{number}: {one}" for one in said]
-            stage.done("work", "--once")
-        verified = stage.done("log", "verify")["ok"]
-        equal = stage.done("rebuild")["equal"]
+            problems = _strike(stage, disk, chance, refused)
+            wrong += [f"{number}: {problem}" for problem in problems]
+            stage.run_json("work", "--once")
+        verified = stage.run_json("log", "verify")["ok"]
+        equal = stage.run_json("rebuild")["equal"]
     if not (verified and equal):
         wrong.append(f"the log is whole: {verified}; live equals rebuilt: {equal}")
     return {
@@ -58,12 +58,12 @@ def _strike(
 ) -> Iterator[str]:
     (engine,) = stage.engines
     name, fresh = stage.push(stage.version()), stage.version()
-    incumbent, folders = stage.serving(), _folders(stage)
-    with stage.calling() as calls:
+    incumbent, folders = stage.read_incumbent(), _folders(stage)
+    with stage.run_callers() as calls:
         _fill_up(disk, chance)
         pushed = stage.command("adapters", "push", str(fresh))
         promoted = stage.command(*promotion(name))
-        held, left = stage.held(engine), _folders(stage) - folders
+        held, left = stage.read_engine_adapters(engine), _folders(stage) - folders
         (disk / FILLER).unlink()
         staged = stage.state(name) == "staged"
         for what, ended in (("push", pushed), ("promote", promoted)):
@@ -72,12 +72,12 @@ def _strike(
                 yield f"{what} ended with {ended.returncode}: {ended.stderr.strip()}"
         if pushed.returncode and left:
             yield f"a push that was refused left {sorted(left)}"
-        if promoted.returncode and stage.serving() == incumbent and name in held and not staged:
+        if promoted.returncode and stage.read_incumbent() == incumbent and name in held and not staged:
             yield f"a promotion that was refused left {name} on the engine, not staged by the log"
         last = stage.push(fresh)
-        for one in (name, last):
-            stage.promote(one)
-            stage.wait_for(one)
+        for adapter in (name, last):
+            stage.promote(adapter)
+            stage.wait_for(adapter)
     yield from calls.failed[:5]
     yield from calls.silent
 

@@ -31,19 +31,19 @@ def run(count: int, folder: Path, seed: int = 0) -> dict[str, Any]:
         scene(
             folder, KINTSUGI_SERVING__GRACE_SECONDS="0", KINTSUGI_SERVING__KEPT_VERSIONS="1"
         ) as stage,
-        stage.calling() as calls,
+        stage.run_callers() as calls,
     ):
         names: list[str] = []
         for number in range(count):
             names.append(stage.push(stage.version()))
-            killed += _killed(stage.begun(*promotion(names[-1])), moments)
+            killed += _kill_at_random(stage.launch_command(*promotion(names[-1])), moments)
             stage.promote(names[-1])
             stage.wait_for(names[-1])
-            killed += _killed(stage.begun("work"), moments)
-            stage.done("work", "--once")
-            until(lambda: _is_settled(stage, names), "what is not kept is collected")
-            wrong += [f"{number}: {one}" for one in _wrong(stage, names)]
-        equal = stage.done("rebuild")["equal"]
+            killed += _kill_at_random(stage.launch_command("work"), moments)
+            stage.run_json("work", "--once")
+            until(lambda: _is_cleanup_complete(stage, names), "what is not kept is collected")
+            wrong += [f"{number}: {problem}" for problem in _wrong(stage, names)]
+        equal = stage.run_json("rebuild")["equal"]
     if not equal:
         wrong.append("live and rebuilt tables differ")
     wrong += calls.failed[:5]
@@ -54,7 +54,7 @@ def run(count: int, folder: Path, seed: int = 0) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _killed(process: "Popen[bytes]", moments: random.Random) -> bool:
+def _kill_at_random(process: "Popen[bytes]", moments: random.Random) -> bool:
     """Kill it at a random moment; whether it was still at work."""
     time.sleep(moments.uniform(0, LONGEST_SECONDS))
     running = process.poll() is None
@@ -63,23 +63,23 @@ def _killed(process: "Popen[bytes]", moments: random.Random) -> bool:
     return running
 
 
-def _is_settled(stage: Scene, names: list[str]) -> bool:
+def _is_cleanup_complete(stage: Scene, names: list[str]) -> bool:
     """What a worker that is never killed would come to; takes another round where it is not."""
     gone = {stage.state(name) for name in names[:-2]} <= {"collected"}
     if not gone:
-        stage.done("work", "--once")
+        stage.run_json("work", "--once")
     return gone
 
 
 def _wrong(stage: Scene, names: list[str]) -> Iterator[str]:
     (engine,) = stage.engines
     name = names[-1]
-    if (stage.serving(), stage.state(name)) != (name, "promoted"):
-        yield f"{name} is {stage.state(name)}, and {stage.serving()} answers"
+    if (stage.read_incumbent(), stage.state(name)) != (name, "promoted"):
+        yield f"{name} is {stage.state(name)}, and {stage.read_incumbent()} answers"
     if stage.flips_to(name) != 1:
         yield f"the route turned {stage.flips_to(name)} times to {name}"
-    if stage.held(engine) != set(names[-2:]):
-        yield f"the engine holds {sorted(stage.held(engine))}, not {names[-2:]}"
+    if stage.read_engine_adapters(engine) != set(names[-2:]):
+        yield f"the engine holds {sorted(stage.read_engine_adapters(engine))}, not {names[-2:]}"
     left = {folder.name for folder in stage.store.iterdir() if folder.is_dir()}
     if left != set(names[-2:]):
         yield f"the folders {sorted(left)} are there, not {names[-2:]}"

@@ -175,7 +175,7 @@ class Scene:
             capture_output=True, timeout=PATIENCE_SECONDS, check=False,
         )  # fmt: skip
 
-    def begun(self, *arguments: str) -> "subprocess.Popen[bytes]":
+    def launch_command(self, *arguments: str) -> "subprocess.Popen[bytes]":
         """The same, to be killed."""
         with (self.folder / "commands.log").open("ab") as output:
             return subprocess.Popen(
@@ -187,7 +187,7 @@ class Scene:
         clean = {n: v for n, v in os.environ.items() if not n.startswith("KINTSUGI_")}
         return {**clean, "PYTHONPATH": str(ROOT), **self.variables}
 
-    def done(self, *arguments: str) -> Any:
+    def run_json(self, *arguments: str) -> Any:
         """What a command printed. Raises RuntimeError unless it ended well."""
         ended = self.command(*arguments)
         if ended.returncode != 0:
@@ -196,13 +196,13 @@ class Scene:
 
     def push(self, directory: Path) -> str:
         """Bring an adapter into the home; its name."""
-        return str(self.done("adapters", "push", str(directory))["adapter"])
+        return str(self.run_json("adapters", "push", str(directory))["adapter"])
 
     def promote(self, name: str) -> None:
         """Have an adapter answer alone."""
-        self.done(*promotion(name))
+        self.run_json(*promotion(name))
 
-    def serving(self) -> str | None:
+    def read_incumbent(self) -> str | None:
         """Who answers the alias alone, by the tables; None for the base."""
         self.app.settle()
         with self.app.reading() as connection:
@@ -216,16 +216,16 @@ class Scene:
             row = serving.adapter_row(connection, name)
         return "absent" if row is None else row.state.value
 
-    def decided(self) -> list[Event]:
+    def read_decisions(self) -> list[Event]:
         """Every event of `learning`."""
         return [decode(record) for record in self.app.spool.read(LEARNING.name, 0, 0)]
 
     def flips_to(self, name: str) -> int:
         """How often a route turned to an adapter, by the log."""
-        changes = [one.data for one in self.decided() if isinstance(one.data, RouteChanged)]
-        return sum([part.adapter for part in one.shares] == [name] for one in changes)
+        changes = [change.data for change in self.read_decisions() if isinstance(change.data, RouteChanged)]
+        return sum([part.adapter for part in change.shares] == [name] for change in changes)
 
-    def held(self, engine: Engine) -> set[str]:
+    def read_engine_adapters(self, engine: Engine) -> set[str]:
         """The adapters that an engine names; none for one that gives no answer."""
         try:
             cards = httpx2.get(f"{engine.url}/models", timeout=30).json()["data"]
@@ -244,7 +244,7 @@ class Scene:
         until(lambda: self.answerer() == name, f"{name} answers")
 
     @contextmanager
-    def calling(self, clients: int = 2) -> Iterator[Calls]:
+    def run_callers(self, clients: int = 2) -> Iterator[Calls]:
         """Clients that call meanwhile."""
         calls, stop = Calls(), threading.Event()
         callers = [Caller(self.gateway.url, calls, stop) for _ in range(clients)]
@@ -277,14 +277,14 @@ def until(true: Callable[[], bool], what: str, patience: float = PATIENCE_SECOND
     return time.monotonic() - began
 
 
-def shown(view: Path, folder: Path) -> None:
+def point_view(view: Path, folder: Path) -> None:
     """Have an engine see another folder of adapters."""
     other = view.with_name(f"{view.name}.new")
     other.symlink_to(folder)
     other.replace(view)
 
 
-def exchanged(store: Path, folder: Path, name: str, other: Path) -> Path:
+def copy_store_with_other_files(store: Path, folder: Path, name: str, other: Path) -> Path:
     """A copy of the store in which an adapter's files are those of another version."""
     shutil.rmtree(folder, ignore_errors=True)
     shutil.copytree(store, folder)
@@ -320,7 +320,7 @@ def scene(
         gateway = Gateway(folder, [], settings)
         stack.callback(gateway.kill)
         gateway.start()
-        app = App(_loaded(settings))
+        app = App(_load_settings(settings))
         stack.callback(app.close)
         yield Scene(folder, engines, views, gateway, app, settings, Maker(CHECKPOINT))
 
@@ -343,7 +343,7 @@ def _settings(home: Path, engines: Sequence[Engine], views: Sequence[Path]) -> d
     return {"KINTSUGI_HOME": str(home), "KINTSUGI_UPSTREAMS": json.dumps(upstreams)}
 
 
-def _loaded(variables: Mapping[str, str]) -> Settings:
+def _load_settings(variables: Mapping[str, str]) -> Settings:
     """What a process with such variables has; those of this process are not asked."""
     url = variables.get("KINTSUGI_DATABASE_URL")
     return Settings(

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from ops.faults.command import command
-from ops.faults.serving_scene import Scene, embedded, exchanged, promotion, scene, shown, until
+from ops.faults.serving_scene import Scene, embedded, copy_store_with_other_files, promotion, scene, point_view, until
 
 REFUSALS = ("nothing", "lie", "killed")
 
@@ -30,9 +30,9 @@ def run(count: int, folder: Path, seed: int = 0) -> dict[str, Any]:
         stage.promote(first)
         stage.wait_for(first)
         for number, refusal in zip(range(count), cycle(REFUSALS), strict=False):
-            said = list(_strike(stage, refusal, chance))
-            outrun += said == [_OUTRUN]
-            wrong += [f"{number}, {refusal}: {one}" for one in said if one != _OUTRUN]
+            problems = list(_strike(stage, refusal, chance))
+            outrun += problems == [_OUTRUN]
+            wrong += [f"{number}, {refusal}: {problem}" for problem in problems if problem != _OUTRUN]
     return {
         "fault": "one of two replicas refuses", "refusals": count, "seeds": [seed],
         "promoted_before_the_kill": outrun, "wrong": wrong, "passed": not wrong,
@@ -45,51 +45,51 @@ _OUTRUN = "it was promoted before the engine was killed"
 def _strike(stage: Scene, refusal: str, chance: random.Random) -> Iterator[str]:
     """What is wrong after one refusal."""
     name = stage.push(stage.version())
-    incumbent = stage.serving()
-    with stage.calling() as calls:
-        code, said = _refused(stage, refusal, name, chance)
-        held = [name in stage.held(engine) for engine in stage.engines]
+    incumbent = stage.read_incumbent()
+    with stage.run_callers() as calls:
+        code, output = _provoke_refusal(stage, refusal, name, chance)
+        held = [name in stage.read_engine_adapters(engine) for engine in stage.engines]
         if refusal == "killed" and code == 0:
             yield _OUTRUN
-        elif code != 1 or "Traceback" in said:
-            yield f"the promotion ended with {code}: {said}"
-        elif any(held) or stage.serving() != incumbent or stage.flips_to(name):
-            yield f"held {held}, {stage.serving()} answers, {stage.flips_to(name)} flips"
-        _healed(stage, refusal)
+        elif code != 1 or "Traceback" in output:
+            yield f"the promotion ended with {code}: {output}"
+        elif any(held) or stage.read_incumbent() != incumbent or stage.flips_to(name):
+            yield f"held {held}, {stage.read_incumbent()} answers, {stage.flips_to(name)} flips"
+        _undo_refusal(stage, refusal)
         stage.promote(name)
         stage.wait_for(name)
-    if not all(name in stage.held(engine) for engine in stage.engines):
+    if not all(name in stage.read_engine_adapters(engine) for engine in stage.engines):
         yield "it answers, and is not on both"
     yield from calls.silent
     yield from calls.failed if refusal != "killed" else ()
 
 
-def _refused(stage: Scene, refusal: str, name: str, chance: random.Random) -> tuple[int, str]:
+def _provoke_refusal(stage: Scene, refusal: str, name: str, chance: random.Random) -> tuple[int, str]:
     """The exit code of the promotion, and what it said."""
     engine, view = stage.engines[1], stage.views[1]
     if refusal != "killed":
         other = stage.folder / "nothing"
         if refusal == "lie":
-            other = exchanged(stage.store, stage.folder / "lie", name, stage.version())
-        shown(view, other)
+            other = copy_store_with_other_files(stage.store, stage.folder / "lie", name, stage.version())
+        point_view(view, other)
         ended = stage.command(*promotion(name))
         return ended.returncode, ended.stderr.strip()
-    process = stage.begun(*promotion(name))
+    process = stage.launch_command(*promotion(name))
     # From the first sign of it on the other replica to some time after the proof.
     other_one = stage.engines[0]
-    until(lambda: name in stage.held(other_one) or process.poll() is not None, "it is loaded")
+    until(lambda: name in stage.read_engine_adapters(other_one) or process.poll() is not None, "it is loaded")
     time.sleep(chance.uniform(0, 0.3))
     engine.kill()
     return process.wait(), ""
 
 
-def _healed(stage: Scene, refusal: str) -> None:
+def _undo_refusal(stage: Scene, refusal: str) -> None:
     if refusal == "killed":
         stage.engines[1].start()
     else:
-        shown(stage.views[1], stage.store)
+        point_view(stage.views[1], stage.store)
     # What an engine that was started again has forgotten is brought back.
-    stage.done("work", "--once")
+    stage.run_json("work", "--once")
 
 
 if __name__ == "__main__":

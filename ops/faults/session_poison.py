@@ -103,7 +103,7 @@ def circular(app: App, name: str) -> list[Entry]:
     return good(app, name, parent=f"{name}/a", parent_messages=1)
 
 
-def missing_blob(app: App, name: str) -> list[Entry]:
+def session_without_blob(app: App, name: str) -> list[Entry]:
     """One whose words lay in a blob that is gone."""
     talk = Talk(app, name)
     entries = [*talk.call("a", 0, noise(LARGE, name)), *talk.over(5)]
@@ -112,7 +112,7 @@ def missing_blob(app: App, name: str) -> list[Entry]:
     return entries
 
 
-def missing_key(app: App, name: str) -> list[Entry]:
+def session_without_key(app: App, name: str) -> list[Entry]:
     """One of a person whose key is gone, and who was not erased."""
     talk = Talk(app, name, person=name)
     entries = [*talk.call("a", 0), *talk.over(5)]
@@ -131,7 +131,7 @@ def too_large(app: App, name: str) -> list[Entry]:
     return good(app, name, content=CallStartContent(tools=tools))
 
 
-def broken_environment(app: App, name: str) -> list[Entry]:
+def session_with_bad_environment(app: App, name: str) -> list[Entry]:
     """One that names a task of an environment whose file fails to import."""
     return good(app, name, task=f"{BROKEN}/read/1")
 
@@ -139,10 +139,10 @@ def broken_environment(app: App, name: str) -> list[Entry]:
 KINDS: Final[dict[Callable[[App, str], list[Entry]], str]] = {
     incomplete: "SessionIncomplete",
     circular: "SessionIncomplete",
-    missing_blob: "BlobError",
-    missing_key: "KeyMissing",
+    session_without_blob: "BlobError",
+    session_without_key: "KeyMissing",
     too_large: "TooLarge",
-    broken_environment: "EnvironmentBroken",
+    session_with_bad_environment: "EnvironmentBroken",
 }
 """How a session is poisoned -> class of the error that its dead letter names."""
 
@@ -202,12 +202,12 @@ def run(count: int, folder: Path) -> dict[str, Any]:
         and len(letters) == count
         and not any(done.failed or done.rollouts or done.set_aside for done in rounds[1:])
         and sum(ends) == _events(count, poisoned)
-        and sum(one.recorded for one in mended) == len(keys) == count - len(left)
+        and sum(result.recorded for result in mended) == len(keys) == count - len(left)
         and not mark.exists()
     )
     return {
         "passed": passed, "rollouts": rollouts, "dead_letters": len(letters),
-        "mended": sum(one.recorded for one in mended), "foreign_code": mark.exists(),
+        "mended": sum(result.recorded for result in mended), "foreign_code": mark.exists(),
         "failed_parts": [part for done in rounds for part in done.failed],
     }  # fmt: skip
 
@@ -218,7 +218,7 @@ def _poison(app: App, count: int) -> tuple[list[Callable[[App, str], list[Entry]
     poisoned = [kinds[place % len(kinds)] for place in range(count)]
     for place, kind in enumerate(poisoned):
         name = f"bad {place}"
-        if kind is missing_key:
+        if kind is session_without_key:
             keys.append(app.keys.of(name))
         app.append(kind(app, name))
     return poisoned, keys

@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from ops.faults.scene import Writer, compared, passed, report, scene
+from ops.faults.scene import Writer, compare_logs, build_figures, report, scene
 
 
 def run(count: int, folder: Path) -> dict[str, Any]:
@@ -26,7 +26,7 @@ def run(count: int, folder: Path) -> dict[str, Any]:
             child.kill()
         appended = writer.finish()
         stage.ship_the_rest()
-        return passed(compared(stage.spool, stage.kafka), appended=appended)
+        return build_figures(compare_logs(stage.spool, stage.kafka), appended=appended)
 
 
 if __name__ == "__main__":

@@ -22,7 +22,7 @@ def small_disk(folder: Path, size: int, ballast: int = 0) -> Iterator[Path]:
 
 
 @contextmanager
-def mounted_read_only(folder: Path) -> Iterator[None]:
+def remount_read_only(folder: Path) -> Iterator[None]:
     """The small disk at `folder`, read-only for a while."""
     _command("mount", "-o", "remount,ro", str(folder))
     try:

@@ -35,39 +35,39 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--log", choices=LOGS, default="kafka")
     parser.add_argument("--home", type=Path, help="where to work, kept; else a temporary one")
-    given = parser.parse_args()
+    options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="kintsugi-soak-") as temporary:
-        folder = given.home or Path(temporary)
-        found = soak(given.minutes, folder, given.seed, given.log)
-    show(found, Console(stderr=True))
-    print(json.dumps(found))
-    return 0 if found["passed"] else 1
+        folder = options.home or Path(temporary)
+        figures = soak(options.minutes, folder, options.seed, options.log)
+    show(figures, Console(stderr=True))
+    print(json.dumps(figures))
+    return 0 if figures["passed"] else 1
 
 
-def show(found: dict[str, Any], console: Console) -> None:
+def show(report: dict[str, Any], console: Console) -> None:
     """The figures for a person."""
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
     for name in ("", "lives", "first third", "last third", "an hour, by age", "by data", "verdict"):
         table.add_column(name, justify="left" if name in ("", "verdict") else "right")
-    for role, figures in found["roles"].items():
-        for what, one in figures.items():
-            _row(table, f"{role}: {what}", one)
-    for name, one in found["whole"].items():
-        _row(table, name, one)
+    for role, figures in report["roles"].items():
+        for what, figure in figures.items():
+            _row(table, f"{role}: {what}", figure)
+    for name, figure in report["whole"].items():
+        _row(table, name, figure)
     console.print(table)
-    for name, most in found["filled"].items():
+    for name, most in report["filled"].items():
         console.print(f"{name}: {most:.1f} at most", markup=False, highlight=False)
-    for name, one in found["growing"].items():
-        console.print(f"{name}: {one}", markup=False, highlight=False)
-    for sentence in (*found["grows"], *found["wrong"]):
+    for name, figure in report["growing"].items():
+        console.print(f"{name}: {figure}", markup=False, highlight=False)
+    for sentence in (*report["grows"], *report["wrong"]):
         console.print(sentence, style="red", markup=False)
 
 
-def _row(table: Table, name: str, one: dict[str, Any]) -> None:
-    verdict = f"{one['verdict']} (bound {one['bound']:.3g})"
+def _row(table: Table, name: str, figure: dict[str, Any]) -> None:
+    verdict = f"{figure['verdict']} (bound {figure['bound']:.3g})"
     table.add_row(
-        name, str(one["lives"]), _number(one["first"]), _number(one["last"]),
-        _slope(one["by_age"]), _slope(one["by_data"]), verdict,
+        name, str(figure["lives"]), _number(figure["first"]), _number(figure["last"]),
+        _slope(figure["by_age"]), _slope(figure["by_data"]), verdict,
     )  # fmt: skip
 
 

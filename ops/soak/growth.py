@@ -92,7 +92,7 @@ class Growth:
 
 def growth(lives: Sequence[Life], rule: Rule, seconds: float) -> Growth:
     """The verdict on the readings of a run of so many seconds."""
-    warm = [[one for one in life.readings if one[1] >= rule.warm_up] for life in lives]
+    warm = [[reading for reading in life.readings if reading[1] >= rule.warm_up] for life in lives]
     warm = [readings for readings in warm if readings]
     minutes = [_minutes(readings) for readings in warm]
     later = [_minutes(_later_half(readings)) for readings in warm]
@@ -124,17 +124,17 @@ def _verdict(
 
 def _later_half(readings: list[tuple[float, float, float]]) -> list[tuple[float, float, float]]:
     middle = (readings[0][1] + readings[-1][1]) / 2
-    return [one for one in readings if one[1] >= middle]
+    return [reading for reading in readings if reading[1] >= middle]
 
 
 def _minutes(readings: list[tuple[float, float, float]]) -> list[tuple[float, float]]:
     """Time and median of each minute of a life."""
-    found: dict[int, list[tuple[float, float]]] = {}
+    by_minute: dict[int, list[tuple[float, float]]] = {}
     for at, age, value in readings:
-        found.setdefault(int(age // _MINUTE), []).append((at, value))
+        by_minute.setdefault(int(age // _MINUTE), []).append((at, value))
     return [
         (median(at for at, _ in within), median(value for _, value in within))
-        for within in found.values()
+        for within in by_minute.values()
     ]
 
 

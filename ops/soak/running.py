@@ -26,14 +26,14 @@ from events.errors import LogError
 from ops.demo.place import ALIAS
 from ops.faults.gateway_audit import audit
 from ops.faults.gateway_scene import free_port
-from ops.faults.loop_audit import decided, wrong
-from ops.faults.loop_kill import LogKind, Servers, servers_of, stopped
-from ops.faults.loop_scene import Backing, Scene, scene
+from ops.faults.loop_audit import count_decisions, wrong
+from ops.faults.loop_kill import LogKind, Servers, servers_of, stop_all
+from ops.faults.loop_scene import Backends, Scene, scene
 from ops.faults.scene import count_backlog
-from ops.soak.sampling import Sampler, told
+from ops.soak.sampling import Sampler, read_metrics
 from ops.soak.traffic import Traffic
 from ops.soak.troubles import Trouble, troubles
-from ops.soak.verdict import judged
+from ops.soak.verdict import judge_samples
 from producers.gateway.privacy.keys import hash_key, mint_key
 
 TEMPLATE: Final = Path(__file__).parent / "soak.toml"
@@ -53,7 +53,7 @@ _LOOK_SECONDS: Final = 0.5
 
 
 @dataclass(slots=True)
-class Struck:
+class FaultCounts:
     """What was done to the stack."""
 
     kills: Counter[str] = field(default_factory=Counter)
@@ -66,7 +66,7 @@ def soak(minutes: float, folder: Path, seed: int = 0, kind: LogKind = "sqlite") 
     folder.mkdir(parents=True, exist_ok=True)
     with ExitStack() as stack:
         servers = stack.enter_context(servers_of(kind, folder))
-        backing = Backing() if servers is None else servers.fresh()
+        backing = Backends() if servers is None else servers.fresh()
         key = mint_key()
         stage = stack.enter_context(
             scene(
@@ -88,7 +88,7 @@ class _Run:
         self._servers = servers
         self._traffic = traffic
         self._samples = folder / "samples.jsonl"
-        self._struck = Struck()
+        self._struck = FaultCounts()
 
     def whole(self, seconds: float, seed: int, kind: LogKind) -> dict[str, Any]:
         """From the first answer to the audit."""
@@ -98,28 +98,28 @@ class _Run:
         with Sampler(self._stage, EVERY_SECONDS, self._samples, broker) as sampler:
             self._trouble(seconds, seed)
             samples = list(sampler.samples)
-            said("the customers leave")
+            print_progress("the customers leave")
             self._stage.customers.leave()
             self._traffic.leave()
             rest = self._rest()
-        found = judged(samples, seconds)
-        problems = [*rest.pop("wrong"), *self._traffic.wrong(), *self._audited()]
-        missing = found.unknown if seconds >= DECISIVE_MINUTES * 60 else []
+        verdict = judge_samples(samples, seconds)
+        problems = [*rest.pop("wrong"), *self._traffic.wrong(), *self._stop_and_audit()]
+        missing = verdict.unknown if seconds >= DECISIVE_MINUTES * 60 else []
         return {
             "minutes": round(seconds / 60, 1), "seed": seed, "log": kind,
-            **self._figures(), **found.document(), "rest": rest, "unknown": found.unknown,
-            "grows": found.grows, "wrong": problems,
-            "passed": not (problems or found.grows or missing),
+            **self._figures(), **verdict.document(), "rest": rest, "unknown": verdict.unknown,
+            "grows": verdict.grows, "wrong": problems,
+            "passed": not (problems or verdict.grows or missing),
         }  # fmt: skip
 
     def _trouble(self, seconds: float, seed: int) -> None:
         began = time.monotonic()
         targets = self._stage.processes.targets
         plan = troubles(seconds, targets, seed, servers=self._servers is not None)
-        for one in plan:
-            self._until(began + one.at)
-            said(f"{one.at:.0f} s: {one.kind} {one.target}")
-            self._strike(one)
+        for trouble in plan:
+            self._until(began + trouble.at)
+            print_progress(f"{trouble.at:.0f} s: {trouble.kind} {trouble.target}")
+            self._strike(trouble)
         self._until(began + seconds)
 
     def _until(self, when: float) -> None:
@@ -146,17 +146,17 @@ class _Run:
         began = still = time.monotonic()
         while (now := time.monotonic()) - still < STILL_SECONDS:
             self._stage.processes.revive()
-            left = self._left()
+            left = self._count_backlog()
             if left is None or any(left.values()):
                 still = now
             if now - began > REST_SECONDS:
                 sentence = f"nothing came to rest within {REST_SECONDS:g} s: {left}"
                 return {"seconds": round(now - began, 1), "left": left, "wrong": [sentence]}
             time.sleep(2 * _LOOK_SECONDS)
-        differing = list(self._told_otherwise())
-        return {"seconds": round(still - began, 1), "left": self._left(), "wrong": differing}
+        differing = list(self._compare_metrics())
+        return {"seconds": round(still - began, 1), "left": self._count_backlog(), "wrong": differing}
 
-    def _left(self) -> dict[str, int] | None:
+    def _count_backlog(self) -> dict[str, int] | None:
         """What is not done yet; None while nobody can say."""
         app = self._stage.app
         try:
@@ -168,11 +168,11 @@ class _Run:
         unshipped = count_backlog(app.spool) if app.on_kafka else 0
         return {"lag": behind, "unshipped": unshipped, "open cycles": int(cycle is not None)}
 
-    def _told_otherwise(self) -> Iterator[str]:
+    def _compare_metrics(self) -> Iterator[str]:
         """Where /metrics do not say what log and tables do."""
         app, settings = self._stage.app, self._stage.settings
-        schedule = told(f"http://127.0.0.1:{port_of(settings, 'schedule')}/metrics")
-        gateway = told(f"http://127.0.0.1:{settings.gateway.port}/metrics")
+        schedule = read_metrics(f"http://127.0.0.1:{port_of(settings, 'schedule')}/metrics")
+        gateway = read_metrics(f"http://127.0.0.1:{settings.gateway.port}/metrics")
         expected = {
             "kintsugi_projection_lag_events": (schedule, 0),
             "kintsugi_log_end_offset": (schedule, events_in(app.readable_log)),
@@ -187,10 +187,10 @@ class _Run:
             if said_by.get(name) != value:
                 yield f"/metrics says {name} {said_by.get(name)}, and it is {value}"
 
-    def _audited(self) -> Iterator[str]:
+    def _stop_and_audit(self) -> Iterator[str]:
         """Everything stopped in order, and what the log says against what clients heard."""
-        said("everything is told to stop, and audited")
-        yield from stopped(self._stage)
+        print_progress("everything is told to stop, and audited")
+        yield from stop_all(self._stage)
         result = audit(self._stage.place.home, self._traffic.ledger)
         if result.first is not None:
             yield result.first
@@ -207,17 +207,17 @@ class _Run:
             "ended_by_themselves": dict(self._stage.processes.ended),
             "acknowledged": {
                 "customers": len(heard.acknowledged),
-                "others": len(traffic.ledger.acknowledged()),
+                "others": len(traffic.ledger.list_acks()),
                 "feedback": len(traffic.ledger.feedback),
             },
             "unrecorded": heard.unrecorded,
             "answers": {"reference": base, "adapters": heard.by.total() - base},
             "statuses": dict(statuses),
             "strays": dict(sorted(traffic.stray.statuses.items())),
-            "cycles": dict(Counter(decided(self._stage.app).outcomes.values())),
+            "cycles": dict(Counter(count_decisions(self._stage.app).outcomes.values())),
         }
 
 
-def said(what: str) -> None:
+def print_progress(what: str) -> None:
     """Progress."""
     print(what, file=sys.stderr, flush=True)

@@ -72,12 +72,12 @@ def process(pid: int) -> Process | None:
         handles = len(os.listdir(place / "fd"))
     except (FileNotFoundError, ProcessLookupError):
         return None
-    said = dict(row.split(":", 1) for row in rows)
-    if "VmRSS" not in said:
+    status = dict(row.split(":", 1) for row in rows)
+    if "VmRSS" not in status:
         return None  # It has ended, and nobody has asked how yet.
 
     def mib(*names: str) -> float:
-        return sum(int(said[name].split()[0]) for name in names) / 1024
+        return sum(int(status[name].split()[0]) for name in names) / 1024
 
     up = float(Path("/proc/uptime").read_text().split()[0])
     return Process(
@@ -86,11 +86,11 @@ def process(pid: int) -> Process | None:
         memory=mib("RssAnon", "RssShmem", "VmSwap"),
         resident=mib("VmRSS"),
         handles=handles,
-        threads=int(said["Threads"]),
+        threads=int(status["Threads"]),
     )
 
 
-def told(url: str) -> dict[str, float]:
+def read_metrics(url: str) -> dict[str, float]:
     """What a role tells at /metrics, each metric added up over its labels; nothing while it is
     away."""
     try:
@@ -99,11 +99,11 @@ def told(url: str) -> dict[str, float]:
         return {}
     if not answer.is_success:
         return {}
-    found: dict[str, float] = {}
+    totals: dict[str, float] = {}
     for family in text_string_to_metric_families(answer.text):
         for sample in family.samples:
-            found[sample.name] = found.get(sample.name, 0.0) + sample.value
-    return found
+            totals[sample.name] = totals.get(sample.name, 0.0) + sample.value
+    return totals
 
 
 class Sampler(threading.Thread):
@@ -155,8 +155,8 @@ class Sampler(threading.Thread):
 
     def _sample(self) -> Sample:
         at = time.monotonic() - self._began
-        seen = {name: process(pid) for name, pid in self._stage.processes.running().items()}
-        roles = {name: one for name, one in seen.items() if one is not None}
+        seen = {name: process(pid) for name, pid in self._stage.processes.find_pids().items()}
+        roles = {name: reading for name, reading in seen.items() if reading is not None}
         return Sample(round(at, 2), roles, dict(self._figures()))
 
     def _figures(self) -> Iterator[tuple[str, float]]:
@@ -166,38 +166,38 @@ class Sampler(threading.Thread):
         yield from self._of_database()
         heard = self._stage.customers.heard
         yield "acknowledged", float(len(heard.acknowledged))
-        held = self._stage.held()
+        held = self._stage.read_engine_adapters()
         if held is not None:
             yield "engine adapters", float(len(held))
 
     def _of_gateway(self) -> Iterator[tuple[str, float]]:
         port = self._stage.settings.gateway.port
-        found = told(f"http://127.0.0.1:{port}/metrics")
+        metrics = read_metrics(f"http://127.0.0.1:{port}/metrics")
         names = {
             "in flight": "kintsugi_gateway_calls_in_flight",
             "spool lag": "kintsugi_spool_unshipped_events",
             "dropped": "kintsugi_capture_dropped_total",
             "spool events": "kintsugi_spool_events",
         }
-        if found.get("kintsugi_spool_readable") == 1:
-            yield from ((name, found[metric]) for name, metric in names.items() if metric in found)
+        if metrics.get("kintsugi_spool_readable") == 1:
+            yield from ((name, metrics[metric]) for name, metric in names.items() if metric in metrics)
 
     def _of_schedule(self) -> Iterator[tuple[str, float]]:
         port = port_of(self._stage.settings, "schedule")
-        found = told(f"http://127.0.0.1:{port}/metrics")
-        if found.get("kintsugi_log_readable") == 1:
-            yield "fold lag", found["kintsugi_projection_lag_events"]
-            yield "log events", found["kintsugi_log_end_offset"]
-            yield "dead letters", found["kintsugi_dead_letters"]
+        metrics = read_metrics(f"http://127.0.0.1:{port}/metrics")
+        if metrics.get("kintsugi_log_readable") == 1:
+            yield "fold lag", metrics["kintsugi_projection_lag_events"]
+            yield "log events", metrics["kintsugi_log_end_offset"]
+            yield "dead letters", metrics["kintsugi_dead_letters"]
 
     def _of_disk(self) -> Iterator[tuple[str, float]]:
         home = self._stage.settings.home
         yield "log disk", _size(home / "log.db") + _size(home / "log.db-wal")
         yield "log WAL", _size(home / "log.db-wal")
         for name in _FOLDERS:
-            yield f"{name} disk", _stored(home / name)
+            yield f"{name} disk", _measure_folder(home / name)
         if self._broker is not None:
-            yield "Kafka disk", _stored(self._broker)
+            yield "Kafka disk", _measure_folder(self._broker)
 
     def _of_database(self) -> Iterator[tuple[str, float]]:
         app = self._stage.app
@@ -221,6 +221,6 @@ def _size(file: Path) -> float:
         return 0.0
 
 
-def _stored(folder: Path) -> float:
+def _measure_folder(folder: Path) -> float:
     """MiB of all files below."""
     return sum(_size(Path(root) / name) for root, _, names in os.walk(folder) for name in names)

@@ -17,7 +17,7 @@ from typing import Any, Final
 import httpx2
 
 from ops.demo.place import ALIAS
-from ops.faults.gateway_load import Ledger, Seen, Talker
+from ops.faults.gateway_load import Ledger, CallAttempt, Talker
 
 TALKERS: Final = 2
 _PER_SECOND: Final = 0.5
@@ -91,13 +91,13 @@ class Stray(threading.Thread):
         """Read a few pieces of a stream, and go."""
         self._asked += 1
         content = f"Question {self._name}.{self._asked}"
-        seen = Seen([{"role": "user", "content": content}], content, stream=True)
+        seen = CallAttempt([{"role": "user", "content": content}], content, stream=True)
         self._ledger.seen.append(seen)
         body: dict[str, Any] = {"model": ALIAS, "messages": seen.messages, "stream": True}
         body |= {"max_tokens": 64, "ignore_eos": True}
         pieces = self._random.randint(0, 5)
         with self._client.stream(
-            "POST", "chat/completions", json=body, headers=self._authorized(self._key)
+            "POST", "chat/completions", json=body, headers=self._build_auth_headers(self._key)
         ) as answer:
             seen.status = answer.status_code
             seen.call = answer.headers.get("x-kintsugi-call")
@@ -110,14 +110,14 @@ class Stray(threading.Thread):
     def _ask_wrongly(self, what: str) -> None:
         deserved, path, body = BAD[what]
         key = self._key[::-1] if what == "wrong key" else self._key
-        headers = {**self._authorized(key), "content-type": "application/json"}
+        headers = {**self._build_auth_headers(key), "content-type": "application/json"}
         answer = self._client.post(path, content=body, headers=headers)
         self.statuses[f"{what}: {answer.status_code}"] += 1
         if answer.status_code not in {deserved, *_AWAY}:
             self.wrong.append(f"{what} was answered with {answer.status_code}: {answer.text[:200]}")
 
     @staticmethod
-    def _authorized(key: str) -> dict[str, str]:
+    def _build_auth_headers(key: str) -> dict[str, str]:
         return {"authorization": f"Bearer {key}"}
 
 
@@ -138,21 +138,21 @@ class Traffic:
 
     def start(self) -> None:
         """They come."""
-        for one in (*self._talkers, self.stray):
-            one.start()
+        for client in (*self._talkers, self.stray):
+            client.start()
 
     def leave(self) -> None:
         """They go. Raises what stopped one before."""
         self._stop.set()
         self.stray.leave()
-        for one in self._talkers:
-            one.finish()
+        for talker in self._talkers:
+            talker.finish()
 
     def wrong(self) -> list[str]:
         """What should not have been answered so."""
-        found = [
+        problems = [
             f"{seen.mark} was answered with {seen.status}: {seen.error}"
             for seen in self.ledger.seen
             if seen.status == 500
         ]
-        return [*self.stray.wrong, *found][:20]
+        return [*self.stray.wrong, *problems][:20]

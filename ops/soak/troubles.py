@@ -50,10 +50,10 @@ def troubles(
 ) -> tuple[Trouble, ...]:
     """All of a run. `servers`: there are a broker and a database to restart."""
     chance = Random(seed)
-    found = list(_kills(seconds * CALM, targets, chance))
+    plan = list(_kills(seconds * CALM, targets, chance))
     if servers:
-        found += _outages(seconds * LAST, chance)
-    return tuple(sorted(found, key=lambda one: one.at))
+        plan += _outages(seconds * LAST, chance)
+    return tuple(sorted(plan, key=lambda trouble: trouble.at))
 
 
 def _kills(until: float, targets: Sequence[str], chance: Random) -> Iterator[Trouble]:

@@ -53,7 +53,7 @@ _HOUR: Final = 3600.0
 
 
 @dataclass(frozen=True, slots=True)
-class Judged:
+class SoakVerdict:
     """The verdict on a run."""
 
     roles: Mapping[str, Mapping[str, Growth]]
@@ -72,36 +72,36 @@ class Judged:
             for name, most in self.filled.items()
             if most > MOST[name]
         ]
-        return [*over, *(_said(name, one) for name, one in self._named() if one.grows)]
+        return [*over, *(_describe_growth(name, figure) for name, figure in self._walk_figures() if figure.grows)]
 
     @property
     def unknown(self) -> list[str]:
         """What too little was read of."""
-        return [name for name, one in self._named() if one.verdict == "unknown"]
+        return [name for name, figure in self._walk_figures() if figure.verdict == "unknown"]
 
     def document(self) -> dict[str, Any]:
         """All figures."""
         return {
             "roles": {
-                role: {what: asdict(one) for what, one in found.items()}
-                for role, found in self.roles.items()
+                role: {what: asdict(figure) for what, figure in figures.items()}
+                for role, figures in self.roles.items()
             },
-            "whole": {name: asdict(one) for name, one in self.whole.items()},
+            "whole": {name: asdict(figure) for name, figure in self.whole.items()},
             "filled": self.filled,
             "growing": self.growing,
         }
 
-    def _named(self) -> Iterator[tuple[str, Growth]]:
-        for role, found in self.roles.items():
-            yield from ((f"{role}: {what}", one) for what, one in found.items())
+    def _walk_figures(self) -> Iterator[tuple[str, Growth]]:
+        for role, figures in self.roles.items():
+            yield from ((f"{role}: {what}", figure) for what, figure in figures.items())
         yield from self.whole.items()
 
 
-def judged(samples: Sequence[Sample], seconds: float) -> Judged:
+def judge_samples(samples: Sequence[Sample], seconds: float) -> SoakVerdict:
     """The verdict on a run of so many seconds."""
     names = list(dict.fromkeys(name for sample in samples for name in sample.roles))
     rules = {**FLAT, **dict.fromkeys(LAGS, _lag_rule(samples))}
-    return Judged(
+    return SoakVerdict(
         {role: _role(samples, role, seconds) for role in names},
         {
             name: growth([life], rule, seconds)
@@ -114,7 +114,7 @@ def judged(samples: Sequence[Sample], seconds: float) -> Judged:
             if (readings := _figure(samples, name).readings)
         },
         {
-            name: _told(samples, name, seconds)
+            name: _measure_figure(samples, name, seconds)
             for name in GROWING
             if _figure(samples, name).readings
         },
@@ -122,21 +122,21 @@ def judged(samples: Sequence[Sample], seconds: float) -> Judged:
 
 
 def _role(samples: Sequence[Sample], role: str, seconds: float) -> dict[str, Growth]:
-    found: dict[str, Growth] = {}
+    verdicts: dict[str, Growth] = {}
     for what, rule in BOUNDS.items():
         lives: dict[int, Life] = {}
         for sample in samples:
-            if (one := sample.roles.get(role)) is not None:
-                life = lives.setdefault(one.pid, Life())
-                life.readings.append((sample.at, one.age, float(getattr(one, what))))
+            if (process := sample.roles.get(role)) is not None:
+                life = lives.setdefault(process.pid, Life())
+                life.readings.append((sample.at, process.age, float(getattr(process, what))))
         chosen = FILLING.get((role, what), rule)
-        found[what] = growth(list(lives.values()), chosen, seconds)
-    return found
+        verdicts[what] = growth(list(lives.values()), chosen, seconds)
+    return verdicts
 
 
 def _figure(samples: Sequence[Sample], name: str) -> Life:
     """Something that lives as long as the run."""
-    return Life([(one.at, one.at, one.figures[name]) for one in samples if name in one.figures])
+    return Life([(sample.at, sample.at, sample.figures[name]) for sample in samples if name in sample.figures])
 
 
 def _lag_rule(samples: Sequence[Sample]) -> Rule:
@@ -147,7 +147,7 @@ def _lag_rule(samples: Sequence[Sample]) -> Rule:
     return Rule(bound=LAG_SHARE * (last - first) / (end - begin) * _HOUR)
 
 
-def _told(samples: Sequence[Sample], name: str, seconds: float) -> dict[str, float]:
+def _measure_figure(samples: Sequence[Sample], name: str, seconds: float) -> dict[str, float]:
     """How much there is, and what a thousand events cost early and late."""
     third = seconds / 3
     return {
@@ -162,20 +162,20 @@ def _per_thousand(
     label: str, samples: Sequence[Sample], name: str, begin: float, end: float
 ) -> dict[str, float]:
     both = [
-        (one.figures["log events"], one.figures[name])
-        for one in samples
-        if begin <= one.at < end and "log events" in one.figures and name in one.figures
+        (sample.figures["log events"], sample.figures[name])
+        for sample in samples
+        if begin <= sample.at < end and "log events" in sample.figures and name in sample.figures
     ]
     if len(both) < 2 or (events := both[-1][0] - both[0][0]) <= 0:
         return {}
     return {f"{label}, per 1,000 events": round(1000 * (both[-1][1] - both[0][1]) / events, 3)}
 
 
-def _said(name: str, one: Growth) -> str:
-    by = one.by_age if one.by_age is not None and one.by_age.low > one.bound else one.by_data
+def _describe_growth(name: str, figure: Growth) -> str:
+    by = figure.by_age if figure.by_age is not None and figure.by_age.low > figure.bound else figure.by_data
     assert by is not None, "it grows by one of them"
-    how = "with its age" if by is one.by_age else "from life to life"
+    how = "with its age" if by is figure.by_age else "from life to life"
     return (
         f"{name} grows {how} by {by.value:.3g} an hour ({by.low:.3g} to {by.high:.3g}), more than "
-        f"{one.bound:.3g}"
+        f"{figure.bound:.3g}"
     )

@@ -96,7 +96,7 @@ class Stage:
         """Every change of a route, first to last."""
         return [
             event
-            for event in self.scene.decided()
+            for event in self.scene.read_decisions()
             if isinstance(event.data, RouteChanged) and event.data.alias == alias
         ]
 
@@ -134,7 +134,7 @@ class Stage:
     def work(self, **settings: str) -> list[str]:
         """A round of `kintsugi work` with these settings besides; the aliases that turned."""
         stage = replace(self.scene, variables={**self.scene.variables, **settings})
-        return list(stage.done("work", "--once")["routed"])
+        return list(stage.run_json("work", "--once")["routed"])
 
 
 def several(visit: Callable[[str], T], sessions: Sequence[str]) -> list[T]:
@@ -328,4 +328,4 @@ def test_silence_and_strangers_move_nothing_and_time_ends_it(stage: Stage) -> No
     stage.followed()
     assert {agent.greet(session) for session in agent.sessions(20)} == {BASE}
     agent.close()
-    assert stage.scene.done("rebuild")["equal"]
+    assert stage.scene.run_json("rebuild")["equal"]

@@ -29,7 +29,7 @@ from events.sqlite.file import pack_headers, unpack_headers, writable
 from events.sqlite.imported import LAYOUT as WITH_COPIES
 from events.sqlite.log import SqliteLog
 from ops.faults import kill_appender
-from ops.faults.small_disk import BALLAST, mounted_read_only, small_disk
+from ops.faults.small_disk import BALLAST, remount_read_only, small_disk
 
 SECONDS = 30.0
 
@@ -469,7 +469,7 @@ def test_a_log_on_a_read_only_disk_can_be_read_and_not_appended_to(tmp_path: Pat
     with small_disk(tmp_path / "disk", 8 << 20) as disk:
         with closing(SqliteLog(disk / "log.db")) as log:
             log.append([entry(b"kept")])
-        with mounted_read_only(disk):
+        with remount_read_only(disk):
             with pytest.raises(LogReadOnly, match=r"disk/log\.db"):
                 SqliteLog(disk / "log.db")
             with pytest.raises(LogReadOnly, match=r"disk/new\.db"):

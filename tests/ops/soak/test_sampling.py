@@ -9,7 +9,7 @@ from contextlib import contextmanager
 
 from prometheus_client import CollectorRegistry, Gauge, start_http_server
 
-from ops.soak.sampling import process, told
+from ops.soak.sampling import process, read_metrics
 
 HELD_MIB = 64
 HANDLES = 20
@@ -63,11 +63,11 @@ def test_metrics_are_added_up_over_their_labels_and_silence_is_no_figure() -> No
     server, thread = start_http_server(0, "127.0.0.1", registry)
     port = server.server_port
     try:
-        assert told(f"http://127.0.0.1:{port}/metrics") == {"lag_events": 7.0}
+        assert read_metrics(f"http://127.0.0.1:{port}/metrics") == {"lag_events": 7.0}
     finally:
         server.shutdown()
         server.server_close()
         thread.join()
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
-        assert told(f"http://127.0.0.1:{taken.getsockname()[1]}/metrics") == {}
+        assert read_metrics(f"http://127.0.0.1:{taken.getsockname()[1]}/metrics") == {}

@@ -8,7 +8,7 @@ from rich.console import Console
 
 from ops.soak.__main__ import show
 from ops.soak.sampling import Process, Sample
-from ops.soak.verdict import Judged, judged
+from ops.soak.verdict import SoakVerdict, judge_samples
 
 SECONDS = 7200.0
 KILLED = 1200.0
@@ -16,7 +16,7 @@ KILLED = 1200.0
 
 def taken(
     *, leak: float = 0.0, handles: float = 0.0, lag: float = 0.0, wal: float = 64.0
-) -> Judged:
+) -> SoakVerdict:
     """Two hours of a gateway that is killed every twenty minutes, beside an engine that is not;
     what the gateway leaks, and what the folds fall behind, per hour; and how far the log's own
     log fills up."""
@@ -33,7 +33,7 @@ def taken(
         figures = {"log events": events, "log disk": events / 500, "fold lag": lag * at / 3600}
         figures["log WAL"] = min(wal, at / 20)
         samples.append(Sample(at, {"gateway": gateway, "engine": engine}, figures))
-    return judged(samples, SECONDS)
+    return judge_samples(samples, SECONDS)
 
 
 def test_a_stack_in_order_is_flat_and_its_log_grows_on_purpose() -> None:
