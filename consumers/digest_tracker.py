@@ -16,7 +16,7 @@ from typing import Any, Final
 from sqlalchemy import Connection, Engine, Select, event, literal_column, select
 from sqlalchemy.sql import ColumnElement
 
-from consumers.digest import comparison, row_hash, format_digest
+from consumers.digest import comparison, format_digest, row_hash
 from consumers.tables import PROJECTED, ProjectionTable
 
 _ROWS_AT_ONCE: Final = 500
@@ -85,7 +85,9 @@ class DigestTracker:
             self._take_over(connection, model, changed[model.table().name])
         return format_digest(self._total)
 
-    def _take_over(self, connection: Connection, model: type[ProjectionTable], changed: set[int]) -> None:
+    def _take_over(
+        self, connection: Connection, model: type[ProjectionTable], changed: set[int]
+    ) -> None:
         hashes = self._hashes[model.table().name]
         self._total -= sum(hashes.pop(rowid, 0) for rowid in changed)
         for rowid, value in _hash_rows(connection, model, changed):

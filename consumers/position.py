@@ -178,7 +178,9 @@ def _is(record: Record, offset: int, sha256: str) -> bool:
     return record.offset == offset and record_sha256(record) == sha256
 
 
-def recover_last_record(log: EventLog, stream: str, partition: int, stands: FoldPosition) -> FoldPosition | None:
+def recover_last_record(
+    log: EventLog, stream: str, partition: int, stands: FoldPosition
+) -> FoldPosition | None:
     """What an earlier version did not write down of the last record, read from the log; None where
     it is known, or nobody can tell. Raises as EventLog.read."""
     if stands.next_offset == 0 or stands.last_sha256 is not None:
@@ -188,7 +190,9 @@ def recover_last_record(log: EventLog, stream: str, partition: int, stands: Fold
     return stands.after(records[0]) if records and records[0].offset == last else None
 
 
-def store_last_record(connection: Connection, stream: str, partition: int, stands: FoldPosition) -> None:
+def store_last_record(
+    connection: Connection, stream: str, partition: int, stands: FoldPosition
+) -> None:
     """Write down what `learnt` found, unless the partition was moved meanwhile."""
     connection.execute(
         update(OFFSETS)
@@ -212,7 +216,9 @@ def next_offset(connection: Connection, stream: str, partition: int, lock: bool 
     return 0 if stored is None else int(stored)
 
 
-def advance(connection: Connection, stream: str, partition: int, old: int, new: FoldPosition) -> bool:
+def advance(
+    connection: Connection, stream: str, partition: int, old: int, new: FoldPosition
+) -> bool:
     """Move the offset from `old` to where `new` says; False when somebody else has moved it."""
     values = {
         "next_offset": new.next_offset,
@@ -242,7 +248,9 @@ def _at(stream: str, partition: int) -> tuple[ColumnElement[bool], ColumnElement
     return OFFSETS.c.stream == stream, OFFSETS.c.partition == partition
 
 
-def read_source_positions(connection: Connection, stream: str, partition: int) -> dict[str, SourcePosition]:
+def read_source_positions(
+    connection: Connection, stream: str, partition: int
+) -> dict[str, SourcePosition]:
     """Where each source of a partition stands."""
     rows = connection.execute(
         select(SOURCES).where(SOURCES.c.stream == stream, SOURCES.c.partition == partition)

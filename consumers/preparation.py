@@ -72,7 +72,9 @@ def prepare(record: Record, registry: Registry) -> Preparation:
             return Preparation(record, type_name, folding)
         staging = Staging()
         FACTS[type_name](folding, folding.event.data, staging)
-        return Preparation(record, type_name, rows=tuple(staging.rows), characters=staging.characters)
+        return Preparation(
+            record, type_name, rows=tuple(staging.rows), characters=staging.characters
+        )
     except MemoryError:
         raise
     except Exception as error:  # a fold is deterministic: what it raises, every replay raises

@@ -35,8 +35,8 @@ from consumers.tables import (
     METADATA,
     PROJECTED,
     PROJECTION,
-    ProjectionTable,
     Projection,
+    ProjectionTable,
 )
 from events import private
 from events.errors import KintsugiError

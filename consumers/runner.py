@@ -37,17 +37,17 @@ from consumers.batch import Batch, upsert
 from consumers.clock import monotonic_seconds
 from consumers.folds.rollouts import fold_decision
 from consumers.position import (
-    SourcePosition,
     FoldPosition,
+    SourcePosition,
     Unread,
     advance,
     check_log,
     covers,
-    store_last_record,
-    recover_last_record,
     next_offset,
-    read_source_positions,
     read_fold_position,
+    read_source_positions,
+    recover_last_record,
+    store_last_record,
     store_source_positions,
 )
 from consumers.preparation import Preparation, dead_letter, halts, is_unknown_type, prepare
@@ -345,7 +345,9 @@ class Runner:
         with database.write_transaction(self.engine) as connection:
             return self._fold(connection, records, prepared, stands, alone=True)
 
-    def _count_transaction(self, records: Sequence[Record], done: "_TransactionResult", seconds: float) -> None:
+    def _count_transaction(
+        self, records: Sequence[Record], done: "_TransactionResult", seconds: float
+    ) -> None:
         counters = self.counters
         within = (bound for bound in APPLY_SECONDS if seconds <= bound)
         _add(counters.committed, next(within, math.inf))
@@ -400,9 +402,13 @@ class Runner:
         """Fold what was prepared of `records`, which are as the log holds them."""
         stream, partition, offset = records[0].stream, records[0].partition, stands.next_offset
         if next_offset(connection, stream, partition, lock=True) != offset:
-            raise PositionConflict(f"{stream}/{partition} was moved from offset {offset} by another runner")
+            raise PositionConflict(
+                f"{stream}/{partition} was moved from offset {offset} by another runner"
+            )
         batch = Batch(connection)
-        done = _TransactionResult(Unread(read_source_positions(connection, stream, partition)), stands)
+        done = _TransactionResult(
+            Unread(read_source_positions(connection, stream, partition)), stands
+        )
         for early, raw in zip(prepared, records, strict=False):
             if done.unread.accepts(early.record, raw):
                 item = self._complete(early)
@@ -420,7 +426,9 @@ class Runner:
         if done.passed:
             done.standing = stands.after(records[done.passed - 1])
         if not advance(connection, stream, partition, offset, done.standing):
-            raise PositionConflict(f"{stream}/{partition} was moved from offset {offset} by another runner")
+            raise PositionConflict(
+                f"{stream}/{partition} was moved from offset {offset} by another runner"
+            )
         batch.flush()
         store_source_positions(connection, stream, partition, done.unread.position_changes)
         return done
@@ -500,7 +508,9 @@ def _flush_alone(batch: Batch, item: Preparation, done: _TransactionResult) -> N
         batch.flush()
 
 
-def _record_refusal(batch: Batch, item: Preparation, error: Exception, done: _TransactionResult) -> None:
+def _record_refusal(
+    batch: Batch, item: Preparation, error: Exception, done: _TransactionResult
+) -> None:
     record = item.record
     _logger.warning(
         "%s/%s@%s: the database refuses the event for good, it becomes a dead letter: %s",

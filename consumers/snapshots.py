@@ -89,7 +89,9 @@ def list_snapshots(folder: Path) -> list[Snapshot]:
 def nearest(folder: Path, end: Cut) -> Snapshot | None:
     """The last snapshot that holds nothing behind `end`."""
     fitting = [
-        snapshot for snapshot in list_snapshots(folder) if all(end[at] >= offset for at, offset in snapshot.offsets.items())
+        snapshot
+        for snapshot in list_snapshots(folder)
+        if all(end[at] >= offset for at, offset in snapshot.offsets.items())
     ]
     return fitting[-1] if fitting else None
 
@@ -114,15 +116,22 @@ def find_divergence(first: Path, second: Path) -> SnapshotDivergence | None:
     return SnapshotDivergence(pairs[low - 1][0] if low else None, *pairs[low])
 
 
-def find_divergence_after(first: Path, second: Path, engines: tuple[Engine, Engine]) -> SnapshotDivergence:
+def find_divergence_after(
+    first: Path, second: Path, engines: tuple[Engine, Engine]
+) -> SnapshotDivergence:
     """Of two databases that differ and whose snapshots are equal: since the last of these."""
     pairs = _pairs(first, second)
-    ends = (_describe_database(engine, last) for engine, last in zip(engines, pairs[-1], strict=True))
+    ends = (
+        _describe_database(engine, last) for engine, last in zip(engines, pairs[-1], strict=True)
+    )
     return SnapshotDivergence(pairs[-1][0], *ends)
 
 
 def _pairs(first: Path, second: Path) -> list[tuple[Snapshot, Snapshot]]:
-    left, right = ({snapshot.events: snapshot for snapshot in list_snapshots(folder)} for folder in (first, second))
+    left, right = (
+        {snapshot.events: snapshot for snapshot in list_snapshots(folder)}
+        for folder in (first, second)
+    )
     common = sorted(left.keys() & right.keys())
     if not common:
         raise NoSnapshot(
@@ -146,7 +155,11 @@ def _read(path: Path) -> Snapshot:
         document = json.loads(path.read_text())
         where = {(stream, partition): offset for stream, partition, offset in document["offsets"]}
         return Snapshot(
-            path.with_suffix(".db"), document["events"], document["digest"], where, tuple(document["logs"])
+            path.with_suffix(".db"),
+            document["events"],
+            document["digest"],
+            where,
+            tuple(document["logs"]),
         )
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise NoSnapshot(

@@ -33,9 +33,9 @@ from envs.footprint import (
     Sample,
     SecondProcess,
     Trial,
-    prepare_trials,
-    play_task,
     hash_state,
+    play_task,
+    prepare_trials,
 )
 from envs.grading import replay_gold
 from envs.schema import ToolSchema

@@ -224,7 +224,10 @@ class Endpoint:
         An endpoint may ignore `choices` and give one; a choice that is no usable message is left
         out, and only where all are is that an error.
         """
-        body: dict[str, Any] = {"model": self.model, "messages": [wire(message) for message in messages]}
+        body: dict[str, Any] = {
+            "model": self.model,
+            "messages": [wire(message) for message in messages],
+        }
         body |= {"tools": list(tools)} if tools else {}
         body |= (sampling or Sampling()).fields()
         body |= {} if seed is None else {"seed": seed}

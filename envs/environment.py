@@ -94,7 +94,9 @@ class Environment(ABC):
         """The tools as the agent is shown them, in OpenAI's format."""
         return self.toolset.schemas()
 
-    def select_schemas(self, task: TaskDefinition, messages: Sequence[Message]) -> list[dict[str, Any]]:
+    def select_schemas(
+        self, task: TaskDefinition, messages: Sequence[Message]
+    ) -> list[dict[str, Any]]:
         """Those of the schemas that the agent is shown at this point of its view."""
         return self.schemas(task)
 

@@ -224,7 +224,9 @@ def environment_code(environment: Environment, where: str) -> Iterator[None]:
         ) from error
 
 
-def _make_attempt(setup: Setup, episode: Episode, trial: int, agent: Player, user: Player) -> Attempt:
+def _make_attempt(
+    setup: Setup, episode: Episode, trial: int, agent: Player, user: Player
+) -> Attempt:
     termination = episode.termination
     assert termination is not None, "a finished episode says why it ended"
     environment, task, messages = setup.environment, episode.task, tuple(episode.messages)

@@ -31,7 +31,7 @@ from envs.registry import open_place
 from envs.task import GENERATED, Scenario, TaskDefinition
 from envs.users import STOP
 from events.canonical import exact_json, sha256
-from events.messages import StrictModel, Message
+from events.messages import Message, StrictModel
 
 Slot = tuple[str, Callable[[], TaskDefinition]]
 """The id that a task should have, and what makes it."""

@@ -108,7 +108,11 @@ def open_place(
     Runs the file, so only for what an operator wrote: a setting, an argument of a command, the spec
     of a process that was started by hand or by us. Raises UnknownEnvironment, EnvironmentBroken.
     """
-    entry = _find_by_path(name_or_path) if _is_path(name_or_path) else _find_by_name(name_or_path, paths)
+    entry = (
+        _find_by_path(name_or_path)
+        if _is_path(name_or_path)
+        else _find_by_name(name_or_path, paths)
+    )
     return entry.load()(benchmarks)
 
 
@@ -172,7 +176,11 @@ def _file_of(text: str) -> Path:
 def locate(name_or_path: str, paths: Sequence[Path] = ()) -> str:
     """What opens the same one without `paths`, in another process of this machine: its name, or
     FILE:NAME. Raises UnknownEnvironment, EnvironmentBroken."""
-    entry = _find_by_path(name_or_path) if _is_path(name_or_path) else _find_by_name(name_or_path, paths)
+    entry = (
+        _find_by_path(name_or_path)
+        if _is_path(name_or_path)
+        else _find_by_name(name_or_path, paths)
+    )
     return entry.name if entry.file is None else f"{entry.file.absolute()}:{entry.name}"
 
 
@@ -181,7 +189,11 @@ def environments(paths: Sequence[Path] = ()) -> list[EnvironmentEntry]:
 
     Raises EnvironmentBroken where two have one name or a file cannot be imported.
     """
-    entries = [*_builtin_entries(), *_plugin_entries(), *(entry for path in paths for entry in _in_path(path))]
+    entries = [
+        *_builtin_entries(),
+        *_plugin_entries(),
+        *(entry for path in paths for entry in _in_path(path)),
+    ]
     known: dict[str, EnvironmentEntry] = {}
     for entry in entries:
         other = known.setdefault(entry.name, entry)
@@ -349,7 +361,9 @@ def _check(cls: type[Environment], where: str) -> None:
     try:
         cls.toolset.tools()
     except Exception as error:
-        raise EnvironmentBroken(f"{where}: a tool cannot be declared: {_describe_error(error)}") from error
+        raise EnvironmentBroken(
+            f"{where}: a tool cannot be declared: {_describe_error(error)}"
+        ) from error
 
 
 def _list_gaps(cls: type[Environment]) -> list[str]:

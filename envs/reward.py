@@ -18,7 +18,7 @@ from pydantic import Field, model_validator
 from envs.catalog import ToolCatalog
 from envs.tools import unusable
 from events.canonical import exact_json
-from events.messages import StrictModel, Message, ToolCall, executed_calls
+from events.messages import Message, StrictModel, ToolCall, executed_calls
 
 _MOST: Final = 0.999
 """Of a success's penalties: below 1 by more than sums of floats are wrong."""

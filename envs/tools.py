@@ -122,7 +122,9 @@ class Toolset:
         if tool is None:
             return _reject_call(f"Tool '{name[:100]}' not found.")
         if isinstance(arguments, str):
-            return _reject_call(f"the arguments of {name} are not a JSON object: {arguments[:100]!r}")
+            return _reject_call(
+                f"the arguments of {name} are not a JSON object: {arguments[:100]!r}"
+            )
         problem = unusable(arguments)
         if problem is not None:
             return _reject_call(f"the arguments of {name} {problem}")

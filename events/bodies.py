@@ -7,7 +7,16 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from events.blobs import BlobStore
-from events.codec import Arrays, Event, arrays_of, attach, check_blob, decode, unseal_event, ciphertext_of
+from events.codec import (
+    Arrays,
+    Event,
+    arrays_of,
+    attach,
+    check_blob,
+    ciphertext_of,
+    decode,
+    unseal_event,
+)
 from events.log import Record
 from events.privacy.sealing import Key
 from events.streams import ROLLOUTS

@@ -207,7 +207,9 @@ def ciphertext_of(value: bytes) -> bytes:
     return sections.content if sections.sealed else b""
 
 
-def unseal_event(event: Event, sealed: bytes, key: Key) -> tuple[Event, dict[str, "array.array[Any]"]]:
+def unseal_event(
+    event: Event, sealed: bytes, key: Key
+) -> tuple[Event, dict[str, "array.array[Any]"]]:
     """A sealed event as it was before, and its arrays; raises BadRecord for what the key did not
     seal."""
     content, arrays = _split_body(unseal(key, sealed, _context(event.envelope)))
@@ -294,7 +296,9 @@ def _seal_frame(
     private = set(data.PRIVATE)
     head = _deflate(data.model_dump_json(exclude=private).encode(), data)
     kept = data.model_dump_json(include=private, exclude_defaults=True)
-    content_json = "null" if content_model is None else content_model.model_dump_json(exclude_defaults=True)
+    content_json = (
+        "null" if content_model is None else content_model.model_dump_json(exclude_defaults=True)
+    )
     content = _deflate(f'{{"head":{kept},"content":{content_json}}}'.encode(), data)
     body = sealing(_LENGTH.pack(len(content)) + content + packed)
     if len(body) <= MAX_INLINE_BODY_BYTES - len(head):

@@ -10,7 +10,7 @@ from typing import Annotated, Any, ClassVar, Final, Literal
 
 from pydantic import Field
 
-from events.messages import Action, StrictModel, Message
+from events.messages import Action, Message, StrictModel
 
 NOBODY: Final = "unknown"
 """The base and the policy of a live call, or rollout, that no engine answered. An import may use

@@ -18,10 +18,10 @@ from events.log import Entry
 from events.messages import Action, Message, ToolCall
 from events.position import Position
 from events.rollouts import (
-    CallEnded,
     CallEndContent,
-    CallStarted,
+    CallEnded,
     CallStartContent,
+    CallStarted,
     EventData,
     FeedbackReceived,
     RolloutContent,

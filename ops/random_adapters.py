@@ -15,7 +15,7 @@ from transformers import AutoModelForCausalLM
 
 from daemon.adapters.directory import PROVENANCE, WEIGHTS, Base, Provenance, verify
 from daemon.adapters.fingerprint import Expectation
-from daemon.engine.fingerprint import probe_model, fingerprint
+from daemon.engine.fingerprint import fingerprint, probe_model
 from daemon.engine.identity import weights_sha256
 from daemon.engine.reference.weights import CHECKPOINT
 from daemon.solver.lora import attach, save, trainable_parameters
@@ -73,7 +73,10 @@ class Maker:
         fields: dict[str, Any] = {"seed": seed, "steps": 1, "rollouts": (), "spec": {}}
         expectation = self._probe(adapted)
         try:
-            yield adapted, Provenance(base=self._base, lora=settings, fingerprint=expectation, **fields)
+            yield (
+                adapted,
+                Provenance(base=self._base, lora=settings, fingerprint=expectation, **fields),
+            )
         finally:
             self._model = adapted.unload()
 

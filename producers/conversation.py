@@ -125,7 +125,9 @@ def findings(
 
 def mentions_all(outputs: Iterable[str], messages: Sequence[Message]) -> bool:
     """Whether the assistant said each of them, by the rule of tau-bench and tau2."""
-    answers = [message.text.lower().replace(",", "") for message in messages if message.role == "assistant"]
+    answers = [
+        message.text.lower().replace(",", "") for message in messages if message.role == "assistant"
+    ]
     return all(any(output.lower() in text for text in answers) for output in outputs)
 
 

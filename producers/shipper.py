@@ -184,7 +184,9 @@ class Shipper:
 class _Session:
     """The window of one producer: what was sent, in order, and how far it was acknowledged."""
 
-    def __init__(self, spool: Spool, sender: Sender, counters: ShipperCounters, goal: Ends | None) -> None:
+    def __init__(
+        self, spool: Spool, sender: Sender, counters: ShipperCounters, goal: Ends | None
+    ) -> None:
         self._spool = spool
         self._goal = goal
         """Where to stop; None: never."""

@@ -13,7 +13,13 @@ from itertools import islice
 from operator import itemgetter
 from typing import Any, Final
 
-from consumers.diagnosis.matching import GoldWrite, WriteMatch, parse_agent_write, gold_writes, match
+from consumers.diagnosis.matching import (
+    GoldWrite,
+    WriteMatch,
+    gold_writes,
+    match,
+    parse_agent_write,
+)
 from envs.catalog import Record, ToolCatalog, infer_catalog
 from events.messages import ExecutedCall, Message, executed_calls
 from events.rollouts import RolloutEnded

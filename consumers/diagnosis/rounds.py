@@ -22,7 +22,7 @@ from consumers.batch import Batch, Row
 from consumers.diagnosis import round_counts
 from consumers.diagnosis.priority import PatternState, Status, update
 from consumers.diagnosis.round_counts import Attempts, Failures, Pair
-from consumers.tables import Round, Pattern, PatternRound
+from consumers.tables import Pattern, PatternRound, Round
 from events.canonical import exact_json
 from events.learning import PatternsDiagnosed
 from events.position import Position, ahead

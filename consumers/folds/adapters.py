@@ -16,7 +16,14 @@ from sqlalchemy import func, select
 from consumers.batch import Batch, Row
 from consumers.folds.record import FoldInput
 from consumers.folds.routing import Candidate, RouteRefusal, RouteState, apply_route_change
-from consumers.tables import Adapter, Evaluation, OperatorAction, ProjectionTable, Route, LifecycleStep
+from consumers.tables import (
+    Adapter,
+    Evaluation,
+    LifecycleStep,
+    OperatorAction,
+    ProjectionTable,
+    Route,
+)
 from events.canonical import exact_json
 from events.lifecycle import State, after
 from events.serving import (
@@ -104,7 +111,9 @@ def fold_route_change(folding: FoldInput, data: RouteChanged, batch: Batch) -> N
     route = _read_route_state(batch, data.alias)
     rows = _adapters(batch, data, route)
     try:
-        following = apply_route_change(route, {name: candidate(row) for name, row in rows.items()}, data)
+        following = apply_route_change(
+            route, {name: candidate(row) for name, row in rows.items()}, data
+        )
     except RouteRefusal as refused:
         _refuse(folding, batch, "alias", data.alias, str(refused), data.reason)
         return

@@ -20,7 +20,7 @@ from sqlalchemy import func, select
 
 from consumers.batch import Batch, Row
 from consumers.folds.record import FoldInput
-from consumers.tables import Job, Leader, Cycle, ProjectionTable, Rejection, Task
+from consumers.tables import Cycle, Job, Leader, ProjectionTable, Rejection, Task
 from events.canonical import exact_json
 from events.learning import (
     CycleEnded,
@@ -100,7 +100,9 @@ def awaits_round(data: PatternsDiagnosed, batch: Batch) -> bool:
     return row is not None and row["round"] is None
 
 
-def store_cycle_round(folding: FoldInput, data: PatternsDiagnosed, number: int, batch: Batch) -> None:
+def store_cycle_round(
+    folding: FoldInput, data: PatternsDiagnosed, number: int, batch: Batch
+) -> None:
     """A cycle has its round: the one it closed, or the last one where nothing was new."""
     row = None if data.cycle is None else _open(batch, data.cycle)
     if row is not None:

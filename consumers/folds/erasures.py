@@ -14,7 +14,7 @@ from sqlalchemy import Connection, select
 
 from consumers.batch import Batch
 from consumers.folds.record import FoldInput
-from consumers.tables import Adapter, Erasure, Job, Cycle, Rollout, Task
+from consumers.tables import Adapter, Cycle, Erasure, Job, Rollout, Task
 from events.learning import PersonErased
 
 _IDS_PER_QUERY: Final = 500
@@ -53,7 +53,9 @@ class AdapterDependence:
     of this list."""
 
 
-def find_dependent_adapters(connection: Connection, rollouts: Collection[str]) -> list[AdapterDependence]:
+def find_dependent_adapters(
+    connection: Connection, rollouts: Collection[str]
+) -> list[AdapterDependence]:
     """The adapters that rest on any of these rollouts, by name."""
     cycles = _cycles(connection, frozenset(rollouts))
     jobs, adapters = Job.table().c, Adapter.table().c

@@ -25,15 +25,15 @@ from consumers.folds.cycles import (
     PROPOSED,
     accepts_task,
     awaits_round,
-    store_cycle_round,
     fold_cycle_end,
     fold_cycle_start,
     fold_directive,
-    is_stale_epoch,
     fold_job_end,
     fold_job_request,
     fold_leader_claim,
     fold_task_rejection,
+    is_stale_epoch,
+    store_cycle_round,
 )
 from consumers.folds.erasures import fold_person_erasure
 from consumers.folds.record import FoldInput

@@ -13,11 +13,11 @@ from sqlalchemy import Connection, Select, func, select
 
 from consumers.tables import (
     Adapter,
+    Cycle,
     Evaluation,
     Job,
-    Cycle,
-    Pattern,
     LifecycleStep,
+    Pattern,
 )
 from events.lifecycle import State
 from events.serving import GateDecided

@@ -12,7 +12,7 @@ from sqlalchemy import Connection, select
 from consumers.reads import learning, serving
 from consumers.reads.learning import CycleRow, JobRow
 from consumers.reads.serving import AdapterRow
-from consumers.tables import Adapter, OperatorAction, LifecycleStep
+from consumers.tables import Adapter, LifecycleStep, OperatorAction
 from events.lifecycle import State
 
 CYCLE_CANCEL = "cycle cancel"

@@ -49,7 +49,9 @@ class TaskRate:
     passes: int
 
 
-def read_round_rollouts(connection: Connection, alias: str, base: str, number: int) -> list[RoundRollout]:
+def read_round_rollouts(
+    connection: Connection, alias: str, base: str, number: int
+) -> list[RoundRollout]:
     """The deduplicated judged rollouts of a round, failed and passed."""
     seen = round_counts.representatives(number).c
     rows = connection.execute(

@@ -15,8 +15,8 @@ from sqlalchemy import Connection, Row, select
 
 from consumers.tables import (
     Adapter,
-    Job,
     Cycle,
+    Job,
     Pattern,
     PatternRound,
     ProjectionTable,
@@ -63,7 +63,9 @@ def _route(connection: Connection, alias: str) -> Node | None:
     shares = {part["adapter"]: part["share"] for part in json.loads(row.shares)}
     who = ", ".join(f"{name or row.base} {share:.0%}" for name, share in shares.items())
     named = [name for name in shares if name is not None]
-    adapters = (_adapter(connection, name) for name in (*named, *_find_rollback_adapters(connection, row)))
+    adapters = (
+        _adapter(connection, name) for name in (*named, *_find_rollback_adapters(connection, row))
+    )
     since = None if row.since is None else f"since {row.since}"
     return Node(
         alias, "route", _line(f"{row.why}: {who}", row.reason, since),
@@ -234,10 +236,14 @@ def _rollout(connection: Connection, name: str) -> Node | None:
     return Node(name, "rollout", _line(verdict, what, row.task, f"by {row.policy}"))
 
 
-def _row(connection: Connection, table: type[ProjectionTable], key: str, value: str) -> Row[Any] | None:
+def _row(
+    connection: Connection, table: type[ProjectionTable], key: str, value: str
+) -> Row[Any] | None:
     """The one row, or the first of several agents."""
     sql_table = table.table()
-    query = select(sql_table).where(sql_table.c[key] == value).order_by(*sql_table.primary_key.columns)
+    query = (
+        select(sql_table).where(sql_table.c[key] == value).order_by(*sql_table.primary_key.columns)
+    )
     return connection.execute(query.limit(1)).first()
 
 

@@ -13,7 +13,7 @@ from typing import Any, Final
 from sqlalchemy import Connection, Select, select
 
 from consumers.folds.cycles import PROPOSED
-from consumers.tables import Job, Leader, Cycle, ProjectionTable, Rejection, Task
+from consumers.tables import Cycle, Job, Leader, ProjectionTable, Rejection, Task
 from events.errors import KintsugiError
 from events.jobs import JobSpec
 from events.learning import (
@@ -283,7 +283,9 @@ def _whole(connection: Connection, table: type[ProjectionTable], key: str, begin
     query = select(ids).where(ids.startswith(begins, autoescape=True)).order_by(ids).limit(3)
     matches: list[str] = list(connection.execute(query).scalars())
     if len(matches) > 1 and begins not in matches:
-        raise UnknownId(f"several {key}s begin with {begins!r}: {', '.join(matches)}, ...; give more")
+        raise UnknownId(
+            f"several {key}s begin with {begins!r}: {', '.join(matches)}, ...; give more"
+        )
     return matches[0] if len(matches) == 1 else begins
 
 

@@ -13,7 +13,7 @@ from sqlalchemy import Connection, func, select, tuple_
 from sqlalchemy.sql import ColumnElement
 
 from consumers.diagnosis.round_counts import of_agents
-from consumers.tables import Round, DeadLetter, OperatorAction, Pattern, PatternRound, Rollout, Task
+from consumers.tables import DeadLetter, OperatorAction, Pattern, PatternRound, Rollout, Round, Task
 from events.position import Position
 from events.rollouts import ClosingFailed
 

@@ -20,7 +20,7 @@ from consumers.diagnosis.round_counts import LIVE_PURPOSES
 from consumers.position import position
 from consumers.reads.agents import read_oldest_rollout_time
 from consumers.reads.learning import open_cycle
-from consumers.tables import Job, Cycle, OperatorAction, Pattern, Rollout
+from consumers.tables import Cycle, Job, OperatorAction, Pattern, Rollout
 from events.position import Position, entries
 from events.streams import ROLLOUTS
 

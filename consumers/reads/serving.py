@@ -15,7 +15,7 @@ from sqlalchemy import Connection, func, select
 from consumers.folds.adapters import parse_route_state
 from consumers.folds.routing import Candidate, RouteState
 from consumers.position import next_offset
-from consumers.tables import Adapter, Evaluation, OperatorAction, Route, LifecycleStep
+from consumers.tables import Adapter, Evaluation, LifecycleStep, OperatorAction, Route
 from events.errors import KintsugiError
 from events.gate import GateReport
 from events.lifecycle import State

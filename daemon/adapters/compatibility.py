@@ -320,7 +320,9 @@ def _against(
     if not _names_all(settings):
         yield "that every layer its targets name has weights"
         return
-    if missing := sorted(name for name in base if _is_target(settings, name) and name not in factors):
+    if missing := sorted(
+        name for name in base if _is_target(settings, name) and name not in factors
+    ):
         raise BadAdapter(f"{folder} targets {missing[0]} and has no weights for it")
 
 

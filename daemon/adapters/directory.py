@@ -243,5 +243,6 @@ def read_weights(folder: Path) -> dict[str, TensorData]:
     except SafetensorError as error:
         raise BadAdapter(f"{folder / WEIGHTS} is no safetensors file: {error}") from error
     return {
-        name: TensorData(tensor["dtype"], tuple(tensor["shape"]), bytes(tensor["data"])) for name, tensor in tensors
+        name: TensorData(tensor["dtype"], tuple(tensor["shape"]), bytes(tensor["data"]))
+        for name, tensor in tensors
     }

@@ -163,7 +163,9 @@ def _steps(choice: Mapping[str, Any]) -> Iterator[Step]:
         logprobs = {int(name.removeprefix(_ID)): float(chance) for name, chance in chances.items()}
         if not all(map(isfinite, logprobs.values())):
             raise ValueError(f"a log-probability is no number: {chances}")
-        others = sorted((item for item in logprobs.items() if item[0] != token), key=lambda item: -item[1])
+        others = sorted(
+            (item for item in logprobs.items() if item[0] != token), key=lambda item: -item[1]
+        )
         yield (token, logprobs[token]), *others
 
 

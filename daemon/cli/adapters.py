@@ -9,7 +9,14 @@ import typer
 
 from daemon.cli.command import DONE, FAILED, PARTLY, Cli, command, noun
 from daemon.cli.output import facts, table
-from daemon.cli.serving import ActorName, EngineUrls, WhyNot, act_of, print_live_route, open_publisher
+from daemon.cli.serving import (
+    ActorName,
+    EngineUrls,
+    WhyNot,
+    act_of,
+    open_publisher,
+    print_live_route,
+)
 
 if TYPE_CHECKING:
     from consumers.reads.serving import AdapterLine, AdapterRow
@@ -60,7 +67,7 @@ def _build_table(lines: "list[AdapterLine]") -> Any:
 @command(group)
 def show(cli: Cli, adapter: Named) -> None:
     """Show one adapter: what it is, what became of it, and what the gate said."""
-    from consumers.reads.serving import find_adapter, adapter_steps, evaluation_lines
+    from consumers.reads.serving import adapter_steps, evaluation_lines, find_adapter
 
     with cli.app() as app, app.reading() as connection:
         row = find_adapter(connection, adapter)

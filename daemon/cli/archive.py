@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from daemon.core.app import App
-    from events.archive.archive import Archive, Restored
+    from events.archive.archive import Archive, RestoreResult
     from events.log import EventLog
 
 
@@ -75,7 +75,7 @@ def import_log(
         cli.out.hint("fold them: kintsugi rebuild")
 
 
-def _restore(app: "App", archive: "Archive", advance: "Callable[[int], None]") -> "Restored":
+def _restore(app: "App", archive: "Archive", advance: "Callable[[int], None]") -> "RestoreResult":
     if app.on_kafka:
         from events.archive import restore_kafka
 
@@ -107,7 +107,9 @@ def trim_log(
     with cli.app() as app:
         log = log_trim.find_source_log(app, archive)
         planned = log_trim.plan(app, log, archive, cut(log, before))
-        dropped = sum(portion.events for portion in planned) if dry_run else log_trim.trim(log, planned)
+        dropped = (
+            sum(portion.events for portion in planned) if dry_run else log_trim.trim(log, planned)
+        )
     portions = [
         {
             "partition": portion.partition, "start": portion.start, "before": portion.before,

@@ -60,7 +60,9 @@ def diff(
         return _show_tables(cli, one, other, tables, first)
 
 
-def _first(cli: Cli, parted: "SnapshotDivergence", named: list[str], opened: ExitStack) -> "First | None":
+def _first(
+    cli: Cli, parted: "SnapshotDivergence", named: list[str], opened: ExitStack
+) -> "First | None":
     from daemon.replay.bisect import first_event, logs_of
 
     if len(named) > 2:
@@ -75,7 +77,9 @@ def _first(cli: Cli, parted: "SnapshotDivergence", named: list[str], opened: Exi
         return first_event(parted, logs, Path(folder))
 
 
-def _show_logs(cli: Cli, left_name: str, right_name: str, comparison: "LogComparison", first_only: bool) -> int:
+def _show_logs(
+    cli: Cli, left_name: str, right_name: str, comparison: "LogComparison", first_only: bool
+) -> int:
     kept = comparison.divergences[:1] if first_only else comparison.divergences
     if cli.out.json:
         cli.out.document(

@@ -24,7 +24,11 @@ def show(
     if cli.out.json:
         cli.out.document(
             {
-                item.setting: {"value": item.value, "origin": item.origin, "variable": item.variable}
+                item.setting: {
+                    "value": item.value,
+                    "origin": item.origin,
+                    "variable": item.variable,
+                }
                 if origin
                 else item.value
                 for item in values
@@ -77,7 +81,12 @@ def reference(cli: Cli) -> None:
         cli.out.document([asdict(item) for item in settings])
         return
     rows = [
-        [item.setting, item.values, "" if item.default in (None, []) else item.default, item.meaning]
+        [
+            item.setting,
+            item.values,
+            "" if item.default in (None, []) else item.default,
+            item.meaning,
+        ]
         for item in settings
     ]
     cli.out.show(table(["setting", "values", "default", "meaning"], rows))

@@ -324,7 +324,13 @@ def _agreement(reports: Sequence["RegradeReport"]) -> list[Any]:
     """The table, then what each file has against it."""
     numbers = ["simulations", "graded", "agree"]
     cells = [
-        [report.file, report.env, f"{report.simulations:,}", f"{report.graded:,}", f"{report.agree:,}"]
+        [
+            report.file,
+            report.env,
+            f"{report.simulations:,}",
+            f"{report.graded:,}",
+            f"{report.agree:,}",
+        ]
         for report in reports
     ]
     remarks = [
@@ -336,7 +342,11 @@ def _agreement(reports: Sequence["RegradeReport"]) -> list[Any]:
             for wrong in report.disagree
             if not report.mislabelled
         ),
-        *(f"{bad.file}, {bad.position}: {bad.reason}" for report in reports for bad in report.rejected),
+        *(
+            f"{bad.file}, {bad.position}: {bad.reason}"
+            for report in reports
+            for bad in report.rejected
+        ),
     ]
     return [table(["file", "env", *numbers], cells, right=numbers), "", *map(_bullet, remarks)]
 

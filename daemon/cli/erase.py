@@ -103,7 +103,8 @@ def _show(cli: Cli, held: "PersonData", person: str | None, done: bool, dry_run:
         cli.out.show(plain(line))
     if held.adapters:
         rows: list[list[Any]] = [
-            [adapter.adapter, adapter.state, adapter.job, ", ".join(adapter.because)] for adapter in held.adapters
+            [adapter.adapter, adapter.state, adapter.job, ", ".join(adapter.because)]
+            for adapter in held.adapters
         ]
         cli.out.show(table(["adapter", "state", "job", "because"], rows))
     for limit in _beyond(held):

@@ -40,7 +40,7 @@ def patterns(
     alias: Annotated[str | None, typer.Option(help="Only this agent.")] = None,
 ) -> None:
     """Failure patterns as of the last round, highest priority first."""
-    from consumers.reads.rollouts import pattern_lines, count_backlog
+    from consumers.reads.rollouts import count_backlog, pattern_lines
 
     with cli.app() as app, app.reading() as connection:
         lines = pattern_lines(connection, alias)

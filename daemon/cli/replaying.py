@@ -85,7 +85,9 @@ def read_log(app: "App", archive: Path | None) -> "Iterator[EventLog]":
     from events.archive.archive import Archive
     from events.archive.views import ArchiveWithLog
 
-    yield app.readable_log if archive is None else ArchiveWithLog(Archive(archive), app.readable_log)
+    yield (
+        app.readable_log if archive is None else ArchiveWithLog(Archive(archive), app.readable_log)
+    )
 
 
 def _where(app: "App", archive: Path | None) -> tuple[str, ...]:

@@ -299,7 +299,9 @@ def stop_on_signal(cli: Cli) -> Iterator[threading.Event]:
         stop.set()
         systemd.notify_stop()
 
-    before = {number: signal.signal(number, handle_signal) for number in (signal.SIGTERM, signal.SIGINT)}
+    before = {
+        number: signal.signal(number, handle_signal) for number in (signal.SIGTERM, signal.SIGINT)
+    }
     try:
         yield stop
     finally:

@@ -44,7 +44,7 @@ def ls(
     ] = None,
 ) -> None:
     """List rollouts, by time and then by id."""
-    from consumers.reads.rollouts import rollout_lines, count_backlog
+    from consumers.reads.rollouts import count_backlog, rollout_lines
 
     selection = _selection(failed, passed, diagnosed)
     with cli.app() as app, app.reading() as connection:
@@ -128,9 +128,7 @@ def show(
         cli.out.hint("what was said is erased: its person's key was destroyed")
     if transcript.row.evidence:
         cli.out.show(_title("Evidence"), _evidence(transcript, full), "", columns=_COLUMNS)
-    cli.out.show(
-        _title("Calls: expected and made"), _calls(transcript, full), "", columns=_COLUMNS
-    )
+    cli.out.show(_title("Calls: expected and made"), _calls(transcript, full), "", columns=_COLUMNS)
     cli.out.show(_title("Transcript"))
     evidence = transcript.evidence_turns
     for turn, message in enumerate(transcript.messages):
@@ -227,7 +225,8 @@ def _calls(transcript: "Transcript", full: bool) -> Any:
     left = (
         ["nobody wrote them down"]
         if gold is None
-        else [_format_call(a.name, a.arguments, a.requestor, full) for a in gold] or ["nothing to call"]
+        else [_format_call(a.name, a.arguments, a.requestor, full) for a in gold]
+        or ["nothing to call"]
     )
     right = [
         f"{'✗' if call.failed else '✓' if place in matched else ' '} [{call.turn}] "

@@ -11,8 +11,8 @@ from daemon.cli.serving import (
     EngineUrls,
     WhyNot,
     act_of,
-    print_live_route,
     open_publisher,
+    print_live_route,
     routes,
 )
 

@@ -199,7 +199,7 @@ def _check(app: "App") -> None:
 def _drain_other(cli: Cli, app: "App", home: Path, within: float, again: bool) -> int:
     """As `_drain`, of another home that nobody appends to; the bodies come into this one."""
     from daemon.config.settings import ConfigurationError
-    from producers.spool.owner import open_idle_spool, bring_bodies
+    from producers.spool.owner import bring_bodies, open_idle_spool
 
     if not app.on_kafka:
         raise ConfigurationError(

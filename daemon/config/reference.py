@@ -111,7 +111,9 @@ def _texts(parsed: ast.ClassDef) -> Iterator[tuple[str, str]]:
 
 def _values(declared: dict[str, Any]) -> str:
     if "anyOf" in declared:
-        return " or ".join(_values(option) for option in declared["anyOf"] if option.get("type") != "null")
+        return " or ".join(
+            _values(option) for option in declared["anyOf"] if option.get("type") != "null"
+        )
     if "enum" in declared:
         return ", ".join(map(str, declared["enum"]))
     if "const" in declared:

@@ -763,7 +763,8 @@ def _rules(rules: "tuple[BuiltIn | Rule, ...]") -> "tuple[RuleInUse, ...]":
     """Raises ValueError, which pydantic reports, for a pattern that cannot be used."""
     try:
         return tuple(
-            find_builtin(rule) if isinstance(rule, str) else own(rule.name, rule.pattern) for rule in rules
+            find_builtin(rule) if isinstance(rule, str) else own(rule.name, rule.pattern)
+            for rule in rules
         )
     except BadRule as error:
         raise ValueError(str(error)) from error

@@ -71,7 +71,9 @@ class RolloutView:
 
     def item(self, name: str) -> str:
         """As JSON, under a short name."""
-        gold = None if self.gold is None else [[action.name, action.arguments] for action in self.gold]
+        gold = (
+            None if self.gold is None else [[action.name, action.arguments] for action in self.gold]
+        )
         return exact_json(
             {
                 "id": name,

@@ -98,7 +98,11 @@ def words_of(
 def _mostly_of(rollouts: set[str], findings: Sequence[PatternFinding]) -> PatternFinding | None:
     """The finding more than half of whose examples are among the rollouts; of several, the one
     with the most."""
-    mostly = [finding for finding in findings if 2 * len(rollouts & set(finding.examples)) > len(finding.examples)]
+    mostly = [
+        finding
+        for finding in findings
+        if 2 * len(rollouts & set(finding.examples)) > len(finding.examples)
+    ]
     return max(mostly, key=lambda finding: len(rollouts & set(finding.examples)), default=None)
 
 

@@ -78,7 +78,9 @@ class _TaskHistory:
     """By the cycle before this one."""
 
 
-def _read_history(connection: "Connection", alias: str, base: str, before: str | None) -> _TaskHistory:
+def _read_history(
+    connection: "Connection", alias: str, base: str, before: str | None
+) -> _TaskHistory:
     written = _TaskHistory()
     for row in learning.tasks_of(connection, alias, base):
         written.names.add(row.task.id)
@@ -97,7 +99,9 @@ def _by_pattern(failures: Sequence[RoundRollout], seed: str) -> list[Failures]:
             tuple(
                 failure.rollout
                 for failure in sample_failures(
-                    (_candidate(failure) for failure in failures if failure.pattern == pattern), seed, EXAMPLES
+                    (_candidate(failure) for failure in failures if failure.pattern == pattern),
+                    seed,
+                    EXAMPLES,
                 )
             ),
         )

@@ -67,7 +67,9 @@ def sample_successes(
     most: int = SUCCESSES,
 ) -> list[Candidate]:
     """At most `most` of them: on tasks that `failed`, then on tasks `written` for a pattern."""
-    by_use = _group(candidates, lambda candidate: (candidate.task not in failed, candidate.task not in written))
+    by_use = _group(
+        candidates, lambda candidate: (candidate.task not in failed, candidate.task not in written)
+    )
     ranked = (_round_robin(_by_task(by_use[use], seed)) for use in sorted(by_use))
     return list(_first((candidate for group in ranked for candidate in group), most))
 
@@ -81,7 +83,9 @@ def shorten(
     """The beginning and the end of a conversation, in so many characters if its calls allow."""
     between = max(0, len(messages) - first - last)
     kept = [*messages[:first], *messages[first + between :]] if between else list(messages)
-    arguments = sum(len(_format_arguments(call.arguments)) for message in kept for call in message.tool_calls)
+    arguments = sum(
+        len(_format_arguments(call.arguments)) for message in kept for call in message.tool_calls
+    )
     texts = [message.text for message in kept]
     bound = _bound([len(text) for text in texts], max(0, characters - arguments))
     shown = [_cut(text, bound) for text in texts]

@@ -81,7 +81,9 @@ def read_fold_state(connection: "Connection") -> FoldState:
     version = connection.execute(
         select(columns.fold_version).where(columns.name == PROJECTION)
     ).scalar()
-    return FoldState(version, read_fold_positions(connection), gaps(connection), position(connection))
+    return FoldState(
+        version, read_fold_positions(connection), gaps(connection), position(connection)
+    )
 
 
 def lag(log: EventLog, reached: FoldState) -> dict[str, int]:

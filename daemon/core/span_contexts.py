@@ -18,11 +18,11 @@ from sqlalchemy import Connection, Row, select
 
 from consumers.tables import (
     Adapter,
-    Job,
     Cycle,
+    Job,
+    LifecycleStep,
     ProjectionTable,
     Rollout,
-    LifecycleStep,
     SessionEnd,
 )
 from events.envelope import from_headers

@@ -62,7 +62,9 @@ def read_outlook(
     return None if pair is None else _read_outlook(connection, settings, pair, now)
 
 
-def _read_outlook(connection: "Connection", settings: "Settings", pair: Pair, now: datetime) -> Outlook:
+def _read_outlook(
+    connection: "Connection", settings: "Settings", pair: Pair, now: datetime
+) -> Outlook:
     facts = read_facts(connection, settings, pair, now)
     if facts is None:
         decision: Due | NotDue = not_due_without_environment(pair.alias)

@@ -17,13 +17,13 @@ from consumers.reads import rollouts, serving
 from consumers.reads.learning import CycleRow
 from consumers.reads.serving import AdapterRow
 from daemon.controller.directive_builder import direct
-from daemon.cycle.job_spec import NotTrainable, name_capability, build_job_spec
-from daemon.cycle.leader import RetryLater, Proposal
+from daemon.cycle.job_spec import NotTrainable, build_job_spec, name_capability
+from daemon.cycle.leader import Proposal, RetryLater
 from daemon.cycle.views import find_agent
 from daemon.proposer import sources
 from daemon.proposer.buffer import PoolEntry, PoolMix, pools
 from daemon.proposer.candidate import CannotSample
-from daemon.proposer.probe import Engine, ProbeTarget, Prober
+from daemon.proposer.probe import Engine, Prober, ProbeTarget
 from daemon.proposer.proposer import ProposalRequest, propose
 from envs.endpoint import Sampling
 from envs.registry import EnvironmentBroken, UnknownEnvironment, open_from_event
@@ -83,14 +83,18 @@ class CyclePlanner:
             }
             incumbent = self._read_incumbent(connection, cycle)
         try:
-            decisions: dict[str, Decision] = {entry.id: entry.data for entry in propose(environment, wanted)}
+            decisions: dict[str, Decision] = {
+                entry.id: entry.data for entry in propose(environment, wanted)
+            }
         except CannotSample as error:
             raise RetryLater(f"the tasks of {cycle.alias} wait: {error}") from error
         new = [data for data in decisions.values() if isinstance(data, TaskProposed)]
         if not new:
             return Proposal(decisions, _describe_rejections(list(decisions.values())))
         before = {entry.task for entry in written}
-        written += [PoolEntry(entry.task.id, entry.pattern) for entry in new if entry.task.id not in before]
+        written += [
+            PoolEntry(entry.task.id, entry.pattern) for entry in new if entry.task.id not in before
+        ]
         mixing = PoolMix(
             settings.proposer.targeted_step,
             settings.proposer.targeted_most,
@@ -179,7 +183,9 @@ class CyclePlanner:
             cycle=cycle.cycle,
             alias=cycle.alias,
             base=cycle.base,
-            capability=name_capability(task_pools, lambda name: environment.task(name).capability or ""),
+            capability=name_capability(
+                task_pools, lambda name: environment.task(name).capability or ""
+            ),
             spec=spec,
             minutes=settings.jobs.minutes,
         )

@@ -178,7 +178,9 @@ def list_change_times(facts: Facts, settings: "Scheduler", now: datetime) -> lis
         moments.append(since + timedelta(seconds=settings.max_age_seconds))
     if settings.cron and since is not None and find_last_slot(settings.cron, since, now) is None:
         trigger = CronTrigger.from_crontab(settings.cron, timezone="UTC")
-        moments.append(trigger.get_next_fire_time(None, max(since, now) + timedelta(microseconds=1)))
+        moments.append(
+            trigger.get_next_fire_time(None, max(since, now) + timedelta(microseconds=1))
+        )
     return sorted(moment for moment in moments if moment is not None and moment > now)
 
 

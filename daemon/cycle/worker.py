@@ -28,7 +28,7 @@ from daemon.core.isolation import Breaks
 from daemon.core.serving_lock import hold_serving_lock
 from daemon.cycle.state_machine import Step
 from daemon.cycle.views import find_agent, read_next_step
-from daemon.evaluation.candidate_evaluation import CannotExamine, CandidateEvaluation
+from daemon.evaluation.candidate_evaluation import CandidateEvaluation, CannotExamine
 from daemon.jobs.runner import JobRunner
 from daemon.serving.fleet import Fleet
 from daemon.serving.publisher import Publisher

@@ -112,7 +112,9 @@ class Chat:
         begins_answer: bool,
         variables: Mapping[str, Any],
     ) -> str:
-        conversation = [as_chat(m) if isinstance(m, Message) else _parse_message(m) for m in messages]
+        conversation = [
+            as_chat(m) if isinstance(m, Message) else _parse_message(m) for m in messages
+        ]
         try:
             text = self.tokenizer.apply_chat_template(
                 conversation,

@@ -182,7 +182,9 @@ class Engine:
         emitted: list[Emission] = []
         running = [slot.running for slot in ahead if slot.running is not None]
         for policy in dict.fromkeys(active.policy for active in running):
-            own = [slot for slot, active in zip(ahead, running, strict=True) if active.policy is policy]
+            own = [
+                slot for slot, active in zip(ahead, running, strict=True) if active.policy is policy
+            ]
             emitted += self._forward(policy, [s for s in own if len(s.ids) - s.read == 1])
             for batch in _reading(own):
                 emitted += self._forward(policy, batch)

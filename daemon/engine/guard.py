@@ -19,7 +19,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from daemon.engine.responses import encode_json
 from daemon.engine.wire import ApiError
-from producers.gateway.http.request_guard import is_here, find_refusal
+from producers.gateway.http.request_guard import find_refusal, is_here
 
 _JSON: Final = "application/json"
 

@@ -18,7 +18,7 @@ from typing import Any, Final
 from uuid import uuid4
 
 from daemon.engine.streaming import CallArguments, CallStart, Delta, Reason, Words
-from daemon.engine.wire import ChatRequest, CompletionRequest, Json, GenerationRequest
+from daemon.engine.wire import ChatRequest, CompletionRequest, GenerationRequest, Json
 
 _LOWEST: Final = -9999.0
 """In the place of minus infinity, which JSON has not; as vLLM does."""
@@ -74,7 +74,9 @@ class Format(ABC):
     """Name of the object of a response, and of a chunk of one."""
     part: str
 
-    def __init__(self, request: GenerationRequest, model: str, prompts: Sequence[tuple[int, ...]]) -> None:
+    def __init__(
+        self, request: GenerationRequest, model: str, prompts: Sequence[tuple[int, ...]]
+    ) -> None:
         self.prompts = prompts
         self._ids = bool(request.return_token_ids)
         self._id = f"{self.prefix}-{uuid4().hex}"

@@ -37,7 +37,7 @@ from starlette.types import Receive, Scope, Send
 
 from daemon.adapters.directory import BadAdapter
 from daemon.core.start_mark import headers
-from daemon.engine.adapters import NoSuchAdapter, Adapters, NameConflict, UnknownModel
+from daemon.engine.adapters import Adapters, NameConflict, NoSuchAdapter, UnknownModel
 from daemon.engine.chat import Chat, NoTemplate
 from daemon.engine.generation import BadRequest, Emission, Engine
 from daemon.engine.guard import Guard, check_command
@@ -58,14 +58,14 @@ from daemon.engine.wire import (
     ApiError,
     ChatRequest,
     CompletionRequest,
+    GenerationRequest,
     Json,
     LoadAdapter,
-    GenerationRequest,
     UnloadAdapter,
     bad_request,
     internal_error,
-    unknown_resource,
     parse_body,
+    unknown_resource,
 )
 
 MAX_BODY: Final = 32 << 20
@@ -215,7 +215,8 @@ class Server:
         base = self.adapters.base.name
         cards = [_card(base, self.adapters.root, None, self.thread.length)]
         cards += [
-            _card(name, str(entry.folder), base, None) for name, entry in self.adapters.entries.items()
+            _card(name, str(entry.folder), base, None)
+            for name, entry in self.adapters.entries.items()
         ]
         return _json({"object": "list", "data": cards})
 
@@ -243,7 +244,9 @@ class Server:
             self.adapters.unload(command.lora_name)
         except UnknownModel as error:
             raise unknown_resource(str(error), "lora_name") from error
-        return PlainTextResponse(f"Success: LoRA adapter '{command.lora_name}' removed successfully.")
+        return PlainTextResponse(
+            f"Success: LoRA adapter '{command.lora_name}' removed successfully."
+        )
 
     async def _health(self, _: HttpRequest) -> Response:
         return Response(status_code=200 if self.thread.failure is None else 503, headers=headers())

@@ -165,7 +165,9 @@ class ChatMessage(Wire):
         """As chat templates read it. Raises ApiError for what is no text."""
         document: Json = {"role": self.role, "content": self._content()}
         if self.tool_calls:
-            document["tool_calls"] = [call.model_dump(exclude_none=True) for call in self.tool_calls]
+            document["tool_calls"] = [
+                call.model_dump(exclude_none=True) for call in self.tool_calls
+            ]
         reasoning = self.reasoning or self.reasoning_content
         # Templates call it either; vLLM gives them both.
         extra = {"reasoning": reasoning, "reasoning_content": reasoning}

@@ -35,12 +35,12 @@ from daemon.evaluation.trial import Adapter, BadPlan, Plan, TrialAttempt, read_a
 from daemon.jobs.runner import (
     OUT,
     Absent,
+    Active,
     Again,
     Exit,
     Job,
-    JobStartError,
     JobRunner,
-    Active,
+    JobStartError,
     verdict,
 )
 from envs.registry import locate, open_place
@@ -252,7 +252,9 @@ class CandidateEvaluation:
             yield f"{self._row.adapter}: {following.words(self._target)}"
         else:
             looks = enumerate(earlier, start=1)
-            before = [attempt for place, look in looks for attempt in self._read_attempts(place, look)]
+            before = [
+                attempt for place, look in looks for attempt in self._read_attempts(place, look)
+            ]
             report, following = self._judge([*before, *played], sizes, number)
             yield f"{self._row.adapter}: {report.decision} at look {number}"
         noted = _TrialNote(following=following)
@@ -376,7 +378,9 @@ def _by_kind(played: Sequence[TrialAttempt]) -> dict[str, list[list[bool]]]:
 
 def _pairs(played: Sequence[TrialAttempt], trials: int) -> list[Pair]:
     """In the order in which the tasks were played. Raises TooFewTrials."""
-    slices = {attempt.head.task.id: _kind(attempt) for attempt in played if attempt.head.task is not None}
+    slices = {
+        attempt.head.task.id: _kind(attempt) for attempt in played if attempt.head.task is not None
+    }
     return pair_outcomes(_outcomes(played, 0), _outcomes(played, 1), slices, trials)
 
 

@@ -35,16 +35,16 @@ from daemon.evaluation.gate import Conduct, Evaluation, Pair, TooFewTrials, deci
 from daemon.evaluation.run import (
     Line,
     Means,
+    ModelEndpoint,
     Run,
     Selection,
-    ModelEndpoint,
     Spec,
     digest_of,
+    load_run,
     lock_evaluation,
     outcomes_of,
     play_run,
     prepare_setup,
-    load_run,
     survey,
 )
 from envs.environment import Environment
@@ -216,7 +216,10 @@ async def play(
                 run = Run(side.digest, 1, side.lines, side.spec.trials)
                 side.run = load_run(connection, run)
         await asyncio.gather(
-            *(_play(app, environment, comparison, side, means, progress) for side in comparison.sides)
+            *(
+                _play(app, environment, comparison, side, means, progress)
+                for side in comparison.sides
+            )
         )
         app.settle()
 
@@ -273,7 +276,9 @@ def _say(
     if any(step.refused is None for step in steps):
         return
     arguments = {"adapter": row.adapter, "environment": comparison.candidate.spec.environment}
-    decisions.take_all(decisions_by_step, decisions.act(act, "adapters evaluate", arguments), origin)
+    decisions.take_all(
+        decisions_by_step, decisions.act(act, "adapters evaluate", arguments), origin
+    )
 
 
 def _steps(comparison: Comparison, rates: PassRates, report: GateReport) -> dict[str, Decision]:
@@ -299,7 +304,9 @@ def _pairs(comparison: Comparison) -> list[Pair]:
     """Raises TooFewTrials."""
     outcomes = [_outcomes(side) for side in comparison.sides]
     slices = {line.id: line.capability for line in comparison.candidate.lines}
-    if missing := sorted(task for task in slices if any(task not in side_outcomes for side_outcomes in outcomes)):
+    if missing := sorted(
+        task for task in slices if any(task not in side_outcomes for side_outcomes in outcomes)
+    ):
         raise TooFewTrials(
             f"nobody could judge {len(missing)} tasks, {missing[0]} among them; run the same "
             "command again, and it plays those that machines spoiled"

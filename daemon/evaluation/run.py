@@ -34,8 +34,8 @@ from envs.evaluation import (
     Setup,
     do_nothing,
     environment_code,
-    play_all,
     make_environment_user,
+    play_all,
 )
 from envs.task import GENERATED, TaskDefinition
 from events import private

@@ -31,7 +31,7 @@ from events.canonical import exact_json, sha256
 from events.envelope import derive_id
 from events.errors import KintsugiError
 from events.jobs import Sha256
-from events.messages import StrictModel, Message
+from events.messages import Message, StrictModel
 from events.registry import first_problem
 from events.rollouts import RolloutContent, RolloutEnded
 
@@ -217,7 +217,7 @@ def _policies(plan: Plan) -> "list[Policy]":
 
 def _proven(checkpoint: Path, adapter: Adapter) -> Path:
     """The folder of an adapter, seen to hold what was produced. Raises BadAdapter, CannotPlay."""
-    from daemon.adapters.adoption import read_expectation, intact
+    from daemon.adapters.adoption import intact, read_expectation
     from daemon.adapters.fingerprint import EXACT, distance
     from daemon.engine.fingerprint import probe_checkpoint
 
@@ -279,12 +279,16 @@ def _all(
     return rollouts
 
 
-def _build_attempt(plan: Plan, environment: "Environment", rollout: "Rollout", slot: _Slot) -> TrialAttempt:
+def _build_attempt(
+    plan: Plan, environment: "Environment", rollout: "Rollout", slot: _Slot
+) -> TrialAttempt:
     from producers.simulation import Provenance, build_rollout_event
 
     player, _, trial = slot
     provenance = Provenance(plan.alias, plan.base, plan.name_policy(player), "evaluate")
-    event = build_rollout_event(rollout.to_attempt(trial), environment, provenance, plan.rollout(*slot))
+    event = build_rollout_event(
+        rollout.to_attempt(trial), environment, provenance, plan.rollout(*slot)
+    )
     messages = event.content.messages if event.content is not None else ()
     return TrialAttempt(
         player=player,

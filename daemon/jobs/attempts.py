@@ -26,7 +26,7 @@ from uuid import uuid4
 
 from pydantic import ConfigDict, ValidationError
 
-from daemon.jobs.runner import JOURNAL, OUT, SPEC, Exit, Job, Active, result_of
+from daemon.jobs.runner import JOURNAL, OUT, SPEC, Active, Exit, Job, result_of
 from events.messages import StrictModel
 
 SHELL: Final = (
@@ -68,7 +68,9 @@ class Observation(StrictModel):
         """After another look."""
         passed = min(max(0.0, now - self.looked), MOST_UNSEEN)
         silent = self.silent + passed if size == self.size else 0.0
-        return Observation(looked=now, ran=self.ran + passed, silent=silent, told=self.told, size=size)
+        return Observation(
+            looked=now, ran=self.ran + passed, silent=silent, told=self.told, size=size
+        )
 
 
 class _Beat(StrictModel):

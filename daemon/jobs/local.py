@@ -86,7 +86,9 @@ class LocalRunner:
         attempts = folder.attempts()
         if not attempts:
             return Absent()
-        return folder.read_active(attempts) if _is_alive(folder.path) else folder.read_exit(attempts)
+        return (
+            folder.read_active(attempts) if _is_alive(folder.path) else folder.read_exit(attempts)
+        )
 
     def cancel(self, job: str, reason: str) -> None:
         """SIGTERM; when asked again after the grace, SIGKILL, to the whole group."""

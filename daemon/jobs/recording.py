@@ -51,7 +51,12 @@ def record_rollouts(app: "App", job: JobRow, folder: Path) -> int:
         paths=settings.environments.paths,
         places=settings.environment_places,
     )
-    new = [trajectory for batch in batches[done:] for trajectory in batch if not _is_reference(trajectory)]
+    new = [
+        trajectory
+        for batch in batches[done:]
+        for trajectory in batch
+        if not _is_reference(trajectory)
+    ]
     events = (_event(job, environment, trajectory) for trajectory in new)
     while some := list(islice(events, _BATCH)):
         append_rollouts(app.spool, app.blobs, some)

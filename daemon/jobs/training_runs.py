@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from consumers.reads import learning, serving
 from consumers.reads.learning import JobRow
-from daemon.adapters.adoption import HomeAdapter, BadName, NoFingerprint, adopt
+from daemon.adapters.adoption import BadName, HomeAdapter, NoFingerprint, adopt
 from daemon.adapters.compatibility import BadBase
 from daemon.adapters.directory import AdapterWriteError, BadAdapter
 from daemon.core.decision_log import DecisionRefusal, Decisions
@@ -25,15 +25,15 @@ from daemon.core.span_contexts import Contexts
 from daemon.jobs.recording import record_rollouts
 from daemon.jobs.runner import (
     Absent,
+    Active,
     Again,
     Exit,
     Job,
-    JobStartError,
     JobRunner,
+    JobStartError,
     Over,
     Result,
     RunnerUnavailable,
-    Active,
     verdict,
 )
 from daemon.solver.journal import BadJournal

@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
-from consumers.folds.erasures import AdapterDependence, read_erasure_keys, find_dependent_adapters
+from consumers.folds.erasures import AdapterDependence, find_dependent_adapters, read_erasure_keys
 from events.codec import decode, encode
 from events.envelope import Envelope, derive_id, from_headers, utc_now
 from events.errors import BadRecord, KintsugiError, SchemaAhead

@@ -29,7 +29,7 @@ from envs.tau2.environment import Tau2Environment
 from events.rollouts import RolloutEnded, Task
 from producers.importers import tau2
 from producers.importers.importer import read_rollouts
-from producers.importers.records import RolloutImport, Rejection
+from producers.importers.records import Rejection, RolloutImport
 from producers.importers.tau2_simulation import FOREIGN_CHECKS
 
 MISTAKES: Final = 0.1
@@ -87,7 +87,9 @@ class RegradeReport:
 
 
 def regrade(
-    paths: Iterable[Path], opened: EnvironmentOpener, progress: Callable[[int], None] = lambda _: None
+    paths: Iterable[Path],
+    opened: EnvironmentOpener,
+    progress: Callable[[int], None] = lambda _: None,
 ) -> Iterator[RegradeReport]:
     """Grade the simulations of these files and folders again, file by file.
 
@@ -123,7 +125,9 @@ def _regrade_file(
         report.foreign += FOREIGN_CHECKS in item.warnings
         if not report.why:
             _count(report, item.data, opened)
-    reports = list(by_name.values()) or [RegradeReport(file, None, why="no simulation could be read")]
+    reports = list(by_name.values()) or [
+        RegradeReport(file, None, why="no simulation could be read")
+    ]
     reports[0].rejected = rejected
     for report in reports:
         _conclude(report)
@@ -201,7 +205,9 @@ def _reasons(verdict: Grade, data: RolloutEnded) -> str:
         ours.append(f"ended by {verdict.irregular}")
     for mismatch in verdict.difference[:_SHOWN_DIFFERENCES]:
         place = "/".join(mismatch.path)
-        ours.append(f"{place} is {_format_value(mismatch.actual)} and should be {_format_value(mismatch.expected)}")
+        ours.append(
+            f"{place} is {_format_value(mismatch.actual)} and should be {_format_value(mismatch.expected)}"
+        )
     more = len(verdict.difference) - _SHOWN_DIFFERENCES
     if more > 0:
         ours.append(f"and {more} more values differ")

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 from consumers.reads import rollouts, spools
 from consumers.tables import PROJECTION
-from daemon.core.health import read_fold_state, find_halts, find_oldest_backlog_ms
+from daemon.core.health import find_halts, find_oldest_backlog_ms, read_fold_state
 from daemon.core.spool_reporter import SILENT_SECONDS
 from daemon.metrics.families import Family, Sheet
 from daemon.metrics.observations import BackgroundCollector

@@ -22,11 +22,11 @@ from daemon.cycle.scheduler import Due, decide
 from daemon.cycle.state_machine import STOPS, Step
 from daemon.cycle.views import (
     ENDING,
-    step_start,
-    find_environment,
     build_facts,
+    find_environment,
     read_next_step,
     step_name,
+    step_start,
 )
 from daemon.metrics.families import Family, Sheet
 from daemon.metrics.observations import BackgroundCollector

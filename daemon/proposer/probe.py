@@ -22,7 +22,7 @@ from daemon.proposer.candidate import CannotSample
 from daemon.proposer.verification import SAMPLES
 from envs.endpoint import Endpoint, EndpointRefusal, EndpointUnavailable, Sampling
 from envs.environment import Environment
-from envs.evaluation import UNJUDGED, Attempt, Setup, play_all, make_environment_user
+from envs.evaluation import UNJUDGED, Attempt, Setup, make_environment_user, play_all
 from envs.players import ModelAgent
 from envs.task import TaskDefinition
 from events.envelope import derive_id
@@ -92,7 +92,10 @@ class Prober:
         if missing and self._stopping():
             raise CannotSample("the scheduler was told to stop; the next one goes on")
         played = asyncio.run(self._play(task, missing)) if missing else []
-        verdicts = [*(outcome.success for outcome in known.values()), *(outcome.success for outcome in played)]
+        verdicts = [
+            *(outcome.success for outcome in known.values()),
+            *(outcome.success for outcome in played),
+        ]
         return sum(verdict is True for verdict in verdicts)
 
     async def _play(self, task: TaskDefinition, trials: Sequence[int]) -> list[Attempt]:
@@ -139,7 +142,9 @@ class Prober:
         probed = self._probed
         provenance = Provenance(probed.alias, probed.base, probed.policy, "probe")
         rollouts = [
-            build_rollout_event(attempt, self._environment, provenance, self._rollout(attempt.task, attempt.trial))
+            build_rollout_event(
+                attempt, self._environment, provenance, self._rollout(attempt.task, attempt.trial)
+            )
             for attempt in attempts
             if attempt.termination not in UNJUDGED
         ]

@@ -21,8 +21,8 @@ from daemon.proposer.candidate import (
     FIRST_SEED,
     LAST_SEED,
     Candidate,
-    Evaluation,
     CandidateFacts,
+    Evaluation,
     PriorTask,
     Sampler,
 )
@@ -76,7 +76,9 @@ class Proposal:
 
 
 def propose(
-    environment: Environment, wanted: ProposalRequest, progress: Callable[[int], None] = lambda _: None
+    environment: Environment,
+    wanted: ProposalRequest,
+    progress: Callable[[int], None] = lambda _: None,
 ) -> Iterator[Proposal]:
     """Tasks for the quotas, one after the other; `progress` is told of each place that is full.
     Raises CannotSample."""

@@ -65,7 +65,9 @@ def traffic(
     return ids
 
 
-def read_prior_tasks(connection: "Connection", alias: str, base: str, cycle: str) -> list[PriorTask]:
+def read_prior_tasks(
+    connection: "Connection", alias: str, base: str, cycle: str
+) -> list[PriorTask]:
     """The tasks that were written for this agent before this cycle: what it has written itself must
     not keep a redo from writing the same."""
     return [

@@ -25,8 +25,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from daemon.proposer.candidate import CannotSample, CheckFailure, CandidateFacts, PriorTask
-from daemon.proposer.observability import is_computable, leaves, collect_user_text, words
+from daemon.proposer.candidate import CandidateFacts, CannotSample, CheckFailure, PriorTask
+from daemon.proposer.observability import collect_user_text, is_computable, leaves, words
 from envs.environment import UnknownTask, is_seed
 from envs.grading import grade
 from envs.task import GENERATED, TaskDefinition
@@ -140,7 +140,9 @@ def outputs(examined: CandidateFacts) -> str:
     for output in examined.task.criteria.outputs:
         if "," in output:
             raise CheckFailure(f"the output {output!r} has a comma, and graded texts have none")
-        if " ".join(output.lower().split()) not in rules and not _is_derivable(examined, output, rules):
+        if " ".join(output.lower().split()) not in rules and not _is_derivable(
+            examined, output, rules
+        ):
             raise CheckFailure(f"no tool answers {output!r}")
     return ""
 
@@ -156,7 +158,9 @@ def _is_derivable(examined: CandidateFacts, output: str, rules: str) -> bool:
     known = examined.knowledge.words
     numbers = [float(word) for word in {*known, *dictated} if _NUMBER.fullmatch(word)]
     untold = [word for word in named - known if word not in dictated]
-    derivable = all(_NUMBER.fullmatch(word) and is_computable(float(word), numbers) for word in untold)
+    derivable = all(
+        _NUMBER.fullmatch(word) and is_computable(float(word), numbers) for word in untold
+    )
     return derivable and bool(named - dictated)
 
 

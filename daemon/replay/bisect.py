@@ -27,7 +27,7 @@ from consumers import database
 from consumers.digest import comparison
 from consumers.digest_tracker import WriteTracker, keys_of
 from consumers.runner import Runner
-from consumers.snapshots import SnapshotDivergence, Snapshot
+from consumers.snapshots import Snapshot, SnapshotDivergence
 from consumers.tables import PROJECTED, ProjectionTable
 from daemon.replay import diff
 from events.archive.archive import Cut, ends

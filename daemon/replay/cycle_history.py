@@ -42,7 +42,9 @@ def read_past_cycles(connection: Connection) -> list[PastCycle]:
         before = read.get((row.alias, row.base), 0)
         read[row.alias, row.base] = within
         cycles.append(
-            PastCycle(row, begun[row.cycle], within - before, _seconds(row), jobs.get(row.cycle, 0.0))
+            PastCycle(
+                row, begun[row.cycle], within - before, _seconds(row), jobs.get(row.cycle, 0.0)
+            )
         )
     return cycles
 

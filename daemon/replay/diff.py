@@ -223,7 +223,9 @@ def _past_equal_segments(
     """The offset up to which the hashes say that both are the same."""
     if isinstance(left_log, Archive) and isinstance(right_log, Archive):
         pairs = zip(
-            left_log.segments(stream, partition), right_log.segments(stream, partition), strict=False
+            left_log.segments(stream, partition),
+            right_log.segments(stream, partition),
+            strict=False,
         )
         for left, right in pairs:
             if (left.first, left.last, left.sha256) != (right.first, right.last, right.sha256):
@@ -260,10 +262,15 @@ def tables(left_side: Side, right_side: Side, first_only: bool) -> TableComparis
             )
             comparison = tables(left, right, first_only=True)
         return TableComparison(comparison.difference, {}, parted)
-    with database.read_transaction(left_side.engine) as left_rows, database.read_transaction(right_side.engine) as right_rows:
+    with (
+        database.read_transaction(left_side.engine) as left_rows,
+        database.read_transaction(right_side.engine) as right_rows,
+    ):
         difference = first_difference(left_rows, right_rows)
         counted = difference is not None and not first_only
         changed: dict[str, Any] = count_differences(left_rows, right_rows) if counted else {}
     if difference is not None and folders[0] is not None and folders[1] is not None:
-        parted = find_divergence_after(folders[0], folders[1], (left_side.engine, right_side.engine))
+        parted = find_divergence_after(
+            folders[0], folders[1], (left_side.engine, right_side.engine)
+        )
     return TableComparison(difference, changed, parted)

@@ -103,7 +103,8 @@ def _walk(node: Node, above: Key | None) -> Iterator[tuple[Key | None, Node]]:
     key = (node.kind, node.node)
     order = [kind for kind, _ in KINDS]
     for kind, group in groupby(
-        sorted(node.because, key=lambda child: order.index(child.kind)), key=lambda child: child.kind
+        sorted(node.because, key=lambda child: order.index(child.kind)),
+        key=lambda child: child.kind,
     ):
         below = list(group)
         for child in below[:MOST]:
@@ -127,7 +128,9 @@ def _sort_column(
 def svg(layout: Layout) -> str:
     """The drawing, to be put into a page."""
     width, height = layout.size
-    edges = "".join(_curve(layout.boxes[parent], layout.boxes[child]) for parent, child in layout.edges)
+    edges = "".join(
+        _curve(layout.boxes[parent], layout.boxes[child]) for parent, child in layout.edges
+    )
     boxes = "".join(_draw_box(box) for box in layout.boxes.values())
     heads = "".join(
         f'<text x="{x}" y="14" font-size="13" fill="#555">{kind}</text>'

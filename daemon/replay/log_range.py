@@ -49,7 +49,9 @@ def cut(log: "EventLog", text: str) -> Cut:
     if ROLLOUTS.name not in named:
         return _before_decision(log, named[LEARNING.name][0])
     position = ends(log)
-    position |= {(stream, p): at for stream, offsets in named.items() for p, at in enumerate(offsets)}
+    position |= {
+        (stream, p): at for stream, offsets in named.items() for p, at in enumerate(offsets)
+    }
     return position
 
 
@@ -66,7 +68,9 @@ def _offsets(text: str) -> dict[str, list[int]]:
         stream, _, offsets = part.partition("@")
         numbers = [number.strip() for number in offsets.split(",")]
         count = STREAMS[stream].partitions if stream in STREAMS else None
-        if len(numbers) != count or not all(re.fullmatch(r"\d{1,18}", digits) for digits in numbers):
+        if len(numbers) != count or not all(
+            re.fullmatch(r"\d{1,18}", digits) for digits in numbers
+        ):
             raise NoPlace(f"{text!r} is no place in the log; write {FORMS}")
         named[stream] = [int(number) for number in numbers]
     return named

@@ -30,7 +30,14 @@ from consumers.position import position
 from consumers.reads import agents
 from consumers.reads.scheduling import Unread, unread_since
 from consumers.runner import Runner
-from daemon.cycle.scheduler import Due, Facts, NotDue, decide, not_due_without_environment, list_change_times
+from daemon.cycle.scheduler import (
+    Due,
+    Facts,
+    NotDue,
+    decide,
+    list_change_times,
+    not_due_without_environment,
+)
 from daemon.replay.cycle_history import PastCycle
 from events.archive.archive import Cut
 from events.archive.views import Span, in_time, starts

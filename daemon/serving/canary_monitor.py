@@ -31,15 +31,15 @@ from consumers.reads import serving
 from consumers.reads.canary_outcomes import (
     EVERY,
     MOST_AMONG,
-    SessionVerdict,
     OpenSession,
+    SessionVerdict,
     behaviours,
     canary_share,
+    find_session_changes,
     in_order,
-    read_session_verdicts,
     latest_call,
     open_sessions,
-    find_session_changes,
+    read_session_verdicts,
 )
 from consumers.reads.serving import AdapterRow, RouteRow
 from daemon.core.decision_log import DecisionRefusal, Decisions
@@ -47,12 +47,12 @@ from daemon.serving.sequential_test import (
     ENOUGH,
     UNEQUAL,
     Arm,
-    ArmSession,
     ArmFaults,
+    ArmSession,
     LiveGuard,
     longest_wait,
-    on_silence,
     measure_final_evidence,
+    on_silence,
 )
 from events.envelope import parse_timestamp, timestamp
 from events.lifecycle import State
@@ -106,7 +106,9 @@ class Guards:
         """
         settings, turned = self._app.settings.canary, list[RouteChanged]()
         with self._app.reading() as connection:
-            decisions = [(canary, decide(canary, settings, now)) for canary in self.look(connection)]
+            decisions = [
+                (canary, decide(canary, settings, now)) for canary in self.look(connection)
+            ]
         for canary, decision in decisions:
             if decision is None:
                 continue
@@ -124,7 +126,9 @@ class Guards:
         risk_ratio = self._app.settings.canary.risk_ratio
         watched, seen = list[CanaryEvidence](), dict[str, CanaryHistory]()
         for route, canary, since in _canaries(connection):
-            history = self._seen.get(route.cause) or CanaryHistory(route, canary.adapter, since, risk_ratio)
+            history = self._seen.get(route.cause) or CanaryHistory(
+                route, canary.adapter, since, risk_ratio
+            )
             history.read(connection, read)
             seen[route.cause] = history
             drawn = partial(_count_faults, connection, route, canary.adapter, since)
@@ -173,7 +177,10 @@ class CanaryHistory:
         alias, base = self._route.alias, self._route.standing.base
         unfinished = open_sessions(connection, alias, base, self._since)
         return measure_final_evidence(
-            [*self._begun, *(begun for session in unfinished for begun in self._assign_arm(session))],
+            [
+                *self._begun,
+                *(begun for session in unfinished for begun in self._assign_arm(session)),
+            ],
             self._risk_ratio,
             self._find_verdict_cutoff(connection),
         )
@@ -217,7 +224,9 @@ class CanaryHistory:
                     age = parse_timestamp(session.time) - parse_timestamp(session.began)
                     ages = self._waits.setdefault((begun.arm, session.success), [])
                     ages.append(max(0.0, age.total_seconds()))
-                self.guard.count(begun.arm, session.slice, session.success, begun.share, in_order(session))
+                self.guard.count(
+                    begun.arm, session.slice, session.success, begun.share, in_order(session)
+                )
 
     def _assign_arm(self, session: SessionVerdict | OpenSession) -> Iterator[ArmSession]:
         """The session as chance gave it; nothing where chance had no choice."""
@@ -284,10 +293,14 @@ def _on_silence(watched: CanaryEvidence, held: str | None) -> RouteChanged:
             "its judged sessions decide nothing, and more of its sessions have errors or loops "
             "than the incumbent's",
         )  # fmt: skip
-    return _build_route(watched, "expired", None, held or "its judged sessions decided nothing in time")
+    return _build_route(
+        watched, "expired", None, held or "its judged sessions decided nothing in time"
+    )
 
 
-def _build_route(watched: CanaryEvidence, why: Why, share: float | None, summary: str) -> RouteChanged:
+def _build_route(
+    watched: CanaryEvidence, why: Why, share: float | None, summary: str
+) -> RouteChanged:
     """The route with the canary on `share`, or without it."""
     guard = watched.guard
     route, standing = watched.route, watched.route.standing
@@ -345,12 +358,21 @@ def _canaries(connection: "Connection") -> Iterator[tuple[RouteRow, AdapterRow, 
             yield route, canaries[0], canaries[0].since
 
 
-def _count_faults(connection: "Connection", route: RouteRow, canary: str, since: str) -> Sequence[ArmFaults]:
+def _count_faults(
+    connection: "Connection", route: RouteRow, canary: str, since: str
+) -> Sequence[ArmFaults]:
     """How the ended sessions that chance gave to either arm went."""
     counts = behaviours(connection, route.alias, route.standing.base, since)
-    coins = [(_coin(route, canary, behaviour.adapter, behaviour.shares), behaviour) for behaviour in counts]
+    coins = [
+        (_coin(route, canary, behaviour.adapter, behaviour.shares), behaviour)
+        for behaviour in counts
+    ]
     return [
-        ArmFaults(*coin, behaviour.sessions, (behaviour.tool_errors, behaviour.loops, behaviour.format_errors))
+        ArmFaults(
+            *coin,
+            behaviour.sessions,
+            (behaviour.tool_errors, behaviour.loops, behaviour.format_errors),
+        )
         for coin, behaviour in coins
         if coin is not None
     ]

@@ -304,5 +304,7 @@ def open_fleet(settings: "Settings", urls: Sequence[str] = ()) -> Fleet:
 def _engine(url: str, key: str | None, upstream: "Upstream | None") -> Engine:
     if upstream is None:
         return Engine(Replica(url, api_key=key))
-    started = EngineOptions(upstream.checkpoint, upstream.max_loras, upstream.max_cpu_loras, upstream.max_lora_rank)
+    started = EngineOptions(
+        upstream.checkpoint, upstream.max_loras, upstream.max_cpu_loras, upstream.max_lora_rank
+    )
     return Engine(Replica(url, api_key=key, paths=PathMap(upstream.path_map)), started)

@@ -77,7 +77,9 @@ def _adopt(
     app: "App", fleet: Fleet, source: Path, kind: str, name: str | None, checkpoint: Path | None
 ) -> HomeAdapter:
     started = [engine.started for engine in fleet.engines.values()]
-    checkpoint = checkpoint or next((options.checkpoint for options in started if options.checkpoint), None)
+    checkpoint = checkpoint or next(
+        (options.checkpoint for options in started if options.checkpoint), None
+    )
     ranks = [options.max_lora_rank for options in started if options.max_lora_rank]
     store, max_rank = app.settings.adapters, min(ranks, default=None)
     return adopt(source, store, checkpoint, kind=kind, name=name, max_rank=max_rank)

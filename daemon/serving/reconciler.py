@@ -31,9 +31,9 @@ from daemon.serving.desired_state import (
     PIN,
     UNPIN,
     Delete,
-    Retention,
     Load,
     Note,
+    Retention,
     Situation,
     Step,
     Unload,
@@ -41,7 +41,7 @@ from daemon.serving.desired_state import (
     roles,
     steps,
 )
-from daemon.serving.fleet import Fleet, Look, collect_route_adapters, check_room
+from daemon.serving.fleet import Fleet, Look, check_room, collect_route_adapters
 from events.envelope import utc_now
 from events.errors import KintsugiError, LogError
 from events.serving import AdapterMoved, AdapterStaged

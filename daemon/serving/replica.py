@@ -244,9 +244,13 @@ class Replica:
             return
         models = self.list_models()
         if name in models.bases:
-            raise NoSuchModel(f"{name} is the base of {self.url}, which stays as long as the engine")
+            raise NoSuchModel(
+                f"{name} is the base of {self.url}, which stays as long as the engine"
+            )
         if name in models.adapters:
-            raise ReplicaDown(f"{self.url} does not unload {name}: {reply.status}: {reply.complaint}")
+            raise ReplicaDown(
+                f"{self.url} does not unload {name}: {reply.status}: {reply.complaint}"
+            )
 
     def score(self, model: str, prompts: Prompts) -> Fingerprint:
         """What a model answers to the probes. Raises NotServed, NoAnswer, ReplicaLost, Unreadable.

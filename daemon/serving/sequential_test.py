@@ -240,7 +240,9 @@ class ArmSession(NamedTuple):
     """Whether one without a verdict ended."""
 
 
-def measure_final_evidence(sessions: Iterable[ArmSession], risk_ratio: float, awaited: str = "") -> float:
+def measure_final_evidence(
+    sessions: Iterable[ArmSession], risk_ratio: float, awaited: str = ""
+) -> float:
     """The evidence for a canary that no verdict to come can take away.
 
     Over the sessions that began before some moment, one of the canary without a verdict taken for
@@ -281,7 +283,9 @@ def _lack(judged: Iterable[ArmSession], never: Iterable[ArmSession]) -> float:
     `against`, with that for the failure."""
     cells = Counter(_Cell(session.share, False, session.arm == "canary") for session in never)
     cells.update(
-        _Cell(session.share, True, session.arm == "canary") for session in judged if session.success is not None
+        _Cell(session.share, True, session.arm == "canary")
+        for session in judged
+        if session.success is not None
     )
     return Mixture(_EQUAL, _WORSE).value(cells)
 

@@ -21,7 +21,7 @@ from daemon.adapters.adoption import intact
 from daemon.adapters.fingerprint import Proof
 from daemon.core.decision_log import Decisions
 from daemon.serving.desired_state import ADMISSIBLE, roles
-from daemon.serving.fleet import Engine, Fleet, Look, collect_route_adapters, check_room
+from daemon.serving.fleet import Engine, Fleet, Look, check_room, collect_route_adapters
 from daemon.serving.reconciler import Reconciler, observe
 from daemon.serving.replica import ReplicaError
 from daemon.serving.residency import Role
@@ -106,7 +106,9 @@ class Staging:
     def bring(self, row: AdapterRow, role: Role, cause: str, *, back: bool = False) -> None:
         """See that every replica answers with an adapter that a route is to name; on the way
         `back` those that answer at all. Raises what `stage` raises, ReplicaError, NotProven."""
-        if row.state not in LOADED or (row.state in ADMISSIBLE and not self.is_on_every_replica(row)):
+        if row.state not in LOADED or (
+            row.state in ADMISSIBLE and not self.is_on_every_replica(row)
+        ):
             row = self.stage(row, cause)
         engines = self._find_live_replicas(row) if back else self.replicas(row)
         if row.state not in SERVING:

@@ -84,7 +84,9 @@ class History:
 
     def length(self, row: Row[Any]) -> int:
         """Messages of a call's conversation, its answer included; 0 where it is erased."""
-        return 0 if self.is_unreadable(row) else self._request_length(row) + len(self._answer(row)[:1])
+        return (
+            0 if self.is_unreadable(row) else self._request_length(row) + len(self._answer(row)[:1])
+        )
 
     def whole(self, row: Row[Any]) -> tuple[Message, ...]:
         """What was said up to a call, and its answer."""

@@ -67,7 +67,7 @@ class Transcript:
 
 def find(connection: "Connection", id_or_prefix: str) -> "RolloutRow":
     """The row of a rollout by its id, or by a beginning that no other id has."""
-    from consumers.reads.rollouts import rollout_row, find_rollouts_by_prefix
+    from consumers.reads.rollouts import find_rollouts_by_prefix, rollout_row
 
     row = rollout_row(connection, id_or_prefix)
     if row is not None:
@@ -79,7 +79,9 @@ def find(connection: "Connection", id_or_prefix: str) -> "RolloutRow":
         )
     match = rollout_row(connection, candidates[0]) if candidates else None
     if match is None:
-        raise NoSuchRollout(f"rollout {id_or_prefix!r} does not exist; kintsugi rollouts ls lists them")
+        raise NoSuchRollout(
+            f"rollout {id_or_prefix!r} does not exist; kintsugi rollouts ls lists them"
+        )
     return match
 
 

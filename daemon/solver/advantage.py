@@ -144,4 +144,6 @@ def keep(successes: Mapping[str, Sequence[bool]], config: FilterConfig) -> Filte
         if rate <= config.most and (group in informative or not config.informative)
     )
     count = max(len(successes), 1)
-    return FilterResult(kept, len(informative) / count, math.fsum(rates.values()) / max(len(rates), 1))
+    return FilterResult(
+        kept, len(informative) / count, math.fsum(rates.values()) / max(len(rates), 1)
+    )

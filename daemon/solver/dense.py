@@ -74,7 +74,9 @@ def compute_states(model: nn.Module, ids: Tensor, on: Tensor) -> Tensor:
     batch, length = ids.shape
     x = body.embed_tokens(ids).reshape(batch * length, -1)
     places = torch.arange(length)[None]
-    cos, sin = (angles[0, :, None, : angles.shape[-1] // 2] for angles in body.rotary_emb(x, places))
+    cos, sin = (
+        angles[0, :, None, : angles.shape[-1] // 2] for angles in body.rotary_emb(x, places)
+    )
     wanted = on.reshape(-1).nonzero().squeeze(-1)
     last = len(body.layers) - 1
     for number, layer in enumerate(body.layers):

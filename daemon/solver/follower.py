@@ -11,7 +11,7 @@ import torch
 from peft import PeftModel
 
 from daemon.engine.chat import Chat
-from daemon.solver.base import load_model, checkpoint, new_learner
+from daemon.solver.base import checkpoint, load_model, new_learner
 from daemon.solver.parallel import Anew, End, Update, receive
 from daemon.solver.update import Learner
 from events.jobs import JobSpec

@@ -35,7 +35,7 @@ from daemon.adapters.directory import PROVENANCE, UNFINISHED, WEIGHTS, Provenanc
 from daemon.engine.chat import Chat
 from daemon.engine.fingerprint import probe_model
 from daemon.solver import journal, parallel, sft
-from daemon.solver.base import CannotBegin, load_model, checkpoint, new_learner
+from daemon.solver.base import CannotBegin, checkpoint, load_model, new_learner
 from daemon.solver.journal import BadJournal, Journal
 from daemon.solver.lora import save
 from daemon.solver.parallel import Anew, Update
@@ -380,7 +380,9 @@ class Job:
         self._check_stop()
         self.activity.phase = "references"
         trajectories = references(self.environment, self.chat, tasks, name)
-        shown = self._next([f"{name}/{number}" for number in range(len(tasks))], lambda: list(trajectories))
+        shown = self._next(
+            [f"{name}/{number}" for number in range(len(tasks))], lambda: list(trajectories)
+        )
         passed = [trajectory for trajectory in shown if trajectory.success]
         if not passed:
             raise NothingLearnt(
@@ -490,7 +492,9 @@ class Job:
 
     def _check_stop(self) -> None:
         if self._stopping():
-            raise JobInterrupt(f"stopped after {self.rollouts} rollouts; run the same command to go on")
+            raise JobInterrupt(
+                f"stopped after {self.rollouts} rollouts; run the same command to go on"
+            )
 
     def _set_steps(self, steps: int) -> None:
         self.steps = self.activity.steps = steps

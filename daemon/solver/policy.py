@@ -150,7 +150,9 @@ def parts(model: nn.Module) -> tuple[nn.Module, nn.Module]:
         base = model.get_base_model()
     head = base.get_output_embeddings() if hasattr(base, "get_output_embeddings") else None
     if head is None:
-        raise IncompatibleModel(f"{type(base).__name__} is no causal language model: it has no head")
+        raise IncompatibleModel(
+            f"{type(base).__name__} is no causal language model: it has no head"
+        )
     return base.get_decoder(), head
 
 

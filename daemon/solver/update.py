@@ -31,7 +31,7 @@ from daemon.solver.batch import (
     rows,
 )
 from daemon.solver.lora import reference, trainable_parameters
-from daemon.solver.loss import LossInputs, Denominators, policy_loss
+from daemon.solver.loss import Denominators, LossInputs, policy_loss
 from daemon.solver.policy import Scores, check, check_ids, score
 from daemon.solver.telemetry.metrics import StepMetrics, Tally
 from daemon.solver.trajectory import Trajectory

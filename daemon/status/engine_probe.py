@@ -98,7 +98,9 @@ class Patient:
         """GET above `/v1`. Raises UpstreamLost, TimeoutError."""
         return await self._request(self.root, "GET", path, None)
 
-    async def _request(self, server: Upstream, method: str, path: str, body: bytes | None) -> Answer:
+    async def _request(
+        self, server: Upstream, method: str, path: str, body: bytes | None
+    ) -> Answer:
         async with server.request(self.client, method, path, body, SECONDS) as response:
             return Answer(response.status_code, await response.aread())
 

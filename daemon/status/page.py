@@ -96,7 +96,9 @@ def render(content: Read, trouble: str | None = None) -> str:
 @cache
 def _template() -> Template:
     loader = FileSystemLoader(Path(__file__).parent)
-    environment = Environment(loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True)
+    environment = Environment(
+        loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True
+    )
     environment.filters["moment"] = _moment
     return environment.get_template(_TEMPLATE)
 

@@ -58,7 +58,7 @@ def situation(app: "App") -> dict[str, Any]:
 
 def _log(app: "App", reached: "FoldState") -> dict[str, Any]:
     """Streams, lag and halts; where the log cannot be reached, null and why."""
-    from daemon.core.health import halts, lag, describe_gaps, streams
+    from daemon.core.health import describe_gaps, halts, lag, streams
     from events.errors import LogError
 
     where = app.settings.kafka_bootstrap_servers or str(app.settings.home / "log.db")
@@ -140,7 +140,9 @@ def _job(app: "App", row: "JobRow") -> dict[str, Any]:
     runner = jobs_of(app.settings)
     attempts = JobFolder(runner.folder(row.job)).attempts()
     runner.close()
-    newest = next((update for attempt in reversed(attempts) if (update := newest_update(attempt))), None)
+    newest = next(
+        (update for attempt in reversed(attempts) if (update := newest_update(attempt))), None
+    )
     return {
         **{name: getattr(row, name) for name in names},
         "steps": row.steps if newest is None else newest.steps,
@@ -174,5 +176,7 @@ def _gateways(app: "App", connection: "Connection") -> list[dict[str, Any]]:
             "open_sessions": sum(gateway.report.open_sessions.values()),
             "running_seconds": round(gateway.running_seconds, 1),
         }
-        for gateway in gateways.read_live_gateways(connection, app.settings.serving.gateway_timeout_seconds)
+        for gateway in gateways.read_live_gateways(
+            connection, app.settings.serving.gateway_timeout_seconds
+        )
     ]

@@ -129,7 +129,9 @@ def _job(document: Document, now: datetime) -> Stop:
     if job["reason"]:
         facts.append(job["reason"])
     if job["outcome"] == "failed":
-        return Stop("job", Mood.ATTENTION, headline, tuple(facts), f"kintsugi jobs show {job['job']}")
+        return Stop(
+            "job", Mood.ATTENTION, headline, tuple(facts), f"kintsugi jobs show {job['job']}"
+        )
     return Stop("job", Mood.RESTS, headline, tuple(facts))
 
 

@@ -54,7 +54,9 @@ def content_of(history: "History", row: Row[Any]) -> "Attributes":
         return {}
     content = {names.INPUT: exact_json([_message(message) for message in asked])}
     if answered:
-        answers = [{**_message(message), "finish_reason": row.finish_reason or ""} for message in answered]
+        answers = [
+            {**_message(message), "finish_reason": row.finish_reason or ""} for message in answered
+        ]
         content[names.OUTPUT] = exact_json(answers)
     return content
 

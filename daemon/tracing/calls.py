@@ -20,7 +20,7 @@ from consumers.tables import Call
 from daemon.core.span_contexts import LIVE, Ends, chat_span, of_session
 from daemon.sessions.conversations import History
 from daemon.tracing.attributes import content_of, sampling_of
-from daemon.tracing.spans import Attributes, SpanEvent, Span
+from daemon.tracing.spans import Attributes, Span, SpanEvent
 from events.codec import Event
 from events.envelope import from_headers, timestamp
 from events.errors import LogTruncated
@@ -59,7 +59,9 @@ class Headers:
     def of(self, rows: Sequence[Row[Any]], log: "EventLog") -> dict[str, TraceContext | None]:
         """By call; read from the log where a call's end was not seen."""
         return {
-            row.call: self._known[row.call] if row.call in self._known else _read_client_span(row, log)
+            row.call: self._known[row.call]
+            if row.call in self._known
+            else _read_client_span(row, log)
             for row in rows
         }
 

@@ -18,10 +18,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 from sqlalchemy import Row, select
 
-from consumers.tables import Adapter, Evaluation, Job, Cycle, ProjectionTable, LifecycleStep
+from consumers.tables import Adapter, Cycle, Evaluation, Job, LifecycleStep, ProjectionTable
 from daemon.core.span_contexts import Contexts
 from daemon.tracing.calls import MOST_LINKS, PROVIDER
-from daemon.tracing.spans import SpanEvent, Span
+from daemon.tracing.spans import Span, SpanEvent
 from events.codec import Event
 from events.envelope import timestamp
 from events.learning import CycleEnded, Directive, JobEnded

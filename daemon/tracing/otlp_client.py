@@ -130,7 +130,9 @@ class Sender:
     def _partial(self, answer: httpx2.Response, count: int) -> SendResult:
         kind = answer.headers.get("content-type", "")
         if not kind.startswith("application/x-protobuf"):
-            return SendResult(taken=count)  # It says nothing that is understood; but it has taken them.
+            return SendResult(
+                taken=count
+            )  # It says nothing that is understood; but it has taken them.
         rejection = self._protobuf.parse_rejection(answer.content)
         if rejection is None:
             return SendResult(taken=count)

@@ -8,13 +8,13 @@ from envs.airline.case import (
     Case,
     Plan,
     action,
-    format_count,
     departure,
-    info,
     describe_flight,
-    format_name,
-    search,
     format_cabin,
+    format_count,
+    format_name,
+    info,
+    search,
 )
 from envs.airline.database import LAST_DAY
 from envs.airline.policy import BUSINESS, CABINS, ECONOMY
@@ -142,7 +142,9 @@ def cheapest(case: Case) -> Plan | None:
     for origin, destination in case.routes():
         days = sorted(case.days()[:2])
         offers = [
-            flight for day in days for flight in case.offers(origin, destination, day, cabin, len(people))
+            flight
+            for day in days
+            for flight in case.offers(origin, destination, day, cabin, len(people))
         ]
         offers.sort(key=lambda flight: int(flight["prices"][cabin]))
         if len(offers) > 2 and offers[0]["prices"][cabin] < offers[1]["prices"][cabin]:

@@ -6,7 +6,7 @@ from random import Random
 from typing import Any, Final, TypeVar
 
 from envs.airline.database import LAST_DAY, TODAY, date
-from envs.airline.policy import BASIC, GONE, can_cancel, free_bags, count_extra_bags
+from envs.airline.policy import BASIC, GONE, can_cancel, count_extra_bags, free_bags
 from envs.airline.tools import (
     AVAILABLE,
     CANCELLED,
@@ -120,7 +120,9 @@ class Case:
     def routes(self) -> list[tuple[str, str]]:
         """Pairs of airports that have a direct flight, shuffled."""
         flights = self.database["flights"].values()
-        return self.shuffle(sorted({(flight["origin"], flight["destination"]) for flight in flights}))
+        return self.shuffle(
+            sorted({(flight["origin"], flight["destination"]) for flight in flights})
+        )
 
     def offers(
         self, origin: str, destination: str, day: str, cabin: str, seats: int
@@ -128,7 +130,11 @@ class Case:
         """Direct flights that have the seats, by departure."""
         flights = self.tools.search_direct_flight(origin, destination, day)
         return sorted(
-            ({**flight, "date": day} for flight in flights if flight["available_seats"][cabin] >= seats),
+            (
+                {**flight, "date": day}
+                for flight in flights
+                if flight["available_seats"][cabin] >= seats
+            ),
             key=departure,
         )
 
@@ -168,7 +174,9 @@ def departure(flight: Record) -> str:
 
 def difference(reservation: Record, flights: Sequence[Record]) -> int:
     """What a reservation costs more with these flights."""
-    fares = sum(flight["price"] for flight in flights) - sum(f["price"] for f in reservation["flights"])
+    fares = sum(flight["price"] for flight in flights) - sum(
+        f["price"] for f in reservation["flights"]
+    )
     return int(fares * len(reservation["passengers"]))
 
 

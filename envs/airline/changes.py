@@ -11,15 +11,15 @@ from envs.airline.case import (
     action,
     because,
     cancel,
-    format_count,
+    describe_flight,
     difference,
+    format_cabin,
+    format_count,
+    format_name,
     get_reservation,
     get_statuses,
     is_basic,
-    describe_flight,
-    format_name,
     search,
-    format_cabin,
     update_flights,
 )
 from envs.airline.policy import BUSINESS, CABINS, ECONOMY
@@ -34,7 +34,9 @@ BY_AIRLINE: Final = "You have cancelled one of its flights."
 
 def cancellation(case: Case) -> Plan | None:
     """A reservation that the rules allow to cancel."""
-    reservation = case.reservation(lambda candidate: case.can_cancel(candidate, insured_reason=True))
+    reservation = case.reservation(
+        lambda candidate: case.can_cancel(candidate, insured_reason=True)
+    )
     return None if reservation is None else _plan_cancellation(case, reservation)
 
 
@@ -85,7 +87,9 @@ def other_passenger(case: Case) -> Plan | None:
 
 def other_flight(case: Case) -> Plan | None:
     """Another day for one flight; the others are kept."""
-    reservation = case.reservation(lambda candidate: case.open(candidate) and not is_basic(candidate))
+    reservation = case.reservation(
+        lambda candidate: case.open(candidate) and not is_basic(candidate)
+    )
     if reservation is None:
         return None
     cabin, place = reservation["cabin"], len(reservation["flights"]) - 1
@@ -123,7 +127,11 @@ def two_requests(case: Case) -> Plan | None:
 def upgrade_then_change(case: Case) -> Plan | None:
     """Basic economy, whose flights may be changed after its cabin was."""
     reservation = case.reservation(
-        lambda candidate: case.open(candidate) and is_basic(candidate) and case.rebook(candidate, ECONOMY) is not None
+        lambda candidate: (
+            case.open(candidate)
+            and is_basic(candidate)
+            and case.rebook(candidate, ECONOMY) is not None
+        )
     )
     if reservation is None:
         return None
@@ -149,7 +157,9 @@ def upgrade_then_change(case: Case) -> Plan | None:
 
 def price_condition(case: Case) -> Plan | None:
     """Business if it costs little enough, else a bag."""
-    reservation = case.reservation(lambda candidate: case.open(candidate) and candidate["cabin"] != BUSINESS)
+    reservation = case.reservation(
+        lambda candidate: case.open(candidate) and candidate["cabin"] != BUSINESS
+    )
     flights = None if reservation is None else case.rebook(reservation, BUSINESS)
     if reservation is None or flights is None:
         return None

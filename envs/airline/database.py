@@ -204,7 +204,9 @@ class _Generator:
         """Two a day each way on every route; a third of today's later ones are delayed."""
         airports = self.chance.sample(list(AIRPORTS), _AIRPORTS_SERVED)
         pairs = list(combinations(airports, 2))
-        routes = [pair for route in self.chance.sample(pairs, _ROUTES) for pair in (route, route[::-1])]
+        routes = [
+            pair for route in self.chance.sample(pairs, _ROUTES) for pair in (route, route[::-1])
+        ]
         numbers = iter(self.chance.sample(range(100, 1000), 2 * len(routes)))
         delayed = set(self.chance.sample(range(len(routes)), len(routes) // 3))
         for place, (origin, destination) in enumerate(routes):

@@ -24,7 +24,10 @@ from events.messages import Action
 def compensate_cancellation(case: Case) -> Plan | None:
     """A certificate for a flight that the airline cancelled."""
     reservation = case.reservation(
-        lambda candidate: CANCELLED in case.statuses(candidate) and is_compensable(case.user["membership"], candidate)
+        lambda candidate: (
+            CANCELLED in case.statuses(candidate)
+            and is_compensable(case.user["membership"], candidate)
+        )
     )
     if reservation is None:
         return None
@@ -70,7 +73,8 @@ def refuse_compensation(case: Case) -> Plan | None:
     """No certificate, but the cancellation that the rules allow."""
     reservation = case.reservation(
         lambda candidate: (
-            CANCELLED in case.statuses(candidate) and not is_compensable(case.user["membership"], candidate)
+            CANCELLED in case.statuses(candidate)
+            and not is_compensable(case.user["membership"], candidate)
         )
     )
     if reservation is None:
@@ -86,7 +90,9 @@ def refuse_compensation(case: Case) -> Plan | None:
 def refuse_cancellation(case: Case) -> Plan | None:
     """Not cancelled: nothing in the rules allows it."""
     reservation = case.reservation(
-        lambda candidate: case.open(candidate) and not case.can_cancel(candidate, insured_reason=False)
+        lambda candidate: (
+            case.open(candidate) and not case.can_cancel(candidate, insured_reason=False)
+        )
     )
     if reservation is None:
         return None
@@ -131,7 +137,9 @@ def refuse_passenger(case: Case) -> Plan | None:
 
 def refuse_insurance(case: Case) -> Plan | None:
     """No insurance later; a bag instead."""
-    reservation = case.reservation(lambda candidate: case.open(candidate) and candidate["insurance"] == "no")
+    reservation = case.reservation(
+        lambda candidate: case.open(candidate) and candidate["insurance"] == "no"
+    )
     if reservation is None:
         return None
     bags = reservation["total_baggages"] + 1
@@ -182,7 +190,9 @@ def price_of_bags(case: Case) -> Plan | None:
     people = len(reservation["passengers"])
     bags = max(reservation["total_baggages"], case.free_bags(reservation["cabin"], people))
     more = bags - reservation["total_baggages"] + case.chance.randrange(2, 6)
-    costly = case.count_extra_bags(reservation["cabin"], people, reservation["total_baggages"] + more)
+    costly = case.count_extra_bags(
+        reservation["cabin"], people, reservation["total_baggages"] + more
+    )
     costly -= reservation["nonfree_baggages"]
     return Plan(
         f"How many dollars would I have to pay if I added {format_count(more, 'checked bag')} to "
@@ -202,7 +212,10 @@ def price_of_all(case: Case) -> Plan | None:
         "How much have I paid for all my reservations taken together? Please add it up.",
         (
             *map(get_reservation, own),
-            action("calculate", expression=" + ".join(str(sum_payments(reservation)) for reservation in own)),
+            action(
+                "calculate",
+                expression=" + ".join(str(sum_payments(reservation)) for reservation in own),
+            ),
         ),
         outputs=(str(sum(map(sum_payments, own))),),
     )

@@ -14,7 +14,7 @@ from typing import Any, ClassVar, Final
 
 from envs.agents import CLOSING, Agent
 from envs.airline.case import Case, Plan, action
-from envs.airline.database import canonical, build_database
+from envs.airline.database import build_database, canonical
 from envs.airline.kinds import KINDS
 from envs.airline.policy import HANDED_OVER, POLICY, violations
 from envs.airline.tools import AirlineTools
@@ -65,7 +65,9 @@ class Airline(Tau2Environment):
         chance = Random(f"airline task {capability} {seed}")
         database = build_database(seed)
         plan_of = KINDS[capability].plan
-        user, plan = find_customer(database, chance, lambda user: plan_of(Case(database, user, chance)))
+        user, plan = find_customer(
+            database, chance, lambda user: plan_of(Case(database, user, chance))
+        )
         get_user = action("get_user_details", user_id=user["user_id"])
         return TaskDefinition(
             id=self.task_id(capability, seed),

@@ -275,7 +275,8 @@ class AirlineTools(Tau2Toolset):
         user_id, people = reservation["user_id"], len(reservation["passengers"])
         self._user(user_id)
         changed = [
-            _find_same_flight(reservation, info, cabin) or self._seats(info, cabin, people).model_dump()
+            _find_same_flight(reservation, info, cabin)
+            or self._seats(info, cabin, people).model_dump()
             for info in chosen
         ]
         price = _fares(changed) * people - _fares(reservation["flights"]) * people
@@ -426,7 +427,9 @@ def _objects(model: type[M], values: Sequence[M | dict[str, Any]]) -> list[M]:
 def _plain(people: Any) -> Any:
     """Passengers as JSON; whatever else was given is stored as it is."""
     if isinstance(people, list):
-        return [person.model_dump() if isinstance(person, Passenger) else person for person in people]
+        return [
+            person.model_dump() if isinstance(person, Passenger) else person for person in people
+        ]
     return people
 
 

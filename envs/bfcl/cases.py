@@ -137,7 +137,8 @@ def _case(row: Row, answer: Row, split: str, functions: Mapping[str, list[Row]])
     }
     gold = [tuple(parse(text, parameters) for text in texts) for texts in answer["ground_truth"]]
     requests = [
-        _read_user_text(messages, turn in held_out.values()) for turn, messages in enumerate(row["question"])
+        _read_user_text(messages, turn in held_out.values())
+        for turn, messages in enumerate(row["question"])
     ]
     return Case(
         number=row["id"].rpartition("_")[2],

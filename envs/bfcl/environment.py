@@ -102,7 +102,9 @@ class Bfcl(Environment):
         """The functions of the case's classes, less those that the case excludes."""
         return [dict(schema) for schema in self.case(task.id).schemas]
 
-    def select_schemas(self, task: TaskDefinition, messages: Sequence[Message]) -> list[dict[str, Any]]:
+    def select_schemas(
+        self, task: TaskDefinition, messages: Sequence[Message]
+    ) -> list[dict[str, Any]]:
         """Held-out functions only from the turn on in which they come."""
         return self.case(task.id).select_schemas(_turn(messages))
 
@@ -129,7 +131,9 @@ class Bfcl(Environment):
     @cached_property
     def _catalog(self) -> ToolCatalog:
         functions = [schema["function"] for case in self._by_id.values() for schema in case.schemas]
-        arguments = {name for function in functions for name in function["parameters"]["properties"]}
+        arguments = {
+            name for function in functions for name in function["parameters"]["properties"]
+        }
         return infer_catalog({function["name"] for function in functions}, argument_names=arguments)
 
     @property

@@ -78,7 +78,9 @@ def _run(method: Callable[..., Any], arguments: dict[str, Any]) -> ToolResult:
         # A method may change the precision of decimals, which is ours too.
         with localcontext():
             value = method(**arguments)
-            return ToolResult(_format_answer(value), error=isinstance(value, dict) and "error" in value)
+            return ToolResult(
+                _format_answer(value), error=isinstance(value, dict) and "error" in value
+            )
     except Exception as error:
         return ToolResult(f"{_FAILED}{error}", error=True, malformed=not _fits(method, arguments))
 

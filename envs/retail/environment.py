@@ -15,7 +15,7 @@ from typing import Any, ClassVar, Final
 from envs.agents import CLOSING, Agent
 from envs.database import Database, Record, Tables
 from envs.retail.case import Case, action
-from envs.retail.database import canonical, build_database
+from envs.retail.database import build_database, canonical
 from envs.retail.kinds import KINDS, Plan
 from envs.retail.policy import POLICY, violations
 from envs.retail.tools import RetailTools
@@ -69,7 +69,9 @@ class Retail(Tau2Environment):
         chance = Random(f"retail task {capability} {seed}")
         database = build_database(seed)
         plan_of = KINDS[capability].plan
-        user, plan = find_customer(database, chance, lambda user: plan_of(Case(database, user, chance)))
+        user, plan = find_customer(
+            database, chance, lambda user: plan_of(Case(database, user, chance))
+        )
         by_email = chance.random() < 0.5
         return TaskDefinition(
             id=self.task_id(capability, seed),

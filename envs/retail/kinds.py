@@ -16,13 +16,13 @@ from envs.retail.case import (
     METHODS,
     Case,
     action,
+    describe_items,
     describe_variant,
     difference,
     get_order,
     get_product,
     get_user,
     money,
-    describe_items,
     total,
 )
 from envs.retail.tools import DELIVERED, GIFT_CARD, PENDING
@@ -248,7 +248,9 @@ def _all_pending(case: Case) -> Plan | None:
         return None
     reason = case.chance.choice(list(_REASONS))
     looked_up = (action("get_order_details", order_id=own) for own in case.user["orders"])
-    cancelled = (_cancel_order(pending[own], reason) for own in case.user["orders"] if own in pending)
+    cancelled = (
+        _cancel_order(pending[own], reason) for own in case.user["orders"] if own in pending
+    )
     return Plan(
         f"Please cancel all my orders that are still pending. The reason is: {reason}.",
         (get_user(case), *looked_up, *cancelled),
@@ -359,7 +361,9 @@ def _return_items(order: Record, items: list[Record], method: Record) -> Action:
     )
 
 
-def _replace_item(tool: str, order: Record, item: Record, variant: Record, method: Record) -> Action:
+def _replace_item(
+    tool: str, order: Record, item: Record, variant: Record, method: Record
+) -> Action:
     return action(
         tool,
         order_id=order["order_id"],

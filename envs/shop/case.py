@@ -114,7 +114,9 @@ class Case:
         stock = self.tables["products"][item]["stock"]
         return colour != order["items"][item] and bool(stock.get(colour))
 
-    def wish(self, verb: str, order: Any, which: Phrases = phrases.NUMBERED, **overrides: str) -> Wish:
+    def wish(
+        self, verb: str, order: Any, which: Phrases = phrases.NUMBERED, **overrides: str
+    ) -> Wish:
         """A wish about an order; `given` are values that are not left to chance.
 
         Raises KeyError for a verb that is none of `STATUS`.

@@ -57,7 +57,9 @@ class Shop(Environment):
         rephrased = self.task(f"{original}/{seed}")
         return rephrased if rephrased.criteria == task.criteria else None
 
-    def _build_task(self, capability: str, seed: int, phrasing: int | None = None) -> TaskDefinition:
+    def _build_task(
+        self, capability: str, seed: int, phrasing: int | None = None
+    ) -> TaskDefinition:
         if capability not in KINDS:
             raise UnknownTask(
                 f"environment shop has no capability {capability!r}; it has {', '.join(KINDS)}"

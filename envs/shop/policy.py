@@ -67,7 +67,9 @@ def violations(
     yield from _refusals(task, messages, executed)
 
 
-def _writes_without_authentication(executed: Sequence[ExecutedCall], catalog: ToolCatalog) -> Iterator[str]:
+def _writes_without_authentication(
+    executed: Sequence[ExecutedCall], catalog: ToolCatalog
+) -> Iterator[str]:
     for item in executed:
         if item.call.name in catalog.authenticating and item.result and not item.failed:
             return
@@ -132,7 +134,9 @@ def _sayings(task: TaskDefinition, messages: Sequence[Message]) -> Iterator[str]
     wrong = [sentence for sentence in (DONE, output(REFUSED)) if sentence.lower() not in right]
     for text in _agent_texts(messages):
         yield from (f"said {sentence!r}" for sentence in wrong if sentence.lower() in text)
-        yield from (f"said {sentence!r}" for sentence in _ANSWER.findall(text) if sentence not in right)
+        yield from (
+            f"said {sentence!r}" for sentence in _ANSWER.findall(text) if sentence not in right
+        )
 
 
 def _refusals(

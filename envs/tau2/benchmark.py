@@ -81,7 +81,9 @@ def load(
     for split, ids in splits.items():
         unknown = [task_id for task_id in ids if task_id not in tasks]
         if unknown:
-            raise InvalidBenchmark(f"{place}: split {split} names {unknown[0]}, no task has that id")
+            raise InvalidBenchmark(
+                f"{place}: split {split} names {unknown[0]}, no task has that id"
+            )
     return Benchmark(
         database=_read_database(place / "db.json", canonical),
         tasks=tasks,

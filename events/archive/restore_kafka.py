@@ -12,7 +12,7 @@ written twice. Not covered: an archive without the beginning, for a new topic be
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from events.archive.archive import Archive, Restored, Segment, check_dense
+from events.archive.archive import Archive, RestoreResult, Segment, check_dense
 from events.archive.export import copy_blobs
 from events.blobs import BlobStore
 from events.errors import LogError, LogUnavailable
@@ -30,14 +30,15 @@ def restore(
     log: KafkaLog,
     blobs: BlobStore,
     advance: Callable[[int], None] = lambda _: None,
-) -> Restored:
+) -> RestoreResult:
     """Every record of the archive, after the blobs that they name; counts those as well that were
     there. Raises LogCorrupt for a damaged segment, BlobError for a damaged blob, LogUnavailable,
     and LogError for topics that hold anything else."""
     check_dense(archive)
     _check_begins(archive)
     copied = sum(
-        copy_blobs(archive.records(segment), archive.blobs, blobs) for segment in archive.manifest.segments
+        copy_blobs(archive.records(segment), archive.blobs, blobs)
+        for segment in archive.manifest.segments
     )
     ends = {(stream, p): at for stream in STREAMS for p, at in enumerate(log.end(stream))}
     for (stream, partition), end in archive.manifest.ends().items():
@@ -52,7 +53,7 @@ def restore(
         raise LogUnavailable(f"{error}; import again, it goes on where the topics end") from error
     finally:
         sender.close()
-    return Restored(sum(segment.count for segment in archive.manifest.segments), copied)
+    return RestoreResult(sum(segment.count for segment in archive.manifest.segments), copied)
 
 
 def _check_begins(archive: Archive) -> None:
@@ -72,7 +73,9 @@ def _fill(archive: Archive, segment: Segment, log: KafkaLog, end: int, sender: S
     at = (segment.stream, segment.partition)
     held = max(0, min(end, segment.last + 1) - segment.first)
     there = [
-        record for page in read_all(log, *at, segment.first, segment.first + held) for record in page
+        record
+        for page in read_all(log, *at, segment.first, segment.first + held)
+        for record in page
     ]
     if there != records[:held]:
         raise _conflict_error(archive, *at, segment.first)

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
-from events.archive.archive import Archive, Restored, check_dense
+from events.archive.archive import Archive, RestoreResult, check_dense
 from events.archive.export import copy_blobs
 from events.blobs import BlobStore
 from events.envelope import new_id
@@ -26,7 +26,7 @@ from events.sqlite.log import columns_of
 
 def restore(
     archive: Archive, path: Path, blobs: BlobStore, advance: Callable[[int], None] = lambda _: None
-) -> Restored:
+) -> RestoreResult:
     """Every record of the archive, in one transaction, after the blobs that they name. Raises
     LogCorrupt for a damaged segment, BlobError for a damaged blob, LogError for records that no
     embedded log can hold; then there is no log."""
@@ -54,7 +54,7 @@ def restore(
             imported.create(connection, archive.manifest.ends())
 
     create_with_records(path, new_id() if source is None else source, fill)
-    return Restored(count, copied)
+    return RestoreResult(count, copied)
 
 
 def _prepare_record(record: Record, source: str | None, archive: Archive) -> Record:

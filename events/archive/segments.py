@@ -70,7 +70,9 @@ def pack_segment(stream: str, partition: int, frames: Iterable[bytes]) -> Segmen
     return SegmentBytes(stored, len(content), sha256(content).hexdigest())
 
 
-def unpack_segment(stream: str, partition: int, stored: bytes, expected: str, name: str) -> list[Record]:
+def unpack_segment(
+    stream: str, partition: int, stored: bytes, expected: str, name: str
+) -> list[Record]:
     """The records of a segment; raises LogCorrupt, with its name, where it is not what its hash
     says."""
     try:
@@ -78,7 +80,9 @@ def unpack_segment(stream: str, partition: int, stored: bytes, expected: str, na
     except zstandard.ZstdError as error:
         raise _corruption_error(name, str(error)) from error
     if len(content) > MAX_BYTES:
-        raise _corruption_error(name, f"it holds more than {MAX_BYTES:,} bytes, which no export writes")
+        raise _corruption_error(
+            name, f"it holds more than {MAX_BYTES:,} bytes, which no export writes"
+        )
     actual = sha256(content).hexdigest()
     if actual != expected:
         raise _corruption_error(name, f"its sha256 is {actual}, and not {expected}")

@@ -144,7 +144,9 @@ def _handshake(channel: socket.socket, where: str, mechanism: str) -> None:
     )
 
 
-def _send_sasl_token(channel: socket.socket, where: str, token: bytes, user: str, mechanism: str) -> bytes:
+def _send_sasl_token(
+    channel: socket.socket, where: str, token: bytes, user: str, mechanism: str
+) -> bytes:
     """What the broker says to one step of the mechanism."""
     answer = _request(channel, _SASL_AUTHENTICATE, struct.pack(">i", len(token)) + token)
     code, size = struct.unpack_from(">hh", answer)

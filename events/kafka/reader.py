@@ -23,7 +23,7 @@ from kafka import KafkaConsumer, TopicPartition
 
 from events.envelope import HEADER_SEQUENCE, HEADER_SOURCE
 from events.errors import KintsugiError, LogCorrupt, LogError, LogUnavailable
-from events.kafka.client import Connection, Watchdog, translate_error, close_quietly
+from events.kafka.client import Connection, Watchdog, close_quietly, translate_error
 from events.kafka.topics import check_topic_exists
 from events.log import Cursor, Record, check_bounds, is_origin, within_bytes
 from events.streams import STREAMS
@@ -104,7 +104,9 @@ class Reader:
 
     def bounds(self, stream: str) -> tuple[tuple[int, ...], tuple[int, ...]]:
         """First readable and next offset of every partition."""
-        partitions = [self._partition(stream, number) for number in range(STREAMS[stream].partitions)]
+        partitions = [
+            self._partition(stream, number) for number in range(STREAMS[stream].partitions)
+        ]
         with self._lock:
             starts, ends = self._offsets(partitions)
         return tuple(starts[item] for item in partitions), tuple(ends[item] for item in partitions)

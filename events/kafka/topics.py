@@ -13,7 +13,7 @@ from kafka import TopicPartition
 from kafka.admin import KafkaAdminClient
 
 from events.errors import AheadOfLog, LogError, LogUnavailable
-from events.kafka.client import Connection, translate_error, close_quietly
+from events.kafka.client import Connection, close_quietly, translate_error
 from events.streams import LEARNING, STREAMS
 
 _ALREADY_THERE: Final = 36

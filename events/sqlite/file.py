@@ -99,7 +99,9 @@ def create(path: Path) -> None:
     _build(path, new_id(), lambda _: None)
 
 
-def create_with_records(path: Path, source: str, fill: Callable[[sqlite3.Connection], None]) -> None:
+def create_with_records(
+    path: Path, source: str, fill: Callable[[sqlite3.Connection], None]
+) -> None:
     """Put the log `source` at `path`, where nothing may be, with what `fill` writes in its one
     transaction; durable and whole when it returns, and nothing is there when it raises."""
     if path.exists():

@@ -27,10 +27,10 @@ from events.sqlite.file import (
     Durability,
     bring_up,
     create,
-    translate_error,
     identity,
     pack_headers,
     readable,
+    translate_error,
     unpack_headers,
     writable,
 )
@@ -434,7 +434,9 @@ def _gaps(connection: sqlite3.Connection) -> Iterator[str]:
         'SELECT stream, partition, count(*), min("offset"), max("offset"), sum(length(value)) '
         "FROM record GROUP BY stream, partition"
     ).fetchall()
-    by_partition: dict[tuple[str, int], tuple[Any, ...]] = {(row[0], row[1]): row[2:] for row in counted}
+    by_partition: dict[tuple[str, int], tuple[Any, ...]] = {
+        (row[0], row[1]): row[2:] for row in counted
+    }
     for stream, p, start, end, held in connection.execute("SELECT * FROM partition").fetchall():
         expected = (end - start, start, end - 1, held) if end > start else None
         actual = by_partition.pop((stream, p), None)

@@ -37,7 +37,7 @@ from daemon.engine.policy import Policy
 from daemon.engine.reference.weights import CHECKPOINT
 from daemon.solver.sampling.local import Attempt, InProcess
 from envs.endpoint import Endpoint, Sampling
-from envs.evaluation import Setup, play_all, make_environment_user
+from envs.evaluation import Setup, make_environment_user, play_all
 from envs.players import ModelAgent
 from envs.shop.environment import Shop
 from envs.shop.kinds import PLAIN

@@ -48,10 +48,10 @@ from events.envelope import Envelope
 from events.log import Record
 from events.memory import MemoryLog
 from events.messages import Message
-from events.rollouts import CallEnded, CallEndContent, EventData
+from events.rollouts import CallEndContent, CallEnded, EventData
 from events.sqlite.log import SqliteLog
 from events.streams import ROLLOUTS
-from ops.mix import mix, make_round
+from ops.mix import make_round, mix
 from ops.postgres.server import Postgres
 
 APPEND_EVENTS: Final = 2_000

@@ -57,7 +57,9 @@ class Traffic:
     def run(self, clients: int, folders: list[Path]) -> Iterator[None]:
         """Everybody at work, until the end of the block; raises what one of them died of."""
         threads = [
-            threading.Thread(target=self._run_client, args=(self._ask, Random(f"{self._seed} {number}")))
+            threading.Thread(
+                target=self._run_client, args=(self._ask, Random(f"{self._seed} {number}"))
+            )
             for number in range(clients)
         ]
         change = (self._change, Random(self._seed), folders)

@@ -38,7 +38,7 @@ from typing import Final
 from daemon.evaluation.gate import Conduct, Evaluation, Pair, decide, verdict_of
 from events.gate import Decision, GateSettings, Test
 from ops.bench.intervals import wilson
-from ops.bench.looks import simulate_violations, simulate_looks
+from ops.bench.looks import simulate_looks, simulate_violations
 from ops.bench.pieces import Json, Pieces
 from ops.bench.simulation import many, pairs, spread
 

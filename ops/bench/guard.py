@@ -42,7 +42,13 @@ from consumers.folds.routing import RouteState
 from consumers.reads.serving import AdapterRow, RouteRow
 from daemon.config.settings import Canary
 from daemon.serving.canary_monitor import CanaryEvidence, decide
-from daemon.serving.sequential_test import Arm, ArmSession, LiveGuard, longest_wait, measure_final_evidence
+from daemon.serving.sequential_test import (
+    Arm,
+    ArmSession,
+    LiveGuard,
+    longest_wait,
+    measure_final_evidence,
+)
 from events.envelope import timestamp
 from events.lifecycle import State
 from events.serving import RouteChanged, RouteShare, Why

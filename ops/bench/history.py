@@ -151,7 +151,9 @@ def measure(folder: Path, rollouts: int) -> dict[str, Any]:
 
 
 def _cheapest(what: Callable[[App], object], tenth: App, whole: App) -> tuple[float, float]:
-    taken = [(_processor_seconds(what, tenth), _processor_seconds(what, whole)) for _ in range(ASKED)]
+    taken = [
+        (_processor_seconds(what, tenth), _processor_seconds(what, whole)) for _ in range(ASKED)
+    ]
     return min(less for less, _ in taken), min(more for _, more in taken)
 
 

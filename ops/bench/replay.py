@@ -207,7 +207,9 @@ def _find_divergence(folder: Path, name: str) -> First:
         assert comparison.parted is not None, "one of them was changed"
         assert comparison.parted.equal is not None, "the first snapshots are the same"
         assert comparison.difference is not None, "one of them was changed"
-        first = first_event(comparison.parted, logs_of(comparison.parted, (), opened), Path(scratch))
+        first = first_event(
+            comparison.parted, logs_of(comparison.parted, (), opened), Path(scratch)
+        )
     assert first is not None, "an event of the interval wrote it"
     return first
 

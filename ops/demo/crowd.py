@@ -26,7 +26,7 @@ from daemon.config.settings import load
 from envs.endpoint import AnswerFailure, Usage, request_seed, wire
 from envs.environment import Environment
 from envs.episode import Termination
-from envs.evaluation import Setup, play, make_environment_user
+from envs.evaluation import Setup, make_environment_user, play
 from envs.shop.environment import Shop
 from envs.task import TaskDefinition
 from events.messages import Message

@@ -23,7 +23,7 @@ from daemon.evaluation.trial import Adapter
 from events.errors import KintsugiError
 from ops.demo import general, heldout
 from ops.demo.place import ROOT, Place
-from ops.demo.report import Story, PolicyResult, gate_words
+from ops.demo.report import PolicyResult, Story, gate_words
 from ops.demo.watch import Point, curve, look, tallies
 
 _EXAMPLES: Final = {"rollout": 2, "task": 1, "pattern": 2}
@@ -76,7 +76,9 @@ def build_story(app: App, place: Place, console: Console, *, compared: bool) -> 
             adapter=adapter,
             before=outcomes[0],
             after=PolicyResult(seen.curve, outcomes[1]),
-            general=PolicyResult(list(curve(general.folder_of(place))), outcomes[2]) if compared else None,
+            general=PolicyResult(list(curve(general.folder_of(place))), outcomes[2])
+            if compared
+            else None,
             explained=explain(connection, adapter.adapter),
             rebuild_equal=is_rebuild_equal(place),
         )
@@ -129,10 +131,14 @@ def _table(report: Mapping[str, Any]) -> Table:
     for name in ("before", "after", "gain", *(["general RL"] if beside else [])):
         table.add_column(name, justify="right")
 
-    def row(name: str, figures: Mapping[str, Any], bounds: list[float], other: float | None) -> None:
+    def row(
+        name: str, figures: Mapping[str, Any], bounds: list[float], other: float | None
+    ) -> None:
         gain = f"{figures['after'] - figures['before']:+.1%} [{bounds[0]:+.1%}, {bounds[1]:+.1%}]"
         gone = [] if other is None else [f"{other:.1%}"]
-        table.add_row(f"  {name}", f"{figures['before']:.1%}", f"{figures['after']:.1%}", gain, *gone)
+        table.add_row(
+            f"  {name}", f"{figures['before']:.1%}", f"{figures['after']:.1%}", gain, *gone
+        )
 
     row(
         f"{target['capability']} (target)", target, [target["low"], target["high"]],

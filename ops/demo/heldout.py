@@ -41,7 +41,10 @@ class PlayError(KintsugiError):
 
 
 def measure(
-    place: Place, base: str, players: Sequence[Adapter | None], on_progress: Callable[[int, int], None]
+    place: Place,
+    base: str,
+    players: Sequence[Adapter | None],
+    on_progress: Callable[[int, int], None],
 ) -> list[Outcomes]:
     """What each player earns. `told` hears how many rollouts of how many are played. Raises
     NotMeasured."""

@@ -211,7 +211,8 @@ def _holdout_table(report: Mapping[str, Any]) -> str:
     names: tuple[str, ...] = ("kind", "before", "after")
     names = (*names, "general RL, same budget") if general else names
     return _rows(
-        names, [(name, *(f"{item:.1%}" for item in rest if item is not None)) for name, *rest in rows]
+        names,
+        [(name, *(f"{item:.1%}" for item in rest if item is not None)) for name, *rest in rows],
     )
 
 

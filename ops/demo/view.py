@@ -13,7 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from events.lifecycle import State
-from ops.demo.watch import Point, DemoState
+from ops.demo.watch import DemoState, Point
 
 STOPS: Final = ("rollout", "event", "pattern", "tasks", "training", "gate", "route")
 WIDTH: Final = 100
@@ -173,7 +173,9 @@ def _policies(seen: DemoState) -> Table:
     for name in ("who answers", "customers", "served well", ""):
         table.add_column(name, justify="left" if name in ("who answers", "") else "right")
     for tally in seen.live:
-        table.add_row(tally.policy, f"{tally.judged:,}", f"{tally.rate:.1%}", bar(tally.passed, tally.judged))
+        table.add_row(
+            tally.policy, f"{tally.judged:,}", f"{tally.rate:.1%}", bar(tally.passed, tally.judged)
+        )
     return table
 
 

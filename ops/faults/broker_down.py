@@ -10,7 +10,15 @@ import time
 from pathlib import Path
 from typing import Any, Final
 
-from ops.faults.scene import Child, compare_logs, wait_for_drain, build_figures, report, scene, count_backlog
+from ops.faults.scene import (
+    Child,
+    build_figures,
+    compare_logs,
+    count_spool_backlog,
+    report,
+    scene,
+    wait_for_drain,
+)
 
 PER_SECOND: Final = 100
 DRAIN_SECONDS: Final = 120
@@ -27,7 +35,7 @@ def run(count: int, folder: Path) -> dict[str, Any]:
         time.sleep(2)
         stage.broker.stop()
         time.sleep(count)
-        backlog = count_backlog(stage.spool)
+        backlog = count_spool_backlog(stage.spool)
         stage.broker.start()
         drain_seconds = wait_for_drain(stage.spool, PER_SECOND, DRAIN_SECONDS)
         appender.request_stop()
@@ -35,7 +43,9 @@ def run(count: int, folder: Path) -> dict[str, Any]:
         appender.stop()
         shipper.stop()
         stage.ship_the_rest()
-        figures = build_figures(compare_logs(stage.spool, stage.kafka), backlog=backlog, **acknowledged)
+        figures = build_figures(
+            compare_logs(stage.spool, stage.kafka), backlog=backlog, **acknowledged
+        )
     figures["drain_seconds"] = round(drain_seconds, 1)
     kept_up = acknowledged["acknowledged"] >= PER_SECOND * count
     figures["passed"] = figures["passed"] and kept_up and drain_seconds < DRAIN_SECONDS

@@ -13,7 +13,7 @@ import time
 from pathlib import Path
 from typing import Any, Final
 
-from ops.faults.scene import Child, Scene, Writer, compare_logs, build_figures, report, scene
+from ops.faults.scene import Child, Scene, Writer, build_figures, compare_logs, report, scene
 
 LIMIT_BYTES: Final = 256 << 20
 

@@ -15,7 +15,7 @@ from random import Random
 from typing import Any, Final
 
 from daemon.jobs.local import LocalRunner
-from daemon.jobs.runner import Exit, Job, Active
+from daemon.jobs.runner import Active, Exit, Job
 from events.messages import StrictModel
 from ops.faults.scene import report
 

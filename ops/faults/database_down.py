@@ -16,7 +16,7 @@ from sqlalchemy.exc import DBAPIError
 
 from consumers import database
 from ops.faults.command import command
-from ops.faults.folding import Scene, postgres, stop, open_scene
+from ops.faults.folding import Scene, open_scene, postgres, stop
 
 ADVERSARY_SECONDS = 8.0
 

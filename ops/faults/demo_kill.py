@@ -47,7 +47,9 @@ def run(count: int, folder: Path, seed: int = 0) -> dict[str, Any]:
             kills.update(_kill_midway(place, chance))
         problems += [f"seed {number}: {problem}" for problem in _run_to_end(place)]
         with App(settings_of(place)) as app:
-            problems += [f"seed {number}: {problem}" for problem in wrong(app, place, CustomerLedger())]
+            problems += [
+                f"seed {number}: {problem}" for problem in wrong(app, place, CustomerLedger())
+            ]
             outcomes[outcome(app)] += 1
         if problems:
             break

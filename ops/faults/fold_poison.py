@@ -368,7 +368,10 @@ def _writes_and_gold(chance: random.Random, name: str) -> Poison:
             Message(role="tool", content="ok", error=bool(n % 2)),
         )
     ]
-    return Poison(_make_rollout_entry(name, *messages, task=Task(id="t", gold_actions=gold), session="s"), False)
+    return Poison(
+        _make_rollout_entry(name, *messages, task=Task(id="t", gold_actions=gold), session="s"),
+        False,
+    )
 
 
 def _slow_words(chance: random.Random, name: str) -> Poison:

@@ -31,7 +31,7 @@ from events.log import Entry
 from events.sqlite.log import SqliteLog
 from events.streams import ROLLOUTS
 from migrations.upgrade import upgrade
-from ops.mix import mix, make_round
+from ops.mix import make_round, mix
 from ops.postgres.server import Postgres
 
 ROOT: Final = Path(__file__).resolve().parents[2]
@@ -84,9 +84,14 @@ class Scene:
     def wait_for_fold(self) -> None:
         """Until everything appended so far is folded; raises TimeoutError."""
         deadline = time.monotonic() + CATCH_UP_SECONDS
-        while self.count_fold_events() < sum(self.log.end(ROLLOUTS.name)) or self._rounds() < self.rounds:
+        while (
+            self.count_fold_events() < sum(self.log.end(ROLLOUTS.name))
+            or self._rounds() < self.rounds
+        ):
             if time.monotonic() > deadline:
-                raise TimeoutError(f"only {self.count_fold_events()} of {self.appended} events were folded")
+                raise TimeoutError(
+                    f"only {self.count_fold_events()} of {self.appended} events were folded"
+                )
             time.sleep(0.02)
 
     def _rounds(self) -> int:

@@ -19,7 +19,7 @@ from typing import Any, Final
 
 from ops.faults.command import command
 from ops.faults.gateway_audit import read
-from ops.faults.gateway_load import Client, CallAttempt, ask_until_answer
+from ops.faults.gateway_load import CallAttempt, Client, ask_until_answer
 from ops.faults.gateway_scene import Scene, scene
 
 AT_ONCE: Final = 10
@@ -86,7 +86,9 @@ def _converse(stage: Scene, name: int, seed: int) -> None:
         client.close()
 
 
-def _turn(client: Client, messages: list[dict[str, Any]], mark: str, chance: random.Random) -> CallAttempt:
+def _turn(
+    client: Client, messages: list[dict[str, Any]], mark: str, chance: random.Random
+) -> CallAttempt:
     stream = chance.random() < 0.5
     script = {"mark": mark, "words": 5, "pace_ms": 5}
     history = list(messages)

@@ -22,7 +22,7 @@ from events.privacy.keys import KeyStore
 from events.rollouts import CallEnded, CallStarted, FeedbackReceived
 from events.sqlite.log import SqliteLog
 from events.streams import STREAMS
-from ops.faults.gateway_load import Answer, Ledger, CallAttempt
+from ops.faults.gateway_load import Answer, CallAttempt, Ledger
 from producers.conversation import parse_arguments, parse_messages
 
 _PORTION: Final = 500

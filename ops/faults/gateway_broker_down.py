@@ -18,7 +18,7 @@ from typing import Any, Final
 from events.kafka.log import KafkaLog
 from events.sqlite.log import SqliteLog
 from ops.faults.gateway_scene import Program, scene
-from ops.faults.scene import compare_logs, wait_for_drain, report, count_backlog
+from ops.faults.scene import compare_logs, count_spool_backlog, report, wait_for_drain
 from ops.kafka.broker import Broker
 from producers.shipper import Shipper
 
@@ -54,7 +54,7 @@ def run(count: int, folder: Path, seed: int = 0) -> dict[str, Any]:
             before = memory.now()
             broker.stop()
             recorded = _count_new_events(spool, count)
-            backlog = count_backlog(spool)
+            backlog = count_spool_backlog(spool)
             broker.start()
             drain_seconds = wait_for_drain(spool, EVENTS_PER_SECOND, DRAIN_SECONDS)
         shipper.stop()

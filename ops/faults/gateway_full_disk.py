@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from ops.faults.command import command
-from ops.faults.gateway_load import Client, CallAttempt
+from ops.faults.gateway_load import CallAttempt, Client
 from ops.faults.gateway_scene import Scene, scene
 from ops.faults.small_disk import small_disk
 
@@ -55,7 +55,9 @@ def _rounds(count: int, folder: Path, capture: str, chance: random.Random) -> di
         for number in range(count):
             _fill_and_free(stage, disk, f"{number}", chance)
         result = stage.stop_and_audit()
-    told_no = [attempt for attempt in stage.ledger.seen if attempt.recorded == "no" or attempt.taken_back]
+    told_no = [
+        attempt for attempt in stage.ledger.seen if attempt.recorded == "no" or attempt.taken_back
+    ]
     taken_back = sum(attempt.taken_back for attempt in told_no)
     unanswered = sum(not attempt.has_answer for attempt in stage.ledger.seen)
     untold = sum(attempt.has_answer and not attempt.has_ack for attempt in stage.ledger.seen)

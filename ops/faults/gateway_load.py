@@ -89,7 +89,11 @@ class Ledger:
 
     def cut_off(self) -> list[CallAttempt]:
         """Streams that began and did not come to their end."""
-        return [attempt for attempt in self.seen if attempt.stream and attempt.status == 200 and not attempt.whole]
+        return [
+            attempt
+            for attempt in self.seen
+            if attempt.stream and attempt.status == 200 and not attempt.whole
+        ]
 
     def silent(self) -> list[CallAttempt]:
         """Those of them whose client was told nothing of it."""
@@ -331,7 +335,9 @@ class Talker(threading.Thread):
             self._stop_asked.wait(_RETRY_SECONDS)
 
 
-def ask_until_answer(ask: Callable[[], CallAttempt], stop: threading.Event, patience: float = 60) -> CallAttempt:
+def ask_until_answer(
+    ask: Callable[[], CallAttempt], stop: threading.Event, patience: float = 60
+) -> CallAttempt:
     """Ask again as long as no answer came; the last attempt after `patience` seconds."""
     deadline = time.monotonic() + patience
     while not (seen := ask()).has_answer and not stop.is_set() and time.monotonic() < deadline:

@@ -21,7 +21,7 @@ from events.sqlite.log import SqliteLog
 from events.streams import ROLLOUTS
 from ops.faults.command import command
 from ops.faults.gateway_engine import answer_to, build_tool_call
-from ops.faults.gateway_load import TOOL, Client, CallAttempt, ask_until_answer
+from ops.faults.gateway_load import TOOL, CallAttempt, Client, ask_until_answer
 from ops.faults.gateway_scene import Scene, scene
 
 WAYS: Final = ("swallowed", "swallowed_and_killed", "killed_at_the_commit")

@@ -122,7 +122,9 @@ class Gateway(Program):
         deadline = time.monotonic() + START_SECONDS
         while self._status(path) != status:
             if not self.runs() or time.monotonic() > deadline:
-                raise RuntimeError(f"the gateway does not serve; see {self.output}:\n{self.read_output_tail()}")
+                raise RuntimeError(
+                    f"the gateway does not serve; see {self.output}:\n{self.read_output_tail()}"
+                )
             time.sleep(0.02)
 
     def metric(self, name: str) -> float:
@@ -189,7 +191,9 @@ class Scene:
         if self.gateway.runs():
             status = self.gateway.stop()
             if status != 0:
-                raise RuntimeError(f"the gateway ended with {status}:\n{self.gateway.read_output_tail()}")
+                raise RuntimeError(
+                    f"the gateway ended with {status}:\n{self.gateway.read_output_tail()}"
+                )
         return audit(self.gateway.home, self.ledger)
 
 

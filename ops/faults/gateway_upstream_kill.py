@@ -65,7 +65,9 @@ class RealEngine(Program):
         while not self._answers():
             if not self.runs() or time.monotonic() > deadline:
                 what = "takes too long to start" if self.runs() else "ended"
-                raise RuntimeError(f"the engine {what}; see {self.output}:\n{self.read_output_tail()}")
+                raise RuntimeError(
+                    f"the engine {what}; see {self.output}:\n{self.read_output_tail()}"
+                )
             time.sleep(0.1)
 
     def _answers(self) -> bool:
@@ -102,7 +104,9 @@ def _kill_engines(count: int, folder: Path, chance: random.Random) -> dict[str, 
     figures["silent"] = len(stage.ledger.silent())
     figures["unsaid"] = _unsaid(stage.ledger, book)
     homely = figures["moved"] == figures["came_back"] == count
-    all_reported = figures["silent"] == figures["unsaid"] == result.evidence == 0 < figures["cut_off"]
+    all_reported = (
+        figures["silent"] == figures["unsaid"] == result.evidence == 0 < figures["cut_off"]
+    )
     return {**result.report(), **figures, "passed": result.sound and homely and all_reported}
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from events.sqlite.log import SqliteLog
-from ops.faults.appender import read_ack_ids, audit, start
+from ops.faults.appender import audit, read_ack_ids, start
 from ops.faults.command import command
 
 START_SECONDS: Final = 60.0

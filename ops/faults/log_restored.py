@@ -136,7 +136,9 @@ def _outcome(home: _Home, chance: Random) -> str:
         return "it went on in silence" if lost else f"it halted for nothing: {outcome}"
     if lost and home.hash() != before:
         return "it changed a row and halted"
-    return outcome if _matches_rebuild(home, lost) else "the tables differ from a fold from the start"
+    return (
+        outcome if _matches_rebuild(home, lost) else "the tables differ from a fold from the start"
+    )
 
 
 def _ends(log: EventLog) -> dict[tuple[str, int], int]:

@@ -178,7 +178,11 @@ def _check_cycle(place: Place, facts: DecisionCounts) -> Iterator[str]:
     if first not in facts.outcomes:
         yield f"the cycle {first} has no end"
     home = place.home / "jobs"
-    folders = {folder.name for folder in home.iterdir() if folder.name != "slots"} if home.exists() else {}
+    folders = (
+        {folder.name for folder in home.iterdir() if folder.name != "slots"}
+        if home.exists()
+        else {}
+    )
     if set(folders) != set(facts.jobs):
         yield f"the directories of jobs are {sorted(folders)}, the log asked for {facts.jobs}"
     if not facts.jobs_of[str(first)] and facts.outcomes.get(str(first)) != "nothing_learnable":
@@ -196,7 +200,11 @@ def _check_routes(app: App, facts: DecisionCounts, heard: CustomerLedger) -> Ite
     if strangers := set(heard.by) - facts.routed - {_BASE}:
         yield f"{sorted(strangers)} answered, and no route names them"
     store = app.settings.adapters
-    kept = {folder.name for folder in store.iterdir() if folder.is_dir()} if store.exists() else set[str]()
+    kept = (
+        {folder.name for folder in store.iterdir() if folder.is_dir()}
+        if store.exists()
+        else set[str]()
+    )
     if strangers := kept - set(facts.produced):
         yield f"the folders {sorted(strangers)} of adapters are there, and no event names them"
 

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Final
 
 from daemon.config.settings import Settings
-from daemon.jobs.runner import JobRunner, Active
+from daemon.jobs.runner import Active, JobRunner
 from daemon.jobs.runner_factory import jobs_of, trials_of
 from daemon.roles.supervisor import Program, programs
 from ops.demo.place import ROOT, Place

@@ -147,7 +147,9 @@ class Scene:
         self.app.settle()
         with self.app.reading() as connection:
             table = serving.route_table(connection)
-        named = {name for route in table.routes for name in route.standing.adapters if name is not None}
+        named = {
+            name for route in table.routes for name in route.standing.adapters if name is not None
+        }
         return named, {row.adapter for row in table.adapters if row.state in LOADED}
 
     def is_in_sync(self) -> bool:

@@ -23,7 +23,7 @@ from typing import Any, Final
 
 from events.sqlite.file import Durability
 from events.sqlite.log import SqliteLog
-from ops.faults.appender import Audit, read_ack_ids, audit, start
+from ops.faults.appender import Audit, audit, read_ack_ids, start
 from ops.faults.command import command
 
 BATCHES: Final = 400

@@ -15,7 +15,7 @@ from typing import Any, Final
 from kafka.admin import ConfigResource, ConfigResourceType, KafkaAdminClient
 
 from events.streams import STREAMS
-from ops.faults.scene import Writer, compare_logs, build_figures, report, scene
+from ops.faults.scene import Writer, build_figures, compare_logs, report, scene
 
 HOUR_MS: Final = 3_600_000
 ANY_MS: Final = 2**63 - 1

@@ -230,7 +230,7 @@ class Child:
         return status
 
 
-def count_backlog(spool: SqliteLog) -> int:
+def count_spool_backlog(spool: SqliteLog) -> int:
     """Records of a spool that the broker has not acknowledged."""
     return count_backlog(spool, {stream: spool.end(stream) for stream in STREAMS})
 
@@ -238,7 +238,7 @@ def count_backlog(spool: SqliteLog) -> int:
 def wait_for_drain(spool: SqliteLog, per_second: int, most_seconds: float) -> float:
     """Seconds until the shipper is less than a second behind, at most twice `most_seconds`."""
     began = time.monotonic()
-    while count_backlog(spool) > per_second and time.monotonic() - began < 2 * most_seconds:
+    while count_spool_backlog(spool) > per_second and time.monotonic() - began < 2 * most_seconds:
         time.sleep(0.1)
     return time.monotonic() - began
 

@@ -61,7 +61,10 @@ def _strike(
         events = len(stage.read_decisions())
         process = stage.launch_command(*promotion(name))
         if deciding:
-            until(lambda: len(stage.read_decisions()) > events or process.poll() is not None, "it acts")
+            until(
+                lambda: len(stage.read_decisions()) > events or process.poll() is not None,
+                "it acts",
+            )
         time.sleep(chance.uniform(0, DECIDING_SECONDS if deciding else LONGEST_SECONDS))
         server.kill()
         time.sleep(AWAY_SECONDS)

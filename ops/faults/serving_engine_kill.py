@@ -21,7 +21,15 @@ from daemon.engine.reference.weights import CHECKPOINT
 from daemon.serving.desired_state import PROBATION
 from events.streams import LEARNING
 from ops.faults.command import command
-from ops.faults.serving_scene import BASE, Engine, Scene, copy_store_with_other_files, scene, point_view, until
+from ops.faults.serving_scene import (
+    BASE,
+    Engine,
+    Scene,
+    copy_store_with_other_files,
+    point_view,
+    scene,
+    until,
+)
 from ops.vllm.server import Vllm
 
 RECONCILED_SECONDS: Final = 30.0

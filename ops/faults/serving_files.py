@@ -45,7 +45,9 @@ Damage = Callable[[Path, random.Random], None]
 def run(count: int, folder: Path, seed: int = 0) -> dict[str, Any]:
     """Damage files `count` times."""
     chance, wrong = random.Random(seed), list[str]()
-    strikes = [(damage, when) for when in (_before, _after) for damage in (truncate_weights, delete_files)]
+    strikes = [
+        (damage, when) for when in (_before, _after) for damage in (truncate_weights, delete_files)
+    ]
     with scene(folder) as stage:
         first = stage.push(stage.version())
         stage.promote(first)

@@ -72,7 +72,12 @@ def _strike(
                 yield f"{what} ended with {ended.returncode}: {ended.stderr.strip()}"
         if pushed.returncode and left:
             yield f"a push that was refused left {sorted(left)}"
-        if promoted.returncode and stage.read_incumbent() == incumbent and name in held and not staged:
+        if (
+            promoted.returncode
+            and stage.read_incumbent() == incumbent
+            and name in held
+            and not staged
+        ):
             yield f"a promotion that was refused left {name} on the engine, not staged by the log"
         last = stage.push(fresh)
         for adapter in (name, last):

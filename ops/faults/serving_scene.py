@@ -222,7 +222,9 @@ class Scene:
 
     def flips_to(self, name: str) -> int:
         """How often a route turned to an adapter, by the log."""
-        changes = [change.data for change in self.read_decisions() if isinstance(change.data, RouteChanged)]
+        changes = [
+            change.data for change in self.read_decisions() if isinstance(change.data, RouteChanged)
+        ]
         return sum([part.adapter for part in change.shares] == [name] for change in changes)
 
     def read_engine_adapters(self, engine: Engine) -> set[str]:

@@ -16,7 +16,15 @@ from pathlib import Path
 from typing import Any
 
 from ops.faults.command import command
-from ops.faults.serving_scene import Scene, embedded, copy_store_with_other_files, promotion, scene, point_view, until
+from ops.faults.serving_scene import (
+    Scene,
+    copy_store_with_other_files,
+    embedded,
+    point_view,
+    promotion,
+    scene,
+    until,
+)
 
 REFUSALS = ("nothing", "lie", "killed")
 
@@ -32,7 +40,9 @@ def run(count: int, folder: Path, seed: int = 0) -> dict[str, Any]:
         for number, refusal in zip(range(count), cycle(REFUSALS), strict=False):
             problems = list(_strike(stage, refusal, chance))
             outrun += problems == [_OUTRUN]
-            wrong += [f"{number}, {refusal}: {problem}" for problem in problems if problem != _OUTRUN]
+            wrong += [
+                f"{number}, {refusal}: {problem}" for problem in problems if problem != _OUTRUN
+            ]
     return {
         "fault": "one of two replicas refuses", "refusals": count, "seeds": [seed],
         "promoted_before_the_kill": outrun, "wrong": wrong, "passed": not wrong,
@@ -64,20 +74,27 @@ def _strike(stage: Scene, refusal: str, chance: random.Random) -> Iterator[str]:
     yield from calls.failed if refusal != "killed" else ()
 
 
-def _provoke_refusal(stage: Scene, refusal: str, name: str, chance: random.Random) -> tuple[int, str]:
+def _provoke_refusal(
+    stage: Scene, refusal: str, name: str, chance: random.Random
+) -> tuple[int, str]:
     """The exit code of the promotion, and what it said."""
     engine, view = stage.engines[1], stage.views[1]
     if refusal != "killed":
         other = stage.folder / "nothing"
         if refusal == "lie":
-            other = copy_store_with_other_files(stage.store, stage.folder / "lie", name, stage.version())
+            other = copy_store_with_other_files(
+                stage.store, stage.folder / "lie", name, stage.version()
+            )
         point_view(view, other)
         ended = stage.command(*promotion(name))
         return ended.returncode, ended.stderr.strip()
     process = stage.launch_command(*promotion(name))
     # From the first sign of it on the other replica to some time after the proof.
     other_one = stage.engines[0]
-    until(lambda: name in stage.read_engine_adapters(other_one) or process.poll() is not None, "it is loaded")
+    until(
+        lambda: name in stage.read_engine_adapters(other_one) or process.poll() is not None,
+        "it is loaded",
+    )
     time.sleep(chance.uniform(0, 0.3))
     engine.kill()
     return process.wait(), ""

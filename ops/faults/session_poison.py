@@ -27,10 +27,10 @@ from events.log import Entry, now_ms
 from events.messages import Message
 from events.privacy.sealing import Key
 from events.rollouts import (
-    CallEnded,
     CallEndContent,
-    CallStarted,
+    CallEnded,
     CallStartContent,
+    CallStarted,
     EventData,
     SessionEnded,
 )

@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from ops.faults.scene import Writer, compare_logs, build_figures, report, scene
+from ops.faults.scene import Writer, build_figures, compare_logs, report, scene
 
 
 def run(count: int, folder: Path) -> dict[str, Any]:

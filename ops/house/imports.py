@@ -14,7 +14,9 @@ Graph = dict[str, set[str]]
 def import_circles(root: Path, packages: Sequence[str]) -> list[list[str]]:
     """The circles among the members of each folder, every circle sorted; [] without any."""
     modules = {
-        _module_name(root, path): path for package in packages for path in python_files(root, package)
+        _module_name(root, path): path
+        for package in packages
+        for path in python_files(root, package)
     }
     edges = {(name, target) for name, path in modules.items() for target in _targets(path, modules)}
     circles: list[list[str]] = []

@@ -149,4 +149,7 @@ def play_traffic(
 ) -> list[evaluation.Attempt]:
     """The policy on its first tasks of traffic."""
     tasks = islice(environment.mixture(mix, seed=run, first_task=seeds.traffic), count)
-    return [convert_rollout(r) for r in player.play(environment, make_attempts(tasks, run, "traffic"), policy)]
+    return [
+        convert_rollout(r)
+        for r in player.play(environment, make_attempts(tasks, run, "traffic"), policy)
+    ]

@@ -16,7 +16,7 @@ from envs.shop.kinds import PLAIN
 from envs.statistics import Interval
 from events.errors import KintsugiError
 from ops.learning import bootstrap
-from ops.learning.bootstrap import TaskRates, interval, compute_task_rates, replicates
+from ops.learning.bootstrap import TaskRates, compute_task_rates, interval, replicates
 from ops.learning.evaluation import Outcomes
 from ops.learning.results import Run, Step
 from ops.learning.settings import ARMS, WEAK, Arm, traffic
@@ -70,7 +70,9 @@ class Experiment:
         seed_outcomes = [self._outcomes(self.runs[arm][seed], budget) for seed in self.seeds]
         if any(outcomes is None for outcomes in seed_outcomes):
             return None
-        return compute_task_rates([outcomes for outcomes in seed_outcomes if outcomes is not None], k)
+        return compute_task_rates(
+            [outcomes for outcomes in seed_outcomes if outcomes is not None], k
+        )
 
     def passive(self) -> TaskRates:
         """pass^1 of an agent that does nothing."""
@@ -100,7 +102,11 @@ def group_runs(runs: Sequence[Run]) -> list[Experiment]:
         arms = by_traffic.setdefault((run.key.capabilities, run.key.share), {})
         arms.setdefault(run.key.arm, {})[run.key.seed] = run
     candidates = [Experiment(*traffic_, arms) for traffic_, arms in sorted(by_traffic.items())]
-    complete = [experiment for experiment in candidates if "base" in experiment.runs and experiment.arms and experiment.seeds]
+    complete = [
+        experiment
+        for experiment in candidates
+        if "base" in experiment.runs and experiment.arms and experiment.seeds
+    ]
     if not complete:
         raise NothingToReport(
             "there is no traffic with a base run and a trained arm on one seed; run the base first"
@@ -110,11 +116,24 @@ def group_runs(runs: Sequence[Run]) -> list[Experiment]:
 
 def text(experiments: Sequence[Experiment]) -> str:
     """Everything, as Markdown."""
-    return "\n\n".join([_sources(experiments), *("\n\n".join(_sections(experiment)) for experiment in experiments)]) + "\n"
+    return (
+        "\n\n".join(
+            [
+                _sources(experiments),
+                *("\n\n".join(_sections(experiment)) for experiment in experiments),
+            ]
+        )
+        + "\n"
+    )
 
 
 def _sources(experiments: Sequence[Experiment]) -> str:
-    runs = [run for experiment in experiments for arm in experiment.runs.values() for run in arm.values()]
+    runs = [
+        run
+        for experiment in experiments
+        for arm in experiment.runs.values()
+        for run in arm.values()
+    ]
     commits = sorted({run.source.commit[:12] for run in runs})
     settings = sorted({run.source.settings[:12] for run in runs})
     bases = sorted({run.source.base[:12] for run in runs})
@@ -146,11 +165,21 @@ def scores(experiment: Experiment) -> str:
     rows.append(["doing nothing", "0", *_cells(experiment, experiment.passive()), "", ""])
     for arm in ("base", *experiment.arms):
         for budget in [None] if arm in ("base", "c") else experiment.budgets:
-            first, third = experiment.task_rates(arm, budget, 1), experiment.task_rates(arm, budget, 3)
+            first, third = (
+                experiment.task_rates(arm, budget, 1),
+                experiment.task_rates(arm, budget, 3),
+            )
             if first is None or third is None:
                 continue
             cubes = [_cell(third, experiment.weights[name]) for name in ("overall", "weak mean")]
-            rows.append([_arm(arm), _format_cost(experiment, arm, budget), *_cells(experiment, first), *cubes])
+            rows.append(
+                [
+                    _arm(arm),
+                    _format_cost(experiment, arm, budget),
+                    *_cells(experiment, first),
+                    *cubes,
+                ]
+            )
     return _table(rows)
 
 
@@ -166,7 +195,9 @@ def _format_cost(experiment: Experiment, arm: Arm, budget: int | None) -> str:
     """Of the budget, the mean over seeds."""
     spent = []
     for seed in experiment.seeds:
-        evaluations = [e for e in experiment.runs[arm][seed].evaluations if budget in (None, e.budget)]
+        evaluations = [
+            e for e in experiment.runs[arm][seed].evaluations if budget in (None, e.budget)
+        ]
         spent.append(evaluations[-1].spent)
     return f"{np.mean(spent):,.0f}"
 
@@ -220,7 +251,9 @@ def plain(experiment: Experiment) -> str:
     for kind in PLAIN:
         row = [kind, _cell(base, {kind: 1})]
         for rates in last.values():
-            row.append(_format_change(interval(rates - base, {kind: 1})) if rates is not None else "")
+            row.append(
+                _format_change(interval(rates - base, {kind: 1})) if rates is not None else ""
+            )
         rows.append(row)
     return "Plain kinds at the end, change from the base:\n\n" + _table(rows)
 
@@ -310,7 +343,10 @@ def _points(
     for budget in [None] if arm == "c" else experiment.budgets:
         rates = experiment.task_rates(arm, budget, 1)
         if rates is not None:
-            yield float(_format_cost(experiment, arm, budget).replace(",", "")), interval(rates, weights)
+            yield (
+                float(_format_cost(experiment, arm, budget).replace(",", "")),
+                interval(rates, weights),
+            )
 
 
 def _informative_curves(axis: "Axes", experiment: Experiment) -> None:

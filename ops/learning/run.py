@@ -36,7 +36,7 @@ from events.jobs import InProcessSource, JobSpec, Sampler
 from ops.learning import arms
 from ops.learning.diagnosis import diagnose
 from ops.learning.evaluation import evaluate, generate_holdout, passive
-from ops.learning.results import PolicyEvaluation, Key, Run, Source, Costs, Step
+from ops.learning.results import Costs, Key, PolicyEvaluation, Run, Source, Step
 from ops.learning.seeds import Seeds
 from ops.learning.settings import Settings, traffic
 from ops.learning.targets import Targets, choose
@@ -99,7 +99,9 @@ class Bench:
         outcomes = evaluate(
             self.player, self.shop, policy, self.tasks, self.settings.trials, self.key.seed
         )
-        return PolicyEvaluation.model_validate({"budget": budget, "spent": spent, "outcomes": outcomes})
+        return PolicyEvaluation.model_validate(
+            {"budget": budget, "spent": spent, "outcomes": outcomes}
+        )
 
     def diagnose_traffic(self) -> Targets:
         """What recorded traffic of the base says to train. Raises NothingToTarget."""
@@ -247,7 +249,9 @@ def _evaluations(
     totals = list(accumulate(map(len, batches)))
     if not spec.grpo:
         policy = bench.policy.with_adapter(folder / job.ADAPTER, spec.job)
-        yield bench.evaluate_policy(policy, diagnosis + spec.sampler.rollouts, diagnosis + totals[-1])
+        yield bench.evaluate_policy(
+            policy, diagnosis + spec.sampler.rollouts, diagnosis + totals[-1]
+        )
         return
     for count in spec.checkpoints:
         place = folder / job.CHECKPOINTS / str(count)

@@ -108,7 +108,9 @@ def _targets(diagnosis: Diagnosis, rule: Rule) -> Iterator[Target]:
         )
         for name in admitted
     ]
-    yield from sorted(targets, key=lambda target: (rank[target.pattern], -target.failures, target.generator))
+    yield from sorted(
+        targets, key=lambda target: (rank[target.pattern], -target.failures, target.generator)
+    )
 
 
 def _commonest(diagnosis: Diagnosis, name: str, rank: Mapping[str, int]) -> str:

@@ -77,5 +77,7 @@ def claims_in(document: str, text: str) -> Iterator[Claim]:
 
 def _proofs(cell: str) -> Iterator[Proof]:
     for named in _TEST.finditer(cell):
-        (condition,) = [candidate for candidate in (*CONDITIONS, None) if candidate == named["condition"]]
+        (condition,) = [
+            candidate for candidate in (*CONDITIONS, None) if candidate == named["condition"]
+        ]
         yield Proof(named["test"], condition)

@@ -120,7 +120,9 @@ class ProofWatch:
             if not claim.proofs:
                 yield f"{claim.place}: {claim.promise!r} names no test as its proof"
             for proof in claim.proofs:
-                yield from (f"{claim.place}: {proof.test} {why}" for why in self._check_marks(proof))
+                yield from (
+                    f"{claim.place}: {proof.test} {why}" for why in self._check_marks(proof)
+                )
             for proof in self._select_proofs(claim):
                 if (why := self._unproven(proof.test)) is not None:
                     yield f"{claim.place}: {proof.test} {why}"

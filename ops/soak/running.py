@@ -20,7 +20,7 @@ from typing import Any, Final
 
 from consumers.database import DatabaseUnavailable
 from consumers.reads import learning
-from daemon.core.health import events_in, read_fold_state, lag
+from daemon.core.health import events_in, lag, read_fold_state
 from daemon.metrics.exposition import port_of
 from events.errors import LogError
 from ops.demo.place import ALIAS
@@ -29,7 +29,7 @@ from ops.faults.gateway_scene import free_port
 from ops.faults.loop_audit import count_decisions, wrong
 from ops.faults.loop_kill import LogKind, Servers, servers_of, stop_all
 from ops.faults.loop_scene import Backends, Scene, scene
-from ops.faults.scene import count_backlog
+from ops.faults.scene import count_spool_backlog
 from ops.soak.sampling import Sampler, read_metrics
 from ops.soak.traffic import Traffic
 from ops.soak.troubles import Trouble, troubles
@@ -154,7 +154,11 @@ class _Run:
                 return {"seconds": round(now - began, 1), "left": left, "wrong": [sentence]}
             time.sleep(2 * _LOOK_SECONDS)
         differing = list(self._compare_metrics())
-        return {"seconds": round(still - began, 1), "left": self._count_backlog(), "wrong": differing}
+        return {
+            "seconds": round(still - began, 1),
+            "left": self._count_backlog(),
+            "wrong": differing,
+        }
 
     def _count_backlog(self) -> dict[str, int] | None:
         """What is not done yet; None while nobody can say."""
@@ -165,7 +169,7 @@ class _Run:
             behind = sum(lag(app.readable_log, reached).values())
         except (DatabaseUnavailable, LogError):
             return None
-        unshipped = count_backlog(app.spool) if app.on_kafka else 0
+        unshipped = count_spool_backlog(app.spool) if app.on_kafka else 0
         return {"lag": behind, "unshipped": unshipped, "open cycles": int(cycle is not None)}
 
     def _compare_metrics(self) -> Iterator[str]:

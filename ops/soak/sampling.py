@@ -180,7 +180,9 @@ class Sampler(threading.Thread):
             "spool events": "kintsugi_spool_events",
         }
         if metrics.get("kintsugi_spool_readable") == 1:
-            yield from ((name, metrics[metric]) for name, metric in names.items() if metric in metrics)
+            yield from (
+                (name, metrics[metric]) for name, metric in names.items() if metric in metrics
+            )
 
     def _of_schedule(self) -> Iterator[tuple[str, float]]:
         port = port_of(self._stage.settings, "schedule")

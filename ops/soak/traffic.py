@@ -17,7 +17,7 @@ from typing import Any, Final
 import httpx2
 
 from ops.demo.place import ALIAS
-from ops.faults.gateway_load import Ledger, CallAttempt, Talker
+from ops.faults.gateway_load import CallAttempt, Ledger, Talker
 
 TALKERS: Final = 2
 _PER_SECOND: Final = 0.5

@@ -72,7 +72,14 @@ class SoakVerdict:
             for name, most in self.filled.items()
             if most > MOST[name]
         ]
-        return [*over, *(_describe_growth(name, figure) for name, figure in self._walk_figures() if figure.grows)]
+        return [
+            *over,
+            *(
+                _describe_growth(name, figure)
+                for name, figure in self._walk_figures()
+                if figure.grows
+            ),
+        ]
 
     @property
     def unknown(self) -> list[str]:
@@ -136,7 +143,13 @@ def _role(samples: Sequence[Sample], role: str, seconds: float) -> dict[str, Gro
 
 def _figure(samples: Sequence[Sample], name: str) -> Life:
     """Something that lives as long as the run."""
-    return Life([(sample.at, sample.at, sample.figures[name]) for sample in samples if name in sample.figures])
+    return Life(
+        [
+            (sample.at, sample.at, sample.figures[name])
+            for sample in samples
+            if name in sample.figures
+        ]
+    )
 
 
 def _lag_rule(samples: Sequence[Sample]) -> Rule:
@@ -172,7 +185,11 @@ def _per_thousand(
 
 
 def _describe_growth(name: str, figure: Growth) -> str:
-    by = figure.by_age if figure.by_age is not None and figure.by_age.low > figure.bound else figure.by_data
+    by = (
+        figure.by_age
+        if figure.by_age is not None and figure.by_age.low > figure.bound
+        else figure.by_data
+    )
     assert by is not None, "it grows by one of them"
     how = "with its age" if by is figure.by_age else "from life to life"
     return (

@@ -104,7 +104,9 @@ def tell(app: App, console: Console, answered: RouteProof) -> None:
             console.print(tree(short(explain(connection, seen.adapter.adapter))))
     console.print("\n[bold]Customers[/bold]")
     for tally in seen.live:
-        console.print(f"  {tally.policy}: {tally.rate:.1%} of {tally.judged:,} served well", markup=False)
+        console.print(
+            f"  {tally.policy}: {tally.rate:.1%} of {tally.judged:,} served well", markup=False
+        )
     console.print("\n[bold]Who answers[/bold]")
     for name, count in answered.calls.items():
         console.print(f"  {name}: {count} of {sum(answered.calls.values())} new sessions")

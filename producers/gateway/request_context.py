@@ -19,8 +19,8 @@ from events.envelope import derive_id
 from events.rollouts import Purpose
 from producers.gateway.capture.digests import Conversation
 from producers.gateway.capture.idempotency import IdempotentRequest
-from producers.gateway.capture.sessions import SessionName
 from producers.gateway.capture.sessions import Scope as SessionScope
+from producers.gateway.capture.sessions import SessionName
 from producers.gateway.http.wire import (
     Endpoint,
     ModelRequest,
@@ -203,7 +203,9 @@ def _read_retry_key(
     key = redaction.redact_name(read_header(request, "idempotency-key"))
     if key is None:
         return None
-    return IdempotentRequest.of(derive_id("call", caller.client or "", caller.person or "", key), redacted)
+    return IdempotentRequest.of(
+        derive_id("call", caller.client or "", caller.person or "", key), redacted
+    )
 
 
 def _read_purpose(request: Request) -> Purpose:

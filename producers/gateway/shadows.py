@@ -64,7 +64,9 @@ class Shadows:
             task.cancel()
         await asyncio.gather(*self._running, return_exceptions=True)
 
-    def _build_call(self, context: RequestContext, attributed: CallAttribution, adapter: str) -> Call:
+    def _build_call(
+        self, context: RequestContext, attributed: CallAttribution, adapter: str
+    ) -> Call:
         caller = replace(context.caller, purpose="probe", task=None)
         session = SessionName(shadow_session(attributed.session), attributed.by)
         redacted = context.redacted

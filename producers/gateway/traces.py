@@ -23,7 +23,7 @@ from typing import Final, Literal
 from events.envelope import derive_id
 from events.errors import KintsugiError, TooLarge
 from events.messages import Message
-from events.rollouts import CallEnded, CallEndContent, CallStarted, CallStartContent
+from events.rollouts import CallEndContent, CallEnded, CallStartContent, CallStarted
 from events.sqlite.receipts import Receipt
 from producers.gateway.call import GatewayContext
 from producers.gateway.capture.answer import make_capture
@@ -31,7 +31,7 @@ from producers.gateway.capture.digests import Conversation
 from producers.gateway.capture.idempotency import IdempotentRequest, Retries
 from producers.gateway.capture.recorder import About
 from producers.gateway.capture.session_recovery import to_client_message
-from producers.gateway.capture.sessions import SessionName, Parent
+from producers.gateway.capture.sessions import Parent, SessionName
 from producers.gateway.http.wire import (
     ExtraFields,
     ModelRequest,
@@ -205,7 +205,9 @@ class Traces:
         sessions.remember_call(call.id, call.session)
         sessions.remember_request(call.session, call.id, conversation, scope[1], keyid)
         for message in answers[:1]:
-            sessions.remember_answer(call.session, call.id, scope, conversation, to_client_message(message), keyid)
+            sessions.remember_answer(
+                call.session, call.id, scope, conversation, to_client_message(message), keyid
+            )
 
     def _build_start(
         self,
@@ -233,9 +235,7 @@ class Traces:
             parent_tools=same_tools,
             client=caller.client,
             purpose=caller.purpose,
-            content=CallStartContent(
-                messages=messages[known:], tools=() if same_tools else tools
-            ),
+            content=CallStartContent(messages=messages[known:], tools=() if same_tools else tools),
         )
 
     async def _build_end(self, call: _SpanCall) -> tuple[CallEnded, tuple[Message, ...]]:

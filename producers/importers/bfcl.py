@@ -19,9 +19,9 @@ from events.canonical import exact_json, sha256
 from events.messages import Action, Message
 from events.rollouts import RolloutContent, RolloutEnded, Task
 from producers.conversation import findings
-from producers.importers.bfcl_conversation import read_result, read_log, parse_call, hit_step_limit
+from producers.importers.bfcl_conversation import hit_step_limit, parse_call, read_log, read_result
 from producers.importers.documents import RawRecord, Shape, lines, records
-from producers.importers.records import RolloutImport, Record, Rejection, Source
+from producers.importers.records import Record, Rejection, RolloutImport, Source
 from producers.storable import Unusable, Wire
 
 NAME: Final = "bfcl"

@@ -32,14 +32,14 @@ from producers.importers.documents import (
     shape_of,
     skip_blank,
 )
-from producers.importers.records import RolloutImport, Rejection, Source
+from producers.importers.records import Rejection, RolloutImport, Source
 
 __all__ = [
     "FORMATS",
-    "ImportResult",
-    "RolloutImport",
-    "Rejection",
     "FileWarning",
+    "ImportResult",
+    "Rejection",
+    "RolloutImport",
     "append_rollouts",
     "read_rollouts",
     "total_bytes",
@@ -141,7 +141,9 @@ def append_rollouts(
             result.rejected.append(item)
             continue
         for warning in item.warnings:
-            first = warned.get((item.file, warning), FileWarning(item.file, warning, 0, item.position))
+            first = warned.get(
+                (item.file, warning), FileWarning(item.file, warning, 0, item.position)
+            )
             warned[item.file, warning] = FileWarning(
                 first.file, first.warning, first.count + 1, first.position
             )

@@ -21,9 +21,9 @@ from producers.conversation import findings, parse_arguments, parse_messages
 from producers.importers.documents import Shape, records
 from producers.importers.records import (
     Identity,
-    RolloutImport,
     Record,
     Rejection,
+    RolloutImport,
     Source,
     is_success,
     parse_time,

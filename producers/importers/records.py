@@ -136,9 +136,7 @@ class Source:
         envelope = Envelope(
             id=data.rollout, type=data.TYPE, version=data.VERSION, subject=data.key(), time=time
         )
-        return RolloutImport(
-            str(self.path), record.position, envelope, data, record.text, warnings
-        )
+        return RolloutImport(str(self.path), record.position, envelope, data, record.text, warnings)
 
 
 @dataclass(frozen=True, slots=True)

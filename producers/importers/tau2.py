@@ -27,7 +27,7 @@ from producers.importers.documents import (
     read_text,
     skip_blank,
 )
-from producers.importers.records import RolloutImport, Rejection, Source
+from producers.importers.records import Rejection, RolloutImport, Source
 from producers.importers.tau2_simulation import NAME as NAME
 from producers.importers.tau2_simulation import WireInfo, parse_simulation
 from producers.storable import Wire
@@ -148,9 +148,7 @@ def _read_index(
     source: Source, text: str, places: dict[str, int], results: _Results
 ) -> Iterator[Rejection]:
     """The ids that the folder must hold."""
-    item = (
-        decode_at(text, places["simulation_index"], "") if "simulation_index" in places else None
-    )
+    item = decode_at(text, places["simulation_index"], "") if "simulation_index" in places else None
     if not isinstance(item, RawRecord) or not isinstance(item.value, list):
         return
     try:

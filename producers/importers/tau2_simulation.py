@@ -13,11 +13,11 @@ from envs.catalog import catalog, identify
 from events.canonical import exact_json, sha256
 from events.messages import Action, Message, executed_calls
 from events.rollouts import RolloutContent, RolloutEnded, Task
-from producers.conversation import WireCall, WireMessage, findings, to_message, mentions_all
+from producers.conversation import WireCall, WireMessage, findings, mentions_all, to_message
 from producers.importers.records import (
     Identity,
-    RolloutImport,
     Record,
+    RolloutImport,
     Source,
     is_success,
     parse_time,
@@ -287,7 +287,11 @@ def _warnings(
     outputs = (
         task.evaluation_criteria.communicate_info if task.evaluation_criteria else None
     ) or []
-    if communicate_part is not None and outputs and (communicate_part == 1) != mentions_all(outputs, messages):
+    if (
+        communicate_part is not None
+        and outputs
+        and (communicate_part == 1) != mentions_all(outputs, messages)
+    ):
         warnings.append("what the agent said does not give the recorded COMMUNICATE part")
     return tuple(warnings)
 

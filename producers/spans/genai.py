@@ -88,7 +88,9 @@ def _request(attributes: Attributes, asked: list[Json]) -> Json:
     }
     if model := _text(attributes.get(REQUEST_MODEL)):
         request["model"] = model
-    if tools := [_tool(item) for item in _structure(attributes, TOOLS) or () if isinstance(item, dict)]:
+    if tools := [
+        _tool(item) for item in _structure(attributes, TOOLS) or () if isinstance(item, dict)
+    ]:
         request["tools"] = tools
     for attribute, parameter in SAMPLING.items():
         if attributes.get(attribute) is not None:

@@ -63,7 +63,9 @@ def renew(home: Path) -> RenewalResult:
 def _copy(spool: SqliteLog, fresh: SqliteLog, stream: str) -> int:
     """Append what was not shipped of a stream; how many events that were."""
     count = 0
-    bounds = zip(spool.start(stream), spool.read_ship_offsets(stream), spool.end(stream), strict=True)
+    bounds = zip(
+        spool.start(stream), spool.read_ship_offsets(stream), spool.end(stream), strict=True
+    )
     for partition, (start, shipped, end) in enumerate(bounds):
         for page in read_all(spool, stream, partition, max(start, shipped), end):
             fresh.append([_entry(record) for record in page])

@@ -9,7 +9,7 @@ import pytest
 
 from daemon.jobs.local import LocalRunner
 from daemon.jobs.ray import Cluster, RayRunner
-from daemon.jobs.runner import Absent, Again, Exit, Job, JobRunner, Over, Active, verdict
+from daemon.jobs.runner import Absent, Active, Again, Exit, Job, JobRunner, Over, verdict
 from daemon.jobs.runner_factory import LEARNER
 from daemon.solver.job import run
 from events.jobs import JobSpec

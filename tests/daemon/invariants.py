@@ -12,14 +12,14 @@ from consumers.folds.routing import RouteState
 from consumers.reads import learning, serving
 from consumers.reads.learning import CycleRow
 from consumers.tables import (
-    Round,
+    Cycle,
     Evaluation,
     Job,
-    Cycle,
+    LifecycleStep,
     Rejection,
     Rollout,
+    Round,
     Route,
-    LifecycleStep,
     Task,
 )
 from daemon.core.app import App

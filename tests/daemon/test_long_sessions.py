@@ -22,11 +22,11 @@ from events.errors import TooLarge
 from events.log import Entry, now_ms
 from events.messages import Message
 from events.rollouts import (
-    CallEnded,
     CallEndContent,
+    CallEnded,
     CallsGathered,
-    CallStarted,
     CallStartContent,
+    CallStarted,
     EventData,
     SessionEnded,
 )

@@ -26,11 +26,11 @@ from ops.faults.session_poison import (
     LARGE,
     START,
     Talk,
-    session_with_bad_environment,
     good,
     incomplete,
     noise,
     restore,
+    session_with_bad_environment,
 )
 from tests.daemon.conftest import Kintsugi
 from tests.envs.test_registry import write_environment
@@ -55,7 +55,9 @@ def events(kintsugi: Kintsugi, kind: str) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize(
-    "kind", [one for one in KINDS if one is not session_with_bad_environment], ids=lambda one: one.__name__
+    "kind",
+    [one for one in KINDS if one is not session_with_bad_environment],
+    ids=lambda one: one.__name__,
 )
 def test_a_session_that_cannot_be_closed_is_a_dead_letter_and_stops_no_other(
     app: App, kintsugi: Kintsugi, kind: Callable[[App, str], list[Entry]]

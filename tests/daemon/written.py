@@ -19,7 +19,7 @@ class Fixed:
     def __init__(self, lacking: str | None = None) -> None:
         self.lacking = lacking
 
-    def direct(self, cycle: CycleRow) -> DirectiveWritten:
+    def write_directive(self, cycle: CycleRow) -> DirectiveWritten:
         """One pattern, two tasks."""
         assert cycle.round is not None, "a cycle is diagnosed first"
         quota = Quota(pattern=PATTERN, tasks=TASKS, priority=0.5, status="NEW")
@@ -27,7 +27,7 @@ class Fixed:
             cycle=cycle.cycle, round=cycle.round, directive=Directive(quotas=(quota,))
         )
 
-    def propose(self, cycle: CycleRow) -> Proposal:
+    def propose_tasks(self, cycle: CycleRow) -> Proposal:
         """Its tasks, what was written in vain, and the job."""
         assert cycle.directive is not None, "a cycle is directed first"
         number = cycle.number

@@ -11,7 +11,7 @@ from events.gate import Check, GatePlan, GateReport, Rate
 from events.learning import BadTries, Directive, Mastered, PatternFinding, Quota, Verified
 from events.lifecycle import NEXT
 from events.log import Headers
-from events.messages import Action, StrictModel, Message, ToolCall
+from events.messages import Action, Message, StrictModel, ToolCall
 from events.registry import REGISTRY
 from events.rollouts import EventData, Labels, Task
 from events.serving import ArmCounts, LiveEvidence, PassRates, RouteShare

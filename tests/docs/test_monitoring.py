@@ -18,7 +18,13 @@ from daemon.core.app import App
 from daemon.core.leadership import Leadership
 from daemon.metrics import jobs, log, loop
 from daemon.metrics.exposition import ROLES, PortInUse, serve_metrics
-from daemon.metrics.roles import LeaderRounds, WorkerRounds, fold_metrics, ship_metrics, trace_metrics
+from daemon.metrics.roles import (
+    LeaderRounds,
+    WorkerRounds,
+    fold_metrics,
+    ship_metrics,
+    trace_metrics,
+)
 from daemon.tracing.exporter import Counters as Traced
 from producers.gateway.metrics.registry import Metrics
 from producers.shipper import ShipperCounters

@@ -13,7 +13,7 @@ from kafka.admin import KafkaAdminClient
 
 from daemon.config.settings import load
 from daemon.core.app import App
-from daemon.core.health import read_fold_state, find_halts
+from daemon.core.health import find_halts, read_fold_state
 from daemon.sessions.closing import close_sessions
 from events.archive.archive import MANIFEST
 from events.envelope import utc_now
@@ -179,7 +179,9 @@ def test_topics_are_trimmed_as_far_as_an_archive_of_the_broker_holds_them(
     halted = run_here(["consume"], behind)
     assert (halted.code, "were trimmed: restore them" in halted.err) == (4, True)
     with opened(behind) as app, app.reading() as connection:
-        assert {halt.reason for halt in find_halts(app.log, read_fold_state(connection))} == {"truncated"}
+        assert {halt.reason for halt in find_halts(app.log, read_fold_state(connection))} == {
+            "truncated"
+        }
 
     # The same command trims this home's spool by the archive of that.
     spooled = run(one, "log", "trim", "--archive", own, "--before", END, "--json").json

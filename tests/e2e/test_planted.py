@@ -85,7 +85,11 @@ def planted(tmp_path_factory: pytest.TempPathFactory) -> Path:
     *_, last = sft.train(adapted, list(shown()), settings)
     fields: dict[str, Any] = {"seed": 1, "steps": last.of, "rollouts": (), "spec": {}}
     folder = tmp_path_factory.mktemp("made") / "planted"
-    save(adapted, folder, Provenance(base=base, lora=lora, fingerprint=probe_model(adapted), **fields))
+    save(
+        adapted,
+        folder,
+        Provenance(base=base, lora=lora, fingerprint=probe_model(adapted), **fields),
+    )
     return folder
 
 

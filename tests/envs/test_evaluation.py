@@ -21,9 +21,9 @@ from envs.evaluation import (
     Setup,
     do_nothing,
     episode_seed,
+    make_environment_user,
     play,
     play_all,
-    make_environment_user,
 )
 from envs.players import LocalPlayer, ModelAgent, Player
 from envs.shop.environment import Shop

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from envs.database import ABSENT
 from envs.episode import Episode, Termination, play
-from envs.grading import Grade, grade, find_absent_outputs, replay_gold, find_absent_actions
+from envs.grading import Grade, find_absent_actions, find_absent_outputs, grade, replay_gold
 from envs.task import Basis, Criteria, TaskDefinition
 from events.messages import Action, Message, ToolCall, executed_calls
 from tests.envs.mini import Mini, Reciting, called, calls, graded, heard, said, task

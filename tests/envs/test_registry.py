@@ -14,8 +14,8 @@ from envs.registry import (
     environments,
     locate,
     open_environment,
-    open_place,
     open_from_event,
+    open_place,
 )
 
 SKELETON = Path(skeleton.__file__).read_text()

@@ -21,10 +21,10 @@ from events.log import Entry, Record
 from events.messages import Action, Message, ToolCall
 from events.registry import REGISTRY, UnknownType
 from events.rollouts import (
-    CallEnded,
     CallEndContent,
-    CallStarted,
+    CallEnded,
     CallStartContent,
+    CallStarted,
     EventData,
     FeedbackContent,
     FeedbackReceived,

@@ -48,7 +48,9 @@ def entry(
 
 
 def outgoing(number: int, value: bytes = b"value") -> OutboundRecord:
-    return OutboundRecord("rollouts", 0, "spool", number, f"key-{number}", (), value, 1_700_000_000_000)
+    return OutboundRecord(
+        "rollouts", 0, "spool", number, f"key-{number}", (), value, 1_700_000_000_000
+    )
 
 
 def read_all(log: KafkaLog, partition: int = 0, at: int = 0) -> list[int]:

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from producers.importers.importer import RolloutImport, Rejection, read_rollouts
+from producers.importers.importer import Rejection, RolloutImport, read_rollouts
 
 Json = dict[str, Any]
 

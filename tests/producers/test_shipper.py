@@ -95,7 +95,9 @@ def test_it_copies_everything_as_it_was_recorded(spool: SqliteLog, kafka_log: Ka
     shipper = Shipper(spool, kafka_log.sender)
     assert shipper.ship_once() == 1000
     assert facts(kafka_log) == facts(spool)
-    assert [spool.read_ship_offsets(stream) for stream in STREAMS] == [spool.end(s) for s in STREAMS]
+    assert [spool.read_ship_offsets(stream) for stream in STREAMS] == [
+        spool.end(s) for s in STREAMS
+    ]
     assert shipper.ship_once() == 0
     spool.append(entries(1000, 10))
     assert shipper.ship_once() == 10
@@ -191,7 +193,9 @@ def test_it_waits_for_a_broker_and_keeps_up_with_appends(
     assert shipper.counters.in_flight_bytes <= 33 << 20
     broker.start()
     spool.append(entries(5100, 100))
-    wait_until(lambda: all(spool.read_ship_offsets(stream) == spool.end(stream) for stream in STREAMS))
+    wait_until(
+        lambda: all(spool.read_ship_offsets(stream) == spool.end(stream) for stream in STREAMS)
+    )
     stop.set()
     running.join()
     assert facts(log) == facts(spool)

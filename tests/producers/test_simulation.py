@@ -9,7 +9,7 @@ from typing import ClassVar
 
 from envs.agents import Agent, NullAgent
 from envs.environment import Environment
-from envs.evaluation import Attempt, Setup, play, make_environment_user
+from envs.evaluation import Attempt, Setup, make_environment_user, play
 from envs.players import LocalPlayer
 from envs.shop.environment import Shop
 from envs.task import TaskDefinition
@@ -33,7 +33,9 @@ class Kiosk(Shop):
 def attempt(
     agent: Callable[[TaskDefinition], Agent] = SHOP.oracle, environment: Environment = SHOP
 ) -> Attempt:
-    setup = Setup(environment, lambda task, _: LocalPlayer(agent(task)), make_environment_user(environment))
+    setup = Setup(
+        environment, lambda task, _: LocalPlayer(agent(task)), make_environment_user(environment)
+    )
     return asyncio.run(play(setup, environment.generate("cancel", 1), 2))
 
 

@@ -28,11 +28,11 @@ from events.learning import (
 )
 from events.messages import Action, Message, ToolCall
 from events.rollouts import (
-    CallEnded,
     CallEndContent,
+    CallEnded,
     CallsGathered,
-    CallStarted,
     CallStartContent,
+    CallStarted,
     ClosingFailed,
     EventData,
     FeedbackContent,

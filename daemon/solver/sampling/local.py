@@ -177,7 +177,9 @@ class InProcess:
     def _take_answer(self, entry: _Open, last: Emission) -> None:
         """A whole turn, or one that a limit cut off."""
         cut = last.finish == "length"
-        entry.turns.append(Turn(entry.prompt, tuple(entry.ids), tuple(entry.logprobs), truncated=cut))
+        entry.turns.append(
+            Turn(entry.prompt, tuple(entry.ids), tuple(entry.logprobs), truncated=cut)
+        )
         if cut:
             reason = f"an answer was cut off at {len(entry.ids):,} tokens"
             entry.episode.stop(Termination.AGENT_ERROR, reason)

@@ -36,7 +36,7 @@ from envs.endpoint import (
 )
 from envs.environment import Environment
 from envs.episode import Termination
-from envs.evaluation import Attempt, Setup, play_all, make_environment_user
+from envs.evaluation import Attempt, Setup, make_environment_user, play_all
 from envs.players import Offer
 from envs.task import TaskDefinition
 from events.jobs import EndpointSource, JobSpec
@@ -184,12 +184,17 @@ class RemoteSource:
                 agents[seed] = TokenAgent(place, pace, offer, seed, self._sampling())
                 return agents[seed]
 
-            setup = Setup(self._environment, agent, make_environment_user(self._environment), batch.seed)
+            setup = Setup(
+                self._environment, agent, make_environment_user(self._environment), batch.seed
+            )
             plan = ((attempt.task, trial) for trial, attempt in enumerate(batch.attempts))
             concurrency = self._place.concurrency
             async with aclosing(play_all(setup, plan, concurrency=concurrency)) as finished:
                 async for attempts in finished:
-                    yield [self._trajectory(batch, result, agents.pop(result.seed)) for result in attempts]
+                    yield [
+                        self._trajectory(batch, result, agents.pop(result.seed))
+                        for result in attempts
+                    ]
 
     def _offer(self, task: TaskDefinition) -> Offer:
         return lambda messages: self._environment.select_schemas(task, messages)

@@ -130,7 +130,9 @@ class History:
         """Count a batch; `pool` and `kind` tell those of a task."""
         batch = list(batch)
         self.rollouts += len(batch)
-        self.cut_off += sum(any(turn.truncated for turn in trajectory.turns) for trajectory in batch)
+        self.cut_off += sum(
+            any(turn.truncated for turn in trajectory.turns) for trajectory in batch
+        )
         for task, verdicts in by_group(batch):
             self.pools.setdefault(pool(task), Count()).add(verdicts)
             self.capabilities.setdefault(kind(task), Count()).add(verdicts)

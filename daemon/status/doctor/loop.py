@@ -62,7 +62,7 @@ def _check_progress(connection: "Connection", row: "CycleRow", now: "datetime") 
     """For how long an open cycle needs the same."""
     from consumers.reads.cycle_state import read_cycle_state
     from daemon.cycle.state_machine import Step
-    from daemon.cycle.views import step_start, read_step
+    from daemon.cycle.views import read_step, step_start
     from events.envelope import parse_timestamp
 
     step, since = read_step(connection, row), step_start(read_cycle_state(connection, row))

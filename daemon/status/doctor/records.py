@@ -63,7 +63,13 @@ def database(app: "App") -> Finding:
 
 def fold(app: "App") -> Finding:
     """The fold: not halted, without gaps, and not behind for long."""
-    from daemon.core.health import read_fold_state, halts, lag, describe_gaps, find_oldest_backlog_ms
+    from daemon.core.health import (
+        describe_gaps,
+        find_oldest_backlog_ms,
+        halts,
+        lag,
+        read_fold_state,
+    )
 
     if not app.on_kafka and not (app.settings.home / "log.db").exists():
         return True, "nothing to fold yet"

@@ -196,7 +196,11 @@ def main() -> None:
     parser.add_argument("--clients", type=int, default=64)
     parser.add_argument("--folder", type=Path, help="on the disk to be used; default: TMPDIR")
     options = parser.parse_args()
-    print(json.dumps(measure(options.rounds, options.seconds, options.clients, options.folder), indent=2))
+    print(
+        json.dumps(
+            measure(options.rounds, options.seconds, options.clients, options.folder), indent=2
+        )
+    )
 
 
 if __name__ == "__main__":

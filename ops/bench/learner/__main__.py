@@ -75,9 +75,7 @@ def main() -> None:
     print(json.dumps({"shape": options.shape, "peer": TRL, "runs": runs}, indent=2))
 
 
-def _measure(
-    folder: Path, peer: Path, threads: int, options: argparse.Namespace
-) -> dict[str, Any]:
+def _measure(folder: Path, peer: Path, threads: int, options: argparse.Namespace) -> dict[str, Any]:
     rows = _fastest(folder, peer, threads, options.rows)
     with (
         _side(folder, Path(sys.executable), "ours", threads, 0) as ours,

@@ -88,7 +88,9 @@ def make(name: str, folder: Path) -> None:
     rollouts = [_spread(rollout, stride) for rollout in _rollouts(shop, chat, shape.rollouts)]
     ends = sorted(end * stride for end in chat.ends)
     (folder / ROLLOUTS).write_bytes(_BATCH.dump_json(RolloutBatch(tuple(rollouts), tuple(ends))))
-    (folder / ROWS).write_text(json.dumps([_plain(row) for row in _rows(rollouts, frozenset(ends))]))
+    (folder / ROWS).write_text(
+        json.dumps([_plain(row) for row in _rows(rollouts, frozenset(ends))])
+    )
 
 
 def read(folder: Path) -> RolloutBatch:

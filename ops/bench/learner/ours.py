@@ -66,7 +66,9 @@ class Ours:
 
     def save(self, file: str) -> dict[str, Any]:
         """The adapter as it is now."""
-        save_file({k: p.detach() for k, p in trainable_parameters(self.learner.model).items()}, file)
+        save_file(
+            {k: p.detach() for k, p in trainable_parameters(self.learner.model).items()}, file
+        )
         return {}
 
 

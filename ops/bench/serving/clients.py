@@ -188,7 +188,9 @@ async def _all(url: str, clients: int, tokens: int) -> Json:
     await begun.wait()
     print(BEGUN, flush=True)
     since = time.perf_counter()
-    calls = [call for batch in await asyncio.gather(*talks) for call in batch if call.begun >= since]
+    calls = [
+        call for batch in await asyncio.gather(*talks) for call in batch if call.begun >= since
+    ]
     return summary(calls, tokens, time.perf_counter() - since)
 
 

@@ -26,8 +26,8 @@ from daemon.adapters.fingerprint import (
     EXACT,
     Fingerprint,
     Prompts,
-    parse_answer,
     distance,
+    parse_answer,
     prompts,
     question,
 )
@@ -115,7 +115,10 @@ class Checker:
         answer.raise_for_status()
         name = answer.headers["x-kintsugi-adapter"]
         seen = parse_answer(answer.json(), asked)
-        near = {adapter: distance(seen, _only(reference, number)) for adapter, reference in list(self._known.items())}
+        near = {
+            adapter: distance(seen, _only(reference, number))
+            for adapter, reference in list(self._known.items())
+        }
         nearest = min(near, key=lambda adapter: near[adapter])
         apart = near.get(name, float("inf"))
         self.checks.add(name, apart, f"{name} at {apart:.4f}, nearest is {nearest}")

@@ -364,7 +364,9 @@ class Capture:
         self._odd = self._odd or why
 
     def _logprobs(self, scores: Json) -> list[Any]:
-        return self._read_scores(scores, "content", "token_logprobs", lambda entry: entry.get("logprob"))
+        return self._read_scores(
+            scores, "content", "token_logprobs", lambda entry: entry.get("logprob")
+        )
 
     def _read_spellings(self, scores: Json) -> list[Any]:
         return self._read_scores(

@@ -81,7 +81,9 @@ def receipt(
     return Receipt(keyed.key, value)
 
 
-def _pack(keyed: IdempotentRequest, headers: Mapping[str, str], body: bytes, because: str | None) -> bytes:
+def _pack(
+    keyed: IdempotentRequest, headers: Mapping[str, str], body: bytes, because: str | None
+) -> bytes:
     head = {"request": keyed.request, "headers": dict(headers), "because": because}
     return zstandard.compress(encode_json(head) + b"\n" + body)
 
@@ -181,7 +183,9 @@ def _another_request() -> Refused:
 class Once(Response):
     """The answer to a request with a key: the one that it had, or a new one."""
 
-    def __init__(self, retries: Retries, keyed: IdempotentRequest, call: Callable[[], Response]) -> None:
+    def __init__(
+        self, retries: Retries, keyed: IdempotentRequest, call: Callable[[], Response]
+    ) -> None:
         # Not super().__init__: status, headers and body are the answer's.
         self.background = None
         self._retries = retries

@@ -23,16 +23,16 @@ from events.envelope import new_id
 from events.errors import KintsugiError
 from events.messages import Message
 from events.rollouts import (
-    CallEnded,
     CallEndContent,
-    CallStarted,
+    CallEnded,
     CallStartContent,
+    CallStarted,
     EventData,
     Outcome,
     Routed,
 )
 from events.sqlite.receipts import Receipt
-from producers.gateway.capture.answer import NOTHING, Capture, AnswerRecord
+from producers.gateway.capture.answer import NOTHING, AnswerRecord, Capture
 from producers.gateway.capture.idempotency import receipt as pack_receipt
 from producers.gateway.capture.recorder import About, Recorder
 from producers.gateway.capture.session_recovery import to_client_message
@@ -194,7 +194,9 @@ class Record:
         self._sessions.remember_call(self.call, data.session)
         if log_content.messages:
             person, conversation = self._context.caller.person, self._context.conversation
-            self._sessions.remember_request(data.session, self.call, conversation, person, self._keyid)
+            self._sessions.remember_request(
+                data.session, self.call, conversation, person, self._keyid
+            )
         return True
 
     def _build_log_content(self) -> _LogContent:
@@ -348,7 +350,9 @@ class Record:
                 session, self.call, scope, conversation, to_client_message(message), self._keyid
             )
         for message in messages[heard:]:
-            self._sessions.remember_possible_answer(session, scope, conversation, to_client_message(message))
+            self._sessions.remember_possible_answer(
+                session, scope, conversation, to_client_message(message)
+            )
         return outcome
 
     @property

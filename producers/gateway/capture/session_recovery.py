@@ -22,7 +22,7 @@ from dataclasses import dataclass, replace
 from itertools import chain
 from typing import Any, Final
 
-from events.codec import Event, decode, unseal_event, ciphertext_of
+from events.codec import Event, ciphertext_of, decode, unseal_event
 from events.errors import BadRecord, SchemaAhead
 from events.log import Record, now_ms
 from events.messages import Message
@@ -187,14 +187,20 @@ class _Memory:
         for place, message in enumerate(messages):
             if _has_redaction([message]):
                 continue
-            scope, conversation, answer = known.scope, known.conversation, to_client_message(message)
+            scope, conversation, answer = (
+                known.scope,
+                known.conversation,
+                to_client_message(message),
+            )
             if completed and place == 0:
                 self._calls[data.call] = replace(known, answer=answer)
                 self.sessions.remember_answer(
                     data.session, data.call, scope, conversation, answer, known.keyid
                 )
                 if claim is not None:
-                    self._last.append((self._now, claim, conversation.loose_digest_with_answer(answer)))
+                    self._last.append(
+                        (self._now, claim, conversation.loose_digest_with_answer(answer))
+                    )
             else:
                 self.sessions.remember_possible_answer(data.session, scope, conversation, answer)
 

@@ -43,8 +43,8 @@ from typing import Any, Final
 
 from events.log import now_ms
 from events.rollouts import Attribution
-from producers.gateway.capture.digests import Conversation, Digest, AnswerPrefix
-from producers.gateway.capture.lookalikes import Alike, Cut, BloomFilter
+from producers.gateway.capture.digests import AnswerPrefix, Conversation, Digest
+from producers.gateway.capture.lookalikes import Alike, BloomFilter, Cut
 
 MAX_KNOWN: Final = 65_536
 """Entries that are remembered, two or three per call; about 30 MB."""
@@ -125,7 +125,9 @@ class Sessions:
         """
         if named is None:
             session = self._find_session(scope, conversation)
-            named = SessionName(fresh, "none") if session is None else SessionName(session, "prefix")
+            named = (
+                SessionName(fresh, "none") if session is None else SessionName(session, "prefix")
+            )
         claim = self.claim(named.session, scope, conversation)
         parent = self._parent(named.session, scope[1], conversation)
         return CallAttribution(named.session, named.by, parent, claim)

@@ -13,7 +13,7 @@ from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from events.errors import KintsugiError
-from producers.spool.backlog import StreamBacklog, Spool, read_backlog
+from producers.spool.backlog import Spool, StreamBacklog, read_backlog
 
 _logger = logging.getLogger(__name__)
 

@@ -167,7 +167,9 @@ class Metrics:
         """The client has something to read, so long after it asked."""
         self._first_byte.add(seconds, endpoint)
 
-    def count_call(self, endpoint: Endpoint, outcome: Outcome, recorded: bool, seconds: float) -> None:
+    def count_call(
+        self, endpoint: Endpoint, outcome: Outcome, recorded: bool, seconds: float
+    ) -> None:
         """A call is over."""
         self._calls.add(endpoint, outcome, "yes" if recorded else "no")
         self._duration.add(seconds, endpoint)

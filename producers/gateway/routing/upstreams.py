@@ -20,7 +20,7 @@ from typing import Final
 
 from events.errors import KintsugiError
 from events.rollouts import NOBODY
-from producers.gateway.http.connections import HttpClient, ExchangeFailure, Reply
+from producers.gateway.http.connections import ExchangeFailure, HttpClient, Reply
 from producers.gateway.http.wire import DIALECTS, Dialect, Json, encode_json
 from producers.gateway.routing.engine_proof import SECONDS, parse_json, unproven
 
@@ -208,7 +208,9 @@ class Upstreams:
         Those that are well come first; the others are tried all the same, for what is known of
         them may be seconds old.
         """
-        return sorted(self.all, key=lambda upstream: (not upstream.well, _weight(upstream.url, session)))
+        return sorted(
+            self.all, key=lambda upstream: (not upstream.well, _weight(upstream.url, session))
+        )
 
     async def first_look(self, client: HttpClient) -> None:
         """Learn what those that answer serve, before anybody asks for it by name."""

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from consumers.diagnosis.priority import PatternState, Status, rank_patterns, quotas, update
+from consumers.diagnosis.priority import PatternState, Status, quotas, rank_patterns, update
 
 Round = tuple[int, int, int, int]
 """failures, failed_total, attempts, passes"""

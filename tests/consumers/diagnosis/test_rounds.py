@@ -10,7 +10,7 @@ from consumers import database
 from consumers.diagnosis.priority import update
 from consumers.reads import rollouts
 from consumers.reads.rollouts import PatternLine, RoundLine
-from consumers.tables import Round, PatternRound, Rollout
+from consumers.tables import PatternRound, Rollout, Round
 from events.learning import TaskProposed
 from events.log import Entry
 from events.memory import MemoryLog

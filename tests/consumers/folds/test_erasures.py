@@ -3,7 +3,7 @@
 from sqlalchemy import Engine
 
 from consumers import database
-from consumers.folds.erasures import read_erasure_keys, find_dependent_adapters
+from consumers.folds.erasures import find_dependent_adapters, read_erasure_keys
 from consumers.tables import Erasure
 from events.learning import Directive, DirectiveWritten, PersonErased, Quota
 from tests.consumers.cycling import (

@@ -12,10 +12,10 @@ from consumers.reads.canary_outcomes import (
     SessionVerdict,
     behaviours,
     canary_share,
-    read_session_verdicts,
+    find_session_changes,
     latest_call,
     open_sessions,
-    find_session_changes,
+    read_session_verdicts,
 )
 from consumers.tables import Call
 from events.envelope import timestamp

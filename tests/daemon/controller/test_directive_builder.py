@@ -18,7 +18,7 @@ from daemon.controller.directive_builder import direct
 from daemon.core.app import App
 from daemon.proposer.proposer import ProposalRequest, propose
 from daemon.proposer.sources import read_pool_entries, read_prior_tasks, sources, traffic
-from envs.evaluation import Attempt, Setup, play, make_environment_user
+from envs.evaluation import Attempt, Setup, make_environment_user, play
 from envs.players import LocalPlayer
 from envs.shop.environment import Shop
 from envs.task import TaskDefinition

@@ -18,7 +18,7 @@ from daemon.config.settings import Agent, Log, Scheduler, Settings
 from daemon.core.app import App
 from daemon.core.decision_log import Act, Decisions
 from daemon.core.leadership import Leadership
-from daemon.cycle.leader import Leader, RetryLater, Proposal
+from daemon.cycle.leader import Leader, Proposal, RetryLater
 from daemon.cycle.state_machine import MOST_GATES
 from daemon.cycle.views import read_step
 from events.codec import decode
@@ -197,7 +197,7 @@ def test_an_adapter_whose_incumbent_is_replaced_after_every_gate_is_given_up(app
 class Hesitating(Fixed):
     """Cannot write tasks now."""
 
-    def propose(self, cycle: CycleRow) -> Proposal:
+    def propose_tasks(self, cycle: CycleRow) -> Proposal:
         raise RetryLater("the environment is away")
 
 
@@ -262,10 +262,10 @@ class Interrupted(Fixed):
         self._home = home
         self._leadership = leadership
 
-    def direct(self, cycle: CycleRow) -> DirectiveWritten:
+    def write_directive(self, cycle: CycleRow) -> DirectiveWritten:
         self._leadership[0].resign()
         assert leader(self._home).tick().epoch == 2
-        return super().direct(cycle).model_copy(update={"summary": "too late"})
+        return super().write_directive(cycle).model_copy(update={"summary": "too late"})
 
 
 def test_what_a_former_leader_wrote_meanwhile_is_not_heard(app: App) -> None:
@@ -297,13 +297,13 @@ def test_a_cycle_that_a_former_leader_begins_is_tried_once_and_not_again(app: Ap
 class Breaking(Fixed):
     """Meets code of somebody's environment that breaks, for one agent."""
 
-    def direct(self, cycle: CycleRow) -> DirectiveWritten:
+    def write_directive(self, cycle: CycleRow) -> DirectiveWritten:
         """By an error that nobody foresaw."""
         if cycle.alias == "agent":
             raise ZeroDivisionError("in the environment's own code")
-        return super().direct(cycle)
+        return super().write_directive(cycle)
 
-    def propose(self, cycle: CycleRow) -> Proposal:
+    def propose_tasks(self, cycle: CycleRow) -> Proposal:
         """Nothing: what the others write is not the matter."""
         return Proposal({}, "nothing is left to learn")
 

@@ -21,7 +21,7 @@ from daemon.adapters.directory import (
     Provenance,
     WrongBase,
 )
-from daemon.engine.adapters import NoSuchAdapter, Adapters, NameConflict, UnknownModel
+from daemon.engine.adapters import Adapters, NameConflict, NoSuchAdapter, UnknownModel
 from daemon.engine.generation import Engine, Request
 from daemon.engine.identity import weights_sha256
 from daemon.engine.policy import Policy

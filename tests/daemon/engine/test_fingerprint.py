@@ -10,7 +10,7 @@ from peft import PeftModel
 from transformers import AutoModelForCausalLM
 
 from daemon.adapters.fingerprint import Expectation, distance, prompts
-from daemon.engine.fingerprint import probe_model, fingerprint, main
+from daemon.engine.fingerprint import fingerprint, main, probe_model
 from tests.daemon.engine.conftest import save_adapter
 
 

@@ -17,9 +17,9 @@ from daemon.engine.generation import (
     Engine,
     PromptTooLong,
     Request,
+    compute_logprobs,
     draw,
     likeliest,
-    compute_logprobs,
 )
 from daemon.engine.policy import Policy
 from tests.daemon.engine.random_model import random_model

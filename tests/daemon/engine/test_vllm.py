@@ -20,7 +20,7 @@ from daemon.engine.chat import Chat
 from daemon.engine.policy import Policy
 from daemon.engine.reference.weights import CHECKPOINT
 from envs.endpoint import Endpoint, Sampling
-from envs.evaluation import Setup, play, make_environment_user
+from envs.evaluation import Setup, make_environment_user, play
 from envs.players import ModelAgent
 from envs.shop.environment import Shop
 from envs.shop.kinds import PLAIN

@@ -16,7 +16,7 @@ from daemon.adapters.adoption import adopt
 from daemon.config.settings import Agent, Settings, Trial
 from daemon.core.app import App
 from daemon.core.decision_log import Decisions
-from daemon.evaluation.candidate_evaluation import CannotExamine, CandidateEvaluation
+from daemon.evaluation.candidate_evaluation import CandidateEvaluation, CannotExamine
 from daemon.evaluation.trial import Adapter, Plan, main, read_attempts
 from daemon.jobs.local import LocalRunner
 from daemon.jobs.runner_factory import trials_of

@@ -9,7 +9,14 @@ import pytest
 
 from consumers.reads import serving
 from daemon.core.decision_log import DecisionRefusal
-from daemon.evaluation.comparison import Comparison, ComparisonResult, NoTarget, Questions, judge, play
+from daemon.evaluation.comparison import (
+    Comparison,
+    ComparisonResult,
+    NoTarget,
+    Questions,
+    judge,
+    play,
+)
 from daemon.serving.staging import StageRefusal
 from envs.evaluation import Attempt
 from envs.shop.environment import Shop

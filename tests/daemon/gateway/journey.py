@@ -41,9 +41,9 @@ class Showing(Fixed):
         super().__init__()
         self._rollout = rollout
 
-    def direct(self, cycle: CycleRow) -> DirectiveWritten:
+    def write_directive(self, cycle: CycleRow) -> DirectiveWritten:
         """The same, with an example."""
-        found = super().direct(cycle)
+        found = super().write_directive(cycle)
         (quota,) = found.directive.quotas
         shown = quota.model_copy(update={"examples": (self._rollout,)})
         directive = found.directive.model_copy(update={"quotas": (shown,)})

@@ -22,7 +22,7 @@ from events.envelope import Envelope, derive_id, utc_now
 from events.learning import Decision, Directive, DirectiveWritten, Quota
 from events.messages import Message
 from events.privacy.keys import KeyStore
-from events.rollouts import CallStarted, CallStartContent, SessionEnded
+from events.rollouts import CallStartContent, CallStarted, SessionEnded
 from events.serving import AdapterProduced
 from producers.gateway.capture.recorder import About, Recorder
 from producers.gateway.privacy.keys import ClientKey, hash_key

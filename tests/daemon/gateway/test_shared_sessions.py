@@ -13,10 +13,10 @@ from daemon.core.app import App
 from events.messages import Message
 from events.privacy.keys import KeyStore
 from events.rollouts import (
-    CallEnded,
     CallEndContent,
-    CallStarted,
+    CallEnded,
     CallStartContent,
+    CallStarted,
     SessionEnded,
 )
 from producers.gateway.capture.recorder import About, Recorder

@@ -48,7 +48,9 @@ def receiver() -> Iterator[Receiver]:
         yield found
 
 
-def export(app: App, receiver: Receiver, content: bool = False, compressed: bool = False) -> SendResult:
+def export(
+    app: App, receiver: Receiver, content: bool = False, compressed: bool = False
+) -> SendResult:
     """Everything that the log tells."""
     with Sender(receiver.url, {"x-api-key": "k"}, compressed) as sender:
         exporter = Exporter(app, sender, content)

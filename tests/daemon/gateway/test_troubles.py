@@ -14,7 +14,7 @@ import pytest
 
 from events.rollouts import CallEnded, FeedbackReceived, SessionEnded
 from events.sqlite.log import SqliteLog
-from producers.gateway.capture.answer import Capture, AnswerRecord
+from producers.gateway.capture.answer import AnswerRecord, Capture
 from producers.gateway.privacy.keys import ClientKey, hash_key, mint_key
 from tests.daemon.engine.conftest import Live, Recite
 from tests.daemon.gateway.conftest import Front, Fronted, fronting, post

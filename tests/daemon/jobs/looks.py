@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from daemon.jobs.local import LocalRunner
-from daemon.jobs.runner import Exit, Job, JobRunner, Active
+from daemon.jobs.runner import Active, Exit, Job, JobRunner
 from events.jobs import JobSpec
 from tests.daemon.jobs.trainer import COMMAND, WAYS
 

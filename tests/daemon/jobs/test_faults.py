@@ -67,7 +67,7 @@ class Asking(Fixed):
         self.changes: dict[str, Any] = {}
         """What the next job's spec has that is its own."""
 
-    def propose(self, cycle: CycleRow) -> Proposal:
+    def propose_tasks(self, cycle: CycleRow) -> Proposal:
         """The job."""
         name = derive_id("job", cycle.cycle)
         spec = letters.spec(self._base, job=name, **{"sampler": SMALL, **self.changes})

@@ -11,7 +11,7 @@ import pytest
 
 from daemon.jobs.attempts import MOST_UNSEEN, JobFolder
 from daemon.jobs.local import LocalRunner
-from daemon.jobs.runner import Again, Exit, JobStartError, Over, Result, Active, verdict
+from daemon.jobs.runner import Active, Again, Exit, JobStartError, Over, Result, verdict
 from tests.daemon.jobs.looks import ended, job, runner, speaking, until
 from tests.daemon.jobs.trainer import COMMAND
 

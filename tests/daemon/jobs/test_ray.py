@@ -14,7 +14,7 @@ import pytest
 from daemon.config.settings import Jobs, Ray, Settings
 from daemon.core.app import App
 from daemon.jobs.ray import Cluster, Needs, RayRunner
-from daemon.jobs.runner import Absent, Again, RunnerUnavailable, Active, verdict
+from daemon.jobs.runner import Absent, Active, Again, RunnerUnavailable, verdict
 from daemon.jobs.runner_factory import jobs_of
 from daemon.jobs.training_runs import advance
 from ops.ray.head import Head

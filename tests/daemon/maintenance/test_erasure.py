@@ -22,10 +22,10 @@ from events.messages import Message
 from events.privacy.keys import KeyStore
 from events.privacy.sealing import Key
 from events.rollouts import (
-    CallEnded,
     CallEndContent,
-    CallStarted,
+    CallEnded,
     CallStartContent,
+    CallStarted,
     SessionEnded,
 )
 from events.streams import ROLLOUTS

@@ -306,7 +306,7 @@ def test_what_cannot_be_read_is_told_with_its_age(tmp_path: Path, clean: Path) -
 
 
 def test_settings_without_a_port_expose_nothing() -> None:
-    from daemon.metrics.exposition import serve_metrics, port_of
+    from daemon.metrics.exposition import port_of, serve_metrics
 
     settings = Settings()
     assert port_of(settings, "work") is None

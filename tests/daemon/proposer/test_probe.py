@@ -13,7 +13,7 @@ from daemon.engine.chat import Chat
 from daemon.engine.policy import Policy
 from daemon.engine.reference.weights import CHECKPOINT
 from daemon.proposer.candidate import CannotSample
-from daemon.proposer.probe import Engine, ProbeTarget, Prober
+from daemon.proposer.probe import Engine, Prober, ProbeTarget
 from daemon.proposer.proposer import propose
 from daemon.proposer.verification import SAMPLES
 from envs.endpoint import Sampling

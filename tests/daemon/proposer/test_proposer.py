@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from daemon.proposer.candidate import FIRST_SEED, LAST_SEED, Evaluation, PriorTask
-from daemon.proposer.proposer import TRIES, Proposal, Source, ProposalRequest, propose
+from daemon.proposer.proposer import TRIES, Proposal, ProposalRequest, Source, propose
 from daemon.proposer.verification import seed_of
 from envs.shop.environment import Shop
 from envs.task import TaskDefinition
@@ -82,8 +82,12 @@ def test_a_redo_is_the_same_and_another_cycle_is_not() -> None:
 def test_what_the_buffer_has_is_not_written_again() -> None:
     one = source("one_order")
     given = wanted({PATTERN: [one]}, 12, explore=0.0)
-    known = [PriorTask.of(made) for n in range(400) if (made := SHOP.rephrase(one.task, n)) is not None]
-    accepted, rejected = split(list(propose(SHOP, ProposalRequest(**{**vars_of(given), "known": known}))))
+    known = [
+        PriorTask.of(made) for n in range(400) if (made := SHOP.rephrase(one.task, n)) is not None
+    ]
+    accepted, rejected = split(
+        list(propose(SHOP, ProposalRequest(**{**vars_of(given), "known": known})))
+    )
     assert len(accepted) == 12
     assert {(one.mode, one.check) for one in rejected} == {("inherit", "novelty")}
     assert len(rejected) >= 12 * (TRIES - 1) * 0.9
@@ -100,7 +104,9 @@ def test_a_mode_that_failed_in_the_cycle_before_is_not_begun_with() -> None:
             BadTries(pattern=PATTERN, mode=mode, tries=4, rejected=3, reasons=()) for mode in bad
         ]
         directive = given.directive.model_copy(update={"bad_tries": tuple(tries)})
-        proposals = list(propose(SHOP, ProposalRequest(**{**vars_of(given), "directive": directive})))
+        proposals = list(
+            propose(SHOP, ProposalRequest(**{**vars_of(given), "directive": directive}))
+        )
         return {
             pattern: {one.data.mode for one in proposals if one.data.pattern == pattern}
             for pattern in sources

@@ -7,9 +7,9 @@ import pytest
 from daemon.proposer.candidate import (
     FIRST_SEED,
     Candidate,
+    CandidateFacts,
     CheckFailure,
     Evaluation,
-    CandidateFacts,
     PriorTask,
 )
 from daemon.proposer.verification import CHECKS, Verdict, likeness, seed_of, verify
@@ -223,7 +223,9 @@ def test_novelty_is_other_calls_or_other_words() -> None:
     record = task.record()
     recorded = PriorTask.from_record(record.gold_actions, record.instruction)
     assert recorded == PriorTask.of(task)
-    CHECKS["novelty"](examined(task, source=source, known=[PriorTask(task.signature, "Call it off!")]))
+    CHECKS["novelty"](
+        examined(task, source=source, known=[PriorTask(task.signature, "Call it off!")])
+    )
     other = PriorTask(source.signature, task.scenario.reason_for_call)
     CHECKS["novelty"](examined(task, source=source, known=[other]))
     assert "nearly the same words" in refused("novelty", examined(task, "inherit", task))

@@ -26,7 +26,7 @@ from daemon.engine.server import Server
 from daemon.serving.fleet import open_fleet
 from daemon.serving.publisher import Publisher
 from daemon.serving.push import push
-from daemon.serving.reconciler import ReconcileResult, Reconciler
+from daemon.serving.reconciler import Reconciler, ReconcileResult
 from events.codec import Event, decode
 from events.envelope import utc_now
 from events.serving import OperatorActed

@@ -27,7 +27,9 @@ TABLE = RouteTable(position=4, routes=(ROUTE,), adapters=())
 def look(*bases: str, lost: bool = False) -> Look:
     """Engines that serve these bases; and one that gives no answer."""
     urls = [f"http://e{place}" for place in range(len(bases))]
-    found = {url: ReplicaContents(url, base, frozenset()) for url, base in zip(urls, bases, strict=True)}
+    found = {
+        url: ReplicaContents(url, base, frozenset()) for url, base in zip(urls, bases, strict=True)
+    }
     return Look(found, {"http://away": ReplicaDown("it is away")} if lost else {})
 
 

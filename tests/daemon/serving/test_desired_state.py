@@ -8,16 +8,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from consumers.folds.routing import RouteState
-from consumers.reads.gateways import Report, GatewayState
+from consumers.reads.gateways import GatewayState, Report
 from consumers.reads.serving import AdapterRow, OperatorActionLine, RouteRow, RouteTable
 from daemon.serving.desired_state import (
     PIN,
     UNPIN,
     Delete,
-    ReplicaContents,
-    Retention,
     Load,
     Note,
+    ReplicaContents,
+    Retention,
     Situation,
     Unload,
     read_pins,

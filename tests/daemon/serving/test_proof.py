@@ -36,11 +36,16 @@ def test_every_version_is_proven_with_room_to_spare(proving: Replica, adapters: 
     assert proving.measure_tolerance(adapters.read_fingerprint("v1")) == EXACT
     for version, apart in (("v1", 0.1), ("v2", 0.1), ("v3", 0.1)):
         name = load_adapter(proving, adapters[version])
-        proof = proving.prove(name, adapters.read_fingerprint(version), EXACT, adapters.others(version))
+        proof = proving.prove(
+            name, adapters.read_fingerprint(version), EXACT, adapters.others(version)
+        )
         assert proof.distance < EXACT / 20
         assert proof.from_base > apart
     # The versions stand much nearer to each other than to their base.
-    assert distance(adapters.read_fingerprint("v1").adapter, adapters.read_fingerprint("v2").adapter) < 0.1
+    assert (
+        distance(adapters.read_fingerprint("v1").adapter, adapters.read_fingerprint("v2").adapter)
+        < 0.1
+    )
 
 
 @pytest.mark.parametrize("plant", FAULTS, ids=lambda plant: plant.__name__)

@@ -12,14 +12,14 @@ from daemon.serving.sequential_test import (
     ENOUGH,
     UNEQUAL,
     Arm,
-    ArmSession,
     ArmFaults,
+    ArmSession,
     LiveGuard,
     longest_wait,
-    on_silence,
     measure_final_evidence,
+    on_silence,
 )
-from ops.bench.guard import WatchOutcome, Traffic, Watch
+from ops.bench.guard import Traffic, Watch, WatchOutcome
 
 RISK_RATIO = 1.25
 Session = tuple[Arm, str, bool, float]
@@ -163,7 +163,9 @@ def test_the_kinds_of_task_hold_the_level_together() -> None:
 def test_open_sessions_count_against_the_canary_in_the_order_of_their_beginnings() -> None:
     early = [ArmSession(f"{n:04}", "incumbent", 0.5, success=False) for n in range(12)]
     open_later = [ArmSession(f"{n:04}", "canary", 0.5, success=None) for n in range(100, 150)]
-    assert measure_final_evidence([*early, *open_later], RISK_RATIO) >= ENOUGH, "the path before them"
+    assert measure_final_evidence([*early, *open_later], RISK_RATIO) >= ENOUGH, (
+        "the path before them"
+    )
     open_first = [one._replace(began="0000") for one in open_later]
     assert measure_final_evidence([*open_first, *early], RISK_RATIO) == 1
     assert measure_final_evidence([], RISK_RATIO) == 1

@@ -141,7 +141,9 @@ def test_the_heads_gradient_is_the_derivative_of_its_value() -> None:
     torch.manual_seed(0)
     hidden = torch.randn(7, 5, dtype=torch.float64, requires_grad=True)
     weight, written = 3 * torch.randn(11, 5, dtype=torch.float64), torch.arange(7)
-    assert torch.autograd.gradcheck(lambda h: policy._score_tokens(h, weight, written, 0.8)[0], (hidden,))
+    assert torch.autograd.gradcheck(
+        lambda h: policy._score_tokens(h, weight, written, 0.8)[0], (hidden,)
+    )
 
 
 def test_logits_of_any_size_do_not_overflow() -> None:

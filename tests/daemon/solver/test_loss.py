@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from daemon.solver.loss import LossInputs, Denominators, policy_loss
+from daemon.solver.loss import Denominators, LossInputs, policy_loss
 from events.algorithm import Aggregation, KlConfig, Level, LossConfig, TisConfig
 from tests.daemon.solver.plain_loss import Array, Arrays, plain_loss
 

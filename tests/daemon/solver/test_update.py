@@ -87,7 +87,13 @@ def test_the_gradient_is_that_of_one_batch_and_one_backward_pass() -> None:
         ref = score(model, padded).logp
     logp = score(model, padded).logp
     batch = LossInputs(
-        logp, logp.detach(), padded.mask, padded.advantage, padded.sampler_logp, ref, padded.rollout_tokens
+        logp,
+        logp.detach(),
+        padded.mask,
+        padded.advantage,
+        padded.sampler_logp,
+        ref,
+        padded.rollout_tokens,
     )
     loss = policy_loss(batch, algorithm.loss)
     gradient = torch.autograd.grad(loss, list(trainable_parameters(model).values()))

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from envs.airline.database import USERS_PER_MEMBERSHIP, canonical, build_database
+from envs.airline.database import USERS_PER_MEMBERSHIP, build_database, canonical
 from envs.airline.environment import Airline
 from envs.airline.kinds import KINDS
 from envs.airline.policy import CABINS, MEMBERSHIPS, count_extra_bags

@@ -8,9 +8,9 @@ from envs.airline.policy import (
     POLICY,
     TRANSFER,
     can_cancel,
+    count_extra_bags,
     free_bags,
     is_compensable,
-    count_extra_bags,
     violations,
 )
 from envs.airline.tools import AirlineTools

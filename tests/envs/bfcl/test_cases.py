@@ -41,7 +41,9 @@ def test_a_class_without_an_initial_state_begins_empty(tmp_path: Path) -> None:
 
 def test_excluded_functions_are_not_shown_and_held_out_ones_come_later(tmp_path: Path) -> None:
     (read,) = load(write_folder(tmp_path))["miss_func"]
-    shown = [[schema["function"]["name"] for schema in read.select_schemas(turn)] for turn in range(3)]
+    shown = [
+        [schema["function"]["name"] for schema in read.select_schemas(turn)] for turn in range(3)
+    ]
     assert shown == [["ls", "mean"], ["ls", "mean"], ["ls", "mv", "mean"]]
     assert read.turns[2].says == MORE_TOOLS
 

@@ -58,7 +58,11 @@ def test_held_out_tools_are_shown_from_the_turn_in_which_they_come(bfcl: Bfcl) -
     view = [heard(LOOK)]
     assert "mv" not in _names(bfcl.select_schemas(task, view))
     view += [said("Notes."), heard(MOVE), said("I cannot."), heard(MORE_TOOLS)]
-    assert _names(bfcl.select_schemas(task, view)) == _names(bfcl.schemas(task)) == ["ls", "mv", "mean"]
+    assert (
+        _names(bfcl.select_schemas(task, view))
+        == _names(bfcl.schemas(task))
+        == ["ls", "mv", "mean"]
+    )
 
 
 def test_missing_classes_are_named_with_the_command_that_installs_them(

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from envs.database import Database
-from envs.retail.database import USERS, canonical, build_database
+from envs.retail.database import USERS, build_database, canonical
 from envs.retail.environment import Retail
 from envs.retail.kinds import KINDS
 

@@ -55,7 +55,11 @@ def test_what_is_destroyed_is_gone_for_all_within_seconds(url: str) -> None:
     assert other.of("rosa") == other.find_in_memory("rosa") == key
     assert one.destroy(key.id)
     assert not one.destroy(key.id)
-    assert (one.find_in_memory("rosa"), one.find(key.id), one.find_in_store("rosa")) == (None, None, None)
+    assert (one.find_in_memory("rosa"), one.find(key.id), one.find_in_store("rosa")) == (
+        None,
+        None,
+        None,
+    )
     assert other.find_in_memory("rosa") == key, "it was looked up just now"
     clock.now += FRESH_SECONDS
     assert (other.find_in_memory("rosa"), other.find(key.id)) == (None, None)

@@ -9,15 +9,15 @@ import pytest
 
 from events.blobs import BlobStore
 from events.bodies import Bodies
-from events.codec import WireEvent, decode, encode, ciphertext_of
+from events.codec import WireEvent, ciphertext_of, decode, encode
 from events.envelope import Envelope, new_id
 from events.errors import BadRecord, BlobError
 from events.log import Entry, Record
 from events.messages import Message
 from events.privacy.sealing import Key, digest_with_key, new_secret, seal, unseal
 from events.rollouts import (
-    CallEnded,
     CallEndContent,
+    CallEnded,
     EventData,
     FeedbackReceived,
     SessionEnded,
@@ -34,9 +34,7 @@ ARRAYS = {"token_ids": array.array("i", [1, 2, 3])}
 
 
 def stored(data: EventData, owner: Key | None = KEY) -> WireEvent:
-    envelope = Envelope(
-        id=new_id(), type=data.TYPE, version=1, subject=data.key(), person="rosa"
-    )
+    envelope = Envelope(id=new_id(), type=data.TYPE, version=1, subject=data.key(), person="rosa")
     return encode(envelope, data, 1, ARRAYS if data is ENDED else None, owner=owner)
 
 
@@ -96,7 +94,9 @@ def test_a_large_body_is_sealed_in_its_blob(tmp_path: Path) -> None:
         reader.whole(record)
     reader.blobs.put(encoded.blob)
     assert reader.whole(record).event.data == large
-    assert bodies(tmp_path).whole(record).is_unreadable, "nobody looks for a blob that cannot be opened"
+    assert bodies(tmp_path).whole(record).is_unreadable, (
+        "nobody looks for a blob that cannot be opened"
+    )
 
 
 def test_a_body_cannot_be_put_into_another_event(tmp_path: Path) -> None:
@@ -116,7 +116,10 @@ def test_what_no_key_sealed_is_refused(harm: bytes) -> None:
 
 def test_a_digest_of_one_person_says_nothing_of_another() -> None:
     assert digest_with_key(KEY, SAID) == digest_with_key(KEY, SAID)
-    assert len({digest_with_key(KEY, SAID), digest_with_key(OTHER, SAID), digest_with_key(KEY, "")}) == 3
+    assert (
+        len({digest_with_key(KEY, SAID), digest_with_key(OTHER, SAID), digest_with_key(KEY, "")})
+        == 3
+    )
 
 
 def test_a_key_does_not_print_its_secret() -> None:

@@ -18,7 +18,7 @@ from events.lifecycle import State
 from ops.demo import heldout
 from ops.demo.ending import short
 from ops.demo.place import MIX
-from ops.demo.report import _STYLE, Story, PolicyResult, build_report, page, plot
+from ops.demo.report import _STYLE, PolicyResult, Story, build_report, page, plot
 from ops.demo.watch import Point, Tally
 
 PROMISED = {

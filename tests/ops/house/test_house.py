@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from ops.house.__main__ import Measures, measure, check_goals
+from ops.house.__main__ import Measures, check_goals, measure
 from ops.house.imports import import_circles
 from ops.house.names import has_participle, split_words
 

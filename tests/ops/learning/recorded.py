@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Mapping, Sequence
 
-from envs.evaluation import Attempt, Setup, play, make_environment_user
+from envs.evaluation import Attempt, Setup, make_environment_user, play
 from envs.players import LocalPlayer, Player
 from envs.shop.environment import Shop
 from envs.shop.oracle import ShopOracle

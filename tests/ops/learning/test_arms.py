@@ -13,7 +13,7 @@ from daemon.engine.policy import Policy
 from daemon.solver.reference.demonstrations import vocabulary
 from daemon.solver.sampling.local import InProcess
 from envs.shop.environment import Shop
-from ops.learning.arms import Plan, play_traffic, plan_general, weigh_replay, plan_targets
+from ops.learning.arms import Plan, plan_general, plan_targets, play_traffic, weigh_replay
 from ops.learning.diagnosis import diagnose, generator
 from ops.learning.evaluation import evaluate, generate_holdout, passive
 from ops.learning.seeds import Seeds
@@ -31,7 +31,9 @@ TARGETS = Targets(
     siblings={"shop/return": 3, "shop/cancel": 1},
     kept={"shop/return": 10, "shop/payment": 30, "shop/cancel": 0},
 )
-SETTINGS_ = Settings(replay=0.2, siblings=0.5, warm_start=WarmStartSettings(references=4, siblings=1.5))
+SETTINGS_ = Settings(
+    replay=0.2, siblings=0.5, warm_start=WarmStartSettings(references=4, siblings=1.5)
+)
 
 
 @pytest.fixture(scope="module")

@@ -5,7 +5,7 @@ from random import Random
 import numpy as np
 import pytest
 
-from ops.learning.bootstrap import TaskRates, interval, compute_task_rates, replicates
+from ops.learning.bootstrap import TaskRates, compute_task_rates, interval, replicates
 
 EVEN = {"easy": 0.5, "hard": 0.5}
 

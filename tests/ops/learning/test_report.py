@@ -7,7 +7,7 @@ import pytest
 
 from envs.shop.kinds import PLAIN
 from ops.learning import report, results
-from ops.learning.results import PolicyEvaluation, Key, Run, Source, Costs, Step
+from ops.learning.results import Costs, Key, PolicyEvaluation, Run, Source, Step
 from ops.learning.settings import SETTINGS, WEAK, Arm, traffic, unseen
 from ops.learning.targets import Target, Targets
 

@@ -43,7 +43,11 @@ def targets(shop: Shop, diagnosis: Diagnosis) -> Targets:
 
 def test_a_round_over_recorded_rollouts_finds_who_failed(diagnosis: Diagnosis) -> None:
     assert diagnosis.rollouts == sum(WEAK.values()) + sum(STRONG.values())
-    assert diagnosis.failure_counts == {"shop/two_writes": 8, "shop/fallback": 6, "shop/exchange": 1}
+    assert diagnosis.failure_counts == {
+        "shop/two_writes": 8,
+        "shop/fallback": 6,
+        "shop/exchange": 1,
+    }
     assert diagnosis.attempts["shop/two_writes"] == 12
     assert diagnosis.unexplained == 0
     assert {failure.pattern for failure in diagnosis.failures} == set(diagnosis.patterns)

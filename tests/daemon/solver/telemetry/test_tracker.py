@@ -67,7 +67,10 @@ def test_numbers_are_named_by_their_way_and_the_rest_is_left_out() -> None:
 
 @pytest.mark.parametrize("setting", ["mlflow:shop", "trackio", "trackio:", ""])
 def test_a_setting_that_names_no_tracker_is_refused(setting: str, tmp_path: Path) -> None:
-    with pytest.raises(UnknownTracker, match="LIBRARY:PROJECT"), open_tracker(setting, "r", tmp_path):
+    with (
+        pytest.raises(UnknownTracker, match="LIBRARY:PROJECT"),
+        open_tracker(setting, "r", tmp_path),
+    ):
         pass
 
 

@@ -15,17 +15,21 @@ from events.envelope import Envelope, new_id
 from events.log import now_ms
 from events.memory import MemoryLog
 from events.rollouts import (
-    CallEnded,
     CallEndContent,
-    CallStarted,
+    CallEnded,
     CallStartContent,
+    CallStarted,
     EventData,
     Outcome,
     SessionEnded,
 )
 from producers.conversation import parse_messages
 from producers.gateway.capture.digests import Conversation
-from producers.gateway.capture.session_recovery import MAX_RECORDS, to_client_message, recover_sessions
+from producers.gateway.capture.session_recovery import (
+    MAX_RECORDS,
+    recover_sessions,
+    to_client_message,
+)
 from producers.gateway.capture.sessions import MAX_KNOWN, CallAttribution, Sessions
 
 SCOPE = ("agent", None)

@@ -13,10 +13,10 @@ from events.codec import encode
 from events.envelope import Envelope, new_id
 from events.log import now_ms
 from events.rollouts import (
-    CallEnded,
     CallEndContent,
-    CallStarted,
+    CallEnded,
     CallStartContent,
+    CallStarted,
     EventData,
     Outcome,
     SessionEnded,
@@ -25,7 +25,7 @@ from events.sqlite.log import SqliteLog
 from producers.conversation import parse_messages
 from producers.gateway.capture.digests import Conversation
 from producers.gateway.capture.session_recovery import recover_sessions
-from producers.gateway.capture.sessions import CallAttribution, SessionName, Parent, Sessions
+from producers.gateway.capture.sessions import CallAttribution, Parent, SessionName, Sessions
 
 SCOPE = ("agent", "rosa")
 TOOLS = [{"type": "function", "function": {"name": "f"}}]
@@ -52,9 +52,7 @@ def log(tmp_path: Path) -> Iterator[SqliteLog]:
 
 
 def append(log: SqliteLog, data: EventData, seconds_ago: float = 0) -> None:
-    envelope = Envelope(
-        id=new_id(), type=data.TYPE, version=1, subject=data.key(), person=SCOPE[1]
-    )
+    envelope = Envelope(id=new_id(), type=data.TYPE, version=1, subject=data.key(), person=SCOPE[1])
     log.append([encode(envelope, data, now_ms() - int(1000 * seconds_ago)).entry])
 
 
@@ -96,7 +94,9 @@ def talk(log: SqliteLog) -> None:
     call(log, "c2", [RESULT], ANSWER, Parent("c1", 3, same_tools=True))
 
 
-def attributed(sessions: Sessions, *messages: Any, named: SessionName | None = None) -> CallAttribution:
+def attributed(
+    sessions: Sessions, *messages: Any, named: SessionName | None = None
+) -> CallAttribution:
     return sessions.attribute(named, SCOPE, Conversation.of(messages, TOOLS), "fresh")
 
 
@@ -246,7 +246,9 @@ def test_a_conversation_that_its_client_ended_is_not_meant(log: SqliteLog) -> No
     for name in "ab":
         call(log, f"{name}1", [USER], ANSWER, session=name)
     append(log, SessionEnded(session="a", because="idle"))
-    assert attributed(recover_sessions(log), USER, ANSWER, NEXT).by == "none", "who idled may come back"
+    assert attributed(recover_sessions(log), USER, ANSWER, NEXT).by == "none", (
+        "who idled may come back"
+    )
     assert attributed(recover_sessions(log), USER, ANSWER, NEXT, ANSWER, NEXT).by == "none"
     call(log, "a2", [NEXT], ANSWER, Parent("a1", 2, same_tools=True), session="a")
     append(log, SessionEnded(session="elsewhere", because="asked"))

@@ -5,7 +5,13 @@ from typing import Any
 from producers.gateway.capture.digests import Conversation
 from producers.gateway.capture.feedback import Rate
 from producers.gateway.capture.lookalikes import MAX_ALIKE
-from producers.gateway.capture.sessions import MAX_KNOWN, CallAttribution, SessionName, Parent, Sessions
+from producers.gateway.capture.sessions import (
+    MAX_KNOWN,
+    CallAttribution,
+    Parent,
+    SessionName,
+    Sessions,
+)
 from producers.gateway.privacy.keys import ClientKey, ClientKeys, hash_key, mint_key
 
 SCOPE = ("agent", None)
@@ -24,7 +30,9 @@ def known(scope: Any = SCOPE, most: int = 100) -> Sessions:
     return sessions
 
 
-def attributed(sessions: Sessions, *messages: Any, named: SessionName | None = None) -> CallAttribution:
+def attributed(
+    sessions: Sessions, *messages: Any, named: SessionName | None = None
+) -> CallAttribution:
     conversation = Conversation.of(messages, [{"a": 1}])
     return sessions.attribute(named, SCOPE, conversation, "fresh")
 
@@ -82,7 +90,9 @@ class Talks:
         self._name = name
         self._calls = 0
 
-    def asks(self, *messages: Any, scope: Any = SCOPE, named: SessionName | None = None) -> CallAttribution:
+    def asks(
+        self, *messages: Any, scope: Any = SCOPE, named: SessionName | None = None
+    ) -> CallAttribution:
         """A request comes."""
         self._calls += 1
         conversation = Conversation.of(messages)

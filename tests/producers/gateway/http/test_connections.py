@@ -11,8 +11,8 @@ import uvloop
 from producers.gateway.http.connections import (
     MAX_ANSWER_BYTES,
     AnswerTooLong,
-    HttpClient,
     ExchangeFailure,
+    HttpClient,
     Reply,
 )
 
