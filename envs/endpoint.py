@@ -204,7 +204,8 @@ class Endpoint:
                 status = response.status_code
         except (httpx2.TransportError, TimeoutError) as error:
             raise EndpointUnavailable(
-                f"{self.base_url} cannot be reached: {_describe_error(error)}; start the endpoint, or "
+                f"{self.base_url} cannot be reached: {_describe_error(error)}; start the "
+                "endpoint, or "
                 "correct the base URL"
             ) from error
         if status in (401, 403):

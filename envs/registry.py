@@ -260,7 +260,8 @@ def _from_entry_point(point: EntryPoint, owner: str) -> type[Environment]:
         loaded: Any = point.load()
     except Exception as error:
         raise EnvironmentBroken(
-            f"{where}: {point.value} cannot be imported: {_describe_error(error)}; mend or uninstall it"
+            f"{where}: {point.value} cannot be imported: {_describe_error(error)}; mend or "
+            "uninstall it"
         ) from error
     if not (inspect.isclass(loaded) and issubclass(loaded, Environment)):
         raise EnvironmentBroken(f"{where}: {point.value} is no subclass of Environment")
@@ -329,7 +330,8 @@ def _import_file(file: Path) -> ModuleType:
     except (Exception, SystemExit) as error:
         del sys.modules[module.__name__]
         raise EnvironmentBroken(
-            f"{file}, line {_line(error, file)}: {_describe_error(error)}; the file fails to import, mend it"
+            f"{file}, line {_line(error, file)}: {_describe_error(error)}; the file fails to "
+            "import, mend it"
         ) from error
     return module
 

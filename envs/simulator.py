@@ -118,7 +118,10 @@ class ModelUser:
         """The candidate that the model chooses; the first where it does not."""
         conversation = "\n".join(f"{_speaker(message)}: {message.text}" for message in messages)
         numbered = "\n".join(f"{number}. {line}" for number, line in enumerate(lines, start=1))
-        question = f"Situation:\n{self.scenario}\n\nConversation:\n{conversation}\n\nCandidates:\n{numbered}"
+        question = (
+            f"Situation:\n{self.scenario}\n\nConversation:\n{conversation}\n\n"
+            f"Candidates:\n{numbered}"
+        )
         try:
             completion = await self.endpoint.complete(
                 [

@@ -54,7 +54,8 @@ def require_head(engine: Engine) -> None:
     _refuse_newer(engine, revision)
     if revision != head():
         raise DatabaseMismatch(
-            f"database {engine.url.render_as_string(hide_password=True)} is at revision {revision}, "
+            f"database {engine.url.render_as_string(hide_password=True)} is at revision "
+            f"{revision}, "
             f"this version needs {head()}; run kintsugi db upgrade"
         )
 
@@ -64,7 +65,8 @@ def _refuse_newer(engine: Engine, revision: str | None) -> None:
     known = {script.revision for script in ScriptDirectory.from_config(_config()).walk_revisions()}
     if revision is not None and revision not in known:
         raise DatabaseMismatch(
-            f"database {engine.url.render_as_string(hide_password=True)} is at revision {revision}, "
+            f"database {engine.url.render_as_string(hide_password=True)} is at revision "
+            f"{revision}, "
             f"which this version does not know (it needs {head()}); run the newer kintsugi that "
             "made it"
         )

@@ -122,7 +122,8 @@ def _read_patterns(connection: Connection, pair: Pair) -> dict[str, _PatternReco
 
 
 def _stage_pattern(
-    batch: Batch, pair: Pair, number: int, pattern: str, known: _PatternRecord | None, state: PatternState,
+    batch: Batch, pair: Pair, number: int, pattern: str, known: _PatternRecord | None,
+    state: PatternState,
     failures: Failures,
 ) -> None:  # fmt: skip
     category, pivot = pattern.split("|", 1)

@@ -92,7 +92,8 @@ def _adapter(connection: Connection, name: str) -> Node | None:
     return Node(
         name, "adapter",
         _line(
-            row.state, *_describe_routes(connection, name), _describe_capability(row), _gate(row.gate), row.reason
+            row.state, *_describe_routes(connection, name), _describe_capability(row),
+            _gate(row.gate), row.reason
         ),
         tuple(node for node in because if node is not None),
     )  # fmt: skip

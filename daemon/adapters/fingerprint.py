@@ -252,13 +252,15 @@ def prove(
     if not proof.distance <= tolerance:
         raise NotProven(
             f"what answers is {proof.distance:.4f} nats from what the adapter computes "
-            f"({tolerance:.4f} are allowed); nearest is {nearest}, at {distances[nearest]:.4f}: it is "
+            f"({tolerance:.4f} are allowed); nearest is {nearest}, at {distances[nearest]:.4f}: "
+            "it is "
             "another adapter, another base, or damaged weights; unload it, and load the right files"
         )
     if not NEARER * proof.distance < distances[nearest]:
         raise NotProven(
             f"the adapter cannot be told from {nearest}: what answers is {proof.distance:.4f} nats "
-            f"from what is expected and {distances[nearest]:.4f} from that; serve in a higher precision "
+            f"from what is expected and {distances[nearest]:.4f} from that; serve in a higher "
+            "precision "
             "(float32), or train it further"
         )
     return proof

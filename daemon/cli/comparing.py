@@ -100,7 +100,8 @@ def _show_logs(
 def _divergence(divergence: "Divergence") -> dict[str, Any]:
     return {
         "stream": divergence.stream, "partition": divergence.partition, "offset": divergence.offset,
-        "what": divergence.what, "a": _describe_record(divergence.one), "b": _describe_record(divergence.other),
+        "what": divergence.what, "a": _describe_record(divergence.one),
+        "b": _describe_record(divergence.other),
     }  # fmt: skip
 
 

@@ -150,7 +150,8 @@ def renew(cli: Cli) -> None:
         )  # fmt: skip
         return
     cli.out.show(
-        f"the spool is {result.source} now, was {result.before}; {result.events:,} events are to be "
+        f"the spool is {result.source} now, was {result.before}; {result.events:,} events are to "
+        "be "
         f"shipped. {result.kept} holds what it was"
     )
 

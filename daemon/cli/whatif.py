@@ -82,7 +82,8 @@ def _show_whatif(
 
     would: list[dict[str, Any]] = [
         {
-            "alias": cycle.alias, "base": cycle.base, "number": cycle.number, "at": timestamp(cycle.at),
+            "alias": cycle.alias, "base": cycle.base, "number": cycle.number,
+            "at": timestamp(cycle.at),
             "trigger": cycle.trigger, "reason": cycle.reason, "rollouts": cycle.rollouts,
             "failures": cycle.failures, "priority": cycle.priority, "position": cycle.position,
         }
@@ -108,7 +109,8 @@ def _show_whatif(
         return
     rows = sorted(
         [
-            [cycle["at"], what, cycle["alias"], cycle["number"], cycle["trigger"], cycle["rollouts"],
+            [cycle["at"], what, cycle["alias"], cycle["number"], cycle["trigger"],
+            cycle["rollouts"],
              cycle["reason"]]
             for what, cycles in (("would", would), ("did", did))
             for cycle in cycles

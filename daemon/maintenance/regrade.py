@@ -206,7 +206,8 @@ def _reasons(verdict: Grade, data: RolloutEnded) -> str:
     for mismatch in verdict.difference[:_SHOWN_DIFFERENCES]:
         place = "/".join(mismatch.path)
         ours.append(
-            f"{place} is {_format_value(mismatch.actual)} and should be {_format_value(mismatch.expected)}"
+            f"{place} is {_format_value(mismatch.actual)} and should be "
+            f"{_format_value(mismatch.expected)}"
         )
     more = len(verdict.difference) - _SHOWN_DIFFERENCES
     if more > 0:

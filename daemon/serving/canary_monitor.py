@@ -262,7 +262,8 @@ def reason_to_hold(watched: CanaryEvidence, towards: float) -> str | None:
     guard, imbalance = watched.guard, watched.guard.imbalance
     if imbalance >= UNEQUAL or ENOUGH <= towards < ENOUGH * imbalance:
         return (
-            f"{guard.count_verdicts('canary')} of its sessions were judged where its shares foretell "
+            f"{guard.count_verdicts('canary')} of its sessions were judged where its shares "
+            "foretell "
             f"{guard.share_sum:.1f}: whether a session is judged depends on who answers it"
         )
     if towards >= ENOUGH and watched.settled() < ENOUGH:
@@ -305,8 +306,10 @@ def _build_route(
     guard = watched.guard
     route, standing = watched.route, watched.route.standing
     numbers = (
-        f"{guard.count_failures('canary')} of {guard.count_verdicts('canary')} judged sessions failed, of the "
-        f"incumbent {guard.count_failures('incumbent')} of {guard.count_verdicts('incumbent')}; evidence "
+        f"{guard.count_failures('canary')} of {guard.count_verdicts('canary')} judged sessions "
+        "failed, of the "
+        f"incumbent {guard.count_failures('incumbent')} of {guard.count_verdicts('incumbent')}; "
+        "evidence "
         f"{guard.against:.3g} that it is worse, {guard.towards:.3g} that it is not; "
         f"{ENOUGH:g} decides"
     )

@@ -75,7 +75,8 @@ def find(connection: "Connection", id_or_prefix: str) -> "RolloutRow":
     candidates = find_rollouts_by_prefix(connection, id_or_prefix) if id_or_prefix else []
     if len(candidates) > 1:
         raise NoSuchRollout(
-            f"rollout {id_or_prefix!r} is ambiguous, {', '.join(candidates)} begin with it; write more"
+            f"rollout {id_or_prefix!r} is ambiguous, {', '.join(candidates)} begin with it; write "
+            "more"
         )
     match = rollout_row(connection, candidates[0]) if candidates else None
     if match is None:

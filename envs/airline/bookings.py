@@ -129,7 +129,8 @@ def round_trip(case: Case) -> Plan | None:
     method = case.payer(both.price)
     return Plan(
         f"I want to book a round trip between {there['origin']} and {there['destination']}: there "
-        f"with {describe_flight(there)}, back with {describe_flight(back)}; {both.details}. I pay with "
+        f"with {describe_flight(there)}, back with {describe_flight(back)}; {both.details}. I pay "
+        "with "
         f"{METHODS[method['source']]}.",
         (search(there), search(back), both.build_action(case, (method, both.price))),
         answers=both.answers,
@@ -208,7 +209,8 @@ def second_choice(case: Case) -> Plan | None:
     booking = Itinerary(offers[1:] if full else offers[:1], BUSINESS, people)
     return Plan(
         f"I want to book a one-way flight from {offers[0]['origin']} to "
-        f"{offers[0]['destination']}: {describe_flight(offers[0])}, {booking.details}. Only if it has not "
+        f"{offers[0]['destination']}: {describe_flight(offers[0])}, {booking.details}. Only if it "
+        "has not "
         f"enough seats in business, take the one at {departure(offers[1])[:5]}, also in "
         "business. I pay with my credit card.",
         (search(offers[0]), booking.build_action(case, (case.credit_card, booking.price))),

@@ -57,7 +57,8 @@ def other_cabin(case: Case) -> Plan | None:
         return None
     method = case.payer(difference(reservation, flights))
     return Plan(
-        f"Please move reservation {reservation['reservation_id']} to {format_cabin(cabins[0])}, on the "
+        f"Please move reservation {reservation['reservation_id']} to {format_cabin(cabins[0])}, "
+        "on the "
         f"same flights. Use {METHODS[method['source']]} for the difference.",
         (*get_statuses(reservation), update_flights(reservation, cabins[0], flights, method)),
     )
@@ -142,7 +143,8 @@ def upgrade_then_change(case: Case) -> Plan | None:
         return None
     card, new = case.credit_card, offers[0]
     return Plan(
-        f"I want to take {describe_flight(new)} from {new['origin']} to {new['destination']} instead of "
+        f"I want to take {describe_flight(new)} from {new['origin']} to {new['destination']} "
+        "instead of "
         f"the one of reservation {reservation['reservation_id']}. If that cannot be changed in "
         "basic economy, first move the reservation to economy on the flights it has, and then "
         "change the flight. My credit card pays each difference.",
@@ -196,7 +198,8 @@ def find_reservation(case: Case) -> Plan | None:
     bags = case.chance.randrange(1, 4)
     return Plan(
         f"I have lost the number of my reservation: I fly from {origin} to {destination} on {day}. "
-        f"Please add {format_count(bags, 'checked bag')} to it. If that costs anything, my credit card "
+        f"Please add {format_count(bags, 'checked bag')} to it. If that costs anything, my credit "
+        "card "
         "pays.",
         (
             *map(get_reservation, own[: place + 1]),

@@ -86,7 +86,8 @@ def _replacement(case: Case, order: Record, verb: str, tool: str) -> Plan | None
     variant = case.variants(item)[0]
     method = case.methods(difference(item, variant))[0]
     return Plan(
-        f"I want to {verb} {describe_items([item])} of order {order['order_id']}: I would rather have "
+        f"I want to {verb} {describe_items([item])} of order {order['order_id']}: I would rather "
+        "have "
         f"{describe_variant(variant)}. Use {METHODS[method['source']]} for the difference.",
         (
             get_order(order),
@@ -172,7 +173,8 @@ def _fallback_item(case: Case) -> Plan | None:
     taken = wanted[0] if wanted[0]["available"] else others[0]
     return Plan(
         f"I want to exchange {describe_items([item])} of order {order['order_id']} for one with "
-        f"{describe_variant(wanted[0])}. Only if that is out of stock, take {describe_variant(others[0])}. "
+        f"{describe_variant(wanted[0])}. Only if that is out of stock, take "
+        f"{describe_variant(others[0])}. "
         f"{METHODS[method['source']].capitalize()} pays the difference.",
         (
             get_order(order),
@@ -231,7 +233,8 @@ def _find_order(case: Case) -> Plan | None:
     searched = own[: own.index(order["order_id"]) + 1]
     reason = case.chance.choice(list(_REASONS))
     return Plan(
-        f"I have lost the number of my order. It is the one with {describe_items([item])} in it. Please "
+        f"I have lost the number of my order. It is the one with {describe_items([item])} in it. "
+        "Please "
         f"cancel it. {_REASONS[reason]}.",
         (
             get_user(case),
@@ -279,7 +282,8 @@ def _refuse_refund(case: Case) -> Plan | None:
     if others[0]["source"] == GIFT_CARD or price is None:
         return None
     return Plan(
-        f"I want to return {describe_items([item])} of order {order['order_id']}, but the refund must go to "
+        f"I want to return {describe_items([item])} of order {order['order_id']}, but the refund "
+        "must go to "
         f"{METHODS[others[0]['source']]}, nothing else. If that is not possible, leave it and tell "
         f"me what {describe_items([item])} cost.",
         (get_order(order), get_user(case)),
@@ -295,7 +299,8 @@ def _question_refund(case: Case) -> Plan | None:
         return None
     prices = " + ".join(f"{item['price']:.2f}" for item in items)
     return Plan(
-        f"If I returned {describe_items(items)} of order {order['order_id']}, how much would I get back in "
+        f"If I returned {describe_items(items)} of order {order['order_id']}, how much would I "
+        "get back in "
         "all? I only want to know.",
         (get_order(order), action("calculate", expression=prices)),
         outputs=(refund,),

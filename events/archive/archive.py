@@ -121,7 +121,8 @@ def check_dense(archive: "Archive") -> None:
         if (segment.first, segment.count) != (following[at], segment.last + 1 - segment.first):
             raise LogError(
                 f"{archive.folder} lacks offsets of {segment.stream}/{segment.partition} between "
-                f"{following[at]} and {segment.last}, and a log has none without a record; it can be "
+                f"{following[at]} and {segment.last}, and a log has none without a record; it can "
+                "be "
                 "read and folded with --archive, and not imported"
             )
         following[at] = segment.last + 1

@@ -124,7 +124,8 @@ def _general(story: Story, general: PolicyResult, target: str) -> dict[str, Any]
         "target": {"before": heldout.pass_interval(before, target).value,
                    "after": heldout.pass_interval(after, target).value},
         "others": {kind: heldout.pass_rate(after, kind) for kind in MIX if kind != target},
-        "curve": [(point.rollouts, point.traffic) for point in general.curve if point.traffic is not None],
+        "curve": [(point.rollouts,
+        point.traffic) for point in general.curve if point.traffic is not None],
     }  # fmt: skip
 
 
@@ -167,7 +168,8 @@ def page(report: Mapping[str, Any]) -> str:
         "<h2>Who answered customers</h2>",
         _rows(
             ("policy", "customers", "served well"),
-            [(tally["policy"], tally["judged"], f"{tally['rate']:.1%}") for tally in report["live"]],
+            [(tally["policy"], tally["judged"],
+            f"{tally['rate']:.1%}") for tally in report["live"]],
         ),
         "<h2>Why this adapter</h2>",
         f'<div class="wide">{_graph(report["explained"])}</div>',
@@ -233,7 +235,8 @@ def _checks(gate: Mapping[str, Any]) -> str:
     return _rows(
         ("check", "verdict", "value", "lower bound", "limit", "tasks"),
         [(check["name"], check["verdict"], f"{check['value']:+.3f}",
-          "" if check["low"] is None else f"{check['low']:+.3f}", f"{check['limit']:+.3f}", check["tasks"])
+          "" if check["low"] is None else f"{check['low']:+.3f}", f"{check['limit']:+.3f}",
+          check["tasks"])
          for check in gate.get("checks", ())],
     )  # fmt: skip
 

@@ -383,7 +383,8 @@ def _slow_words(chance: random.Random, name: str) -> Poison:
     )
     gold = (Action(name="set_x", arguments={}),)
     return Poison(
-        _make_rollout_entry(name, answer, call, failed, task=Task(id="t", gold_actions=gold), session="s",
+        _make_rollout_entry(name, answer, call, failed, task=Task(id="t", gold_actions=gold),
+        session="s",
                 termination="exceed" * 20_000),
         False,
     )  # fmt: skip

@@ -143,7 +143,8 @@ def _settle(stage: Scene) -> float:
         if time.monotonic() > began + SETTLE_SECONDS:
             routed, allowed = stage.read_adapter_bounds()
             raise TimeoutError(
-                f"the engine holds {stage.read_engine_adapters()}, the routes name {routed}, and no more than "
+                f"the engine holds {stage.read_engine_adapters()}, the routes name {routed}, and "
+                "no more than "
                 f"{allowed} may be there, after {SETTLE_SECONDS:g} s"
             )
         stage.processes.revive()

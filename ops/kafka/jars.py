@@ -76,7 +76,8 @@ def _resolve(maven: str, folder: Path) -> None:
             output = (done.stdout + done.stderr).strip()[-1500:]
             raise BrokerUnavailable(
                 f"Maven cannot resolve {POM.name} (exit {done.returncode}); configure a mirror in "
-                f"its settings.xml, or set {CACHE_VARIABLE} to a folder that has the jars:\n{output}"
+                f"its settings.xml, or set {CACHE_VARIABLE} to a folder that has the "
+                f"jars:\n{output}"
             )
         libs.rename(folder)
 

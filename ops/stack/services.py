@@ -83,7 +83,8 @@ class Services:
                 self._migrate()
                 started.enter_context(self.engine)
             except (
-                BrokerUnavailable, BrokerError, PostgresUnavailable, PostgresError, InstallError, OSError,
+                BrokerUnavailable, BrokerError, PostgresUnavailable, PostgresError, InstallError,
+                OSError,
             ) as error:  # fmt: skip
                 raise ServiceError(f"{error}") from error
             self._started = started.pop_all()

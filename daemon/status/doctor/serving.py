@@ -82,7 +82,8 @@ def canaries(app: "App") -> Finding:
         guard = entry.guard
         if guard.imbalance >= UNEQUAL:
             return False, (
-                f"{guard.count_verdicts('canary')} sessions of {entry.canary.adapter} were judged where its "
+                f"{guard.count_verdicts('canary')} sessions of {entry.canary.adapter} were judged "
+                "where its "
                 f"shares foretell {guard.share_sum:.1f}: it is not promoted; find out why sessions "
                 "of one are judged more often than the other's (are its calls answered by others?)"
             )
