@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from daemon.cli.command import Cli, command
-from daemon.cli.replaying import From, To
+from daemon.cli.replay import From, To
 
 if TYPE_CHECKING:
     from collections.abc import Callable

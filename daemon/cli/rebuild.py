@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from daemon.cli.command import DONE, FAILED, Cli, command
-from daemon.cli.replaying import Folder, read_log
+from daemon.cli.replay import Folder, read_log
 
 if TYPE_CHECKING:
     from consumers.rebuild import Rebuilt

@@ -11,11 +11,11 @@ import typer
 from daemon.cli import (
     adapters,
     archive,
-    comparing,
     config,
     cycles,
     db,
     diagnose,
+    diff,
     dlq,
     doctor,
     environments,
@@ -23,12 +23,12 @@ from daemon.cli import (
     evaluation,
     explain,
     gateway,
-    importing,
+    imports,
     jobs,
     log,
     patterns,
     rebuild,
-    replaying,
+    replay,
     roles,
     rollouts,
     routes,
@@ -71,7 +71,7 @@ def root(
 
 
 for module in (
-    importing, evaluation, diagnose, patterns, status, rebuild, replaying, comparing, whatif,
+    imports, evaluation, diagnose, patterns, status, rebuild, replay, diff, whatif,
     doctor, gateway, roles, trace, up, explain, erase,
 ):  # fmt: skip
     module.register(app)

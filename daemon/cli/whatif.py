@@ -8,7 +8,7 @@ import typer
 
 from daemon.cli.command import Cli, command
 from daemon.cli.output import plain, table
-from daemon.cli.replaying import From, To
+from daemon.cli.replay import From, To
 
 if TYPE_CHECKING:
     from daemon.config.settings import Scheduler

@@ -26,7 +26,7 @@ from ops.demo import report, view
 from ops.demo.children import PROGRAMS, Children
 from ops.demo.crowd import write
 from ops.demo.ending import build_story, tell
-from ops.demo.following import Clock, follow
+from ops.demo.follow import Clock, follow
 from ops.demo.place import SIZES, Place, make
 from ops.demo.watch import look
 

@@ -22,7 +22,7 @@ from rich.console import Console
 from rich.table import Table
 
 from ops.faults.loop_kill import LOGS
-from ops.soak.running import soak
+from ops.soak.run import soak
 
 
 def main() -> int:

@@ -31,7 +31,7 @@ from events.errors import KintsugiError
 from ops.demo import view
 from ops.demo.children import Children
 from ops.demo.ending import is_rebuild_equal, short
-from ops.demo.following import Clock, follow
+from ops.demo.follow import Clock, follow
 from ops.demo.place import ALIAS, SIZES, Place, make
 from ops.demo.watch import look
 from ops.stack.proof import RouteProof, proof

@@ -21,9 +21,9 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from events.rollouts import Outcome
+from producers.gateway.call_record import ClientAnswer, Record, ServedBy
 from producers.gateway.capture.answer import Capture, make_capture
 from producers.gateway.capture.idempotency import MAX_BODY_BYTES
-from producers.gateway.capture.record import ClientAnswer, Record, ServedBy
 from producers.gateway.capture.recorder import Recorder
 from producers.gateway.capture.sessions import CallAttribution, Sessions
 from producers.gateway.http import sse

@@ -20,7 +20,7 @@ from events.privacy.keys import KeyStore
 from events.privacy.sealing import Key
 from events.rollouts import EventData
 from events.sqlite.receipts import Receipt
-from producers.gateway.capture.sealed_receipts import open_receipt, seal_receipt
+from producers.gateway.capture.receipts import open_receipt, seal_receipt
 
 
 class Spool(Protocol):

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from ops.soak.running import soak
+from ops.soak.run import soak
 
 pytestmark = [pytest.mark.faults, pytest.mark.long, pytest.mark.timeout(1800)]
 

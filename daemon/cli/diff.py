@@ -10,7 +10,7 @@ import typer
 
 from daemon.cli.command import DONE, FAILED, Cli, command
 from daemon.cli.output import plain
-from daemon.cli.replaying import place_text
+from daemon.cli.replay import place_text
 
 if TYPE_CHECKING:
     from consumers.snapshots import SnapshotDivergence

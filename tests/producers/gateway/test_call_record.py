@@ -12,9 +12,9 @@ from events.codec import decode
 from events.rollouts import CallEnded, CallStarted, EventData, Outcome
 from events.sqlite.log import SqliteLog
 from events.streams import ROLLOUTS
+from producers.gateway.call_record import Record, ServedBy
 from producers.gateway.capture.answer import AnswerRecord, Capture, make_capture
 from producers.gateway.capture.digests import Conversation
-from producers.gateway.capture.record import Record, ServedBy
 from producers.gateway.capture.recorder import Recorder
 from producers.gateway.capture.sessions import CallAttribution, Sessions
 from producers.gateway.http.wire import ExtraFields, encode_json, parse_request
