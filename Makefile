@@ -55,7 +55,7 @@ long: components $(LEARNER) ## The tests that take minutes each: the whole loop 
 	$(BIN)/python -m ops.collector.server
 	$(SHARED_OUT) -m long --durations 12 $(if $(PYTEST),$(PYTEST),--proofs long)
 
-proofs: components $(LEARNER) ## The tests that README and docs/guarantees.md name as proof, and no others; PROOFS=--long: the long ones.
+proofs: components $(LEARNER) ## The tests that docs/guarantees.md names as proof, and no others; PROOFS=--long: the long ones.
 	OMP_NUM_THREADS=1 $(BIN)/python -m ops.proofs $(PROOFS)
 
 demo: $(LEARNER) ## An agent that keeps failing at something gets better by itself. Needs no service.
