@@ -35,11 +35,12 @@ $(LEARNER): $(READY)
 components: $(READY) ## PostgreSQL, Prometheus, docker-compose, Java, Maven, a C compiler, Apache Kafka, vLLM, Ray, bfcl-eval: where missing.
 	@ops/install/components "$(BIN)/python"
 
-lint: $(LEARNER) ## Format, rules, types, and which package may import which.
+lint: $(LEARNER) ## Format, rules, types, which package may import which, and the goals of ops.house.
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	$(BIN)/python -m ops.house
 
 check: lint ## Lint and the tests that need no service: five minutes.
 	$(SHARED_OUT) -q -n auto -m "$(FAST)"
