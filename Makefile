@@ -35,11 +35,12 @@ $(LEARNER): $(READY)
 components: $(READY) ## PostgreSQL, Prometheus, docker-compose, Java, Maven, a C compiler, Apache Kafka, vLLM, Ray, bfcl-eval: where missing.
 	@ops/install/components "$(BIN)/python"
 
-lint: $(LEARNER) ## Format, rules, types, and which package may import which.
+lint: $(LEARNER) ## Format, rules, types, which package may import which, and the goals of ops.house.
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	$(BIN)/python -m ops.house
 
 check: lint ## Lint and the tests that need no service: five minutes.
 	$(SHARED_OUT) -q -n auto -m "$(FAST)"
@@ -55,7 +56,7 @@ long: components $(LEARNER) ## The tests that take minutes each: the whole loop 
 	$(BIN)/python -m ops.collector.server
 	$(SHARED_OUT) -m long --durations 12 $(if $(PYTEST),$(PYTEST),--proofs long)
 
-proofs: components $(LEARNER) ## The tests that README and docs/guarantees.md name as proof, and no others; PROOFS=--long: the long ones.
+proofs: components $(LEARNER) ## The tests that docs/guarantees.md names as proof, and no others; PROOFS=--long: the long ones.
 	OMP_NUM_THREADS=1 $(BIN)/python -m ops.proofs $(PROOFS)
 
 demo: $(LEARNER) ## An agent that keeps failing at something gets better by itself. Needs no service.

@@ -73,3 +73,12 @@ def test_every_decision_is_in_the_list_of_decisions() -> None:
         text = (folder / name).read_text()
         assert text.startswith(f"# {name[:4]} ")
         assert all(f"**{part}.**" in text for part in ("Context", "Decision", "Consequences"))
+
+
+def test_every_document_is_in_the_index_once() -> None:
+    folder = ROOT / "docs"
+    listed = re.findall(r"^\| \[[^]]+\]\(([^)]+)\) \|", (folder / "README.md").read_text(), re.M)
+    present = {path.name for path in folder.glob("*.md")} - {"README.md"}
+    present |= {f"{path.parent.name}/README.md" for path in folder.glob("*/README.md")}
+    assert len(listed) == len(set(listed))
+    assert set(listed) == present

@@ -173,7 +173,7 @@ def test_claims_are_rows_of_tables_with_a_column_of_proofs() -> None:
 def test_every_claim_of_these_documents_names_a_test() -> None:
     claims = claims_of(ROOT)
     assert [claim.place for claim in claims if not claim.proofs] == []
-    assert {claim.document for claim in claims} == {"README.md", "docs/guarantees.md"}
+    assert "docs/guarantees.md" in {claim.document for claim in claims}
 
 
 @pytest.mark.parametrize("target", ["test", "long"])
