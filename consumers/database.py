@@ -1,9 +1,9 @@
 """The projection database: SQLite embedded, PostgreSQL in production.
 
-A connection that will write asks for it (`writing`), because SQLite must take its write lock at the
-start of a transaction: a lock taken later can fail in the middle. Reads never wait for writers (WAL
-there, MVCC here). SQLite runs with synchronous=NORMAL: a power cut may lose the newest commits, and
-since rows and positions are lost together the fold simply reads on from there.
+A connection that will write asks for it (`write_transaction`), because SQLite must take its write
+lock at the start of a transaction: a lock taken later can fail in the middle. Reads never wait for
+writers (WAL there, MVCC here). SQLite runs with synchronous=NORMAL: a power cut may lose the
+newest commits, and since rows and positions are lost together the fold simply reads on from there.
 """
 
 import re
@@ -234,7 +234,7 @@ def retry_transient(
 ) -> T:
     """The result of `work`, tried again with backoff while the database is transiently unusable.
 
-    Raises DatabaseUnavailable when it still is after `patience_seconds`, DatabaseOutdated at once.
+    Raises DatabaseUnavailable when it still is after `patience_seconds`, DatabaseMismatch at once.
     """
     deadline = time.monotonic() + patience_seconds
     pause = 0.05

@@ -1,8 +1,8 @@
 """The exact digest of tables that are being filled, kept up to date row by row.
 
-    tracked = Tracked(engine)    before anything is written
+    tracked = DigestTracker(engine)    before anything is written
     tracked.digest(connection)   the same as exact_digest(connection); reads what changed since
-    written = Written(engine)
+    written = WriteTracker(engine)
     written.take()               which rows were written since the last time
 
 Triggers of the connection itself say which rows were written: nothing of them is in the file, nor

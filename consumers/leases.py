@@ -31,8 +31,8 @@ class LeaseState:
 
 
 def take(connection: Connection, name: str, holder: str, seconds: float) -> bool:
-    """Hold a lease that nobody holds, within `database.writing`; False where somebody does. Whoever
-    holds it already has it anew."""
+    """Hold a lease that nobody holds, within `database.write_transaction`; False where somebody
+    does. Whoever holds it already has it anew."""
     dialect = postgresql if connection.dialect.name == "postgresql" else sqlite
     now = clock(connection)
     ours = {"holder": holder, "epoch": None, "expires": now + seconds}
@@ -50,8 +50,8 @@ def take(connection: Connection, name: str, holder: str, seconds: float) -> bool
 def renew(
     connection: Connection, name: str, holder: str, seconds: float, epoch: int | None = None
 ) -> bool:
-    """Hold it on, within `database.writing`; False where it was taken by another or given back. One
-    that is over, and that nobody took, goes on."""
+    """Hold it on, within `database.write_transaction`; False where it was taken by another or
+    given back. One that is over, and that nobody took, goes on."""
     expires = clock(connection) + seconds
     renewed = connection.execute(
         update(_LEASES)
@@ -62,7 +62,7 @@ def renew(
 
 
 def give_back(connection: Connection, name: str, holder: str) -> None:
-    """Let the next one begin at once, within `database.writing`."""
+    """Let the next one begin at once, within `database.write_transaction`."""
     connection.execute(delete(_LEASES).where(_LEASES.c.name == name, _LEASES.c.holder == holder))
 
 

@@ -193,7 +193,7 @@ def recover_last_record(
 def store_last_record(
     connection: Connection, stream: str, partition: int, stands: FoldPosition
 ) -> None:
-    """Write down what `learnt` found, unless the partition was moved meanwhile."""
+    """Write down what `recover_last_record` found, unless the partition was moved meanwhile."""
     connection.execute(
         update(OFFSETS)
         .where(

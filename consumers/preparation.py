@@ -47,7 +47,7 @@ class Preparation:
     """What is known of a record before the tables are asked."""
 
     record: Record
-    """The record in the form that the tables can name (`as_stored`)."""
+    """The record in the form that the tables can name (`sanitize_record`)."""
     kind: str | None = None
     """Its type, by its header; None where that cannot be read."""
     folding: FoldInput | None = None
@@ -61,8 +61,8 @@ class Preparation:
 
 
 def prepare(record: Record, registry: Registry) -> Preparation:
-    """A record as `as_stored` makes it, decoded; of `rollouts`, folded. Raises MemoryError and
-    nothing else."""
+    """A record as `sanitize_record` makes it, decoded; of `rollouts`, folded. Raises MemoryError
+    and nothing else."""
     type_name: str | None = None
     try:
         envelope = from_headers(record.headers)

@@ -59,7 +59,7 @@ def replay(
 
     `keep` is called after each `every` events, with how many the log has up to there. Raises
     NotEmpty for a start into tables that were folded into, BeforeSnapshot for an end they are
-    beyond, PositionMissing for a cut between a round and the rollouts that it names.
+    beyond, PositionGap for a cut between a round and the rollouts that it names.
     """
     span = Span(log, end)
     if start is not None:

@@ -1,6 +1,6 @@
 """Which events of `rollouts` are still read from the log after they were folded.
 
-    needed_from(connection, partition, before)    the first of them before an offset
+    find_retention_offset(connection, partition, before)    the first of them before an offset
 
 Those of a session with loose calls, which no rollout names yet, or that went on after the offset: a
 rollout is made from the events of its calls. Not covered: transcripts that a person looks at.

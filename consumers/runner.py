@@ -163,7 +163,7 @@ class Runner:
         """Fold up to the log's end as it is now (or up to the offsets of `until`).
 
         Raises AheadOfLog when the log is shorter than the position, LogDiverged when it is another
-        one, PositionMissing when a round waits for rollouts that the log does not hold.
+        one, PositionGap when a round waits for rollouts that the log does not hold.
         """
         self._check_version()
         self._sure.clear()

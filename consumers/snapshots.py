@@ -6,8 +6,8 @@
     keep(engine, tracked, folder, events) makes one; what it costs beside a copy of the file follows
                                           from what changed since the one before
     nearest(folder, end)                  the last that is not beyond a place in the log
-    diverging(one, other)                 between which of two foldings of one log parted
-    parted_since(one, other, engines)     the same, where it was after the last of them
+    find_divergence(one, other)                 between which of two foldings of one log parted
+    find_divergence_after(one, other, engines)     the same, where it was after the last of them
 
 SQLite alone: a snapshot of PostgreSQL is what its own tools make.
 """

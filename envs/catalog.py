@@ -7,7 +7,7 @@ same names: one catalog holds the union of both, such as v1's `think` and tau2's
 `get_flight_status`.
 
 Guarantee: pure data and pure functions. Not covered: what a tool does (the environments), and the
-tools of an environment that nobody declared, for which `undeclared` guesses:
+tools of an environment that nobody declared, for which `infer_catalog` guesses:
 
     a tool is a write    if it is among the event's `write_tools`, where the event has them;
                          else if the first word of its name is a verb of `WRITE_VERBS`

@@ -6,13 +6,13 @@
 Whatever an endpoint does ends in one of four ways:
 
     Completion           an answer, each choice in our form
-    AnswerFailed         this episode is over, with a termination and a reason that quotes:
+    AnswerFailure         this episode is over, with a termination and a reason that quotes:
                            infrastructure_error     no connection, 429 or 5xx, after retries
                            timeout                  no whole answer in time; asked once
                            context_window_exceeded  the conversation no longer fits
                            agent_error              no message: no JSON, no choices, wrong types,
                                                     empty, too large
-    EndpointRefused      it will not serve: wrong key, model, URL or parameters; the run is over
+    EndpointRefusal      it will not serve: wrong key, model, URL or parameters; the run is over
     EndpointUnavailable  nobody is there; only `check` raises it
 
 Wrong tool calls (malformed JSON, unknown tools, wrong types) are answers like any other: the tools
@@ -167,7 +167,7 @@ class Endpoint:
     ) -> None:
         """`base_url` is what stands before `/chat/completions`. `timeout` bounds one whole answer
         in seconds, `attempts` counts the first try, `wait_seconds` is the first pause between two,
-        doubled each time up to 20. Raises EndpointRefused for what is no URL."""
+        doubled each time up to 20. Raises EndpointRefusal for what is no URL."""
         self.base_url = _check_url(base_url)
         self.model = model
         self.timeout = timeout
@@ -192,7 +192,7 @@ class Endpoint:
         await self._client.aclose()
 
     async def check(self) -> None:
-        """See that somebody is there. Raises EndpointUnavailable, EndpointRefused.
+        """See that somebody is there. Raises EndpointUnavailable, EndpointRefusal.
 
         Asks for the list of models; an endpoint that has none is there all the same.
         """
@@ -220,7 +220,7 @@ class Endpoint:
         seed: int | None = None,
         choices: int = 1,
     ) -> Completion:
-        """Ask for the next message. Raises AnswerFailed, EndpointRefused.
+        """Ask for the next message. Raises AnswerFailure, EndpointRefusal.
 
         An endpoint may ignore `choices` and give one; a choice that is no usable message is left
         out, and only where all are is that an error.
@@ -412,7 +412,7 @@ class _PromptTokens(_Wire):
 
 
 def _completion(answer: bytes, turn: int) -> Completion:
-    """An answer in our form; raises AnswerFailed. `turn` makes the ids that are missing."""
+    """An answer in our form; raises AnswerFailure. `turn` makes the ids that are missing."""
     try:
         parsed = _Answer.model_validate(_parse_json(answer.decode("utf-8", "replace")))
         choices, problems = _choices(parsed.choices, turn)

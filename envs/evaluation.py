@@ -115,7 +115,7 @@ def episode_seed(run_seed: int, task_id: str, trial: int) -> int:
 
 
 async def play(setup: Setup, task: TaskDefinition, trial: int) -> Attempt:
-    """One attempt from reset to verdict. Raises EnvironmentFailed, EndpointRefused."""
+    """One attempt from reset to verdict. Raises EnvironmentFailure, EndpointRefusal."""
     with environment_code(setup.environment, f"task {task.id}"):
         seed = episode_seed(setup.seed, task.id, trial)
         episode = Episode(setup.environment, task, seed=seed, limits=setup.limits)
@@ -128,7 +128,7 @@ async def play(setup: Setup, task: TaskDefinition, trial: int) -> Attempt:
 
 
 async def _converse(episode: Episode, agent: Player, user: Player) -> None:
-    """Both parties in turn until the episode is over. Raises AnswerFailed."""
+    """Both parties in turn until the episode is over. Raises AnswerFailure."""
     written = 0
     while episode.turn is not None:
         party = episode.turn
@@ -147,7 +147,7 @@ async def play_all(
 ) -> AsyncGenerator[list[Attempt], None]:
     """Play (task, trial) after (task, trial); yields what has finished since the last time.
 
-    Raises EnvironmentFailed, EndpointRefused, and EndpointUnavailable after `FAILURES_IN_A_ROW`;
+    Raises EnvironmentFailure, EndpointRefusal, and EndpointUnavailable after `FAILURES_IN_A_ROW`;
     everything that was finished before is yielded first.
     """
     finished: asyncio.Queue[Attempt | Exception | None] = asyncio.Queue(maxsize=concurrency)

@@ -1,7 +1,7 @@
 """Who plays a party of an episode, near or far: the async side of the turn protocol.
 
 `evaluation.py` hands each player the view of its party and awaits its next message. A player that
-can go on no longer raises `AnswerFailed` (endpoint.py), which ends the episode.
+can go on no longer raises `AnswerFailure` (endpoint.py), which ends the episode.
 """
 
 from collections.abc import Callable, Mapping, Sequence

@@ -11,7 +11,7 @@ only files you would run.
 Who named it decides how it is opened:
 
     open_environment   a name, whoever said it: no path is ever followed
-    open_recorded      what an event of ours says: a name, or a file that the settings name
+    open_from_event      what an event of ours says: a name, or a file that the settings name
     open_place         what the operator says, in a setting or a command: a name or any path
 
 Guarantee: a name means one environment, or an error names both. What came with a request, an
@@ -123,7 +123,7 @@ def open_from_event(
     paths: Sequence[Path] = (),
     places: Sequence[str] = (),
 ) -> Environment:
-    """The environment that an event names: by its name, or as `located` wrote it.
+    """The environment that an event names: by its name, or as `locate` wrote it.
 
     `places` are those that the settings name otherwise than by `paths`, by name or path. Raises
     UnknownEnvironment, also for a file that neither names, and EnvironmentBroken.

@@ -2,7 +2,7 @@
 
 The model sees what was said and no tool call; for it the agent is the `user`. One of the stop
 tokens (users.py) in its text hangs up. It can give several candidates for a line: what breaks a
-rule is dropped (`broken_rule`), and of the rest the same model is asked for the number of the best.
+rule is dropped (`find_breach`), and of the rest the same model is asked for the number of the best.
 Where that choice fails the first counts, and `remarks` says so.
 
 Guarantee: its failure is never the agent's: the episode ends as `user_error` or
@@ -80,7 +80,7 @@ class ModelUser:
         self.remarks: list[str] = []
 
     async def reply(self, messages: Sequence[Message]) -> Message:
-        """The user's next line. Raises AnswerFailed (never for the agent's account)."""
+        """The user's next line. Raises AnswerFailure (never for the agent's account)."""
         try:
             lines = await self._lines(messages)
             line = lines[0] if len(lines) == 1 else await self._best(messages, lines)

@@ -81,7 +81,7 @@ class CycleStarted(Decision):
     TYPE: ClassVar[str] = "CycleStarted"
 
     cycle: Id
-    """derived_id("cycle", alias, base, number)."""
+    """derive_id("cycle", alias, base, number)."""
     alias: Name
     base: Name
     number: Annotated[int, Field(ge=1)]
@@ -237,7 +237,7 @@ class JobRequested(Decision):
     TYPE: ClassVar[str] = "JobRequested"
 
     job: Id
-    """derived_id("job", cycle)."""
+    """derive_id("job", cycle)."""
     cycle: Id | None = None
     """None for one that an operator asked for."""
     alias: Name

@@ -23,7 +23,7 @@ _LOCK: Final = 0x6B696E74
 
 
 def upgrade(engine: Engine) -> str:
-    """Apply the missing revisions; returns the revision reached. Raises DatabaseOutdated where a
+    """Apply the missing revisions; returns the revision reached. Raises DatabaseMismatch where a
     newer version has been here."""
     _refuse_newer(engine, current(engine))
     config = _config()
@@ -49,7 +49,7 @@ def current(engine: Engine) -> str | None:
 
 
 def require_head(engine: Engine) -> None:
-    """Raise DatabaseOutdated unless the database is at this code's revision."""
+    """Raise DatabaseMismatch unless the database is at this code's revision."""
     revision = current(engine)
     _refuse_newer(engine, revision)
     if revision != head():

@@ -31,7 +31,7 @@ class BrowserError(KintsugiError):
 
 
 def program() -> str:
-    """The browser. Raises BrowserMissing."""
+    """The browser. Raises BrowserUnavailable."""
     path = next(filter(None, map(shutil.which, _NAMES)), None)
     if path is None:
         raise BrowserUnavailable("Chromium is not installed; apt-get install chromium")
@@ -39,12 +39,12 @@ def program() -> str:
 
 
 def dom(url: str) -> str:
-    """The document of a page after it was loaded. Raises BrowserMissing, BrowserFailed."""
+    """The document of a page after it was loaded. Raises BrowserUnavailable, BrowserError."""
     return _run(url, "--dump-dom")
 
 
 def picture(url: str, into: Path, size: tuple[int, int] = _SIZE) -> None:
-    """A page as a PNG file. Raises BrowserMissing, BrowserFailed."""
+    """A page as a PNG file. Raises BrowserUnavailable, BrowserError."""
     width, height = size
     _run(
         url, f"--screenshot={into.absolute()}", f"--window-size={width},{height}",

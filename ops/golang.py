@@ -26,7 +26,7 @@ class ProgramUnavailable(Exception):
 
 def program(name: str, version: str, build: Callable[[Path], None], folder: Path = FOLDER) -> Path:
     """Where a program is; `build` puts it into the folder it is given if it is nowhere yet, by one
-    process at a time. Raises ProgramMissing."""
+    process at a time. Raises ProgramUnavailable."""
     path = shutil.which(name)
     if path is not None:
         return Path(path)
@@ -42,12 +42,12 @@ def program(name: str, version: str, build: Callable[[Path], None], folder: Path
 
 
 def install(module: str, folder: Path) -> None:
-    """Build the program of a module, `path@version`, into a folder. Raises ProgramMissing."""
+    """Build the program of a module, `path@version`, into a folder. Raises ProgramUnavailable."""
     step(["go", "install", module], folder, GOBIN=str(folder))
 
 
 def step(command: list[str], folder: Path, **variables: str) -> None:
-    """Run a step of a build in the folder of what is built. Raises ProgramMissing."""
+    """Run a step of a build in the folder of what is built. Raises ProgramUnavailable."""
     path = f"{os.environ.get('PATH', '')}:{_GO}"
     if shutil.which("go", path=path) is None:
         raise ProgramUnavailable(

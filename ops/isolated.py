@@ -36,7 +36,7 @@ def ours(*names: str) -> list[str]:
 def interpreter(*requirements: str) -> Path:
     """The Python of an environment that has these, made now if it is not there.
 
-    Raises NotInstalled, OSError.
+    Raises InstallError, OSError.
     """
     digest = hashlib.sha256("\n".join((sys.version, *requirements)).encode()).hexdigest()
     folder = _cache() / f"{requirements[0].replace('==', '-')}-{digest[:12]}"
@@ -49,7 +49,7 @@ def make_environment(folder: Path, fill: Callable[[str], None]) -> None:
 
     It is made beside its place and renamed when whole, by one process at a time. Its scripts name
     the interpreter by a path that the rename breaks: start modules (`python -m`) alone.
-    Raises NotInstalled, OSError.
+    Raises InstallError, OSError.
     """
     folder.parent.mkdir(parents=True, exist_ok=True)
     with folder.with_name(folder.name + ".lock").open("w") as lock:
@@ -66,7 +66,7 @@ def make_environment(folder: Path, fill: Callable[[str], None]) -> None:
 
 
 def install(python: str, *arguments: str) -> None:
-    """Let uv install these into the environment of this Python. Raises NotInstalled.
+    """Let uv install these into the environment of this Python. Raises InstallError.
 
     As byte code too: where Python may write none (PYTHONDONTWRITEBYTECODE), each of a server's
     processes would make it anew at every start.
@@ -76,7 +76,7 @@ def install(python: str, *arguments: str) -> None:
 
 
 def run_command(command: list[str]) -> str:
-    """What the command prints. Raises NotInstalled with the end of its complaint."""
+    """What the command prints. Raises InstallError with the end of its complaint."""
     done = subprocess.run(
         command, capture_output=True, text=True, timeout=INSTALL_SECONDS, check=False
     )

@@ -1,6 +1,6 @@
 """Simulated rollouts: attempts at tasks -> `RolloutEnded` events in the log.
 
-    rollout_ended(attempt, ...)   the event's data, under an id that the caller derives
+    build_rollout_event(attempt, ...)   the event's data, under an id that the caller derives
     append_rollouts(log, ...)     encodes a batch and appends it, blobs before their events
 
 The reward's parts are named so that none can be taken for another:

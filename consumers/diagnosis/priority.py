@@ -1,8 +1,8 @@
 """How much a failure pattern deserves to be trained next: pure arithmetic over closed rounds.
 
 Where it sits: the fold of `PatternsDiagnosed` calls `update` once per pattern and round, and the
-Controller writes the directive from `ordered` and `quotas`. Source of every formula and constant:
-docs/patterns.md (after SENTINEL, arXiv 2606.12908).
+Controller writes the directive from `rank_patterns` and `quotas`. Source of every formula and
+constant: docs/patterns.md (after SENTINEL, arXiv 2606.12908).
 
 Guarantee: no clock, no randomness, and no dependence on the order in which patterns are given.
 Not covered: which failures and attempts belong to a pattern and a round (the fold counts them).

@@ -75,7 +75,7 @@ def apply_route_change(
 ) -> RouteState:
     """The route after `event`.
 
-    `adapters` holds those that the event names and that anybody produced. Raises RouteRefused.
+    `adapters` holds those that the event names and that anybody produced. Raises RouteRefusal.
     """
     state = route or RouteState.of_base(event.base)
     _check_base(state, event)

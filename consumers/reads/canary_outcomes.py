@@ -166,7 +166,7 @@ def latest_call(connection: Connection, alias: str) -> str | None:
 
 def find_session_changes(connection: Connection, after: Position, until: Position) -> set[str]:
     """Sessions of which a call began, or a verdict came, after one position and not after another:
-    of all others `judged_sessions` says the same at both."""
+    of all others `read_session_verdicts` says the same at both."""
     return {
         session
         for stream, partition, source, sequence in entries(until)

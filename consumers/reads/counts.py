@@ -1,8 +1,8 @@
 """Counts over the loop, as monitoring asks for them: small numbers, whatever the tables hold.
 
-Within one `database.reading`, which is one moment of the tables. Everything is counted in SQL and
-comes by alias; who asks says whose it shows. Times are texts as the events say them (RFC 3339,
-UTC). Not covered: what is said of one cycle, job or adapter (learning.py, serving.py).
+Within one `database.read_transaction`, which is one moment of the tables. Everything is counted in
+SQL and comes by alias; who asks says whose it shows. Times are texts as the events say them (RFC
+3339, UTC). Not covered: what is said of one cycle, job or adapter (learning.py, serving.py).
 """
 
 from collections.abc import Iterable

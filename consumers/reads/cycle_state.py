@@ -1,7 +1,7 @@
 """How far an open cycle has come: everything that its next step depends on, in one read.
 
 Rows of several tables in one place, for the process manager (daemon/cycle/state_machine.py);
-within one `database.reading`, which is one moment of the tables.
+within one `database.read_transaction`, which is one moment of the tables.
 """
 
 import json

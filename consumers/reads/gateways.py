@@ -55,7 +55,7 @@ _GATEWAYS = METADATA.tables["gateways"]
 
 
 def report(connection: Connection, status: Report) -> None:
-    """Write the row of one gateway, within `database.writing`."""
+    """Write the row of one gateway, within `database.write_transaction`."""
     dialect = postgresql if connection.dialect.name == "postgresql" else sqlite
     now = clock(connection)
     row = {
@@ -85,7 +85,7 @@ def silent(connection: Connection, for_seconds: float) -> list[str]:
 
 
 def forget(connection: Connection, for_seconds: float) -> None:
-    """Take out the rows of those, within `database.writing`."""
+    """Take out the rows of those, within `database.write_transaction`."""
     connection.execute(delete(_GATEWAYS).where(_GATEWAYS.c.seen < clock(connection) - for_seconds))
 
 

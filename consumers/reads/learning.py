@@ -1,8 +1,9 @@
 """Typed reads of the loop: leaders, cycles, the tasks that they wrote, and their jobs.
 
-Whoever needs more than one of them asks within one `database.reading`, which is one moment of the
-tables. Times are texts as the events say them (RFC 3339, UTC). Not covered: adapters and routes
-(serving.py), patterns and rounds (rollouts.py), what makes the next cycle due (scheduling.py).
+Whoever needs more than one of them asks within one `database.read_transaction`, which is one
+moment of the tables. Times are texts as the events say them (RFC 3339, UTC). Not covered: adapters
+and routes (serving.py), patterns and rounds (rollouts.py), what makes the next cycle due
+(scheduling.py).
 """
 
 import json
@@ -155,7 +156,7 @@ def cycle(connection: Connection, name: str) -> CycleRow | None:
 
 
 def find_cycle(connection: Connection, name: str) -> CycleRow:
-    """A cycle by its id, or how it begins. Raises NotFound."""
+    """A cycle by its id, or how it begins. Raises UnknownId."""
     row = cycle(connection, _whole(connection, Cycle, "cycle", name))
     if row is None:
         raise UnknownId(f"there is no cycle {name!r}; see kintsugi cycle ls")
@@ -208,7 +209,7 @@ def job(connection: Connection, name: str) -> JobRow | None:
 
 
 def find_job(connection: Connection, name: str) -> JobRow:
-    """A job by its id, or how it begins. Raises NotFound."""
+    """A job by its id, or how it begins. Raises UnknownId."""
     row = job(connection, _whole(connection, Job, "job", name))
     if row is None:
         raise UnknownId(f"there is no job {name!r}; see kintsugi jobs ls")
@@ -278,7 +279,7 @@ def rejections_of(connection: Connection, cycle: str) -> list[RejectionRow]:
 
 
 def _whole(connection: Connection, table: type[ProjectionTable], key: str, begins: str) -> str:
-    """The one id that begins so; `begins` itself where none does. Raises NotFound for several."""
+    """The one id that begins so; `begins` itself where none does. Raises UnknownId for several."""
     ids = table.table().c[key]
     query = select(ids).where(ids.startswith(begins, autoescape=True)).order_by(ids).limit(3)
     matches: list[str] = list(connection.execute(query).scalars())

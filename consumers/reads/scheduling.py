@@ -1,9 +1,9 @@
 """What makes a cycle of an agent due, and what holds it back: numbers for the scheduler.
 
-Counted in SQL over the agent's own traffic, within one `database.reading`, which is one moment of
-the tables. It is asked with every tick, so it reads what no cycle has read out of indexes, and of
-what one has read nothing. Times are texts as the events say them (RFC 3339, UTC). Not covered: what
-follows from the numbers and the clock (daemon/cycle/scheduler.py).
+Counted in SQL over the agent's own traffic, within one `database.read_transaction`, which is one
+moment of the tables. It is asked with every tick, so it reads what no cycle has read out of
+indexes, and of what one has read nothing. Times are texts as the events say them (RFC 3339, UTC).
+Not covered: what follows from the numbers and the clock (daemon/cycle/scheduler.py).
 """
 
 import json
@@ -59,7 +59,7 @@ class Scheduling:
 
 def scheduling(connection: Connection, alias: str, base: str, now: datetime) -> Scheduling:
     """What the scheduler decides on, on the day (UTC) of `now`; `connection` is of
-    `database.reading`."""
+    `database.read_transaction`."""
     newest = _newest(connection, alias, base)
     return Scheduling(
         position={ROLLOUTS.name: position(connection).get(ROLLOUTS.name, {})},

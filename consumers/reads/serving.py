@@ -1,9 +1,9 @@
 """Typed reads of adapters and routes: what the commands print, gateways follow and the
 reconciler wants.
 
-Whoever needs more than one of them asks within one `database.reading`, which is one moment of the
-tables. Positions are offsets of the one partition of `learning`: a row's `offset` is that of the
-event that made it so, and whoever has applied a position above it knows of it.
+Whoever needs more than one of them asks within one `database.read_transaction`, which is one
+moment of the tables. Positions are offsets of the one partition of `learning`: a row's `offset` is
+that of the event that made it so, and whoever has applied a position above it knows of it.
 """
 
 import json
@@ -261,8 +261,8 @@ def read_decision_offset(connection: Connection) -> int:
 
 
 def route_table(connection: Connection) -> RouteTable:
-    """What a gateway follows and the reconciler wants. `connection` is of `database.reading`: then
-    routes, adapters and position are those of one moment."""
+    """What a gateway follows and the reconciler wants. `connection` is of
+    `database.read_transaction`: then routes, adapters and position are those of one moment."""
     routes, adapters = Route.table(), Adapter.table()
     kept = adapters.c.state != State.COLLECTED.value
     return RouteTable(

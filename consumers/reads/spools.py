@@ -51,7 +51,7 @@ class SpoolState:
 
 
 def report(connection: Connection, status: Report) -> None:
-    """Write the row of one spool, within `database.writing`."""
+    """Write the row of one spool, within `database.write_transaction`."""
     dialect = postgresql if connection.dialect.name == "postgresql" else sqlite
     row = {
         "host": status.host,
@@ -67,7 +67,7 @@ def report(connection: Connection, status: Report) -> None:
 
 
 def forget(connection: Connection, source: str) -> bool:
-    """Take out a row, within `database.writing`; whether there was one."""
+    """Take out a row, within `database.write_transaction`; whether there was one."""
     gone = delete(_SPOOLS).where(_SPOOLS.c.source == source).returning(_SPOOLS.c.source)
     return connection.execute(gone).first() is not None
 

@@ -1,7 +1,7 @@
 """An adapter's files come into the home: checked, told apart, and from then on never changed.
 
     adopted = adopt(source, store, checkpoint, name=None, max_rank=16)
-    expected = expected_of(adopted.folder)
+    expected = read_expectation(adopted.folder)
 
 A copy under a name of its own is made of whatever a trainer left (a directory of PEFT): engines are
 told names and paths, and neither may ever mean something else. The name ends with the first eight
@@ -79,7 +79,7 @@ def adopt(
 ) -> HomeAdapter:
     """Copy an adapter into `store`. Its name begins with `kind`, where none is given.
 
-    Raises BadAdapter, BadBase, BadName, NoFingerprint, AdapterNotWritten.
+    Raises BadAdapter, BadBase, BadName, NoFingerprint, AdapterWriteError.
     """
     source = source.absolute()
     fit(source, checkpoint, max_rank)

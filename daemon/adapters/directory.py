@@ -117,7 +117,7 @@ It belongs to these base weights and to no others. Where it came from, rollout b
 
 
 def write_directory(folder: Path, contents: Mapping[str, bytes]) -> None:
-    """Files into a new directory that is whole or absent. Raises AdapterNotWritten."""
+    """Files into a new directory that is whole or absent. Raises AdapterWriteError."""
     unfinished = folder.with_name(UNFINISHED + folder.name)
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)

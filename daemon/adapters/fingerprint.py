@@ -217,7 +217,7 @@ def prove_base(seen: Fingerprint, expected: Expectation, tolerance: float) -> fl
     """That an engine's base is itself while an adapter answers; how far it is, in nats.
 
     `seen` is what it answered as its base meanwhile, `tolerance` what it may be off, as measured
-    while none did. Raises BaseMixed.
+    while none did. Raises BaseMixup.
     """
     gap = distance(seen, expected.base)
     if gap > tolerance:

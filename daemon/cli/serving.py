@@ -1,6 +1,6 @@
 """What commands about adapters and routes share: who asks, of which engines, and what came of it.
 
-Whoever changes a route prints it once the live gateways follow (`followed`).
+Whoever changes a route prints it once the live gateways follow (`print_live_route`).
 """
 
 import getpass

@@ -189,7 +189,7 @@ def drain(
 
 def _check(app: "App") -> None:
     """That the spool was not restored from before, where the database can be asked. Raises
-    SpoolRestored."""
+    SpoolBehindTables."""
     from consumers.database import DatabaseError
     from daemon.core.spool_check import check_spool
 

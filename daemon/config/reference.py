@@ -1,6 +1,6 @@
 """The reference of the settings, made of their declarations: names, values, defaults and meaning.
 
-    described()      every setting that is not a group, in the order of declaration
+    list_settings()      every setting that is not a group, in the order of declaration
     schema()         the JSON Schema of the TOML file, with what each setting means
 
 What a setting means is the text below it in its class. It is read from the source when it is asked

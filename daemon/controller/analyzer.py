@@ -141,7 +141,7 @@ def analyze(
 
 
 def check_host(url: str, allowed: Sequence[str]) -> None:
-    """Raise AnalyzerFailed where conversations would leave this machine unasked."""
+    """Raise AnalyzerFailure where conversations would leave this machine unasked."""
     try:
         host = httpx2.URL(url).host
     except httpx2.InvalidURL as error:

@@ -230,7 +230,7 @@ class App:
 
     def ship(self) -> None:
         """See everything that was appended so far reach Kafka, where it is configured. Raises
-        SpoolRestored."""
+        SpoolBehindTables."""
         if self.on_kafka:
             from daemon.core.broker import ship
             from daemon.core.spool_check import check_spool

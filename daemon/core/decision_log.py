@@ -1,8 +1,8 @@
 """Deciding: an event is appended, folded, and seen to have counted; one process at a time acts.
 
-    with acting(home):                                   or ServingBusy
+    with hold_serving_lock(home):                                   or HomeLockBusy
         cause = decisions.act(Actor("ada"), "adapters promote", {...}, "it is better")
-        decisions.take(RouteChanged(...), "route", cause)   or DecisionRefused
+        decisions.take(RouteChanged(...), "route", cause)   or DecisionRefusal
 
 Guarantees: what follows from something has an id that follows from it, so doing it again after a
 `kill -9` is no second step; `take` returns when the tables hold the decision, and raises where they
@@ -72,7 +72,7 @@ class Decisions:
         be asked for twice, needs an origin that is the same both times. `within` is the span in
         which it is written, by default that of the cause, where spans are sent.
 
-        Raises DecisionRefused, LogError (nothing was appended), DatabaseUnavailable (it counts as
+        Raises DecisionRefusal, LogError (nothing was appended), DatabaseUnavailable (it counts as
         soon as it is folded).
         """
         event = derive_id(origin or cause, step)

@@ -3,7 +3,7 @@
     leadership = Leadership(app)
     epoch = leadership.lead()     at every tick; None while another one leads
     leadership.holds()            before every act: whether this process may still believe it
-    with leadership.renewing():   around an act that takes longer than the lease
+    with leadership.keep_lease():   around an act that takes longer than the lease
 
 Two mechanisms, neither enough alone. Liveness is a lease in the database (leases.py): it ends by
 itself after its last renewal, so the others know when to try. The holder stops acting a margin

@@ -27,7 +27,7 @@ class HomeLockBusy(KintsugiError):
 
 @contextmanager
 def hold_serving_lock(home: Path, patience: float = PATIENCE) -> Iterator[None]:
-    """Be the one process of a home that loads, unloads and routes. Raises ServingBusy after
+    """Be the one process of a home that loads, unloads and routes. Raises HomeLockBusy after
     `patience` seconds. A process that dies gives way at once."""
     path = home / "serving.lock"
     with private.open_lock(path) as lock:

@@ -22,7 +22,7 @@ def check_spool(
     reading: "Callable[[], AbstractContextManager[Connection]]", spool: "SqliteLog"
 ) -> None:
     """Check that a spool holds what was folded of it; `reading` opens the tables. Raises
-    SpoolRestored, LogError, DatabaseUnavailable."""
+    SpoolBehindTables, LogError, DatabaseUnavailable."""
     from consumers.reads import spools
 
     with reading() as connection:

@@ -1,6 +1,6 @@
 """A home tells the database how far its own log reaches, where that is shipped.
 
-    with telling(app):
+    with report_in_background(app):
         ...                     # the roles gateway and ship, while they run
 
 Before, it asks how far the tables hold that log: where they hold an event that the log does not,
@@ -106,7 +106,7 @@ def report_of(spool: "SqliteLog") -> "Report":
 
 
 def _try_tell(app: "App", was_well: bool, ends: bool = False) -> bool:
-    """Whether it could be told; said when that changes. Raises SpoolRestored."""
+    """Whether it could be told; said when that changes. Raises SpoolBehindTables."""
     from sqlalchemy.exc import DBAPIError
 
     try:

@@ -1,7 +1,7 @@
 """What a cycle's job is told: a spec from settings, agent and pools of tasks (pure).
 
-    spec = spec_of(settings.training, agent, job=..., base=..., pools=pools)
-    capability_of(pools, kind)     what its adapter is called after
+    spec = build_job_spec(settings.training, agent, job=..., base=..., pools=pools)
+    name_capability(pools, kind)     what its adapter is called after
 
 The spec fixes everything that the result depends on; all that is drawn follows from the job's id,
 so that a request which is made twice is the same one.

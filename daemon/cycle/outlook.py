@@ -1,6 +1,6 @@
 """What the next cycle of each agent waits for: for who looks.
 
-    outlooks(connection, settings, now)    one for each agent, with what the scheduler would say
+    read_outlooks(connection, settings, now)   one for each agent, with what the scheduler would say
 
 Asks the same pure functions as the leader (scheduler.py, state_machine.py) of the same tables, and
 decides nothing.

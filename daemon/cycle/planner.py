@@ -1,6 +1,6 @@
 """What the leader has written: the Controller's directive, the Proposer's tasks, and their job.
 
-    author = FromTheLog(app)
+    author = CyclePlanner(app)
     author.direct(cycle)      DirectiveWritten (controller/)
     author.propose(cycle)     tasks, rejections and the request of a job (proposer/, job_spec.py)
 
@@ -58,7 +58,7 @@ class CyclePlanner:
 
     def propose_tasks(self, cycle: CycleRow) -> Proposal:
         """The tasks of a cycle that has a directive, and its job. What these settings cannot make
-        is a reason, and the cycle ends with it: the next one reads them anew. Raises NotNow."""
+        is a reason, and the cycle ends with it: the next one reads them anew. Raises RetryLater."""
         assert cycle.directive is not None, "a cycle is directed first"
         if not cycle.directive.quotas:
             return Proposal({}, "no failure pattern of the round has a priority above 0")

@@ -1,6 +1,6 @@
 """A cycle as a process manager: what comes next, as a pure function of what the log says.
 
-    following(view)    the next step of a cycle, or how it ended
+    next_step(view)    the next step of a cycle, or how it ended
 
     step        role       who takes it
     DIAGNOSE    schedule   leader.py appends the end of the round

@@ -2,11 +2,12 @@
 
     read_next_step(connection, cycle, pair)       how far a cycle is, and its next step or its end
     read_facts(connection, settings, pair, now)   what `scheduler.decide` decides on
-    step_of(connection, cycle)                    the next step as text, for who only looks
+    read_step(connection, cycle)                    the next step as text, for who only looks
     find_agent(settings, alias)                   what the settings say of an agent
 
 The leader, the worker, the status document, the metrics and doctor all ask here, within one
-`database.reading`, so they agree about a cycle. The rule itself is pure (state_machine.py).
+`database.read_transaction`, so they agree about a cycle. The rule itself is pure
+(state_machine.py).
 """
 
 from datetime import datetime

@@ -1,6 +1,6 @@
 """What the role `work` does for open cycles: from an adapter that a job left to its first sessions.
 
-    Cycles(app, fleet, runner).bring_on(Breaks())    again and again; what happened, as sentences
+    CycleWorker(app, fleet, runner).advance(Breaks())   again and again; what happened, as sentences
 
     stage       every replica loads it and is seen to answer with it
     evaluate    it plays beside the incumbent, in a process of its own, and the gate decides

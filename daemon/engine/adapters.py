@@ -77,7 +77,7 @@ class Adapters:
         return entry.policy
 
     def load(self, name: str, folder: Path) -> None:
-        """Serve an adapter under a new name. Raises NameTaken, AdapterMissing, BadAdapter."""
+        """Serve an adapter under a new name. Raises NameConflict, NoSuchAdapter, BadAdapter."""
         with self._loading:
             if name in self._loaded or name == self.base.name:
                 raise NameConflict(

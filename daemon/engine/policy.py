@@ -38,20 +38,20 @@ class Policy:
     def __init__(
         self, name: str, weights: Weights, checkpoint: PreTrainedModel | None = None
     ) -> None:
-        """Use `load`, `of` or `adapted`."""
+        """Use `load`, `of` or `with_adapter`."""
         self.name = name
         self.weights = weights
         self._checkpoint = checkpoint
 
     @classmethod
     def load(cls, directory: Path, name: str, dtype: torch.dtype = torch.float32) -> Self:
-        """A checkpoint. Raises UnsupportedModel, OSError."""
+        """A checkpoint. Raises IncompatibleModel, OSError."""
         model = AutoModelForCausalLM.from_pretrained(directory, dtype=dtype, local_files_only=True)
         return cls(name, _proven(model), model)
 
     @classmethod
     def of(cls, model: PreTrainedModel | PeftModel, name: str) -> Self:
-        """A model as it is now. Raises UnsupportedModel.
+        """A model as it is now. Raises IncompatibleModel.
 
         What is under adapters is taken to be proven: `load` or `of` its base did that.
         """
@@ -102,7 +102,7 @@ def load_policy(
     directory: Path, name: str, dtype: Literal["float32", "bfloat16"], threads: int | None
 ) -> Policy:
     """A checkpoint for a program that knows no torch; `threads` of the processor, None: as many as
-    torch takes. Raises UnsupportedModel, OSError."""
+    torch takes. Raises IncompatibleModel, OSError."""
     if threads is not None:
         torch.set_num_threads(threads)
     return Policy.load(directory, name, getattr(torch, dtype))
@@ -118,7 +118,7 @@ def _without_adapters(model: PreTrainedModel) -> None:
 
 
 def _proven(model: Any) -> Weights:
-    """A model's weights, once ours gave its own logits on a probe. Raises UnsupportedModel."""
+    """A model's weights, once ours gave its own logits on a probe. Raises IncompatibleModel."""
     weights = Weights.of(model)
     probe = [(7 + 31 * place) % weights.shape.vocabulary for place in range(_PROBE)]
     training = model.training

@@ -296,7 +296,7 @@ class Answers:
         self._answers = [texts.answer(query, tools) for _ in call.requests]
 
     async def steps(self) -> AsyncIterator[Step]:
-        """Each answer's steps, as they come. Raises ApiError, EngineFailed."""
+        """Each answer's steps, as they come. Raises ApiError, EngineFailure."""
         try:
             async for parts in self._call:
                 for number, own in groupby(sorted(parts, key=itemgetter(0)), itemgetter(0)):

@@ -9,7 +9,8 @@ tokenizer's way from ids to text.
 Guarantees, for any tokens and however the text is cut:
 - what is given out is never taken back, and joined together it is the whole text; half a character
   is held back until the rest of it comes;
-- a text with tool calls gives the message that `chat.spoken` makes of the whole text. So nothing
+- a text with tool calls gives the message that `chat.parse_answer` makes of the whole text. So
+nothing
   after a `<tool_call>` is given out before the answer ends: only then is it known whether every
   call can be read, and whether these are calls or words.
 """

@@ -2,7 +2,7 @@
 
     thread = EngineThread(engine)
     thread.start()                                  in the event loop
-    call = await thread.submit(policy, requests)    raises BadRequest, EngineFailed
+    call = await thread.submit(policy, requests)    raises BadRequest, EngineFailure
     async for emissions in call: ...                what came since, each with its request's number
     thread.cancel(call)                             harmless when it has ended
 
@@ -107,7 +107,7 @@ class EngineThread:
         await asyncio.to_thread(self._thread.join, _STOP_SECONDS)
 
     async def submit(self, policy: Policy, requests: Sequence[Request]) -> Call:
-        """Have requests answered. Raises BadRequest, EngineFailed."""
+        """Have requests answered. Raises BadRequest, EngineFailure."""
         if self.failure is not None:
             raise self.failure
         call = Call(policy, requests)

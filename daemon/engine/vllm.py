@@ -142,7 +142,7 @@ class Vllm:
     def start(self, waiting: Callable[[], None] = lambda: None) -> Self:
         """Return when it answers; `waiting` is called again and again, and may raise.
 
-        Raises VllmFailed, OSError.
+        Raises VllmFailure, OSError.
         """
         self.log.parent.mkdir(parents=True, exist_ok=True)
         with self.log.open("ab") as log:

@@ -3,7 +3,7 @@
 Fused from the modules of transformers, so that a layer is four products. What is read from a module
 is copied: later training changes nothing here.
 
-An adapter over a base that is served (`merged`) shares with it whatever it does not change.
+An adapter over a base that is served (`with_adapters`) shares with it whatever it does not change.
 """
 
 from collections.abc import Iterator, Sequence
@@ -84,7 +84,7 @@ class Weights:
     @classmethod
     @torch.no_grad()
     def of(cls, model: PreTrainedModel) -> Self:
-        """Those of a causal language model as it is now. Raises UnsupportedModel."""
+        """Those of a causal language model as it is now. Raises IncompatibleModel."""
         causal: Any = model
         body, head = causal.get_decoder(), causal.get_output_embeddings()
         shape = _shape(causal.config)
@@ -128,7 +128,7 @@ def _shape(config: Any) -> Shape:
 
 
 def _fuse(layer: Any) -> Layer:
-    """A layer's matrices laid together. Raises UnsupportedModel where it has others."""
+    """A layer's matrices laid together. Raises IncompatibleModel where it has others."""
     try:
         attention, feed = layer.self_attn, layer.mlp
         projections = (attention.q_proj, attention.k_proj, attention.v_proj)

@@ -1,6 +1,6 @@
 """A candidate before the gate, without anybody who watches (role `work`).
 
-    for told in Examination(app, runner, agent, row, incumbent).advance(): ...   again and again
+    for told in CandidateEvaluation(app, runner, agent, row, incumbent).advance(): ...   repeatedly
 
     pilot       the incumbent alone plays a few tasks of every kind: how many are needed (planning)
     look 1      both play so many fresh tasks; the gate decides

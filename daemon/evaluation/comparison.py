@@ -155,7 +155,7 @@ def compare(
 ) -> Comparison:
     """What is to be played: `earlier` counts the adapter's evaluations so far.
 
-    Raises NoTarget, UnknownTask, EnvironmentFailed.
+    Raises NoTarget, UnknownTask, EnvironmentFailure.
     """
     target = questions.target or row.capability
     if target is None or target not in environment.capabilities:
@@ -207,7 +207,7 @@ async def play(
     means: Means,
     progress: "Callable[[list[Attempt]], None]",
 ) -> None:
-    """Play what waits, both at once. Raises what `play_run` raises, EvaluationRunning."""
+    """Play what waits, both at once. Raises what `play_run` raises, EvaluationBusy."""
     with lock_evaluation(app.home, comparison.digest):
         app.settle()
         comparison.tokens = _read_notes(_notes(app, comparison))
@@ -248,7 +248,7 @@ def judge(
     """What was played, as the gate sees it, and its decision; both are events.
 
     `spent`: no more will be played, so what is not shown is not so. Raises TooFewTrials,
-    DecisionRefused.
+    DecisionRefusal.
     """
     pairs = _pairs(comparison)
     with app.reading() as connection:

@@ -24,7 +24,7 @@ one at which so many normal tests of twice the tasks each time reject a true hyp
 the cases (Pocock 1977; ADR 0044), and a slice FAILs with a chance of at most 10 % over all looks.
 
 Pure. Bounds are those of envs/statistics.py, which hold for few tasks as well. Not covered: a gate
-set used again (spend with `spent_alpha`), a person who has one adapter evaluated again and again
+set used again (spend with `spend_alpha`), a person who has one adapter evaluated again and again
 (each evaluation has its own 5 %), traffic that its tasks do not resemble, and malformed calls that
 come in clusters (each is counted as if it stood alone).
 """

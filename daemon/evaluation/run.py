@@ -74,7 +74,7 @@ class Selection:
     mix: Mapping[str, float] = field(default_factory=dict)
 
     def tasks(self, environment: Environment, seed: int) -> Iterator[TaskDefinition]:
-        """The tasks, made one by one. Raises UnknownTask, EnvironmentFailed."""
+        """The tasks, made one by one. Raises UnknownTask, EnvironmentFailure."""
         with environment_code(environment, "while its tasks were made"):
             yield from islice(self._all(environment, seed), self.first)
 
@@ -221,7 +221,7 @@ def open_run(connection: "Connection", digest: str, lines: Sequence[Line], trial
 
 @contextmanager
 def lock_evaluation(home: Path, digest: str) -> Iterator[None]:
-    """One process of a home plays an evaluation at a time. Raises EvaluationRunning."""
+    """One process of a home plays an evaluation at a time. Raises EvaluationBusy."""
     path = home / "evaluations" / f"{digest[:16]}.lock"
     private.make_folder(path.parent)
     with private.open_lock(path) as lock:

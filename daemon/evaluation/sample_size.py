@@ -1,7 +1,7 @@
 """How many tasks a candidate and the incumbent are to play before the gate decides (pure).
 
     sizes = sizes_of(pilot, target, trial, gate)      kind -> tasks, and the plan of the target
-    more = extended(sizes, report, target, trial)     with more where nothing was shown yet
+    more = extend_sizes(sizes, report, target, trial)     with more where nothing was shown yet
 
 A task's trials are drawn from its own chance p to be passed, so one trial's difference of two like
 players has the variance 2 p (1 - p); the incumbent's pilot says what that is for each kind. How

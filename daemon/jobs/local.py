@@ -58,7 +58,7 @@ class LocalRunner:
         """This machine is always there."""
 
     def start(self, job: Job) -> bool:
-        """Begin the next attempt; False while every slot is taken. Raises JobNotStarted."""
+        """Begin the next attempt; False while every slot is taken. Raises JobStartError."""
         self._reap()
         folder = self._folder(job.id)
         try:

@@ -108,7 +108,7 @@ class RayRunner:
         self._cluster.version()
 
     def start(self, job: Job) -> bool:
-        """Submit the next attempt; False while so many of this home are open. Raises JobNotStarted,
+        """Submit the next attempt; False while so many of this home are open. Raises JobStartError,
         RunnerUnavailable."""
         folder = JobFolder(self.folder(job.id))
         try:
@@ -185,7 +185,7 @@ class RayRunner:
         )
 
     def _submit(self, job: Job, number: int, name: Path, arguments: Sequence[str]) -> None:
-        """Raises JobNotStarted, RunnerUnavailable."""
+        """Raises JobStartError, RunnerUnavailable."""
         variables = {_STOP_WAIT: str(round(self._grace)), **job.environment}
         words = ["sh", "-c", _SHELL, "sh", str(name), *self._command, *arguments]
         attempt = self._name(job.id, number)

@@ -1,6 +1,6 @@
 """The rollouts that a job played, as events: its journal -> `RolloutEnded`, purpose `train`.
 
-    recorded(app, job, folder)      how many were appended; 0 when all of them were before
+    record_rollouts(app, job, folder)      how many were appended; 0 when all of them were before
 
 A job's journal holds tokens and verdicts and no messages, and it stays where it is: an event here
 has no content and repeats no token. What it says is which task was tried by which policy version,

@@ -128,7 +128,7 @@ class JobRunner(Protocol):
 
     def start(self, job: Job) -> bool:
         """Begin it, or its next attempt; False while there is no room for it. Does nothing to one
-        that runs. Raises JobNotStarted."""
+        that runs. Raises JobStartError."""
 
     def state(self, job: str) -> State:
         """How it is doing."""

@@ -1,6 +1,6 @@
 """`kintsugi log trim`: dropping from a log what an archive verifiably holds.
 
-    log = archived(app, archive)       the log that it is of: this home's own, or the broker's
+    log = find_source_log(app, archive)     the log that it is of: this home's own, or the broker's
     plan(app, log, archive, before)    what may go, partition by partition
     trim(log, planned)                 drop it
 

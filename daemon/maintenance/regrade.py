@@ -94,7 +94,7 @@ def regrade(
     """Grade the simulations of these files and folders again, file by file.
 
     `opened` gives the environment of a name, and raises UnknownEnvironment; `progress` is told of
-    bytes read. Raises BenchmarkMissing where the real database is not there.
+    bytes read. Raises NoBenchmark where the real database is not there.
     """
     items = read_rollouts(paths, progress=progress)
     for file, group in groupby(items, key=_file):

@@ -1,6 +1,6 @@
 """`GET /metrics` of the roles other than the gateway: each on a port of its own.
 
-    with exposed(settings, "work") as registry:
+    with serve_metrics(settings, "work") as registry:
         registry.register(...)
 
 With the setting `metrics.port` P, `consume` listens on P, `ship` on P + 1, `schedule` on P + 2,
@@ -39,7 +39,7 @@ def port_of(settings: "Settings", role: Role) -> int | None:
 
 @contextmanager
 def serve_metrics(settings: "Settings", role: Role) -> Iterator[CollectorRegistry]:
-    """What is registered is served inside. Raises PortTaken."""
+    """What is registered is served inside. Raises PortInUse."""
     registry = CollectorRegistry()
     say_build(registry, FOLD_VERSION)
     port, host = port_of(settings, role), settings.metrics.host

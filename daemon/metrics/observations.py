@@ -1,6 +1,6 @@
 """Figures of log, tables and files, read in a thread of their own and kept for some seconds.
 
-    with Observed("loop", LOOP, settings, read) as observed:
+    with BackgroundCollector("loop", LOOP, settings, read) as observed:
         registry.register(observed)
 
 Guarantees: who asks waits for at most `PATIENCE_SECONDS`, whatever broker and database do, and gets

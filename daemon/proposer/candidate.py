@@ -1,6 +1,6 @@
 """A written task under examination: what it is, what it is held against, what it does.
 
-Guarantee: what an `Examined` found out is found out once, so ten checks play one episode.
+Guarantee: what an `CandidateFacts` found out is found out once, so ten checks play one episode.
 """
 
 import re
@@ -104,7 +104,7 @@ class CandidateFacts:
 
     @cached_property
     def outputs(self) -> list[str]:
-        """What the tools answer to the gold actions. Raises CheckFailed for a refusal."""
+        """What the tools answer to the gold actions. Raises CheckFailure for a refusal."""
         return self._replay()[0]
 
     @cached_property
@@ -120,7 +120,7 @@ class CandidateFacts:
         return play(episode, self.environment.oracle(task), self.environment.user(task))
 
     def repeats(self) -> bool:
-        """Whether the gold actions end in the same state again. Raises CheckFailed."""
+        """Whether the gold actions end in the same state again. Raises CheckFailure."""
         return self._replay()[1] == self._replay()[1]
 
     @cached_property

@@ -73,7 +73,7 @@ class Prober:
         self._stopping = stopping
 
     def __call__(self, task: TaskDefinition) -> int:
-        """How many of `SAMPLES` rollouts pass. Raises CannotSample, EnvironmentFailed."""
+        """How many of `SAMPLES` rollouts pass. Raises CannotSample, EnvironmentFailure."""
         from consumers.database import DatabaseUnavailable
 
         try:

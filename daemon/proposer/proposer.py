@@ -71,7 +71,7 @@ class Proposal:
     """An event that is to be appended."""
 
     id: str
-    """derived_id("proposal", cycle, pattern, place, try)."""
+    """derive_id("proposal", cycle, pattern, place, try)."""
     data: TaskProposed | TaskRejected
 
 

@@ -242,7 +242,7 @@ CHECKS: Final[Mapping[Check, Callable[[CandidateFacts], str]]] = {
     "contamination": contamination,
     "informative": informative,
 }
-"""In order; each returns a note on what it saw, or raises CheckFailed."""
+"""In order; each returns a note on what it saw, or raises CheckFailure."""
 
 
 def seed_of(task_id: str) -> int | None:

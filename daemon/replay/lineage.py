@@ -1,6 +1,6 @@
 """The graph of an explanation, as a page that needs nothing but a browser.
 
-    laid_out(node)   every thing once, in a column of its kind, near what rests on it
+    compute_layout(node)   every thing once, in a column of its kind, near what rests on it
     svg(layout)      the drawing
     page(node)       in words, as a drawing, and what is known of each thing, in one file
 

@@ -2,7 +2,7 @@
 
 replay_into(app, log, request)    fold into a database that is made for it
 scratch(path)                     tables that nobody keeps
-changed_scheduler(settings, ...)  the scheduler's settings with some of them changed
+override_scheduler(settings, ...)  the scheduler's settings with some of them changed
 """
 
 import shutil

@@ -31,7 +31,7 @@ _LOOK_SECONDS: Final = 0.05
 def prepare(settings: "Settings", stop: threading.Event) -> list[str]:
     """Make what is made here; what is away, as sentences. Stops waiting when `stop` is set.
 
-    Raises ConfigurationError, LogError, DatabaseOutdated, FoldVersionChanged.
+    Raises ConfigurationError, LogError, DatabaseMismatch, FoldVersionMismatch.
     """
     with App(settings) as app:
         app.spool.start(ROLLOUTS.name)

@@ -157,7 +157,7 @@ class Supervisor:
     def run(self, stop: threading.Event) -> None:
         """Start everything, keep it running until `stop` is set, then stop it.
 
-        Raises NotReady, PortTaken, and RoleEnded for a role that says it was started wrongly.
+        Raises NotReady, PortInUse, and RoleUsageError for a role that says it was started wrongly.
         """
         try:
             for program in self._programs:
@@ -176,7 +176,7 @@ class Supervisor:
             self._stop()
 
     def _await_predecessor(self, program: Program, stop: threading.Event) -> None:
-        """What an earlier start left behind has its grace to stop. Raises PortTaken."""
+        """What an earlier start left behind has its grace to stop. Raises PortInUse."""
         until = time.monotonic() + program.grace + _LATE_SECONDS
         while program.ready is not None and not stop.is_set():
             owner = whose(program.ready, self._mark)

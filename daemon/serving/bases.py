@@ -1,6 +1,6 @@
 """A new base model: routes that name an old one move to what the engines serve now.
 
-    rebased(table, look)     the routes that turn, by alias
+    rebase_routes(table, look)     the routes that turn, by alias
     move(app, fleet)         the same, decided
 
 An adapter is a difference to one base, and on another one it is noise. So when every engine answers
@@ -42,8 +42,8 @@ def rebase_routes(table: RouteTable, look: Look) -> list[RouteChanged]:
 
 
 def move(app: "App", fleet: Fleet) -> list[RouteChanged]:
-    """Turn what has to turn; the routes that did. Whoever calls is `acting`. Raises LogError,
-    DatabaseUnavailable, DecisionRefused."""
+    """Turn what has to turn; the routes that did. The caller holds `hold_serving_lock`. Raises
+    LogError, DatabaseUnavailable, DecisionRefusal."""
     with app.reading() as connection:
         table = serving.route_table(connection)
     if not table.routes or not fleet.engines:

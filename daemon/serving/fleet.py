@@ -198,7 +198,7 @@ class Fleet:
 
     def check_base(self, engine: Engine, row: AdapterRow) -> float:
         """See that an engine's base is itself while an adapter answers that is loaded there; how
-        far it is, in nats. Raises BaseMixed, ReplicaError, NotProven, NoFingerprint, BadAdapter."""
+        far it is, in nats. Raises BaseMixup, ReplicaError, NotProven, NoFingerprint, BadAdapter."""
         return self._base_proven(engine, row.adapter, self.read_expectation(row))
 
     def _base_proven(self, engine: Engine, beside: str, expected: Expectation) -> float:

@@ -85,7 +85,7 @@ class Publisher:
     # Coming
 
     def stage(self, name: str, act: Act) -> AdapterRow:
-        """Have an adapter loaded on every replica, and proven. Raises StageRefused, NoRoom."""
+        """Have an adapter loaded on every replica, and proven. Raises StageRefusal, NoRoom."""
         self.app.settle()
         with hold_serving_lock(self.app.home):
             row = self.adapter(name)
@@ -104,7 +104,7 @@ class Publisher:
         concurrency: int,
     ) -> "tuple[Comparison, Means]":
         """What an adapter and the incumbent of its alias are to play, both staged, and by what
-        means. Raises StageRefused, NoRoom, BaseMixed, NoTarget, UnknownTask."""
+        means. Raises StageRefusal, NoRoom, BaseMixup, NoTarget, UnknownTask."""
         from daemon.config.upstreams import key_of
         from daemon.evaluation.comparison import compare
         from daemon.evaluation.run import Means
@@ -128,7 +128,7 @@ class Publisher:
         """Have an adapter answer its alias, or a share of the sessions.
 
         Only after it passed the gate against the present incumbent, or by `override`, with a
-        reason. Raises PromotionRefused, StageRefused, NoRoom, RouteRefused, DecisionRefused.
+        reason. Raises PromotionRefusal, StageRefusal, NoRoom, RouteRefusal, DecisionRefusal.
         """
         self.app.settle()
         with hold_serving_lock(self.app.home):
@@ -150,7 +150,7 @@ class Publisher:
 
     def canary(self, name: str, share: float) -> RouteRow:
         """Give an adapter that passed its gate its first share of the sessions: what follows from
-        the gate's word, and no person's wish. Raises what `promote` raises, ServingBusy."""
+        the gate's word, and no person's wish. Raises what `promote` raises, HomeLockBusy."""
         self.app.settle()
         with hold_serving_lock(self.app.home, patience=0):
             row = self.adapter(name)
@@ -178,7 +178,7 @@ class Publisher:
     ) -> RouteRow:
         """Have adapters answer parts of an alias' sessions; None names the base.
 
-        Raises StageRefused, NoRoom, RouteRefused, DecisionRefused.
+        Raises StageRefusal, NoRoom, RouteRefusal, DecisionRefusal.
         """
         self.app.settle()
         rows = {name: self.adapter(name) for name in (*shares, shadow) if name is not None}
@@ -204,7 +204,7 @@ class Publisher:
         """Have whoever answered an alias before answer it again, at every session's next call.
 
         `to` names one of them (the base by its name); default: the last. Raises NothingBefore,
-        StageRefused, RouteRefused, DecisionRefused.
+        StageRefusal, RouteRefusal, DecisionRefusal.
         """
         self.app.settle()
         with self.app.reading() as connection:
@@ -231,7 +231,7 @@ class Publisher:
     def _flip(
         self, route: RouteChanged, act: Act, action: str, arguments: Mapping[str, str]
     ) -> RouteRow:
-        """Within `acting`: what is not loaded yet is, then the route turns."""
+        """Within `hold_serving_lock`: what is not loaded yet is, then the route turns."""
         rows = [self.adapter(name) for name in _list_adapters(route)]
         unstaged = [row for row in rows if not lies_ready(row)]
         for row in unstaged:
@@ -249,7 +249,7 @@ class Publisher:
         return self._turn(route, cause)
 
     def _check(self, route: RouteChanged, unstaged: Iterable[AdapterRow] = ()) -> None:
-        """Raises RouteRefused for what the tables would refuse; `unstaged` will be staged first."""
+        """Raises RouteRefusal for what the tables would refuse; `unstaged` will be staged first."""
         table = self._table()
         standing = table.route(route.alias)
         known = {row.adapter: row.candidate for row in table.adapters}
@@ -259,7 +259,7 @@ class Publisher:
 
     def _check_apart(self, route: RouteChanged) -> None:
         """See that base and adapters are kept apart wherever a route has both answer. Raises
-        BaseMixed, ReplicaError."""
+        BaseMixup, ReplicaError."""
         others = [other for other in self._table().routes if other.alias != route.alias]
         names = collect_route_adapters(others, route.base) | {part.adapter for part in route.shares}
         names |= set(_list_adapters(route))
@@ -277,7 +277,7 @@ class Publisher:
     # Staying and going
 
     def pin(self, name: str, act: Act, *, off: bool = False) -> AdapterRow:
-        """Keep an adapter loaded under its own name, or no longer. Raises StageRefused, NoRoom."""
+        """Keep an adapter loaded under its own name, or no longer. Raises StageRefusal, NoRoom."""
         self.app.settle()
         with hold_serving_lock(self.app.home):
             row = self.adapter(name)
@@ -297,7 +297,7 @@ class Publisher:
     def retire(self, name: str, act: Act) -> AdapterRow:
         """Send nobody new to an adapter that no route names; it is unloaded when nobody uses it.
 
-        Raises RetirementRefused where a route gives it sessions, or it is retired.
+        Raises RetirementRefusal where a route gives it sessions, or it is retired.
         """
         self.app.settle()
         row = self.adapter(name)

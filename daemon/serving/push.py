@@ -51,7 +51,7 @@ def push(
     checkpoint: Path | None = None,
 ) -> PushResult:
     """Bring a directory of PEFT into the home. What is not given, the settings of the engines say,
-    or the engines. Raises PushRefused, NoReplica and what `adopt` raises."""
+    or the engines. Raises PushRefusal, NoReplica and what `adopt` raises."""
     app.settle()
     base = base or only_base(fleet)
     with hold_serving_lock(app.home):
@@ -99,7 +99,7 @@ def _record_adapter(app: "App", data: AdapterProduced, act: Act, source: Path) -
 
 
 def _check_same(known: AdapterRow, data: AdapterProduced) -> None:
-    """Raises PushRefused."""
+    """Raises PushRefusal."""
     same = (known.sha256, known.path, known.alias, known.base)
     if same != (data.sha256, data.path, data.alias, data.base):
         raise PushRefusal(

@@ -80,7 +80,7 @@ def observe(app: "App", look: Look, now: datetime) -> Situation:
 
 
 class Reconciler:
-    """Replicas and tables of one home. Whoever calls is `acting`."""
+    """Replicas and tables of one home. The caller holds `hold_serving_lock`."""
 
     def __init__(self, app: "App", fleet: Fleet, clock: Callable[[], datetime] = utc_now) -> None:
         self._app = app

@@ -2,7 +2,7 @@
 
     with Replica("http://10.0.0.7:8000/v1", paths=PathMap({home / "adapters": "/mnt"})) as replica:
         replica.examine()                               fit to be used at all?
-        tolerance = replica.calibrated(expected)        once, while no adapter answers
+        tolerance = replica.measure_tolerance(expected)        once, while no adapter answers
         replica.load("agent-120-1f2e3d4c", folder)
         replica.prove("agent-120-1f2e3d4c", expected, tolerance, rivals)
         replica.prove_base("agent-120-1f2e3d4c", expected, tolerance)       beside it
@@ -14,9 +14,9 @@ asked. So whoever drives it (reconcile) survives restarts of both.
 Guarantees: an adapter is never replaced (`load_inplace` is never said; a name that is there with
 another path is an error, the same name and path are loaded already); after a load every one of
 several fresh connections names it; every failure is an error of ours that says whether the engine
-refused or is gone. Not covered: what a timeout left behind (ask `serving`), engines behind a load
-balancer that sends all connections of one client to one of them, and the order in which things may
-be unloaded and files deleted.
+refused or is gone. Not covered: what a timeout left behind (ask `list_models`), engines behind a
+load balancer that sends all connections of one client to one of them, and the order in which
+things may be unloaded and files deleted.
 """
 
 import json
@@ -198,7 +198,7 @@ class Replica:
     def examine(self) -> None:
         """See that adapters can be told apart here: its kind, its version, one process.
 
-        Raises NotUsable, SeveralProcesses, ReplicaLost.
+        Raises NotUsable, SeveralProcesses, ReplicaDown.
         """
         models = self._list_consistent_models()
         if models.kind == _EMBEDDED:
@@ -212,7 +212,7 @@ class Replica:
         self._check_metrics()
 
     def list_models(self) -> ModelList:
-        """What it serves now. Raises ReplicaLost, NotUsable for what is no list of models."""
+        """What it serves now. Raises ReplicaDown, NotUsable for what is no list of models."""
         reply = self._ask("GET", "/models", None, _LOOK_SECONDS)
         if reply.status != 200:
             raise ReplicaDown(f"{self.url}/models answers {reply.status}: {reply.complaint}")
@@ -222,7 +222,7 @@ class Replica:
         """Have an adapter served under a name, to whoever asks for that name.
 
         Does nothing where it is served already. Returns when every connection names it. Raises
-        LoadRefused, NameTaken, NoPath, SeveralProcesses, ReplicaLost.
+        LoadRefusal, NameConflict, NoPath, SeveralProcesses, ReplicaDown.
         """
         there = self.paths.there(folder)
         if not self._is_there(name, there, self.list_models()):
@@ -238,7 +238,7 @@ class Replica:
 
     def unload(self, name: str) -> None:
         """Serve an adapter to nobody new; what runs ends with it. Does nothing where it is not
-        served. Raises ReplicaLost, NotServed for a base."""
+        served. Raises ReplicaDown, NoSuchModel for a base."""
         reply = self._tell("unload_lora_adapter", {"lora_name": name})
         if reply.status == 200:
             return
@@ -253,7 +253,8 @@ class Replica:
             )
 
     def score(self, model: str, prompts: Prompts) -> Fingerprint:
-        """What a model answers to the probes. Raises NotServed, NoAnswer, ReplicaLost, Unreadable.
+        """What a model answers to the probes. Raises NoSuchModel, NoAnswer, ReplicaDown,
+        Unreadable.
 
         It takes its turn among whatever else is answered.
         """
@@ -265,7 +266,7 @@ class Replica:
     def measure_tolerance(self, expected: Expectation) -> float:
         """How far its answers may be from what is expected, by its base, which is proven with it.
 
-        Ask while no adapter answers. Raises OtherBase and what `serving` and `score` raise.
+        Ask while no adapter answers. Raises OtherBase and what `list_models` and `score` raise.
         """
         return tolerance(self.score(self.list_models().base, expected.prompts), expected)
 
@@ -286,7 +287,7 @@ class Replica:
         """That its base is itself also while an adapter, which it has under the name `beside`,
         answers; how far it is, in nats.
 
-        Raises BaseMixed and what `score` raises.
+        Raises BaseMixup and what `score` raises.
         """
         with self._write_in_background(beside, expected.prompts):
             seen = self.score(self.list_models().base, expected.prompts)
@@ -294,12 +295,12 @@ class Replica:
 
     def slots(self) -> int | None:
         """Adapters that run at once (--max-loras); None where it does not tell, as before its
-        first request. Raises ReplicaLost."""
+        first request. Raises ReplicaDown."""
         match = _SLOTS.search(self._metrics().text)
         return int(match[1]) if match else None
 
     def _is_there(self, name: str, there: str, models: ModelList) -> bool:
-        """Raises NameTaken."""
+        """Raises NameConflict."""
         if name in models.bases:
             raise NameConflict(f"{self.url} calls its base {name}; give the adapter another name")
         known = models.adapters.get(name)
@@ -335,7 +336,8 @@ class Replica:
     def _write(
         self, model: str, prompts: Prompts, begun: threading.Event, enough: threading.Event
     ) -> None:
-        """One answer, left when there is enough of it. Raises NotServed, NoAnswer, ReplicaLost."""
+        """One answer, left when there is enough of it. Raises NoSuchModel, NoAnswer,
+        ReplicaDown."""
         body = {
             "model": model, "prompt": list(prompts[0]), "max_tokens": _WRITTEN,
             "ignore_eos": True, "stream": True,
@@ -354,7 +356,7 @@ class Replica:
                     return
 
     def _raise_refusal(self, model: str, reply: _Reply) -> NoReturn:
-        """Say why a model gives no answer. Raises NotServed, NoAnswer, ReplicaLost."""
+        """Say why a model gives no answer. Raises NoSuchModel, NoAnswer, ReplicaDown."""
         if reply.status == 404:
             raise NoSuchModel(f"{self.url} serves no {model}: {reply.complaint}")
         self._check_alive()
@@ -414,7 +416,7 @@ class Replica:
             )
 
     def _check_alive(self) -> None:
-        """Raises ReplicaLost."""
+        """Raises ReplicaDown."""
         reply = self._above("/health")
         if reply.status != 200:
             raise ReplicaDown(
@@ -440,7 +442,7 @@ class Replica:
     def _request(
         self, method: str, url: str, body: Mapping[str, Any] | None, seconds: float
     ) -> _Reply:
-        """Raises ReplicaLost."""
+        """Raises ReplicaDown."""
         with (
             self._guard_request(url, seconds) as limits,
             self._client.stream(method, url, json=body, timeout=limits) as answer,
@@ -449,7 +451,7 @@ class Replica:
 
     @contextmanager
     def _guard_request(self, url: str, seconds: float) -> Iterator[httpx2.Timeout]:
-        """For one request. Raises ReplicaLost for whatever the network does to it."""
+        """For one request. Raises ReplicaDown for whatever the network does to it."""
         try:
             yield httpx2.Timeout(seconds, connect=min(seconds, _CONNECT_SECONDS))
         except httpx2.TimeoutException as error:
@@ -469,7 +471,7 @@ _ONE_PROCESS: Final = (
 
 
 def _reply(url: str, answer: httpx2.Response) -> _Reply:
-    """The answer, read to a bound. Raises ReplicaLost."""
+    """The answer, read to a bound. Raises ReplicaDown."""
     coding = answer.headers.get("content-encoding", "identity")
     if coding != "identity":
         raise ReplicaDown(f"{url} encodes its answer as {coding[:40]!r}; have it sent as it is")

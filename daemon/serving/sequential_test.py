@@ -20,11 +20,11 @@ changes nothing, and a share may depend on all verdicts before the session was d
 
 A canary that is slow to fail, or whose failures are judged late, looks good until they are known.
 So a promotion needs the same evidence among the sessions that began before some moment, with those
-of them whose verdict may still come counted against the canary (`settled_evidence`): in the order
-of their beginnings the arms are coins again, whatever a session takes. A verdict may still come
-while a session is open, and until it is older than 99 % of those of some arm and outcome were when
-they were judged (`longest_wait`). Of those that are waited for no more, the canary's should not
-lack verdicts more often: evidence that they do divides the evidence for it.
+of them whose verdict may still come counted against the canary (`measure_final_evidence`): in the
+order of their beginnings the arms are coins again, whatever a session takes. A verdict may still
+come while a session is open, and until it is older than 99 % of those of some arm and outcome were
+when they were judged (`longest_wait`). Of those that are waited for no more, the canary's should
+not lack verdicts more often: evidence that they do divides the evidence for it.
 
 Pure. Assumes: whether a session is judged does not depend on its arm (`imbalance` tests it); for a
 rollback, that sessions of both arms that come to the same take the same time; for a promotion, that

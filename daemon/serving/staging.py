@@ -51,7 +51,7 @@ class ReplicaAway(StageRefusal):
 
 
 def check_stageable(row: AdapterRow) -> None:
-    """Raises StageRefused for an adapter that cannot be staged from its state."""
+    """Raises StageRefusal for an adapter that cannot be staged from its state."""
     trial = AdapterStaged(adapter=row.adapter, replicas=("any",), distance=0, from_base=0)
     if after(row.adapter, row.state, trial) is None:
         remedy = _REMEDIES.get(row.state, "")
@@ -64,7 +64,7 @@ def lies_ready(row: AdapterRow) -> bool:
 
 
 class Staging:
-    """Adapters of one home, and its replicas. Whoever calls is `acting`."""
+    """Adapters of one home, and its replicas. The caller holds `hold_serving_lock`."""
 
     def __init__(self, app: "App", fleet: Fleet, clock: Callable[[], datetime]) -> None:
         self._app = app
@@ -82,7 +82,7 @@ class Staging:
         return bool(urls) and not look.lost and holds and proven and row.state in LOADED
 
     def stage(self, row: AdapterRow, cause: str) -> AdapterRow:
-        """Load it everywhere and say so. Raises StageRefused, BadAdapter, NoRoom."""
+        """Load it everywhere and say so. Raises StageRefusal, BadAdapter, NoRoom."""
         engines = self.replicas(row)
         self._check_files(row, engines)
         self.make_room(row, "staged", engines, cause)
@@ -152,7 +152,7 @@ class Staging:
         )
 
     def replicas(self, row: AdapterRow) -> list[Engine]:
-        """Every replica of an adapter's base. Raises StageRefused where one gives no answer."""
+        """Every replica of an adapter's base. Raises StageRefusal where one gives no answer."""
         look = self._fleet.look()
         if look.lost:
             raise ReplicaAway(

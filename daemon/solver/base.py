@@ -68,7 +68,7 @@ def _place(model: Any, device: str) -> None:
 
 
 def new_learner(spec: JobSpec, model: PeftModel, ends: frozenset[int]) -> Learner:
-    """A learner with a fresh optimizer. Raises UnsupportedModel."""
+    """A learner with a fresh optimizer. Raises IncompatibleModel."""
     return Learner(
         model,
         spec.algorithm,

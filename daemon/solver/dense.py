@@ -5,7 +5,7 @@ the base get no gradient, so nothing is kept for one. Where PEFT runs three prod
 layer, this runs one with the adapter added to the weights, and the gradients of both factors come
 exactly out of the backward pass. The last layer's second half runs where a token is scored only.
 
-    hidden_states(model, ids, on)  ->  (tokens that are scored, width)
+    compute_states(model, ids, on)  ->  (tokens that are scored, width)
 
 `takes` says whether a model is of this kind; every other one goes through its own forward
 (policy.py). Guarantee: equal to it to rounding, in value and gradient (tests). Rows are padded on

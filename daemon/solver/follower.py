@@ -20,7 +20,7 @@ from events.jobs import JobSpec
 def follow() -> int:
     """Until the first process ends; returns its exit code.
 
-    Raises ProcessLost, and what loading and updating raise: the first process then ends too.
+    Raises ProcessLoss, and what loading and updating raise: the first process then ends too.
     """
     model: PeftModel | None = None
     learner: Learner | None = None

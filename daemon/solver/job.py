@@ -164,7 +164,7 @@ class Job:
         """Load everything and lock the directory. Nothing is played yet.
 
         Raises CannotBegin, BadAdapter, WrongBase, BadJournal, UnknownTask, UnknownEnvironment,
-        NoTemplate, TrackerMissing, TrackerRefused, OSError.
+        NoTemplate, NoTrackerLibrary, TrackerRefusal, OSError.
         """
         self.spec = spec
         self.out = out
@@ -218,8 +218,8 @@ class Job:
     def __iter__(self) -> Iterator[Progress]:
         """Work, one update (or the warm start) per item; nothing happens that is not asked for.
 
-        Raises Stopped, TrainingAborted, UnstableUpdate, NothingLearnt, JournalRefused,
-        AdapterNotWritten, EnvironmentFailed and what source and tracker raise.
+        Raises Stopped, TrainingAbort, UnstableUpdate, NothingLearnt, JournalWriteError,
+        AdapterWriteError, EnvironmentFailure and what source and tracker raise.
         """
         for progress in self._updates():
             if self._tracker is not None:
@@ -320,7 +320,7 @@ class Job:
         return [trajectories[attempt.rollout] for attempt in batch.attempts]
 
     def _update(self, batch: Sequence[Trajectory]) -> StepMetrics:
-        """Raises TrainingAborted, UnstableUpdate."""
+        """Raises TrainingAbort, UnstableUpdate."""
         self.activity.phase = "update"
         self._check_numbers(batch)
         self._learner.steps = self.steps
@@ -337,7 +337,7 @@ class Job:
 
     def _check_numbers(self, batch: Sequence[Trajectory]) -> None:
         """A policy that left the numbers answers whatever comes, and would for the whole budget.
-        Weights may be finite, and what they answer not. Raises TrainingAborted."""
+        Weights may be finite, and what they answer not. Raises TrainingAbort."""
         if self.steps and batch and not any(trajectory.finite for trajectory in batch):
             raise TrainingAbort(
                 f"after step {self.steps} no answer of the policy has log-probabilities that are "

@@ -47,7 +47,7 @@ class Journal:
     def __init__(self, path: Path, spec: str) -> None:
         """Open or begin the journal of the job whose spec has this sha256.
 
-        Raises BadJournal, JournalRefused, OSError.
+        Raises BadJournal, JournalWriteError, OSError.
         """
         self.path = path
         self.batches, end = read(path, spec)
@@ -60,7 +60,7 @@ class Journal:
             self._write(_Head(spec=spec).model_dump_json().encode())
 
     def append(self, batch: tuple[Trajectory, ...]) -> None:
-        """Make a batch durable. Raises JournalRefused."""
+        """Make a batch durable. Raises JournalWriteError."""
         self._write(_BATCH.dump_json(batch))
         self.batches.append(batch)
 

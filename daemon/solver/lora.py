@@ -132,7 +132,7 @@ def save(model: PeftModel, folder: Path, provenance: Provenance) -> str:
     """Write an adapter into a new directory; returns the sha256 of its weights.
 
     Raises BadAdapter for weights that are not finite and for a directory that is there already (an
-    adapter is never changed), AdapterNotWritten when the disk refuses.
+    adapter is never changed), AdapterWriteError when the disk refuses.
     """
     if folder.exists():
         raise BadAdapter(f"{folder} exists; an adapter is never overwritten: choose another name")

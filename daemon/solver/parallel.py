@@ -8,7 +8,7 @@ Base and adapter are whole in every process, so that clipping, the optimizer and
 of one process.
 
 In a job the first process leads: it tells the others (follower.py) of each new learner and each
-update, and `joined` is how all of them begin. One that loses another leaves, so that the loss
+update, and `join_group` is how all of them begin. One that loses another leaves, so that the loss
 reaches all of them and none waits for ever.
 
 Not covered: a base that is too large for one process. Tested with two processes on a CPU (gloo);
@@ -65,7 +65,7 @@ Word = Anew | Update | End
 
 
 class _Words:
-    """The group in which the first process speaks; None outside `joined`."""
+    """The group in which the first process speaks; None outside `join_group`."""
 
     channel: group.ProcessGroup | None = None
 
@@ -74,7 +74,7 @@ class _Words:
 def join_group() -> Iterator[int]:
     """Inside, the processes that torchrun started are one group; yields this one's number.
 
-    Raises ProcessLost.
+    Raises ProcessLoss.
     """
     with _exchange():
         if torch.cuda.is_available():
@@ -88,14 +88,14 @@ def join_group() -> Iterator[int]:
 
 
 def broadcast(word: Word) -> None:
-    """Say it to the other processes, where there are some. Raises ProcessLost."""
+    """Say it to the other processes, where there are some. Raises ProcessLoss."""
     if _Words.channel is not None:
         with _exchange():
             group.broadcast_object_list([word], src=0, group=_Words.channel)
 
 
 def receive() -> Word:
-    """What the first process says next. Raises ProcessLost."""
+    """What the first process says next. Raises ProcessLoss."""
     heard: list[Any] = [None]
     with _exchange():
         group.broadcast_object_list(heard, src=0, group=_Words.channel)

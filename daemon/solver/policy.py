@@ -157,7 +157,7 @@ def parts(model: nn.Module) -> tuple[nn.Module, nn.Module]:
 
 
 def check(model: nn.Module) -> None:
-    """Refuse what the learner would train wrongly. Raises UnsupportedModel."""
+    """Refuse what the learner would train wrongly. Raises IncompatibleModel."""
     _check_dropout(model)
     body, head = parts(model)
     size = head.weight.shape[0] if isinstance(head.weight, Tensor) else 1

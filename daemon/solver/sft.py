@@ -40,7 +40,7 @@ def train(
 ) -> Iterator[SftStep]:
     """Train, one optimizer step per item: nothing happens that is not asked for.
 
-    Raises ValueError when no example has a written token, UnstableUpdate, UnsupportedModel.
+    Raises ValueError when no example has a written token, UnstableUpdate, IncompatibleModel.
     """
     rows = [Row(example, 0.0, example.tokens) for example in examples if example.tokens]
     if not rows:

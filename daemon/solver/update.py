@@ -73,7 +73,7 @@ class _Micro:
 
 
 class Learner:
-    """An adapter in training. Raises UnsupportedModel for a model that it would train wrongly."""
+    """An adapter in training. Raises IncompatibleModel for a model that it would train wrongly."""
 
     def __init__(
         self,
@@ -115,7 +115,7 @@ class Learner:
     def step(self, trajectories: Sequence[Trajectory]) -> StepMetrics:
         """Train on a batch of rollouts once, or leave everything as it is where nothing teaches.
 
-        Raises UnstableUpdate, UnsupportedModel.
+        Raises UnstableUpdate, IncompatibleModel.
         """
         chosen = self.choose(trajectories)
         groups = self._groups(chosen)

@@ -19,7 +19,7 @@ from envs.task import TaskDefinition
 
 
 def reference(environment: Environment, chat: Chat, task: TaskDefinition, name: str) -> Trajectory:
-    """The oracle's episode of a task, as rollout `name`. Raises EnvironmentFailed, NoTemplate.
+    """The oracle's episode of a task, as rollout `name`. Raises EnvironmentFailure, NoTemplate.
 
     Its log-probabilities are 0: the oracle never does otherwise.
     """

@@ -90,12 +90,12 @@ class Patient:
     client: HttpClient
 
     async def ask(self, path: str, body: Json) -> Answer:
-        """POST below `/v1`. Raises UpstreamLost, TimeoutError."""
+        """POST below `/v1`. Raises UpstreamFailure, TimeoutError."""
         named = body if "lora_name" in body else {**self.upstream.build_model_field(), **body}
         return await self._request(self.upstream, "POST", path, encode_json(named))
 
     async def look(self, path: str) -> Answer:
-        """GET above `/v1`. Raises UpstreamLost, TimeoutError."""
+        """GET above `/v1`. Raises UpstreamFailure, TimeoutError."""
         return await self._request(self.root, "GET", path, None)
 
     async def _request(

@@ -1,7 +1,7 @@
 """Airline databases: what a canonical one is, and a generator of our own.
 
     canonical(tables)   any database file, with every field and type of the original's models
-    generated(seed)     sixty daily flights, 24 users and their 72 reservations
+    build_database(seed)     sixty daily flights, 24 users and their 72 reservations
 
 In a generated database seven airports are connected by 15 routes, flown both ways, once before
 and once after three o'clock; the other pairs need a change of planes. Each level of membership

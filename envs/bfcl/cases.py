@@ -8,8 +8,8 @@ Gold calls are Python text: they are parsed, never run, and only literals are ar
 functions' documentation calls a dict or a float is an object or a number to a model.
 
 Guarantee: a case is as in the folder, except for the sentence with which held-out functions come,
-which is ours. A file that is missing or is not what it should be raises `BenchmarkMissing` or
-`BenchmarkBroken` with its path and line.
+which is ours. A file that is missing or is not what it should be raises `NoBenchmark` or
+`InvalidBenchmark` with its path and line.
 """
 
 import ast
@@ -77,7 +77,7 @@ def folder(benchmarks: Path) -> Path:
 
 
 def load(benchmarks: Path | None) -> dict[str, list[Case]]:
-    """Split -> its cases, in the order of the file. Raises BenchmarkMissing, BenchmarkBroken."""
+    """Split -> its cases, in the order of the file. Raises NoBenchmark, InvalidBenchmark."""
     if benchmarks is None:
         raise NoBenchmark(
             f"no folder of real bfcl tasks is named; set {VARIABLE} to the folder that holds bfcl"

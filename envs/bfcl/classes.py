@@ -38,7 +38,7 @@ class NoBfclClasses(UnknownTask):
 
 
 def instance(name: str, config: dict[str, Any], long_context: bool) -> Any:
-    """A new object of the class in this initial state. Raises ClassesMissing."""
+    """A new object of the class in this initial state. Raises NoBfclClasses."""
     api = getattr(_module(name), name)()
     if name != _STATELESS:
         api._load_scenario(deepcopy(config), long_context=long_context)
@@ -47,7 +47,7 @@ def instance(name: str, config: dict[str, Any], long_context: bool) -> Any:
 
 
 def require() -> None:
-    """See that the classes can be imported. Raises ClassesMissing."""
+    """See that the classes can be imported. Raises NoBfclClasses."""
     for name in MODULES:
         _module(name)
 

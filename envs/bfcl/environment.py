@@ -49,7 +49,7 @@ class Bfcl(Environment):
 
     @cached_property
     def cases(self) -> Mapping[str, Sequence[Case]]:
-        """Split -> its cases. Raises BenchmarkMissing, BenchmarkBroken."""
+        """Split -> its cases. Raises NoBenchmark, InvalidBenchmark."""
         return load(self.benchmarks)
 
     @cached_property
@@ -57,7 +57,7 @@ class Bfcl(Environment):
         return {_id(case): case for case in chain.from_iterable(self.cases.values())}
 
     def case(self, task_id: str) -> Case:
-        """The case of a task. Raises UnknownTask, of which BenchmarkMissing is one."""
+        """The case of a task. Raises UnknownTask, of which NoBenchmark is one."""
         if task_id not in self._by_id:
             raise UnknownTask(
                 f"environment bfcl has no task {task_id!r}; ids are bfcl/SPLIT/NUMBER with a split "
@@ -73,7 +73,7 @@ class Bfcl(Environment):
         return {split: len(cases) for split, cases in self.cases.items()}
 
     def tasks(self, split: str = GENERATED) -> Iterator[TaskDefinition]:
-        """The tasks of a split, in the order of the file. Raises UnknownTask, BenchmarkMissing."""
+        """The tasks of a split, in the order of the file. Raises UnknownTask, NoBenchmark."""
         if split not in SPLITS:
             raise UnknownTask(
                 f"environment bfcl has no split {split!r} and generates no tasks; it has "
@@ -82,7 +82,7 @@ class Bfcl(Environment):
         return map(_definition, self.cases[split])
 
     def task(self, task_id: str) -> TaskDefinition:
-        """The task with this id. Raises UnknownTask, of which BenchmarkMissing is one."""
+        """The task with this id. Raises UnknownTask, of which NoBenchmark is one."""
         return _definition(self.case(task_id))
 
     def generate(self, capability: str, seed: int) -> TaskDefinition:
@@ -90,7 +90,7 @@ class Bfcl(Environment):
         raise UnknownTask(f"environment bfcl generates no tasks, of no capability {capability!r}")
 
     def pristine(self, task: TaskDefinition) -> Database:
-        """What the case's objects begin with. Raises ClassesMissing."""
+        """What the case's objects begin with. Raises NoBfclClasses."""
         require()
         return initial_state(self.case(task.id))
 

@@ -43,7 +43,7 @@ class BfclTools(Toolset):
 
     @cached_property
     def objects(self) -> dict[str, Any]:
-        """Class -> this toolset's own object of it. Raises ClassesMissing."""
+        """Class -> this toolset's own object of it. Raises NoBfclClasses."""
         long_context = self.database[_CASE]["long_context"]
         return {
             name: instance(name, config, long_context)
@@ -61,7 +61,7 @@ class BfclTools(Toolset):
         }
 
     def call(self, name: str, arguments: Mapping[str, Any] | str) -> ToolResult:
-        """Run one method; raises nothing for whatever a model sends, ClassesMissing apart."""
+        """Run one method; raises nothing for whatever a model sends, NoBfclClasses apart."""
         method = self.methods.get(name)
         if method is None:
             return _reject_call(f"name {name[:100]!r} is not defined")

@@ -1,7 +1,7 @@
 """Retail databases: what a canonical one is, and a generator of our own.
 
     canonical(tables)   any database file, with every field and type of the original's models
-    generated(seed)     thirty users, each with a pending and a delivered order at least
+    build_database(seed)     thirty users, each with a pending and a delivered order at least
 
 Guarantee: a generated database is a function of its seed and canonical; its words are ours and its
 ids have other lengths than tau2-bench's (users 5 digits instead of 4, orders 6 instead of 7, items

@@ -8,7 +8,7 @@
 
 Guarantee: the tables are canonical, so that their digest is the original's database hash; policy
 and schemas are as in the folder. A folder or file that is missing or is not what it should be
-raises `BenchmarkMissing` or `BenchmarkBroken` with its path. Not covered: tasks that begin in
+raises `NoBenchmark` or `InvalidBenchmark` with its path. Not covered: tasks that begin in
 another state (`initial_state`), which retail and airline do not have.
 """
 
@@ -73,7 +73,7 @@ def load(
     writes: frozenset[str],
 ) -> Benchmark:
     """Read a domain. `canonical` gives the tables every field and type that the original's models
-    would; `writes` are the tools that change the state. Raises BenchmarkMissing, BenchmarkBroken.
+    would; `writes` are the tools that change the state. Raises NoBenchmark, InvalidBenchmark.
     """
     place = _find_folder(benchmarks, domain)
     splits = _read_splits(place, domain)
@@ -147,7 +147,7 @@ def task_definition(
     """A task from its record in the file, or in a results file that embeds it.
 
     Raises KeyError, TypeError or pydantic's ValidationError for a record of another shape,
-    BenchmarkBroken for a task that needs a state of its own.
+    InvalidBenchmark for a task that needs a state of its own.
     """
     if raw.get("initial_state"):
         raise InvalidBenchmark(f"task {raw['id']} has an initial_state, which is not supported")

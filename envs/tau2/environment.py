@@ -46,7 +46,7 @@ class Tau2Environment(Environment):
 
     @cached_property
     def benchmark(self) -> Benchmark:
-        """The real tasks. Raises BenchmarkMissing, BenchmarkBroken."""
+        """The real tasks. Raises NoBenchmark, InvalidBenchmark."""
         return load(self.benchmarks, self.name, self.canonical, self.writes)
 
     def pristine(self, task: TaskDefinition) -> Database:
@@ -78,7 +78,7 @@ class Tau2Environment(Environment):
         return {**super().splits, **real}
 
     def tasks(self, split: str = GENERATED) -> Iterator[TaskDefinition]:
-        """The tasks of a split, in a fixed order. Raises UnknownTask, BenchmarkMissing."""
+        """The tasks of a split, in a fixed order. Raises UnknownTask, NoBenchmark."""
         if split == GENERATED:
             return super().tasks(split)
         if split not in self.benchmark.splits:
@@ -90,7 +90,7 @@ class Tau2Environment(Environment):
     def task(self, task_id: str) -> TaskDefinition:
         """The task with this id: generated `name/capability/seed`, or real `name/number`.
 
-        Raises UnknownTask, of which BenchmarkMissing is one.
+        Raises UnknownTask, of which NoBenchmark is one.
         """
         real = task_id.startswith(f"{self.name}/") and task_id.count("/") == 1
         task = self.benchmark.tasks.get(task_id) if real else None

@@ -29,7 +29,7 @@ class GoldReport:
 
 
 def play_gold(environment: Tau2Environment, split: str = BASE) -> GoldReport:
-    """Play and grade every task of a split. Raises UnknownTask, BenchmarkBroken."""
+    """Play and grade every task of a split. Raises UnknownTask, InvalidBenchmark."""
     report = GoldReport()
     for task in environment.tasks(split):
         _count(report, task, _play_task(environment, task))

@@ -56,7 +56,7 @@ class _InvalidRecord(Exception):
 
 
 def replay(environment: Tau2Environment, lines: Iterable[str]) -> ReplayReport:
-    """Replay every line that is not empty. Raises BenchmarkMissing, BenchmarkBroken."""
+    """Replay every line that is not empty. Raises NoBenchmark, InvalidBenchmark."""
     pristine = environment.benchmark.database
     report = ReplayReport()
     for number, line in enumerate(lines):

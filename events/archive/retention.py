@@ -1,6 +1,6 @@
 """Whether an archive may take the place of the beginning of a log.
 
-    held(archive, log, partition, end)    how much of `rollouts` it verifiably holds
+    verify_archive(archive, log, partition, end)    how much of `rollouts` it verifiably holds
 
 Every record before `end` is read in both and compared, so a segment that is damaged, or an archive
 of another log, is found before anything is dropped.

@@ -1,7 +1,7 @@
 """Views of a log that can be read only: a part of it, and an archive that goes on as a log.
 
     Span(log, end)           the log as it was when it ended at `end`
-    Continued(archive, log)  the archive, and from where the log starts the log
+    ArchiveWithLog(archive, log)  the archive, and from where the log starts the log
     cut_at(log, moment)      where a log ended at a moment
     in_time(log, start, end) its records in the order in which they were recorded
 

@@ -105,7 +105,7 @@ class Pending:
 
 
 def translate_send_error(error: Exception, record: OutboundRecord) -> KintsugiError:
-    """As `classified`; a batch that arrived damaged is only sent again."""
+    """As `translate_error`; a batch that arrived damaged is only sent again."""
     at = f"sending {record.source}/{record.sequence} to {record.stream}/{record.partition}"
     failure = translate_error(error, at)
     return LogUnavailable(str(failure)) if isinstance(failure, LogCorrupt) else failure

@@ -3,8 +3,8 @@
 An embedded log numbers what it records itself, so that a record needs no more than its offset. The
 log of several homes is another matter: each event keeps the source and the sequence that it had,
 or a fold could not tell it from a repetition. They stand where Kafka has them, in two headers of
-the record, and `copied` says per partition up to where. What the log records itself follows, under
-an id of its own, numbered from 0 behind the last copy.
+the record, and `read_copies` says per partition up to where. What the log records itself follows,
+under an id of its own, numbered from 0 behind the last copy.
 
 Not covered: copies that come later. Only a new file is filled like this
 (events/archive/restore_sqlite.py).
@@ -58,6 +58,6 @@ def add_origin(record: Record) -> Headers:
 
 
 def split_origin(stored: Headers) -> tuple[str, int, Headers]:
-    """Source, sequence and headers of a copy: the inverse of `marked`."""
+    """Source, sequence and headers of a copy: the inverse of `add_origin`."""
     *headers, (_, source), (_, sequence) = stored
     return source.decode(), int(sequence), tuple(headers)

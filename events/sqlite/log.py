@@ -177,8 +177,8 @@ class SqliteLog:
         return self._per_partition("next", stream)
 
     def read_ship_offsets(self, stream: str) -> tuple[int, ...]:
-        """Per partition, the offset after the last record that `mark_shipped` named; the start
-        after `unmark_shipped`."""
+        """Per partition, the offset after the last record that `store_ship_offset` named; the start
+        after `reset_ship_offsets`."""
         return self._per_partition("shipped", stream)
 
     def _per_partition(self, column: str, stream: str) -> tuple[int, ...]:

@@ -170,8 +170,9 @@ class Watch:
             self._guard.count(arm, f"kind {kind}", success, share, at)
 
     def _weigh_evidence(self) -> float:
-        """The settled evidence as `Seen.settled` reads it: a session that ended without a verdict
-        is neither judged nor open once it is older than others were at theirs."""
+        """The settled evidence as `CanaryHistory.measure_final_evidence` reads it: a session that
+        ended without a verdict is neither judged nor open once it is older than others were at
+        theirs."""
         waits: dict[tuple[Arm, bool | None], list[float]] = {}
         for begun, _, judged in self._sessions:
             if judged <= self._minute:

@@ -68,7 +68,7 @@ class Collector:
         self._process: subprocess.Popen[bytes] | None = None
 
     def __enter__(self) -> Self:
-        """Raises ProgramMissing, CollectorFailed, OSError."""
+        """Raises ProgramUnavailable, CollectorError, OSError."""
         binary = otelcol()
         configuration = self._folder / "collector.yaml"
         configuration.write_text(yaml.safe_dump(self._configuration))
@@ -100,7 +100,7 @@ class Collector:
 
 
 def otelcol() -> Path:
-    """Where the program is, built now if it is nowhere yet. Raises ProgramMissing."""
+    """Where the program is, built now if it is nowhere yet. Raises ProgramUnavailable."""
     return program("otelcol", f"otelcol@{VERSION}", _build)
 
 

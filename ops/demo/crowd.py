@@ -63,7 +63,7 @@ class Agent:
         self._seed = seed
 
     async def reply(self, messages: Sequence[Message]) -> Message:
-        """What it says or calls next. Raises AnswerFailed."""
+        """What it says or calls next. Raises AnswerFailure."""
         body = {
             "model": ALIAS, "messages": [wire(item) for item in messages], "tools": self._tools,
             "max_tokens": _MAX_TOKENS, "temperature": 1.0,
@@ -83,7 +83,7 @@ class Agent:
 async def post(
     client: httpx2.AsyncClient, path: str, body: object, headers: dict[str, str]
 ) -> httpx2.Response:
-    """The answer, once there is somebody who answers. Raises AnswerFailed when nobody does."""
+    """The answer, once there is somebody who answers. Raises AnswerFailure when nobody does."""
     deadline = time.monotonic() + _PATIENCE_SECONDS
     while True:
         try:

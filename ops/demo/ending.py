@@ -1,6 +1,6 @@
 """How the demo ends: held-out tasks, why the adapter is there, the same tables again, in words.
 
-story = measured(app, place, console, compared=False)
+story = build_story(app, place, console, compared=False)
 tell(console, document, story)
 """
 
@@ -39,8 +39,8 @@ class RebuildError(KintsugiError):
 
 
 def build_story(app: App, place: Place, console: Console, *, compared: bool) -> Story:
-    """Everything that came of a cycle that has ended. Raises NothingTrained, NotMeasured,
-    NotTrained, NotRebuilt."""
+    """Everything that came of a cycle that has ended. Raises NoAdapter, PlayError,
+    TrainingError, RebuildError."""
     seen = look(app)
     cycle, job, adapter = seen.cycle, seen.job, seen.adapter
     assert cycle is not None, "it was followed to its end"
@@ -86,7 +86,7 @@ def build_story(app: App, place: Place, console: Console, *, compared: bool) -> 
 
 def is_rebuild_equal(place: Place) -> bool:
     """Whether the log, folded again from the start, gives the very same tables. Raises
-    NotRebuilt."""
+    RebuildError."""
     done = subprocess.run(
         [sys.executable, "-m", "daemon", "rebuild", "--json"],
         cwd=ROOT, env=place.variables, capture_output=True, text=True, check=False,

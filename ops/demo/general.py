@@ -1,6 +1,6 @@
 """General RL beside the cycle's job: the same learner, spec and budget, on tasks of the traffic.
 
-    adapter = trained(place, job, told)
+    adapter = train(place, job, told)
 
 What differs from the cycle's job is which tasks are drawn, and nothing else; it is for comparison
 alone and never serves. Killed and run again it goes on from its journal, as any job does.
@@ -53,7 +53,7 @@ def spec_of(job: JobRow) -> JobSpec:
 
 
 def train(place: Place, job: JobRow, on_progress: Callable[[list[Point]], None]) -> Adapter:
-    """Its adapter; `told` hears the curve. Raises NotTrained."""
+    """Its adapter; `told` hears the curve. Raises TrainingError."""
     folder = folder_of(place)
     attempts = folder / "attempts"
     attempts.mkdir(parents=True, exist_ok=True)

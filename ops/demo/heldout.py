@@ -47,7 +47,7 @@ def measure(
     on_progress: Callable[[int, int], None],
 ) -> list[Outcomes]:
     """What each player earns. `told` hears how many rollouts of how many are played. Raises
-    NotMeasured."""
+    PlayError."""
     plans = [_plan(place, base, players, part) for part in range(PARTS)]
     folders = [place.home / "held-out" / plan.digest[:16] for plan in plans]
     whole = sum(len(plan.tasks) for plan in plans) * TRIALS * len(players)

@@ -120,7 +120,7 @@ class Place:
 
 def make(home: Path, size: Size, *, fresh: bool = False, services: Path = EMBEDDED) -> Place:
     """The home at this folder; made where there is none, and anew with `fresh`. `services` is the
-    part of its configuration that says what it runs on. Raises PlaceTaken."""
+    part of its configuration that says what it runs on. Raises PlaceConflict."""
     place = Place(home.absolute())
     if fresh:
         _clear(place)

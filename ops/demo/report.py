@@ -1,6 +1,6 @@
 """What the demo leaves: numbers for programs, and one page for people that needs nothing else.
 
-    report = made(story, seconds)    the document of demo-report.json
+    report = build_report(story, seconds)    the document of demo-report.json
     page(report)                     the text of demo-report.html
 
 Pure. The names of the document are a promise to scripts; fields may be added.

@@ -3,7 +3,7 @@
     with scene(folder) as stage:          # a scripted engine, a gateway, a ledger
         with stage.talking(6):            # clients of all kinds
             stage.gateway.kill(); stage.gateway.start()
-        found = stage.audited()           # stops the gateway, reads the log
+        found = stage.stop_and_audit()           # stops the gateway, reads the log
 
 The gateway keeps its port over restarts, as the base URL of an agent would.
 """

@@ -2,7 +2,7 @@
 
     with scene(folder, engines=2) as stage:
         name = stage.push(stage.version())
-        with stage.calling() as calls:
+        with stage.run_callers() as calls:
             stage.command("adapters", "promote", name, ...)
         found = calls.report()
 

@@ -21,7 +21,7 @@ from ops.fuzz.stage import stage
 
 
 def run(requests_count: int, examples: int, seed: int, folder: Path) -> dict[str, Any]:
-    """What came back and what is wrong. Raises NotInstalled, OSError, RuntimeError."""
+    """What came back and what is wrong. Raises InstallError, OSError, RuntimeError."""
     with stage(folder) as fuzzed:
         port = fuzzed.gateway.port
         replies = send_all(port, requests(seed, requests_count))

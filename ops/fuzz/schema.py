@@ -34,7 +34,7 @@ class Report:
 def schemathesis(url: str, examples: int, seed: int, folder: Path) -> Report:
     """Examples per operation and phase. `url` is the gateway's, without `/v1`.
 
-    Raises NotInstalled, OSError.
+    Raises InstallError, OSError.
     """
     done = subprocess.run(
         [

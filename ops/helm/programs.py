@@ -19,7 +19,7 @@ MODULES: Final = {
 
 
 def checker(name: str) -> Path:
-    """Where one of them is, built now if it is nowhere yet. Raises ProgramMissing."""
+    """Where one of them is, built now if it is nowhere yet. Raises ProgramUnavailable."""
     module = MODULES[name]
     return program(name, module.rpartition("/")[2], lambda folder: install(module, folder))
 

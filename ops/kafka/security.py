@@ -1,6 +1,6 @@
 """Listeners with TLS of a broker: one that asks for user and password, one for a certificate.
 
-    secured = Secured(folder, port, other)
+    secured = SecureListeners(folder, port, other)
     secured.properties(plain, controller)     what server.properties has to say
     secured.bootstrap, secured.client         by SASL: where, and as whom, as settings of kintsugi
     secured.mutual, secured.certified         by a certificate of the client

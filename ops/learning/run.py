@@ -117,7 +117,7 @@ class Bench:
 
 
 def run(key: Key, settings: Settings, budget: int, folder: Path) -> Run:
-    """Make one result. Raises NothingToTarget, JobFailed and what the job raises."""
+    """Make one result. Raises NothingToTarget, JobError and what the job raises."""
     torch.set_num_threads(1)
     began = time.monotonic()
     bench = Bench(settings, key)

@@ -51,7 +51,7 @@ class Mlflow:
         self._process: subprocess.Popen[bytes] | None = None
 
     def __enter__(self) -> Self:
-        """Raises NotInstalled, MlflowFailed, OSError."""
+        """Raises InstallError, MlflowError, OSError."""
         command = [
             str(interpreter(MLFLOW)), "-m", "mlflow", "server", "--host=127.0.0.1",
             f"--port={self._port}", "--workers=1", "--backend-store-uri=sqlite:///mlflow.db",

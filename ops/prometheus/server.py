@@ -30,7 +30,7 @@ class PrometheusError(Exception):
 
 
 def program(name: str) -> str:
-    """Where `prometheus` or `promtool` is. Raises PrometheusMissing."""
+    """Where `prometheus` or `promtool` is. Raises PrometheusUnavailable."""
     path = shutil.which(name)
     if path is None:
         raise PrometheusUnavailable(f"no {name} on PATH; install it (Debian: prometheus)")
@@ -72,7 +72,7 @@ class Prometheus:
             self._process.wait()
 
     def ask(self, query: str) -> list[tuple[dict[str, str], float]]:
-        """Every sample of a query now. Raises PrometheusFailed for one that it refuses."""
+        """Every sample of a query now. Raises PrometheusError for one that it refuses."""
         data = self._get("/api/v1/query", query=query)
         return [(sample["metric"], float(sample["value"][1])) for sample in data["result"]]
 

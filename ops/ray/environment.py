@@ -14,7 +14,7 @@ RAY: Final = "ray[default]==2.60.0"
 
 
 def python() -> Path:
-    """The Python that has Ray, installed now if it is not there yet. Raises NotInstalled,
+    """The Python that has Ray, installed now if it is not there yet. Raises InstallError,
     OSError."""
     return interpreter(RAY)
 

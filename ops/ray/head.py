@@ -54,7 +54,7 @@ class Head:
     def start(self) -> Self:
         """Install it if it is not there yet, and return when it takes jobs.
 
-        Raises NotInstalled, RayFailed, OSError.
+        Raises InstallError, RayError, OSError.
         """
         command = [
             str(python()), "-m", "ray.scripts.scripts", "start", "--head", "--block",

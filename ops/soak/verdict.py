@@ -1,6 +1,6 @@
 """What a soak's samples come to (samples -> figures, and what grows).
 
-    found = judged(samples, seconds)
+    found = judge_samples(samples, seconds)
     found.grows       sentences; none where everything is flat
     found.document()  everything, for JSON
 

@@ -45,7 +45,7 @@ class RouteProof:
 
 
 def proof(app: App, place: Place) -> RouteProof:
-    """Ask. Raises NotAnswered, NotProven, ReplicaError, NoFingerprint, BadAdapter."""
+    """Ask. Raises NoGatewayAnswer, NotProven, ReplicaError, NoFingerprint, BadAdapter."""
     _await_gateway(app)
     answers = [_ask(app, place) for _ in range(CALLS)]
     return RouteProof(

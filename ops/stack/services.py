@@ -45,7 +45,7 @@ class Addresses:
 
     @classmethod
     def of(cls, place: Place) -> Self:
-        """As its configuration says. Raises PlaceTaken."""
+        """As its configuration says. Raises PlaceConflict."""
         document: dict[str, Any] = tomllib.loads(place.config.read_text())
         if "kafka_bootstrap_servers" not in document:
             raise PlaceConflict(
@@ -60,7 +60,7 @@ class Services:
     """Kafka, PostgreSQL and vLLM of one place."""
 
     def __init__(self, place: Place) -> None:
-        """Raises PlaceTaken."""
+        """Raises PlaceConflict."""
         self._place = place
         self._started = ExitStack()
         at = Addresses.of(place)
@@ -74,7 +74,7 @@ class Services:
         )  # fmt: skip
 
     def __enter__(self) -> Self:
-        """Start them one after the other. Raises ServiceFailed."""
+        """Start them one after the other. Raises ServiceError."""
         with ExitStack() as started:
             try:
                 started.enter_context(self.broker)

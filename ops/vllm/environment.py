@@ -39,7 +39,7 @@ def place() -> Path:
 def environment() -> Path:
     """The folder of the environment, made now if it is not there yet.
 
-    Raises NotInstalled, OSError.
+    Raises InstallError, OSError.
     """
     folder = place()
     make_environment(folder, _fill)

@@ -64,7 +64,7 @@ class Vllm(vllm.Vllm):
     def start(self, waiting: Callable[[], None] = lambda: None) -> Self:
         """Install it if it is not there yet, and return when it answers.
 
-        Raises NotInstalled, VllmFailed, OSError.
+        Raises InstallError, VllmFailure, OSError.
         """
         environment()
         return super().start(waiting)

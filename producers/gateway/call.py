@@ -226,7 +226,7 @@ class Call(Response):
 
     async def _try_engine(self, send: Send) -> bool:
         """Relay the answer of the attempt's engine; False where the engine has lost the adapter, or
-        got an alias before it said what it serves. Raises UpstreamLost."""
+        got an alias before it said what it serves. Raises UpstreamFailure."""
         request = self._engine_request
         self._engine_start = self._record.seconds
         async with request.upstream.request(

@@ -2,7 +2,7 @@
 
 A file holds its records as lines (JSON Lines), as the items of one array, or as values that follow
 each other (one pretty-printed object is such a file). Whatever can be read is read: a record is
-`Found`, or there is `Damage` with its place and reason, and reading goes on behind it. Behind
+`RawRecord`, or there is `Damage` with its place and reason, and reading goes on behind it. Behind
 damage inside an array the next complete object that looks like a record is looked for; how many
 were lost is then unknown, so the following positions name the character instead of the index.
 

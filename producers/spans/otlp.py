@@ -1,11 +1,11 @@
 """OTLP over HTTP as a receiver sees it: what an exporter of traces sends, and what it is told.
 
     spans(body, kind)       the spans of a request, as protobuf or as JSON
-    inflated(body, most)    a body that came with gzip
+    inflate(body, most)    a body that came with gzip
     answered, refused       the answer, in the form in which was asked
 
 Pure: bytes in, values out. The messages are those of opentelemetry-proto, which the extra `otel`
-brings; without it OtlpMissing is raised.
+brings; without it OtlpUnavailable is raised.
 """
 
 import base64
@@ -74,7 +74,7 @@ class ClientSpan:
 
 
 def spans(body: bytes, kind: Kind) -> list[ClientSpan]:
-    """The spans of a request. Raises BadTraces, OtlpMissing."""
+    """The spans of a request. Raises BadTraces, OtlpUnavailable."""
     request = _service().ExportTraceServiceRequest()
     if kind == JSON:
         _read_json(body, request)

@@ -1,7 +1,7 @@
 """Who has a home's spool: those that append to it, or one who ships it in their place.
 
     own(path)          hold it as one of those who append, while the file is open
-    abandoned(path)    the spool of a home that nobody appends to, held against their return
+    open_idle_spool(path)    the spool of a home that nobody appends to, held against their return
 
 A lock of the kernel beside the log's file, let go with the process however it ends. Not covered: a
 copy of a spool whose owner lives elsewhere. To ship that is harmless, for folds accept each
@@ -46,7 +46,7 @@ def own(path: Path) -> IO[str]:
 
 @contextmanager
 def open_idle_spool(path: Path) -> Iterator[SqliteLog]:
-    """The spool at `path`, a home or its log. Raises SpoolOwned, and LogError where there is
+    """The spool at `path`, a home or its log. Raises SpoolInUse, and LogError where there is
     none."""
     file = path / FILE if path.is_dir() else path
     if not file.is_file():

@@ -40,7 +40,7 @@ class RenewalResult:
 
 
 def renew(home: Path) -> RenewalResult:
-    """Give a home's spool a new id. Raises SpoolOwned while somebody has it open, LogError."""
+    """Give a home's spool a new id. Raises SpoolInUse while somebody has it open, LogError."""
     path = home / FILE
     temporary = path.with_name(f".{FILE}.renewed")
     _remove(temporary)

@@ -51,7 +51,7 @@ def broken(folder: Path, first: int, reconciles: bool = True) -> Iterator[str]:
 def test_without_the_fence_a_former_leader_is_heard(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("consumers.folds.rollouts.fenced", lambda folding, batch: False)
+    monkeypatch.setattr("consumers.folds.rollouts.is_stale_epoch", lambda folding, batch: False)
     found = next(broken(tmp_path, first=1), None)
     print(found)
     assert found is not None
@@ -62,7 +62,7 @@ def test_with_ids_that_do_not_follow_from_the_cycle_steps_count_twice(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     random_id = lambda *parts: str(uuid4())  # noqa: E731
-    monkeypatch.setattr("daemon.core.decision_log.derived_id", random_id)
+    monkeypatch.setattr("daemon.core.decision_log.derive_id", random_id)
     found = next(broken(tmp_path, first=6), None)
     print(found)
     assert found is not None

@@ -4,7 +4,7 @@ import re
 from pathlib import Path
 
 from producers.importers.documents import shape_of
-from producers.importers.records import ImportedRollout, Source
+from producers.importers.records import RolloutImport, Source
 
 PAGE = Path(__file__).parents[2] / "docs" / "extending.md"
 
@@ -23,7 +23,7 @@ def test_the_importer_imports(tmp_path: Path) -> None:
     assert callable(read)
     assert recognises("lines", frozenset({"ticket", "turns", "solved"}))
     first, second = read(Source(file), shape_of(file))
-    assert isinstance(first, ImportedRollout)
+    assert isinstance(first, RolloutImport)
     assert first.data.success is False
     assert first.data.task is not None
     assert first.data.task.id == "T1"

@@ -117,7 +117,7 @@ class InProcess:
     ) -> Iterator[Rollout]:
         """Every attempt's rollout, as they finish.
 
-        Raises EnvironmentFailed where the environment's own code does.
+        Raises EnvironmentFailure where the environment's own code does.
         """
         waiting = iter(attempts)
         writing: dict[int, _Open] = {}

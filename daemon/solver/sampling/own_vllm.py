@@ -62,7 +62,7 @@ class OwnVllm:
     def adopt(self, version: Version) -> None:
         """Start the server if there is none, and load the adapter.
 
-        Raises VllmFailed and what RemoteSource does.
+        Raises VllmFailure and what RemoteSource does.
         """
         if self._remote is None:
             self._server.start(self._waiting)
@@ -70,7 +70,7 @@ class OwnVllm:
         self._remote.adopt(version)
 
     def play(self, batch: Batch) -> Iterator[Trajectory]:
-        """As they finish. Raises EnvironmentFailed, EndpointRefused, VllmFailed."""
+        """As they finish. Raises EnvironmentFailure, EndpointRefusal, VllmFailure."""
         assert self._remote is not None, "a source adopts a policy before it plays"
         try:
             yield from self._remote.play(batch)

@@ -84,7 +84,7 @@ class TokenAgent:
         self.turns: list[Turn] = []
 
     async def reply(self, messages: Sequence[Message]) -> Message:
-        """What the model says or calls next. Raises AnswerFailed, EndpointRefused."""
+        """What the model says or calls next. Raises AnswerFailure, EndpointRefusal."""
         await self._pace.wait()
         try:
             completion = await self._endpoint.complete(
@@ -121,7 +121,7 @@ class RemoteSource:
     def __init__(
         self, spec: JobSpec, place: EndpointSource, environment: Environment, out: Path
     ) -> None:
-        """Raises EndpointRefused for what is no URL, or a key that is not there."""
+        """Raises EndpointRefusal for what is no URL, or a key that is not there."""
         self._spec = spec
         self._place = place
         self._environment = environment
@@ -138,7 +138,7 @@ class RemoteSource:
     def adopt(self, version: Version) -> None:
         """Save the adapter, have it loaded, then let go of the one before.
 
-        Raises AdapterNotWritten, EndpointRefused, EndpointUnavailable.
+        Raises AdapterWriteError, EndpointRefusal, EndpointUnavailable.
         """
         self._policy = version.name
         if version.untrained:
@@ -151,7 +151,7 @@ class RemoteSource:
         self._let_go(before)
 
     def play(self, batch: Batch) -> Iterator[Trajectory]:
-        """As they finish. Raises EnvironmentFailed, EndpointRefused, EndpointUnavailable."""
+        """As they finish. Raises EnvironmentFailure, EndpointRefusal, EndpointUnavailable."""
         finished = self._play_batch(batch)
         try:
             while True:
@@ -236,7 +236,7 @@ class RemoteSource:
             shutil.rmtree(folder, ignore_errors=True)
 
     def _ask(self, what: str, body: Mapping[str, Any]) -> None:
-        """Raises EndpointRefused, EndpointUnavailable."""
+        """Raises EndpointRefusal, EndpointUnavailable."""
         url = f"{self._place.url.rstrip('/')}/{what}"
         try:
             answer = self._client.post(url, json=dict(body))

@@ -74,7 +74,7 @@ class Source(Protocol):
         """Play with this policy from now on."""
 
     def play(self, batch: Batch) -> Iterator[Trajectory]:
-        """Each attempt's trajectory, as they finish. Raises EnvironmentFailed and what else the
+        """Each attempt's trajectory, as they finish. Raises EnvironmentFailure and what else the
         source names."""
 
     def close(self) -> None:
@@ -94,11 +94,11 @@ class HereSource:
         self._policy: Policy | None = None
 
     def adopt(self, version: Version) -> None:
-        """Merge the adapter into a copy of the weights. Raises UnsupportedModel."""
+        """Merge the adapter into a copy of the weights. Raises IncompatibleModel."""
         self._policy = Policy.of(version.model, version.name)
 
     def play(self, batch: Batch) -> Iterator[Trajectory]:
-        """In the order in which they end. Raises EnvironmentFailed."""
+        """In the order in which they end. Raises EnvironmentFailure."""
         assert self._policy is not None, "a source adopts a policy before it plays"
         sampler, place = self._spec.sampler, self._place
         # A cache that has seen other conversations may round otherwise.

@@ -176,7 +176,7 @@ class Guard(StrictModel):
     malformed_steps: int = 0
 
     def after(self, step: StepMetrics) -> "Guard":
-        """The guard after a step. Raises TrainingAborted, which names limit and value."""
+        """The guard after a step. Raises TrainingAbort, which names limit and value."""
         if not step.updated:
             return self
         self._check_ratio(step)

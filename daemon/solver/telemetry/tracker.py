@@ -1,6 +1,6 @@
 """A job's figures in an experiment tracker, for people who like to watch curves.
 
-    with tracked("trackio:shop", run="job-1", folder=out) as tracker:
+    with open_tracker("trackio:shop", run="job-1", folder=out) as tracker:
         tracker.log(progress.batch, progress.model_dump())
 
 The setting is LIBRARY:PROJECT, the library `trackio` (local files where `trackio show` looks, or in
@@ -74,7 +74,7 @@ def _numbers(figures: Mapping[str, Any], before: str) -> Iterator[tuple[str, flo
 def open_tracker(setting: str, run: str, folder: Path) -> Iterator[Tracker]:
     """A run of this name, finished at the end, come what may.
 
-    Raises UnknownTracker, TrackerMissing, TrackerRefused, and what the library raises later.
+    Raises UnknownTracker, NoTrackerLibrary, TrackerRefusal, and what the library raises later.
     """
     library, _, project = setting.partition(":")
     if library not in _OPENING or not project:

@@ -1,7 +1,7 @@
 """Two sides compared in one run: who begins changes, and what the rounds' ratios come to.
 
     for number in range(rounds):
-        found.append(alternating(number, with_it, without_it))
+        found.append(alternate(number, with_it, without_it))
     ratio(found)                                     {"value": .97, "low": .95, "high": .99}
 
 Both sides of a round meet the same of whatever else the machine does, so each round gives a ratio

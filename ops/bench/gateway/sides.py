@@ -184,7 +184,7 @@ def role(
 
 @contextmanager
 def public(folder: Path, upstream: Side) -> Iterator[Side]:
-    """LiteLLM's proxy: no database, nothing logged. Raises NotInstalled."""
+    """LiteLLM's proxy: no database, nothing logged. Raises InstallError."""
     python = isolated.interpreter(_PUBLIC_EXTRA)
     port = _free_port()
     config, quiet = folder / "litellm.yaml", folder / "quiet.json"

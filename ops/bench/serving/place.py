@@ -118,7 +118,7 @@ class Place:
 
 @contextmanager
 def place(folder: Path, kind: Kind) -> Iterator[Place]:
-    """Start everything, and end it whatever happens. Raises NotInstalled without vLLM."""
+    """Start everything, and end it whatever happens. Raises InstallError without vLLM."""
     with ExitStack() as stack:
         url = _engine(folder, kind, stack)
         settings = Settings(

@@ -97,7 +97,7 @@ class Upstream:
     async def request(
         self, client: HttpClient, method: str, path: str, body: bytes | None, timeout: float
     ) -> AsyncIterator[Reply]:
-        """An answer that is still coming. Raises UpstreamLost, and TimeoutError."""
+        """An answer that is still coming. Raises UpstreamFailure, and TimeoutError."""
         headers = self._headers | ({"content-type": "application/json"} if body else {})
         try:
             async with (
@@ -114,21 +114,21 @@ class Upstream:
     async def complete(self, client: HttpClient, body: Json) -> tuple[int, bytes]:
         """Ask its base model for completions; the status and the body of its answer.
 
-        Raises UpstreamLost, TimeoutError.
+        Raises UpstreamFailure, TimeoutError.
         """
         sent = encode_json(self.build_model_field() | body)
         async with self.request(client, "POST", "/completions", sent, SECONDS) as response:
             return response.status_code, await response.aread()
 
     async def check(self, client: HttpClient) -> None:
-        """Ask what it serves, and for proof where due. Raises UpstreamLost, TimeoutError."""
+        """Ask what it serves, and for proof where due. Raises UpstreamFailure, TimeoutError."""
         await self.look(client)
         if not self.well or self.unproven == _NOT_YET:
             self.well = True
             await self._decide(client)
 
     async def look(self, client: HttpClient) -> None:
-        """Ask what it serves. Raises UpstreamLost, TimeoutError."""
+        """Ask what it serves. Raises UpstreamFailure, TimeoutError."""
         path = "/models"
         async with self.request(client, "GET", path, None, _CHECK_SECONDS) as response:
             answer = await response.aread(_MAX_CARDS_BYTES)

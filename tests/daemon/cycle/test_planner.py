@@ -103,7 +103,7 @@ def test_of_all_tasks_that_were_ever_written_one_is_held_at_a_time(
     with home(tmp_path, given[:4]) as app:
         before = {derive_id(one.id): proposed(one.id, None) for one in given[4:]}
         Decisions(app).record(before, "a hand")
-        monkeypatch.setattr(learning, "_buffered", counted)
+        monkeypatch.setattr(learning, "_parse_buffer_task", counted)
         cycle, troubles = asked(app)
     assert troubles == []
     assert cycle is not None

@@ -297,7 +297,7 @@ class Broken(Capture):
 def test_a_mistake_in_the_capture_ends_the_call_as_failed(
     stream: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("producers.gateway.call.capturing", Broken)
+    monkeypatch.setattr("producers.gateway.call.make_capture", Broken)
     with recording_upstream() as engine:
         url = engine.url.removesuffix("/v1")
         with fronting(tmp_path, [url], proven=False) as front:
