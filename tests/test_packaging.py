@@ -1,6 +1,7 @@
 """The shape of the house: what is installed, who imports whom, and what a fold may see."""
 
 import ast
+import shutil
 import subprocess
 import sys
 import zipfile
@@ -71,6 +72,32 @@ def test_imports_run_one_way_and_only_the_learner_may_import_torch() -> None:
     )
     assert done.returncode == 0, done.stdout + done.stderr
     assert "4 kept, 0 broken" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("module", "planted"),
+    [
+        ("daemon/core/health.py", "from daemon.serving import fleet"),
+        ("daemon/evaluation/gate.py", "from daemon.cycle import leader"),
+        ("daemon/solver/base.py", "def late() -> None:\n    from daemon.jobs import local"),
+    ],
+)
+def test_an_import_of_a_room_above_breaks_the_contract(
+    tmp_path: Path, module: str, planted: str
+) -> None:
+    for package in OURS:
+        shutil.copytree(ROOT / package, tmp_path / package, ignore=shutil.ignore_patterns("*.pyc"))
+    shutil.copy(ROOT / "pyproject.toml", tmp_path)
+    with (tmp_path / module).open("a") as file:
+        file.write(f"\n\n{planted}\n")
+    linter = Path(sys.executable).with_name("lint-imports")
+    done = subprocess.run(
+        [linter, "--no-cache"], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 1, done.stdout + done.stderr
+    name = module.removesuffix(".py").replace("/", ".")
+    assert "The rooms of the daemon need only those below them BROKEN" in done.stdout
+    assert f"- {name} -> " in done.stdout
 
 
 @pytest.mark.parametrize("package", OURS)

@@ -1,8 +1,8 @@
 """Simulated slices at all the looks that the gate may take at them.
 
-    simulate_looks(most, trials, change, count, seed)          chances to pass, of one slice
     simulate_looks(most, trials, change, count, seed)    chances to pass, of one slice
     simulate_violations(expected, count, seed)           chances to fail by violations, of equals
+
 A slice is played as daemon/evaluation/candidate_evaluation.py has it: the incumbent's pilot says
 how many tasks the first look has, and each further look has twice as many, up to `most`. The bound
 is that of envs/statistics.py, drawn by numpy and with fewer draws (`bound`), for it is drawn a

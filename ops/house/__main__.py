@@ -34,8 +34,14 @@ GOALS: Final = {
 WIDE: Final = frozenset({"daemon/cli", "ops/faults", "migrations/versions"})
 """Folders of one module per command, fault or revision: they may hold any number."""
 
-DECLARATIONS: Final = frozenset({"build_parser", "parse_arguments"})
-"""Functions that only declare; they may be as long as what they declare."""
+DECLARATIONS: Final = frozenset(
+    {
+        "migrations/versions/0001_the_projection_tables.py:upgrade",
+        "migrations/versions/0003_adapters_and_routes.py:upgrade",
+        "producers/gateway/metrics/registry.py:__init__",
+    }
+)
+"""Functions that only declare tables or metrics; they may be as long as what they declare."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +90,7 @@ def measure(root: Path) -> tuple[Measures, list[Occurrence]]:
             for name in here
             if name.name in VAGUE
         ]
-        for name, line, length in _functions(tree):
+        for name, line, length in _functions(tree, place):
             if length > GOALS["longest_function_lines"]:
                 findings.append(Occurrence("long", f"{place}:{line}", f"{name} ({length} lines)"))
             longest = max(longest, length)
@@ -140,14 +146,15 @@ def _modules(root: Path) -> Iterator[Path]:
     return (path for package in PACKAGES for path in python_files(root, package))
 
 
-def _functions(tree: ast.Module) -> Iterator[tuple[str, int, int]]:
-    """Name, line and length of every function that does more than declare."""
+def _functions(tree: ast.Module, place: str) -> Iterator[tuple[str, int, int]]:
+    """Name, line and length of every function that does more than declare. The length runs from
+    the first statement to the last: a signature declares."""
     for node in ast.walk(tree):
-        if (
-            isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
-            and node.name not in DECLARATIONS
-        ):
-            yield node.name, node.lineno, (node.end_lineno or node.lineno) - node.lineno + 1
+        if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            continue
+        if f"{place}:{node.name}" not in DECLARATIONS:
+            last = node.end_lineno or node.lineno
+            yield node.name, node.lineno, last - node.body[0].lineno + 1
 
 
 def _folders(root: Path) -> Counter[str]:

@@ -118,6 +118,18 @@ class Gateway:
             options.feedback_per_minute,
             options.max_body_bytes,
         )
+        self.routes = [*self._build_routes(ingest), *pages]
+        application = Starlette(
+            routes=self.routes,
+            exception_handlers=handlers(self.metrics.count_rejection),
+            lifespan=self._lifespan,
+        )
+        # No redirects: their target would be built from headers that the client sends.
+        application.router.redirect_slashes = False
+        self.app = RequestGuard(application, keyring.open, self.metrics.count_rejection)
+
+    def _build_routes(self, ingest: IngestRoutes) -> list[Route]:
+        """The routes of the gateway itself; those below /v1 also below the prefix /r/."""
         routes: Sequence[tuple[str, Any, str]] = (
             ("/v1/chat/completions", partial(self._answer_call, endpoint="chat"), "POST"),
             ("/v1/completions", partial(self._answer_call, endpoint="completions"), "POST"),
@@ -128,7 +140,7 @@ class Gateway:
             ("/v1/sessions/{ended}/end", ingest.end_session, "POST"),
             (TRACES, ingest.traces, "POST"),
         )
-        self.routes = [
+        return [
             Route(prefix + path, endpoint, methods=[method])
             for path, endpoint, method in routes
             for prefix in ("", "/r/{given:path}")
@@ -137,16 +149,7 @@ class Gateway:
             Route("/readyz", self._readyz),
             Route("/metrics", self._metrics),
             Route("/openapi.json", _openapi),
-            *pages,
         ]
-        application = Starlette(
-            routes=self.routes,
-            exception_handlers=handlers(self.metrics.count_rejection),
-            lifespan=self._lifespan,
-        )
-        # No redirects: their target would be built from headers that the client sends.
-        application.router.redirect_slashes = False
-        self.app = RequestGuard(application, keyring.open, self.metrics.count_rejection)
 
     def stop(self) -> None:
         """Refuse new calls from now on; GET /readyz says so."""

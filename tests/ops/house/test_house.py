@@ -61,8 +61,9 @@ def test_planted_faults_are_measured_and_miss_the_goals(tmp_path: Path) -> None:
     measures, findings = measure(tmp_path)
     assert measures.definitions == 4
     assert measures.participles_percent == 25
-    assert [finding.name for finding in findings if finding.measure == "vague"] == ["found", "one"]
-    assert measures.longest_function_lines == 71
+    vague = {finding.name for finding in findings if finding.measure == "vague"}
+    assert vague == {"found", "one"}
+    assert measures.longest_function_lines == 70
     assert set(check_goals(measures)) == {
         "participles_percent",
         "vague_locals_percent",
