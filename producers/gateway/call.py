@@ -4,7 +4,7 @@
     relay      sends the answer to the client as it comes, without the fields that the gateway added
     end        appends CallEnded before the last byte, or before the event that ends a stream
 
-capture/record.py writes the events. Guarantee: whatever happens to a call that was begun (an
+call_record.py writes the events. Guarantee: whatever happens to a call that was begun (an
 answer, an error, a timeout, a client that hangs up, an engine that dies) becomes its CallEnded;
 only a gateway that is killed leaves a CallStarted without one. A client that hangs up cancels the
 engine's work. Where the disk refuses, `best_effort` answers the call with a header that says it was
