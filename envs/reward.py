@@ -25,7 +25,7 @@ _MOST: Final = 0.999
 
 
 class Shaping(StrictModel):
-    """The penalties. Defaults: ALGORITHMS 1.10 of the design notes."""
+    """The penalties and their default weights."""
 
     authentication: float = Field(default=0.5, ge=0)
     """Once, for a write before the first successful authentication."""

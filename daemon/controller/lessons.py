@@ -4,7 +4,7 @@
 
 A mode that failed for a pattern in half of its tries or more is named in the next directive with
 its reasons; the Proposer then begins with the other mode. One cycle later it has its turn again.
-Source: ALGORITHMS 1.8 (half of the tries), and AReaL-SEA's reflection on rejected data.
+Source: AReaL-SEA's reflection on rejected data.
 """
 
 from collections import Counter

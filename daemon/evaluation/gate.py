@@ -15,7 +15,7 @@ each, D is the difference of the two shares of passed trials. All of this must h
                   `golden_floor`
 
 The default test is the sign-flip test on tasks, exact: under no difference, D and -D are equally
-likely (Fisher; ALGORITHMS 6.2). With one trial a task it is McNemar's exact test. As all conditions
+likely (Fisher; ADR 0044). With one trial a task it is McNemar's exact test. As all conditions
 must hold, none of them needs a correction for the others (intersection-union, Berger 1982).
 
 EXTEND plays more tasks of what is open, and looks again. The target's tasks are planned and never
@@ -588,7 +588,7 @@ def tasks_for(gain: float, between: float, within: float, trials: int, alpha: fl
     """How many tasks show a gain with a power of 80 %, one-sided.
 
     n = (z_alpha + z_beta)^2 (between + within / trials) / gain^2, of the variance of the true
-    difference between tasks and that of one trial's difference (ALGORITHMS 6.3).
+    difference between tasks and that of one trial's difference.
     """
     z = _NORMAL.inv_cdf(1 - alpha) + _NORMAL.inv_cdf(POWER)
     needed = z**2 * (between + within / trials) / gain**2

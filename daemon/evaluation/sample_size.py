@@ -6,7 +6,7 @@
 A task's trials are drawn from its own chance p to be passed, so one trial's difference of two like
 players has the variance 2 p (1 - p); the incumbent's pilot says what that is for each kind. How
 much true differences vary between tasks nobody can know beforehand: they are taken to have a
-standard deviation of 0.1 (ALGORITHMS 6.3). Of the target so many tasks are planned that the wanted
+standard deviation of 0.1. Of the target so many tasks are planned that the wanted
 gain is found with a power of 80 %; of every other kind so many that one which is no worse is shown
 to be within the margin, and no fewer than it takes to show that of one in which both always pass.
 The target's number is fixed before the candidate has played: to look again at more would be a

@@ -2,7 +2,7 @@
 
     with open_fleet(settings, urls) as fleet:
         look = fleet.look()                 what each serves, and who gives no answer
-        proof = fleet.admit(engine, row, expected, rivals)
+        proof = fleet.admit(engine, row, rivals)
         fleet.check_base(engine, row)       its base is itself, also while the adapter answers
 
 Holds no state that matters: what is resident is what the engines say. How far an engine's answers

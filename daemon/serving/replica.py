@@ -92,7 +92,8 @@ class NoAnswer(ReplicaError):
     """It has the model and refuses to answer the probes, as with weights that are no numbers.
 
     Seen on vLLM 0.32.0: one request to such an adapter, and the next requests to its base and to
-    other adapters fail too, until what it left in the cache is overwritten. `fitting.fit` first.
+    other adapters fail too, until what it left in the cache is overwritten. Check with
+    `compatibility.fit` first.
     """
 
 

@@ -7,7 +7,7 @@ that gets harder or comes in bursts moves outcomes and says nothing about the co
 needs a partner. With failure probabilities `p` of the canary and `i` of the incumbent, the odds of
 the canary's arm are its share's odds times `p / i` among failures and times `(1 - p) / (1 - i)`
 among successes. Three e-processes read the arms (mixtures of likelihood ratios over fixed
-alternatives; ALGORITHMS 6.4 c, arXiv 2512.04366):
+alternatives; arXiv 2512.04366):
 
     against     null: p <= i. Over all sessions, and over each kind of task by itself
     towards     null: p >= `risk_ratio` * i
