@@ -1,7 +1,7 @@
 """Content-addressed blobs for bodies that do not fit a record.
 
 Written before the event that names them: temporary file, fsync, rename, fsync of the folder. A
-crash in between leaves a blob that nobody names, never a name without a blob.
+crash in between leaves a blob that no event names, never a name without a blob.
 """
 
 import errno

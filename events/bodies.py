@@ -32,11 +32,11 @@ class Whole:
     event: Event
     arrays: Arrays = field(default_factory=dict)
     key: Key | None = None
-    """With which it was sealed; None where it was not, or its person was erased."""
+    """Key that sealed the event; None where none did, or its person was erased."""
 
     @property
     def is_unreadable(self) -> bool:
-        """Whether nobody can read any more what was said."""
+        """Whether the content can no longer be read."""
         return self.event.sealed
 
 

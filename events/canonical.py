@@ -53,7 +53,7 @@ def _marks_in_a_row(text: str) -> int:
 
 
 _MADE_OF_MARKS: Final = frozenset("\u0f73\u0f75\u0f81")
-"""No marks themselves, and nothing but marks when taken apart."""
+"""Characters that are no marks themselves but decompose into nothing else."""
 
 
 def canonical_json(value: Any) -> str:

@@ -9,7 +9,7 @@ A decision (stream `learning`) is plain JSON. What the agent did (stream `rollou
 
 With flag BLOB the body (content and arrays) is not here but in a content-addressed blob: the head
 is followed by its sha256 (32 bytes) and length (u64). A fold never opens a blob, so a missing one
-cannot change a projection; whoever needs the body reads it with `bodies.py`.
+cannot change a projection; code that needs the body reads it with `bodies.py`.
 
 With flag SEALED the body, with the fields of the head that its type names `PRIVATE`, is encrypted
 with the key that the header `ce_keyid` names: the second section, or the blob, is what
@@ -66,7 +66,7 @@ Arrays = Mapping[str, "array.array[Any]"]
 
 @dataclass(frozen=True, slots=True)
 class BlobReference:
-    """Where a body lies that was too large for its record."""
+    """The blob that holds a body too large for its record."""
 
     sha256: str
     size: int
@@ -74,7 +74,7 @@ class BlobReference:
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """An envelope and what it carries."""
+    """An envelope and its data."""
 
     envelope: Envelope
     data: EventData
@@ -155,7 +155,7 @@ def decode(record: Record, registry: Registry = REGISTRY, content: bool = True) 
 def decode_value(
     record: Record, envelope: Envelope, registry: Registry = REGISTRY, content: bool = True
 ) -> Event:
-    """As `decode`, for a record whose envelope was read already."""
+    """Decode as `decode` does, for a record whose envelope was read already."""
     _check_value(record.value)
     # Before anything is read of the value: a newer version may lay it out in another way.
     registry.check(envelope.type, envelope.version)
@@ -197,7 +197,7 @@ def arrays_of(value: bytes) -> dict[str, "array.array[Any]"]:
 
 
 def blob_of(value: bytes) -> BlobReference | None:
-    """What a framed value names; None where it holds its body itself."""
+    """Return the blob that a framed value names; None where it holds its body itself."""
     return _split(value).blob
 
 
@@ -255,7 +255,7 @@ def _split_body(body: bytes) -> tuple[bytes, bytes]:
 
 
 def _context(envelope: Envelope) -> str:
-    """What a sealed body belongs to."""
+    """Return the context that a sealed body is authenticated with."""
     return f"{envelope.type} {envelope.id}"
 
 
@@ -292,7 +292,7 @@ def _seal_frame(
     packed: bytes,
     sealing: Callable[[bytes], bytes],
 ) -> tuple[bytes, bytes | None]:
-    """The same, with everything but the head's public fields encrypted."""
+    """Return the same, with everything but the head's public fields encrypted."""
     private = set(data.PRIVATE)
     head = _deflate(data.model_dump_json(exclude=private).encode(), data)
     kept = data.model_dump_json(include=private, exclude_defaults=True)

@@ -19,7 +19,7 @@ from events.log import Headers
 T = TypeVar("T")
 
 NAMESPACE: Final = UUID("5e6a7b3c-6b0e-5d0f-9a57-6b696e747375")
-"""Root of every derived id."""
+"""Namespace of every derived id."""
 
 HEADER_SOURCE: Final = "ce_source"
 HEADER_SEQUENCE: Final = "ce_sequence"
@@ -54,15 +54,15 @@ class Envelope:
     epoch: int | None = None
     """The leader's epoch, on its decisions only."""
     person: str | None = None
-    """Whose data it is."""
+    """The person whose data it is."""
     keyid: str | None = None
     """Reserved: the key with which content and arrays are encrypted."""
     extra: Mapping[str, bytes] = field(default_factory=dict)
-    """Headers of others (a proxy's, a later version's), carried through unread."""
+    """Headers of other programs (a proxy, a later version), kept without being read."""
 
 
 def utc_now() -> datetime:
-    """The wall clock, for whoever records a fact; folds never ask it."""
+    """Return the current time in UTC, for recording a fact; folds never call it."""
     return datetime.now(UTC)
 
 

@@ -22,15 +22,16 @@ from events.streams import MAX_VALUE_BYTES
 Headers = tuple[tuple[str, bytes], ...]
 
 SOURCE_CHARACTERS: Final = 256
-"""How long the name of a source may be: it is part of keys of the tables. Ours have 36 at most."""
+"""Longest name of a source, in characters: it is part of keys of the tables. Ours have 36 at
+most."""
 
 READ_RECORDS: Final = 500
-"""That are read at once where all are read."""
+"""Records per page where all are read."""
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """What a producer hands to a log."""
+    """What a producer appends to a log."""
 
     stream: str
     partition: int
@@ -43,7 +44,7 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """What a log hands to a reader."""
+    """What a log returns to a reader."""
 
     stream: str
     partition: int
@@ -117,7 +118,8 @@ class EventLog(Protocol):
 
 
 def is_origin(source: str, sequence: int) -> bool:
-    """Whether a log of ours can have recorded something so: a short name, a number of 63 bits."""
+    """Return whether a log of ours can have recorded such an event: a short name, a number of 63
+    bits."""
     return 0 < len(source) <= SOURCE_CHARACTERS and "\x00" not in source and 0 <= sequence < 2**63
 
 

@@ -89,4 +89,4 @@ class MemoryLog:
             self._starts[at] += dropped
 
     def close(self) -> None:
-        """Nothing to release."""
+        """Do nothing: there is nothing to release."""

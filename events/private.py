@@ -1,14 +1,14 @@
-"""Files and folders that their owner alone may read: what people said lies in them.
+"""Files and folders that their owner alone may read, because they hold conversations.
 
     make_folder(folder)                     unless it is there
     create_file(path)                       empty, unless it is there
     open(path, "wb", opener=opener)         a file that is made so where it is made
-    tighten(path)                           what an older version made for everybody to read
+    tighten(path)                           what an older version made readable for all users
 
 The process's umask is left alone: it belongs to all threads, and to files that are for others.
 
 Guarantee: never is there a moment in which others can open what is made here. Not covered: a folder
-that was there keeps what its group may do, for that was somebody's decision.
+that was there keeps its group's permissions, which were set on purpose.
 """
 
 import os
@@ -41,18 +41,19 @@ def create_file(path: Path) -> None:
 
 
 def opener(path: str, flags: int) -> int:
-    """For `open`: with it, a file that is made is its owner's alone."""
+    """An opener for `open`: a file that it creates can be read and written by its owner alone."""
     return os.open(path, flags, _FILE)
 
 
 def open_lock(path: Path) -> IO[str]:
-    """A file to hold a lock on: who cannot open it cannot hold it either. Raises OSError."""
+    """Open a file to hold a lock on: a process that cannot open it cannot hold it. Raises
+    OSError."""
     return open(path, "w", opener=opener)
 
 
 def tighten(path: Path) -> None:
-    """Take from a file or a folder of ours what everybody may do with it; nothing where it is not
-    there, or another's."""
+    """Remove the permissions of all other users from a file or folder of ours; do nothing where it
+    does not exist, or has another owner."""
     try:
         status = path.stat()
         if status.st_uid == os.geteuid() and status.st_mode & _OTHERS:
@@ -60,15 +61,15 @@ def tighten(path: Path) -> None:
     except FileNotFoundError:
         return
     except OSError:
-        # A file system that is mounted read-only: whoever reads its modes (doctor) says so.
+        # A file system that is mounted read-only; `doctor` reads its modes and says so.
         return
 
 
 def passable_to_others(folder: Path) -> bool:
-    """Whether everybody may go through a folder to what is in it. Raises OSError."""
+    """Return whether all users may go through a folder to its content. Raises OSError."""
     return bool(folder.stat().st_mode & 0o001)
 
 
 def open_to_others(path: Path) -> bool:
-    """Whether everybody may read or change it. Raises OSError."""
+    """Return whether all users may read or change it. Raises OSError."""
     return bool(path.stat().st_mode & 0o006)

@@ -1,4 +1,4 @@
-"""Which event types exist, and how older versions become the newest.
+"""The event types, and the upcasters that turn older versions into the newest.
 
 An upcaster is a pure function from one version's JSON to the next one's; they are chained before
 validation, so folds see the newest version only. The same version may only gain an optional field

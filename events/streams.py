@@ -53,4 +53,4 @@ LEARNING: Final = Stream(
 """Every decision of the daemon, in one total order."""
 
 STREAMS: Final = {stream.name: stream for stream in (ROLLOUTS, LEARNING)}
-"""By name, in the order in which they are printed."""
+"""Name -> stream, in the order in which they are printed."""

@@ -34,9 +34,10 @@ from events.streams import STREAMS
 MIN_PAUSE_SECONDS: Final = 0.1
 MAX_PAUSE_SECONDS: Final = 10.0
 MARK_SECONDS: Final = 0.2
-"""Between two stored cursors: each costs an fsync, and a crash only sends this much again."""
+"""Seconds between two stored cursors: each costs an fsync, and a crash only sends this much
+again."""
 LOOK_SECONDS: Final = 0.1
-"""Longest wait before `stop` is looked at."""
+"""Longest wait, in seconds, before `stop` is checked."""
 
 At = tuple[str, int]
 
@@ -69,9 +70,9 @@ class ShipperCounters:
     """Counters of one shipper, for its metrics."""
 
     records: int = 0
-    """Acknowledged, duplicates after going back included."""
+    """Acknowledged records, including duplicates after going back."""
     go_backs: Counter[str] = field(default_factory=Counter)
-    """By the class of the error."""
+    """Error class -> number of times that shipping went back to the cursor."""
     in_flight_bytes: int = 0
     looked: float = 0.0
     """When it last looked for records, in seconds since 1970; 0 before."""
@@ -127,17 +128,17 @@ class Shipper:
                     pause = min(pause * 2, MAX_PAUSE_SECONDS)
 
     def begin_again(self) -> None:
-        """Have all that the spool holds shipped again, by whoever ships next: for a broker that
-        lost what it had acknowledged. In one transaction, so whoever is killed did it or did not.
+        """Reset the cursor to the spool's start, in one transaction, so that the next shipper sends
+        all that the spool holds: for a broker that lost records it had acknowledged.
 
         Raises LogError (caused by BlockingIOError) when another process ships this spool: it would
-        go on from its own cursor, and store that.
+        continue from its own cursor, and store that.
         """
         with self._alone():
             self._spool.reset_ship_offsets()
 
     def _session(self, stop: "threading.Event | _Deadline", goal: Ends | None) -> None:
-        """One producer's life; it ends when everything before `goal` was acknowledged."""
+        """Ship with one producer until everything before `goal` was acknowledged."""
         if goal is not None and not count_backlog(self._spool, goal):
             return
         session = _Session(self._spool, self._new_sender(), self.counters, goal)
@@ -168,7 +169,7 @@ class Shipper:
 
     @contextmanager
     def _alone(self) -> Iterator[None]:
-        """Hold the spool's lock; the kernel lets it go with the process."""
+        """Hold the spool's lock; the kernel releases it when the process ends."""
         path = self._spool.path.with_name(self._spool.path.name + ".shipper")
         with private.open_lock(path) as lock:
             try:
@@ -189,7 +190,7 @@ class _Session:
     ) -> None:
         self._spool = spool
         self._goal = goal
-        """Where to stop; None: never."""
+        """Offsets at which to stop; None means never."""
         self._sender = sender
         self._counters = counters
         self.in_flight: deque[tuple[At, int, Pending]] = deque()
@@ -198,9 +199,9 @@ class _Session:
             for stream in STREAMS
             for partition, offset in enumerate(spool.read_ship_offsets(stream))
         }
-        """Next to send."""
+        """Offset of the next record to send."""
         self._acknowledged: dict[At, int] = {}
-        """Next to ship, where it is not stored yet."""
+        """Offset of the next record to ship, where it is not stored yet."""
         self._marked = time.monotonic()
         self._turn = 0
 

@@ -33,12 +33,12 @@ SCRIPTED: Final = "scripted"
 """The simulator's name of a user that no model plays."""
 
 _MAX_REASON: Final = 500
-"""Characters of a reason."""
+"""Longest reason, in characters."""
 
 
 @dataclass(frozen=True, slots=True)
 class Provenance:
-    """Whose rollouts these are, and what for."""
+    """The alias, base, policy, purpose and simulator that rollouts are recorded under."""
 
     alias: str
     base: str

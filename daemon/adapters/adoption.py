@@ -65,7 +65,7 @@ class HomeAdapter:
     name: str
     folder: Path
     sha256: str
-    """Of its weights."""
+    """SHA-256 of its weights."""
 
 
 def adopt(
@@ -132,7 +132,7 @@ def _contents(folder: Path) -> dict[str, bytes]:
 
 
 def _digest(contents: Mapping[str, bytes]) -> str:
-    """Of what decides the answers."""
+    """Return the SHA-256 of the files that decide the answers: configuration and weights."""
     whole = hashlib.sha256()
     for name in (CONFIG, WEIGHTS):
         whole.update(hashlib.sha256(contents[name]).digest())

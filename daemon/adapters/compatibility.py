@@ -226,9 +226,9 @@ def check_pair(
     shape: tuple[int, int] | None,
     rank: int,
 ) -> None:
-    """That both factors of a layer are there and make a matrix of `shape`, by way of `rank`.
+    """Check that both factors of a layer are there and make a matrix of `shape` with rank `rank`.
 
-    None: of any shape. Raises BadAdapter.
+    A `shape` of None allows any. Raises BadAdapter.
     """
     if pair.keys() != {"A", "B"}:
         raise BadAdapter(f"{folder} has only one factor of {name}")
@@ -356,7 +356,7 @@ def _rank(settings: Mapping[str, Any], layer: str) -> int:
 
 
 def _pattern(text: str) -> Any:
-    """In linear time, whoever wrote it. Raises BadAdapter."""
+    """Compile a pattern with re2, which matches any pattern in linear time. Raises BadAdapter."""
     try:
         return re2.compile(text)
     except re2.error as error:

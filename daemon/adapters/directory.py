@@ -55,7 +55,7 @@ class Base(StrictModel):
 
     name: str
     sha256: str
-    """Of its weights (`weights_sha256`), whatever files they lie in."""
+    """SHA-256 of its weights (`weights_sha256`), however they are split into files."""
 
 
 class Provenance(StrictModel):
@@ -74,7 +74,7 @@ class Provenance(StrictModel):
     spec: dict[str, Any]
     """What the job was told."""
     versions: dict[str, str] = {}
-    """Of the libraries that computed it."""
+    """Library -> version of it that computed the adapter."""
     files: dict[str, str] = {}
     """Name -> sha256 of the other files of the directory."""
     fingerprint: Expectation | None = None
@@ -90,7 +90,7 @@ class Provenance(StrictModel):
 
 
 def card(provenance: Provenance) -> str:
-    """The model card: what it is, what it was made of, what nobody has shown."""
+    """Return the model card: what the adapter is, what it was made of, what has not been shown."""
     lora, base = provenance.lora, provenance.base
     parent = f"the adapter {provenance.parent}" if provenance.parent else "a fresh adapter"
     return f"""---
@@ -202,7 +202,7 @@ class TensorData:
     """A tensor of a safetensors file."""
 
     dtype: str
-    """In the words of safetensors: F32, BF16, F16, ..."""
+    """Type as safetensors names it: F32, BF16, F16, ..."""
     shape: tuple[int, ...]
     data: bytes
 

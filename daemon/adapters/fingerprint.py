@@ -46,9 +46,9 @@ PROBES: Final = 16
 LENGTH: Final = 16
 """Tokens of a prompt."""
 TOKENS: Final = 4
-"""That are written after each."""
+"""Tokens written after each prompt."""
 LIKELIEST: Final = 3
-"""Tokens that are told of each step."""
+"""Likeliest tokens reported for each step."""
 
 EXACT: Final = 1e-3
 """The least tolerance: 200 times what float32 costs."""
@@ -89,7 +89,7 @@ class Fingerprint(StrictModel):
     """What one model answered."""
 
     answers: tuple[tuple[Step, ...], ...]
-    """Of each prompt, every step."""
+    """Prompt by prompt, every step of its answer."""
 
 
 class Expectation(StrictModel):
@@ -107,9 +107,9 @@ class Proof:
     """How near an answer was."""
 
     distance: float
-    """To what was expected, in nats."""
+    """Distance from the expected answers, in nats."""
     from_base: float
-    """To what the base was expected to say."""
+    """Distance from the answers expected of the base, in nats."""
     tolerance: float
 
 
@@ -188,7 +188,8 @@ def _differences(first: Fingerprint, second: Fingerprint) -> Iterator[float]:
 
 
 def _gaps(first: Mapping[int, float], second: Mapping[int, float]) -> Iterator[float]:
-    """Of each token that either tells; the least it can be where the other does not tell it."""
+    """Yield the gap of each token that either step reports; where one of them does not report it,
+    the smallest gap that is possible."""
     for token, chance in chain(first.items(), second.items()):
         if token in first and token in second:
             yield first[token] - second[token]
@@ -214,7 +215,8 @@ def tolerance(base: Fingerprint, expected: Expectation) -> float:
 
 
 def prove_base(seen: Fingerprint, expected: Expectation, tolerance: float) -> float:
-    """That an engine's base is itself while an adapter answers; how far it is, in nats.
+    """Check that an engine's base answers as itself while an adapter answers; return how far off it
+    is, in nats.
 
     `seen` is what it answered as its base meanwhile, `tolerance` what it may be off, as measured
     while none did. Raises BaseMixup.
@@ -236,7 +238,7 @@ def prove(
     tolerance: float,
     rivals: Mapping[str, Expectation] | None = None,
 ) -> Proof:
-    """That an engine answers with the adapter and with nothing else that is known.
+    """Check that an engine answers with the adapter and with nothing else that is known.
 
     `rivals` are other adapters that could answer in its place, by name: versions before it,
     whatever else is loaded. The base is always one. One that is expected to say the very same has

@@ -54,7 +54,7 @@ _COMMON: Final[dict[str, tuple[Any, Any]]] = {
 
 
 class ReaderQuit(Exception):
-    """Whoever read our output has had enough."""
+    """The process that reads our output has closed it."""
 
 
 @dataclass

@@ -1,4 +1,4 @@
-"""`kintsugi config`: what is set, and by whom."""
+"""`kintsugi config`: the settings, and what set each of them."""
 
 import json
 from dataclasses import asdict

@@ -25,7 +25,8 @@ _NEW_NAME: Final = re.compile(r"[a-z][a-z0-9_]{0,39}")
 """Also the name of a Python file and, in capitals, of a class."""
 
 _MOST_SEED: Final = 10**17
-"""Of a check's first task: an id has 18 digits (envs/environment.py), and later tasks need more."""
+"""Largest seed of a check's first task: an id has 18 digits (envs/environment.py), and later tasks
+need more."""
 
 group = noun("env", "Environments: tasks that can be executed.")
 
@@ -85,7 +86,7 @@ def _splits(cli: Cli, entry: "EnvironmentEntry") -> list[dict[str, Any]]:
 
 
 _SHOWN_MISMATCHES = 20
-"""Of a replay, in the table; `--json` has all of them."""
+"""Mismatches of a replay shown in the table; `--json` has all of them."""
 
 _SHOWN_VALUE = 160
 """Characters of a value in that table."""

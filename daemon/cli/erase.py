@@ -1,4 +1,4 @@
-"""`kintsugi erase`: destroy the key of a person, so that nobody can read what they said."""
+"""`kintsugi erase`: destroy a person's key, so that what they said cannot be read any more."""
 
 import sys
 from dataclasses import asdict
@@ -57,7 +57,8 @@ def erase(
 
 
 def _check_name(person: str) -> None:
-    """Nobody has a name that no gateway takes; to find nothing of theirs would say too much."""
+    """Check that a gateway would accept `person` as a name. Raises BadParameter: no person has
+    another name, so "nothing was found" would claim too much."""
     from producers.gateway.http.wire import Refused, identifier
 
     try:

@@ -20,7 +20,7 @@ class PageUnwritable(KintsugiError):
 
 
 _TASKS: Final = 3
-"""That a terminal shows of one pattern."""
+"""Tasks that a terminal shows of one pattern."""
 
 
 def register(app: typer.Typer) -> None:

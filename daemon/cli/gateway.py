@@ -1,4 +1,4 @@
-"""`kintsugi gateway` and `kintsugi key`: the agent's base URL, and who may use it."""
+"""`kintsugi gateway` and `kintsugi key`: the agent's base URL, and the keys of its clients."""
 
 from typing import Annotated
 

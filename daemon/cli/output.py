@@ -64,7 +64,8 @@ class Output:
         total: int | None = None,
         unit: Literal["events", "bytes", "episodes"] = "events",
     ) -> Iterator[Callable[[int], None]]:
-        """A bar on stderr, told how much more was done; nothing where nobody watches."""
+        """Show a progress bar on stderr; yields a function that advances it by a count. Shows
+        nothing when quiet, or where stderr is no terminal."""
         if self.quiet or not sys.stderr.isatty():
             yield lambda _: None
             return

@@ -97,7 +97,7 @@ def _where(app: "App", archive: Path | None) -> tuple[str, ...]:
 
 
 def place_text(end: "Cut") -> str:
-    """As `--to` takes it."""
+    """Return a place of the log in the form that `--to` takes."""
     from events.streams import STREAMS
 
     return ";".join(

@@ -178,9 +178,9 @@ def _lead(
 
 
 def repeat(look: Callable[[], None], seconds: float, stop: threading.Event) -> None:
-    """Look at once and then every so often, until stopped. By a clock that nobody sets: one that is
-    set back would have the next look wait until it has come to where it was. What was missed while
-    a look took longer is one look."""
+    """Call `look` at once and then every `seconds`, until stopped. The clock is monotonic, so that
+    setting the system clock back delays no call. Calls that were missed while one took longer are
+    made up for by one."""
     due = time.monotonic()
     while not stop.is_set():
         if stop.wait(max(0.0, due - time.monotonic())):

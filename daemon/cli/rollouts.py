@@ -22,10 +22,11 @@ _SHOWN_ID = 13
 """Else so many characters of one: enough for `rollouts show`, which takes a beginning."""
 
 _SYSTEM_CHARACTERS = 300
-"""Of a system prompt, which is the same in every rollout; `--full` shows all of it."""
+"""Characters shown of a system prompt, which is the same in every rollout; `--full` shows all of
+it."""
 
 _CALL_CHARACTERS = 2000
-"""Of one call or finding: a model gone astray writes a megabyte of arguments."""
+"""Characters shown of one call or finding: a degenerate model writes a megabyte of arguments."""
 
 _COLUMNS = 120
 """Width of calls side by side where stdout is no terminal: arguments are long."""

@@ -1,6 +1,6 @@
-"""What commands about adapters and routes share: who asks, of which engines, and what came of it.
+"""What commands about adapters and routes share: the operator, the engines and the output.
 
-Whoever changes a route prints it once the live gateways follow (`print_live_route`).
+A command that changes a route prints it once the live gateways follow (`print_live_route`).
 """
 
 import getpass
@@ -36,7 +36,8 @@ WhyNot = Annotated[str, typer.Option("--reason", metavar="TEXT", help="Why, for 
 
 
 def act_of(actor: str | None, reason: str) -> "Act":
-    """Who asks for something, and why."""
+    """Return the act of an operator, by default the current user. The name is cut to 128
+    characters, the reason to 1,000."""
     from daemon.core.decision_log import Act
 
     return Act((actor or getpass.getuser())[:128], reason[:1000])

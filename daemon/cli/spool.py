@@ -29,7 +29,7 @@ _ALONE = (
 
 
 class UnknownSpool(KintsugiError):
-    """Nobody told of it."""
+    """The database knows no spool of this name."""
 
 
 @command(group)
@@ -188,8 +188,8 @@ def drain(
 
 
 def _check(app: "App") -> None:
-    """That the spool was not restored from before, where the database can be asked. Raises
-    SpoolBehindTables."""
+    """Check that the spool was not restored from an earlier copy, unless the database is away.
+    Raises SpoolBehindTables."""
     from consumers.database import DatabaseError
     from daemon.core.spool_check import check_spool
 
@@ -198,7 +198,8 @@ def _check(app: "App") -> None:
 
 
 def _drain_other(cli: Cli, app: "App", home: Path, within: float, again: bool) -> int:
-    """As `_drain`, of another home that nobody appends to; the bodies come into this one."""
+    """Drain the spool of another home to which no process appends, as `_drain` does, and copy its
+    bodies into this home."""
     from daemon.config.settings import ConfigurationError
     from producers.spool.owner import bring_bodies, open_idle_spool
 
@@ -212,8 +213,9 @@ def _drain_other(cli: Cli, app: "App", home: Path, within: float, again: bool) -
 
 
 def _drain(cli: Cli, app: "App", spool: "SqliteLog", within: float, again: bool) -> int:
-    """How many events were not in Kafka before, or are sent `again`, and are there now. Raises
-    LogUnavailable, and LogError where somebody ships what is to be shipped again."""
+    """Ship what the spool holds; return how many events were not in Kafka before, or were sent
+    `again`. Raises LogUnavailable, and LogError where another process ships what is to be shipped
+    again."""
     from daemon.core.broker import ship
     from events.errors import LogUnavailable
     from events.streams import STREAMS
@@ -236,7 +238,8 @@ def _drain(cli: Cli, app: "App", spool: "SqliteLog", within: float, again: bool)
 
 
 def _tell(cli: Cli, app: "App", spool: "SqliteLog") -> None:
-    """Of a home whose owner is away, nothing is missed any more."""
+    """Report the drained spool to the database, so that a home without a running owner is not
+    missed; warn where the database is away."""
     from consumers.database import DatabaseError
     from daemon.core.spool_reporter import tell
 

@@ -68,7 +68,8 @@ def whatif(
 
 
 def _seconds_between(log: "EventLog", end: "Cut", scheduler: "Scheduler") -> float:
-    """As often as the leader looks, or as a log of this length allows."""
+    """Return the seconds between two looks: those of the leader, or more where the log is so long
+    that there would be more than `_LOOKS`."""
     from events.archive.views import find_time_span
 
     first, last = find_time_span(log, end)

@@ -38,14 +38,14 @@ class SettingEntry:
     """Dotted name, as in TOML."""
     variable: str
     values: str
-    """What it may be, in words."""
+    """The values that the setting accepts, in words."""
     default: Any
-    """JSON; None for what is unset."""
+    """Default as JSON; None where the setting is unset."""
     meaning: str
 
 
 def list_settings() -> Iterator[SettingEntry]:
-    """Every setting; of a list of tables the list."""
+    """Yield every setting; a list of tables is one setting."""
     whole = schema()
     for name in names():
         *sections, last = name.split(".")
@@ -60,7 +60,7 @@ def list_settings() -> Iterator[SettingEntry]:
 
 
 def schema() -> dict[str, Any]:
-    """As JSON."""
+    """Return the JSON Schema of the TOML file."""
     whole = Settings.model_json_schema()
     for model in _models(Settings):
         for name, declared in _properties(whole, model).items():
@@ -76,7 +76,7 @@ def _properties(whole: dict[str, Any], model: type[BaseModel]) -> dict[str, Any]
 
 
 def _models(model: type[BaseModel]) -> Iterator[type[BaseModel]]:
-    """It and the groups in it, those of lists too."""
+    """Yield the model and the groups in it, including those in lists."""
     yield model
     for field in model.model_fields.values():
         for kind in (field.annotation, *getattr(field.annotation, "__args__", ())):

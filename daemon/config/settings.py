@@ -38,7 +38,7 @@ PREFIX: Final = "KINTSUGI_"
 CONFIG_VARIABLE: Final = "KINTSUGI_CONFIG"
 SECRETS_VARIABLE: Final = "KINTSUGI_SECRETS"
 _CREDENTIALS_VARIABLE: Final = "CREDENTIALS_DIRECTORY"
-"""Where systemd has put what LoadCredential= names."""
+"""The variable in which systemd puts the folder of the credentials that LoadCredential= names."""
 
 _NO_SETTINGS: Final = frozenset(
     {CONFIG_VARIABLE, SECRETS_VARIABLE, "KINTSUGI_KAFKA_CACHE", "KINTSUGI_VLLM_CACHE"}
@@ -64,19 +64,19 @@ class KafkaSecurity(Section):
     """TLS and SASL of the Kafka client."""
 
     protocol: Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"] = "PLAINTEXT"
-    """Of the brokers' listener."""
+    """Protocol of the brokers' listener."""
     ca_file: Path | None = None
     """PEM file of the authority that signed the brokers' certificates; the system's when unset."""
     certificate_file: Path | None = None
     """PEM file of this client's certificate, for brokers that ask for one."""
     key_file: Path | None = None
-    """PEM file of its key."""
+    """PEM file of that certificate's key."""
     mechanism: Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"] | None = None
-    """Needed by the SASL protocols, as the next two."""
+    """SASL mechanism; the SASL protocols need it, `username` and `password`."""
     username: str | None = None
-    """As the broker knows this client."""
+    """User name by which the broker knows this client."""
     password: SecretStr | None = None
-    """A secret."""
+    """Password of that user. A secret."""
 
     @field_validator("ca_file", "certificate_file", "key_file")
     @classmethod
@@ -88,9 +88,10 @@ class Kafka(Section):
     """How to talk to the broker that `kafka_bootstrap_servers` names."""
 
     replication_factor: int = Field(default=1, ge=1)
-    """Of topics that are created; topics that exist are left as they are."""
+    """Replicas of each topic that is created; topics that exist are left as they are."""
     min_insync_replicas: int = Field(default=1, ge=1)
-    """Replicas that acknowledge an event, likewise."""
+    """Replicas that acknowledge an event; set on topics that are created, as
+    `replication_factor`."""
     security: KafkaSecurity = KafkaSecurity()
 
 
@@ -110,7 +111,7 @@ class Environments(Section):
     @field_validator("paths", mode="before")
     @classmethod
     def _split(cls, value: Any) -> Any:
-        """In a variable they stand side by side, as in PATH."""
+        """Split the variable's value at the separator of PATH."""
         return value.split(os.pathsep) if isinstance(value, str) and value else value or ()
 
     @field_validator("paths")
@@ -124,7 +125,7 @@ class Key(Section):
 
     name: str = Field(min_length=1, max_length=64)
     sha256: str = Field(pattern="^[0-9a-f]{64}$")
-    """Of the key itself, which is stored nowhere."""
+    """SHA-256 of the key, which itself is stored nowhere."""
     scopes: frozenset[Literal["call", "feedback", "trusted", "status"]] = frozenset(
         {"call", "feedback"}
     )
@@ -140,11 +141,12 @@ class Upstream(Section):
     checkpoint: Path | None = None
     """Folder of the base that it serves, on this machine: what adapters are checked against."""
     max_loras: int | None = Field(default=None, ge=1)
-    """With which it was started, as the next two. None: what it tells, else vLLM's default."""
+    """The engine's own limit, as `max_cpu_loras` and `max_lora_rank`. None: the one that the engine
+    reports, else vLLM's default."""
     max_cpu_loras: int | None = Field(default=None, ge=1)
     max_lora_rank: int | None = Field(default=None, ge=1)
     path_map: dict[Path, str] = Field(default_factory=dict)
-    """Folder of this machine -> what it is called where the engine runs."""
+    """Folder of this machine -> its path where the engine runs."""
 
     @field_validator("checkpoint")
     @classmethod
@@ -165,19 +167,21 @@ class Gateway(Section):
     port: int = Field(default=8080, ge=0, lt=65536)
     """Port to listen on; 0 takes any that is free."""
     alias: str = Field(default="agent", min_length=1, max_length=128)
-    """Under which its calls count."""
+    """Alias that the gateway's calls are counted under."""
     capture: Literal["best_effort", "required"] = "best_effort"
-    """What happens to a call that the disk refuses: answered and said so, or not answered."""
+    """What happens to a call that the disk refuses: `best_effort` answers it and says that it was
+    not recorded, `required` refuses it."""
     keys: tuple[Key, ...] = ()
-    """Of clients, as `kintsugi key` prints them."""
+    """Keys of clients, as `kintsugi key` prints them."""
     timeout_seconds: float = Field(default=600.0, gt=0)
-    """For a whole call, streamed or not."""
+    """Longest duration of a whole call, streamed or not, in seconds."""
     grace_seconds: int = Field(default=30, ge=1)
-    """For calls that are being answered when it is told to stop."""
+    """Seconds that calls in progress may take after the gateway is told to stop."""
     max_body_bytes: int = Field(default=32 << 20, ge=1024)
-    """Of one request."""
+    """Largest body of a request, in bytes."""
     client_seconds: float = Field(default=60.0, gt=0)
-    """That a client has for sending a request, and for taking some of what waits for it."""
+    """Seconds that a client may take to send a request, and to read some of the data that waits for
+    it."""
     feedback_per_minute: int = Field(default=600, ge=1)
     """Requests to `/v1/feedback` per key."""
 
@@ -188,16 +192,17 @@ class Serving(Section):
     adapters: Path | None = None
     """Folder that holds them; `adapters` in HOME when unset."""
     gateway_timeout_seconds: float = Field(default=30.0, gt=0)
-    """A gateway that was silent for so long counts as gone, and nobody waits for it."""
+    """Seconds without a sign of life after which a gateway counts as gone and is not waited for."""
     max_session_age_seconds: float = Field(default=14400.0, gt=0)
-    """A session that holds a retired adapter for so long is moved."""
+    """Age in seconds from which a session that holds a retired adapter is moved."""
     missing: Literal["base", "refuse"] = "base"
-    """What becomes of a call whose adapter no engine has: somebody else of its route answers, in
-    the end the base; or nobody does."""
+    """What happens to a call whose adapter no engine has. `base`: another policy of its route
+    answers, in the end the base; `refuse`: the call is refused."""
     grace_seconds: float = Field(default=3600.0, ge=0)
-    """Between unloading an adapter and deleting its files."""
+    """Seconds between unloading an adapter and deleting its files."""
     kept_versions: int = Field(default=3, ge=0)
-    """Of each alias, so many that answered before keep their files for a rollback."""
+    """Number of versions per alias, among those that answered before, whose files are kept for a
+    rollback."""
 
     @field_validator("adapters")
     @classmethod
@@ -209,13 +214,14 @@ class Canary(Section):
     """An adapter that passed its gate, on a part of the sessions."""
 
     shares: tuple[float, ...] = (0.05, 0.25)
-    """The part, step by step; the incumbent keeps the rest until live traffic has decided."""
+    """Shares of the sessions that it gets, step by step; the incumbent keeps the rest until live
+    traffic has decided."""
     risk_ratio: float = Field(default=1.25, gt=1)
     """How many times as often as the incumbent it may fail and still be promoted."""
     margin: float | None = Field(default=None, gt=0, lt=1)
-    """Without effect, and warned of: `canary.risk_ratio` says how much worse it may be."""
+    """Has no effect and causes a warning: `canary.risk_ratio` says how much worse it may be."""
     max_age_seconds: float = Field(default=86400.0, gt=0)
-    """After so long without a decision it ends."""
+    """Seconds without a decision after which a canary ends."""
 
     @field_validator("shares")
     @classmethod
@@ -227,48 +233,49 @@ class Canary(Section):
 
 
 class Gate(GateSettings, Section):
-    """When a candidate is good enough."""
+    """The thresholds by which a candidate passes."""
 
 
 class Trial(Section):
-    """How a candidate and the incumbent are played before the gate decides."""
+    """How a candidate and the incumbent are compared before the gate decides."""
 
     gain: float = Field(default=0.1, gt=0, lt=1)
-    """Of pass^1 on the target, that is to be found with a power of 80 %."""
+    """Gain of pass^1 on the target that is to be found with a power of 80 %."""
     trials: int = Field(default=4, ge=1, le=100)
-    """Of each task, by both."""
+    """Attempts at each task, by the candidate and by the incumbent."""
     pilot_tasks: int = Field(default=24, ge=2)
-    """Of each kind, that the incumbent plays first: their spread says how many are needed."""
+    """Tasks of each kind that the incumbent plays first; their spread determines how many are
+    needed."""
     least_tasks: int = Field(default=64, ge=1)
-    """Of each kind."""
+    """Fewest tasks of each kind."""
     most_tasks: int = Field(default=512, ge=1)
-    """Of each kind; what is not shown by then is not so."""
+    """Most tasks of each kind; a gain that they do not show counts as none."""
     temperature: float = Field(default=1.0, ge=0)
-    """At which tokens are drawn."""
+    """Temperature at which tokens are sampled."""
     max_tokens: int = Field(default=512, ge=1)
-    """Of one answer."""
+    """Most tokens of one answer."""
     episodes: int = Field(default=64, ge=1)
-    """That are played at once."""
+    """Episodes that are played at the same time."""
     dtype: Literal["float32", "bfloat16"] = "float32"
-    """Of their weights."""
+    """Data type of the models' weights."""
     threads: int | None = Field(default=None, ge=1)
-    """Of the processor; unset: torch decides."""
+    """Processor threads; torch decides when unset."""
 
 
 class Rule(Section):
     """A redaction rule of one's own."""
 
     name: str = Field(pattern="^[a-z][a-z0-9_]{0,39}$")
-    """What stands in the place of what it matches: `[redacted:NAME]`."""
+    """Name of the rule; `[redacted:NAME]` replaces what it matches."""
     pattern: str = Field(min_length=1, max_length=10_000)
-    """In the syntax of RE2."""
+    """Regular expression in the syntax of RE2."""
 
 
 class Redaction(Section):
-    """What the gateway must not write."""
+    """Texts that the gateway must not record."""
 
     rules: tuple[BuiltIn | Rule, ...] = ()
-    """Built-in ones by name, own ones by name and pattern."""
+    """Built-in rules by name, custom rules by name and pattern."""
 
     @field_validator("rules")
     @classmethod
@@ -289,23 +296,23 @@ class Sessions(Section):
     """Conversations."""
 
     idle_seconds: int = Field(default=1800, ge=1)
-    """Without a call for so long, a session is over."""
+    """Seconds without a call after which a session is over."""
 
 
 class Agent(Section):
-    """An agent that is to get better."""
+    """An agent that is to be improved."""
 
     alias: str = Field(min_length=1, max_length=128)
-    """The model's name that its clients ask for."""
+    """The model name that its clients ask for."""
     environment: str | None = None
-    """Where tasks for it are played: a name (kintsugi env ls), or the path of a file that defines
-    one. Without one its traffic is recorded and nothing is trained; its sessions have no verdict,
-    so none has a category."""
+    """Environment in which its tasks are played: a name (kintsugi env ls), or the path of a file
+    that defines one. Without one its traffic is recorded and nothing is trained; its sessions have
+    no verdict, so none has a category."""
     checkpoint: Path | None = None
     """Folder of the base model's weights, where jobs read it."""
     traffic: dict[str, float] = {}
-    """Kind of task -> its share of what the agent is asked for. These kinds are what the gate looks
-    at, each for itself; empty: every kind of the environment, alike."""
+    """Kind of task -> its share of the agent's traffic. The gate examines each of these kinds by
+    itself; empty: every kind of the environment, in equal shares."""
 
     @field_validator("traffic")
     @classmethod
@@ -328,11 +335,12 @@ class Engine(Section):
     name: str | None = None
     """What the model is called; its folder's name when unset."""
     port: int = Field(default=8001, ge=1, lt=65536)
-    """Where it listens, on this machine alone."""
+    """Port to listen on, on this machine alone."""
     threads: int | None = Field(default=None, ge=1)
-    """Of the processor; torch's own choice when unset."""
+    """Processor threads; torch decides when unset."""
     slots: int = Field(default=64, ge=1)
-    """Answers written at once, more wait; each has its part of the cache."""
+    """Answers generated at the same time; further ones wait. Each slot has its part of the
+    cache."""
 
     @field_validator("model")
     @classmethod
@@ -344,24 +352,26 @@ class Scheduler(Section):
     """When a cycle is due."""
 
     min_rollouts: int = Field(default=200, ge=1)
-    """New rollouts that make one due."""
+    """Number of new rollouts that makes a cycle due."""
     min_priority: float = Field(default=1.0, gt=0)
-    """Sum of the priorities of all patterns that are not resolved that makes one due."""
+    """Sum of the priorities of all unresolved patterns that makes a cycle due."""
     max_age_seconds: float = Field(default=604800.0, gt=0)
-    """Since the last cycle; then one is due whatever happened."""
+    """Seconds since the last cycle after which one is due whatever happened."""
     cron: str = ""
-    """Points in time, UTC, at which one is due, in crontab's five fields; empty: none. Name days of
-    the week (`mon`): as a number, 0 is Monday. Where a day of the month is given too, both hold."""
+    """Points in time, UTC, at which a cycle is due, in crontab's five fields; empty: none. Name
+    days of the week (`mon`): as a number, 0 is Monday. Where a day of the month is given too, both
+    must hold."""
     min_failures: int = Field(default=8, ge=1)
-    """New failures without which none is started, except by a person."""
+    """Fewest new failures with which a cycle is started, unless a person starts it."""
     cooldown_seconds: float = Field(default=600.0, ge=0)
-    """After the end of a cycle."""
+    """Seconds after the end of a cycle before the next one may start."""
     backoff: float = Field(default=2.0, ge=1)
-    """By so much cool-down and counts grow with each cycle in a row that changed nothing."""
+    """Factor by which the cool-down and the counts grow with each successive cycle that changed
+    nothing."""
     budget_minutes: float = Field(default=480.0, gt=0)
-    """Of training jobs, per day (UTC)."""
+    """Minutes of training jobs per day (UTC)."""
     tick_seconds: float = Field(default=5.0, gt=0)
-    """Between two looks."""
+    """Seconds between two checks."""
 
     @field_validator("cron")
     @classmethod
@@ -377,15 +387,15 @@ class Ray(Section):
     """A Ray cluster that runs jobs."""
 
     address: str = "http://127.0.0.1:8265"
-    """Of its dashboard."""
+    """URL of the cluster's dashboard."""
     token: SecretStr | None = None
-    """Where the cluster asks for one."""
+    """Token, where the cluster asks for one."""
     python: str = "python"
-    """That has kintsugi[train], on the cluster's machines."""
+    """Python interpreter with kintsugi[train] on the cluster's machines."""
     cpus: float = Field(default=1.0, gt=0)
-    """That a job reserves there."""
+    """Processors that a job reserves on the cluster."""
     gpus: float = Field(default=0.0, ge=0)
-    """Likewise."""
+    """GPUs that a job reserves on the cluster."""
 
 
 class Jobs(Section):
@@ -395,62 +405,64 @@ class Jobs(Section):
     """Processes of this machine, or jobs of a Ray cluster that has the home's file system."""
     ray: Ray = Ray()
     slots: int = Field(default=1, ge=1)
-    """That may run at once, of each."""
+    """Training runs that may run at the same time, and as many trials."""
     attempts: int = Field(default=3, ge=1)
-    """After so many in a row that were cut short without a rollout, a job has failed."""
+    """Number of successive attempts, each cut short without a rollout, after which a job has
+    failed."""
     heartbeat_seconds: float = Field(default=120.0, gt=0)
-    """A job that said nothing for so long is stopped, and tried again."""
+    """Seconds without a sign of life after which a job is stopped and tried again."""
     minutes: float = Field(default=120.0, gt=0)
-    """After which a job is stopped for good."""
+    """Minutes after which a job is stopped for good."""
 
 
 class Training(Section):
-    """What a cycle's job is like."""
+    """Settings of a cycle's training job."""
 
     rollouts: int = Field(default=3072, ge=1)
-    """Budget of a job."""
+    """Most rollouts of a job."""
     groups: int = Field(default=8, ge=1)
     """Tasks per update."""
     size: int = Field(default=8, ge=2)
     """Rollouts per task."""
     temperature: float = Field(default=1.0, gt=0)
-    """At which tokens are drawn."""
+    """Temperature at which tokens are sampled."""
     max_tokens: int = Field(default=512, ge=1)
-    """Of one answer."""
+    """Most tokens of one answer."""
     momentum: float = Field(default=0.8, ge=0, lt=1)
-    """Of the pass rates that the pools' shares follow."""
+    """Momentum of the moving averages of pass rates that the pools' shares follow."""
     algorithm: str = ""
-    """A published one by its name (docs/learner.md); empty: GRPO with a penalty for leaving the
-    policy that training began with."""
+    """A published algorithm by its name (docs/learner.md); empty: GRPO with a penalty for leaving
+    the policy that training began with."""
     kl: float = Field(default=0.1, ge=0)
     """Weight of that penalty; a named algorithm has its own."""
     lr: float = Field(default=2e-3, gt=0)
-    """For models below 10 M parameters; about 1e-5 at 4 B."""
+    """Learning rate for models below 10 M parameters; about 1e-5 at 4 B."""
     lora_rank: int = Field(default=16, ge=1, le=512)
-    """Of adapters; engines must be started with as much."""
+    """Rank of adapters; engines must be started with at least this rank."""
     lora_alpha: float = Field(default=32.0, gt=0)
     """What an adapter adds is multiplied by this over its rank."""
     probe_groups: int = Field(default=8, ge=1)
-    """Of each pool, by which is told whether it can be learnt from."""
+    """Groups of each pool that are played to find out whether it can be learnt from."""
     probe_below: float = Field(default=0.2, ge=0, le=1)
-    """Share of groups with both verdicts below which it cannot."""
+    """Share of groups with both verdicts below which a pool cannot be learnt from."""
     warm_start: Literal["off", "auto", "always"] = "off"
-    """Whether the environment's oracle is shown first: never, where nothing can be learnt without,
-    always."""
+    """Whether training starts with the environment's oracle. `off`: never; `auto`: where nothing
+    can be learnt without it; `always`: always."""
     references: int = Field(default=32, ge=1)
-    """Tasks of each pool that it is then shown on."""
+    """Tasks of each pool for which the oracle is shown in a warm start."""
     source: Literal["in_process", "vllm", "endpoint"] = "in_process"
-    """Who plays: the job itself, a vLLM that it starts, or the server that `endpoint` names."""
+    """Server of the rollouts: the job itself, a vLLM that it starts, or the server that `endpoint`
+    names."""
     endpoint: str = Field(default="", pattern="^(https?://.+/v1)?$")
     """URL of an engine that also serves, ending in `/v1`; it must see the folder of jobs."""
     requests_per_second: float = Field(default=4.0, gt=0)
-    """That it is asked at most."""
+    """Most requests per second to `endpoint`."""
     device: str = Field(default="cpu", pattern=r"^(cpu|cuda(:\d+)?)$")
-    """Where a job computes."""
+    """Device on which a job computes."""
     dtype: Literal["float32", "bfloat16"] = "float32"
-    """Of the base's weights in a job."""
+    """Data type of the base's weights in a job."""
     threads: int | None = Field(default=None, ge=1)
-    """Of the processor; unset: torch decides, and an adapter's sha256 is not reproducible."""
+    """Processor threads; unset: torch decides, and an adapter's sha256 is not reproducible."""
 
     @field_validator("algorithm")
     @classmethod
@@ -464,20 +476,20 @@ class Training(Section):
 
 
 class Analyzer(Section):
-    """A model that names what failures have in common."""
+    """A model that names the common features of failures."""
 
     url: str = Field(default="", pattern="^(https?://.+)?$")
-    """Of an OpenAI-compatible endpoint, up to `/v1`; empty: none is asked."""
+    """URL of an OpenAI-compatible endpoint, up to `/v1`; empty: none is asked."""
     model: str = "default"
-    """Its name there."""
+    """Name of the model at that endpoint."""
     api_key: SecretStr | None = None
-    """A secret."""
+    """API key of that endpoint. A secret."""
     allowed_hosts: tuple[str, ...] = ()
     """Hosts besides this machine to which conversations may be sent."""
     timeout_seconds: float = Field(default=120.0, gt=0)
-    """For one answer."""
+    """Seconds to wait for one answer."""
     max_tokens: int = Field(default=200_000, ge=1)
-    """Per cycle: read and written, by a high guess."""
+    """Most tokens per cycle, read and written, by a high estimate."""
 
 
 class Controller(Section):
@@ -490,19 +502,20 @@ class Proposer(Section):
     """What writes tasks for failure patterns."""
 
     tasks: int = Field(default=32, ge=1)
-    """Per cycle, at most."""
+    """Most tasks per cycle."""
     explore: float = Field(default=0.75, ge=0, le=1)
-    """Share of them that are fresh tasks like the failed ones; the others are these in other
-    words."""
+    """Share of them that are fresh tasks like the failed ones; the others are the failed ones in
+    other words."""
     targeted_step: float = Field(default=0.1, gt=0, le=1)
-    """Share of a job's tasks that are written ones, per cycle so far, ..."""
+    """Share of a job's tasks that are written ones, per cycle so far, up to `targeted_most`."""
     targeted_most: float = Field(default=0.5, gt=0, le=1)
-    """... and at most; the others are of the agent's traffic."""
+    """Largest share of a job's tasks that are written ones; the others are of the agent's
+    traffic."""
     replay: float = Field(default=0.05, ge=0, lt=1)
-    """Share of written tasks that are passed by now."""
+    """Share of written tasks that are already passed."""
     probe: bool = True
-    """Whether the policy that answers now plays each written task eight times, at an engine that
-    the scheduler knows: what it always or never passes teaches little."""
+    """Whether the current policy plays each written task eight times, at an engine that the
+    scheduler knows: tasks that it always or never passes teach little."""
 
 
 class Metrics(Section):
@@ -511,28 +524,28 @@ class Metrics(Section):
     host: str = "127.0.0.1"
     """Address to listen on."""
     port: int | None = Field(default=None, ge=1, le=65531)
-    """Of `consume`; `ship`, `schedule`, `work` and `trace` take the next four. Unset: nobody
-    listens."""
+    """Port of `consume`; `ship`, `schedule`, `work` and `trace` take the next four. Unset: no port
+    is opened."""
 
 
 class Tracing(Section):
-    """Where `kintsugi trace` sends what happened, as spans."""
+    """The receiver to which `kintsugi trace` sends spans."""
 
     endpoint: str = Field(default="", pattern="^(https?://.+)?$")
     """URL to which OTLP is posted, its path included (`/v1/traces`); empty: nothing is sent."""
     headers: dict[str, SecretStr] = {}
-    """Sent with it: a key, a project."""
+    """HTTP headers sent with the spans, such as a key or a project."""
     compression: Literal["none", "gzip"] = "none"
-    """How it is packed on its way."""
+    """Compression of the spans on the wire."""
     content: bool = False
-    """Whether what was said is sent as well."""
+    """Whether the texts of conversations are sent too."""
 
 
 class Privacy(Section):
-    """What is a person's (docs/privacy.md)."""
+    """Protection of personal data (docs/privacy.md)."""
 
     seal: bool = True
-    """Whether what a person says is encrypted with a key of that person."""
+    """Whether a person's texts are encrypted with a key of that person."""
     keys_url: SecretStr | None = None
     """Database of the keys; SQLite in HOME when unset. Secret because it may hold a password."""
 
@@ -558,7 +571,7 @@ class Settings(BaseSettings):
     database_url: SecretStr | None = None
     """Projection database; SQLite in HOME when unset. Secret because it may hold a password."""
     kafka_bootstrap_servers: str = ""
-    """Empty: the embedded log only."""
+    """Kafka brokers; empty: the embedded log only."""
     benchmarks: Path | None = None
     """Folder of real benchmark data."""
     environments: Environments = Environments()
@@ -566,7 +579,7 @@ class Settings(BaseSettings):
     """Engines behind the gateway."""
     engine: Engine = Engine()
     agents: tuple[Agent, ...] = ()
-    """Agents that are to get better."""
+    """Agents that are to be improved."""
     scheduler: Scheduler = Scheduler()
     controller: Controller = Controller()
     proposer: Proposer = Proposer()
@@ -662,7 +675,7 @@ class Settings(BaseSettings):
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """One setting, its value, and who set it."""
+    """A setting, its value, and the source of that value."""
 
     setting: str
     """Dotted name, as in TOML."""
@@ -760,7 +773,8 @@ def variable(name: str) -> str:
 
 
 def _rules(rules: "tuple[BuiltIn | Rule, ...]") -> "tuple[RuleInUse, ...]":
-    """Raises ValueError, which pydantic reports, for a pattern that cannot be used."""
+    """Return the rules, ready to be used. Raises ValueError, which pydantic reports, for a pattern
+    that cannot be used."""
     try:
         return tuple(
             find_builtin(rule) if isinstance(rule, str) else own(rule.name, rule.pattern)

@@ -65,12 +65,12 @@ class RolloutView:
     gold: tuple[Action, ...] | None
     conversation: Excerpt
     parts: dict[str, float | None]
-    """Of its reward."""
+    """Parts of its reward, by name."""
     evidence: Any
-    """Of the deterministic detectors."""
+    """Evidence of the deterministic detectors."""
 
     def item(self, name: str) -> str:
-        """As JSON, under a short name."""
+        """Return the rollout as JSON, with `name` as a short id."""
         gold = (
             None if self.gold is None else [[action.name, action.arguments] for action in self.gold]
         )

@@ -75,7 +75,7 @@ class _TaskHistory:
     names: set[str] = field(default_factory=set)
     signatures: set[str] = field(default_factory=set)
     last: list[BufferTask] = field(default_factory=list)
-    """By the cycle before this one."""
+    """Tasks written by the cycle before this one."""
 
 
 def _read_history(

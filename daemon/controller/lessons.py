@@ -17,13 +17,14 @@ from events.learning import BadTries, Mode
 BAD: Final = 0.5
 """Share of the tries of a mode that failed."""
 REASONS: Final = 3
-"""That are told, of each pattern and mode."""
+"""Most reasons that are given for each pattern and mode."""
 
 
 def bad_tries(
     written: Sequence[BufferTask], rejected: Sequence[RejectionRow]
 ) -> tuple[BadTries, ...]:
-    """Of the tasks that one cycle wrote and those that it wrote in vain, by pattern and mode."""
+    """Return the modes that failed in `BAD` of their tries or more, by pattern and mode. `written`
+    are the tasks that one cycle wrote, `rejected` those that it wrote in vain."""
     failed: Counter[tuple[str, Mode]] = Counter((row.pattern, row.mode) for row in rejected)
     tries = failed + Counter((row.pattern, row.mode) for row in written if row.mode is not None)
     return tuple(

@@ -1,4 +1,4 @@
-"""Which rollouts of a round are looked at, and how much of each: pure, and the same for one seed.
+"""Sample the rollouts of a round, and shorten each: pure, and the same for one seed.
 
     failures    by task, then by reward; one after the other from every task until there are enough
     successes   those on tasks that failed as well first (the contrast), then those on tasks that
@@ -22,13 +22,13 @@ from events.messages import Message
 T = TypeVar("T")
 
 FAILURES: Final = 24
-"""That are looked at in one round."""
+"""Most failed rollouts looked at in one round."""
 SUCCESSES: Final = 8
-"""That are looked at beside them."""
+"""Most successful rollouts looked at beside them."""
 FIRST_MESSAGES: Final = 2
 LAST_MESSAGES: Final = 12
 CHARACTERS: Final = 24_000
-"""Of one conversation: about 6,000 tokens."""
+"""Most characters kept of one conversation: about 6,000 tokens."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -118,14 +118,14 @@ class App:
 
     @cached_property
     def bodies(self) -> "Bodies":
-        """What was said, for who may read it."""
+        """The bodies of events, opened with the keys of `find_key`."""
         from events.bodies import Bodies
 
         return Bodies(self.blobs, self.find_key)
 
     @cached_property
     def find_key(self) -> "FindKey":
-        """The key of an id, for who may read what it sealed."""
+        """The function that returns the key of an id; None where its person was erased."""
         from consumers.folds.erasures import read_erasure_keys
         from daemon.core.key_lookup import Opener
 
@@ -214,8 +214,8 @@ class App:
 
     @contextmanager
     def lock_import(self) -> Iterator[None]:
-        """One import into this home at a time: what another one is appending is known to nobody
-        until it is in the log, and would be imported twice."""
+        """Hold the lock of this home that admits one import at a time: what another import appends
+        is not known until it is in the log, and would be imported twice. Raises HomeUnusable."""
         path = self.home / "import.lock"
         try:
             lock = private.open_lock(path)

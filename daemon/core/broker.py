@@ -21,7 +21,8 @@ _LOOK_SECONDS: Final = 0.1
 
 
 def open_kafka(settings: Settings) -> KafkaLog:
-    """The broker's log with its topics ensured; raises LogUnavailable when nobody answers."""
+    """Return the broker's log with its topics ensured. Raises LogUnavailable when no broker
+    answers."""
     log = connect(settings)
     try:
         log.ensure_topics()

@@ -45,7 +45,7 @@ class Decisions:
     """The stream `learning` as those who decide see it."""
 
     def __init__(self, app: "App", epoch: int | None = None) -> None:
-        """`epoch`: of the leader whose decisions these are; None for everybody else's."""
+        """`epoch`: that of the leader that decides; None for any other process."""
         self._app = app
         self._epoch = epoch
 
@@ -82,14 +82,16 @@ class Decisions:
     def take_all(
         self, steps: Mapping[str, Decision], cause: str, origin: str | None = None
     ) -> list[str]:
-        """The same for several, of which the log gets all or none: no kill parts them."""
+        """Append several decisions as `take` does, all of them or none, also after a kill; return
+        their ids."""
         events = {derive_id(origin or cause, step): data for step, data in steps.items()}
         return self.record(events, cause)
 
     def record(
         self, events: Mapping[str, Decision], cause: str, within: TraceContext | None = None
     ) -> list[str]:
-        """The same for events whose ids are known: id -> what is said."""
+        """Append decisions whose ids are known (id -> decision), and check that they took effect;
+        return the ids."""
         self._append(events, cause, within)
         for event in events:
             self._check_effect(event)
@@ -109,7 +111,7 @@ class Decisions:
         cause: str | None,
         within: TraceContext | None = None,
     ) -> None:
-        # To know the span of a cause the log is read: done where somebody traces. A cycle's own
+        # To know the span of a cause the log is read: done where traces are sent. A cycle's own
         # context is always written (`within`), so spans are made later as well.
         traced = bool(self._app.settings.tracing.endpoint)
         if within is None and cause is not None and traced:

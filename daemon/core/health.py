@@ -157,7 +157,7 @@ class Halt:
 
     reason: HaltReason
     text: str
-    """As a sentence, with the remedy."""
+    """What is wrong, as a sentence with the remedy."""
 
 
 def halts(log: EventLog, reached: FoldState) -> list[str]:

@@ -52,7 +52,7 @@ class Breaks:
         try:
             part()
         except KeysUnavailable as error:
-            why = str(error)  # stops those that need a key, and nobody else
+            why = str(error)  # stops those that need a key, and no others
         except HALTS:
             raise
         except KintsugiError as error:

@@ -1,9 +1,9 @@
-"""Which key opens what a person said: never that of a person who was erased.
+"""Look up the key that opens what a person said: never that of a person who was erased.
 
     bodies = Bodies(blobs, Opener(keys.find, erased))
 
-`find` and `erased` are asked when something sealed is read, and not before: who reads nothing
-sealed needs neither a key store nor the tables.
+`find` and `erased` are called when something sealed is read, and not before: a process that reads
+nothing sealed needs neither a key store nor the tables.
 """
 
 from collections.abc import Callable
@@ -28,7 +28,7 @@ class Opener:
             return None
         key = self._find(keyid)
         if key is None:
-            # Destroyed since, perhaps, by whom the log tells of.
+            # It may have been destroyed since, by an erasure that the log has.
             self._erased = self._read()
             if keyid not in self._erased:
                 raise KeyMissing(

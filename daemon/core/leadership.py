@@ -1,4 +1,4 @@
-"""Leading: at most one process of all decides, and what two of them decide counts once.
+"""Leader election: at most one process decides, and what two processes decide counts once.
 
     leadership = Leadership(app)
     epoch = leadership.lead()     at every tick; None while another one leads
@@ -7,11 +7,11 @@
 
 Two mechanisms, neither enough alone. Liveness is a lease in the database (leases.py): it ends by
 itself after its last renewal, so the others know when to try. The holder stops acting a margin
-earlier, by its own monotonic clock, counted from before it asked. Safety is the epoch: whoever
-takes the lease appends `LeaderClaimed` with the next epoch, folds to the log's end, and leads only
-where its claim won; the fold ignores decisions of every other epoch (cycles.py). So a process that
-was paused in the middle of an act, or a clock that jumped, costs nothing but the act. Not covered:
-effects outside the log, which are reconciled by whoever makes them.
+earlier, by its own monotonic clock, counted from before it asked. Safety is the epoch: a process
+that takes the lease appends `LeaderClaimed` with the next epoch, folds to the log's end, and leads
+only where its claim won; the fold ignores decisions of every other epoch (cycles.py). So a process
+that was paused in the middle of an act, or a clock that jumped, costs nothing but the act. Not
+covered: effects outside the log, which are reconciled by the code that makes them.
 """
 
 import logging

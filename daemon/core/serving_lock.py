@@ -1,4 +1,4 @@
-"""The lock that whoever stages, routes or unloads in a home holds."""
+"""The lock that a process holds while it stages, routes or unloads adapters in a home."""
 
 import fcntl
 import time

@@ -1,4 +1,4 @@
-"""Which span of which trace something belongs to (tables, headers of the log -> contexts).
+"""Trace contexts of sessions, cycles, jobs, adapters and routes (tables, headers -> contexts).
 
     a session    the trace of its first call, where the client named one; else one of its own
     a cycle      the trace of the newest rollout that it had not read before: one trace from the

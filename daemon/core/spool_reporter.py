@@ -1,15 +1,15 @@
-"""A home tells the database how far its own log reaches, where that is shipped.
+"""Report to the database how far the own log of a home reaches, where that log is shipped.
 
     with report_in_background(app):
         ...                     # the roles gateway and ship, while they run
 
 Before, it asks how far the tables hold that log: where they hold an event that the log does not,
-it was restored from before and numbers once more from there, and who ships it has to stop.
+it was restored from an earlier copy and numbers anew from there, and its shipper has to stop.
 
-So whoever looks at the database sees that events are missing whose owner never came back
+So the database shows that events are missing whose owner never came back
 (consumers/reads/spools.py). Guarantee: neither recording nor shipping waits for the database;
-while it is away nothing is told, and the next report says all. Not covered: what another role of
-the home appends after its shipper's last word; the next shipper of that home brings it.
+while it is away nothing is reported, and the next report says all. Not covered: what another role
+of the home appends after its shipper's last report; the next shipper of that home brings it.
 """
 
 import logging
@@ -31,10 +31,10 @@ if TYPE_CHECKING:
 TELL_SECONDS: Final = 5.0
 
 SILENT_SECONDS: Final = 60.0
-"""After which an owner that was not heard of is not only slow."""
+"""Seconds without a report after which an owner counts as silent, and not as slow."""
 
 _LAST_SECONDS: Final = 2.0
-"""So long an end waits for a report that is being written."""
+"""Seconds that the end of the block waits for a report that is being written."""
 
 log = logging.getLogger(__name__)
 

@@ -4,10 +4,10 @@
     whose(url, mark)                   who answers there: one of this start, of this home, another
     headers()                          what a server adds to its answer when it is asked how it is
 
-A port that answers tells nothing of who does: another home's engine has other weights, and another
-home's gateway records elsewhere. So each start hands its processes a mark, in a variable, and they
-show it. It is no secret and opens nothing. Not covered: who shows a mark on purpose that is not
-theirs.
+An answer on a port does not identify the process: another home's engine has other weights, and
+another home's gateway records elsewhere. So each start hands its processes a mark, in a variable,
+and they show it. It is no secret and opens nothing. Not covered: a process that shows the mark of
+another on purpose.
 """
 
 import os
@@ -31,8 +31,8 @@ _LISTENS: Final = "0A"
 """State of a socket, as Linux writes it."""
 
 Whose = Literal["nobody", "ready", "coming", "home", "another"]
-"""Nobody answers; one of this start does, and is ready or not yet; one of this home that another
-start left behind; anybody else."""
+"""`nobody`: no process answers. `ready`, `coming`: a role of this start, ready or not yet. `home`:
+a role of this home that another start left behind. `another`: any other process."""
 
 
 def mint(home: Path) -> str:
@@ -51,7 +51,7 @@ def headers() -> dict[str, str]:
 
 
 def whose(url: str, mark: str) -> Whose:
-    """Find out whether this start's role, another's or nobody answers at a URL."""
+    """Return which process answers at a URL: this start's role, another one, or none."""
     try:
         answer = httpx2.get(url, timeout=_ASK_SECONDS, trust_env=False)
     except httpx2.RemoteProtocolError:
@@ -66,7 +66,8 @@ def whose(url: str, mark: str) -> Whose:
 
 
 def holder(port: int) -> str:
-    """Which process listens on a port of this machine, in words; as far as this one may know."""
+    """Describe the process that listens on a port of this machine, as far as this one may see
+    it."""
     with suppress(OSError):
         for inode in _find_sockets(port):
             for link in Path("/proc").glob("[0-9]*/fd/*"):

@@ -1,7 +1,7 @@
-"""What a service manager is told of the process that it started: ready, alive, stopping.
+"""Notifications to the service manager that started this process: ready, alive, stopping.
 
 systemd (Type=notify, WatchdogSec=) names a socket in $NOTIFY_SOCKET and reads lines from it.
-Without one nothing is told. That nobody reads there any more is no reason for a role to end.
+Without one nothing is sent. A role does not end because the socket is no longer read.
 """
 
 import logging

@@ -95,7 +95,7 @@ def name_capability(pools: Sequence[TaskPool], kind: Callable[[str], str]) -> st
 
 
 def seed_of(job: str) -> int:
-    """Of everything that a job draws."""
+    """Return the seed of everything that a job draws; it follows from the id."""
     return UUID(derive_id(job, "seed")).int >> (128 - _SEED_BITS)
 
 

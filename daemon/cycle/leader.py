@@ -80,12 +80,13 @@ class TickResult:
     """What a tick did."""
 
     epoch: int | None
-    """None: somebody else leads."""
+    """Epoch that this process leads; None where another process leads."""
     told: list[str] = field(default_factory=list)
     troubles: list[str] = field(default_factory=list)
     """What could not be done, as sentences; it is tried again."""
     failed: list[str] = field(default_factory=list)
-    """`agents`, once for each for whom the tick broke off; the next goes on where it stopped."""
+    """`agents`, once for each agent at which the tick broke off; the next goes on where it
+    stopped."""
 
 
 class Leader:
@@ -144,7 +145,7 @@ class Leader:
                     return
                 decision = decide(facts, self._app.settings.scheduler, self._clock())
                 if isinstance(decision, NotDue) or begun or last_step is not None:
-                    # What was begun and is not open did not count: somebody else leads.
+                    # What was begun and is not open did not count: another process leads.
                     return
                 yield self._begin(decisions, facts, decision)
                 begun = True
@@ -153,13 +154,14 @@ class Leader:
                 yield self._end(decisions, cycle, step)
                 return
             if OWNER[step] != "schedule" or step is last_step:
-                # A step that was done and is still due did not count: somebody else leads.
+                # A step that was done and is still due did not count: another process leads.
                 return
             yield from self._take_step(decisions, cycle, step)
             last_step = step
 
     def _begin(self, decisions: Decisions, facts: Facts, due: Due) -> str:
-        """Of the facts that were decided on: the event names the position they were read at."""
+        """Begin a cycle, and say so in a sentence. The event names the position at which the facts
+        of the decision were read."""
         name = derive_id("cycle", facts.alias, facts.base, str(facts.number))
         started = CycleStarted(
             cycle=name, alias=facts.alias, base=facts.base, number=facts.number,
@@ -206,13 +208,14 @@ class Leader:
         )
         steps: dict[str, Decision] = {"ended": data}
         if ended.outcome == "cancelled" and (left := self._find_idle_adapter(cycle)) is not None:
-            # Nobody would bring it on any more, and engines keep what is staged.
+            # No later step would handle it, and engines keep what is staged.
             steps["given up"] = AdapterMoved(adapter=left, state="rejected", reason=data.reason)
         decisions.take_all(steps, cycle.event, origin=cycle.cycle)
         return f"cycle {cycle.number} of {cycle.alias} ended, {ended.outcome}: {ended.reason}"
 
     def _find_idle_adapter(self, cycle: CycleRow) -> str | None:
-        """The adapter of a cycle that has answered nobody and waits for what comes next."""
+        """Return the adapter of a cycle that has answered no session and waits for its next step,
+        or None."""
         with self._app.reading() as connection:
             row = read_cycle_state(connection, cycle).adapter
         return None if row is None or row.state not in WAITING else row.adapter

@@ -1,4 +1,4 @@
-"""What the next cycle of each agent waits for: for who looks.
+"""What the next cycle of each agent waits for, for display.
 
     read_outlooks(connection, settings, now)   one for each agent, with what the scheduler would say
 

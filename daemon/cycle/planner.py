@@ -47,8 +47,8 @@ class CyclePlanner:
         engines: Sequence[Engine] = (),
         stopping: Callable[[], bool] = lambda: False,
     ) -> None:
-        """`engines`: those that may be asked about written tasks; without one nobody is.
-        `stopping`: whether the process was told to stop."""
+        """`engines`: those that may be asked about written tasks; if there are none, no engine is
+        asked. `stopping`: whether the process was told to stop."""
         self._app, self._engines, self._stopping = app, engines, stopping
 
     def write_directive(self, cycle: CycleRow) -> DirectiveWritten:

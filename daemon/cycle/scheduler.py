@@ -49,16 +49,16 @@ class Facts:
     alias: str
     base: str
     environment: str
-    """That its tasks are played in."""
+    """Environment in which its tasks are played."""
     position: Position
     number: int
-    """Of the next cycle."""
+    """Number of the next cycle."""
     is_open: bool
     """Whether a cycle of the agent runs."""
     rollouts: int
-    """Of its own traffic that no cycle has read."""
+    """Rollouts of its own traffic that no cycle has read."""
     failures: int
-    """Among them, deduplicated."""
+    """Failures among `rollouts`, deduplicated."""
     priority: float
     """Sum over the patterns that are not resolved, as of the last round."""
     first_seen: datetime | None
@@ -68,7 +68,7 @@ class Facts:
     fruitless: int
     """Cycles in a row, up to the last, that changed nothing."""
     minutes_today: float
-    """That jobs of this home ran since midnight UTC."""
+    """Minutes that jobs of this home ran since midnight UTC."""
     asked: str | None = None
     """The event by which a person asked for a cycle that has not been started."""
 
@@ -80,9 +80,9 @@ class Due:
     trigger: Trigger
     reason: str
     slot: str | None = None
-    """Of a cron trigger."""
+    """Slot of a cron trigger; None for another trigger."""
     acted: str | None = None
-    """Of an operator trigger."""
+    """Event of an operator's request; None for another trigger."""
 
 
 @dataclass(frozen=True, slots=True)

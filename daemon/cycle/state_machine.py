@@ -13,7 +13,7 @@
     WATCH       work       serving/canary_monitor.py
     an end      schedule   leader.py
 
-Whoever takes a step or shows it asks `views.read_next_step`, which reads the tables and asks here.
+Code that takes or shows a step calls `views.read_next_step`, which reads the tables and asks here.
 
 An adapter whose gate compared it with an incumbent that was replaced before it was routed goes back
 to EVALUATE, beside the present one, and is given up when that happened after `MOST_GATES` gates.
@@ -100,11 +100,11 @@ class AdapterView:
     been: frozenset[State]
     """Every state that it ever was in."""
     reason: str = ""
-    """Of its last move."""
+    """Reason of its last move."""
     outdated: str = ""
     """Why the gate that it passed does not let it be routed any more; empty where it does."""
     gates: int = 0
-    """That it has passed."""
+    """Number of gates that it has passed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +117,7 @@ class View:
     job: JobView | None = None
     adapter: AdapterView | None = None
     cancelled: str | None = None
-    """Why a person called it off; None where nobody did."""
+    """Reason for which a person cancelled it; None where it was not cancelled."""
 
 
 def next_step(view: View) -> Step | CycleEnd:
@@ -156,7 +156,8 @@ _STEPS: Final[Mapping[State, Step]] = {
 }
 
 _BEFORE_TRAFFIC: Final = (Step.STAGE, Step.EVALUATE, Step.ROUTE)
-"""Once it answers somebody, taking it back is a rollback, and no end of a cycle."""
+"""Steps before the adapter answers any session; later, taking it back is a rollback, and does not
+end the cycle."""
 
 _ENDS: Final[tuple[tuple[State, CycleOutcome], ...]] = (
     (State.PROMOTED, "promoted"),
@@ -181,7 +182,8 @@ def _step_after_adapter(adapter: AdapterView) -> Step | CycleEnd:
 
 
 def _step_after_stale_gate(adapter: AdapterView) -> Step | CycleEnd:
-    """A gate says who is better than one incumbent, and nothing of the one that came after it."""
+    """Return another evaluation, or the end of the cycle after `MOST_GATES` passed gates. A gate
+    compares with one incumbent, and says nothing of its successor."""
     if adapter.gates < MOST_GATES:
         return Step.EVALUATE
     return CycleEnd(

@@ -135,7 +135,7 @@ class CycleWorker:
             return serving.find_adapter(connection, name)
 
     def _gates(self, row: AdapterRow) -> int:
-        """That the adapter has passed: each evaluation after one is another."""
+        """Return how many gates the adapter has passed: each evaluation after one is another."""
         with self._app.reading() as connection:
             return serving.count_gate_passes(connection, row.adapter)
 

@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 DONE, FAILED = 0, 1
 
 _LENGTH: Final = 4096
-"""Tokens that fit where nobody says: a cache for a large model's whole context takes memory that
-few machines have."""
+"""Default length of prompt and answer in tokens: a cache for a large model's whole context takes
+memory that few machines have."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -63,7 +63,7 @@ def serve(options: Namespace) -> int:
 
         server.thread.on_failure = stop
         # One that comes before uvicorn listens counts as well; what uvicorn has heard it raises
-        # again in the end, for whoever listened before.
+        # again in the end, for the handlers that were set before.
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda *_: stop())
         address = f"http://{options.host}:{bound.getsockname()[1]}/v1"

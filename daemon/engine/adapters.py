@@ -88,7 +88,7 @@ class Adapters:
             self._loaded[name] = AdapterEntry(self._merge(folder, name), folder)
 
     def unload(self, name: str) -> None:
-        """Serve it to nobody new. Raises UnknownModel."""
+        """Stop serving the adapter to new requests. Raises UnknownModel."""
         if self._loaded.pop(name, None) is None:
             raise UnknownModel(f"The lora adapter '{name}' cannot be found.")
 

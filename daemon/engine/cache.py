@@ -30,7 +30,7 @@ class Cache:
         self.shape: Shape = shape
         self.slots = slots
         self.length = length
-        # One column more: where the slots that take no token write what nobody reads.
+        # One column more: slots that take no token write there, and it is never read.
         size = (slots, shape.key_heads, length + 1, shape.width)
         dtype, device = weights.embedding.dtype, weights.embedding.device
         self.keys = [torch.zeros(size, dtype=dtype, device=device) for _ in range(shape.layers)]
@@ -101,7 +101,7 @@ class Cache:
     def _through(self, weights: Weights, ids: Tensor, place: "_Place") -> Tensor:
         """(N, D) states of N new tokens after every layer; their keys and values are kept."""
         hidden = weights.embedding[ids]
-        # Slots that take no token stand in the column that nobody reads.
+        # Slots that take no token stand in the column that is never read.
         positions = place.columns.clamp(max=self.length - 1)
         rotation = weights.cos[positions][:, None], weights.sin[positions][:, None]
         for layer, keys, values in zip(weights.layers, self.keys, self.values, strict=True):

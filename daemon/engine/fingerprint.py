@@ -39,7 +39,7 @@ from events.errors import KintsugiError
 DONE, FAILED = 0, 1
 
 _DECIMALS: Final = 6
-"""Of a log-probability: far below what float32 tells."""
+"""Decimals of a log-probability: rounding is far below what float32 resolves."""
 
 
 def probe_model(model: PeftModel) -> Expectation:

@@ -12,9 +12,9 @@ read: the next prompt that begins like it, as the next turn of the same conversa
 from there on. Each tick runs one forward per policy version among the requests.
 
 Tokens are drawn with the request's own random numbers, by inversion: a request with a seed gets the
-same tokens whoever else is served, but for rounding. The log-probability of a token is that of the
-distribution it was drawn from, after temperature, top-k and top-p; at temperature 0, which takes
-the likeliest, that of the plain softmax.
+same tokens beside any other requests, but for rounding. The log-probability of a token is that of
+the distribution it was drawn from, after temperature, top-k and top-p; at temperature 0, which
+takes the likeliest, that of the plain softmax.
 
 One thread; the server (server.py) is what makes it many clients'.
 """
@@ -106,8 +106,8 @@ class _Slot:
 
     number: int
     holds: "ref[Policy] | None" = None
-    """Whose keys and values; another policy's are of no use. What rests here keeps no weights: of
-    what was unloaded they would stay as long as nobody takes its slot."""
+    """Policy whose keys and values these are; they are of no use to another. A weak reference: an
+    idle slot must not keep an unloaded policy's weights in memory."""
     ids: list[int] = field(default_factory=list)
     """Prompt and answer of what runs or ran here."""
     read: int = 0
@@ -256,9 +256,9 @@ class Engine:
 
 
 def _eviction_key(slot: _Slot) -> tuple[int, int]:
-    """How much somebody may still want what rests in a slot: nobody what an unloaded policy left,
-    else the later it was used. Of equals the lowest row: that keeps the batch dense, and rows that
-    were never written to take no memory."""
+    """Return the key by which idle slots are reused, lowest first: 0 for what an unloaded policy
+    left, else the tick of the last use; then the row. Low rows first keep the batch dense, and rows
+    that were never written to take no memory."""
     is_of_use = slot.holds is not None and slot.holds() is not None
     return slot.used if is_of_use else 0, slot.number
 

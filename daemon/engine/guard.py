@@ -1,4 +1,4 @@
-"""Who may ask the embedded engine (request -> refusal, or the application).
+"""Check requests to the embedded engine (request -> refusal, or the application).
 
 The engine has no keys, and a browser sends its pages' requests to addresses of its machine as well,
 under any name that an attacker's DNS points there. So it looks at requests as a gateway without
@@ -6,8 +6,8 @@ keys does (producers/gateway/http/request_guard.py): by Host where it listens to
 alone, by Origin and Sec-Fetch-Site wherever it listens. Commands, which load and unload adapters,
 come as `application/json`, which no page sends to another site without asking first.
 
-Guarantee: decides by the headers alone. Not covered: other programs of this machine, and whoever
-reaches an engine that listens beyond it.
+Guarantee: decides by the headers alone. Not covered: other programs of this machine, and clients
+of an engine that listens beyond it.
 """
 
 from collections.abc import Iterable

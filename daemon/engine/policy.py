@@ -29,7 +29,7 @@ from daemon.engine.weights import IncompatibleModel, Weights
 _PROBE: Final = 12
 """Tokens on which a model's own forward is compared with ours."""
 _TOLERANCE: Final = 1e-3
-"""Of the largest logit, in float32."""
+"""Largest difference of a logit, as a share of the largest logit, in float32."""
 
 
 class Policy:

@@ -21,7 +21,7 @@ from daemon.engine.streaming import CallArguments, CallStart, Delta, Reason, Wor
 from daemon.engine.wire import ChatRequest, CompletionRequest, GenerationRequest, Json
 
 _LOWEST: Final = -9999.0
-"""In the place of minus infinity, which JSON has not; as vLLM does."""
+"""Log-probability sent in place of minus infinity, which JSON cannot hold; the same as in vLLM."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,11 +40,11 @@ class Step:
     """What some tokens did to one answer."""
 
     number: int
-    """Of the answer, counting through all prompts."""
+    """Number of the answer, counted through all prompts."""
     deltas: tuple[Delta, ...]
     tokens: tuple[int, ...]
     scores: tuple[TokenScore, ...]
-    """Of each token, where they were asked for."""
+    """Score of each token, where scores were asked for."""
     finish: Reason | None
     stopped_by: str | int | None = None
     """The stop string or token that the client named."""
@@ -69,7 +69,7 @@ class Format(ABC):
     """The responses to one request."""
 
     prefix: str
-    """Of the ids of its responses."""
+    """Prefix of the ids of its responses."""
     whole: str
     """Name of the object of a response, and of a chunk of one."""
     part: str
@@ -106,13 +106,13 @@ class Format(ABC):
         return {**head, "choices": choices, **extra}
 
     def end(self, step: Step) -> Json:
-        """Of a choice: what is not its text."""
+        """Return the fields of a choice other than its text."""
         ids = {"token_ids": list(step.tokens)} if self._ids else {}
         return {"finish_reason": step.finish, "stop_reason": step.stopped_by, **ids}
 
 
 class ChatFormat(Format):
-    """Of /v1/chat/completions."""
+    """Responses of /v1/chat/completions."""
 
     prefix = "chatcmpl"
     whole = "chat.completion"
@@ -158,7 +158,7 @@ class ChatFormat(Format):
 
 
 class TextFormat(Format):
-    """Of /v1/completions."""
+    """Responses of /v1/completions."""
 
     prefix = "cmpl"
     whole = part = "text_completion"

@@ -7,12 +7,12 @@ The same client code drives this and vLLM. A request is checked (wire.py), rende
 (chat.py), answered by the engine's thread (thread.py), made into text and tool calls as its tokens
 come (streaming.py) and put on the wire (responses.py).
 
-Guarantees: a request is answered by the one policy that it began with; whoever goes away is
-answered no further; every error is in OpenAI's shape, also in the middle of a stream, which then
+Guarantees: a request is answered by the one policy that it began with; generation stops when its
+client disconnects; every error is in OpenAI's shape, also in the middle of a stream, which then
 ends without `[DONE]`; no page of another site is answered (guard.py); what cannot fit is refused
-before it is encoded, and what takes long holds up nobody. Not covered: keys and encryption. It
-belongs behind a gateway: whoever else reaches it may load any directory of this machine as an
-adapter.
+before it is encoded, and what takes long delays no other request. Not covered: keys and
+encryption. It belongs behind a gateway: any client that reaches it may load any directory of this
+machine as an adapter.
 """
 
 import asyncio
@@ -79,7 +79,7 @@ _LARGE: Final = 256 << 10
 """Bytes above which requests are read and encoded one after the other."""
 
 _GONE: Final = 499
-"""Status of what nobody reads any more."""
+"""Status of a response to a client that has disconnected."""
 _TOKENS: Final = 65_536
 """Token texts that are remembered."""
 
@@ -164,7 +164,8 @@ class Server:
             raise _too_long(length, f"{len(prompt)} {what}")
 
     async def _apart(self, size: int, work: Callable[[bytes], T], body: bytes) -> T:
-        """What `work` makes of a body of so many bytes, without holding up anybody for long.
+        """Return `work(body)`, where `body` has `size` bytes, without blocking other requests for
+        long.
 
         Raises what `work` raises.
         """
@@ -306,7 +307,7 @@ class Answers:
             self.close()
 
     def close(self) -> None:
-        """Nobody wants the rest; harmless after the last step."""
+        """Cancel what is left of the answers; does nothing after the last step."""
         self._thread.cancel(self._call)
 
     def _step(self, number: int, emissions: Sequence[Emission]) -> Step:
@@ -362,7 +363,8 @@ class _EventStream(StreamingResponse):
 
 
 def _by_id(token: int) -> str:
-    """As vLLM says it: texts of several tokens may be the same, ids are not."""
+    """Return the name of a token as vLLM gives it: texts of several tokens may be the same, ids are
+    not."""
     return f"token_id:{token}"
 
 

@@ -79,7 +79,7 @@ class Detokenizer:
 
 
 class StopStrings:
-    """Text up to the first of some strings, one of which may be arriving in pieces."""
+    """Passes text on up to the first of some strings, which may arrive in pieces."""
 
     def __init__(self, strings: Sequence[str]) -> None:
         self._strings = tuple(strings)
@@ -87,7 +87,7 @@ class StopStrings:
         self.found: str | None = None
 
     def push(self, piece: str) -> str:
-        """The text that is certainly before any of them."""
+        """Return the text that is certainly before any of the strings."""
         if self.found is not None:
             return ""
         text = self._held + piece

@@ -61,7 +61,7 @@ class Call:
         self._parts.put_nowait(error)
 
     def drop(self, numbers: Sequence[int] | None) -> frozenset[int]:
-        """Nobody wants the rest of these (default: of all); those of them that went on."""
+        """Drop these requests (default: all); return those of them that were still open."""
         dropped = self._open.intersection(self._open if numbers is None else numbers)
         self._open -= dropped
         return frozenset(dropped)
@@ -121,7 +121,7 @@ class EngineThread:
         return call
 
     def cancel(self, call: Call, numbers: Sequence[int] | None = None) -> None:
-        """Nobody waits for these requests of a call any more (default: for none of them)."""
+        """Cancel these requests of a call (default: all of them)."""
         dropped = call.drop(numbers)
         if call.is_over:
             self._calls.discard(call)
@@ -204,7 +204,7 @@ class EngineThread:
 
 
 def _ignore() -> None:
-    """Nobody asked."""
+    """Do nothing: the default of `on_failure`."""
 
 
 def _accept(call: Call) -> None:

@@ -131,7 +131,7 @@ class Vllm:
 
     @property
     def environment(self) -> dict[str, str]:
-        """In which variables."""
+        """Environment variables of the server."""
         kept = {
             name: value
             for name, value in os.environ.items()

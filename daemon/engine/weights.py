@@ -79,7 +79,7 @@ class Weights:
     """(context, W) of every position's rotation."""
     sin: Tensor
     eps: float
-    """Of every norm."""
+    """Epsilon of every norm."""
 
     @classmethod
     @torch.no_grad()

@@ -2,7 +2,7 @@
 
 Guarantee: a request never means something else than it says. A field that would change the answer
 and is not served is an error that names it, unless its value asks for nothing; fields that change
-no answer (who asks, what for) are taken and dropped. Not covered: images, sound, constrained
+no answer (`user`, `metadata`) are taken and dropped. Not covered: images, sound, constrained
 output, penalties, beams.
 """
 
@@ -162,7 +162,8 @@ class ChatMessage(Wire):
     reasoning_content: str | None = None
 
     def for_template(self) -> Json:
-        """As chat templates read it. Raises ApiError for what is no text."""
+        """Return the message as chat templates read it. Raises ApiError for content that is no
+        text."""
         document: Json = {"role": self.role, "content": self._content()}
         if self.tool_calls:
             document["tool_calls"] = [
@@ -339,7 +340,7 @@ class ChatRequest(GenerationRequest):
 
     @property
     def likeliest(self) -> int:
-        """For each token."""
+        """Number of likeliest tokens to report for each token."""
         return self.top_logprobs or 0
 
     @property
@@ -372,7 +373,7 @@ class CompletionRequest(GenerationRequest):
 
     @property
     def likeliest(self) -> int:
-        """For each token."""
+        """Number of likeliest tokens to report for each token."""
         return self.logprobs or 0
 
     def prompts(self) -> list[str | list[int]]:
@@ -401,7 +402,7 @@ class UnloadAdapter(Wire):
 
     lora_name: str | None = None
     lora_int_id: int | None = None
-    """Of vLLM; names are enough here."""
+    """A field of vLLM's that is ignored; names are enough here."""
 
 
 M = TypeVar("M", bound=Wire)

@@ -11,8 +11,8 @@ from math import exp, lgamma, log, log1p
 
 
 def conditional_binomial(after: int, before: int, share: float) -> float:
-    """The chance of `after` or more of `after + before` events, each of which is `after`'s with
-    the chance `share`: the p-value of a higher rate.
+    """Return the chance that `after` or more of `after + before` events fall to the candidate, each
+    with the chance `share`: the p-value of a higher rate.
 
     `share` is the candidate's part of the exposure. Exact but for rounding; the time grows with the
     root of the counts. Raises ValueError for a negative count, or a share outside of (0, 1).

@@ -1,16 +1,16 @@
-"""A candidate before the gate, without anybody who watches (role `work`).
+"""The unattended evaluation of a candidate up to the gate (role `work`).
 
     for told in CandidateEvaluation(app, runner, agent, row, incumbent).advance(): ...   repeatedly
 
     pilot       the incumbent alone plays a few tasks of every kind: how many are needed (planning)
     look 1      both play so many fresh tasks; the gate decides
-    look 2 ...  more tasks of the kinds of which nothing is shown, until there are no more
+    look 2 ...  more tasks of the kinds that are undecided, until there are no more
 
 Each is a trial (trial.py), which runs beside the worker as jobs do and outlives it. Which tasks are
 played follows from candidate and incumbent, from seeds that training does not come near, so each
-candidate has a set of its own, and whoever goes on after a `kill -9` has the same one. Its rollouts
-are events; so is what the gate says at every look. What is not shown when no more may be played is
-not so: the last look rejects.
+candidate has a set of its own, and a process that goes on after a `kill -9` has the same one. Its
+rollouts are events; so is what the gate says at every look. What is not shown when no more may be
+played counts as false: the last look rejects.
 
 What passed a gate against an incumbent that was replaced since is evaluated anew, on fresh tasks.
 
@@ -67,7 +67,7 @@ _NOTED: Final = "noted.json"
 
 
 class CannotExamine(KintsugiError):
-    """A candidate that nobody can play."""
+    """A candidate that cannot be played."""
 
 
 class _TrialNote(StrictModel):
@@ -177,7 +177,8 @@ class CandidateEvaluation:
         )
 
     def _tasks(self, counts: Mapping[str, int], offset: int) -> tuple[str, ...]:
-        """So many of each kind, evenly among each other; of a larger count the same and more."""
+        """Return the ids of `counts` tasks of each kind, evenly mixed; a larger count adds tasks to
+        the same ones."""
         chance = int(self.digest[:12], 16)
         first = FIRST_TASK + (chance % TASKS) * TASKS + offset
         entries = [
@@ -377,7 +378,7 @@ def _by_kind(played: Sequence[TrialAttempt]) -> dict[str, list[list[bool]]]:
 
 
 def _pairs(played: Sequence[TrialAttempt], trials: int) -> list[Pair]:
-    """In the order in which the tasks were played. Raises TooFewTrials."""
+    """Return the pairs in the order in which the tasks were played. Raises TooFewTrials."""
     slices = {
         attempt.head.task.id: _kind(attempt) for attempt in played if attempt.head.task is not None
     }

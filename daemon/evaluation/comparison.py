@@ -81,9 +81,9 @@ class Questions:
     """How much is to be played."""
 
     tasks: int
-    """Of the target; others come in addition."""
+    """Number of tasks of the target; those of other kinds come in addition."""
     others: int
-    """Of all other kinds together."""
+    """Number of tasks of all other kinds together."""
     trials: int
     target: str | None = None
     """None: the adapter's own capability."""
@@ -128,7 +128,7 @@ class Comparison:
 
     @property
     def attempts(self) -> int:
-        """Of both together."""
+        """Number of attempts of both sides together."""
         return 2 * len(self.candidate.lines) * self.candidate.spec.trials
 
     @property

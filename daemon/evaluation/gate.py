@@ -60,11 +60,11 @@ _LEAST_P: Final = 1e-12
 """Beyond it no look depends on how small a p-value is."""
 
 _MOST_TRIALS: Final = 100
-"""Of a task: what denominators a difference of two shares can have."""
+"""Most trials of a task; they bound the denominators of a difference of two shares."""
 _WORSE: Final = 0.1
 """Level at which a slice is shown to be worse, over all slices (Holm) and all looks."""
 _INTERVAL: Final = 0.025
-"""On each side of the interval of a rate."""
+"""Level on each side of the interval of a rate."""
 _NORMAL: Final = NormalDist()
 
 
@@ -93,10 +93,10 @@ class Conduct:
 
     rollouts: int
     violations: int
-    """Of the policy, unauthorised writes among them."""
+    """Violations of the policy, unauthorised writes among them."""
     tool_calls: int
     malformed: int
-    """Of the tool calls: those that could not be read or name no tool."""
+    """Tool calls that could not be read or name no tool."""
     tokens: int
     token_spread: float = 0.0
     """Standard deviation of a rollout's tokens; 0 where it is not known: then a mean is taken as
@@ -129,7 +129,7 @@ class Evaluation:
     planned: int
     """How many tasks of the target were planned before the first of them was run."""
     pairs: Sequence[Pair]
-    """In an order fixed beforehand."""
+    """Tasks with the verdicts of both, in an order fixed beforehand."""
     incumbent: Conduct
     candidate: Conduct
     golden: Sequence[Pair] = ()
@@ -330,10 +330,10 @@ def _spread(values: Sequence[float]) -> float:
 
 
 class EProcess:
-    """Evidence that a mean is above 0, which may be looked at after every value.
+    """Evidence that a mean is above 0, valid at whichever value the test stops.
 
-    Its value is the wealth of somebody who bets on each next value with what the earlier ones
-    taught: prod(1 + bet_i x_i), bet_i = clip(m / (v + m^2), 0, 1/2) with the mean m and variance v
+    Its value is a wealth process, which bets on each next value by the earlier ones:
+    prod(1 + bet_i x_i), bet_i = clip(m / (v + m^2), 0, 1/2) with the mean m and variance v
     of those before, shrunk by one imagined value with mean 0 and variance 1/4 (Waudby-Smith and
     Ramdas 2024). If the mean is not above 0, it ever reaches 1/alpha with a chance of at most alpha
     (Ville). Values lie between -2 and 2.
@@ -564,7 +564,8 @@ def bound(values: Sequence[float], level: float = LEVEL) -> float:
 
 
 def holm(p_values: Mapping[str, float], level: float) -> set[str]:
-    """Whose hypothesis is rejected, with a chance of `level` to reject any true one (Holm 1979)."""
+    """Return the names whose hypothesis is rejected (Holm 1979); the chance to reject any true one
+    is at most `level`."""
     rejected: set[str] = set()
     for place, (name, p) in enumerate(sorted(p_values.items(), key=lambda item: item[1])):
         if p > level / (len(p_values) - place):

@@ -64,7 +64,7 @@ class EvaluationBusy(KintsugiError):
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """Which tasks of an environment."""
+    """A choice among the tasks of an environment."""
 
     split: str = GENERATED
     first: int | None = None
@@ -119,7 +119,7 @@ class Spec:
 
     @property
     def provenance(self) -> Provenance:
-        """Whose rollouts these are."""
+        """Provenance of the rollouts that the evaluation plays."""
         fields = {"alias": self.alias, "base": self.base, "policy": self.agent.model}
         if self.user is None:
             return Provenance(**fields, purpose="evaluate")
@@ -153,7 +153,7 @@ class Run:
     """One pass over all tasks and trials."""
 
     digest: str
-    """Of the evaluation."""
+    """Digest of the evaluation."""
     number: int
     lines: Sequence[Line]
     trials: int
@@ -406,7 +406,7 @@ def _slot(attempt: Attempt) -> Slot:
 def outcomes_of(
     run: Run, lines: Sequence[Line], without_judge: bool = False
 ) -> dict[str, list[bool | None]]:
-    """Task -> verdicts of its trials; tasks that nobody could judge even once are left out."""
+    """Return task -> verdicts of its trials; tasks without any verdict are left out."""
     outcomes = {}
     for line in lines:
         ended = [run.ended.get((line.id, trial)) for trial in range(run.trials)]

@@ -5,7 +5,7 @@
 
 A task's trials are drawn from its own chance p to be passed, so one trial's difference of two like
 players has the variance 2 p (1 - p); the incumbent's pilot says what that is for each kind. How
-much true differences vary between tasks nobody can know beforehand: they are taken to have a
+much true differences vary between tasks is unknown beforehand: they are taken to have a
 standard deviation of 0.1. Of the target so many tasks are planned that the wanted
 gain is found with a power of 80 %; of every other kind so many that one which is no worse is shown
 to be within the margin, and no fewer than it takes to show that of one in which both always pass.
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 BETWEEN: Final = 0.01
 """Variance of the true difference between tasks of one kind."""
 _GROWTH: Final = 2
-"""By which a kind's tasks grow where nothing was shown."""
+"""Factor by which a kind's tasks grow where nothing was shown."""
 _DRAWN: Final = 0.9
 """A bound by draws (envs/statistics.py) may be as if its level were this part of it."""
 
@@ -43,14 +43,14 @@ class Sizes(StrictModel):
     tasks: dict[str, int]
     """Kind -> tasks."""
     plan: GatePlan
-    """Of the target."""
+    """Plan of the target."""
     first: dict[str, int] | None = None
     """Kind -> tasks at the first look; None where these are the first."""
     look: int = 1
-    """That these are played for."""
+    """Number of the look for which these are played."""
 
     def words(self, target: str) -> str:
-        """For a person who watches."""
+        """Return the sizes as a sentence for a person."""
         plan, others = self.plan, sum(self.tasks.values()) - self.tasks[target]
         return (
             f"{plan.planned} tasks of {target} and {others} of other kinds, {plan.trials} trials "

@@ -107,7 +107,7 @@ class TrialAttempt(StrictModel):
     """Its place among the plan's."""
     trial: int
     tokens: int
-    """That the model wrote."""
+    """Tokens that the model wrote."""
     head: RolloutEnded
     messages: tuple[Message, ...]
 

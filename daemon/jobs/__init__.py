@@ -1,1 +1,1 @@
-"""Training runs as processes that outlive whoever started them."""
+"""Training runs as processes that outlive the one that started them."""

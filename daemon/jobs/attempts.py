@@ -1,4 +1,4 @@
-"""What the attempts of a job leave in its folder, whoever runs them (runner.py).
+"""The files that the attempts of a job leave in its folder, whatever runs them (runner.py).
 
     attempts/N.pid      its process group
     attempts/N.out      its stdout: heartbeats, updates, last its outcome
@@ -6,13 +6,13 @@
     attempts/N.code     its exit code, written by the shell around it
     attempts/N.before   how long the journal was when it began; written first
     attempts/N.stop     that it was told to stop, and why
-    attempts/N.B.seen   what those saw who looked at it since the machine was started as B
+    attempts/N.B.seen   what was observed of it since the machine was started as B
 
 Whether an attempt still runs is for its runner to say; everything else is read here. No time is
 told by the wall clock, which is set forward and back, and stands differently elsewhere: an attempt
-says itself how long it has run, in each heartbeat, and whoever looks counts the time between two
-looks by a clock that only goes on, and not while the machine sleeps. Who did not look for long
-knows nothing of the time between: of a gap, `MOST_UNSEEN` seconds count.
+says itself how long it has run, in each heartbeat, and an observer counts the time between two
+looks by a clock that only goes on, and not while the machine sleeps. An observer that did not look
+for long knows nothing of the time between: of a gap, `MOST_UNSEEN` seconds count.
 """
 
 import shutil
@@ -32,8 +32,9 @@ from events.messages import StrictModel
 SHELL: Final = (
     'echo $$ > "$1.pid" && { trap : TERM; name=$1; shift; "$@"; echo $? > "$name.code"; }'
 )
-"""Of an attempt's files (without the end) and a command. It outlives the learner whatever kills
-that, and tells how it ended. Of SIGTERM it leaves the decision to the learner."""
+"""Shell script; its arguments are the path of an attempt's files, without the suffix, and a
+command. It outlives the learner, however that is killed, and writes its exit code. It leaves the
+reaction to SIGTERM to the learner."""
 
 _TAIL: Final = 1 << 16
 """Bytes from the end of a file in which its last lines are."""
@@ -51,7 +52,7 @@ Clock = Callable[[], float]
 
 
 class Observation(StrictModel):
-    """What was seen of an attempt, by everybody on this machine who looked since it was started."""
+    """What was observed of an attempt by all processes of this machine since it was started."""
 
     looked: float
     """When last, by the machine's clock."""
@@ -96,7 +97,7 @@ class JobFolder:
 
     @property
     def arguments(self) -> tuple[str, ...]:
-        """Of the program that runs the job."""
+        """Arguments of the program that runs the job."""
         return (str(self.path / SPEC), "--out", str(self.path / OUT))
 
     def attempts(self) -> list[Path]:
@@ -210,7 +211,7 @@ def number_in(path: Path) -> int | None:
 
 @cache
 def _boot() -> str:
-    """Which start of this machine this is; where the system does not say, this process alone."""
+    """Return the id of this boot of the machine; where the system has none, one of this process."""
     try:
         return _BOOT_ID.read_text().strip()
     except OSError:
@@ -250,7 +251,8 @@ def _observation_path(attempt: Path) -> Path:
 
 
 def _seconds(attempts: Sequence[Path]) -> float:
-    """That they ran: as they said themselves, and as they were seen."""
+    """Return the seconds that attempts ran: of each, by its heartbeat or by what was observed,
+    whichever is more."""
     return sum(max(_read_heartbeat(name), _ran(name)) for name in attempts)
 
 

@@ -1,12 +1,12 @@
-"""Training runs as processes of this machine: `python -m daemon.solver`, in a session of their own.
+"""Training runs as processes of this machine: `python -m daemon.solver`, each in its own session.
 
     alive               held alone by whatever runs the job, and free when that is dead
     HOME/jobs/slots/K   held alone by each running job: so many may run at once
 
 Beside the files of its attempts (attempts.py). The locks are the kernel's and pass to the process
-that is started: they tell who is alive whoever was killed in the meantime, and no number of a
-process is taken for another's. A process that was started by one that died is as good as an own
-one. Not covered: two machines over one folder (ray.py).
+that is started: they tell which job is alive whatever was killed in the meantime, and no process
+id is taken for another's. A process that was started by one that died is treated as an own one.
+Not covered: two machines over one folder (ray.py).
 """
 
 import fcntl
@@ -163,15 +163,15 @@ class LocalRunner:
             try:
                 done, _ = os.waitpid(child, os.WNOHANG)
             except ChildProcessError:
-                done = child  # Whoever waits for every child of this process was first.
+                done = child  # Code that waits for every child of this process was first.
             if done:
                 self._children.discard(child)
 
 
 @contextmanager
 def _try_lock(path: Path) -> Iterator[int | None]:
-    """The descriptor of a file that is held alone; None where somebody else holds it. What was
-    started meanwhile holds it after this has ended."""
+    """Yield the descriptor of a file that is locked exclusively; None where another process holds
+    the lock. A child that was started meanwhile holds it after this has ended."""
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
     try:
         try:

@@ -132,7 +132,7 @@ class RayRunner:
                 return folder.read_active(attempts)
             if remote is not None or _began(last):
                 return folder.read_exit(attempts, *_read_exit(remote))
-            # It was to be submitted, by somebody who was killed, or the cluster forgot it.
+            # It was to be submitted, by a process that was killed, or the cluster forgot it.
             attempts = attempts[:-1]
         return Absent()
 
@@ -170,7 +170,7 @@ class RayRunner:
         return True
 
     def _name(self, job: str, number: int) -> str:
-        """Of an attempt, on the cluster. Two homes may have jobs of one id."""
+        """Return the name of an attempt on the cluster. Two homes may have jobs of one id."""
         return f"kintsugi-{self._home}-{job}-{number}"
 
     @property
@@ -218,7 +218,7 @@ class Cluster:
         self._client = httpx2.Client(headers=headers, timeout=patience, trust_env=False)
 
     def version(self) -> str:
-        """Of Ray."""
+        """Return the version of Ray. Raises RunnerUnavailable."""
         with self._unavailable():
             return str(self._json("GET", "/api/version")["ray_version"])
 

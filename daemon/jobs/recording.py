@@ -37,7 +37,7 @@ _BATCH: Final = 512
 
 
 def record_rollouts(app: "App", job: JobRow, folder: Path) -> int:
-    """Append what a job has played and nobody has recorded yet; how many rollouts. Raises LogError,
+    """Append the rollouts of a job that are not recorded yet; return their number. Raises LogError,
     BadJournal, UnknownEnvironment."""
     path, note = folder / OUT / JOURNAL, folder / _RECORDED
     done = int(note.read_text()) if note.exists() else 0
@@ -67,7 +67,8 @@ def record_rollouts(app: "App", job: JobRow, folder: Path) -> int:
 
 
 def rollout_id(job: str, rollout: str) -> str:
-    """Of the event of a rollout that the job calls by this name (batch, group and member)."""
+    """Return the event id of the rollout that the job calls by this name (batch, group and
+    member)."""
     return derive_id(job, "rollout", rollout)
 
 

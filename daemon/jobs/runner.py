@@ -28,7 +28,7 @@ from events.messages import StrictModel
 SPEC: Final = "job.json"
 OUT: Final = "out"
 JOURNAL: Final = "rollouts.jsonl"
-"""Of the learner, in `OUT`: it grows with every batch."""
+"""The learner's journal, in `OUT`: it grows with every batch."""
 GO_ON: Final = "run the same command to go on"
 """How the learner's reason ends where it does not end the job: a signal, a full disk, an engine
 that is away."""
@@ -46,7 +46,7 @@ class JobStartError(KintsugiError):
 
 
 class RunnerUnavailable(KintsugiError):
-    """Nobody can tell how jobs are doing; they go on, and the next look asks again."""
+    """The state of jobs cannot be read; they go on, and the next look asks again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +61,7 @@ class Job:
 
     @property
     def environment(self) -> dict[str, str]:
-        """What it finds beside the variables of whoever starts it."""
+        """Variables that it gets beside those of the process that starts it."""
         return {} if self.traceparent is None else {"TRACEPARENT": self.traceparent}
 
 
@@ -92,7 +92,7 @@ class Active:
     attempt: int
     """Counted from 1."""
     seconds: float
-    """That its attempts have run, all together."""
+    """Seconds that its attempts have run, all together."""
     silent: float
     """Seconds since it said something; it says something every two."""
 
@@ -103,14 +103,14 @@ class Exit:
 
     attempts: int
     barren: int
-    """Of the last ones in a row, how many brought no rollout."""
+    """Number of the last attempts in a row that brought no rollout."""
     seconds: float
     result: Result | None
     """None where it was cut short."""
     code: int | None = None
-    """Of its exit; None where nobody was left to tell it."""
+    """Exit code; None where no process was left to record it."""
     stopped: str | None = None
-    """Why it was told to stop; None where nobody did."""
+    """Reason for which it was told to stop; None where it was not."""
     complaint: str = ""
     """The last line on its stderr."""
     full: bool = False
@@ -121,7 +121,7 @@ State = Absent | Active | Exit
 
 
 class JobRunner(Protocol):
-    """Somebody who runs jobs."""
+    """Runs jobs, on this machine or on others."""
 
     def check(self) -> None:
         """Whether it can be used. Raises RunnerUnavailable, as all but `folder` and `close` may."""

@@ -26,7 +26,7 @@ def trials_of(settings: "Settings") -> JobRunner:
 
 def _runner(settings: "Settings", folder: str, module: str) -> JobRunner:
     root, slots = settings.home / folder, settings.jobs.slots
-    # An engine that somebody else started reads the policies of a job in its folder.
+    # An engine that another process started reads the policies of a job in its folder.
     mode = private.PASSAGE if settings.training.source == "endpoint" else private.FOLDER
     if settings.jobs.runner == "local":
         return LocalRunner(root, slots=slots, command=(sys.executable, "-m", module), mode=mode)

@@ -1,4 +1,4 @@
-"""From a job that is wanted to an adapter of the home (role `work`).
+"""Run the jobs that are wanted, and bring their adapters into the home (role `work`).
 
     for told in advance(app, runner): ...     one look at every open job; again and again
 
@@ -81,7 +81,7 @@ class _Look:
         self._cancelled = cancelled
         self._settings = app.settings.jobs
         self.away = False
-        """Whether nobody can tell how jobs are doing."""
+        """Whether the runner could not tell how jobs are doing."""
 
     def tell(self, notes: list[str]) -> None:
         """Do the next thing, and add what happened."""
@@ -115,8 +115,8 @@ class _Look:
                 yield from self._after(ended)
 
     def _foreign(self) -> str | None:
-        """Why the environment that its spec names is not run: the trainer opens what it is told,
-        and a path in the log is nobody's permission."""
+        """Return why the environment that its spec names is not run, or None. The trainer opens
+        what it is told, and a path in the log is no permission to run it."""
         settings = self._app.settings
         try:
             check_place(
@@ -129,7 +129,8 @@ class _Look:
         return None
 
     def _start(self, attempt: int, why: str, ended: Exit) -> Iterator[str]:
-        """Unless its environment is nobody's; `ended` says what there was of the job before."""
+        """Start an attempt, unless its environment may not be run; `ended` is the state of the job
+        before."""
         if (reason := self._foreign()) is not None:
             yield self._end("failed", reason, ended)
             return
@@ -206,7 +207,8 @@ class _Look:
         return adopted
 
     def _same(self, adopted: HomeAdapter) -> str | None:
-        """Who left the same adapter before; None where nobody but this job did."""
+        """Return what left the same adapter before, an operator or another job; None for
+        neither."""
         with self._app.reading() as connection:
             known = serving.adapter_row(connection, adopted.name)
         if known is None or known.job == self._job.job:

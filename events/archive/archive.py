@@ -4,7 +4,7 @@
     FOLDER/segments/*.segment  records of one partition, exactly as they were (segments.py)
     FOLDER/blobs/ab/<sha256>   the bodies that they name
 
-    Archive(folder)               reads one: a log that nobody can append to
+    Archive(folder)               reads one: a log that cannot be appended to
 
 Guarantees: a segment that is missing, was altered or was exchanged is named before anything of it
 is handed out. Written by export.py. Not covered: a whole archive that was exchanged for an older
@@ -51,14 +51,14 @@ class Segment:
     size: int
     """Bytes before compression."""
     sha256: str
-    """Of these bytes."""
+    """SHA-256 of the segment's uncompressed bytes."""
     file: str
     previous: str
-    """Hash of the entry before; of the first, of what the manifest says of the whole."""
+    """Hash of the previous entry; in the first entry, that of the manifest's general fields."""
 
     @property
     def hash(self) -> str:
-        """What the next entry names."""
+        """Return the entry's hash, which the next entry names."""
         return sha256(exact_json(asdict(self)))
 
 
@@ -79,7 +79,7 @@ class Manifest:
 
     @property
     def root(self) -> str:
-        """What the first entry names."""
+        """Return the hash of the manifest's general fields, which the first entry names."""
         return sha256(exact_json({"format": FORMAT, "source": self.source, "starts": self.starts}))
 
     def ends(self) -> Cut:
@@ -95,7 +95,7 @@ class Manifest:
 
 @dataclass(frozen=True, slots=True)
 class RestoreResult:
-    """What was brought back from an archive, into a home's log or to a broker."""
+    """The result of restoring an archive into a home's log or to a broker."""
 
     events: int
     blobs: int
@@ -147,11 +147,12 @@ class Archive:
         self._held: OrderedDict[str, list[Record]] = OrderedDict()
 
     def segments(self, stream: str, partition: int) -> Sequence[Segment]:
-        """Of one partition, in the order of offsets."""
+        """Return the segments of one partition, in the order of offsets."""
         return self._of[stream, partition]
 
     def records(self, segment: Segment) -> list[Record]:
-        """Of one segment; raises LogCorrupt, with its name, where it is not what it was."""
+        """Return the records of one segment; raises LogCorrupt, with its name, where it was
+        altered."""
         if segment.file not in self._held:
             self._held[segment.file] = self._load(segment)
             if len(self._held) > _HELD:
@@ -212,7 +213,7 @@ class Archive:
         self._refuse()
 
     def close(self) -> None:
-        """Nothing to release."""
+        """Do nothing: an archive holds nothing open."""
 
     def _refuse(self) -> NoReturn:
         raise LogReadOnly(

@@ -41,7 +41,7 @@ class ExportResult:
     segments: int
     blobs: int
     head: str
-    """Of the archive; whoever keeps it elsewhere can tell another archive from this one."""
+    """Hash of the archive's last entry; kept elsewhere, it tells this archive from any other."""
 
 
 def export(
@@ -118,7 +118,7 @@ def _check_continues(
 def _portions(
     log: EventLog, stream: str, partition: int, offset: int, end: int
 ) -> Iterator[tuple[list[Record], list[bytes]]]:
-    """The records of one segment after the other, and as they stand in it."""
+    """Yield the records of one segment after the other, with their bytes as stored in it."""
     records: list[Record] = []
     frames: list[bytes] = []
     size = 0

@@ -58,7 +58,8 @@ def restore(
 
 
 def _prepare_record(record: Record, source: str | None, archive: Archive) -> Record:
-    """As it is put into the file of the log `source`; None: of a log of copies."""
+    """Return the record as it is stored in the file of the log `source`; None means a log of
+    copies."""
     if source is None:
         return replace(record, headers=imported.add_origin(record))
     if (record.source, record.sequence) != (source, record.offset):

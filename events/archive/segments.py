@@ -21,15 +21,15 @@ from events.log import Record
 from events.sqlite.file import pack_headers, unpack_headers
 
 RECORDS: Final = 10_000
-"""Of one segment at most."""
+"""Most records of one segment."""
 
 BYTES: Final = 8 << 20
-"""After so many before compression a segment is closed: a few are held in memory at once."""
+"""Uncompressed bytes at which a segment is closed: a few segments are held in memory at once."""
 
 _FRAME: Final = struct.Struct("<QqQIIII")
 
 MAX_BYTES: Final = BYTES + (16 << 20)
-"""No segment is larger: it is closed after the record with which it gets large."""
+"""Largest segment, in uncompressed bytes: it is closed after the record that exceeds `BYTES`."""
 
 _MOST_WINDOW: Final = 1 << 25
 """Bytes that a frame may look back: as much as a whole segment."""
@@ -40,11 +40,11 @@ _PIECE: Final = 256
 
 @dataclass(frozen=True, slots=True)
 class SegmentBytes:
-    """A segment on its way to the disk."""
+    """A segment that is about to be written."""
 
     stored: bytes
     size: int
-    """Before compression."""
+    """Number of bytes before compression."""
     sha256: str
 
 
@@ -58,7 +58,7 @@ def frame_record(record: Record) -> bytes:
 
 
 def digest(record: Record) -> str:
-    """Of everything that a record holds."""
+    """Return the hash of all fields of a record."""
     return sha256(frame_record(record)).hexdigest()
 
 

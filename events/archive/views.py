@@ -20,7 +20,7 @@ from events.streams import STREAMS
 
 
 class _View:
-    """What a log that only shows others refuses."""
+    """The operations that a read-only view of a log refuses."""
 
     def append(self, entries: Sequence[Entry]) -> list[Place]:
         self._refuse()
@@ -29,14 +29,14 @@ class _View:
         self._refuse()
 
     def close(self) -> None:
-        """Whoever opened what is shown closes it."""
+        """Do nothing: the caller that opened the underlying log closes it."""
 
     def _refuse(self) -> NoReturn:
         raise LogReadOnly("a replay only reads; append to the log itself")
 
 
 class Span(_View):
-    """A log up to a cut: what lies behind it is not there, whoever asks for it."""
+    """A log up to a cut: no method returns what lies behind it."""
 
     def __init__(self, log: EventLog, end: Cut) -> None:
         self._log = log

@@ -3,7 +3,7 @@
 kafka-python 3.0 has traps that everything beside this file relies on being handled here:
 
 - A constructor bootstraps at once and, when that fails, leaves its I/O thread running, and says
-  nothing of why. `build` has the broker let us in first (preflight.py) and closes what a
+  nothing of why. `build` checks first that the broker admits us (preflight.py) and closes what a
   failed constructor left.
 - `KafkaProducer.close` gives up on its own flush while the broker is down and then closes nothing.
 - A call may never return: a fetched batch that cannot be decoded makes the next `poll` spin, and
@@ -56,7 +56,7 @@ class Connection:
     topics: Mapping[str, str] = field(default_factory=dict)
     """Stream -> topic, where it is not the one of streams.py."""
     timeout_seconds: float = 10.0
-    """For one request, and for one bootstrap."""
+    """Seconds to wait for one request, and for one bootstrap."""
 
     def topic(self, stream: str) -> str:
         """The topic of a stream."""
@@ -68,7 +68,8 @@ class Connection:
         return int(self.timeout_seconds * 1000)
 
     def build(self, kind: Callable[..., Any], **settings: Any) -> Any:
-        """A client of this kind; LogUnavailable, and nothing left behind, when nobody answers."""
+        """Return a client of this kind; raises LogUnavailable, with nothing left open, where no
+        broker answers."""
         self._probe()
         clients: list[Any] = []
 
@@ -93,8 +94,8 @@ class Connection:
             raise
 
     def _probe(self) -> None:
-        """Whether anybody listens and lets us in: far cheaper than a client that finds out by
-        itself, and says what is wrong."""
+        """Check that the broker answers and admits this client: far cheaper than a client that
+        finds out by itself, and the error says what is wrong."""
         last: OSError | LogUnavailable | None = None
         for host, port in self._servers():
             try:

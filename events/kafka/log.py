@@ -65,7 +65,8 @@ class KafkaLog:
     def sender(
         self, *, idempotent: bool = True, linger_ms: int = 10, batch_bytes: int = 512 << 10
     ) -> Sender:
-        """A producer with a bounded window, for who numbers the records (the shipper)."""
+        """Return a producer with a bounded window, for a caller that numbers the records (the
+        shipper)."""
         return Sender(
             self.connection,
             idempotent=idempotent,
@@ -75,7 +76,8 @@ class KafkaLog:
         )
 
     def append(self, entries: Sequence[Entry]) -> list[Place]:
-        """As EventLog.append; after a failure, part of the batch may be in the log unacknowledged.
+        """Append as EventLog.append; after a failure, part of the batch may be in the log
+        unacknowledged.
 
         Waits up to `delivery_seconds` for the acknowledgement: a broker may restart meanwhile.
         """

@@ -1,13 +1,13 @@
-"""Whether a broker lets this client in, asked before kafka-python is.
+"""Checks whether a broker admits this client, before kafka-python connects.
 
 kafka-python 3.0 says "Unable to bootstrap" of everything that goes wrong between connecting and the
-first answer, after trying until its time is over: of a certificate that nobody trusts, a wrong
+first answer, after trying until its time is over: of a certificate that is not trusted, a wrong
 password (whose refusal it misses when the broker closes right behind it), or a port that speaks TLS
 to a client that does not. So TLS and SASL are gone through here once, on a connection of its own,
 and what refuses is named.
 
-    greet(socket, host, security)    returns when the broker let us in
-    speaks_tls(host, port, timeout)  whether TLS is spoken there, whoever it may be
+    greet(socket, host, security)    returns when the broker has admitted this client
+    speaks_tls(host, port, timeout)  whether TLS is spoken there, by any server
 """
 
 import socket
@@ -26,7 +26,7 @@ _METADATA: Final = 3
 _SASL_HANDSHAKE: Final = 17
 _SASL_AUTHENTICATE: Final = 36
 _VERSION: Final = 1
-"""Of all three requests: since Kafka 1.0, and before fields were tagged."""
+"""Version of all three requests: supported since Kafka 1.0, and before fields were tagged."""
 _LARGEST_ANSWER: Final = 1 << 20
 
 
@@ -80,7 +80,7 @@ def _start_tls(plain: socket.socket, host: str, security: Mapping[str, str]) -> 
 
 
 def _context(security: Mapping[str, str]) -> ssl.SSLContext:
-    """As kafka-python makes it."""
+    """Return the TLS context that kafka-python would make."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     try:

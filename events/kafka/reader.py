@@ -45,10 +45,10 @@ log = logging.getLogger(__name__)
 
 @dataclass
 class _Track:
-    """What is known of one partition."""
+    """State of one partition."""
 
     next: int
-    """The offset that will be asked for next if nobody jumps."""
+    """The offset that the next sequential read will ask for."""
     kept: deque[Record] = field(default_factory=deque)
     kept_bytes: int = 0
 
@@ -57,7 +57,7 @@ class _Track:
         self.kept_bytes += sum(len(record.value) for record in records)
 
     def fetch_offset(self) -> int:
-        """Where the consumer has to go on."""
+        """Return the offset at which the consumer has to continue."""
         return self.kept[-1].offset + 1 if self.kept else self.next
 
     def serve(self, limit: int, max_bytes: int) -> list[Record]:
@@ -82,7 +82,7 @@ class Reader:
         self._suspects: set[At] = set()
 
     def read(self, at: At, offset: int, limit: int, max_bytes: int) -> list[Record]:
-        """As EventLog.read."""
+        """Read as EventLog.read."""
         with self._lock:
             track = self._aim(at, offset)
             if not track.kept:
@@ -90,7 +90,8 @@ class Reader:
             return track.serve(limit, max_bytes)
 
     def wait(self, cursor: Cursor, timeout_seconds: float) -> bool:
-        """As EventLog.wait. True also when a read would raise: then it is time to read."""
+        """Wait as EventLog.wait. Return True also when a read would raise: then it is time to
+        read."""
         deadline = time.monotonic() + timeout_seconds
         while True:
             with self._lock:
@@ -315,11 +316,11 @@ class Reader:
 
 
 def _record(at: At, message: Any) -> Record:
-    """Ours from theirs.
+    """Return the Record of a consumer's message.
 
-    A record that names no source, or one that none of ours can have, was not written by kintsugi.
-    It gets a source of its own, so that a fold sees it once and writes a dead letter for it,
-    instead of never.
+    A record that names no source, or one that no kintsugi log can have, was not written by
+    kintsugi. It gets a source of its own, so that a fold sees it once and writes a dead letter for
+    it.
     """
     headers = tuple((name, value or b"") for name, value in message.headers)
     marks = {name: value for name, value in headers if name in (HEADER_SOURCE, HEADER_SEQUENCE)}

@@ -47,7 +47,7 @@ class OutboundRecord:
 
     @classmethod
     def of(cls, record: Record) -> "OutboundRecord":
-        """A copy of a record, with the source and sequence that it has."""
+        """Return a copy of a record, with the source and sequence that it has."""
         return cls(
             record.stream, record.partition, record.source, record.sequence, record.key,
             record.headers, record.value, record.recorded_ms,
@@ -87,7 +87,7 @@ class Pending:
         self._changed = changed
 
     def wait(self, timeout_seconds: float) -> bool:
-        """Whether the outcome is known, waiting for it at most so long."""
+        """Return whether the outcome is known, after waiting at most `timeout_seconds` for it."""
         with self._changed:
             return self._changed.wait_for(lambda: bool(self._future.is_done), timeout_seconds)
 
@@ -105,7 +105,8 @@ class Pending:
 
 
 def translate_send_error(error: Exception, record: OutboundRecord) -> KintsugiError:
-    """As `translate_error`; a batch that arrived damaged is only sent again."""
+    """Translate an error as `translate_error`, except that a damaged batch is LogUnavailable: it is
+    sent again."""
     at = f"sending {record.source}/{record.sequence} to {record.stream}/{record.partition}"
     failure = translate_error(error, at)
     return LogUnavailable(str(failure)) if isinstance(failure, LogCorrupt) else failure
@@ -132,7 +133,7 @@ class Sender:
         self._records = 0
         self._bytes = 0
         self._room = threading.Condition()
-        # Without idempotence a retry inside the producer would reorder and nobody would notice.
+        # Without idempotence a retry inside the producer would reorder unnoticed.
         retries: dict[str, Any] = {} if idempotent else {"retries": 0}
         delivery_ms = int(delivery_seconds * 1000)
         self._producer: Any = connection.build(
@@ -185,7 +186,7 @@ class Sender:
         return Pending(record, future, self._room)
 
     def close(self) -> None:
-        """End it at once; what was not acknowledged yet has an unknown outcome."""
+        """Close the producer at once; unacknowledged records have an unknown outcome."""
         abandon_producer(self._producer)
 
     def _take(self, size: int) -> None:

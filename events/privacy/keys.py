@@ -44,10 +44,11 @@ from events.errors import LogUnavailable
 from events.privacy.sealing import Key, new_secret
 
 FRESH_SECONDS: Final = 5.0
-"""For so long a key is used that may have been destroyed since: what it seals is lost then."""
+"""Seconds for which a cached key is used although it may have been destroyed since: what it seals
+then is lost."""
 
 _REMEMBERED: Final = 10_000
-"""Keys in memory."""
+"""Largest number of keys in memory."""
 _BUSY_SECONDS: Final = 5
 
 _METADATA: Final = MetaData()
@@ -91,7 +92,7 @@ class KeyStore:
         return self._remember(self.find_in_store(person) or self._create(person))
 
     def find(self, keyid: str) -> Key | None:
-        """The key of this id; None where it is not there, or not any more."""
+        """Return the key of this id; None where it does not exist, or no longer."""
         key = _fresh(self._by_id.get(keyid), self._clock())
         if key is not None:
             return key
@@ -103,12 +104,12 @@ class KeyStore:
         return self._row(_KEYS.c.person == person)
 
     def ids(self) -> frozenset[str]:
-        """Of all keys that are stored."""
+        """Return the ids of all stored keys."""
         with self._transaction() as connection:
             return frozenset(connection.execute(select(_KEYS.c.keyid)).scalars())
 
     def destroy(self, keyid: str) -> bool:
-        """Destroy a key and forget whose it was; whether there was one."""
+        """Destroy a key and forget whose it was; return whether there was one."""
         with self._transaction() as connection:
             done = connection.execute(delete(_KEYS).where(_KEYS.c.keyid == keyid))
         self._by_id.pop(keyid, None)
@@ -149,7 +150,7 @@ class KeyStore:
 
     @contextmanager
     def _transaction(self) -> Iterator[Connection]:
-        """A transaction; what the driver says becomes one sentence."""
+        """Run a transaction; an error of the driver is raised with a text of one sentence."""
         try:
             if not self._has_table:
                 # Not before it is needed: a gateway starts while the store is away.

@@ -1,9 +1,9 @@
-"""What is a person's is sealed with that person's key: AES-256 in GCM, by `cryptography`.
+"""Encrypts a person's data with that person's key: AES-256 in GCM, by `cryptography`.
 
     sealed      nonce of 12 random bytes | ciphertext | tag of 16 bytes
 
 The context (which event, which part) is authenticated with it, so that no sealed body can be put
-into another event. Who has the key reads it; once the key is destroyed, nobody does.
+into another event. The key decrypts it; once the key is destroyed, nothing does.
 """
 
 import hmac
@@ -17,7 +17,7 @@ from events.errors import BadRecord, KintsugiError
 SECRET_BYTES: Final = 32
 _NONCE_BYTES: Final = 12
 OVERHEAD_BYTES: Final = _NONCE_BYTES + 16
-"""By which what is sealed is longer."""
+"""Bytes that sealing adds."""
 
 
 class KeyMissing(KintsugiError):
@@ -29,20 +29,20 @@ class Key:
     """The key of one person."""
 
     id: str
-    """Stands in the log; says nothing of the person."""
+    """The id that the log names; it reveals nothing about the person."""
     person: str
     secret: bytes = field(repr=False)
 
 
 class Keys(Protocol):
-    """Where keys are (keys.py)."""
+    """A store of keys (keys.py)."""
 
     def of(self, person: str) -> Key:
         """The key of a person: durable before it is returned, made where there is none."""
         ...
 
     def find(self, keyid: str) -> Key | None:
-        """The key of this id; None where it is not there, or not any more."""
+        """Return the key of this id; None where it does not exist, or no longer."""
         ...
 
 
@@ -52,7 +52,7 @@ def new_secret() -> bytes:
 
 
 def seal(key: Key, plain: bytes, context: str) -> bytes:
-    """Encrypt for whoever has the key and names the same context."""
+    """Encrypt, to be opened with the same key and the same context."""
     # Not at the top: most commands seal nothing, and the library takes a while to load.
     from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
@@ -76,6 +76,6 @@ def unseal(key: Key, sealed: bytes, context: str) -> bytes:
 
 
 def digest_with_key(key: Key, text: str) -> str:
-    """A digest that tells equal texts of one person, and that nobody can try texts against once
-    the key is destroyed; hex."""
+    """Return a hex digest that is equal for equal texts of one person. Once the key is destroyed,
+    no text can be tested against it."""
     return hmac.new(key.secret, text.encode(), sha256).hexdigest()

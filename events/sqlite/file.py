@@ -25,16 +25,16 @@ Durability = Literal["power", "process"]
 """What an acknowledged event survives: a power cut, or only the death of any process."""
 
 LAYOUT: Final = 2
-"""1 had no receipts; whoever opens such a file to append gives it the table. 3 has copies besides
-(imported.py), and is made by a restore alone."""
+"""Layout of a file. Layout 1 had no receipts; opening such a file to append adds the table. Layout
+3 has copies in addition (imported.py) and is made by a restore alone."""
 
 BUSY_SECONDS: Final = 5.0
 """How long an append waits for the appends of other processes before it fails."""
 
 WAL_BYTES = 64 << 20
-"""After so much the write-ahead log starts again from its beginning, and appends are held up until
-what is left of it was moved: a disk that is written faster than it can follow must not fill up.
-Moving it takes as much space again in the database."""
+"""Bytes after which the write-ahead log starts again from its beginning; appends wait until what is
+left of it was moved, because a disk written faster than that would fill up. Moving it takes as much
+space again in the database."""
 
 _SYNCHRONOUS: Final = {"power": "FULL", "process": "NORMAL"}
 
@@ -111,7 +111,8 @@ def create_with_records(
 
 
 def _build(path: Path, source: str, fill: Callable[[sqlite3.Connection], None]) -> bool:
-    """Whether it is ours that stands there."""
+    """Build the file and return whether it is the one at `path`: another process may have been
+    first."""
     temporary = path.with_name(f".{path.name}.{new_id()}")
     try:
         # Before SQLite does, which gives the files beside it the same mode.
@@ -167,7 +168,7 @@ def writable(
 
 def readable(path: Path) -> sqlite3.Connection:
     """A connection that only reads."""
-    # On a read-only file system nobody can write, and SQLite cannot make the shared memory that
+    # On a read-only file system no process can write, and SQLite cannot make the shared memory that
     # it would need to see a writer.
     frozen = os.statvfs(path.parent).f_flag & os.ST_RDONLY and not _wal(path).exists()
     return _connect(path, "mode=ro&immutable=1" if frozen else "mode=ro", BUSY_SECONDS)

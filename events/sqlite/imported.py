@@ -1,8 +1,8 @@
 """Events of other sources that an embedded log holds: those of a broker's archive, brought back.
 
 An embedded log numbers what it records itself, so that a record needs no more than its offset. The
-log of several homes is another matter: each event keeps the source and the sequence that it had,
-or a fold could not tell it from a repetition. They stand where Kafka has them, in two headers of
+records of several homes each keep the source and the sequence that they had, or a fold could not
+tell them from repetitions. Both stand where Kafka has them, in two headers of
 the record, and `read_copies` says per partition up to where. What the log records itself follows,
 under an id of its own, numbered from 0 behind the last copy.
 
@@ -17,7 +17,8 @@ from events.envelope import HEADER_SEQUENCE, HEADER_SOURCE
 from events.log import Headers, Record
 
 LAYOUT: Final = 3
-"""Of a file with copies: a kintsugi that does not know them takes them for the log's own."""
+"""Layout of a file with copies: a version that does not know them would take them for the log's own
+events."""
 
 SCHEMA: Final = """
 CREATE TABLE copied (
@@ -31,7 +32,7 @@ Copied = dict[tuple[str, int], int]
 
 
 def create(connection: sqlite3.Connection, before: Copied) -> None:
-    """Say of a new file that it holds copies, within its transaction."""
+    """Record in a new file, within its transaction, that it holds copies."""
     connection.execute(SCHEMA)
     connection.executemany(
         "INSERT INTO copied VALUES (?, ?, ?)", [(*at, offset) for at, offset in before.items()]
@@ -40,7 +41,8 @@ def create(connection: sqlite3.Connection, before: Copied) -> None:
 
 
 def read_copies(connection: sqlite3.Connection) -> Copied:
-    """Where the copies of a file end; it never changes. Empty for a log of its own events alone."""
+    """Return the offsets at which a file's copies end, which never change; empty where all events
+    are the log's own."""
     table = connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'copied'").fetchone()
     if table is None:
         return {}

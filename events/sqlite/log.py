@@ -42,10 +42,10 @@ _POLL_SECONDS: Final = 0.01
 """How often `wait` looks for commits of other processes: 7 microseconds each."""
 
 _TRIM_RECORDS: Final = 500
-"""Dropped per transaction, so that trimming holds up appends only briefly."""
+"""Records dropped per transaction, so that trimming delays appends only briefly."""
 
 Row = tuple[str, int, int, int, str, bytes, bytes]
-"""Of an entry: stream, partition, recorded_ms, crc, key, packed headers, value."""
+"""Columns of an entry: stream, partition, recorded_ms, crc, key, packed headers, value."""
 
 
 class SqliteLog:
@@ -111,9 +111,9 @@ class SqliteLog:
     def begin_append(
         self, entries: Sequence[Entry], receipt: Receipt | None = None
     ) -> Future[list[Place]]:
-        """As `append`, without waiting: the future is done when it is safe, and fails as `append`
-        does. For who has many appends under way and one thread. A receipt is remembered where the
-        entries are appended, and only there."""
+        """Append as `append`, without waiting: the future is done when the entries are durable, and
+        fails as `append` does. For a caller with many appends in progress and one thread. The
+        receipt is stored if and only if the entries are."""
         writer = self._write()
         # All that depends on the entries alone is checked here: a bad one fails its own batch
         # before the batch can share a transaction with others.
@@ -214,8 +214,9 @@ class SqliteLog:
         self._write().submit(move)
 
     def reset_ship_offsets(self) -> None:
-        """Remember of no record that it was copied: of every partition, shipping begins at the
-        first that is there. For whoever holds the shipper's lock, which else marks on."""
+        """Forget which records were copied: in every partition, shipping begins at the first that
+        is there. The caller must hold the shipper's lock; a running shipper would continue to mark
+        records."""
 
         def move(connection: sqlite3.Connection) -> None:
             connection.execute(
@@ -288,7 +289,7 @@ class SqliteLog:
             raise LogError(f"{self.path} was closed; open it again")
         if os.getpid() != self._process:
             raise LogError(f"{self.path} was opened before a fork; open it again in the child")
-        # Whoever has it open goes on in the file that is gone, and what it appends there is lost.
+        # A process that has it open continues in the removed file; what it appends is lost.
         if _file_at(self.path) != self._file:
             raise LogDiverged(
                 f"{self.path} was replaced or removed while this process had it open; stop every "
@@ -328,7 +329,7 @@ class SqliteLog:
 
 
 def _file_at(path: Path) -> tuple[int, int] | None:
-    """Which file stands there; None for none."""
+    """Return device and inode of the file at `path`; None where there is none."""
     try:
         status = path.stat()
     except FileNotFoundError:
@@ -358,7 +359,7 @@ def _crc(key: str, headers: bytes, value: bytes) -> int:
 def _insert(
     connection: sqlite3.Connection, rows: list[Row], receipt: Receipt | None
 ) -> list[Place]:
-    """Append in a transaction; offsets are taken where every other process has to wait."""
+    """Append in a transaction; offsets are taken while it excludes every other process."""
     following: dict[tuple[str, int], int] = {}
     sizes: Counter[tuple[str, int]] = Counter()
     counts = Counter((row[0], row[1]) for row in rows)
@@ -402,7 +403,7 @@ def _has_records_after(connection: sqlite3.Connection, cursor: Cursor) -> bool:
 
 
 def _trim(connection: sqlite3.Connection, stream: str, partition: int, before: int) -> bool:
-    """Drop a portion; whether there is more to drop."""
+    """Drop one portion of records and return whether there are more to drop."""
     start, end = _bounds(connection, stream, partition)
     target = min(before, end)
     reached = min(target, start + _TRIM_RECORDS)

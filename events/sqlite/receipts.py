@@ -10,16 +10,17 @@ from dataclasses import dataclass
 from typing import Final
 
 KEPT_MS: Final = 24 * 3600 * 1000
-"""For so long a receipt is found again."""
+"""Milliseconds for which a receipt is kept."""
 
 MAX_RECEIPTS: Final = 100_000
-"""That are kept; older ones go first."""
+"""Most receipts that are kept; the oldest are deleted first."""
 
 MAX_RECEIPT_BYTES: Final = 1 << 20
-"""Of one value."""
+"""Largest value of a receipt, in bytes."""
 
 _DROPPED_AT_ONCE: Final = 8
-"""With each new one: more than one, so that they shrink after a busy day."""
+"""Old receipts deleted with each new one: more than one, so that their number falls after a busy
+day."""
 
 SCHEMA: Final = """
 CREATE TABLE IF NOT EXISTS receipt (
@@ -34,7 +35,7 @@ CREATE TABLE IF NOT EXISTS receipt (
 
 @dataclass(frozen=True, slots=True)
 class Receipt:
-    """What is remembered with a record."""
+    """A value that is stored with a record, under a key."""
 
     key: str
     value: bytes
@@ -47,7 +48,7 @@ class Receipt:
 
 
 def put(connection: sqlite3.Connection, receipt: Receipt, now_ms: int) -> None:
-    """Remember it, in a transaction; what is too old goes."""
+    """Store the receipt within a transaction, and delete old ones."""
     connection.execute(
         "INSERT INTO receipt (key, recorded_ms, value) VALUES (?, ?, ?) ON CONFLICT (key) "
         "DO UPDATE SET recorded_ms = excluded.recorded_ms, value = excluded.value "
@@ -62,7 +63,8 @@ def put(connection: sqlite3.Connection, receipt: Receipt, now_ms: int) -> None:
 
 
 def get(connection: sqlite3.Connection, key: str, now_ms: int) -> bytes | None:
-    """What was remembered under a key; None when nothing was, or a day ago."""
+    """Return the value stored under a key; None where there is none, or it is more than a day
+    old."""
     row = connection.execute(
         "SELECT value FROM receipt WHERE key = ? AND recorded_ms >= ?", (key, now_ms - KEPT_MS)
     ).fetchone()

@@ -33,12 +33,12 @@ _GATHER_SECONDS: Final = 0.0005
 writers fall into two halves that take turns: twice the fsyncs, and 30 % fewer appends of 1.3 KB."""
 
 CHECKPOINT_BYTES: Final = 4 << 20
-"""Written between two checkpoints, about: SQLite's own default of 1,000 pages."""
+"""Bytes written between two checkpoints, about: SQLite's own default of 1,000 pages."""
 
 _PAGE_BYTES: Final = 4096
 
 _FRAME_BYTES: Final = _PAGE_BYTES + 24
-"""Of a page in the write-ahead log."""
+"""Size of a page in the write-ahead log, in bytes."""
 
 _CHECKPOINT_BUSY_SECONDS: Final = 1.0
 """Restarting the write-ahead log waits for readers while appends wait for it, so not for long."""
@@ -94,9 +94,9 @@ class GroupWriter:
         return self.begin(job, size).result()
 
     def begin(self, job: Callable[[sqlite3.Connection], T], size: int = 0) -> "Future[T]":
-        """As `submit`, without waiting."""
+        """Submit as `submit`, without waiting."""
         item = _PendingJob(job, size)
-        # Whoever stops waiting for it cannot take it back: the writer may be at it already.
+        # A caller that stops waiting cannot cancel it: the writer may be at it already.
         item.done.set_running_or_notify_cancel()
         with self._arrived:
             if self._closed:

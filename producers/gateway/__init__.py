@@ -1,1 +1,1 @@
-"""Beside the agent: answers its calls from an engine and records them exactly (call -> event)."""
+"""The gateway: answers an agent's calls from an engine and records them exactly (call -> event)."""

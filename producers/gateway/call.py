@@ -69,11 +69,11 @@ class EngineRequest:
 
     attempt: Attempt
     request: ModelRequest
-    """With the model of the attempt."""
+    """The client's request with the attempt's model in its `model` field."""
     extras: ExtraFields
     answer: Capture
     model_name: str | None
-    """That the answer is to name as its model; None: as the engine says."""
+    """Model name for the answer; None keeps the name that the engine reports."""
 
     @property
     def upstream(self) -> Upstream:
@@ -113,9 +113,10 @@ class Call(Response):
         self._served: EngineModel | None = None
         """The model as events and headers name it; None before the first attempt."""
         self._engine_start = 0.0
-        """Seconds after the request's arrival, when an engine was asked last."""
+        """Seconds from the request's arrival to the start of the last engine request."""
         self._engine_seconds: float | None = None
-        """From then until it had said all; None until it has."""
+        """Seconds from the start of that request to its last byte; None until the engine has sent
+        all."""
         self._headers_sent = False
         self._complete = False
         self._delivered = False
@@ -123,10 +124,10 @@ class Call(Response):
         self._continued = False
         """Whether a whole answer was recorded and delivered: the conversation went on."""
         self._silent = True
-        """Whether the client has nothing to read yet."""
+        """Whether nothing has been sent to the client yet."""
         self._engine_headers: list[tuple[str, str]] = []
         self._sent = bytearray()
-        """Of a stream that may be sent again."""
+        """Bytes of the stream so far, kept where the call has an idempotency key."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer, unless the client goes away first."""

@@ -67,7 +67,7 @@ class ClientAnswer:
 
     headers: Mapping[str, str]
     body: bytes
-    """Empty where the call cannot be sent again."""
+    """The answer's body; empty where the call cannot be sent again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +95,7 @@ class Record:
     ) -> None:
         """`began` is when the request came in, by `time.monotonic`; by default now."""
         self.call = new_id()
-        """Its id."""
+        """Id of the call."""
         self.status: int | None = None
         """HTTP status that the client gets; None before the answer."""
         self.upstream: str | None = None
@@ -129,7 +129,7 @@ class Record:
 
     @property
     def seconds(self) -> float:
-        """Since the request came in."""
+        """Seconds since the request came in."""
         return time.monotonic() - self._began
 
     @property
@@ -138,12 +138,12 @@ class Record:
         return self._start is not None
 
     def begin(self, served_by: ServedBy) -> None:
-        """Append the start; nothing where that was done."""
+        """Append CallStarted; do nothing where that was done before."""
         if self._start is None:
             self._start = asyncio.create_task(self._append_start(served_by))
 
     async def wait_for_start(self) -> bool:
-        """Wait for CallStarted; whether it is in the log."""
+        """Wait for CallStarted and return whether it is in the log."""
         assert self._start is not None, "a call is begun before it is answered"
         return await asyncio.shield(self._start)
 
@@ -169,7 +169,7 @@ class Record:
         return await asyncio.shield(self._end)
 
     async def wait_for_end(self) -> bool:
-        """Wait for CallEnded; whether there is one. Raises as `end` does."""
+        """Wait for CallEnded and return whether there is one. Raises as `end` does."""
         if self._end is None:
             return False
         await self._end

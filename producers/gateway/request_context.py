@@ -42,7 +42,7 @@ _PATH_NAMES: Final = ("session", "task", "user")
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """Who sends a request, and what for."""
+    """The sender of a request, and its purpose."""
 
     client: str | None
     person: str | None = None
@@ -52,7 +52,7 @@ class Caller:
 
     @property
     def scope(self) -> SessionScope:
-        """Within which a call without a session name is attributed."""
+        """The scope in which a call without a session name is attributed."""
         return self.client, self.person
 
 
@@ -61,9 +61,9 @@ class RequestContext:
     """A request for an answer of a model, parsed and redacted."""
 
     request: ModelRequest
-    """As the client sent it: what the engine gets."""
+    """The request as the client sent it, which the engine gets."""
     redacted: RedactedRequest
-    """As it may be written."""
+    """The redacted request, as it may be recorded."""
     conversation: Conversation
     """The digests of its messages."""
     caller: Caller
@@ -142,7 +142,7 @@ def parse_path_names(request: Request) -> Mapping[str, str]:
 def read_caller(
     request: Request, client: Client, path_names: Mapping[str, str], redaction: Redaction
 ) -> Caller:
-    """Who sends a request, and what for. Raises Refused."""
+    """Return the sender of a request and its purpose. Raises Refused."""
     person = read_header(request, "x-kintsugi-user") or identifier(
         path_names.get("user"), "the user"
     )

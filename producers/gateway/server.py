@@ -53,9 +53,9 @@ from producers.gateway.routing.upstreams import Upstream, UpstreamFailure, Upstr
 from producers.gateway.shadows import MAX_SHADOWS, Shadows
 
 _CLOSING_SECONDS: Final = 10.0
-"""For recording the calls that a stop cuts off."""
+"""Seconds for recording the calls that a stop interrupts."""
 _RECALL_SECONDS: Final = 2.0
-"""The longest that a start waits for the recall of sessions."""
+"""Longest time, in seconds, that a start waits for the recall of sessions."""
 _logger = logging.getLogger(__name__)
 
 
@@ -66,12 +66,12 @@ class Options:
     alias: str = "agent"
     capture: CaptureMode = "best_effort"
     timeout_seconds: float = 600.0
-    """For a whole call."""
+    """Longest duration of a whole call, in seconds."""
     max_body_bytes: int = 32 << 20
     feedback_per_minute: int = 600
-    """Per key."""
+    """Requests with feedback per minute and key."""
     max_shadows: int = MAX_SHADOWS
-    """That answer at once."""
+    """Shadows that answer at the same time."""
     ships: bool = False
     """Whether the spool is copied to Kafka: what waits for it is counted."""
     shows: Mapping[str, str] = field(default_factory=dict)

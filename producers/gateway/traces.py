@@ -65,10 +65,10 @@ class TraceResult:
 
     counts: Counter[Result] = field(default_factory=Counter)
     reasons: Counter[str] = field(default_factory=Counter)
-    """Of those that were rejected."""
+    """Reason -> number of spans rejected for it."""
 
     def reject(self, why: str) -> None:
-        """One more that is not recorded."""
+        """Count one span that is not recorded."""
         self.counts["rejected"] += 1
         self.reasons[why[:_LONGEST_REASON]] += 1
 

@@ -3,8 +3,8 @@
 `bfcl generate` writes `BFCL_v4_<category>_result.json`, `bfcl evaluate` writes
 `BFCL_v4_<category>_score.json`, into equal trees `result/` and `score/` (or side by side). A score
 file holds a summary and the failures only, so it judges its result file and is nothing by itself:
-whoever is named there failed, and if it judged as many as the result file holds, the others passed.
-Without it nobody judged.
+the answers named there failed, and if it judged as many as the result file holds, the others
+passed. Without it there is no verdict.
 
 The conversation is in `inference_log`; without that, `result` gives the calls alone, per turn and
 step. Calls are text of the model: they are parsed, never run. Mapping: docs/formats.md.
@@ -67,8 +67,8 @@ class _Score:
     model_name: str | None = None
 
     def covers_all(self, rows: int) -> bool:
-        """Whether whoever is not among the failures passed: all were judged, and every failure
-        that was counted is here, so the file was not cut off."""
+        """Return whether every answer that is not among the failures passed: all answers were
+        judged, and every counted failure is here, so the file was not cut off."""
         total, correct = self.summary.get("total_count"), self.summary.get("correct_count")
         if not isinstance(total, int) or not isinstance(correct, int):
             return False

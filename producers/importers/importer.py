@@ -47,7 +47,7 @@ __all__ = [
 
 BATCH_ROLLOUTS: Final = 128
 BATCH_BYTES: Final = 16 << 20
-"""A batch ends at whichever comes first; both bound what is held in memory."""
+"""Bytes that end a batch, unless `BATCH_ROLLOUTS` do first; both bound what is held in memory."""
 
 _SAMPLE_RECORDS: Final = 100
 """Damaged records skipped before a file's format is given up on."""
@@ -66,25 +66,25 @@ class Format(Protocol):
 
 
 _MODULES: Final[tuple[Format, ...]] = (tau_bench, tau2, openai_chat, bfcl)
-"""Asked in this order."""
+"""The formats, in the order in which they are tried."""
 
 FORMATS: Final[dict[str, Format]] = {module.NAME: module for module in _MODULES}
 
 
 @dataclass(frozen=True, slots=True)
 class FileWarning:
-    """What does not add up in records of one file."""
+    """A finding about records of one file."""
 
     file: str
     warning: str
     count: int
     position: str
-    """The first record that it was found in."""
+    """Position of the first record with this finding."""
 
 
 @dataclass(slots=True)
 class ImportResult:
-    """What an import came to."""
+    """The result of an import."""
 
     imported: int = 0
     duplicates: int = 0

@@ -1,10 +1,10 @@
-"""Anyone's logs: one conversation per record in OpenAI's chat format.
+"""Logs of other programs: one conversation per record in OpenAI's chat format.
 
     {"messages": [...], "tools": [...], "task_id": "t1", "reward": 1.0, ...}
 
 Only `messages` is required; what else is read, and what each field means: docs/formats.md. Fields
 that we do not know are ignored, because real logs carry the parameters of their requests. Success
-is `success`; without it, a reward within 1e-6 of 1; without both nobody judged.
+is `success`; without it, a reward within 1e-6 of 1; without both there is no verdict.
 """
 
 from collections.abc import Iterator
@@ -160,7 +160,7 @@ def _rollout(
 def _task(
     wire: WireRollout, raw: Any, environment: str | None, gold: tuple[Action, ...] | None
 ) -> Task | None:
-    """None where the record names no task: nothing is known to repeat."""
+    """Return the task; None where the record names none: no repetition is known then."""
     task = wire.task or WireTask()
     name = task.id if task.id is not None else wire.task_id
     if name is None:
@@ -186,7 +186,8 @@ def _environment(
     offered: tuple[str, ...] | None,
     gold: tuple[Action, ...] | None,
 ) -> str | None:
-    """By the log's word; else whose tools were offered; else whose were called."""
+    """Return the environment that the log names, else the one of the offered tools, else the one of
+    the called tools."""
     named = wire.environment or (wire.task.environment if wire.task else None)
     if named is not None:
         return named
@@ -220,7 +221,7 @@ def _tool_name(tool: WireTool) -> str:
 
 
 def _time(value: str | float | None) -> datetime | None:
-    """ISO 8601, or Unix seconds."""
+    """Parse ISO 8601, or Unix seconds."""
     if value is None:
         return None
     try:

@@ -33,7 +33,7 @@ class Rejection:
 
     file: str
     position: str
-    """A place a person finds: `[17]`, `simulations[3]`, `line 12`, or `file`."""
+    """Position that a person can find: `[17]`, `simulations[3]`, `line 12`, or `file`."""
     reason: str
 
 
@@ -61,7 +61,8 @@ class Record:
 
     @staticmethod
     def of(position: str, value: Any) -> "Record":
-        """Raises Unusable when the value is nested too deeply to be written again."""
+        """Return the record of a value. Raises Unusable when it is nested too deeply to be written
+        again."""
         try:
             text = exact_json(value)
         except RecursionError as error:
@@ -82,7 +83,7 @@ class Source:
     base: str | None = None
     """The base model by the caller's word; it goes before the file's."""
     advance: Callable[[int], None] = lambda _: None
-    """Told how many bytes were read since the last call."""
+    """Called with the number of bytes read since the last call."""
 
     def rejection(self, position: str, reason: str) -> Rejection:
         return Rejection(str(self.path), position, reason)
@@ -109,7 +110,7 @@ class Source:
             return self.rejection(item.position, str(error))
 
     def identity(self, format_name: str, record: Record, named_base: str | None) -> "Identity":
-        """Who made the rollout, and its id."""
+        """Return the rollout's id, alias and base model."""
         base = self.base or named_base or "unknown"
         return Identity(
             derive_id("import", format_name, self.alias, base, record.text), self.alias, base
@@ -141,7 +142,7 @@ class Source:
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """Whose rollout it is."""
+    """The id, alias and base model of a rollout."""
 
     id: str
     alias: str
@@ -164,7 +165,7 @@ def parse_time(text: str) -> datetime:
 
 
 def is_success(reward: float | None) -> bool | None:
-    """The verdict of a reward that is 1 for success; None where nobody gave one."""
+    """Return the verdict of a reward that is 1 for success; None where there is no reward."""
     return None if reward is None else abs(reward - 1) <= 1e-6
 
 

@@ -182,7 +182,7 @@ def _rollout(
 def _task(wire: WireTask, raw: Any, info: WireInfo, environment: str | None) -> Task:
     criteria = wire.evaluation_criteria
     return Task(
-        # A domain that nobody declared still keeps its tasks apart from another's.
+        # An undeclared domain still keeps its tasks apart from another's.
         id=task_id(environment or info.environment_info.domain_name, str(wire.id)),
         environment=environment,
         instruction=_instruction(wire),

@@ -147,8 +147,8 @@ def _task(run: WireRun, raw: Mapping[str, Any], environment: str | None) -> Task
 
 
 def _environment(run: WireRun, messages: tuple[Message, ...]) -> str | None:
-    """By the title of the policy, so that a trial without calls has the task id of its siblings;
-    else by the tools."""
+    """Return the environment that the policy's title names, so that a trial without calls has the
+    task id of its siblings; else the environment of the tools."""
     system = next((message.text for message in messages if message.role == "system"), "")
     title = _POLICY_TITLE.search(system, 0, 500)
     if title is not None and (declared := catalog(title.group(1).lower())) is not None:

@@ -48,13 +48,13 @@ class Chat:
     """A call of a model."""
 
     request: Json
-    """In OpenAI's form."""
+    """The request in OpenAI's form."""
     answer: Json
-    """Likewise; without choices where there is none."""
+    """The answer in OpenAI's form; without choices where there is none."""
     conversation: str | None
     person: str | None
     model: str | None
-    """Who answered, else who was asked."""
+    """The model that answered, else the model that was asked."""
 
 
 def chat_of(span: ClientSpan) -> Chat | None:

@@ -51,24 +51,24 @@ class TooMuch(KintsugiError):
 
 @dataclass(frozen=True, slots=True)
 class ClientSpan:
-    """A span that somebody sent."""
+    """A span that a client sent."""
 
     trace: str
-    """32 hex digits; 16 for the span."""
+    """Trace id of 32 hex digits; a span id has 16."""
     span: str
     attributes: Attributes
     events: tuple[tuple[str, Attributes], ...]
     """Names and attributes of what happened within it."""
     seconds: float
-    """That it took; 0 where its times say nothing."""
+    """Duration in seconds; 0 where the span's times give none."""
     began: int
-    """Nanoseconds since 1970: its place among the others."""
+    """Start in nanoseconds since 1970, by which spans are ordered."""
     error: str | None
-    """What went wrong; None where nothing did."""
+    """The error's message; None where there was no error."""
 
     @property
     def has_valid_ids(self) -> bool:
-        """Whether it has ids as a span must."""
+        """Whether the ids are those that a span must have."""
         sizes = tuple(len(name) // 2 for name in (self.trace, self.span))
         return sizes == _ID_BYTES and bool(int(self.trace, 16) and int(self.span, 16))
 

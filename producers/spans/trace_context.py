@@ -1,8 +1,8 @@
-"""W3C trace context: which span of which trace something belongs to (header <-> ids).
+"""W3C trace context: the ids of a span and its trace (header <-> ids).
 
 The header of an envelope names the span within which its event was written; a span's first event
 (`CallStarted`, `CycleStarted`, `JobRequested`) bears that of its parent. Ids of spans follow from
-what they are spans of, so whoever derives one derives the same, and no process has to be told.
+what they are spans of, so every process derives the same id, and none has to be told.
 """
 
 import re
@@ -15,23 +15,23 @@ _HEADER: Final = re.compile(r"(?!ff)[0-9a-f]{2}-([0-9a-f]{32})-([0-9a-f]{16})-([
 _TRACE_DIGITS: Final = 32
 _SPAN_DIGITS: Final = 16
 _SAMPLED: Final = 1
-"""A bit of the flags."""
+"""The flag bit that marks a sampled trace."""
 
 
 @dataclass(frozen=True, slots=True)
 class TraceContext:
-    """A span's place."""
+    """The ids of a span and its trace."""
 
     trace: str
-    """32 hex digits."""
+    """Trace id, 32 hex digits."""
     span: str
-    """16 hex digits."""
+    """Span id, 16 hex digits."""
     sampled: bool = True
-    """Whether whoever began the trace records it."""
+    """Whether the trace's originator records it."""
 
     @property
     def header(self) -> str:
-        """As `traceparent` has it."""
+        """The value of the header `traceparent`."""
         return f"00-{self.trace}-{self.span}-{int(self.sampled):02x}"
 
     def child(self, *of: str) -> "TraceContext":

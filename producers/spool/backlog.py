@@ -3,7 +3,7 @@
 `kintsugi spool status` prints them and the gateway's metrics expose them. Reads a few rows and one
 record per partition that is behind; never writes.
 
-Not covered: whether anybody ships. On the embedded log, where the spool is the log, nothing is
+Not covered: whether a shipper runs. On the embedded log, where the spool is the log, nothing is
 ever marked as shipped and nothing has to be.
 """
 
@@ -36,7 +36,7 @@ class StreamBacklog:
 
     events: int
     bytes: int
-    """Of their values."""
+    """Total size of the events' values, in bytes."""
     shipped: tuple[int, ...]
     """Per partition, the offset after the last record that the broker acknowledged."""
     unshipped: int

@@ -1,10 +1,10 @@
-"""Who has a home's spool: those that append to it, or one who ships it in their place.
+"""Ownership of a home's spool: the processes that append to it, or one that ships it instead.
 
-    own(path)          hold it as one of those who append, while the file is open
-    open_idle_spool(path)    the spool of a home that nobody appends to, held against their return
+    own(path)          hold it as one of the processes that append, while the file is open
+    open_idle_spool(path)    the spool of a home while no process can append to it
 
 A lock of the kernel beside the log's file, let go with the process however it ends. Not covered: a
-copy of a spool whose owner lives elsewhere. To ship that is harmless, for folds accept each
+copy of a spool whose owner runs elsewhere. To ship that is harmless, for folds accept each
 sequence of a source once, but it is not all that the owner recorded.
 """
 
@@ -26,7 +26,7 @@ FILE = "log.db"
 
 
 class SpoolInUse(LogError):
-    """A spool that somebody still appends to."""
+    """The spool is open for appending."""
 
 
 def own(path: Path) -> IO[str]:
@@ -67,8 +67,8 @@ def open_idle_spool(path: Path) -> Iterator[SqliteLog]:
 
 
 def bring_bodies(spool: SqliteLog, blobs: BlobStore, again: bool = False) -> int:
-    """Put the bodies that the spool's records name that are not shipped, or with `again` all that
-    it holds, where this home keeps its own; how many were not there."""
+    """Copy into this home's blob store the bodies that the spool's unshipped records name, or with
+    `again` those of all its records; return how many were missing there."""
     theirs = BlobStore(spool.path.parent / "blobs")
     ends = spool.end(ROLLOUTS.name)
     begin = spool.start(ROLLOUTS.name) if again else spool.read_ship_offsets(ROLLOUTS.name)

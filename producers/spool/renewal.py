@@ -1,6 +1,6 @@
-"""A spool that was restored from before gets a new id (renew: an old file -> a new one beside it).
+"""Gives a spool that was restored from a backup a new id (old file -> a new one beside it).
 
-    renew(path)        of a home that nobody appends to and nobody ships
+    renew(path)        of a home whose spool no process appends to or ships
 
 A spool that was restored numbers its next events as it had numbered others, which the broker has
 already: folds take them for repetitions, and they would be in no table. Under a new id they are
@@ -28,19 +28,19 @@ from producers.spool.owner import FILE, open_idle_spool
 
 @dataclass(frozen=True, slots=True)
 class RenewalResult:
-    """What came of it."""
+    """The result of a renewal."""
 
     before: str
     """The id that the spool had."""
     source: str
     events: int
-    """That were not shipped, and are to be."""
+    """Number of unshipped events, which were copied and are to be shipped."""
     kept: Path
-    """The file as it was."""
+    """Path of the old file, unchanged."""
 
 
 def renew(home: Path) -> RenewalResult:
-    """Give a home's spool a new id. Raises SpoolInUse while somebody has it open, LogError."""
+    """Give a home's spool a new id. Raises SpoolInUse while a process has it open, LogError."""
     path = home / FILE
     temporary = path.with_name(f".{FILE}.renewed")
     _remove(temporary)
@@ -81,7 +81,7 @@ def _entry(record: Record) -> Entry:
 
 
 def _settle(path: Path) -> None:
-    """Have all of it in the one file."""
+    """Checkpoint the log into its one file."""
     try:
         with closing(writable(path, "power")) as connection:
             connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")

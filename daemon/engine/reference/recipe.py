@@ -26,11 +26,11 @@ class Phase(StrictModel):
     shares: Mapping[str, float]
     """Kind -> weight of its demonstrations."""
     rates: tuple[Rate, Rate]
-    """Of the learning rates, at its beginning and its end; linear between."""
+    """Factors of the learning rates at its beginning and its end; linear between."""
     test_every: Annotated[int, Field(ge=1)] = 1000
-    """Steps. The last one of a phase is always tested."""
+    """Steps between two tests. The last step of a phase is always tested."""
     test_tasks: Annotated[int, Field(ge=1)] = 32
-    """Per kind."""
+    """Tasks per kind in a test."""
     test_trials: Annotated[int, Field(ge=1)] = 8
     """Per task."""
 
@@ -40,9 +40,9 @@ class Recipe(StrictModel):
 
     phases: tuple[Phase, ...]
     muon_rate: float = 0.012
-    """Of the matrices in the layers."""
+    """Learning rate of the matrices in the layers."""
     adamw_rate: float = 3e-3
-    """Of embeddings and norms."""
+    """Learning rate of embeddings and norms."""
     warmup: int = 30
     """Steps at the beginning of a phase over which the rates rise from 0."""
     batch_tokens: int = 4096
@@ -52,7 +52,7 @@ class Recipe(StrictModel):
 
     @property
     def steps(self) -> int:
-        """Of all phases."""
+        """Number of steps of all phases."""
         return sum(phase.steps for phase in self.phases)
 
 

@@ -41,10 +41,10 @@ _ENTRY_BYTES: Final = 1000
 """What is held of a choice or a call."""
 
 _STRAY_CHOICES: Final = 16
-"""Held of the choices that nobody asked for: enough to see what the engine did."""
+"""Choices held although they were not requested: enough to show what the engine did."""
 
 _PROMPT_PARTS: Final = ("input_tokens", "cache_read_input_tokens", "cache_creation_input_tokens")
-"""Of Anthropic's usage: together they are the prompt."""
+"""Fields of Anthropic's usage whose sum is the number of prompt tokens."""
 
 
 @dataclass(slots=True)
@@ -132,7 +132,7 @@ class AnswerRecord:
     """Empty when untrainable."""
     untrainable_because: str | None
     finish_reason: str | None
-    """Of the first choice."""
+    """Finish reason of the first choice."""
     prompt_tokens: int | None
     completion_tokens: int | None
     invalid_tool_calls: int
@@ -169,11 +169,11 @@ class Capture:
         self._most = most
         self._held = 0
         self._full = False
-        """Whether more came than is held; no token is held then."""
+        """Whether the answer exceeded the bytes that may be held; its tokens are dropped then."""
         self._pieces = 0
-        """That were kept so far: tokens, calls, and pieces of text and of calls."""
+        """Number of pieces kept so far: tokens, calls, and fragments of text and of calls."""
         self._odd: str | None = None
-        """What the engine said that no engine says; the first of it."""
+        """The first reason found to distrust the engine's answer; None while there is none."""
         self._choices: dict[int, _Choice] = {}
         self._prompts: dict[int, list[Any]] = {}
         self._usage: Json = {}
@@ -251,13 +251,13 @@ class Capture:
             state.finish = str(readable(finish))[:128]
 
     def _choice(self, number: int) -> _Choice | None:
-        """None where it is not held."""
+        """Return the choice of this number; None where it is not held."""
         if number not in self._choices and self._may_hold(number) and self._holds(_ENTRY_BYTES):
             self._choices[number] = _Choice()
         return self._choices.get(number)
 
     def _may_hold(self, number: int) -> bool:
-        """Not every choice that nobody asked for; what has one is doubted already."""
+        """Return whether a choice may be held: all requested ones, and `_STRAY_CHOICES` others."""
         asked_for = 0 <= number < self._expected
         return asked_for or len(self._choices) < self._expected + _STRAY_CHOICES
 
@@ -342,11 +342,12 @@ class Capture:
         return index if type(index) is int else place
 
     def _prompt_of(self, number: int) -> int:
-        """Which prompt a choice answers: each has `n` of them."""
+        """Return the index of the prompt that a choice answers: each prompt has `n` choices."""
         return 0 if self._chat else number // self._n
 
     def _holds(self, size: int) -> bool:
-        """Whether so much more can be held; where not, the tokens are given up."""
+        """Count `size` more bytes and return whether they can be held; drop all tokens where
+        not."""
         if self._full:
             return False
         self._held += size
@@ -360,7 +361,7 @@ class Capture:
         return False
 
     def _doubt(self, why: str) -> None:
-        """Nothing of this answer is trained on."""
+        """Mark the answer as untrainable for the reason `why`; the first reason is kept."""
         self._odd = self._odd or why
 
     def _logprobs(self, scores: Json) -> list[Any]:
@@ -387,7 +388,7 @@ class Capture:
         return [read(entry) if isinstance(entry, dict) else None for entry in values]
 
     def _strip(self, document: Json) -> Json:
-        """Without what we asked for."""
+        """Return the document without the fields that the gateway requested."""
         if not (self._added.token_ids or self._added.logprobs):
             return document
         restored = self._without_ids(document, "prompt_token_ids")
@@ -451,7 +452,7 @@ class Capture:
         return arrays
 
     def _count(self, name: str, counted: int) -> int | None:
-        """By the engine's word; else what was counted; None where nothing was."""
+        """Return the count that the engine reports, else `counted`, or None where that is 0."""
         value = self._usage.get(name)
         if type(value) is int and 0 <= value < 2**63:
             return value

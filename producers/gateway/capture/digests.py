@@ -24,7 +24,7 @@ class Conversation:
     beginnings: tuple[Digest, ...]
     tools: Digest
     answers: tuple[int, ...] = ()
-    """Which of them are the model's, counted from 1."""
+    """Numbers of the messages, counted from 1, that are the model's."""
     loose: tuple[Digest, ...] = (b"",)
     """The digests of `beginnings`, with answers taken without the white space around them."""
     last: "AnswerPrefix | None" = None
@@ -39,13 +39,13 @@ class Conversation:
         return len(self.beginnings) - 1
 
     def first(self, messages: int) -> "Conversation":
-        """Its beginning."""
+        """Return the conversation of the first `messages` messages."""
         answers = tuple(place for place in self.answers if place <= messages)
         loose, last = self.loose[: messages + 1], self.last if answers == self.answers else None
         return Conversation(self.beginnings[: messages + 1], self.tools, answers, loose, last)
 
     def extend(self, messages: Sequence[Any]) -> "Conversation":
-        """With more messages at its end."""
+        """Return the conversation with more messages at its end."""
         beginnings, loose = list(self.beginnings), list(self.loose)
         answers, last = list(self.answers), None
         for message in messages:

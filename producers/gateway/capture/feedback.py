@@ -1,4 +1,4 @@
-"""What somebody says of a call or a session afterwards (POST /v1/feedback -> event).
+"""Feedback on a call or a session after it has ended (POST /v1/feedback -> event).
 
 Late feedback is taken: a call that is remembered no more is looked up in the spool by the time in
 its id. Sent twice with one idempotency key it is one row, for the key makes the event's id.
@@ -65,7 +65,7 @@ class FeedbackBody(BaseModel):
         )
 
     def event_id(self, client: str | None, redaction: Redaction) -> str:
-        """The same for the same idempotency key of the same client."""
+        """Return the event's id: the same for the same idempotency key of the same client."""
         key = redaction.redact_name(self.idempotency_key)
         return new_id() if key is None else derive_id("feedback", client or "", key)
 
@@ -154,7 +154,8 @@ class Rate:
         self._buckets: dict[str | None, tuple[float, float]] = {}
 
     def wait(self, client: str | None, now: float) -> float:
-        """Seconds until this client may; 0 when it may now, which is counted. `now` in seconds."""
+        """Return the seconds until this client may send feedback; 0 counts it as sent. `now` is in
+        seconds."""
         left, then = self._buckets.get(client, (float(self._per_minute), now))
         left = min(float(self._per_minute), left + (now - then) * self._per_minute / 60)
         allowed = left >= 1

@@ -34,16 +34,16 @@ from producers.gateway.http.wire import Refused, bad_request, encode_json
 from producers.gateway.privacy.redaction import RedactedRequest
 
 MAX_BODY_BYTES: Final = 16 << 20
-"""Of an answer that is kept to be given again."""
+"""Largest answer, in bytes, that is kept to be sent again."""
 
 _TOO_LARGE: Final = "it was too large to be kept"
 
 
 class Receipts(Protocol):
-    """What is needed of the log."""
+    """The part of the log that stores receipts."""
 
     def receipt(self, key: str) -> bytes | None:
-        """What was remembered under a key."""
+        """Return the value stored under a key."""
         ...
 
 
@@ -52,9 +52,9 @@ class IdempotentRequest:
     """A request that may be sent again."""
 
     key: str
-    """Of the client, for its user."""
+    """Idempotency key, scoped to the client and its user."""
     request: str
-    """A digest of it, as it may be written: one key stands for one request."""
+    """Digest of the redacted request: one key stands for one request."""
 
     @staticmethod
     def of(key: str, redacted: RedactedRequest) -> "IdempotentRequest":

@@ -11,12 +11,12 @@ from typing import Any, Final
 from producers.gateway.capture.digests import AnswerPrefix
 
 MAX_ALIKE: Final = 16
-"""Sessions that are remembered of one beginning; of more, none is meant."""
+"""Sessions remembered per beginning; a beginning with more identifies no session."""
 
 _FORGOTTEN_BITS: Final = 1 << 22
 _FORGOTTEN_MOST: Final = _FORGOTTEN_BITS // 16
-"""Beginnings of a generation, of which two are kept: at 4 bits each, one of 200 that never were
-forgotten is taken for one that was (Bloom 1970, (1 - exp(-4 / 16))^4 per generation)."""
+"""Beginnings per generation of the filter, which has two. At 4 bits each, about one in 200 that
+were never forgotten is reported as forgotten (Bloom 1970, (1 - exp(-4 / 16))^4 per generation)."""
 
 
 @dataclass(slots=True)
@@ -51,8 +51,8 @@ class Cut:
 
 
 class BloomFilter:
-    """Beginnings that were forgotten before anybody went on from them: a Bloom filter of the
-    newest, in a megabyte. May take others for one, never one for none."""
+    """A Bloom filter, one megabyte in size, of the newest beginnings that were forgotten before a
+    call continued them. It has false positives and no false negatives."""
 
     def __init__(self) -> None:
         self._new, self._old = bytearray(_FORGOTTEN_BITS // 8), bytearray(_FORGOTTEN_BITS // 8)
@@ -91,12 +91,12 @@ def _either(left: bytearray, right: bytearray) -> bytearray:
 
 @dataclass(slots=True)
 class Alike:
-    """The sessions of one scope in which the same was said and answered, word for word."""
+    """The sessions of one scope that have the same messages and answers, word for word."""
 
     sessions: dict[str, int] = field(default_factory=dict)
     """Session -> how many calls continued it from here."""
     unheard: set[str] = field(default_factory=set)
-    """Where nobody knows whether the client has this answer, or has it as the first choice."""
+    """Sessions whose client may not have this answer, or may not have it as the first choice."""
     asking: Counter[str] = field(default_factory=Counter)
     """Session -> how many calls that continue it from here are not answered yet."""
     crowded: bool = False
@@ -104,7 +104,7 @@ class Alike:
 
     @property
     def is_open(self) -> bool:
-        """Whether somebody may go on from here who has not yet."""
+        """Whether a session that has not been continued from here may still be."""
         free = not all(self.sessions.values())
         return free or bool(self.crowded or self.unheard or self.asking)
 

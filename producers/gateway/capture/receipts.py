@@ -12,14 +12,14 @@ from events.privacy.sealing import OVERHEAD_BYTES, Key, Keys, seal, unseal
 from events.sqlite.receipts import Receipt
 
 _MAGIC: Final = b"kr1"
-"""No zstd frame begins like this."""
+"""First bytes of a sealed receipt; no zstd frame begins with them."""
 
 MAX_OVERHEAD_BYTES: Final = len(_MAGIC) + 1 + 64 + OVERHEAD_BYTES
-"""By which a sealed receipt is longer, at most."""
+"""Largest number of bytes that sealing adds to a receipt."""
 
 
 def seal_receipt(receipt: Receipt, key: Key) -> bytes:
-    """The value as it may be written."""
+    """Return the value as it may be written, sealed."""
     if not receipt.value:
         return receipt.value
     name = key.id.encode()
@@ -27,7 +27,8 @@ def seal_receipt(receipt: Receipt, key: Key) -> bytes:
 
 
 def open_receipt(value: bytes, receipt: str, keys: Keys | None) -> bytes | None:
-    """The value as it was given; None where its key is gone, so that the call is asked anew."""
+    """Return the value as it was given; None where its key is gone, so that the call is asked
+    anew."""
     if not value.startswith(_MAGIC):
         return value
     begin = len(_MAGIC) + 1

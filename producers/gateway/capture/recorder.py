@@ -1,4 +1,4 @@
-"""From what happened to the log: events of the gateway, appended and made safe (call -> spool).
+"""Appends the gateway's events durably to its log (call -> spool).
 
 Guarantee: `append` returns when the event is in the spool for good (one fsync for all that wait
 for it at the same time), and raises when it is not. It never blocks the loop it runs on. What is a
@@ -114,7 +114,8 @@ class Recorder:
         about: About,
         receipt: Receipt | None = None,
     ) -> None:
-        """The same for several (id, cause, what is said), of which the log gets all or none."""
+        """Append several events (id, cause, data); the log gets all of them or none. Raises as
+        `append`."""
         owner = await self._owner(about)
         batch = [_encode(data, about, event, cause, None, owner) for event, cause, data in events]
         await self._append(batch, receipt, owner)
@@ -131,7 +132,7 @@ class Recorder:
         await asyncio.wrap_future(self.spool.begin_append(entries, receipt))
 
     async def _owner(self, about: About) -> Key | None:
-        """The key of whose data it is, durable; most calls find it in memory."""
+        """Return the key of the person whose data it is, durable; most calls find it in memory."""
         if about.person is None or self.keys is None:
             return None
         known = self.keys.find_in_memory(about.person)

@@ -1,4 +1,4 @@
-"""What a gateway knew before it was restarted (its own spool -> Sessions).
+"""Restores what a gateway knew before it was restarted (its own spool -> Sessions).
 
 The newest records of each partition are read and the conversations in them put together again, call
 by call from their parents on, so that unnamed calls find their session and calls of a long
@@ -9,8 +9,8 @@ sealed with a key that is gone.
 
 Guarantee: bounded in records and seconds; what is not found again costs a longer record or,
 unnamed, a session too many, never a parent whose stored messages are others. Partitions are read
-back to moments of their own; before the newest of these somebody may have said the same whom nobody
-knows, so for an hour from then on no unnamed call continues another (`Sessions.forget_before`).
+back to moments of their own; before the newest of these an unknown client may have sent the same
+messages, so for an hour from then on no unnamed call continues another (`Sessions.forget_before`).
 Blocking; raises LogError.
 """
 
@@ -35,21 +35,21 @@ from producers.gateway.capture.sessions import Claim, Scope, Sessions
 from producers.gateway.routing.routes import is_shadow
 
 MAX_RECORDS: Final = 1_250
-"""Of each partition: about 5,000 calls of all of them, read in two seconds."""
+"""Records read per partition: about 5,000 calls in all partitions, read in two seconds."""
 
 MAX_SECONDS: Final = 20.0
 
 _PORTION: Final = 250
-"""Records that are read at once."""
+"""Records per read."""
 
 _BY_CLIENTS: Final = ("asked", "feedback")
 """Why a session ended for good; one that was idle may come back."""
 
 _UNSURE_MS: Final = 10_000
-"""Before the newest record: what was answered then may not have been heard."""
+"""Milliseconds before the newest record within which an answer may not have reached its client."""
 
 _REPLACED: Final = "[redacted:"
-"""Stands where a rule matched (producers/gateway/privacy/redaction.py)."""
+"""Prefix of the text that replaces a match of a rule (producers/gateway/privacy/redaction.py)."""
 
 
 def recover_sessions(

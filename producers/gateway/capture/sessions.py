@@ -1,6 +1,6 @@
-"""Which conversation a call belongs to, and which earlier call of it it goes on from.
+"""Assigns a call to a session, and to the earlier call of the session that it continues.
 
-Who names the session decides: a header, the API key, the path, in this order. A call without a name
+A name of the session decides: a header, the API key, the path, in this order. A call without a name
 continues an earlier one of the same key and user whose messages and answer it begins with, where
 exactly one session can be meant:
 
@@ -17,7 +17,7 @@ the gateway was killed then) before it goes on from that. A session that its cli
 continued, and makes those that are alike as doubtful as any other. What was answered in part, as a
 choice beside the first or without being recorded, names no session, but makes one that was answered
 the same, or with what a client can have heard of a cut answer, doubtful. So does a beginning that
-was forgotten before anybody went on from it, and for an hour all that was not read after a restart.
+was forgotten before a call continued it, and for an hour all that was not read after a restart.
 
     parent            the longest earlier call of the session and of the same person whose messages
                       this one begins with
@@ -25,15 +25,15 @@ was forgotten before anybody went on from it, and for an hour all that was not r
 
 A call that goes on from none is stored whole: a compacted history or a rewritten system prompt is
 a fork, and stays one. A call of another person is no parent, nor one that was sealed with another
-key: erasing somebody takes nothing from anybody else.
+key: erasing a person takes nothing from another person.
 
 Guarantee: two conversations whose calls were all answered by this gateway are never in one unnamed
-session as long as nobody goes back. Bounded memory; what was forgotten costs a longer record or,
+session as long as no client goes back. Bounded memory; what was forgotten costs a longer record or,
 unnamed, a session too many, never a wrong parent. Not covered: of conversations that are word for
 word the same up to an answer, one that asks anew from there (an edited message, a new answer) while
 exactly one other is not continued yet; a beginning that another gateway answered; one that was
 forgotten more than 262,144 such ago, or that lies before what session_recovery.py reads after a
-restart and that somebody comes back to an hour after the moment from which on all was read.
+restart and that a client comes back to an hour after the moment from which on all was read.
 """
 
 from collections import Counter, OrderedDict
@@ -51,8 +51,8 @@ MAX_KNOWN: Final = 65_536
 
 
 COMES_BACK_MS: Final = 3_600_000
-"""After which nobody is expected to go on from what was said before all that is known: twice what
-lets a session idle."""
+"""Milliseconds after which no call is expected to continue messages from before a restart: twice
+the time after which an idle session ends."""
 
 
 Scope = tuple[str | None, str | None]
@@ -86,7 +86,7 @@ class Claim:
     scope: Scope
     beginning: Digest
     session: str
-    """Whose beginning it is."""
+    """The session that the beginning belongs to."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,13 +108,13 @@ class Sessions:
         self._clock = clock
         self._forgotten = BloomFilter()
         self._has_forgotten = False
-        """Whether any beginning was, also one that somebody had gone on from."""
+        """Whether any beginning was forgotten, including one that a call had continued."""
         self._doubtful_until = 0
         self._known: OrderedDict[tuple[Any, ...], Any] = OrderedDict()
         self._recalling = False
         self._unsure: dict[Claim, Claim] = {}
-        """An answer that a client may have missed, as who continues it would claim it -> what the
-        call with that answer continued."""
+        """The claim that a continuation of an answer would make, where the client may have missed
+        that answer -> the claim that the call with that answer made."""
 
     def attribute(
         self, named: SessionName | None, scope: Scope, conversation: Conversation, fresh: str
@@ -144,7 +144,7 @@ class Sessions:
         return Claim(scope, beginning, session)
 
     def settle(self, claim: Claim | None, completed: bool) -> None:
-        """A call that had taken this was answered, or came to nothing and gives it back."""
+        """Record that the call of a claim was answered, or release the claim where it was not."""
         while claim is not None:
             alike = self._known.get(("alike", claim.scope, claim.beginning))
             if alike is None:
@@ -157,8 +157,8 @@ class Sessions:
             claim = self._unsure.pop(claim, None)
 
     def doubt_delivery(self, claim: Claim, answer: Digest) -> None:
-        """A call that continued something was answered, and perhaps its client never heard: unless
-        it is continued, what it continued is free for the same client to ask again."""
+        """Record that the answer of a claim may not have reached its client. Unless a call
+        continues that answer, the same client may make the call again."""
         alike = self._known.get(("alike", claim.scope, claim.beginning))
         after = self._known.get(("alike", claim.scope, answer))
         if alike is None or not alike.sessions.get(claim.session):
@@ -200,7 +200,8 @@ class Sessions:
     def remember_possible_answer(
         self, session: str, scope: Scope, conversation: Conversation, answer: Mapping[str, Any]
     ) -> None:
-        """Remember what a client may take for its answer, and nobody knows whether it does."""
+        """Remember an answer that the client may or may not have taken for the answer to its
+        call."""
         if not len(conversation):
             return
         self._add(scope, conversation.loose_digest_with_answer(answer), session, heard=False)
@@ -214,7 +215,7 @@ class Sessions:
         self._remember(("call", call), session)
 
     def end_session(self, session: str) -> None:
-        """A client said that a session is over: no unnamed call continues it."""
+        """Record that a client ended a session: no unnamed call continues it."""
         self._remember(("over", session), True)
 
     def session_of(self, call: str) -> str | None:
@@ -223,8 +224,8 @@ class Sessions:
         return session
 
     def expect_recall(self) -> None:
-        """Until `recall` no call is taken for another's continuation: what would make it doubtful
-        may not be known yet."""
+        """Take no call for a continuation of another until `recall`: the calls that would make that
+        doubtful may not be known yet."""
         self._recalling = True
 
     def forget_before(self, moment_ms: int) -> None:
@@ -274,7 +275,7 @@ class Sessions:
     def _may_be_anothers(
         self, scope: Scope, conversation: Conversation, place: int, session: str
     ) -> bool:
-        """Whether an answer is perhaps one that another client than a session's has."""
+        """Return whether an answer may be one that the client of another session has."""
         answered = ("alike", scope, conversation.loose[place])
         alike: Alike | None = self._known.get(answered)
         if answered in self._forgotten if alike is None else alike.unheard - {session}:
@@ -287,7 +288,7 @@ class Sessions:
         return cut.doubts(session, last)
 
     def _beginning(self, scope: Scope, conversation: Conversation) -> tuple[Digest, Alike] | None:
-        """The longest known beginning of a conversation, and who has it."""
+        """Return the longest known beginning of a conversation, and the sessions that have it."""
         for digest in reversed(conversation.loose[1:]):
             alike = self._known.get(("alike", scope, digest))
             if alike is not None and alike.sessions:

@@ -88,7 +88,8 @@ def _call(block: Json) -> Json:
 
 
 def _split_results(role: Any, blocks: Sequence[Json]) -> list[Json]:
-    """A message of anybody else: results of tools stand for themselves."""
+    """Return a message that is not the assistant's as messages; each tool result is one of its
+    own."""
     messages: list[Json] = []
     parts: list[Json] = []
     for block in blocks:

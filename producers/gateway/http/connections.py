@@ -1,11 +1,11 @@
-"""Connections to engines: HTTP/1.1, kept open, little between the wire and us (request -> reply).
+"""Connections to engines: HTTP/1.1 with keep-alive (request -> reply).
 
 A client for any server on the internet costs a call more processor time than all else that the
 gateway does. This one does what an engine needs, with llhttp (httptools) to read the answers.
 
-Guarantee: a body comes out byte by byte as it came, whatever the pieces. Whoever leaves a reply
-before its end closes its connection, which is how an engine learns that nobody listens; whoever
-reads slowly slows the engine down. A connection that the engine closed while it was kept is
+Guarantee: a body comes out byte by byte as it came, whatever the pieces. A caller that leaves a
+reply before its end closes the connection, so the engine can stop its work; a caller that reads
+slowly slows the engine down. A connection that the engine closed while it was kept is
 replaced, once, if not a byte was answered on it. No engine makes it hold more than a body's bound,
 a head's, and what was not taken yet. Not covered: proxies, redirects, compression.
 """
@@ -24,13 +24,13 @@ from urllib.parse import urlsplit
 import httptools
 
 _KEPT_SECONDS: Final = 4.0
-"""How long a connection may rest. uvicorn, which serves vLLM, closes after 5."""
+"""Seconds a connection may stay idle. uvicorn, which serves vLLM, closes after 5."""
 _MOST_KEPT: Final = 256
-"""Resting connections per engine. Busy ones are as many as there are calls: a limit would queue
-calls where nobody sees them."""
+"""Idle connections kept per engine. Busy ones are not limited: calls waiting for a connection would
+appear in no metric."""
 _MAX_HEAD_BYTES: Final = 64 << 10
 _HIGH_WATER_BYTES: Final = 256 << 10
-"""Of a body that nobody took yet: then the engine has to wait."""
+"""Bytes of a body held unread; above this the connection stops reading from the engine."""
 
 MAX_ANSWER_BYTES: Final = 64 << 20
 """How large a body may be that is read as a whole."""
@@ -80,16 +80,17 @@ class _Connection(asyncio.Protocol):
         self._waiter: asyncio.Future[None] | None = None
         self._failure: str | None = None
         self._head_bytes = 0
-        """Received since the last byte of a body: of the head, or of what follows the body."""
+        """Bytes received since the last byte of a body: of the head, or of what follows the
+        body."""
         self._pieces: deque[bytes] = deque()
         self._held = 0
         self._paused = False
         self._whole = False
         self._keeps = False
         self.heard = False
-        """Whether anything was answered."""
+        """Whether any byte of the answer has arrived."""
         self.status = 0
-        """0 before the head is there."""
+        """HTTP status; 0 until the head has arrived."""
         self.headers: dict[str, str] = {}
 
     def send(self, request: bytes) -> None:
@@ -102,12 +103,13 @@ class _Connection(asyncio.Protocol):
             self._transport.write(request)
 
     async def head(self) -> None:
-        """Wait for status and headers. Raises Lost."""
+        """Wait for status and headers. Raises ExchangeFailure."""
         while not self.status:
             await self._more()
 
     async def piece(self) -> bytes:
-        """What came of the body since; b"" at its end. Raises Lost."""
+        """Return the bytes of the body that came since the last call; b"" at its end. Raises
+        ExchangeFailure."""
         while not self._pieces:
             if self._whole:
                 return b""
@@ -121,7 +123,7 @@ class _Connection(asyncio.Protocol):
         return data
 
     def rests(self) -> bool:
-        """End the exchange; whether another may follow."""
+        """End the exchange and return whether the connection can be used for another."""
         if self._transport is None or not (self._whole and self._keeps):
             return False
         if self._paused or self._transport.get_write_buffer_size():
@@ -132,11 +134,11 @@ class _Connection(asyncio.Protocol):
 
     @property
     def is_open(self) -> bool:
-        """Whether it can be used."""
+        """Whether the connection can be used."""
         return self._transport is not None and not self._transport.is_closing()
 
     def close(self) -> None:
-        """At once: the engine need not finish."""
+        """Close the connection at once, without waiting for the engine to finish."""
         if self._transport is not None:
             self._transport.abort()
 
@@ -180,7 +182,7 @@ class _Connection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         if not self._expecting or self._whole:
-            # Nobody asked: whatever this is, it belongs to no exchange.
+            # Data without a request: it belongs to no exchange.
             self.close()
             return
         self.heard = True
@@ -197,7 +199,7 @@ class _Connection(asyncio.Protocol):
 
     def on_header(self, name: bytes, value: bytes) -> None:
         if self.status:
-            return  # a trailer, after the body: nobody reads it, and it changes no header
+            return  # a trailer, after the body: it is not read, and changes no header
         self.headers[name.lower().decode("latin-1")] = value.decode("latin-1")
 
     def on_headers_complete(self) -> None:
@@ -235,15 +237,15 @@ class Reply:
         self._connection = connection
         self.status_code = connection.status
         self.headers: Mapping[str, str] = connection.headers
-        """Names in lower case."""
+        """Header names in lower case -> values."""
 
     async def aiter_bytes(self) -> AsyncIterator[bytes]:
-        """The body as it comes. Raises Lost."""
+        """Yield the body as it comes. Raises ExchangeFailure."""
         while data := await self._connection.piece():
             yield data
 
     async def aread(self, most: int = MAX_ANSWER_BYTES) -> bytes:
-        """The whole body, of at most so many bytes. Raises Lost, AnswerTooLong."""
+        """Return the whole body, of at most `most` bytes. Raises ExchangeFailure, AnswerTooLong."""
         pieces: list[bytes] = []
         size = 0
         while data := await self._connection.piece():
@@ -278,7 +280,7 @@ class HttpClient:
         content: bytes | None,
         connect_seconds: float,
     ) -> AsyncIterator[Reply]:
-        """The answer to a request for `base` and `path`, a URL. Raises Lost."""
+        """Yield the answer to a request for `base` and `path`, a URL. Raises ExchangeFailure."""
         origin = self._origins.get(base)
         if origin is None:
             origin = self._origins[base] = _Origin.of(base)
@@ -291,7 +293,7 @@ class HttpClient:
             self._release(origin, connection)
 
     async def aclose(self) -> None:
-        """Close what rests."""
+        """Close the idle connections."""
         for kept in self._kept.values():
             for connection in kept:
                 connection.close()
@@ -342,7 +344,8 @@ class HttpClient:
 
 
 async def _ask(connection: _Connection, request: bytes) -> _Connection:
-    """The same connection, once status and headers of the answer are there. Raises Lost."""
+    """Return the connection, once the answer's status and headers are there. Raises
+    ExchangeFailure."""
     try:
         connection.send(request)
         await connection.head()

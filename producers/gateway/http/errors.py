@@ -1,4 +1,4 @@
-"""What a client is told of an error, in the words of who asks (an exception -> a response).
+"""Error responses in the format of the client's protocol (an exception -> a response).
 
 OpenAI's clients, Anthropic's and those that send spans each read errors of a form of their own; the
 path says whose it is.
@@ -18,7 +18,7 @@ from producers.gateway.http.wire import Refused, encode_json
 from producers.spans import otlp
 
 _GONE: Final = 499
-"""Status of what nobody reads any more."""
+"""Status of the response to a client that has disconnected."""
 
 _OTLP_ANSWERS: Final[Mapping[str, otlp.Kind]] = {otlp.PROTOBUF: otlp.PROTOBUF}
 """Asked in any other form, a refusal is JSON."""
@@ -29,7 +29,7 @@ _logger = logging.getLogger(__name__)
 
 
 def handlers(rejected: Callable[[int], None]) -> Mapping[Any, Any]:
-    """For an application's exceptions; `rejected` is told the status of each."""
+    """Return the handlers of an application's exceptions; `rejected` is called with each status."""
 
     def refuse(request: Request, error: Exception) -> Response:
         refused = _refusal(error)
@@ -60,7 +60,7 @@ def _refusal(error: Exception) -> Refused:
 
 
 def _format_refusal(refused: Refused, request: Request) -> Response:
-    """As the clients of this path read it."""
+    """Return the refusal in the error format that the clients of this path read."""
     headers = {} if refused.retry_after is None else {"retry-after": str(refused.retry_after)}
     # Not request.url: a Host that is none makes no URL.
     path = request.scope["path"]

@@ -1,11 +1,11 @@
-"""What is turned away before any route sees it (request -> refusal, or the application).
+"""Refuses requests before any route sees them (request -> refusal, or the application).
 
-    framing       a request with two lengths: where it ends is a matter of opinion, and whatever
-                  stands before us may be of the other one
+    framing       a request with two lengths: servers disagree about where it ends, and a proxy
+                  in front of the gateway may choose the other one
     encoding      a compressed body: a few bytes that may become gigabytes; but for gzip where spans
                   are taken, which is inflated there to a limit
     length        a head that is too long
-    this machine  without keys, only who addresses this machine as such, and no page of another
+    this machine  without keys, only a client that addresses this machine, and no page of another
                   site: a browser sends its pages' requests to loopback addresses too, under any
                   name that an attacker's DNS points there, and Host, Origin or Sec-Fetch-Site
                   gives them away
@@ -26,20 +26,20 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from producers.gateway.http.wire import Refused, encode_json
 
 MAX_HEAD_BYTES: Final = 64 << 10
-"""Of request line and headers."""
+"""Largest request line and headers together, in bytes."""
 
 TOO_LONG: Final = (
     f"the request's line and headers are more than {MAX_HEAD_BYTES:,} bytes; send less"
 )
 
 TRACES: Final = "/v1/traces"
-"""Where spans are taken."""
+"""Path that spans are posted to."""
 
 _PLAIN: Final = ("", "identity")
 _OF_TRACES: Final = (*_PLAIN, "gzip")
 
 _FIELD_BYTES: Final = 4
-"""Between a header's name and value, and after it."""
+"""Bytes that separate a header's name from its value, and from the next header."""
 
 _REMEDY: Final = "mint a key with kintsugi key NAME and set gateway.keys"
 
@@ -47,7 +47,7 @@ Header = tuple[bytes, bytes]
 
 
 class RequestGuard:
-    """An application behind a door."""
+    """ASGI middleware that refuses requests by their headers."""
 
     def __init__(self, app: ASGIApp, keyless: bool, rejected: Callable[[int], None]) -> None:
         self._app = app
@@ -99,8 +99,8 @@ def find_refusal(
     codings: Collection[str] = _PLAIN,
     remedy: str = _REMEDY,
 ) -> Refused | None:
-    """Why a request with these headers is not even looked at; None when it is. `remedy` is what
-    helps whoever is refused for being of elsewhere."""
+    """Return the refusal of a request with these headers, or None. `remedy` is the advice in the
+    refusal of a request that does not address this machine."""
     fields = {name: value.decode("latin-1") for name, value in headers if name in _LOOKED_AT}
     if b"content-length" in fields and b"transfer-encoding" in fields:
         return Refused(400, "the request has Content-Length and Transfer-Encoding; send one")

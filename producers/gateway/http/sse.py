@@ -9,7 +9,7 @@ from typing import Final
 from events.errors import KintsugiError
 
 MAX_EVENT_BYTES: Final = 32 << 20
-"""Of one event: a bound against an upstream that never ends one."""
+"""Largest event, in bytes: a bound against an upstream that never ends one."""
 
 DONE: Final = b"[DONE]"
 """The data of the event that ends a stream of OpenAI's."""

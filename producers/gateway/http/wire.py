@@ -26,14 +26,14 @@ from producers.storable import Unusable, check_storable, readable
 
 Json = dict[str, Any]
 Endpoint = Literal["chat", "completions", "messages"]
-"""The last is Anthropic's."""
+"""The endpoint of a call; "messages" is Anthropic's."""
 
 PATHS: Final[Mapping[Endpoint, str]] = {
     "chat": "/chat/completions",
     "completions": "/completions",
     "messages": "/messages",
 }
-"""Below the `/v1` of an upstream."""
+"""Path of each endpoint, relative to the `/v1` of an upstream."""
 
 _SAMPLING: Final = (
     "best_of", "frequency_penalty", "ignore_eos", "length_penalty", "logit_bias",
@@ -67,7 +67,7 @@ class Refused(KintsugiError):
         self.param = param
         self.code = code
         self.retry_after = retry_after
-        """Seconds."""
+        """Seconds after which the client may retry."""
 
     def body(self, endpoint: Endpoint | None = None) -> Json:
         """The body of the response: in Anthropic's shape for their endpoint, else in OpenAI's."""
@@ -113,7 +113,8 @@ EMBEDDED: Final = Dialect("kintsugi", null_fields=False, silent_text=False)
 VLLM: Final = Dialect("vllm", null_fields=True, silent_text=True)
 
 DIALECTS: Final[Mapping[str, Dialect]] = {"kintsugi": EMBEDDED, "vllm": VLLM}
-"""By what the engine's list of models says in `owned_by`. Any other engine is asked for nothing."""
+"""Value of `owned_by` in the engine's list of models -> dialect. An engine with any other value is
+asked for no additional fields."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,11 +131,11 @@ class ModelRequest:
 
     endpoint: Endpoint
     document: Json
-    """As the client sent it."""
+    """The request's body as the client sent it."""
 
     @property
     def model(self) -> str | None:
-        """Which one; None: the engine's own."""
+        """The model asked for; None means the engine's own."""
         model = self.document.get("model")
         return str(readable(model)) if isinstance(model, str) and model else None
 
@@ -202,7 +203,7 @@ class ModelRequest:
         return encode_json(body)
 
     def with_model(self, model: str) -> "ModelRequest":
-        """The same for another model."""
+        """Return the same request for another model."""
         return ModelRequest(self.endpoint, {**self.document, "model": model})
 
     def encode_event(self, document: Json) -> bytes:

@@ -1,4 +1,4 @@
-"""Metrics of what every call passes: plain numbers, made into samples when somebody asks.
+"""Metrics that every call updates: plain numbers, made into samples at collection time.
 
     took = Spread("kintsugi_gateway_overhead_seconds", "...", ("endpoint",), BOUNDS, registry)
     took.add(0.25, "chat")
@@ -6,9 +6,9 @@
 The library's own take locks and look their labels up for each number, which a gateway's calls feel
 (`python -m ops.bench.gateway.counting`); what is counted seldom is left to it.
 
-Guarantee: one thread writes, the gateway's event loop, and any may ask. Who asks gets every number
-as it was at some moment since it asked; a call that ends meanwhile may be in one and not yet in
-another. A histogram's count is that of its buckets.
+Guarantee: one thread writes, the gateway's event loop, and any may collect. A collection returns
+every number as it was at some moment since it began; a call that ends meanwhile may be in one and
+not yet in another. A histogram's count is that of its buckets.
 """
 
 from bisect import bisect_left
@@ -40,40 +40,40 @@ class _Numbers(Collector):
         registry.register(self)
 
     def describe(self) -> Iterator[Metric]:
-        """The name alone."""
+        """Return the metric without samples."""
         yield self._KIND(self._name, self._meaning, labels=self._labels)
 
     def collect(self) -> Iterator[Metric]:
-        """As it is now."""
+        """Return the metric with its current values."""
         family = self._KIND(self._name, self._meaning, labels=self._labels)
-        # A copy: labels that nobody had before may come meanwhile.
+        # A copy: new labels may be added meanwhile.
         for labels, number in self._numbers.copy().items():
             family.add_metric(labels, number)
         yield family
 
 
 class Count(_Numbers):
-    """How often something happened: a counter."""
+    """A counter."""
 
     _KIND = CounterMetricFamily
 
     def add(self, *labels: str) -> None:
-        """It happened once more."""
+        """Increase the count by one."""
         self._numbers[labels] = self._numbers.get(labels, 0) + 1
 
 
 class Level(_Numbers):
-    """What something is: a gauge, absent until it is said."""
+    """A gauge, absent until it is set."""
 
     _KIND = GaugeMetricFamily
 
     def say(self, number: float, *labels: str) -> None:
-        """It is this from now on."""
+        """Set the gauge to `number`."""
         self._numbers[labels] = number
 
 
 class Inside(_Numbers):
-    """How many are inside, of those that enter it and leave it: a gauge without labels."""
+    """A gauge without labels: the number of entered contexts that have not been left."""
 
     _KIND = GaugeMetricFamily
 
@@ -89,7 +89,7 @@ class Inside(_Numbers):
 
 
 class _Series:
-    """What one set of labels has of a histogram."""
+    """The values of a histogram for one set of labels."""
 
     __slots__ = ("counts", "total")
 
@@ -99,7 +99,7 @@ class _Series:
 
 
 class Spread(Collector):
-    """How long something took: a histogram."""
+    """A histogram of durations in seconds."""
 
     def __init__(
         self,
@@ -109,7 +109,8 @@ class Spread(Collector):
         bounds: Sequence[float],
         registry: CollectorRegistry,
     ) -> None:
-        """`bounds` are the buckets' upper ones, in order, without the last, which is infinite."""
+        """`bounds` are the upper bounds of the buckets in ascending order, without the infinite
+        one."""
         self._name, self._meaning, self._labels = name, meaning, labels
         self._bounds = tuple(bounds)
         self._names = [*(str(float(bound)) for bound in bounds), "+Inf"]
@@ -117,7 +118,7 @@ class Spread(Collector):
         registry.register(self)
 
     def add(self, seconds: float, *labels: str) -> None:
-        """It took this once more."""
+        """Observe `seconds`."""
         series = self._series.get(labels)
         if series is None:
             series = self._series[labels] = _Series(len(self._names))
@@ -126,11 +127,11 @@ class Spread(Collector):
         series.total += seconds
 
     def describe(self) -> Iterator[Metric]:
-        """The name alone."""
+        """Return the metric without samples."""
         yield self._family()
 
     def collect(self) -> Iterator[Metric]:
-        """As it is now."""
+        """Return the metric with its current values."""
         family = self._family()
         for labels, series in self._series.copy().items():
             below = accumulate(series.counts.copy())

@@ -19,7 +19,7 @@ _logger = logging.getLogger(__name__)
 
 
 class Engine(Protocol):
-    """What is said of an engine."""
+    """The properties of an engine that are reported."""
 
     @property
     def url(self) -> str: ...
@@ -52,14 +52,14 @@ class Engines(Collector):
 
 
 class SpoolFigures(Collector):
-    """The spool as it is when somebody asks."""
+    """The figures of the spool, read when the metrics are collected."""
 
     def __init__(self, spool: Spool, ships: bool) -> None:
         self._spool = spool
         self._ships = ships
 
     def describe(self) -> Iterator[Metric]:
-        """Nothing: the registry would read the spool to learn the names."""
+        """Return no names: the registry would read the spool to learn them."""
         return iter(())
 
     def collect(self) -> Iterator[Metric]:

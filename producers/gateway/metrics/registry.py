@@ -37,7 +37,7 @@ _STATES: Final = ("recording", "refused")
 
 
 def say_build(registry: CollectorRegistry, fold_version: int | None = None) -> None:
-    """What runs; `fold_version` is of whoever reads the tables."""
+    """Register `kintsugi_build_info`; `fold_version` is that of a process that reads the tables."""
     info = Gauge(
         "kintsugi_build_info", "What runs.", ("version", "fold_version"), registry=registry
     )
@@ -155,72 +155,73 @@ class Metrics:
         self._says("recording")
 
     def watch(self, engines: Iterable[Engine], spool: Spool, ships: bool) -> None:
-        """Say what these are at the moment of asking. `ships`: whether Kafka gets the spool."""
+        """Register the metrics of the engines and the spool, which are read at collection time.
+        `ships`: whether the spool is shipped to Kafka."""
         self.registry.register(Engines(engines))
         self.registry.register(SpoolFigures(spool, ships))
 
     def in_flight(self) -> AbstractContextManager[None]:
-        """A call is being answered."""
+        """Return a context manager that counts a call as in flight."""
         return self._in_flight
 
     def time_first_byte(self, endpoint: Endpoint, seconds: float) -> None:
-        """The client has something to read, so long after it asked."""
+        """Observe the seconds from the request to the first byte that the client can read."""
         self._first_byte.add(seconds, endpoint)
 
     def count_call(
         self, endpoint: Endpoint, outcome: Outcome, recorded: bool, seconds: float
     ) -> None:
-        """A call is over."""
+        """Count a call that ended, and observe its duration in seconds."""
         self._calls.add(endpoint, outcome, "yes" if recorded else "no")
         self._duration.add(seconds, endpoint)
         if not recorded:
             self._dropped.inc()
 
     def time_overhead(self, endpoint: Endpoint, seconds: float) -> None:
-        """So much of a completed call was not its engine's."""
+        """Observe the seconds of a completed call that were not spent in its engine."""
         self._overhead.add(seconds, endpoint)
 
     def count_new_session(self) -> None:
-        """A call names no session, and begins one."""
+        """Count a call that names no session and begins a new one."""
         self._unattributed.inc()
 
     def count_fallback(self) -> None:
-        """Another is asked than the one that the route gave a call."""
+        """Count a call for which another policy was asked than the one that its route chose."""
         self._fallbacks.inc()
 
     def count_shadow(self, asked: bool) -> None:
-        """A call has a shadow; whether that one is asked."""
+        """Count a call that has a shadow; `asked` says whether the shadow is asked."""
         self._shadows.labels("yes" if asked else "no").inc()
 
     def confirm_routes(self, position: int) -> None:
-        """The routes in force are those of the database."""
+        """Record that the routes in force at `position` are those of the database."""
         self._position.set(position)
         self._confirmed.set_to_current_time()
 
     def count_feedback(self) -> None:
-        """A piece of feedback was taken."""
+        """Count one accepted piece of feedback."""
         self._feedback.inc()
 
     def count_spans(self, result: str, count: int) -> None:
-        """So many spans came to this."""
+        """Count `count` spans with this result."""
         self._spans.labels(result).inc(count)
 
     def count_rejection(self, status: int) -> None:
-        """A request was refused here."""
+        """Count a request that was refused with this status."""
         self._rejected.labels(str(status)).inc()
 
     def time_append(self, stream: str, type: str) -> AbstractContextManager[None]:
-        """An event is on its way into the log."""
+        """Return a context manager that times an append."""
         return _AppendTimer(self, stream, type)
 
     def note_append(self, stream: str, type: str, seconds: float) -> None:
-        """An event is in the log for good, so long after it was given to it."""
+        """Observe the seconds that an append took until it was durable."""
         self._append.add(seconds, stream, type)
         self._appended.say(time.time(), stream)
         self._says("recording")
 
     def note_log_refusal(self) -> None:
-        """The log did not take an event."""
+        """Record that the log refused an event."""
         self._says("refused")
 
     def _says(self, state: str) -> None:
@@ -231,11 +232,12 @@ class Metrics:
             self._state.labels(name).set(name == state)
 
     def value(self, name: str, **labels: str) -> float:
-        """One sample; 0 where nothing was counted yet."""
+        """Return the value of one sample; 0 where nothing was counted yet."""
         return self.registry.get_sample_value(name, labels) or 0.0
 
     def exposition(self, accepted: str) -> tuple[bytes, str]:
-        """All of it, and its media type, in a format that the header Accept names. Blocks."""
+        """Return all metrics and their media type, in a format that the header Accept names.
+        Blocks."""
         encoder, media_type = choose_encoder(accepted)
         return encoder(self.registry), media_type
 

@@ -1,9 +1,9 @@
-"""Who may ask: keys of clients, known by their hash alone.
+"""Keys of the gateway's clients, stored as hashes only.
 
 A key is 256 random bits that `kintsugi key` mints and shows once, so a plain SHA-256 of it can be
 stored: there is nothing to guess. A token is a key, or a key, `~` and the name of a session, for
 agents that can set an API key and nothing else. Where no keys are configured, `none~SESSION` names
-one: what an agent sends there otherwise may be somebody's real key with a `~` in it, and no part of
+one: what an agent sends there otherwise may be a real key with a `~` in it, and no part of
 a key is ever kept.
 
 Pure. Every stored hash is compared in constant time, and always all of them.
@@ -17,38 +17,38 @@ from hashlib import sha256
 from typing import Final, Literal
 
 Scope = Literal["call", "feedback", "trusted", "status"]
-"""`call` the model, post `feedback`, see the `status` page; what `trusted` says of a task or an
-outcome is believed."""
+"""What a key permits. `call`: ask the model; `feedback`: post feedback; `status`: see the status
+page; `trusted`: its statements about tasks and outcomes are believed."""
 
 _MARK: Final = "~"
 
 _NOBODYS: Final = ("", "none", "EMPTY")
-"""What stands for a key where none is needed."""
+"""Values that clients send in place of a key where none is needed."""
 
 
 @dataclass(frozen=True, slots=True)
 class ClientKey:
-    """One key."""
+    """A client's key and what it permits."""
 
     name: str
     sha256: str
-    """Of the key's UTF-8 bytes, in hex."""
+    """SHA-256 of the key's UTF-8 bytes, in hex."""
     scopes: frozenset[Scope]
 
 
 @dataclass(frozen=True, slots=True)
 class Client:
-    """Who asks."""
+    """The client that sends a request."""
 
     name: str | None
-    """Of its key; None where no keys are configured."""
+    """Name of the client's key; None where no keys are configured."""
     scopes: frozenset[Scope]
     session: str | None = None
-    """That its token names."""
+    """The session that the client's token names; None where it names none."""
 
 
 class ClientKeys:
-    """The keys of a gateway. With none of them everybody is let in, and nobody is trusted."""
+    """The keys of a gateway. Without keys every client is admitted and none is trusted."""
 
     def __init__(self, keys: Sequence[ClientKey]) -> None:
         self._keys = tuple(keys)
@@ -59,7 +59,7 @@ class ClientKeys:
         return not self._keys
 
     def client(self, authorization: str | None) -> Client | None:
-        """Who sent this header; None for an unknown key or none."""
+        """Return the client that sent this header; None for an unknown key, or without a key."""
         token = _token(authorization)
         secret, mark, session = token.rpartition(_MARK)
         if not mark:

@@ -249,7 +249,7 @@ def _take_token_prompt(document: Json) -> str | None:
 
 
 def _resolve_escapes(text: str) -> str:
-    """With JSON's escapes resolved wherever they stand."""
+    """Return the text with every JSON escape resolved."""
     plain = _ESCAPE.sub(_decode_escape, text)
     # Two escapes may have been the halves of one character.
     return plain.encode("utf-16", "surrogatepass").decode("utf-16", "replace")

@@ -16,7 +16,7 @@ from typing import Any, Final, Literal
 from events.errors import KintsugiError
 
 Span = tuple[int, int]
-"""Of characters: first, and after the last."""
+"""Character positions of a match: the first, and the one after the last."""
 
 BuiltIn = Literal["email", "card", "iban", "secret", "phone"]
 """A mail address; a payment card's number; a bank account's; an API key, token or private key; a
@@ -84,7 +84,7 @@ def _pattern(name: str, pattern: str) -> Callable[[str], Iterator[Span]]:
 
 
 _SEPARATORS: Final = " \u00a0-"
-"""Between groups of digits."""
+"""Characters that may separate groups of digits."""
 
 _DIGITS: Final = r"[0-9](?:[ \x{00A0}-]?[0-9]){12,}"
 _ACCOUNT: Final = r"(?i)\b[A-Z]{2}[0-9]{2}(?:[ \x{00A0}-]?[A-Z0-9]){11,}"
@@ -148,7 +148,7 @@ def _last(
 
 
 def _is_card(digits: str) -> bool:
-    """By Luhn's checksum; no card begins with 0, 1, 7, 8 or 9."""
+    """Return whether Luhn's checksum holds; no card begins with 0, 1, 7, 8 or 9."""
     if digits[0] not in "23456":
         return False
     doubled = [int(digit) * 2 for digit in digits[-2::-2]]
@@ -157,7 +157,7 @@ def _is_card(digits: str) -> bool:
 
 
 def _is_iban(account: str) -> bool:
-    """By its checksum, ISO 7064 mod 97-10."""
+    """Return whether the checksum of ISO 7064 mod 97-10 holds."""
     if not (account[:2].isalpha() and account[2:4].isdigit()):
         return False
     return int("".join(str(int(char, 36)) for char in account[4:] + account[:4])) % 97 == 1

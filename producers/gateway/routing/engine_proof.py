@@ -1,4 +1,4 @@
-"""What an engine's numbers mean, shown by probes and not by what anybody configured.
+"""Probes that show what an engine's token ids and log-probabilities mean.
 
 A gateway asks each engine for proof before it believes that calls can be trained on (upstreams.py),
 and `kintsugi doctor --upstream` reports the same findings one by one
@@ -24,11 +24,11 @@ Complete = Callable[[Json], Awaitable[tuple[int, bytes]]]
 """Asks an engine's base model for completions; the status and the body of its answer."""
 
 SECONDS: Final = 120.0
-"""For an answer to a probe: an engine's first one may take long."""
+"""Seconds to wait for the answer to a probe: an engine's first one may take long."""
 
 _PROMPTS: Final = ("a", "The", "1 + 1")
 _EXACT: Final = 1e-4
-"""Nats by which the log-probability of a certain token may miss 0."""
+"""Nats by which the log-probability of a certain token may differ from 0."""
 _CLOSE: Final = 0.05
 """Nats by which the same distribution may differ between two requests."""
 
@@ -38,11 +38,11 @@ class Probes:
     """The choices that an engine answered, one per prompt."""
 
     certain: Sequence[Json]
-    """With top_k=1: the likeliest token has all the probability."""
+    """Choices with top_k=1: the likeliest token has all the probability."""
     plain: Sequence[Json]
-    """Without sampling parameters."""
+    """Choices without sampling parameters."""
     named: Sequence[Json]
-    """With the protocol's defaults, by name."""
+    """Choices with the protocol's defaults given by name."""
 
     def unproven(self) -> str | None:
         """Why answers of this engine cannot be trained on; None when they can."""

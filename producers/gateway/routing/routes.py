@@ -32,7 +32,7 @@ _SHADOW: Final = "#shadow"
 _LONGEST_SESSION: Final = 256
 
 _BITS: Final = 52
-"""Of a hash: half above a whole number, they are still below 1 as a float."""
+"""Bits of a hash. Half above a whole number, such a hash is still below 1 as a float."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +42,7 @@ class GatewayRoute:
     base: str
     parts: tuple[RouteShare, ...]
     shadow: str | None = None
-    """An adapter that answers as well, unseen by the client."""
+    """An adapter that also answers, without the client seeing its answer."""
     taken_back: bool = False
     """Whether the last change was a rollback: then no session stays with an adapter without a
     share."""
@@ -67,9 +67,9 @@ class GatewayRoutes:
     """All routes at one moment."""
 
     position: int = 0
-    """Of `learning`: every event before it counts here."""
+    """Position in the stream `learning`: every event before it is applied here."""
     routes: Mapping[str, GatewayRoute] = field(default_factory=dict)
-    """By alias. An alias that is not among them is answered by its base."""
+    """Alias -> route. An alias that is not among them is answered by its base."""
     adapters: Mapping[str, Adapter] = field(default_factory=dict)
 
 
@@ -78,14 +78,14 @@ class Choice:
     """The adapter that is to answer a call, with its stand-ins."""
 
     alias: str
-    """Under which it counts."""
+    """The alias that the call is counted under."""
     routed: Routed | None
-    """What decided; None where no route had a say."""
+    """How the policy was chosen; None where no route was used."""
     order: tuple[Policy, ...]
     """Adapters to ask for, best first: the others answer where no engine has the first. Empty
     where the client named the adapter or model."""
     base: str | None = None
-    """The route's; None where no route says."""
+    """The route's base model; None where no route names one."""
     shadow: str | None = None
     shares: Mapping[str, float] | None = None
     """Policy (the base by its name) -> its share, where the policy was drawn among several; else
@@ -151,7 +151,7 @@ def _choose_by_route(
 
 
 def _shares_by_policy(route: GatewayRoute) -> Mapping[str, float] | None:
-    """The shares of a route that leaves chance a choice."""
+    """Return policy -> share of a route with several policies; None where there is no choice."""
     if len(route.parts) == 1:
         return None
     return {part.adapter or route.base: part.share for part in route.parts}

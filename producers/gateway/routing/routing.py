@@ -6,8 +6,8 @@
     usage       the position in force, with the calls and the open sessions per adapter
 
 Calls choose on the gateway's loop, and routes come from another thread
-(daemon/roles/route_follower.py). A lock makes choosing and counting one step: whoever reads that a
-position is in force reads every call that was chosen by an earlier one. It is held for
+(daemon/roles/route_follower.py). A lock makes choosing and counting one step: a thread that
+reads that a position is in force reads every call that was chosen by an earlier one. It is held for
 microseconds, and no call waits for I/O here.
 
 Guarantee: a call is counted from its choice until it is over, however it ends. An engine is asked
@@ -40,7 +40,7 @@ class Usage:
     """What a gateway follows and uses at one moment."""
 
     position: int | None
-    """Of the table that is in force; None before the first."""
+    """Position of the routes in force; None before the first routes."""
     in_flight: Mapping[str, int]
     """Adapter -> calls that are being answered."""
     open_sessions: Mapping[str, int]

@@ -1,8 +1,8 @@
-"""Who answered the sessions of the newest calls (events of the spool -> StickySessions).
+"""Restores the policies of the newest sessions (events of the spool -> StickySessions).
 
-A gateway that was restarted goes on as the one before it: a session stays with whom its route gave
-it to. Calls that asked for an adapter by its name, or that another answered because the chosen one
-was missing, move it to nobody.
+A gateway that was restarted goes on as the one before it: a session stays with the policy that
+its route drew. Calls that asked for an adapter by its name, or that another adapter answered
+because the chosen one was missing, do not change it.
 
 Not covered: clocks. Where this host's was set back, calls that seem to lie ahead count as made now;
 where it was set forward, sessions are over too early and drawn anew.
@@ -20,7 +20,7 @@ _MOVE_NOBODY: Final = ("named", "fallback")
 
 
 class StickyRecovery:
-    """Events in the order in which they came, and the sessions that they leave open."""
+    """Applies events, in the order in which they came, to the sticky sessions `stays`."""
 
     def __init__(self, stays: StickySessions, now: float, today: datetime) -> None:
         """`now` is the moment `today`, by the clock of `stays`."""
@@ -29,7 +29,7 @@ class StickyRecovery:
         self._today = today
 
     def take(self, event: Event) -> None:
-        """An event of the stream `rollouts`."""
+        """Apply an event of the stream `rollouts`."""
         data, at = event.data, event.envelope.time
         if isinstance(data, SessionEnded):
             self.stays.end(data.session)

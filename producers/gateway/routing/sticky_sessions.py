@@ -1,6 +1,6 @@
 """The policy that a session keeps (calls -> policy per session, open sessions per adapter).
 
-A session is open from its first call until it ends: somebody says so, `idle_seconds` pass without
+A session is open from its first call until it ends: a client ends it, `idle_seconds` pass without
 a call, or `max_age_seconds` pass since its first call. One name that goes on afterwards is a new
 session here. A session has a policy per alias that it asks for.
 
@@ -17,7 +17,7 @@ from typing import Final
 from producers.gateway.routing.routes import Policy
 
 MAX_SESSIONS: Final = 65_536
-"""About 30 MB."""
+"""Sessions remembered; about 30 MB."""
 
 _NONE: Final[Mapping[str, Policy]] = {}
 
@@ -27,7 +27,7 @@ class _StickySession:
     began: float
     last: float
     policies: dict[str, Policy] = field(default_factory=dict)
-    """By alias."""
+    """Alias -> the policy that the session keeps."""
 
 
 class StickySessions:
@@ -40,9 +40,9 @@ class StickySessions:
         self._age = max_age_seconds
         self._most = most
         self._sessions: OrderedDict[str, _StickySession] = OrderedDict()
-        """By session, the one that was silent longest first."""
+        """Session -> its state; the session that was silent longest comes first."""
         self._beginnings: deque[tuple[float, str]] = deque()
-        """In the order in which they began; those that ended meanwhile are passed over."""
+        """Sessions in the order in which they began; those that have ended since are skipped."""
         self._open: Counter[str] = Counter()
 
     def read_policies(self, session: str, now: float) -> Mapping[str, Policy]:
@@ -56,7 +56,7 @@ class StickySessions:
         return sticky.policies
 
     def assign(self, session: str, alias: str, policy: Policy, now: float) -> None:
-        """A call of the session goes to `policy`."""
+        """Record that a call of the session goes to `policy`."""
         sticky = self._sessions.get(session)
         if sticky is None:
             sticky = self._sessions[session] = _StickySession(now, now)
@@ -68,7 +68,7 @@ class StickySessions:
             self.end(next(iter(self._sessions)))
 
     def end(self, session: str) -> None:
-        """The session is over; nothing where it is not known."""
+        """End the session; do nothing where it is not known."""
         sticky = self._sessions.pop(session, None)
         for policy in sticky.policies.values() if sticky else ():
             self._count(policy, -1)

@@ -1,8 +1,8 @@
-"""The engines that answer: which are well, what they serve, and which one a session is sent to.
+"""The engines behind a gateway: their health, their models, and the engine of each session.
 
 A level-triggered loop asks each for its models. An engine that came back is asked for proof first
 that what it says of its tokens can be trained on (engine_proof.py): the log-probabilities are
-those of the distribution that was drawn from, and nobody's defaults bend it. Until then, and where
+those of the distribution that was drawn from, and no default changes it. Until then, and where
 it fails, its calls are recorded and marked untrainable, with the reason.
 
 Guarantee: a session stays with one engine as long as that one is well; keys of clients are never
@@ -26,9 +26,9 @@ from producers.gateway.routing.engine_proof import SECONDS, parse_json, unproven
 
 _POLL_SECONDS: Final = 2.0
 _CHECK_SECONDS: Final = 5.0
-"""For an answer to the question what an engine serves."""
+"""Seconds to wait for an engine's list of models."""
 _MAX_CARDS_BYTES: Final = 4 << 20
-"""How large that answer may be: thousands of models."""
+"""Largest list of models, in bytes: room for thousands."""
 _CONNECT_SECONDS: Final = 5.0
 
 _NOT_YET: Final = "the engine was not asked for proof yet"
@@ -58,7 +58,7 @@ class Upstream:
 
     def __init__(self, url: str, api_key: str | None = None) -> None:
         self.url = url.rstrip("/")
-        """Ends in `/v1`."""
+        """URL of the engine's API, which ends in `/v1`."""
         self._headers = {"accept-encoding": "identity"}
         if api_key is not None:
             self._headers["authorization"] = f"Bearer {api_key}"
@@ -70,7 +70,7 @@ class Upstream:
         self._default = EngineModel(NOBODY, NOBODY)
         self._looking = asyncio.Lock()
         self._looked_for: int | None = None
-        """The routes for which it was asked once more."""
+        """Position of the newest routes for which the engine was asked for its models again."""
 
     def model(self, name: str | None) -> EngineModel:
         """What answers a request for `name`."""
@@ -149,10 +149,12 @@ class Upstream:
                     await self.look(client)
 
     async def look_for(self, adapter: str, position: int, client: HttpClient) -> None:
-        """Ask what it serves if the adapter, which routes of this position name, is not known.
+        """Ask the engine for its models if `adapter`, which the routes of `position` name, is
+        unknown.
 
-        It was loaded before they named it, and perhaps after the last look. Asked once for each
-        position, whoever waits for it; where that fails, what is known stays.
+        The adapter was loaded before the routes named it, perhaps after the last check. The engine
+        is asked once per position, however many calls wait; where that fails, the known models
+        stay.
         """
         if adapter in self.served or not self.well:
             return
@@ -199,7 +201,7 @@ class Upstreams:
 
     @property
     def well(self) -> bool:
-        """Whether any can be asked."""
+        """Whether any engine can be asked."""
         return any(upstream.well for upstream in self.all)
 
     def for_session(self, session: str) -> list[Upstream]:
@@ -213,14 +215,14 @@ class Upstreams:
         )
 
     async def first_look(self, client: HttpClient) -> None:
-        """Learn what those that answer serve, before anybody asks for it by name."""
+        """Learn the models of all engines that answer, before the first request names one."""
         looks = (upstream.look(client) for upstream in self.all)
         for result in await asyncio.gather(*looks, return_exceptions=True):
             if isinstance(result, Exception):
                 _logger.warning("%s", result, extra={"action": "upstream_not_seen"})
 
     async def watch(self, client: HttpClient) -> None:
-        """Check all of them, again and again, until cancelled."""
+        """Check all engines repeatedly until cancelled."""
         while True:
             await asyncio.gather(*(_check(upstream, client) for upstream in self.all))
             await asyncio.sleep(_POLL_SECONDS)
@@ -245,7 +247,8 @@ async def _check(upstream: Upstream, client: HttpClient) -> None:
 
 
 def _weight(url: str, session: str) -> bytes:
-    """Rendezvous hashing: who leaves or joins moves only its own sessions."""
+    """Return the rendezvous hash: an engine that is added or removed moves only its own
+    sessions."""
     return blake2b(f"{url}\x1f{session}".encode(), digest_size=8).digest()
 
 
