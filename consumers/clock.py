@@ -1,6 +1,6 @@
-"""A clock for how long something took, or is silent, on one machine.
+"""A clock for durations and silences on one machine.
 
-    monotonic_seconds()    seconds that have passed, of which only differences mean anything
+    monotonic_seconds()    seconds that have passed; only differences are meaningful
 
 No step of the wall clock moves it, and on Linux it counts on while the machine sleeps. It is the
 same in every process of a machine until that is started again. What happened when, for people and

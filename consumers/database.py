@@ -67,8 +67,8 @@ class NoTables(WrongUsage):
 
 
 def open_tables(name: str) -> Engine:
-    """An engine for the tables that are in a file, or at a URL. Anything else is left as it is:
-    no file is made, and none that is somebody else's is opened to be written. Raises NoTables."""
+    """Return an engine for the tables in a file or at a URL. Anything else is left as it is: no
+    file is created, and another program's file is not opened for writing. Raises NoTables."""
     url = name if "://" in name else sqlite_url(Path(name))
     engine = open_database(url)
     try:

@@ -23,7 +23,7 @@ from consumers.tables import PROJECTED, ProjectionTable
 _ROWS_AT_ONCE = 1_000
 
 ROW_BYTES: Final = 24
-"""Of a row's hash. The rows are not an adversary's: a sum is as good as a chain here."""
+"""Size of a row's hash. Rows are not adversarial: a sum is as good as a chain here."""
 
 _encode: Final = json.JSONEncoder(ensure_ascii=False).encode
 
@@ -69,7 +69,8 @@ def digest(connection: Connection) -> str:
 
 
 def exact_digest(connection: Connection) -> str:
-    """As strict as a comparison: equal exactly where `first_difference` finds nothing.
+    """Return a digest as strict as a comparison: equal exactly where `first_difference` finds
+    nothing.
 
     A sum over the rows, so that it can also be kept up to date row by row (digest_tracker.py).
     """

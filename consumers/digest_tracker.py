@@ -25,7 +25,7 @@ _ROWID: Final[ColumnElement[int]] = literal_column("rowid")
 
 
 class WriteTracker:
-    """Which rows of an engine's tables are written, by their row ids."""
+    """Records which rows of an engine's tables are written, by their row ids."""
 
     def __init__(self, engine: Engine) -> None:
         self._changed = _none()
@@ -79,7 +79,7 @@ class DigestTracker:
                 self._take_over(connection, model, set(connection.scalars(_rowids(model))))
 
     def digest(self, connection: Connection) -> str:
-        """As `exact_digest`; `connection` sees everything that was written."""
+        """Return the same as `exact_digest`; `connection` must see everything that was written."""
         changed = self._written.take()
         for model in PROJECTED:
             self._take_over(connection, model, changed[model.table().name])

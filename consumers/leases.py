@@ -1,8 +1,9 @@
-"""Who acts under a name: a lease that ends by itself when its holder no longer renews it.
+"""Leases: which process acts under a name. A lease ends by itself unless its holder renews it.
 
-On the database's clock, so that clocks of hosts need not agree. Not folded from the log and not
-rebuilt: a lease says who may try to decide. Whose decisions count is a matter of the epoch
-(consumers/folds/cycles.py), so a lease that is wrong costs time and never makes a wrong decision.
+Leases run on the database's clock, so the clocks of hosts need not agree. They are not folded from
+the log and not rebuilt: a lease says which process may try to decide. Which decisions count depends
+on the epoch (consumers/folds/cycles.py), so a lease that is wrong costs time and never makes a
+wrong decision.
 
 A clock of the database that is set forward ends leases early. One that is set back does not make
 them last: a lease that would end later than any that could be given now is over.
@@ -25,14 +26,14 @@ class LeaseState:
 
     holder: str
     epoch: int | None
-    """That the holder claimed; None until it has."""
+    """Epoch that the holder claimed; None until it has claimed one."""
     seconds: float
-    """For how long yet; below 0 where it is over."""
+    """Seconds until the lease ends; below 0 where it is over."""
 
 
 def take(connection: Connection, name: str, holder: str, seconds: float) -> bool:
-    """Hold a lease that nobody holds, within `database.write_transaction`; False where somebody
-    does. Whoever holds it already has it anew."""
+    """Take a lease that is free or over, within `database.write_transaction`. Returns False where
+    another process holds it. A lease that `holder` has already is taken anew."""
     dialect = postgresql if connection.dialect.name == "postgresql" else sqlite
     now = clock(connection)
     ours = {"holder": holder, "epoch": None, "expires": now + seconds}
@@ -50,8 +51,8 @@ def take(connection: Connection, name: str, holder: str, seconds: float) -> bool
 def renew(
     connection: Connection, name: str, holder: str, seconds: float, epoch: int | None = None
 ) -> bool:
-    """Hold it on, within `database.write_transaction`; False where it was taken by another or
-    given back. One that is over, and that nobody took, goes on."""
+    """Renew a lease, within `database.write_transaction`. Returns False where another process took
+    it or it was given back. A lease that is over and was not taken is renewed."""
     expires = clock(connection) + seconds
     renewed = connection.execute(
         update(_LEASES)
@@ -67,7 +68,8 @@ def give_back(connection: Connection, name: str, holder: str) -> None:
 
 
 def read_lease(connection: Connection, name: str) -> LeaseState | None:
-    """Who holds it, or held it last; None for nobody."""
+    """Return the lease with its present or last holder; None where it was never held or was given
+    back."""
     row = connection.execute(select(_LEASES).where(_LEASES.c.name == name)).first()
     if row is None:
         return None

@@ -58,7 +58,7 @@ class FoldPosition:
 
 
 class Unread:
-    """Which records of one partition are the next ones of their source."""
+    """Decides which records of one partition are the next ones of their source."""
 
     def __init__(self, reached: Mapping[str, SourcePosition]) -> None:
         self._reached = dict(reached)
@@ -138,7 +138,7 @@ def read_fold_position(connection: Connection, stream: str, partition: int) -> F
 
 
 def read_fold_positions(connection: Connection) -> dict[tuple[str, int], FoldPosition]:
-    """How far every partition was folded of which anything was."""
+    """Return how far each partition was folded; partitions without folded records are left out."""
     return {
         (row.stream, row.partition): FoldPosition(row.next_offset, row.last_offset, row.last_sha256)
         for row in connection.execute(select(OFFSETS))
@@ -181,8 +181,8 @@ def _is(record: Record, offset: int, sha256: str) -> bool:
 def recover_last_record(
     log: EventLog, stream: str, partition: int, stands: FoldPosition
 ) -> FoldPosition | None:
-    """What an earlier version did not write down of the last record, read from the log; None where
-    it is known, or nobody can tell. Raises as EventLog.read."""
+    """Read from the log what an earlier version did not store of the last record. Returns None
+    where it is known or cannot be determined. Raises as EventLog.read."""
     if stands.next_offset == 0 or stands.last_sha256 is not None:
         return None
     last = stands.next_offset - 1
@@ -219,7 +219,8 @@ def next_offset(connection: Connection, stream: str, partition: int, lock: bool 
 def advance(
     connection: Connection, stream: str, partition: int, old: int, new: FoldPosition
 ) -> bool:
-    """Move the offset from `old` to where `new` says; False when somebody else has moved it."""
+    """Move the offset from `old` to that of `new`. Returns False where another process has moved
+    it."""
     values = {
         "next_offset": new.next_offset,
         "last_offset": new.last_offset,
@@ -299,7 +300,8 @@ def position(connection: Connection) -> Position:
 
 
 def gaps(connection: Connection) -> list[str]:
-    """Sources of which something came before what must be folded first, as sentences.
+    """Describe, in sentences, the sources with a record that came before one that must be folded
+    first.
 
     While a shipper goes back this passes by itself. Where it stays, the log lacks events that a
     source recorded: nothing behind them is folded until they arrive.

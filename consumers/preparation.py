@@ -6,7 +6,7 @@ Where it sits: the runner prepares a batch, then opens the transaction in which 
 (runner.py). What takes time (decompressing, labelling) holds no lock, and no database ends a
 transaction for idling meanwhile.
 
-Bounds, each of which an outsider's record can reach: a head of more than `HEAD_BYTES` once
+Bounds, each within reach of an outsider's record: a head of more than `HEAD_BYTES` once
 decompressed is no event. What was said in a rollout is read up to `LABELLED_BYTES`; beyond it, as
 in a blob, the rollout is labelled by its head.
 """

@@ -60,7 +60,7 @@ class Rebuilt:
     events: int
     seconds: float
     hash: str
-    """Of the fresh tables."""
+    """Hash of the fresh tables."""
     equal: bool | None
     """None when the fold version is new: then `changed` says what it makes of the same log."""
     swapped: bool

@@ -5,9 +5,9 @@
     replay(..., every=100_000, keep=...)    snapshots on the way, in the order of recording
     replay(log, engine_of_a_snapshot, ...)  on from there
 
-A replay has a log that refuses appends and tables that nobody reads from, and so no effect. Rounds
-and decisions of the range count as they did; what needs something from before the start (the cycle
-that a job belongs to) counts as it would in a log that starts there.
+A replay has a log that refuses appends and tables that no other process reads, and so no effect.
+Rounds and decisions of the range count as they did; what needs something from before the start (the
+cycle that a job belongs to) counts as it would in a log that starts there.
 """
 
 from collections.abc import Callable, Iterator
@@ -40,7 +40,7 @@ class ReplayResult:
     """What a replay made."""
 
     events: int
-    """That were folded, those of a snapshot not among them."""
+    """Number of events folded, those of a snapshot not included."""
     hash: str
     end: Cut
 

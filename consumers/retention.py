@@ -1,4 +1,4 @@
-"""Which events of `rollouts` are still read from the log after they were folded.
+"""Find which events of `rollouts` are still read from the log after they were folded.
 
     find_retention_offset(connection, partition, before)    the first of them before an offset
 

@@ -70,8 +70,8 @@ BATCH_CHARACTERS: Final = 16 << 20
 IDLE_SECONDS: Final = 0.5
 
 SURE_SECONDS: Final = 30.0
-"""So long after a reading nobody can have put another log in its place unnoticed: a process that
-slept or was paused for longer looks whether it is the same."""
+"""Seconds after a reading in which the log cannot be replaced unnoticed. A process that slept or
+was paused for longer checks that it is the same log."""
 
 APPLY_SECONDS: Final = (0.002, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0, 30.0)
 """What the seconds of a transaction are sorted by."""
@@ -120,13 +120,13 @@ class Counters:
     outdated: int = 0
     """Decisions of who does not lead any more, or not yet."""
     dead_letters: dict[str, int] = field(default_factory=dict)
-    """By the class of the error."""
+    """Number of dead letters, by the class of the error."""
     fenced: int = 0
     retries: int = 0
     committed: dict[float, int] = field(default_factory=dict)
     """Transactions, by the first of APPLY_SECONDS that they did not exceed; inf beyond."""
     seconds: float = 0.0
-    """That these took."""
+    """Seconds that these transactions took, in all."""
     looked: float = 0.0
     """When `run` last looked for events, in seconds since 1970; 0 before."""
     newest_ms: int = 0
@@ -224,7 +224,8 @@ class Runner:
                 return  # a broker's end counts records that it does not hand out
 
     def _see_same_log(self) -> None:
-        """That it is the log that was folded, in every partition: before any is folded on."""
+        """Check in every partition, before any is folded on, that the log is the one folded so far.
+        Raises LogDiverged, and as EventLog.read."""
         for at in ORDER:
             self._see_same(*at)
 

@@ -119,7 +119,8 @@ def find_divergence(first: Path, second: Path) -> SnapshotDivergence | None:
 def find_divergence_after(
     first: Path, second: Path, engines: tuple[Engine, Engine]
 ) -> SnapshotDivergence:
-    """Of two databases that differ and whose snapshots are equal: since the last of these."""
+    """Return the divergence of two databases that differ although their last common snapshots are
+    equal: it lies after those."""
     pairs = _pairs(first, second)
     ends = (
         _describe_database(engine, last) for engine, last in zip(engines, pairs[-1], strict=True)

@@ -1,6 +1,6 @@
 """What the tables can hold, the same on both databases: rows and records brought into that form.
 
-Where it sits: a fold stages rows (batch.py), each of which passes `storable` before anything is
+Where it sits: a fold stages rows (batch.py), and each row passes `storable` before anything is
 written, so that a value that one of the databases would refuse is refused on both, by name and
 before the transaction, and a key is compared as it will be stored.
 
@@ -129,7 +129,7 @@ def _index_columns(model: type[ProjectionTable]) -> tuple[tuple[str, ...], ...]:
 
 @cache
 def _not_null_columns(model: type[ProjectionTable]) -> frozenset[str]:
-    """The columns of which no row may lack the value."""
+    """Return the columns in which no row may lack a value."""
     return frozenset(column.name for column in model.table().columns if not column.nullable)
 
 
@@ -138,9 +138,9 @@ def _place(model: type[ProjectionTable], name: str) -> str:
 
 
 def sanitize_record(record: Record) -> Record:
-    """A record whose origin and headers, and on `learning` whose data, the tables can hold.
+    """Return a record whose origin and headers, and on `learning` whose data, the tables can hold.
 
-    A source or sequence that none of ours can have is that of a record which somebody else wrote:
+    A source or sequence that none of our processes can produce belongs to another program's record:
     it gets a source of its own, as on a broker one that names none (events/kafka/reader.py).
     Decisions are looked for in the tables by what they say, so they are read without NUL from the
     start.

@@ -144,7 +144,7 @@ class Rollout(ProjectionTable, table=True):
     malformed_calls: int = _integer()
     """Tool calls whose arguments are no JSON object."""
     loops: int = _integer()
-    """Findings of the rule `tool_loop`: counted also where nobody judged."""
+    """Findings of the rule `tool_loop`; counted also for rollouts without a verdict."""
     category: str | None = _string()
     categories: str = _string()
     """JSON list: every rule that holds, in the order of the rules."""
@@ -207,7 +207,7 @@ class Call(ProjectionTable, table=True):
     status: int | None = _integer()
     ended: str | None = _string()
     rollout: str | None = _string()
-    """That names it; null while its session is open, and until that has become one."""
+    """Rollout that names the call; null while its session is open and until that has become one."""
     partition: int = _pointer()
     event_source: str = _pointer(STRING)
     started_sequence: int | None = _pointer()
@@ -217,7 +217,7 @@ class Call(ProjectionTable, table=True):
 
     @classmethod
     def loose(cls) -> ColumnElement[bool]:
-        """Whether a call is to be in a rollout and is in none yet. One of which only the end was
+        """Whether a call is to be in a rollout and is in none yet. A call with only its end
         recorded will be in none."""
         columns = cls.table().c
         return columns.rollout.is_(None) & columns.started.is_not(None)
@@ -244,7 +244,7 @@ class SessionEnd(ProjectionTable, table=True):
 
 
 class Feedback(ProjectionTable, table=True):
-    """What somebody said of a call or session."""
+    """Feedback on a call or session."""
 
     __tablename__ = "feedback"
     __table_args__ = (
@@ -287,7 +287,7 @@ class Task(ProjectionTable, table=True):
     capability: str | None = _string()
     instruction: str | None = _string()
     gold_actions: str | None = _string()
-    """JSON list of actions; None when nobody wrote them down."""
+    """JSON list of actions; null where none was recorded."""
     outputs: str = _string()
     reward_basis: str = _string()
     definition: str | None = _string()
@@ -307,7 +307,7 @@ class Task(ProjectionTable, table=True):
     event: str | None = _pointer(STRING)
     """Id of the `TaskProposed`."""
     offset: int | None = _offset()
-    """Of that event on `learning`."""
+    """Offset of that event on `learning`."""
 
 
 class TaskPattern(ProjectionTable, table=True):
@@ -397,7 +397,7 @@ class Round(ProjectionTable, table=True):
 
 
 class Leader(ProjectionTable, table=True):
-    """Whose decisions count: one row, once anybody has led."""
+    """The leader whose decisions count: one row, once there has been a leader."""
 
     __tablename__ = "leaders"
     MERGE: ClassVar[Merge] = Merge.LAST
@@ -423,7 +423,7 @@ class Cycle(ProjectionTable, table=True):
     alias: str = _string()
     base: str = _string()
     number: int = _integer()
-    """Of this agent on this base, from 1."""
+    """Number of the cycle among those of this agent on this base, from 1."""
     environment: str = _string()
     trigger: str = _string()
     reason: str = _string()
@@ -433,7 +433,7 @@ class Cycle(ProjectionTable, table=True):
     acted: str | None = _pointer(STRING)
     """Id of the event by which a person asked for it."""
     round: int | None = _integer()
-    """Of the training history; null until it was diagnosed."""
+    """Round of the training history; null until it was diagnosed."""
     directive: str | None = _string()
     """JSON; null until it was written. So are the next four."""
     findings: str | None = _string()
@@ -544,7 +544,7 @@ class Adapter(ProjectionTable, table=True):
     distance: float | None = None
     from_base: float | None = None
     incumbent: str | None = _string()
-    """Whom the gate compared it with last; null for the base, and before a gate decided."""
+    """Adapter that the gate compared it with last; null for the base, and before a gate decided."""
     gate: str | None = _string()
     """JSON: the report of the last decision."""
     since: str | None = _pointer(STRING)
@@ -553,7 +553,8 @@ class Adapter(ProjectionTable, table=True):
     event_source: str = _pointer(STRING)
     sequence: int = _pointer()
     offset: int = _offset()
-    """Of that event on `learning`: who has applied a later position knows of it."""
+    """Offset of that event on `learning`: a reader that has applied a later position knows of
+    it."""
 
 
 class Route(ProjectionTable, table=True):
@@ -595,7 +596,7 @@ class LifecycleStep(ProjectionTable, table=True):
     """0 for the first of its subject."""
     type: str = _string()
     state: str | None = _string()
-    """That the adapter is in afterwards; null for an alias, and where it was refused."""
+    """State of the adapter afterwards; null for an alias and where the event was refused."""
     refused: str | None = _string()
     """Why the event changed nothing; null where it did what it says."""
     reason: str = _string()
@@ -616,7 +617,7 @@ class Evaluation(ProjectionTable, table=True):
 
     adapter: str = _key()
     number: int = _number_key()
-    """Of the adapter's evaluations; 0 for the first."""
+    """Number among the adapter's evaluations; 0 for the first."""
     incumbent: str | None = _string()
     environment: str = _string()
     tasks: int = _integer()
@@ -638,7 +639,7 @@ class Erasure(ProjectionTable, table=True):
 
     keyid: str = _key()
     events: int = _integer()
-    """That were sealed with it when it was destroyed."""
+    """Number of events that were sealed with the key when it was destroyed."""
     rollouts: int = _integer()
     time: str | None = _pointer(STRING)
     event_source: str = _pointer(STRING)
@@ -723,7 +724,7 @@ class Source(ProjectionTable, table=True):
 
 
 class Projection(ProjectionTable, table=True):
-    """Which code folded these tables."""
+    """The version of the code that folded these tables."""
 
     __tablename__ = "projection"
     MERGE: ClassVar[Merge] = Merge.LAST
@@ -743,13 +744,13 @@ class Gateway(SQLModel, table=True):
     __tablename__ = "gateways"
 
     gateway: str = _key()
-    """Of one process: a restart is another gateway."""
+    """Id of one process: a restart is another gateway."""
     host: str = Field(sa_type=STRING)
     started: float = 0.0
     seen: float = 0.0
     """Both by the database's clock, in seconds since 1970: hosts need not agree on the time."""
     position: int = Field(sa_type=INTEGER)
-    """Of `learning`: the routes it applied are those after every event before this offset."""
+    """Offset in `learning`: the routes it applied are those after every event before this one."""
     in_flight: str = Field(sa_type=STRING)
     """JSON object: adapter -> calls that are being answered."""
     open_sessions: str = Field(sa_type=STRING)
@@ -757,25 +758,25 @@ class Gateway(SQLModel, table=True):
 
 
 class Lease(SQLModel, table=True):
-    """Who acts under a name, for how long yet.
+    """Which process acts under a name, and until when.
 
-    Operational, and no projection, like the gateways: it says who may try to decide, while whose
-    decisions count stands in the log. Written and read by leases.py alone.
+    Operational, and no projection, like the gateways: it says which process may try to decide,
+    while the log says whose decisions count. Written and read by leases.py alone.
     """
 
     __tablename__ = "leases"
 
     name: str = _key()
     holder: str = Field(sa_type=STRING)
-    """Of one process: a restart is another holder."""
+    """Id of one process: a restart is another holder."""
     epoch: int | None = Field(default=None, sa_type=INTEGER)
-    """That the holder claimed; null until it has."""
+    """Epoch that the holder claimed; null until it has claimed one."""
     expires: float = 0.0
-    """By the database's clock, in seconds since 1970."""
+    """Time at which the lease ends by the database's clock, in seconds since 1970."""
 
 
 class Spool(SQLModel, table=True):
-    """A log of a process's own that is shipped, as whoever writes or ships it last reported.
+    """A process's own log that is shipped, as the process that writes or ships it last reported.
 
     Operational, and no projection, like the gateways: it tells of events that the log lacks.
     Written and read by consumers/reads/spools.py alone.
@@ -784,11 +785,11 @@ class Spool(SQLModel, table=True):
     __tablename__ = "spools"
 
     source: str = _key()
-    """Of its events: the id of the file, whoever has it open."""
+    """Source of its events: the id of the file, whichever process has it open."""
     host: str = Field(sa_type=STRING)
     path: str = Field(sa_type=STRING)
     seen: float = 0.0
-    """By the database's clock, in seconds since 1970."""
+    """Time of the last report by the database's clock, in seconds since 1970."""
     ends: str = Field(sa_type=STRING)
     """JSON object: stream -> per partition, the offset after its last event."""
 

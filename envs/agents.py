@@ -102,7 +102,7 @@ class RandomAgent:
 
 
 _MAX_DEPTH: Final = 8
-"""Of nested values: a schema may hold itself."""
+"""Largest depth of nested values: a schema may refer to itself."""
 
 _SENTENCES: Final = ("Yes.", "No.", "Done.", "Please confirm.", "I cannot do that.", CLOSING)
 

@@ -7,14 +7,14 @@ same names: one catalog holds the union of both, such as v1's `think` and tau2's
 `get_flight_status`.
 
 Guarantee: pure data and pure functions. Not covered: what a tool does (the environments), and the
-tools of an environment that nobody declared, for which `infer_catalog` guesses:
+tools of an undeclared environment, for which `infer_catalog` guesses:
 
     a tool is a write    if it is among the event's `write_tools`, where the event has them;
                          else if the first word of its name is a verb of `WRITE_VERBS`
     a tool transfers     if its name begins with `transfer_to_`, `escalate_to_` or `handoff_to_`
     a record is named    by the arguments `id` and `*_id` that are no choice (`SELECTIONS`) and no
                          means of payment; those of people come last
-    nobody authenticates and no tool reaches the user's record
+    none authenticates   and no tool reaches the user's record
 
 The tool's name counts without its namespace (`crm.create_ticket`, `crm__create_ticket`).
 """
@@ -52,9 +52,11 @@ class ToolCatalog:
     selection_arguments: frozenset[str]
     """Arguments that choose among what is offered: flights, cabins, items, places."""
     unordered: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    """Of a tool: lists whose order means nothing. Several of them are paired, place by place."""
+    """Tool -> its arguments that are unordered lists. Several of one tool are paired, item by
+    item."""
     common: bool = False
-    """Whether anybody's tools may have these names: then only all of them tell the environment."""
+    """Whether other operators' tools may have these names: then only all of them identify the
+    environment."""
 
     def canonicalize(self, tool: str, arguments: Mapping[str, Any]) -> Mapping[str, Any]:
         """The arguments with unordered lists in one order; paired lists keep their pairs."""
@@ -268,17 +270,17 @@ CATALOGS: Final[Mapping[str, ToolCatalog]] = {
 
 
 def catalog(name: str) -> ToolCatalog | None:
-    """What the environment of this name declares; None when nobody declared it."""
+    """Return the catalog of the environment of this name; None where none is declared."""
     return CATALOGS.get(name)
 
 
 def identify(tool_names: Iterable[str]) -> str | None:
-    """The environment that owns these tools; None when that is ambiguous or unknown.
+    """Return the environment that owns these tools; None where that is ambiguous or unknown.
 
     It must own more than half of them, so that a few tools of the agent's own (`done`, a made-up
     name) change nothing, and more of them than any other environment: `get_user_details` alone
     tells airline and retail not apart. Where names are common (`cancel_order`), it must own them
-    all: somebody's own shop is not ours.
+    all: another operator's shop is not ours.
     """
     names = frozenset(tool_names)
     owned = sorted(

@@ -1,15 +1,15 @@
-"""What proves that an environment is right: determinism, and agents that must win or must not.
+"""Check that an environment is right: determinism, and agents that must win or must not.
 
     found = check(Sample(environment="./library.py"))
     found.problems      one sentence each: which task, what is wrong, what to do
 
-Checked on the tasks that an environment generates: a task is a function of its capability and
-seed, here and in a process with another order of sets; the same messages of the agent give the
-same episode, in another order of tasks too; an episode leaves no trace; the oracle gets 1, an
-agent that does nothing at most .2 and one that does anything at most .3 (static checks of TRACE,
-arXiv 2604.05336); gold actions repeat, and change the state if they write; no tool raises; ids,
-schemas and scenarios are fit for use. Loaded tasks are somebody else's: their figures are reported
-and not judged.
+Checked on the tasks that an environment generates: a task is a function of its capability and seed,
+here and in a process with another order of sets; the same messages of the agent give the same
+episode, in another order of tasks too; an episode leaves no trace; the oracle gets 1, an agent that
+does nothing at most .2 and one that does anything at most .3 (static checks of TRACE, arXiv
+2604.05336); gold actions repeat, and change the state if they write; no tool raises; ids, schemas
+and scenarios are fit for use. Loaded tasks come from other authors: their figures are reported and
+not judged.
 
 Not covered: what changes once a day or from machine to machine, and whether a task makes sense.
 """

@@ -30,7 +30,7 @@ class _Absent(str):
 
 
 ABSENT: Final = _Absent("<absent>")
-"""In a difference: there is no such value."""
+"""Stands in a difference for a value that does not exist."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +50,7 @@ class Database:
     __slots__ = ("_dumps", "_pristine", "_tables", "_touched")
 
     def __init__(self, tables: Mapping[str, Mapping[str, Record]]) -> None:
-        """The tables are taken over: whoever built them must not change them afterwards."""
+        """Take over the tables: the caller must not change them afterwards."""
         self._pristine: Tables = {name: dict(records) for name, records in tables.items()}
         self._tables: Tables = dict(self._pristine)
         self._touched: dict[str, set[str]] = {}

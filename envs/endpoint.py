@@ -13,7 +13,7 @@ Whatever an endpoint does ends in one of four ways:
                            agent_error              no message: no JSON, no choices, wrong types,
                                                     empty, too large
     EndpointRefusal      it will not serve: wrong key, model, URL or parameters; the run is over
-    EndpointUnavailable  nobody is there; only `check` raises it
+    EndpointUnavailable  the endpoint cannot be reached; only `check` raises it
 
 Wrong tool calls (malformed JSON, unknown tools, wrong types) are answers like any other: the tools
 themselves answer them. The body of an answer is read up to a limit and no further. The API key is
@@ -40,7 +40,8 @@ from events.messages import Message, ToolCall
 from events.registry import first_problem
 
 MAX_ANSWER_BYTES: Final = 4 << 20
-"""Of one answer: room for a call with a megabyte of arguments, which the tools then refuse."""
+"""Largest size of one answer: room for a call with a megabyte of arguments, which the tools then
+refuse."""
 
 _MAX_ERROR_BYTES: Final = 16_384
 """Read of an error's body."""
@@ -63,7 +64,7 @@ _CONTEXT: Final = re.compile(
 
 
 class EndpointUnavailable(KintsugiError):
-    """Nobody answers there now."""
+    """The endpoint cannot be reached now."""
 
 
 class EndpointRefusal(KintsugiError):
@@ -77,7 +78,7 @@ class Tokens:
     prompt: tuple[int, ...]
     completion: tuple[int, ...]
     logprobs: tuple[float, ...]
-    """Of each completion id, in nats."""
+    """Log probability of each completion id, in nats."""
 
 
 class AnswerFailure(KintsugiError):
@@ -88,7 +89,7 @@ class AnswerFailure(KintsugiError):
         self.termination = termination
         self.reason = reason
         self.tokens = tokens
-        """Of what was no message, where the endpoint reported them."""
+        """Tokens of the answer that was no message, where the endpoint reported them."""
 
 
 class _Again(Exception):
@@ -139,10 +140,10 @@ class Completion:
 
     messages: tuple[Message, ...]
     finish_reason: str | None
-    """Of the first choice."""
+    """Finish reason of the first choice."""
     usage: Usage
     tokens: Tokens | None = None
-    """Of the first choice; None where the endpoint did not report all of them."""
+    """Tokens of the first choice; None where the endpoint did not report all of them."""
 
     @property
     def message(self) -> Message:
@@ -192,7 +193,7 @@ class Endpoint:
         await self._client.aclose()
 
     async def check(self) -> None:
-        """See that somebody is there. Raises EndpointUnavailable, EndpointRefusal.
+        """Check that the endpoint can be reached. Raises EndpointUnavailable, EndpointRefusal.
 
         Asks for the list of models; an endpoint that has none is there all the same.
         """

@@ -32,7 +32,7 @@ _PRISTINE_STATES: Final = 64
 """Generated states kept at once: a group of rollouts shares its task's, and one may be 10 MB."""
 
 _SEED_DIGITS: Final = 18
-"""Of a task's id: any number of so many digits fits 64 bits."""
+"""Most digits of the seed in a task's id: any number of 18 digits fits 64 bits."""
 
 
 class UnknownTask(KintsugiError):
@@ -71,7 +71,7 @@ class Environment(ABC):
     """What the agent's side says before the user opens; no model samples it."""
     limits: ClassVar[Limits] = Limits()
     tasks_per_capability: ClassVar[int] = 16
-    """Size of the generated split that is used where nobody asks for another."""
+    """Size of the generated split where the caller names none."""
 
     def __init__(self, benchmarks: Path | None = None) -> None:
         """`benchmarks` is the operator's folder of real tasks; None where there is none."""

@@ -1,4 +1,4 @@
-"""One episode by the turn protocol, without any I/O: whoever plays agent and user is outside.
+"""One episode by the turn protocol, without any I/O; the caller plays agent and user.
 
     episode = Episode(environment, task)
     while episode.turn is not None:
@@ -23,7 +23,7 @@ from events.messages import Message
 
 
 class Party(StrEnum):
-    """Who may speak."""
+    """The parties that may speak."""
 
     AGENT = "agent"
     USER = "user"
@@ -65,7 +65,7 @@ class Episode:
         self.environment = environment
         self.task = task
         self.seed = seed
-        """Of whoever samples: the environment itself depends on the task alone."""
+        """Seed of the players' sampling: the environment itself depends on the task alone."""
         self.limits = limits or environment.limits
         self.database = environment.reset(task)
         self.tools = environment.toolset(self.database)

@@ -55,10 +55,10 @@ class Setup:
 
     environment: Environment
     agent: Callable[[TaskDefinition, int], Player]
-    """From the task and the episode's seed."""
+    """Makes the agent from the task and the episode's seed."""
     user: Callable[[TaskDefinition, int], Player]
     seed: int = 0
-    """Of the run: all episodes' seeds follow from it."""
+    """Seed of the run: all episodes' seeds follow from it."""
     limits: Limits | None = None
     """None: the environment's."""
     shaping: Shaping = DEFAULT
@@ -77,13 +77,13 @@ class Attempt:
     reason: str
     """Why it ended, where the termination does not say; may be empty."""
     grade: Grade | None
-    """None where a machine or the user failed: nobody judges the agent for that."""
+    """None where a machine or the user failed: the agent is not judged for that."""
     reward: Reward | None
     """Shaped; None where the unshaped reward is unknown."""
     penalties: Mapping[str, float | None]
     """What shaping takes away, at or below 0, whatever the reward; None where it is unknown."""
     usage: Usage
-    """Of the agent."""
+    """Usage of the agent."""
     user_usage: Usage
     remarks: tuple[str, ...] = ()
     defects: tuple[str, ...] = ()
@@ -93,7 +93,7 @@ class Attempt:
 
     @property
     def success(self) -> bool | None:
-        """The unshaped verdict; None where nobody judged, or a part needs a judge."""
+        """The unshaped verdict; None where there is no grade, or a part needs a judge."""
         return None if self.grade is None else self.grade.success
 
 
@@ -157,7 +157,7 @@ async def play_all(
         try:
             for task, trial in coming:
                 await finished.put(await play(setup, task, trial))
-        except Exception as error:  # handed to whoever iterates, who raises it
+        except Exception as error:  # handed to the iterating caller, which raises it
             await finished.put(error)
         await finished.put(None)
 
@@ -174,7 +174,8 @@ async def play_all(
 async def _collect_attempts(
     finished: "asyncio.Queue[Attempt | Exception | None]", working: int
 ) -> AsyncGenerator[list[Attempt], None]:
-    """The queue's attempts in batches until nobody works any more; raises its first exception."""
+    """Yield the queue's attempts in batches until all workers have ended; raise its first
+    exception."""
     spoilt = 0
     while working:
         batch: list[Attempt] = []

@@ -43,7 +43,7 @@ _HASH_SEEDS: Final = ("1", "2")
 
 
 class Sample(StrictModel):
-    """Which tasks of which environment."""
+    """A sample of an environment's tasks."""
 
     environment: str
     """Name or path."""
@@ -53,7 +53,7 @@ class Sample(StrictModel):
     tasks: int | None = None
     """None: as many as the split has."""
     seed: int = 0
-    """Of the first generated task, and of the random agent."""
+    """Seed of the first generated task and of the random agent."""
 
     def open(self) -> Environment:
         """The environment, new. Raises UnknownEnvironment, EnvironmentBroken."""
@@ -111,7 +111,7 @@ class Trial:
     state: str = ""
     """Digest of that state."""
     plays: dict[str, EpisodeResult] = field(default_factory=dict)
-    """By agent."""
+    """Agent -> its episode."""
     failures: dict[str, str] = field(default_factory=dict)
     """Stage -> what was raised there."""
 
@@ -229,7 +229,7 @@ class Report:
     """What the second process saw."""
 
     footprints: dict[str, dict[str, str]] = field(default_factory=dict)
-    """By subject."""
+    """Subject -> its footprints."""
     distinct: dict[str, int] = field(default_factory=dict)
     failures: dict[str, str] = field(default_factory=dict)
     crashed: str = ""

@@ -18,7 +18,7 @@ from envs.task import Basis, Criteria, TaskDefinition
 from events.messages import Action, ExecutedCall, Message, executed_calls
 
 VERSION: Final = "1"
-"""Of these rules; part of every graded rollout."""
+"""Version of these rules; part of every graded rollout."""
 
 
 @dataclass(frozen=True, slots=True)

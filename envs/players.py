@@ -13,11 +13,11 @@ from envs.users import User
 from events.messages import Message
 
 Offer = Callable[[Sequence[Message]], Sequence[Mapping[str, Any]]]
-"""From what the agent can see, the tools that it is shown next."""
+"""Returns, from what the agent can see, the tools that it is shown next."""
 
 
 class Player(Protocol):
-    """Somebody who answers for one party of one episode."""
+    """Answers for one party of one episode."""
 
     @property
     def usage(self) -> Usage:

@@ -1,4 +1,4 @@
-"""Finding environments: by name or by path (what makes tasks executable).
+"""Find environments by name or by path (what makes tasks executable).
 
     built-in       shop, retail, airline, bfcl
     entry points   a distribution that declares `kintsugi.environments`
@@ -8,9 +8,9 @@ An environment of a file is every concrete subclass of `Environment` that the fi
 Finding the files' names means importing them, and a file is code that runs with our rights: name
 only files you would run.
 
-Who named it decides how it is opened:
+The source of the name decides how it is opened:
 
-    open_environment   a name, whoever said it: no path is ever followed
+    open_environment   a name from any source: no path is ever followed
     open_from_event      what an event of ours says: a name, or a file that the settings name
     open_place         what the operator says, in a setting or a command: a name or any path
 
@@ -40,7 +40,7 @@ from events.canonical import sha256
 from events.errors import KintsugiError
 
 GROUP: Final = "kintsugi.environments"
-"""Of the entry points: `name = "package.module:Class"`."""
+"""Group of the entry points: `name = "package.module:Class"`."""
 
 BUILT_IN: Final = "built-in"
 _CLASSES: Final = {
@@ -81,7 +81,7 @@ class EnvironmentEntry:
     load: Callable[[], type[Environment]]
     """Its class. Raises EnvironmentBroken."""
     file: Path | None = None
-    """That defines it, where it is found by a path."""
+    """File that defines it, where it was found by a path."""
 
 
 def open_environment(

@@ -21,7 +21,7 @@ from events.canonical import exact_json
 from events.messages import Message, StrictModel, ToolCall, executed_calls
 
 _MOST: Final = 0.999
-"""Of a success's penalties: below 1 by more than sums of floats are wrong."""
+"""Largest sum of a success's penalties: below 1 by more than the error of sums of floats."""
 
 
 class Shaping(StrictModel):
@@ -64,7 +64,7 @@ class Conduct:
     malformed: int = 0
     repeated: int = 0
     tokens: int | None = None
-    """What the model wrote, reasoning included; None when nobody counted."""
+    """Tokens that the model wrote, reasoning included; None where they were not counted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,8 +120,8 @@ def _has_early_write(messages: Sequence[Message], catalog: ToolCatalog) -> bool:
 
 
 def _repetitions(messages: Sequence[Message], catalog: ToolCatalog) -> Iterator[bool]:
-    """For each call of the agent whether it repeats the one before it, with no user message
-    between. After a write that took effect a call is none: it asks about, or changes, another
+    """Yield, for each call of the agent, whether it repeats the one before it, with no user message
+    between. The call after a write that took effect is no repetition: it reads, or changes, another
     state."""
     last: tuple[str, str] | None = None
     turn = 0

@@ -1,4 +1,4 @@
-"""A user whom a model plays: the scenario in its system prompt, the roles turned around.
+"""A user played by a model: the scenario in its system prompt, the roles turned around.
 
 The model sees what was said and no tool call; for it the agent is the `user`. One of the stop
 tokens (users.py) in its text hangs up. It can give several candidates for a line: what breaks a
@@ -6,7 +6,7 @@ rule is dropped (`find_breach`), and of the rest the same model is asked for the
 Where that choice fails the first counts, and `remarks` says so.
 
 Guarantee: its failure is never the agent's: the episode ends as `user_error` or
-`infrastructure_error`, and nobody judges it. Not covered: users with tools of their own.
+`infrastructure_error`, and is not judged. Not covered: users with tools of their own.
 """
 
 import re
@@ -43,7 +43,7 @@ Your situation:
 """
 
 _OPEN: Final = "(The agent is there. Write your first message.)"
-"""What the model is told where nobody has spoken: many chat templates need a first line."""
+"""What the model is told before the first message: many chat templates need a first line."""
 
 _CHOOSE: Final = """\
 Below are a customer's situation, a conversation with a support agent, and numbered candidates for
@@ -156,7 +156,7 @@ def swap_roles(messages: Sequence[Message]) -> list[Message]:
 
 
 def find_breach(message: Message, *, opening: bool) -> str | None:
-    """Which rule a candidate breaks; None for a usable one."""
+    """Return which rule a candidate breaks, in words; None for a usable one."""
     text = message.text.strip()
     if message.tool_calls:
         return "it calls a tool"

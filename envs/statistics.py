@@ -1,4 +1,4 @@
-"""What an evaluation comes to: pass^k, Repair@n, and how far they can be trusted.
+"""Statistics of an evaluation: pass^k, Repair@n, and how far they can be trusted.
 
 The unit is the task, never the trial: trials of one task are no independent evidence about others,
 so intervals come from drawing tasks again, each with all of its trials.
@@ -7,8 +7,8 @@ so intervals come from drawing tasks again, each with all of its trials.
     Repair@m  = mean over tasks of 1 - C(n - c, m) / C(n, m)
 
 pass^k is tau-bench's estimator (Yao et al. 2024), unbiased for the chance that k trials of a task
-all succeed; Repair@m is that of pass@k (Chen et al. 2021), the chance that one of m does. Verdicts
-that nobody could reach (None) are left out.
+all succeed; Repair@m is that of pass@k (Chen et al. 2021), the chance that one of m does. Trials
+without a verdict (None) are left out.
 
 Intervals are Gaffke's (2005; Learned-Miller and Thomas 2020): a Bayesian bootstrap over the tasks
 and one more, imagined task, worth 0 for the lower bound and 1 for the upper. A plain percentile

@@ -111,7 +111,7 @@ class Criteria(StrictModel):
 
 
 def signature(gold: Sequence[Action]) -> str:
-    """Of the calls of a perfect agent, in order: 16 hexadecimal digits."""
+    """Return the digest of a perfect agent's calls, in order: 16 hexadecimal digits."""
     called = [(action.requestor, action.name, action.arguments) for action in gold]
     return sha256(canonical_json(called))[:16]
 
@@ -126,7 +126,7 @@ class TaskDefinition(StrictModel):
     """The environment's label of this kind of task."""
     split: Name = GENERATED
     seed: Int64 = 0
-    """Of the generated database; no meaning for a task that was loaded."""
+    """Seed of the generated database; no meaning for a task that was loaded."""
     scenario: Scenario
     script: Script | None = None
     """None: the scripted user improvises from the scenario (users.py)."""
@@ -138,7 +138,8 @@ class TaskDefinition(StrictModel):
 
     @property
     def signature(self) -> str | None:
-        """Equal for tasks that ask for the same calls; None where nobody knows which."""
+        """Digest that is equal for tasks that ask for the same calls; None where the calls are
+        unknown."""
         gold = self.criteria.gold_actions
         return None if gold is None else signature(gold)
 

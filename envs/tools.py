@@ -61,7 +61,7 @@ class ToolResult:
     malformed: bool = False
     """Whether the call itself was wrong: no JSON, no such tool, arguments that do not fit."""
     defect: str | None = None
-    """An exception that no tool should raise, for whoever maintains the environment."""
+    """Exception that no tool should raise, for the environment's maintainer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +72,7 @@ class Tool:
     kind: Kind
     arguments: type[BaseModel]
     schema: Mapping[str, Any]
-    """In OpenAI's function format."""
+    """The tool in OpenAI's function format."""
 
     @property
     def parameters(self) -> tuple[str, ...]:

@@ -31,7 +31,7 @@ _TRANSFERRED: Final = "being transferred to a human agent"
 
 
 class User(Protocol):
-    """Somebody who wants something."""
+    """The user of an episode."""
 
     def reply(self, messages: Sequence[Message]) -> Message: ...
 
@@ -56,7 +56,7 @@ class ScriptUser:
 
 
 def improvise_script(task: TaskDefinition) -> Script:
-    """The script of a user of whom only the scenario is known."""
+    """Return the script of a user with only a scenario."""
     scenario = task.scenario
     opening = " ".join(filter(None, (scenario.reason_for_call, scenario.known_info)))
     return Script(

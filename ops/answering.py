@@ -30,5 +30,5 @@ def answers(process: "subprocess.Popen[Any]", url: str, seconds: float, status: 
 
 
 def last_words(log: Path) -> str:
-    """The end of what it said, for whoever has to find out why."""
+    """Return the end of a program's output, for error messages."""
     return log.read_text(errors="replace")[-_LAST_WORDS:]

@@ -17,7 +17,7 @@ from typing import Final
 FOLDER: Final = Path(__file__).parents[1] / ".local" / "go"
 BUILD_SECONDS: Final = 1800
 _GO: Final = "/usr/local/go/bin"
-"""Where Go's own archive puts it, which is on the PATH of nobody by itself."""
+"""Folder into which Go's own archive is unpacked; it is not on the PATH by default."""
 
 
 class ProgramUnavailable(Exception):

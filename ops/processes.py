@@ -1,4 +1,4 @@
-"""Whether a process runs that nobody here waits for."""
+"""Check whether a process runs that this process does not wait for."""
 
 from pathlib import Path
 

@@ -25,7 +25,7 @@ SETTINGS = LoraSettings()
 VERSIONS = {"v1": 0.0, "v2": 0.001, "v3": 0.003}
 """Name -> how far its weights are from those of v1."""
 SPREAD = 0.01
-"""Of the weights of v1: it stands 0.27 nats from its base."""
+"""Spread of the weights of v1: it stands 0.27 nats from its base."""
 
 
 @dataclass(frozen=True)
@@ -113,7 +113,7 @@ def bare(source: Path, folder: Path) -> Path:
 
 
 def corrupt(source: Path, folder: Path) -> Path:
-    """A copy of which one tensor holds other numbers."""
+    """Return a copy with the numbers of one tensor changed."""
     copied = bare(source, folder)
     tensors = load_file(copied / WEIGHTS)
     name = next(name for name in tensors if "layers.2.self_attn.v_proj.lora_B" in name)

@@ -47,7 +47,7 @@ from events.messages import executed_calls, trace
 from events.rollouts import RolloutEnded
 
 CATEGORIES: Final = (*RULES, "other")
-"""In the order of the primary label."""
+"""Categories in the order in which the primary label is chosen."""
 
 KAPPA: Final = 0.6
 """Failure threshold of the shaped reward: docs/patterns.md, our own choice. A success without
@@ -56,7 +56,7 @@ authentication earns at most 0.5, a clean one at least 0.7."""
 
 @dataclass(frozen=True, slots=True)
 class Diagnosis:
-    """Why a rollout failed. `category` is None where it did not, or nobody judged."""
+    """Why a rollout failed. `category` is None where it did not fail or has no verdict."""
 
     category: str | None
     """The primary one: first of `categories`."""

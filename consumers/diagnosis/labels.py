@@ -1,9 +1,9 @@
 """The labels of a rollout: from its words, or from its head where its words are sealed.
 
-Whoever closes a person's session can still read it and writes these labels into the head
+The process that closes a person's session can still read it and writes these labels into the head
 (daemon/sessions/closing.py). The fold takes them from there and never opens what is sealed, so
 tables do not depend on which keys there are, and a rebuild after an erasure makes the same rows.
-Their price: later rules do not label a sealed rollout anew.
+The price: later rules do not label a sealed rollout anew.
 
 Bounds: of each rule the first `FINDINGS` findings are kept, and `EVIDENCE_CHARACTERS` of them as
 JSON; how many were left out is said in their place.
@@ -40,7 +40,7 @@ class LabelResult:
 
 
 def label_rollout(data: RolloutEnded) -> LabelResult:
-    """By the rules, from what was said."""
+    """Label a rollout by the rules, from its messages and calls."""
     task = data.task
     diagnosis = diagnose(data, catalog(task.environment) if task and task.environment else None)
     messages = data.content.messages if data.content else ()

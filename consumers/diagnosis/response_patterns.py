@@ -1,10 +1,11 @@
-"""What a sentence amounts to: a refusal, an open question, a handover, an overflowing context.
+"""Classify a sentence: a refusal, an open question, a handover, an overflowing context.
 
-English only, and rules of thumb: they are asked when the calls alone leave a question open. Each
+English only, and rules of thumb: they are used where the calls alone leave a question open. Each
 reads single sentences, so that a word in one does not colour the next.
 
-Guarantee: time linear in the text, whoever wrote it. The patterns are Python's, not RE2's, for what
-RE2 lacks (a look ahead) and for `\\w` and `\\b`, which mean letters of every language here.
+Guarantee: time linear in the length of the text, for any text. The patterns are Python's, not
+RE2's, for what RE2 lacks (a look ahead) and for `\\w` and `\\b`, which mean letters of every
+language here.
 """
 
 import re

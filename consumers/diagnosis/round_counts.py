@@ -30,8 +30,8 @@ OTHER: Final = "other"
 
 
 def of_agents(rollouts: Any) -> ColumnElement[bool]:
-    """Whether a rollout (columns of the table) is an agent's own traffic: what no engine answered
-    is nobody's."""
+    """Whether a rollout (columns of the table) is an agent's own traffic. A live rollout that no
+    engine answered is not."""
     unanswered = and_(rollouts.purpose == "live", rollouts.base == NOBODY)
     return and_(rollouts.purpose.in_(LIVE_PURPOSES), not_(unanswered))
 
@@ -88,7 +88,7 @@ def claim(connection: Connection, position: Position, number: int) -> None:
 
 
 def totals(connection: Connection, number: int) -> dict[Pair, Totals]:
-    """Rollouts of the round per pair, and how many of them somebody judged."""
+    """Count the rollouts of the round, and those with a verdict, per pair."""
     rollouts = Rollout.table().c
     rows = connection.execute(
         select(

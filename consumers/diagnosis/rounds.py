@@ -85,7 +85,7 @@ class _PatternRecord:
 def _update_pair(batch: Batch, pair: Pair, number: int, failures: Failures) -> None:
     attempts = round_counts.attempts(batch.connection, pair, number)
     older = _read_patterns(batch.connection, pair)
-    # A proposed task may name a pattern of which nothing has failed yet: it is none so far.
+    # A proposed task may name a pattern without failures yet: it is none so far.
     for pattern in sorted(older.keys() | failures.by_pattern.keys()):
         known, seen = older.get(pattern), attempts.get(pattern, Attempts())
         state = update(

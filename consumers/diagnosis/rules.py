@@ -3,8 +3,8 @@
 Where it sits: detectors.py runs them in the order of `RULES`, which is that of the primary label
 (docs/patterns.md; what each means with and without gold is the table in detectors.py).
 
-Guarantee: time and memory linear in what was said and called, whoever wrote it. Where that needs a
-bound it is stated: the writes that are matched (matching.py), the outputs that are looked for
+Guarantee: time and memory linear in the text and the calls, for any input. Where that needs a bound
+it is stated: the writes that are matched (matching.py), the outputs that are looked for
 (`OUTPUTS`), what a finding names (`NAMED`), the evidence that is kept (labels.py).
 """
 
@@ -351,4 +351,4 @@ RULES: Final[Mapping[str, Callable[[Facts], list[Finding]]]] = {
     "missing_write_action": _write_omission,
     "information_error": _information_error,
 }
-"""In the order of the primary label."""
+"""Name -> rule, in the order in which the primary label is chosen."""

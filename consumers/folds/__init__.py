@@ -1,1 +1,1 @@
-"""From an event to rows: one short function per event type (projection)."""
+"""The projection: one short function per event type turns an event into rows."""

@@ -264,7 +264,7 @@ def _refuse(
 
 
 def _is_repeat(folding: FoldInput, batch: Batch) -> bool:
-    """Whether this very event counted before: whoever was killed after an append appends again."""
+    """Whether this very event counted before: a process killed after an append appends again."""
     batch.flush()
     steps = LifecycleStep.table().c
     same = select(steps.event).where(

@@ -93,7 +93,8 @@ def fold_cycle_start(folding: FoldInput, data: CycleStarted, batch: Batch) -> No
 
 
 def awaits_round(data: PatternsDiagnosed, batch: Batch) -> bool:
-    """Whether a round may be closed: asked for by nobody's cycle, or by one that has none yet."""
+    """Whether a round may be closed: requested outside any cycle, or by an open one without a
+    round."""
     if data.cycle is None:
         return True
     row = _open(batch, data.cycle)
@@ -216,7 +217,7 @@ def _is_redundant(data: CycleStarted, batch: Batch) -> bool:
 
 
 def _epoch(batch: Batch) -> int:
-    """The current one; 0 before anybody has led."""
+    """Return the current epoch; 0 before the first leader."""
     epoch: int | None = batch.connection.execute(select(Leader.table().c.epoch)).scalar()
     return epoch or 0
 

@@ -21,7 +21,7 @@ _IDS_PER_QUERY: Final = 500
 
 
 def fold_person_erasure(folding: FoldInput, data: PersonErased, batch: Batch) -> None:
-    """From now on nobody may read what this key sealed; a repetition changes nothing."""
+    """Store that what this key sealed may not be read any more; a repetition changes nothing."""
     batch.stage(
         Erasure,
         {
@@ -41,7 +41,7 @@ def read_erasure_keys(connection: Connection) -> frozenset[str]:
 
 @dataclass(frozen=True, slots=True)
 class AdapterDependence:
-    """An adapter in whose training somebody's rollouts had a part."""
+    """An adapter whose training depended on any of the given rollouts."""
 
     adapter: str
     state: str

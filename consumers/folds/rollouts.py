@@ -80,7 +80,7 @@ Fold = Callable[[FoldInput, Any, Batch], None]
 """The fold of a decision: it reads what earlier ones made."""
 
 CALLS: Final = 200_000
-"""That one rollout may name."""
+"""Most calls that one rollout may name."""
 
 
 def fold_rollout(folding: FoldInput, data: RolloutEnded, batch: Staging) -> None:

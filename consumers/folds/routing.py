@@ -1,15 +1,15 @@
-"""What a route may become, and what it is then: pure, asked by the fold and before an append.
+"""Check and apply a change of a route. Pure; used by the fold and before an append.
 
-    canary, promoted   nobody joins the route but an adapter that passed the gate against the
-                       incumbent that the route has now
-    rollback           one answers alone: the incumbent, or somebody before it; who had sessions
-                       and has none then is nobody's way back any more
-    expired            nobody joins
+    canary, promoted   only an adapter that passed the gate against the route's
+                       present incumbent joins
+    rollback           one policy answers alone: the incumbent or one before it; a policy
+                       that loses its sessions by it is no target of later rollbacks
+    expired            no adapter joins
     rebased            the alias moves to another base, which answers alone
-    operator           anybody of the same alias and base that is loaded
+    operator           any loaded adapter of the same alias and base joins
 
-Whoever joins is known, of the route's alias and base, and was proven on replicas. A route keeps
-who answered alone before, so that a rollback needs no memory but this.
+An adapter that joins is known, belongs to the route's alias and base, and was proven on replicas. A
+route keeps which policies answered alone before, so a rollback needs no other state.
 """
 
 from collections.abc import Mapping
@@ -47,12 +47,12 @@ class RouteState:
 
     @property
     def adapters(self) -> frozenset[str | None]:
-        """Who has a share; None for the base."""
+        """Adapters that have a share; None stands for the base."""
         return frozenset(part.adapter for part in self.shares)
 
     @property
     def before(self) -> tuple[str | None, ...]:
-        """To whom a rollback may go back, the nearest first."""
+        """Policies that a rollback may return to, most recent first; None stands for the base."""
         settled = self.adapters == {self.incumbent}
         return self.previous if settled else (self.incumbent, *self.previous)
 
@@ -67,15 +67,16 @@ class Candidate:
     proven: bool
     """On replicas, since it was last unloaded."""
     incumbent: str | None
-    """Whom the gate compared it with; None for the base."""
+    """Adapter that the gate compared it with; None for the base."""
 
 
 def apply_route_change(
     route: RouteState | None, adapters: Mapping[str, Candidate], event: RouteChanged
 ) -> RouteState:
-    """The route after `event`.
+    """Return the route after `event`.
 
-    `adapters` holds those that the event names and that anybody produced. Raises RouteRefusal.
+    `adapters` holds those adapters that the event names and that were produced. Raises
+    RouteRefusal.
     """
     state = route or RouteState.of_base(event.base)
     _check_base(state, event)
@@ -123,7 +124,8 @@ def _check_share(
 
 
 def _check_gate(state: RouteState, candidate: Candidate, event: RouteChanged, name: str) -> None:
-    """That whoever passed the gate passed it against the one that it is to follow."""
+    """Check that the gate compared a candidate with the incumbent that it is to replace. Raises
+    RouteRefusal."""
     judged = candidate.state in (State.GATED, State.CANARY)
     if event.why not in ("canary", "promoted") or not judged:
         return

@@ -1,12 +1,12 @@
-"""Which agents there are, and on which base each of them runs now.
+"""Reads of the agents: which there are, and on which base each of them runs now.
 
 An agent is an alias; its numbers are kept per (alias, base). The present base is the one that
-answered its newest rollout: what the engines serve is no fact of the log, who answered is one.
-A live rollout in which nobody answered, say for a client who asked for a model that does not exist,
-is of no agent.
+answered its newest rollout: the log records which policy answered, not what the engines serve. A
+live rollout that no policy answered, for example because the client asked for a model that does not
+exist, belongs to no agent.
 
-All of it is asked for with every tick, so it is read out of one index: a few rows for each alias,
-base and purpose, however many rollouts there are.
+All of it is read in every tick, so it comes from one index: a few rows for each alias, base and
+purpose, however many rollouts there are.
 """
 
 from collections.abc import Iterator
@@ -29,7 +29,7 @@ class Kind(NamedTuple):
 
     @property
     def has_answer(self) -> bool:
-        """Whether anybody answered in them."""
+        """Whether any policy answered in these rollouts."""
         return self.purpose != "live" or self.base != NOBODY
 
 

@@ -1,13 +1,13 @@
-"""How the sessions of a canary and of its incumbent went: what the live guard reads.
+"""Outcomes of the sessions of a canary and of its incumbent, as the live guard reads them.
 
 Only sessions of the agent's own traffic that began since the canary did, and that one policy
-answered from the first call to the last: what moved in between says nothing of either. And only
-those that the shares gave to it (`drawn`, then `kept`): whom a client asked for by name, or who
-answered because somebody else was away, had other sessions than chance would give. With what
-probability chance gave them is known from the call that was drawn, which says the shares of the
-route in force then, on the gateway that drew; a session that was drawn twice, by different shares,
-says nothing. A session has one verdict, the first: a grader's (its rollout has one) or a person's
-(feedback whose sender may judge).
+answered from the first call to the last: a session that moved in between says nothing about either.
+And only those that the shares assigned to it (`drawn`, then `kept`): a policy that a client asked
+for by name, or that answered because another was away, had other sessions than chance would give.
+With what probability chance gave them is known from the call that was drawn, which says the shares
+of the route in force then, on the gateway that drew; a session that was drawn twice, by different
+shares, says nothing. A session has one verdict, the first: a grader's (its rollout has one) or a
+person's (feedback whose sender may judge).
 
 The order is that of the verdicts' times, then of the sessions' names. Partitions promise none
 between sessions; a verdict that arrives late is put in where it belongs.
@@ -25,7 +25,7 @@ from events.position import Position, entries
 from events.streams import ROLLOUTS
 
 EVERY: Final = "all"
-"""The slice of sessions whose kind of task nobody knows."""
+"""Name of the slice of sessions whose kind of task is unknown."""
 
 MOST_AMONG: Final = 5_000
 """Sessions that one read may name: databases bound how many values a statement has."""
@@ -45,7 +45,7 @@ class SessionVerdict:
     """The capability of the task that it was graded on, or `EVERY`."""
     success: bool
     time: str | None
-    """Of the verdict."""
+    """Time of the verdict."""
     began: str
     shares: str
     """JSON: policy -> share of the route that drew it."""
@@ -165,8 +165,8 @@ def latest_call(connection: Connection, alias: str) -> str | None:
 
 
 def find_session_changes(connection: Connection, after: Position, until: Position) -> set[str]:
-    """Sessions of which a call began, or a verdict came, after one position and not after another:
-    of all others `read_session_verdicts` says the same at both."""
+    """Return the sessions in which a call began or a verdict came after `after` and not after
+    `until`. Of all others `read_session_verdicts` says the same at both positions."""
     return {
         session
         for stream, partition, source, sequence in entries(until)
@@ -215,7 +215,8 @@ def behaviours(connection: Connection, alias: str, base: str, since: str) -> lis
 def _find_changes(
     connection: Connection, partition: int, source: str, span: tuple[int, int]
 ) -> Iterator[str]:
-    """By the events of a source with sequences above the first of `span`, up to the second."""
+    """Yield the sessions changed by a source's events with sequences above `span[0]`, up to
+    `span[1]`."""
     first, last = span
     if first >= last:
         return

@@ -1,8 +1,8 @@
-"""Counts over the loop, as monitoring asks for them: small numbers, whatever the tables hold.
+"""Counts over the loop for monitoring: few numbers, however large the tables are.
 
 Within one `database.read_transaction`, which is one moment of the tables. Everything is counted in
-SQL and comes by alias; who asks says whose it shows. Times are texts as the events say them (RFC
-3339, UTC). Not covered: what is said of one cycle, job or adapter (learning.py, serving.py).
+SQL and comes by alias; the caller chooses which to show. Times are texts as the events say them
+(RFC 3339, UTC). Not covered: what is said of one cycle, job or adapter (learning.py, serving.py).
 """
 
 from collections.abc import Iterable

@@ -33,11 +33,11 @@ class CycleState:
     been: frozenset[State]
     """Every state that the adapter ever was in."""
     gates: int
-    """That the adapter has passed."""
+    """Number of gates that the adapter has passed."""
     incumbent: str | None
     """The adapter that the route of the alias names as incumbent; None for the base."""
     cancelled: str | None
-    """Why a person called it off; None where nobody did."""
+    """Reason a person gave for calling the cycle off; None where it was not called off."""
 
 
 def read_cycle_state(connection: Connection, cycle: CycleRow) -> CycleState:
@@ -56,8 +56,8 @@ def read_cycle_state(connection: Connection, cycle: CycleRow) -> CycleState:
 
 
 def find_job_cancellations(connection: Connection) -> dict[str, str]:
-    """Open jobs that nobody wants any more, and why: their cycle is over or was called off, or they
-    were called off themselves."""
+    """Return the open jobs to be cancelled, each with the reason: their cycle is over or was called
+    off, or they were called off themselves."""
     named = _read_cancellations(connection, JOBS_CANCEL, "job")
     reasons = {}
     for job in learning.open_jobs(connection):

@@ -1,4 +1,4 @@
-"""What a closed round shows of one agent: typed reads for whoever writes a directive from it.
+"""Typed reads of a closed round of one agent, from which a directive is written.
 
 Guarantee: rows are in a fixed order, so equal tables give equal answers. Deduplication is that of
 the round itself (consumers/diagnosis/round_counts.py). Not covered: what was said in a rollout,
@@ -66,8 +66,8 @@ def read_round_rollouts(
 
 
 def task_rates(connection: Connection, alias: str, base: str, number: int) -> list[TaskRate]:
-    """Of each task that was attempted in a round, how often it was passed. A pass is a success that
-    no rule objects to, as in the round's own counts."""
+    """Return how often each task attempted in a round was passed. A pass is a success that no rule
+    objects to, as in the round's own counts."""
     rollouts, tasks = Rollout.table().c, Task.table().c
     query = (
         select(rollouts.task, rollouts.success, rollouts.category, tasks.gold_actions)

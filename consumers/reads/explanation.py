@@ -100,7 +100,7 @@ def _adapter(connection: Connection, name: str) -> Node | None:
 
 
 def _describe_routes(connection: Connection, adapter: str) -> list[str]:
-    """Which agents it answers now, with which part of their sessions."""
+    """Describe which agents the adapter answers now, and its share of their sessions."""
     routes = Route.table()
     return [
         f"answers {row.alias} now, {part['share']:.0%}"
@@ -195,7 +195,8 @@ def _of_round(connection: Connection, cycle: Row[Any], pattern: str) -> str:
 
 
 def _pattern(connection: Connection, name: str) -> Node | None:
-    """As of the last round, of the agent where it weighs most."""
+    """Return the node of a pattern as of the last round, for the agent where its priority is
+    highest; None where no round counted it."""
     patterns = Pattern.table()
     row = connection.execute(
         select(patterns)

@@ -30,7 +30,7 @@ class Report:
     """Id of the process: a restart is another gateway."""
     host: str
     position: int
-    """Of `learning`, that of the route table it applied."""
+    """Position in `learning` of the route table that the gateway applied."""
     in_flight: Mapping[str, int]
     """Adapter -> calls that are being answered."""
     open_sessions: Mapping[str, int]

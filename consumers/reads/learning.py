@@ -1,6 +1,6 @@
 """Typed reads of the loop: leaders, cycles, the tasks that they wrote, and their jobs.
 
-Whoever needs more than one of them asks within one `database.read_transaction`, which is one
+A caller that needs more than one of them reads within one `database.read_transaction`, which is one
 moment of the tables. Times are texts as the events say them (RFC 3339, UTC). Not covered: adapters
 and routes (serving.py), patterns and rounds (rollouts.py), what makes the next cycle due
 (scheduling.py).
@@ -40,7 +40,7 @@ class UnknownId(KintsugiError):
 
 @dataclass(frozen=True, slots=True)
 class LeaderRow:
-    """Whose decisions count."""
+    """The leader whose decisions count."""
 
     epoch: int
     holder: str
@@ -143,7 +143,7 @@ class RejectionRow:
 
 
 def leader(connection: Connection) -> LeaderRow | None:
-    """Whose decisions count; None before anybody has led."""
+    """Return the leader whose decisions count; None before the first leader."""
     leaders = Leader.table().c
     row = connection.execute(select(leaders.epoch, leaders.holder, leaders.since)).first()
     return None if row is None else LeaderRow(row.epoch, row.holder, row.since)

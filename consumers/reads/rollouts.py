@@ -103,9 +103,9 @@ class DeadLetterLine:
     reason: str
     source: str
     sequence: int
-    """With the source what names it; the offset of a broker may change."""
+    """Identifies the event together with the source; the offset of a broker may change."""
     dropped: str | None
-    """Why a person wants to hear no more of it; None where nobody said so."""
+    """Reason a person gave for dropping it; None where it was not dropped."""
     rollout: str | None = None
     """The live rollout that is missing for it; None where none is."""
 
@@ -182,7 +182,7 @@ def find_rollouts_by_prefix(connection: Connection, prefix: str, limit: int = 3)
 
 
 def filter_rollout_ids(connection: Connection, ids: Sequence[str]) -> set[str]:
-    """Which of `ids` have been folded."""
+    """Return those of `ids` that have been folded."""
     rollouts = Rollout.table().c
     query = select(rollouts.rollout).where(rollouts.rollout.in_(ids))
     return set(connection.execute(query).scalars())
@@ -281,7 +281,7 @@ def last_position(connection: Connection) -> Position:
 
 @dataclass(frozen=True, slots=True)
 class Backlog:
-    """What the next round would count, and who nobody judged."""
+    """Rollouts that the next round would count, and rollouts without a verdict."""
 
     undiagnosed: int
     unjudged: int
@@ -289,8 +289,8 @@ class Backlog:
 
 
 def count_backlog(connection: Connection) -> Backlog:
-    """Of the agent's own traffic, rollouts that no round has counted and rollouts without a
-    verdict; and all rollouts, whatever they were made for."""
+    """Count rollouts of the agents' own traffic that no round has counted and those without a
+    verdict, and all rollouts of any purpose."""
     rollouts = Rollout.table().c
     own = of_agents(rollouts)
     row = connection.execute(
@@ -321,7 +321,7 @@ def dead_letters(connection: Connection) -> list[DeadLetterLine]:
 
 
 def dead_letter_counts(connection: Connection) -> dict[str, int]:
-    """Stream -> events that could not be folded and that nobody dropped."""
+    """Return, per stream, the number of events that could not be folded and were not dropped."""
     letters = DeadLetter.table().c
     query = select(letters.stream, func.count().label("events")).where(~_is_obsolete())
     query = query.group_by(letters.stream)

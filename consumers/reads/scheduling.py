@@ -33,13 +33,14 @@ class Scheduling:
     """What makes a cycle of one agent on one base due, and what holds it back."""
 
     position: Position
-    """Of `rollouts`: what the numbers have read."""
+    """Position in `rollouts` up to which the numbers count."""
     number: int
-    """Of the next cycle."""
+    """Number of the next cycle."""
     open_cycle: str | None
-    """Of the agent, on whatever base."""
+    """Open cycle of the agent, on any base; None where there is none."""
     rollouts: int
-    """Of its own traffic that no cycle of it has read; so are the next two."""
+    """Rollouts of the agent's own traffic that none of its cycles has read; the next two count
+    these."""
     judged: int
     failed: int
     """Deduplicated."""
@@ -81,7 +82,7 @@ class Unread:
     """What lies behind a place in the log, where a cycle that never was would have begun."""
 
     rollouts: int
-    """Of the agent's own traffic; so is the next."""
+    """Rollouts of the agent's own traffic; the next counts these."""
     failed: int
     """Deduplicated."""
     priority: float
@@ -92,8 +93,8 @@ class Unread:
 def unread_since(
     connection: Connection, alias: str, base: str, read: Position, decided: int
 ) -> Unread:
-    """As `scheduling` counts, if the last cycle had read up to `read` and begun at the offset
-    `decided` of `learning` (-1: there was none)."""
+    """Return what `scheduling` would count if the last cycle had read up to `read` and begun at the
+    offset `decided` of `learning` (-1: there was no cycle)."""
     counted = _count_rollouts(connection, alias, base, ~_within(read))
     return Unread(
         rollouts=counted["rollouts"],
@@ -105,7 +106,7 @@ def unread_since(
 
 
 def rollouts_within(connection: Connection, alias: str, base: str, read: Position) -> int:
-    """Of the agent's own traffic, up to a position."""
+    """Count the rollouts of the agent's own traffic up to a position."""
     return _count_rollouts(connection, alias, base, _within(read))["rollouts"]
 
 
@@ -165,7 +166,7 @@ def _count_rollouts(
     own = (table.alias == alias, table.base == base, table.purpose.in_(LIVE_PURPOSES))
     counted = select(func.count().label("rollouts"), func.count(table.success).label("judged"))
     each = [connection.execute(counted.where(*own, condition)).one() for condition in conditions]
-    # Only what somebody judged has a category.
+    # Only rollouts with a verdict have a category.
     failed = (*own, table.category.is_not(None))
     kind = select(table.policy, table.trace_key)
     kinds = union_all(*(kind.where(*failed, condition) for condition in conditions)).subquery()

@@ -1,9 +1,8 @@
-"""Typed reads of adapters and routes: what the commands print, gateways follow and the
-reconciler wants.
+"""Typed reads of adapters and routes, for the commands, the gateways and the reconciler.
 
-Whoever needs more than one of them asks within one `database.read_transaction`, which is one
+A caller that needs more than one of them reads within one `database.read_transaction`, which is one
 moment of the tables. Positions are offsets of the one partition of `learning`: a row's `offset` is
-that of the event that made it so, and whoever has applied a position above it knows of it.
+that of the event that made it so, and a reader that has applied a position above it knows of it.
 """
 
 import json
@@ -24,7 +23,7 @@ from events.streams import LEARNING
 
 
 class UnknownAdapter(KintsugiError):
-    """Nobody produced an adapter of this name, or several begin so."""
+    """No adapter has this name, or several names begin with it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +50,7 @@ class RouteLine:
     adapter: str | None
     """None for the base."""
     share: float
-    """0 for a shadow, whose answers nobody gets."""
+    """Share of the sessions; 0 for a shadow, whose answers no client gets."""
     since: str | None
     cause: str
     """Id of the event that made the route so."""
@@ -85,7 +84,7 @@ class AdapterRow:
     cause: str
     """Id of the event that brought it into its state."""
     offset: int
-    """Of that event."""
+    """Offset of that event."""
 
     @property
     def candidate(self) -> Candidate:
@@ -113,9 +112,10 @@ class RouteTable:
     position: int
     """Every event of `learning` before this offset is in it, and none after."""
     routes: tuple[RouteRow, ...]
-    """By alias. An alias that is not among them is answered by its base."""
+    """Routes in the order of their aliases. An alias that is not among them is answered by its
+    base."""
     adapters: tuple[AdapterRow, ...]
-    """By name."""
+    """Adapters in the order of their names."""
 
     def route(self, alias: str) -> RouteRow | None:
         """The route of an alias; None where nothing was ever decided about it."""
@@ -136,7 +136,7 @@ class Step:
     number: int
     type: str
     state: State | None
-    """That the adapter is in afterwards; None for a route, and where it was refused."""
+    """State of the adapter afterwards; None for a route and where the event was refused."""
     refused: str | None
     """Why the event changed nothing; None where it did what it says."""
     reason: str
@@ -215,7 +215,7 @@ def _route_lines(row: Any) -> list[RouteLine]:
 
 
 def adapter_row(connection: Connection, name: str) -> AdapterRow | None:
-    """An adapter by its name; None where nobody produced one."""
+    """Return an adapter by its name; None where no adapter has it."""
     adapters = Adapter.table()
     row = connection.execute(select(adapters).where(adapters.c.adapter == name)).mappings().first()
     return None if row is None else _adapter(dict(row))

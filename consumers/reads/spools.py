@@ -1,13 +1,13 @@
-"""Whose recorded events the log may lack: spools, as their owners last reported them.
+"""Spools with recorded events that the log may lack, as their owners last reported them.
 
-A spool that nobody ships is seen by nobody else: what waits in it is neither in the log nor in the
-tables. So whoever writes or ships one says in a row how far it reaches, every few seconds, and
-takes the row out at an end at which all was shipped. A row that stays and falls silent is of an
-owner who was killed, or who left with events that Kafka does not have; what the fold has not
-reached of it is missing. However they come, once they are folded they are missing no more.
+Events in a spool that is not shipped are neither in the log nor in the tables. So the process that
+writes or ships a spool reports in a row how far it reaches, every few seconds, and deletes the row
+when it ends with everything shipped. A row that stays without new reports belongs to an owner that
+was killed, or that ended with events that Kafka does not have; its events that are not folded are
+missing until they are.
 
 The time is the database's. Not folded from the log and not rebuilt. Not covered: what an owner
-recorded after its last report, which is why silence alone is told of as well.
+recorded after its last report, which is why silence alone is reported as well.
 """
 
 import json
@@ -44,7 +44,7 @@ class SpoolState:
 
     report: Report
     seen: float
-    """By the database's clock, in seconds since 1970."""
+    """Time of the last report by the database's clock, in seconds since 1970."""
     age_seconds: float
     unfolded: int
     """Events of it that are not in the tables."""

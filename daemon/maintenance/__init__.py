@@ -1,1 +1,1 @@
-"""Commands that mend, trim or erase what is stored (event)."""
+"""Commands that repair, trim or erase stored data (event)."""

@@ -1,4 +1,4 @@
-"""Dead letters looked at again: the event itself, and whether the present code can take it.
+"""Inspect dead letters and test whether the present code can process them.
 
 An event that could not be folded: trying again changes nothing, for the fold runs in a transaction
 that is rolled back. What was passed over can only enter the tables where it belongs, in the order
@@ -37,18 +37,18 @@ class NoSuchDeadLetter(KintsugiError):
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """What became of folding a dead letter again."""
+    """Outcome of trying a dead letter again."""
 
     letter: "DeadLetterLine"
     foldable: bool
     reason: str | None
-    """Why not; None where it can be folded."""
+    """Reason it cannot be folded; None if it can."""
     recorded: bool = False
-    """Whether it is a session, and a rollout now."""
+    """Whether the dead letter is a session that is now recorded as a rollout."""
 
 
 def at(letters: "list[DeadLetterLine]", stream: str, place: str) -> "DeadLetterLine":
-    """The dead letter of STREAM P:N."""
+    """Return the dead letter at `place` (P:N) of a stream. Raises NoSuchDeadLetter."""
     for letter in letters:
         if letter.stream == stream and f"{letter.partition}:{letter.offset}" == place:
             return letter
@@ -58,7 +58,7 @@ def at(letters: "list[DeadLetterLine]", stream: str, place: str) -> "DeadLetterL
 
 
 def record_of(letter: "DeadLetterLine", log: EventLog) -> Record:
-    """The record that could not be folded."""
+    """Return the record that could not be folded."""
     for record in log.read(letter.stream, letter.partition, letter.offset, limit=1):
         if record.offset == letter.offset:
             return record
@@ -69,7 +69,7 @@ def record_of(letter: "DeadLetterLine", log: EventLog) -> Record:
 
 
 def attempt(letter: "DeadLetterLine", app: "App") -> Attempt:
-    """Try it again. Raises LogError, DatabaseError."""
+    """Process a dead letter again. Raises LogError, DatabaseError."""
     if letter.type == ClosingFailed.TYPE:
         return _close_again(letter, app)
     return _fold_again(letter, app.readable_log, app.engine)

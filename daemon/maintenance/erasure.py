@@ -1,4 +1,4 @@
-"""Erasing a person: their key is destroyed, so nobody can read what it sealed, in any copy.
+"""Erase a person: destroy their key, so that the data it sealed is unreadable in every copy.
 
     look        what the log holds of a person, and what was learnt from it
     announce    PersonErased is in the log: from now on the key must not be there
@@ -34,36 +34,36 @@ LIMITS: Final = (
     "what engines, proxies and the agent itself keep of their traffic is not ours",
     "names that the client chose (sessions, tasks) and the counts and labels of rollouts stay",
 )
-"""What an erasure does not reach; docs/privacy.md has more."""
+"""Data that an erasure does not reach; docs/privacy.md has more."""
 
 
 class NoSuchKey(KintsugiError):
-    """A key that is nowhere: neither in the store nor in the log."""
+    """The key is neither in the store nor in the log."""
 
 
 @dataclass(slots=True)
 class PersonData:
-    """What there is of a person."""
+    """What the log holds of one person."""
 
     keyid: str | None
-    """None where nothing of them is sealed, or not any more."""
+    """Id of the person's key; None if nothing of theirs is sealed, or not any more."""
     events: int = 0
-    """That their key sealed."""
+    """Number of events sealed with the person's key."""
     rollouts: list[str] = field(default_factory=list)
     unsealed: int = 0
-    """Events of theirs that stand in the log as they were said."""
+    """Number of the person's events that are in the log unsealed."""
     trimmed: int = 0
-    """Events that the log held once, whosever they were."""
+    """Number of events trimmed from the log, of any person."""
     adapters: list[AdapterDependence] = field(default_factory=list)
     leaning: int = 0
-    """Calls of others that were stored as what they add to calls of this person."""
+    """Number of other persons' calls that are stored as additions to calls of this person."""
     announced: bool = False
-    """Whether the log says already that they were erased."""
+    """Whether the log already records the erasure."""
 
 
 def look(app: "App", person: str | None, keyid: str | None = None) -> PersonData:
-    """What the log holds of a person, or of whoever has this key. Reads all of it. Raises
-    NoSuchKey."""
+    """Return what the log holds of a person, or of the owner of key `keyid`. Reads the whole log.
+    Raises NoSuchKey."""
     app.settle()
     wanted = keyid
     if keyid is None and person is not None:
@@ -85,7 +85,7 @@ def look(app: "App", person: str | None, keyid: str | None = None) -> PersonData
 
 
 def announce(app: "App", held: PersonData) -> None:
-    """Have the log say that this key must not be there; once."""
+    """Append PersonErased for this key to the log, once."""
     if held.keyid is None or held.announced:
         return
     data = PersonErased(keyid=held.keyid, events=held.events, rollouts=len(held.rollouts))
@@ -100,7 +100,7 @@ def announce(app: "App", held: PersonData) -> None:
 
 
 def erase(app: "App", held: PersonData) -> None:
-    """Announce, destroy, and bring the tables up to it."""
+    """Announce the erasure, destroy the key, and fold the announcement into the tables."""
     announce(app, held)
     if held.keyid is not None:
         app.keys.destroy(held.keyid)
@@ -108,10 +108,10 @@ def erase(app: "App", held: PersonData) -> None:
 
 
 def sweep(app: "App") -> int:
-    """Destroy keys of erased persons that are there again; how many were."""
+    """Destroy restored keys of erased persons; return how many were destroyed."""
     with app.reading() as connection:
         erased = read_erasure_keys(connection)
-    # Nobody was erased: a home without persons gets no key store from this.
+    # No person was erased: a home without persons gets no key store from this.
     if not erased:
         return 0
     return sum(app.keys.destroy(keyid) for keyid in sorted(erased & app.keys.ids()))
@@ -125,7 +125,7 @@ def _rollout_events(log: EventLog) -> Iterator[Record]:
 
 
 def _count(held: PersonData, record: Record, person: str | None, lost: set[str]) -> None:
-    """Count an event; `lost` are the calls before it in its session that nobody can read whole."""
+    """Count an event; `lost` holds the earlier calls of its session that cannot be read whole."""
     try:
         envelope = from_headers(record.headers)
         sealed = held.keyid is not None and envelope.keyid == held.keyid

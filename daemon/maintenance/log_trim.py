@@ -1,4 +1,4 @@
-"""`kintsugi log trim`: dropping from a log what an archive verifiably holds.
+"""`kintsugi log trim`: drop the part of a log that an archive verifiably holds.
 
     log = find_source_log(app, archive)     the log that it is of: this home's own, or the broker's
     plan(app, log, archive, before)    what may go, partition by partition
@@ -28,14 +28,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Portion:
-    """What may go of one partition."""
+    """The part of one partition that may be dropped."""
 
     partition: int
     start: int
     before: int
-    """Everything from `start` to before this offset."""
+    """Everything from `start` to before this offset is dropped."""
     kept_for: str | None
-    """Why no more of what lies before the named place; None where all of it goes."""
+    """Reason the rest before the named place is kept; None if all of it is dropped."""
 
     @property
     def events(self) -> int:
@@ -46,8 +46,8 @@ _REASONS: Final = ("archive", "tables", "broker", "sessions")
 
 
 def find_source_log(app: "App", archive: Archive) -> "EventLog":
-    """The log that an archive is of, as far as its manifest tells. Raises LogError where it is of
-    neither of those that this home has."""
+    """Return the log that an archive was made from, according to its manifest. Raises LogError if
+    it is neither of the logs of this home."""
     source = archive.manifest.source
     if source is None and app.on_kafka:
         return app.kafka
@@ -62,7 +62,8 @@ def find_source_log(app: "App", archive: Archive) -> "EventLog":
 
 
 def plan(app: "App", log: "EventLog", archive: Archive, before: Cut) -> list[Portion]:
-    """What may go; reads all of it, in the log and in the archive. Raises LogError, LogCorrupt."""
+    """Return what may be dropped; reads all of it, in the log and in the archive. Raises LogError,
+    LogCorrupt."""
     return [
         _portion(app, log, archive, p, before[ROLLOUTS.name, p]) for p in range(ROLLOUTS.partitions)
     ]
@@ -90,7 +91,7 @@ def _portion(app: "App", log: "EventLog", archive: Archive, partition: int, name
 
 
 def _read_fold_offset(app: "App", log: "EventLog", partition: int) -> int:
-    """The offset before which the tables hold all of a log."""
+    """Return the offset before which the tables hold every event of a log."""
     with app.reading() as connection:
         if log is app.log:
             return offsets(connection).get((ROLLOUTS.name, partition), 0)
@@ -101,7 +102,7 @@ def _read_fold_offset(app: "App", log: "EventLog", partition: int) -> int:
 
 
 def trim(log: "EventLog", planned: list[Portion]) -> int:
-    """Drop what was planned; how many events that were."""
+    """Drop what was planned; return the number of events dropped."""
     for portion in planned:
         if portion.events:
             log.trim(ROLLOUTS.name, portion.partition, portion.before)

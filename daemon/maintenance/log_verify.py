@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 @dataclass
 class VerifyReport:
-    """What a verification found."""
+    """Findings of a verification."""
 
     events: int = 0
     problems: list[str] = field(default_factory=list)
@@ -38,7 +38,7 @@ class VerifyReport:
 
 @dataclass
 class _Sequences:
-    """The numbers of one source in one partition, repetitions allowed."""
+    """Sequence numbers of one source in one partition, repetitions allowed."""
 
     following: int
     highest: int
@@ -52,7 +52,7 @@ class _Sequences:
 def verify(
     log: EventLog, bodies: Bodies, reached: "FoldState", progress: Callable[[int], None]
 ) -> VerifyReport:
-    """Read everything up to the log's end as it is now; `reached` is how far it was folded."""
+    """Read everything up to the log's present end; `reached` says how far it was folded."""
     report = VerifyReport()
     if isinstance(log, SqliteLog):
         report.problems += log.check()

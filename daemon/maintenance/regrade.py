@@ -1,4 +1,4 @@
-"""Recorded rollouts of tau2-bench, graded again: do their verdicts follow from what was done?
+"""Grade recorded rollouts of tau2-bench again: do their verdicts follow from what was done?
 
 Each simulation is graded by replay (envs/grading.py) with the task that its file embeds, never with
 today's, on the real database of its environment, and our verdict is held against the recorded one.
@@ -37,10 +37,10 @@ MISTAKES: Final = 0.1
 are edited upstream (measured on the published airline results); usually none does."""
 
 IMPLAUSIBLE: Final = 0.001
-"""Chance below which mistakes are no explanation."""
+"""Probability below which mistakes are rejected as the explanation."""
 
 EMBEDDED: Final = "embedded"
-"""The split of a task that came with its simulation."""
+"""Split of a task that is embedded in its simulation."""
 
 _SHOWN_DIFFERENCES: Final = 3
 _SHOWN_CHARACTERS: Final = 80
@@ -50,7 +50,7 @@ EnvironmentOpener = Callable[[str], Environment]
 
 @dataclass(frozen=True, slots=True)
 class Disagreement:
-    """One simulation of which we think otherwise."""
+    """One simulation whose recorded verdict differs from the replayed one."""
 
     rollout: str
     task: str
@@ -61,7 +61,7 @@ class Disagreement:
 
 @dataclass(slots=True)
 class RegradeReport:
-    """What became of one file's simulations in one environment."""
+    """Results for one file's simulations in one environment."""
 
     file: str
     env: str | None
@@ -70,19 +70,19 @@ class RegradeReport:
     agree: int = 0
     disagree: list[Disagreement] = field(default_factory=list)
     unjudged: int = 0
-    """Recorded without a verdict."""
+    """Number of simulations recorded without a verdict."""
     unevaluated: int = 0
-    """Their reward has a part that we cannot evaluate."""
+    """Number of simulations whose reward has a part that cannot be evaluated here."""
     foreign: int = 0
-    """Their recorded action checks are those of another task."""
+    """Number of simulations whose recorded action checks are those of another task."""
     rejected: list[Rejection] = field(default_factory=list)
     mislabelled: bool = False
     why: str = ""
-    """Why it is mislabelled, or why nothing was graded; else empty."""
+    """Why the file counts as mislabelled, or why nothing was graded; else empty."""
 
     @property
     def in_order(self) -> bool:
-        """Whether everything could be read and nothing speaks against the recorded verdicts."""
+        """Whether everything could be read and nothing contradicts the recorded verdicts."""
         return not (self.disagree or self.mislabelled or self.rejected)
 
 
@@ -102,7 +102,8 @@ def regrade(
 
 
 def _file(item: RolloutImport | Rejection) -> str:
-    """The results file that a simulation belongs to; a folder's are files beside it."""
+    """Return the results file of a simulation: for one in a folder of simulations, the file beside
+    that folder."""
     folder = Path(item.file).parent
     results = folder.parent / tau2.RESULTS
     return str(results) if folder.name == tau2.SIMULATIONS and results.is_file() else item.file
@@ -135,7 +136,7 @@ def _regrade_file(
 
 
 def _hindrance(data: RolloutEnded, opened: EnvironmentOpener) -> str:
-    """Why the rollouts of this environment cannot be graded; empty where they can."""
+    """Return why the rollouts of this environment cannot be graded; empty if they can be."""
     if data.source != tau2.NAME:
         return f"{data.source} files are not graded again, only results of tau2-bench"
     name = data.task.environment if data.task else None
@@ -168,7 +169,7 @@ def _count(report: RegradeReport, data: RolloutEnded, opened: EnvironmentOpener)
 
 
 def _grade_rollout(data: RolloutEnded, opened: EnvironmentOpener) -> Grade | None:
-    """Our verdict; None where the reward has a part that nobody here knows."""
+    """Return the replayed verdict; None if the reward has a part that cannot be evaluated here."""
     task = data.task
     if task is None or not set(task.reward_basis) <= set(get_args(Basis)):
         return None
@@ -177,7 +178,7 @@ def _grade_rollout(data: RolloutEnded, opened: EnvironmentOpener) -> Grade | Non
 
 
 def definition(task: Task) -> TaskDefinition:
-    """A real task as it can be executed, from what its rollout says.
+    """Return a recorded task as an executable definition.
 
     What is to be asserted in natural language is not part of that, so such a part stays open.
     """
@@ -199,7 +200,7 @@ def definition(task: Task) -> TaskDefinition:
 
 
 def _reasons(verdict: Grade, data: RolloutEnded) -> str:
-    """What our verdict rests on, and what the file recorded."""
+    """Describe what the replayed verdict rests on, and what the file recorded."""
     ours: list[str] = []
     if verdict.irregular is not None:
         ours.append(f"ended by {verdict.irregular}")
@@ -225,7 +226,7 @@ def _format_value(value: Any) -> str:
 
 
 def _conclude(report: RegradeReport) -> None:
-    """Whether the labels are to blame."""
+    """Set whether the file counts as mislabelled, and why."""
     reasons = []
     if _implausible(len(report.disagree), report.graded):
         reasons.append(f"only {report.agree} of {report.graded} verdicts follow from what was done")
@@ -240,8 +241,8 @@ def _conclude(report: RegradeReport) -> None:
 
 
 def _implausible(wrong: int, of: int) -> bool:
-    """Whether so many of them or more are wrong less often than `IMPLAUSIBLE`, by mistakes alone:
-    the upper tail of a binomial distribution."""
+    """Whether `wrong` or more of `of` verdicts are wrong with a probability below `IMPLAUSIBLE` by
+    mistakes alone: the upper tail of a binomial distribution."""
     tail = sum(
         comb(of, count) * MISTAKES**count * (1 - MISTAKES) ** (of - count)
         for count in range(wrong, of + 1)

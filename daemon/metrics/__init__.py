@@ -1,1 +1,1 @@
-"""What the roles say of themselves to Prometheus."""
+"""Prometheus metrics of the roles."""

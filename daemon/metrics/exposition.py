@@ -1,11 +1,11 @@
-"""`GET /metrics` of the roles other than the gateway: each on a port of its own.
+"""`GET /metrics` of the roles other than the gateway, each on its own port.
 
     with serve_metrics(settings, "work") as registry:
         registry.register(...)
 
 With the setting `metrics.port` P, `consume` listens on P, `ship` on P + 1, `schedule` on P + 2,
-`work` on P + 3 and `trace` on P + 4, whoever starts them and wherever they run; without it nobody
-does. Nothing that is served names a client, a session or a prompt.
+`work` on P + 3 and `trace` on P + 4, however and wherever they are started; without it none
+listens. No metric names a client, a session or a prompt.
 """
 
 from collections.abc import Iterator
@@ -24,22 +24,22 @@ if TYPE_CHECKING:
 Role = Literal["consume", "ship", "schedule", "work", "trace"]
 
 ROLES: Final[tuple[Role, ...]] = ("consume", "ship", "schedule", "work", "trace")
-"""In the order of their ports."""
+"""Roles with a metrics port, in the order of their ports."""
 
 
 class PortInUse(LogUnavailable):
-    """Somebody else listens there."""
+    """Another process listens on the role's metrics port."""
 
 
 def port_of(settings: "Settings", role: Role) -> int | None:
-    """Where a role tells its metrics; None where it does not."""
+    """Return the metrics port of a role; None if metrics are not served."""
     base = settings.metrics.port
     return None if base is None else base + ROLES.index(role)
 
 
 @contextmanager
 def serve_metrics(settings: "Settings", role: Role) -> Iterator[CollectorRegistry]:
-    """What is registered is served inside. Raises PortInUse."""
+    """Serve the metrics of the yielded registry inside the block. Raises PortInUse."""
     registry = CollectorRegistry()
     say_build(registry, FOLD_VERSION)
     port, host = port_of(settings, role), settings.metrics.host

@@ -1,11 +1,11 @@
-"""Figures that are looked up when somebody asks, as metrics (figures -> families).
+"""Metrics whose values are computed at each scrape (figures -> families).
 
     FAMILIES = (Family("kintsugi_patterns", "Failure patterns.", ("agent", "status")), ...)
     sheet = Sheet(FAMILIES)
     sheet.say("kintsugi_patterns", 3, "agent", "NEW")
 
-What a collector can say is declared as data beside it: the page docs/monitoring.md, the dashboards
-and the alert rules are held to it by tests.
+The metrics of a collector are declared as data beside it; tests compare the page
+docs/monitoring.md, the dashboards and the alert rules with these declarations.
 """
 
 import math
@@ -22,22 +22,22 @@ from prometheus_client.core import (
 
 @dataclass(frozen=True, slots=True)
 class Family:
-    """A metric that can be said."""
+    """Declaration of one metric."""
 
     name: str
-    """As it is asked for: a counter's ends in `_total`."""
+    """Name of the metric in a query; the name of a counter ends in `_total`."""
     meaning: str
     labels: tuple[str, ...] = ()
     buckets: tuple[float, ...] = ()
-    """Of a histogram, their upper bounds without the last, which is infinite."""
+    """Upper bounds of a histogram's buckets, without the last, which is infinite."""
 
     @property
     def is_counter(self) -> bool:
-        """Whether it only grows."""
+        """Whether the metric is a counter."""
         return self.name.endswith("_total")
 
     def empty(self) -> GaugeMetricFamily | CounterMetricFamily | HistogramMetricFamily:
-        """The metric without a sample."""
+        """Return the metric without a sample."""
         if self.buckets:
             return HistogramMetricFamily(self.name, self.meaning, labels=self.labels)
         kind = CounterMetricFamily if self.is_counter else GaugeMetricFamily
@@ -52,14 +52,14 @@ class Sheet:
         self._families = {name: family.empty() for name, family in self._declared.items()}
 
     def say(self, name: str, value: float | None, *labels: str) -> None:
-        """One sample; None is no sample. The metric must have been declared."""
+        """Add one sample; a value of None adds none. The metric must have been declared."""
         family = self._families[name]
         assert not isinstance(family, HistogramMetricFamily), "a histogram is spread"
         if value is not None:
             family.add_metric(list(labels), float(value))
 
     def spread(self, name: str, counts: Mapping[float, int], total: float, *labels: str) -> None:
-        """A histogram: how many were sorted under each upper bound, and their sum."""
+        """Add a histogram: the number of values under each upper bound, and their sum."""
         family = self._families[name]
         assert isinstance(family, HistogramMetricFamily), "declared with buckets"
         below, buckets = 0, []
@@ -69,10 +69,10 @@ class Sheet:
         family.add_metric(list(labels), buckets, total)
 
     def one_of(self, name: str, chosen: str, choices: Iterable[str], *labels: str) -> None:
-        """1 for the choice that holds and 0 for the others, which come as the last label."""
+        """Add 1 for the choice that holds and 0 for the others; the choice is the last label."""
         for choice in choices:
             self.say(name, choice == chosen, *labels, choice)
 
     def metrics(self) -> Iterator[Metric]:
-        """All of them."""
+        """Yield all metrics with their samples."""
         yield from self._families.values()

@@ -1,11 +1,11 @@
-"""How training goes, out of what a job says while it runs (role `work`).
+"""Training metrics, from what a job reports while it runs (role `work`).
 
     registry.register(jobs(settings))
 
-A job tells a line of figures with each update (daemon/solver/telemetry/progress.py); the newest
-one of an agent's newest job is shown, while it runs and until the next one has one. What it says
-beyond these figures is for its own folder. Read without torch, so from the lines and not by the
-learner's models. Guarantee: no label but the agent, and no more agents than `MOST_AGENTS`.
+A job reports a line of figures with each update (daemon/solver/telemetry/progress.py); the newest
+line of an agent's newest job is shown, while it runs and until the next job has one. Other figures
+of a job stay in its own folder. The lines are read without torch, so not by the learner's models.
+Guarantee: no label but the agent, and no more agents than `MOST_AGENTS`.
 """
 
 from collections.abc import Callable
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from daemon.core.app import App
 
 _NEWEST: Final = 20
-"""Jobs among which those of the agents are looked for."""
+"""Number of newest jobs among which those of the agents are looked for."""
 
 _BY: Final = ("alias",)
 
@@ -52,7 +52,7 @@ OF_UPDATES: Final = {
         "kintsugi_job_malformed_ratio", "Share of rollouts with a malformed call.", _BY
     ),
 }  # fmt: skip
-"""Field of an update's metrics -> what it is here."""
+"""Field of an update's metrics -> the metric it becomes."""
 
 OF_PROGRESS: Final = {
     "steps": Family("kintsugi_job_steps", "Optimizer steps so far.", _BY),
@@ -68,13 +68,13 @@ JOBS: Final = (*OF_UPDATES.values(), *OF_PROGRESS.values(), _SAID)
 
 
 def jobs(settings: "Settings") -> BackgroundCollector:
-    """The collector."""
+    """Return the collector of these metrics."""
     folder = jobs_of(settings).folder
     return BackgroundCollector("jobs", JOBS, settings, lambda app, sheet: read(app, sheet, folder))
 
 
 def read(app: "App", sheet: Sheet, folder: "Callable[[str], Path]") -> None:
-    """The figures above; `folder` is where a job leaves what it makes."""
+    """Read the metrics declared above; `folder` returns the directory of a job."""
     with app.reading() as connection:
         rows = learning.jobs(connection, limit=_NEWEST)
     aliases: set[str] = set()

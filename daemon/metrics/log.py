@@ -1,9 +1,9 @@
-"""The log and its fold in figures: who observes them is not who folds (role `schedule`).
+"""Metrics of the log and its fold, observed by another role than the folding one (role `schedule`).
 
     registry.register(log(settings))
 
-So a fold that halted, hangs or was never started is told of like any other. The log is the one that
-is folded: Kafka where it is configured, else the home's own.
+So a fold that halted, hangs or was never started is reported as well. The log is the one that is
+folded: Kafka if it is configured, else the home's own.
 """
 
 from typing import TYPE_CHECKING, Final
@@ -68,12 +68,12 @@ LOG: Final = (
 
 
 def log(settings: "Settings") -> BackgroundCollector:
-    """The collector."""
+    """Return the collector of these metrics."""
     return BackgroundCollector("log", LOG, settings, read)
 
 
 def read(app: "App", sheet: Sheet) -> None:
-    """Everything above. The tables are read first: the log only grows meanwhile."""
+    """Read the metrics declared above. The tables are read first: the log only grows meanwhile."""
     with app.reading() as connection:
         reached = read_fold_state(connection)
         letters = rollouts.dead_letter_counts(connection)

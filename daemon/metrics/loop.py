@@ -1,4 +1,4 @@
-"""The learning loop in figures, out of the tables (role `schedule`).
+"""Metrics of the learning loop, from the tables (role `schedule`).
 
     registry.register(loop(settings))
 
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 MOST_AGENTS: Final = 20
 
 LIVE_WINDOW: Final = timedelta(hours=24)
-"""Judged sessions that began before are in no figure: what is shown is the present."""
+"""Age beyond which judged sessions are in no figure, so that the figures show the present."""
 
 STAGES: Final = ("none", *(step.value for step in Step), ENDING)
 SLOTS: Final = ("base", "promoted", "canary", "shadow")
@@ -132,12 +132,12 @@ LOOP: Final = (
 
 
 def loop(settings: "Settings") -> BackgroundCollector:
-    """The collector."""
+    """Return the collector of these metrics."""
     return BackgroundCollector("loop", LOOP, settings, read)
 
 
 def read(app: "App", sheet: Sheet, now: datetime | None = None) -> None:
-    """Everything above, at one moment of the tables."""
+    """Read the metrics declared above, at one moment of the tables."""
     moment = now or utc_now()
     with app.reading() as connection:
         pairs = agents.present(connection)
@@ -162,7 +162,7 @@ def _collect_aliases(app: "App") -> set[str]:
 
 
 def _select_pairs(settings: "Settings", pairs: list[Pair]) -> list[Pair]:
-    """Whose figures are told: those of the settings first."""
+    """Return the first `MOST_AGENTS` pairs whose figures are shown, those of the settings first."""
     named = {agent.alias for agent in settings.agents}
     return sorted(pairs, key=lambda pair: (pair.alias not in named, pair.alias))[:MOST_AGENTS]
 
@@ -183,7 +183,7 @@ def _patterns(connection: "Connection", sheet: Sheet, shown: list[Pair]) -> None
 def _agent(
     connection: "Connection", settings: "Settings", sheet: Sheet, pair: Pair, now: datetime
 ) -> None:
-    """How far the open cycle is, or what the next one would begin with."""
+    """Report how far the open cycle is, or what the next one would begin with."""
     environment = find_environment(settings, pair.alias)
     cycle = learning.open_cycle(connection, pair.alias)
     number = None if cycle is None else cycle.number
@@ -196,7 +196,7 @@ def _agent(
         decision = decide(build_facts(facts, pair, environment), settings.scheduler, now)
         due = isinstance(decision, Due)
         number = facts.number if number is None else number
-    # Of every agent: the boards know them by it.
+    # Written for every agent: the boards list agents by this metric.
     sheet.say("kintsugi_cycle_due", due, pair.alias)
     sheet.say("kintsugi_cycle_number", number, pair.alias)
     stage, since = "none", None
@@ -208,8 +208,8 @@ def _agent(
 
 
 def _counts(connection: "Connection", sheet: Sheet, names: list[str]) -> None:
-    """What is counted over all cycles, jobs and adapters: 0 where nothing was, so that the first
-    is an increase."""
+    """Report totals over all cycles, jobs and adapters; 0 for those without any, so that the first
+    one is an increase."""
     cycles, jobs = figures.cycle_counts(connection), figures.job_counts(connection)
     adapters, entered = figures.adapter_counts(connection), figures.state_entry_counts(connection)
     gates, tasks = figures.gate_counts(connection), figures.task_counts(connection)
@@ -231,7 +231,7 @@ def _counts(connection: "Connection", sheet: Sheet, names: list[str]) -> None:
 
 
 def _moments(connection: "Connection", sheet: Sheet, names: list[str]) -> None:
-    """When what happens in the loop happened last, and how the last measurement came out."""
+    """Report when each step of the loop last happened, and the result of the last measurement."""
     for alias, time in agents.newest_rollouts(connection).items():
         if alias in names:
             sheet.say("kintsugi_rollouts_newest_timestamp_seconds", _when(time), alias)
@@ -286,7 +286,7 @@ def _say_route_info(sheet: Sheet, table: "RouteTable", route: "RouteRow") -> Non
 def _say_gate_rates(
     connection: "Connection", sheet: Sheet, table: "RouteTable", route: "RouteRow"
 ) -> None:
-    """Which measurement the live rate of a slot is held against."""
+    """Report the gate's pass rates, with which the live rates of the slots are compared."""
     answering = {part.adapter for part in route.standing.shares if part.adapter is not None}
     rates = figures.pass_rates(connection, answering)
     slots = {_slot(table, name): rate for name, rate in sorted(rates.items())}
@@ -297,7 +297,7 @@ def _say_gate_rates(
 def _live(
     connection: "Connection", sheet: Sheet, table: "RouteTable", route: "RouteRow", now: datetime
 ) -> None:
-    """pass^1 as live traffic has it, to be held against what the gate had seen."""
+    """Report pass^1 of live traffic, to be compared with what the gate measured."""
     oldest = timestamp(now - LIVE_WINDOW)
     since = oldest if route.since is None else max(route.since, oldest)
     answering = {part.adapter for part in route.standing.shares}

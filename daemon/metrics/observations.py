@@ -1,12 +1,12 @@
-"""Figures of log, tables and files, read in a thread of their own and kept for some seconds.
+"""Metrics read from log, tables and files in a separate thread, and cached for some seconds.
 
     with BackgroundCollector("loop", LOOP, settings, read) as observed:
         registry.register(observed)
 
-Guarantees: who asks waits for at most `PATIENCE_SECONDS`, whatever broker and database do, and gets
-what was read last; nothing is read while nobody asks. Three metrics tell how old that is and
-whether the last reading came off. An application of its own is opened in the thread: connections
-are not shared with the work that is measured.
+Guarantees: a scrape waits for at most `PATIENCE_SECONDS`, whatever broker and database do, and gets
+the last values read; nothing is read between scrapes. Three metrics report the age of the values
+and whether the last reading succeeded. The thread opens an application of its own: connections are
+not shared with the work that is measured.
 """
 
 import logging
@@ -27,16 +27,17 @@ if TYPE_CHECKING:
     from daemon.core.app import App
 
 PATIENCE_SECONDS: Final = 2.0
-"""Below every scrape's limit."""
+"""Seconds a scrape waits for a reading; below the timeout of any scrape."""
 
 KEPT_SECONDS: Final = 4.0
-"""Below the usual pause between two scrapes, so that each sees the present."""
+"""Seconds a reading is reused; below the usual interval between two scrapes, so that each scrape
+gets new values."""
 
 log = logging.getLogger(__name__)
 
 
 def about(what: str) -> tuple[Family, Family, Family]:
-    """What is said of the reading itself."""
+    """Return the metrics that describe the reading itself."""
     return (
         Family(f"kintsugi_{what}_readable", "Whether the last reading came off."),
         Family(f"kintsugi_{what}_read_timestamp_seconds", "When this was read; 0 before it was."),
@@ -45,7 +46,7 @@ def about(what: str) -> tuple[Family, Family, Family]:
 
 
 class BackgroundCollector(Collector):
-    """A context manager: the thread ends with it."""
+    """Collector that reads in a thread of its own; a context manager that ends the thread."""
 
     def __init__(
         self,
@@ -68,7 +69,7 @@ class BackgroundCollector(Collector):
         self._at = 0.0
         self._took = 0.0
         self._answered = -kept_seconds
-        """When the last reading ended, well or not, by a clock that only goes forward."""
+        """When the last reading ended, successful or not, on the monotonic clock."""
         self._thread = threading.Thread(target=self._run, name=f"metrics {what}", daemon=True)
 
     def __enter__(self) -> Self:
@@ -84,15 +85,16 @@ class BackgroundCollector(Collector):
         with self._changed:
             self._over = True
             self._changed.notify_all()
-        # Whoever hangs on a broker that is away does not hold up the end of a role.
+        # A thread that waits for an unreachable broker does not delay the end of a role.
         self._thread.join(PATIENCE_SECONDS)
 
     def describe(self) -> Iterator[Metric]:
-        """The names alone: the registry asks when it is made."""
+        """Yield the declared metrics without samples, which the registry asks for on
+        registration."""
         yield from Sheet((*self._families, *about(self._what))).metrics()
 
     def collect(self) -> Iterator[Metric]:
-        """What was read last; read anew where that is some seconds ago."""
+        """Yield the last values read; reads again if they are more than some seconds old."""
         readable, at, took = about(self._what)
         with self._changed:
             if time.monotonic() - self._answered >= self._kept_seconds:
@@ -127,7 +129,7 @@ class BackgroundCollector(Collector):
             log.warning("the metrics of the %s are old: %s", self._what, error)
             readable = False
         except BaseException:
-            # What nobody expected ends the thread; who waits must see that nothing is read.
+            # An unexpected error ends the thread; the scrape must see that nothing is read.
             self._note(False, None, 0.0, 0.0)
             raise
         else:

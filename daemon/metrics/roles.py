@@ -1,7 +1,7 @@
-"""What the roles but the gateway count while they run (counters -> families).
+"""Counters of the roles other than the gateway (counters -> families).
 
-Counters that a role keeps anyway are read when somebody asks; what a round of `schedule` or `work`
-did is counted here. Guarantee: no label but those of the code, and class names of errors.
+Counters that a role keeps anyway are read at each scrape; the results of the rounds of `schedule`
+and `work` are counted here. Guarantee: no label but those of the code, and class names of errors.
 """
 
 import time
@@ -90,25 +90,25 @@ TRACE: Final = (
 
 
 class CounterCollector(Collector):
-    """Metrics that are made of counters when somebody asks."""
+    """Collector that builds its metrics from counters at each scrape."""
 
     def __init__(self, families: Sequence[Family], say: Callable[[Sheet], None]) -> None:
         self._families = families
         self._say = say
 
     def describe(self) -> Iterator[Metric]:
-        """The names alone."""
+        """Yield the declared metrics without samples."""
         yield from Sheet(self._families).metrics()
 
     def collect(self) -> Iterator[Metric]:
-        """As they are now."""
+        """Yield the metrics with the present values of the counters."""
         sheet = Sheet(self._families)
         self._say(sheet)
         yield from sheet.metrics()
 
 
 def fold_metrics(counters: "Counters") -> CounterCollector:
-    """Of a fold."""
+    """Return the collector of a fold's counters."""
 
     def say(sheet: Sheet) -> None:
         sheet.say(_LOOKED.name, counters.looked, "consume")
@@ -137,7 +137,7 @@ def fold_metrics(counters: "Counters") -> CounterCollector:
 
 
 def ship_metrics(counters: "ShipperCounters") -> CounterCollector:
-    """Of a shipper."""
+    """Return the collector of a shipper's counters."""
 
     def say(sheet: Sheet) -> None:
         sheet.say(_LOOKED.name, counters.looked, "ship")
@@ -151,7 +151,7 @@ def ship_metrics(counters: "ShipperCounters") -> CounterCollector:
 
 
 def trace_metrics(counters: "Traced") -> CounterCollector:
-    """Of what sends spans."""
+    """Return the collector of a span exporter's counters."""
 
     def say(sheet: Sheet) -> None:
         sent = counters.sent
@@ -166,7 +166,7 @@ def trace_metrics(counters: "Traced") -> CounterCollector:
         sheet.say("kintsugi_trace_retries_total", counters.retries)
         newest = counters.newest_ms / 1000 if counters.newest_ms else None
         sheet.say("kintsugi_trace_last_event_timestamp_seconds", newest)
-        # Asked for once: the exporter may be done with it meanwhile.
+        # Read once: the exporter may reset it meanwhile.
         unsent = counters.unsent_ms
         oldest = None if unsent is None else unsent / 1000
         sheet.say("kintsugi_trace_oldest_unsent_timestamp_seconds", oldest)
@@ -175,7 +175,7 @@ def trace_metrics(counters: "Traced") -> CounterCollector:
 
 
 class Rounds:
-    """What the rounds of `schedule` or `work` did."""
+    """Counters over the rounds of `schedule` or `work`."""
 
     def __init__(self, registry: CollectorRegistry, role: str, parts: Sequence[str]) -> None:
         self._looked = Gauge(
@@ -198,21 +198,21 @@ class Rounds:
             self._failures.labels(role, part)
 
     def looks(self) -> None:
-        """A round begins."""
+        """Record the beginning of a round."""
         self._looked.set(time.time())
 
     def count_troubles(self, count: int) -> None:
-        """So much could not be done."""
+        """Count the steps of a round that could not be done."""
         self._troubles.inc(count)
 
     def count_failures(self, parts: Sequence[str]) -> None:
-        """These parts of the round broke off."""
+        """Count these parts of the round as failed."""
         for part in parts:
             self._failures.labels(self._role, part).inc()
 
 
 class LeaderRounds(Rounds):
-    """The rounds of `schedule`."""
+    """Counters over the rounds of `schedule`."""
 
     def __init__(self, registry: CollectorRegistry, leadership: "Leadership") -> None:
         super().__init__(registry, "schedule", ("agents",))
@@ -221,13 +221,13 @@ class LeaderRounds(Rounds):
         ).labels("schedule").set_function(leadership.holds)
 
     def count_round(self, result: "TickResult") -> None:
-        """A round is over."""
+        """Count the results of a finished round."""
         self.count_troubles(len(result.troubles))
         self.count_failures(result.failed)
 
 
 class WorkerRounds(Rounds):
-    """The rounds of `work`."""
+    """Counters over the rounds of `work`."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         super().__init__(registry, "work", PARTS)
@@ -256,7 +256,7 @@ class WorkerRounds(Rounds):
             self._actions.labels(kind)
 
     def count_round(self, result: "RoundResult") -> None:
-        """A round is over."""
+        """Count the results of a finished round."""
         self.count_troubles(len(result.troubles))
         self.count_failures(result.failed)
         for error in result.set_aside:

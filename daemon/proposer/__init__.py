@@ -1,8 +1,9 @@
-"""The Proposer: writes executable tasks for a directive, and lets in only what passes ten checks.
+"""The Proposer: writes executable tasks for a directive and accepts only those that pass ten
+checks.
 
-sources        whom to follow, and what is there already, from the tables
+sources        the failed rollouts to follow and the existing tasks, from the tables
 proposing      candidates by both modes, until a directive's quotas are full
-examined       a candidate, what it is held against and what it does
+examined       a candidate with the facts that its checks need
 reachable      what an agent can know
 verification   the checks V1 to V10, each a function (docs/proposing.md)
 buffer         which tasks a training job draws, and how often

@@ -5,10 +5,10 @@
     replay      written tasks that the policy passes: drawn now and then, so that they stay passed
 
 A task weighs P(pattern)·4ĉ(1−ĉ), with ĉ = (c+1)/(n+2) over its last rollouts: most where the
-outcome is open. A pool's share is the sum of its tasks' weights; inside of a pool a job draws each
-task before any again, so there the weights have no say. A task with ĉ ≥ .9 over 16 rollouts
-retires. Traffic and replay are pools of replay to a job: their share is fixed, and its probe does
-not look at them. Source: docs/proposing.md (after SENTINEL, arXiv 2606.12908).
+outcome is open. A pool's share is the sum of its tasks' weights; inside a pool a job draws each
+task before any again, so there the weights have no effect. A task with ĉ ≥ .9 over 16 rollouts
+retires. Traffic and replay are replay pools to a job: their share is fixed, and its probe ignores
+them. Source: docs/proposing.md (after SENTINEL, arXiv 2606.12908).
 """
 
 from collections import defaultdict
@@ -19,7 +19,7 @@ from typing import Final
 from events.jobs import TaskPool
 
 WINDOW: Final = 16
-"""Rollouts of a task that its pass rate looks at."""
+"""Number of a task's last rollouts that its pass rate is computed from."""
 RETIRED: Final = 0.9
 TRAFFIC: Final = "traffic"
 REPLAY: Final = "replay"
@@ -27,7 +27,7 @@ REPLAY: Final = "replay"
 
 @dataclass(frozen=True, slots=True)
 class PoolEntry:
-    """A task that was written for a pattern, and its last rollouts (`WINDOW` at most)."""
+    """A task written for a pattern, with its last rollouts (`WINDOW` at most)."""
 
     task: str
     pattern: str
@@ -36,32 +36,32 @@ class PoolEntry:
 
     @property
     def rate(self) -> float:
-        """ĉ."""
+        """Return the estimated pass rate ĉ."""
         return (self.passes + 1) / (self.attempts + 2)
 
     @property
     def retires(self) -> bool:
-        """Whether it is passed so often that nothing is left to learn."""
+        """Whether the task is passed so often that nothing is left to learn."""
         return self.attempts >= WINDOW and self.rate >= RETIRED
 
     @property
     def openness(self) -> float:
-        """4ĉ(1−ĉ): 1 where both outcomes are alike."""
+        """Return 4ĉ(1−ĉ): 1 where both outcomes are equally likely."""
         return 4 * self.rate * (1 - self.rate)
 
 
 @dataclass(frozen=True, slots=True)
 class PoolMix:
-    """How much of a job is aimed."""
+    """Shares of targeted and retired tasks in a job."""
 
     step: float = 0.1
-    """Targeted share per round."""
+    """Increase of the targeted share per round."""
     most: float = 0.5
     replay: float = 0.05
-    """Share of retired tasks, where there are any."""
+    """Share of retired tasks, if there are any."""
 
     def compute_target_share(self, number: int) -> float:
-        """Share of the tasks that were written for patterns, in round `number`, from 1."""
+        """Return the share of tasks written for patterns in round `number`, counted from 1."""
         return min(self.most, self.step * max(1, number))
 
 
@@ -72,10 +72,10 @@ def pools(
     number: int,
     mixing: PoolMix | None = None,
 ) -> tuple[TaskPool, ...]:
-    """The pools of a job; empty where nothing is left to aim at.
+    """Return the pools of a job; empty if no pattern with a positive priority has a task left.
 
-    `priorities` are those of the last round: a pattern without one is not aimed at. `traffic` are
-    tasks that nobody wrote for a pattern. Shares sum to 1.
+    `priorities` are those of the last round: a pattern without one gets no pool. `traffic` are
+    tasks that were not written for a pattern. Shares sum to 1.
     """
     mixing = mixing or PoolMix()
     retired: list[str] = []

@@ -1,6 +1,6 @@
-"""A written task under examination: what it is, what it is held against, what it does.
+"""A written task under examination, with the facts that its checks need.
 
-Guarantee: what an `CandidateFacts` found out is found out once, so ten checks play one episode.
+Guarantee: `CandidateFacts` computes each fact once, so ten checks play one episode.
 """
 
 import re
@@ -18,59 +18,60 @@ from events.learning import Mode
 from events.messages import Action
 
 FIRST_HELD_OUT: Final = 1 << 27
-"""Generated tasks from this seed on are nobody's traffic: they belong to reports, to the Proposer
-and to gates."""
+"""First seed reserved for reports, the Proposer and gates: generated tasks from it on are not
+traffic."""
 FIRST_SEED: Final = 1 << 28
 LAST_SEED: Final = (1 << 32) - 1
-"""Seeds of written tasks. Gates have those above, reports their held-out tasks those below."""
+"""Last seed of written tasks. Gates use the seeds above, reports' held-out tasks those below
+`FIRST_SEED`."""
 
 _REASON: Final = "Reason for call: "
 _PART: Final = re.compile(r"\n(?:Known info|Unknown info|Task instructions|Persona): ")
-"""How a scenario in words begins, and where its further parts do (envs/task.py)."""
+"""Matches the start of a scenario in words and of each of its further parts (envs/task.py)."""
 
 Sampler = Callable[[TaskDefinition], int]
-"""How many of 8 rollouts of the current policy pass a task."""
+"""Function that returns how many of 8 rollouts of the current policy pass a task."""
 
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A task that was written."""
+    """A written task and its origin."""
 
     task: TaskDefinition
     mode: Mode
     source: TaskDefinition
-    """The failed one that it follows."""
+    """The failed task that it follows."""
 
 
 @dataclass(frozen=True, slots=True)
 class PriorTask:
-    """A task that the buffer has."""
+    """A task that is in the buffer already."""
 
     signature: str | None
     request: str
-    """Why the user calls."""
+    """The user's reason for calling."""
 
     @classmethod
     def of(cls, task: TaskDefinition) -> "PriorTask":
-        """What is known of a task."""
+        """Build it from a task definition."""
         return cls(task.signature, task.scenario.reason_for_call)
 
     @classmethod
     def from_record(cls, gold: Sequence[Action] | None, instruction: str | None) -> "PriorTask":
-        """What is known of a task by its record: of its instruction, the first part."""
+        """Build it from a task's record; of the instruction, only the first part is used."""
         request = _PART.split(instruction or "")[0].removeprefix(_REASON)
         return cls(None if gold is None else signature(gold), request)
 
 
 @dataclass(frozen=True, slots=True)
 class Evaluation:
-    """What is kept for evaluation: nothing of it may be trained on."""
+    """Tasks and seeds reserved for evaluation: none of them may be trained on."""
 
     seeds: range = range(FIRST_SEED, LAST_SEED + 1)
-    """Those that a written task of its own may have; all others belong to somebody."""
+    """Seeds that a newly written task may have; all others are reserved for other uses."""
     signatures: frozenset[str] = frozenset()
     definitions: frozenset[str] = frozenset()
-    """Digests of whole tasks."""
+    """Digests of whole task definitions."""
 
 
 class CheckFailure(KintsugiError):
@@ -78,11 +79,11 @@ class CheckFailure(KintsugiError):
 
 
 class CannotSample(KintsugiError):
-    """Nobody can say how the current policy does on a task: this is not the task's fault."""
+    """The pass rate of the current policy cannot be measured, through no fault of the task."""
 
 
 class CandidateFacts:
-    """A candidate and what its checks found out about it, each thing once."""
+    """A candidate and the facts that its checks found, each computed once."""
 
     def __init__(
         self,
@@ -93,7 +94,7 @@ class CandidateFacts:
         sampler: Sampler | None = None,
         hard: bool = True,
     ) -> None:
-        """`hard`: whether one that the current policy never passes may still be taken."""
+        """`hard`: whether a task that the current policy never passes may be accepted."""
         self.environment = environment
         self.task = candidate.task
         self.candidate = candidate
@@ -104,17 +105,17 @@ class CandidateFacts:
 
     @cached_property
     def outputs(self) -> list[str]:
-        """What the tools answer to the gold actions. Raises CheckFailure for a refusal."""
+        """Return what the tools answer to the gold actions. Raises CheckFailure if one refuses."""
         return self._replay()[0]
 
     @cached_property
     def knowledge(self) -> Knowledge:
-        """What an agent can know."""
+        """Return what an agent can know."""
         return Knowledge(self.environment, self.task)
 
     @cached_property
     def oracle(self) -> Episode:
-        """The whole episode of the oracle with the scripted user."""
+        """Return the whole episode of the oracle with the scripted user."""
         task = self.task
         episode = Episode(self.environment, task)
         return play(episode, self.environment.oracle(task), self.environment.user(task))
@@ -125,7 +126,7 @@ class CandidateFacts:
 
     @cached_property
     def changes(self) -> bool:
-        """Whether the gold actions leave another state than the first."""
+        """Whether the gold actions leave a state other than the first."""
         return self._replay()[1] != self.environment.reset(self.task).digest()
 
     def _replay(self) -> tuple[list[str], str]:

@@ -1,6 +1,6 @@
-"""What an agent can know: what the user says, and what reading tools tell from that.
+"""What an agent can know: what the user says, and what reading tools return for it.
 
-Guarantee: pure; a fresh state of the task is asked, and the gold actions alone change it.
+Guarantee: pure; the tools run on a fresh state of the task, and only the gold actions change it.
 """
 
 import re
@@ -16,40 +16,40 @@ from events.messages import Action
 _THOUSANDS: Final = re.compile(r"(?<=\d),(?=\d{3}\b)")
 
 _DEPTH: Final = 6
-"""Calls from what the user says to what is looked for."""
+"""Most calls in a chain from what the user says to a value."""
 _CALLS: Final = 400
-"""That are tried in all where the gold actions show no way."""
+"""Most calls that are tried in all if the gold actions do not yield a value."""
 
 _WORD: Final = re.compile(r"\d+(?:\.\d+)+|[^\W_][\w#@+-]*(?:[.@][^\W_][\w@-]*)*|#\w+")
 """A number, an id, a mail address, or a word; without the punctuation around it."""
 
 _NUMBERS: Final = 40
-"""Of which something may be computed; the largest."""
+"""Number of the largest numbers from which another may be computed."""
 
 Missing = tuple[str, str, Any]
-"""Tool, argument and the value that nobody tells."""
+"""Tool, argument, and a value of the argument that an agent cannot know."""
 
 
 def collect_user_text(task: TaskDefinition) -> str:
-    """Everything that the user may say about what they want."""
+    """Return everything that the user may say about what they want."""
     script = task.script
     lines = () if script is None else (script.opening, *(answer.says for answer in script.answers))
     return "\n".join((task.scenario.text(), *lines))
 
 
 def words(text: str) -> set[str]:
-    """The words of a text, in small letters."""
+    """Return the words of a text, in lower case."""
     return {word.lower() for word in _split_words(text)}
 
 
 def _split_words(text: str) -> list[str]:
-    """The words as they stand there; `1,000` is 1000 as well."""
+    """Return the words as they are written; `1,000` counts as 1000 as well."""
     plain = _THOUSANDS.sub("", text)
     return _WORD.findall(text) + (_WORD.findall(plain) if plain != text else [])
 
 
 def leaves(value: Any) -> Iterator[Any]:
-    """The single values of an argument."""
+    """Yield the single values of an argument."""
     if isinstance(value, Mapping):
         for item in value.values():
             yield from leaves(item)
@@ -61,7 +61,8 @@ def leaves(value: Any) -> Iterator[Any]:
 
 
 def is_computable(value: float, numbers: Iterable[float]) -> bool:
-    """Whether a number is up to three of others, added, up to nine times: a price for a party."""
+    """Whether `value` is the sum of up to three of `numbers`, times up to nine: a price for a
+    party."""
     terms = sorted(set(numbers))[-_NUMBERS:]
     sums = {round(sum(parts), 2) for count in (1, 2, 3) for parts in combinations(terms, count)}
     return any(round(value / times, 2) in sums for times in range(1, 10))
@@ -70,13 +71,13 @@ def is_computable(value: float, numbers: Iterable[float]) -> bool:
 class Knowledge:
     """What an agent can know after the gold actions of a task.
 
-    What a gold call answers is known from then on if its own arguments are. Only where that is not
-    enough, tools that read by one argument are tried on whatever is known.
+    The answer to a gold call is known from then on if the call's own arguments are. Only where that
+    is not enough, reading tools with one argument are tried on all known words.
     """
 
     def __init__(self, environment: Environment, task: TaskDefinition) -> None:
         self.missing: list[Missing] = []
-        """Values of gold writes that it cannot know, in order of the gold actions."""
+        """Values of gold writes that an agent cannot know, in order of the gold actions."""
         self._tools = environment.toolset(environment.reset(task))
         self._choices = {
             schema["function"]["name"]: exact_json(schema).lower()
@@ -89,7 +90,7 @@ class Knowledge:
         ]
         self._texts: list[str] = []
         self._words: dict[str, str] = {}
-        """In small letters -> as it was written."""
+        """Word in lower case -> the word as it was written."""
         self._tried: set[tuple[str, str]] = set()
         self._hear(collect_user_text(task))
         for action in task.criteria.gold_actions or ():
@@ -106,18 +107,18 @@ class Knowledge:
 
     @property
     def words(self) -> Set[str]:
-        """Every word that was said or answered, in small letters."""
+        """Every word that was said or answered, in lower case."""
         return self._words.keys()
 
     def _call(self, name: str, arguments: Mapping[str, Any]) -> None:
-        """Make a call; what it answers is known from then on."""
+        """Make a call and add its answer to what is known."""
         result = self._tools.call(name, dict(arguments))
         if not result.error:
             self._hear(result.content)
 
     def _unknown(self, tool: str, arguments: Mapping[str, Any]) -> list[Missing]:
-        """Texts that nobody has told. A number is counted or computed, and what the tool's own
-        description names is chosen."""
+        """Return the text arguments that are not known. Numbers are exempt, as they can be counted
+        or computed, and so are values that the tool's own description names."""
         return [
             (tool, name, value)
             for name, argument in arguments.items()
@@ -127,7 +128,7 @@ class Knowledge:
         ]
 
     def look_around(self) -> None:
-        """Everything that tools with one argument tell, some calls deep."""
+        """Call every reading tool of one argument with all known words, up to `_DEPTH` rounds."""
         fresh = sorted(self._words)
         for _ in range(_DEPTH):
             before = set(self._words)
@@ -144,7 +145,8 @@ class Knowledge:
             self._words.setdefault(word.lower(), word)
 
     def _can_know(self, value: str, choices: str) -> bool:
-        """As a word; what is no single word may stand anywhere."""
+        """Whether a value is known: a single word as a word, any other text as a part of a known
+        text."""
         if _WORD.fullmatch(value):
             return value in self._words or value in words(choices)
         return any(value in text for text in (*self._texts, choices))

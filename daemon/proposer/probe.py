@@ -1,14 +1,14 @@
-"""The current policy on a written task, before it is taken (check V8).
+"""Measure the current policy on a written task before it is accepted (check V8).
 
     prober = Prober(app, environment, probed)
     prober(task)        how many of 8 rollouts pass
 
-They are played at an engine that serves, all of one task at a time, and recorded under their own
-purpose: no pattern and no live guard counts them, and the buffer knows the task's rate from them.
+The rollouts of one task are played together on a serving engine and recorded under a purpose of
+their own: no pattern and no live guard counts them, and the buffer reads the task's rate from them.
 
-Guarantee: an id follows from cycle, policy, task and trial, so what a leader that was killed had
-played is read from the tables and not played again. Not covered: engines that are not asked over
-HTTP.
+Guarantee: a rollout's id follows from cycle, policy, task and trial, so the rollouts of a leader
+that was killed are read from the tables and not played again. Not covered: engines that are not
+reached over HTTP.
 """
 
 import asyncio
@@ -33,33 +33,33 @@ if TYPE_CHECKING:
     from daemon.core.app import App
 
 _ATTEMPTS: Final = 3
-"""At one answer; the next look of the scheduler tries again."""
+"""Attempts at one answer; then the next tick of the scheduler tries again."""
 
 
 @dataclass(frozen=True, slots=True)
 class Engine:
-    """Where a policy is asked."""
+    """The engine that serves a policy."""
 
     url: str
-    """Ends in /v1."""
+    """Base URL of the engine; ends in /v1."""
     api_key: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class ProbeTarget:
-    """Who is asked, where, and for which cycle."""
+    """The policy to probe, the engine that serves it, and the cycle."""
 
     cycle: str
     alias: str
     base: str
     policy: str
-    """Its name at the engine."""
+    """Name of the policy at the engine."""
     engine: Engine
     sampling: Sampling
 
 
 class Prober:
-    """Plays written tasks with the policy that answers now."""
+    """Plays written tasks with the policy that serves now."""
 
     def __init__(
         self,
@@ -68,18 +68,18 @@ class Prober:
         probed: ProbeTarget,
         stopping: Callable[[], bool] = lambda: False,
     ) -> None:
-        """`stopping`: whether the process was told to stop; then nothing more is begun."""
+        """`stopping`: whether the process was told to stop; then no rollout is begun."""
         self._app, self._environment, self._probed = app, environment, probed
         self._stopping = stopping
 
     def __call__(self, task: TaskDefinition) -> int:
-        """How many of `SAMPLES` rollouts pass. Raises CannotSample, EnvironmentFailure."""
+        """Return how many of `SAMPLES` rollouts pass. Raises CannotSample, EnvironmentFailure."""
         from consumers.database import DatabaseUnavailable
 
         try:
             return self._count_passes(task)
         except (BlobError, DatabaseUnavailable, LogError) as error:
-            # Neither is the task's fault, and a check that raises rejects it.
+            # Neither is the task's fault, and a check that raises would reject it.
             raise CannotSample(f"what is played cannot be recorded: {error}") from error
 
     def _count_passes(self, task: TaskDefinition) -> int:
@@ -99,7 +99,7 @@ class Prober:
         return sum(verdict is True for verdict in verdicts)
 
     async def _play(self, task: TaskDefinition, trials: Sequence[int]) -> list[Attempt]:
-        """Recorded as soon as each is over."""
+        """Play these trials of a task, and record each as soon as it ends."""
         probed = self._probed
         results: list[Attempt] = []
         try:
@@ -138,7 +138,7 @@ class Prober:
         )
 
     def _record(self, attempts: Sequence[Attempt]) -> None:
-        """Those that somebody could judge."""
+        """Append the attempts that have a verdict to the log."""
         probed = self._probed
         provenance = Provenance(probed.alias, probed.base, probed.policy, "probe")
         rollouts = [

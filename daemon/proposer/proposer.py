@@ -4,12 +4,12 @@
     explore   a fresh task like it: the environment draws a new state and a new trajectory, and
               writes the request from them
 
-Which tasks are followed is said by the failed rollouts that the directive names for a pattern, and
-by nothing else: never by the environment's label of a kind of task.
+The followed tasks are those of the failed rollouts that the directive names for a pattern; the
+environment's label of a kind of task is never used.
 
 Guarantee: everything is drawn from the cycle's id, the pattern, the place in its quota and the try,
-so a redo writes the same tasks under the same event ids (where V8 samples the policy, as far as it
-does the same). At most three tries a place. Not covered: appending (the cycle).
+so a redo writes the same tasks under the same event ids (where V8 samples the policy, as far as the
+samples agree). At most three tries a place. Not covered: appending (the cycle).
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -33,11 +33,11 @@ from events.envelope import derive_id
 from events.learning import Directive, Mode, Quota, TaskProposed, TaskRejected
 
 TRIES: Final = 3
-"""For one place of a quota."""
+"""Most tries for one place of a quota."""
 MOST_HARD: Final = 0.3
-"""Share of a quota that may be tasks which the current policy never passes."""
+"""Largest share of a quota that the current policy may never pass."""
 _PHRASINGS: Final = 1 << 16
-"""Seeds of other words."""
+"""Number of seeds for rephrasings."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +50,7 @@ class Source:
 
 @dataclass(frozen=True, slots=True)
 class ProposalRequest:
-    """What is to be written, and what it is held against."""
+    """The quotas to fill, and what the checks compare candidates with."""
 
     cycle: str
     alias: str
@@ -59,16 +59,16 @@ class ProposalRequest:
     sources: Mapping[str, Sequence[Source]]
     """Pattern -> failed rollouts that show it."""
     known: Sequence[PriorTask] = ()
-    """The tasks of the buffer."""
+    """Tasks that are in the buffer."""
     evaluation: Evaluation = field(default_factory=Evaluation)
     explore: float = 0.75
-    """Share of the places of a quota that are filled with fresh tasks from the start."""
+    """Share of the places of a quota that are filled with fresh tasks from the first try."""
     sampler: Sampler | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Proposal:
-    """An event that is to be appended."""
+    """An event to append."""
 
     id: str
     """derive_id("proposal", cycle, pattern, place, try)."""
@@ -80,8 +80,8 @@ def propose(
     wanted: ProposalRequest,
     progress: Callable[[int], None] = lambda _: None,
 ) -> Iterator[Proposal]:
-    """Tasks for the quotas, one after the other; `progress` is told of each place that is full.
-    Raises CannotSample."""
+    """Yield proposals for the quotas, one after the other; `progress` is told of each place that is
+    full. Raises CannotSample."""
     known = list(wanted.known)
     for quota in wanted.directive.quotas:
         sources = wanted.sources.get(quota.pattern, ())
@@ -112,7 +112,7 @@ def propose(
 
 @dataclass(frozen=True, slots=True)
 class _Draft:
-    """A candidate, and where it stands."""
+    """A candidate and its place in a quota."""
 
     candidate: Candidate
     source: Source
@@ -120,7 +120,7 @@ class _Draft:
     number: int
 
     def proposal(self, wanted: ProposalRequest, quota: Quota, verdict: Verdict) -> Proposal:
-        """What became of it."""
+        """Return the proposal that records the verdict."""
         task, mode = self.candidate.task, self.candidate.mode
         event = _event_id(wanted, quota, self.place, self.number)
         if verdict.failed is None:
@@ -161,7 +161,8 @@ def _write_draft(
     place: int,
     number: int,
 ) -> _Draft:
-    """The candidate of one try. A last try is never in other words: there may be no more."""
+    """Return the candidate of one try. The last try is never a rephrasing: there may be no more of
+    them."""
     share = _share(wanted, quota.pattern)
     chance = Random(f"propose {wanted.cycle} {quota.pattern} {place} {number}")
     source = chance.choice(sources)
@@ -172,13 +173,13 @@ def _write_draft(
         task = environment.rephrase(source.task, phrasing)
     if task is None:
         mode, task = "explore", environment.like(source.task, seed)
-    # A task that nothing can be like is a benchmark's, and its own check says so.
+    # A task that the environment cannot draw variants of is a benchmark's; its own check says so.
     return _Draft(Candidate(task or source.task, mode, source.task), source, place, number)
 
 
 def _share(wanted: ProposalRequest, pattern: str) -> float:
-    """Share of the places that explore from the start: a mode that mostly failed in the cycle
-    before is not begun with, unless both did."""
+    """Return the share of the places that explore from the start: a mode that mostly failed in the
+    previous cycle is not begun with, unless both did."""
     bad = {entry.mode for entry in wanted.directive.bad_tries if entry.pattern == pattern}
     if bad == {"inherit"}:
         return 1.0
@@ -186,12 +187,12 @@ def _share(wanted: ProposalRequest, pattern: str) -> float:
 
 
 def _explores(place: int, share: float) -> bool:
-    """Whether this place is one of the share; any number of places in a row keeps it."""
+    """Whether this place is one of the exploring share; any run of places keeps the share."""
     return int((place + 1) * share) > int(place * share)
 
 
 def _reject_pattern(wanted: ProposalRequest, quota: Quota) -> Proposal:
-    """A pattern none of whose failures is of a task that is known here."""
+    """Return the rejection of a pattern without a failed rollout of a known task."""
     return Proposal(
         _event_id(wanted, quota, 0, 0),
         TaskRejected(

@@ -1,4 +1,4 @@
-"""What the Proposer reads of the tables: whom to follow, and what is there already."""
+"""What the Proposer reads from the tables: rollouts to follow, and existing tasks."""
 
 from typing import TYPE_CHECKING
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 def sources(
     connection: "Connection", environment: Environment, directive: Directive
 ) -> dict[str, list[Source]]:
-    """Pattern -> the examples of its quota whose task the environment knows."""
+    """Return pattern -> examples of its quota whose task the environment knows."""
     rollouts = [rollout for quota in directive.quotas for rollout in quota.examples]
     tasks = tasks_of(connection, rollouts)
     by_pattern: dict[str, list[Source]] = {}
@@ -31,15 +31,16 @@ def sources(
             try:
                 task = environment.task(tasks[rollout])
             except UnknownTask:
-                # Of another environment, or of a benchmark that is not there: not to be followed.
+                # A task of another environment, or of a benchmark that is not there, cannot be
+                # followed.
                 continue
             by_pattern[quota.pattern].append(Source(rollout, task))
     return by_pattern
 
 
 def read_pool_entries(connection: "Connection", alias: str, base: str) -> list[PoolEntry]:
-    """The tasks that were written for this agent, with what became of their last rollouts on this
-    base: a task outlives the base that it was written on."""
+    """Return the tasks written for this agent, with their last rollouts on this base: a task
+    outlives the base that it was written on."""
     written = learning.patterns_of(connection, alias)
     outcomes = last_outcomes(connection, alias, base, list(written), WINDOW)
     return [
@@ -50,8 +51,9 @@ def read_pool_entries(connection: "Connection", alias: str, base: str) -> list[P
 def traffic(
     connection: "Connection", environment: Environment, alias: str, base: str, number: int
 ) -> list[str]:
-    """The tasks of the agent's own traffic in a round that a job may draw: generated ones of this
-    environment which nobody wrote for a pattern, and whose seed no report and no gate may play."""
+    """Return the tasks of the agent's own traffic in a round that a job may draw: generated tasks
+    of this environment that were not written for a pattern and whose seed is not reserved for
+    reports and gates."""
     written = learning.patterns_of(connection, alias)
     ids = []
     for rate in task_rates(connection, alias, base, number):
@@ -68,8 +70,8 @@ def traffic(
 def read_prior_tasks(
     connection: "Connection", alias: str, base: str, cycle: str
 ) -> list[PriorTask]:
-    """The tasks that were written for this agent before this cycle: what it has written itself must
-    not keep a redo from writing the same."""
+    """Return the tasks written for this agent before this cycle: the cycle's own tasks must not
+    keep a redo from writing the same."""
     return [
         PriorTask.from_record(row.task.gold_actions, row.task.instruction)
         for row in learning.tasks_of(connection, alias)

@@ -1,5 +1,5 @@
-"""Ten checks that a written task passes before it may be trained on, the cheapest first, and last
-the one that plays rollouts.
+"""Ten checks that a written task must pass before training, the cheapest first; the last plays
+rollouts.
 
     V1   schema          the definition is whole, and its id gives it again
     V2   gold            the gold actions repeat without an error, and change what they say
@@ -12,9 +12,9 @@ the one that plays rollouts.
     V10  contamination   it is none that anything is evaluated with
     V8   informative     the current policy neither always wins nor, as a rule, always loses
 
-The first that fails ends it. Each is a function of the examined task alone, apart from V8, which is
-applied where somebody samples the current policy and claimed nowhere else. What an environment's
-code raises fails the check in which it did: one bad task ends no cycle.
+The first failure ends the examination. Each check is a function of the examined task alone, apart
+from V8, which runs only if a sampler of the current policy is given and is reported only then. What
+an environment's code raises fails the check it is raised in: one bad task ends no cycle.
 
 Not covered: whether a request makes sense to a person. Source: docs/proposing.md (after SENTINEL,
 arXiv 2606.12908).
@@ -34,16 +34,16 @@ from events.learning import Check, Verified
 from events.messages import executed_calls
 
 SAMPLES: Final = 8
-"""Rollouts of the current policy that V8 looks at."""
+"""Number of rollouts of the current policy that V8 looks at."""
 SAME_WORDS: Final = 0.7
-"""Likeness of two requests from which on they are the same."""
+"""Likeness from which on two requests count as the same."""
 
 _NUMBER: Final = re.compile(r"\d+(\.\d+)?")
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What became of a candidate."""
+    """Result of examining a candidate."""
 
     passed: tuple[Verified, ...]
     failed: Check | None = None
@@ -51,7 +51,7 @@ class Verdict:
 
 
 def verify(examined: CandidateFacts) -> Verdict:
-    """All checks in order, up to the first that fails. Raises CannotSample."""
+    """Run all checks in order, up to the first that fails. Raises CannotSample."""
     passed: list[Verified] = []
     for check, function in CHECKS.items():
         if check == "informative" and examined.sampler is None:
@@ -70,7 +70,7 @@ def verify(examined: CandidateFacts) -> Verdict:
 
 
 def schema(examined: CandidateFacts) -> str:
-    """V1. Jobs and gates know a task by its id alone."""
+    """Check V1: jobs and gates know a task by its id alone. Raises CheckFailure."""
     task, environment = examined.task, examined.environment
     if not task.scenario.reason_for_call.strip():
         raise CheckFailure("the user has no reason to call")
@@ -88,7 +88,7 @@ def schema(examined: CandidateFacts) -> str:
 
 
 def gold(examined: CandidateFacts) -> str:
-    """V2."""
+    """Check V2. Raises CheckFailure."""
     task, source, environment = examined.task, examined.candidate.source, examined.environment
     actions = task.criteria.gold_actions
     if actions is None:
@@ -109,7 +109,7 @@ def gold(examined: CandidateFacts) -> str:
 
 
 def provenance(examined: CandidateFacts) -> str:
-    """V3."""
+    """Check V3. Raises CheckFailure."""
     if examined.knowledge.missing:
         tool, name, value = examined.knowledge.missing[0]
         raise CheckFailure(
@@ -119,7 +119,7 @@ def provenance(examined: CandidateFacts) -> str:
 
 
 def leak(examined: CandidateFacts) -> str:
-    """V4. A tool's name that is one plain word says nothing of tools."""
+    """Check V4: a tool's name that is one plain word is allowed. Raises CheckFailure."""
     task, environment = examined.task, examined.environment
     before = collect_user_text(examined.candidate.source)
     new_words = words(collect_user_text(task)) - words(before)
@@ -135,7 +135,8 @@ def leak(examined: CandidateFacts) -> str:
 
 
 def outputs(examined: CandidateFacts) -> str:
-    """V5. Graded texts have no commas, so an output with one is never said."""
+    """Check V5: graded texts have no commas, so an output with one is never said. Raises
+    CheckFailure."""
     rules = " ".join(examined.environment.policy(examined.task).lower().replace(",", "").split())
     for output in examined.task.criteria.outputs:
         if "," in output:
@@ -148,8 +149,8 @@ def outputs(examined: CandidateFacts) -> str:
 
 
 def _is_derivable(examined: CandidateFacts, output: str, rules: str) -> bool:
-    """Whether tools tell what an output says, in words of theirs and of the policy: the gold calls,
-    or what can be looked up. Numbers may be computed."""
+    """Whether an output's words and numbers come from tools or the policy: from the gold calls, or
+    from what can be looked up. Numbers may be computed."""
     named, dictated, answered = words(output), words(rules), words(" ".join(examined.outputs))
     if named & answered and named <= answered | dictated:
         return True
@@ -165,7 +166,7 @@ def _is_derivable(examined: CandidateFacts, output: str, rules: str) -> bool:
 
 
 def policy(examined: CandidateFacts) -> str:
-    """V6."""
+    """Check V6. Raises CheckFailure."""
     messages = examined.oracle.messages
     broken = examined.environment.violations(examined.task, messages)
     if broken:
@@ -182,7 +183,7 @@ def policy(examined: CandidateFacts) -> str:
 
 
 def solvable(examined: CandidateFacts) -> str:
-    """V7."""
+    """Check V7. Raises CheckFailure."""
     episode, task = examined.oracle, examined.task
     verdict = grade(examined.environment, task, episode.messages, episode.termination)
     if verdict.open_parts:
@@ -196,7 +197,7 @@ def solvable(examined: CandidateFacts) -> str:
 
 
 def informative(examined: CandidateFacts) -> str:
-    """V8. Applied where the current policy is sampled."""
+    """Check V8, which runs only if the current policy is sampled. Raises CheckFailure."""
     assert examined.sampler is not None, "verify leaves it out without a sampler"
     passes = examined.sampler(examined.task)
     if passes >= SAMPLES:
@@ -207,7 +208,8 @@ def informative(examined: CandidateFacts) -> str:
 
 
 def novelty(examined: CandidateFacts) -> str:
-    """V9. The failed task is known as well: other words are others than its own."""
+    """Check V9: the failed task is known as well, so a rephrasing must differ from it. Raises
+    CheckFailure."""
     own, request = examined.task.signature, examined.task.scenario.reason_for_call
     for other in (*examined.known, PriorTask.of(examined.candidate.source)):
         if other.signature == own and likeness(request, other.request) >= SAME_WORDS:
@@ -216,7 +218,7 @@ def novelty(examined: CandidateFacts) -> str:
 
 
 def contamination(examined: CandidateFacts) -> str:
-    """V10. A task that was loaded belongs to a benchmark."""
+    """Check V10: a task that was loaded belongs to a benchmark. Raises CheckFailure."""
     task, evaluation = examined.task, examined.evaluation
     if task.split != GENERATED or examined.candidate.source.split != GENERATED:
         raise CheckFailure(f"{examined.candidate.source.id} is a benchmark's")
@@ -242,21 +244,21 @@ CHECKS: Final[Mapping[Check, Callable[[CandidateFacts], str]]] = {
     "contamination": contamination,
     "informative": informative,
 }
-"""In order; each returns a note on what it saw, or raises CheckFailure."""
+"""Checks in order; each returns a note on what it saw, or raises CheckFailure."""
 
 
 def seed_of(task_id: str) -> int | None:
-    """The seed that an id of a generated task names: its first number."""
+    """Return the seed in the id of a generated task: its first number."""
     return next((int(part) for part in task_id.split("/")[1:] if is_seed(part)), None)
 
 
 def likeness(first: str, second: str) -> float:
-    """Share of the runs of three words of both texts that both have (Jaccard)."""
+    """Return the share of the trigrams of words of both texts that both have (Jaccard)."""
     ours, theirs = _trigrams(first), _trigrams(second)
     return len(ours & theirs) / max(1, len(ours | theirs))
 
 
 def _trigrams(text: str) -> set[tuple[str, ...]]:
-    """Of a text below three words: itself."""
+    """Return the runs of three words of a text; for a shorter text, the text itself."""
     all_words = text.lower().split()
     return {tuple(all_words[place : place + 3]) for place in range(max(1, len(all_words) - 2))}

@@ -1,1 +1,1 @@
-"""Looking at the past of a log: replay, diff, bisect and what-if (projection)."""
+"""Inspect the past of a log: replay, diff, bisect and what-if (projection)."""

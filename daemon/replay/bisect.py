@@ -1,4 +1,4 @@
-"""The very event at which two foldings parted, between two of their snapshots.
+"""Find the exact event at which two foldings diverged, between two of their snapshots.
 
     logs_of(parted, named, opened)      the logs that they were folded from
     first_event(parted, logs, folder)   the event
@@ -36,24 +36,24 @@ from events.log import EventLog, Record
 from migrations.upgrade import upgrade
 
 _STEP: Final = 1_000
-"""Events that are folded at once, until they write one of the rows."""
+"""Number of events folded at a time until one writes a differing row."""
 
 Keys = Mapping[str, set[tuple[Any, ...]]]
-"""Table -> primary keys."""
+"""Table -> primary keys of its rows."""
 
 
 @dataclass(frozen=True, slots=True)
 class First:
-    """The event, and by what it was found."""
+    """The first diverging event, and how it was found."""
 
     record: Record
     found_by: Literal["log", "fold"]
-    """`log`: it is not the same in both; `fold`: it wrote a row that differs."""
+    """`log`: the event differs between both logs; `fold`: it wrote a row that differs."""
 
 
 def logs_of(parted: SnapshotDivergence, named: Sequence[str], opened: ExitStack) -> list[EventLog]:
-    """The logs of the two, or the one of both: those named, else what their snapshots name. None
-    where nothing says where it is, or it is not there any more."""
+    """Return the logs of both foldings, or the one log that both share: those named, else those
+    that the snapshots name. Empty if a log's location is unknown or it is no longer there."""
     if named:
         return [diff.logs_at([name], opened) for name in named]
     places = [parted.one.logs, parted.other.logs]
@@ -63,8 +63,8 @@ def logs_of(parted: SnapshotDivergence, named: Sequence[str], opened: ExitStack)
 
 
 def first_event(parted: SnapshotDivergence, logs: Sequence[EventLog], folder: Path) -> First | None:
-    """The first event after the equal snapshot by which the two parted; None where none of the
-    interval tells. `folder` takes a copy of the tables."""
+    """Return the first event after the equal snapshot at which both diverged; None if no event of
+    the interval shows it. `folder` takes a copy of the tables."""
     log, other = logs[0], logs[-1]
     if log is not other:
         past, other_past = (
@@ -104,7 +104,7 @@ def _first_writer(log: EventLog, parted: SnapshotDivergence, folder: Path) -> Re
 
 @dataclass(frozen=True, slots=True)
 class _Refold:
-    """Folding again from the equal snapshot, as often as it is asked for."""
+    """Folds again from the equal snapshot, as often as needed."""
 
     log: EventLog
     equal: Snapshot | None
@@ -115,7 +115,8 @@ class _Refold:
     def first_step(
         self, places: Sequence[tuple[str, int, int]], skipped: int, size: int
     ) -> int | None:
-        """Where the first `size` places begin, from `skipped` on, that write one of the rows."""
+        """Return where the first step of `size` places begins, from `skipped` on, that writes one
+        of the rows; None if none does."""
         with self._tables() as engine:
             runner = Runner(self.log, engine)
             cut = self.begin | _after(places[:skipped])
@@ -157,7 +158,7 @@ def _after(places: Sequence[tuple[str, int, int]]) -> Cut:
 
 
 def _diff_keys(left: Path, right: Path) -> Keys:
-    """The rows that are not the same in two SQLite databases, or not in both."""
+    """Return the rows that differ between two SQLite databases, or are in only one of them."""
     with closing(sqlite3.connect(":memory:")) as connection:
         for name, path in (("one", left), ("other", right)):
             connection.execute(f"ATTACH ? AS {name}", (str(path),))

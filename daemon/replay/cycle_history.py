@@ -1,4 +1,4 @@
-"""The cycles that there were, as the tables tell them."""
+"""The cycles recorded in the tables."""
 
 from dataclasses import dataclass
 
@@ -14,25 +14,25 @@ from events.streams import LEARNING
 
 @dataclass(frozen=True, slots=True)
 class PastCycle:
-    """A cycle that there was."""
+    """A cycle that was begun."""
 
     row: CycleRow
     decided: int
-    """Offset of `learning` at which it began."""
+    """Offset of `learning` at which the cycle began."""
     rollouts: int
-    """That it read and none before it."""
+    """Number of rollouts that this cycle read and none before it."""
     seconds: float | None
-    """None: it is open."""
+    """Duration in seconds; None while the cycle is open."""
     job_seconds: float
 
     def within(self, start: Cut | None, end: Cut) -> bool:
-        """Whether it began in a range of the log."""
+        """Whether the cycle began in a range of the log."""
         at = (LEARNING.name, 0)
         return (0 if start is None else start[at]) <= self.decided < end[at]
 
 
 def read_past_cycles(connection: Connection) -> list[PastCycle]:
-    """The cycles that there were, the first one first."""
+    """Return all recorded cycles, the first one first."""
     jobs = {job.cycle: job.seconds or 0.0 for job in learning.jobs(connection)}
     begun = learning.read_cycle_offsets(connection)
     cycles: list[PastCycle] = []

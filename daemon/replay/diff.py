@@ -1,4 +1,4 @@
-"""`kintsugi diff`: where two logs part, or two foldings.
+"""`kintsugi diff`: find where two logs, or two foldings, diverge.
 
     side(text)            what a name stands for: a home, a log's file, an archive, a database
     logs(one, other)      event by event, nothing left out
@@ -32,12 +32,12 @@ _FIELDS: Final = ("source", "sequence", "recorded_ms", "key", "headers", "value"
 
 
 class Incomparable(WrongUsage):
-    """Two things that cannot be held against each other, or a name that stands for nothing."""
+    """Two things that cannot be compared, or a name that refers to nothing."""
 
 
 @dataclass(frozen=True, slots=True)
 class Side:
-    """One of the two."""
+    """One of the two things that are compared."""
 
     name: str
     kind: Literal["log", "database"]
@@ -48,47 +48,47 @@ class Side:
 
 @dataclass(frozen=True, slots=True)
 class Divergence:
-    """The first event of a partition that is not the same in both."""
+    """The first event of a partition that differs between both logs."""
 
     stream: str
     partition: int
     offset: int
     what: str
-    """A field of the record; `start`, where one begins later; or `missing`."""
+    """Name of the differing field of the record; `start` if one log begins later; or `missing`."""
     one: Record | None
-    """None: not there."""
+    """The record in the first log; None if it is not there."""
     other: Record | None
 
     @property
     def time_ms(self) -> int:
-        """When the earlier of the two was recorded."""
+        """Return when the earlier of the two records was recorded."""
         return min(record.recorded_ms for record in (self.one, self.other) if record is not None)
 
 
 @dataclass(slots=True)
 class LogComparison:
-    """How two logs compare."""
+    """Result of comparing two logs."""
 
     events: int = 0
-    """Of the first, those among them whose segments have equal hashes."""
+    """Number of events of the first log, those in segments with equal hashes included."""
     read: int = 0
-    """That had to be read."""
+    """Number of events that had to be read."""
     divergences: list[Divergence] = field(default_factory=list)
-    """One per partition that differs, the one that was recorded first before the others."""
+    """One entry per differing partition, in the order of recording."""
 
 
 @dataclass(frozen=True, slots=True)
 class TableComparison:
-    """How two foldings compare."""
+    """Result of comparing two foldings."""
 
     difference: Difference | None
     changed: dict[str, int]
-    """Table -> rows that differ; not counted where only the first divergence was asked for."""
+    """Table -> number of differing rows; not counted if only the first divergence was asked for."""
     parted: SnapshotDivergence | None = None
 
 
 def side(name: str, opened: ExitStack) -> Side:
-    """What a name stands for, opened to be read."""
+    """Open what a name refers to, for reading."""
     path = _path(name)
     if path is None:
         return _tables(name, None, opened)
@@ -108,7 +108,7 @@ def side(name: str, opened: ExitStack) -> Side:
 
 
 def _path(name: str) -> Path | None:
-    """The file or folder that is named, also by a URL; None for a database of a server."""
+    """Return the file or folder that is named, also by a URL; None for a database of a server."""
     if "://" not in name:
         return Path(name)
     try:
@@ -123,7 +123,8 @@ def _path(name: str) -> Path | None:
 
 
 def logs_at(names: Sequence[str], opened: ExitStack) -> EventLog:
-    """The log of a snapshot, where it is still there: an archive, a log, or one after the other."""
+    """Return the log of a snapshot if it is still there: an archive, a log, or several in
+    succession."""
     parts = []
     for name in names:
         log = side(name, opened).log
@@ -156,7 +157,8 @@ def logs(
     advance: Callable[[int], None] = lambda _: None,
     start: Cut | None = None,
 ) -> LogComparison:
-    """Where each partition parts first; from `start` on, if it is given."""
+    """Compare two logs and return the first divergence of each partition, from `start` on if
+    given."""
     comparison = LogComparison()
     for at in starts(left_log):
         if start is None:
@@ -181,7 +183,7 @@ def _partition(
     comparison.events += left_log.end(stream)[partition] - first
     at = max(first, second)
     if first != second:
-        # What was trimmed of one of them is there in the other alone.
+        # What was trimmed from one log is in the other alone.
         longer = left_log if first < second else right_log
         lost = next(iter(longer.read(stream, partition, min(first, second), limit=1)), None)
         if lost is not None:
@@ -220,7 +222,7 @@ def _from(
 def _past_equal_segments(
     left_log: EventLog, right_log: EventLog, stream: str, partition: int, at: int
 ) -> int:
-    """The offset up to which the hashes say that both are the same."""
+    """Return the offset up to which the hashes of the segments show that both logs are equal."""
     if isinstance(left_log, Archive) and isinstance(right_log, Archive):
         pairs = zip(
             left_log.segments(stream, partition),
@@ -248,7 +250,7 @@ def _what(left: Record | None, right: Record | None) -> str | None:
 
 
 def tables(left_side: Side, right_side: Side, first_only: bool) -> TableComparison:
-    """How the rows compare; with `first_only` by their snapshots, where both have some."""
+    """Compare the rows; with `first_only`, compare their snapshots if both have some."""
     assert left_side.engine is not None, "a database was opened"
     assert right_side.engine is not None, "a database was opened"
     parted = None

@@ -1,4 +1,4 @@
-"""The graph of an explanation, as a page that needs nothing but a browser.
+"""Render the graph of an explanation as a self-contained HTML page.
 
     compute_layout(node)   every thing once, in a column of its kind, near what rests on it
     svg(layout)      the drawing
@@ -21,25 +21,26 @@ KINDS: Final = (
     ("route", "#dbe9f6"), ("adapter", "#e3f1dd"), ("job", "#fdf0d5"), ("push", "#fdf0d5"),
     ("cycle", "#f3e3f3"), ("pattern", "#fbe0dd"), ("task", "#e6e6fa"), ("rollout", "#eeeeee"),
 )  # fmt: skip
-"""From what is served to what it rests on, each with its colour."""
+"""Kinds of things in the order of the columns, from the route to the rollouts, each with its
+colour."""
 
 MOST: Final = 8
-"""Drawn of one kind below one thing."""
+"""Most things of one kind that are drawn below one thing."""
 
 _BOX: Final = (200, 40)
 _GAP: Final = (70, 12)
 _TOP: Final = 28
 _NAME: Final = 24
-"""Letters that a box has room for; all of one width. So is the next."""
+"""Characters that fit into a box, all of one width; `_SAID` is counted the same way."""
 _SAID: Final = 29
 
 Key = tuple[str, str]
-"""Kind and name: what is met on two ways is one thing."""
+"""Kind and name: a thing that is reached on two ways is drawn once."""
 
 
 @dataclass(frozen=True, slots=True)
 class Box:
-    """A thing and its place; x and y are of its upper left corner."""
+    """A thing and its place; x and y are those of its upper left corner."""
 
     kind: str
     name: str
@@ -50,28 +51,28 @@ class Box:
 
 @dataclass(slots=True)
 class Layout:
-    """Where everything is drawn."""
+    """Places of all boxes and columns."""
 
     boxes: dict[Key, Box] = field(default_factory=dict)
     edges: list[tuple[Key, Key]] = field(default_factory=list)
     columns: list[tuple[int, str]] = field(default_factory=list)
-    """Left edge and kind."""
+    """Left edge and kind of each column."""
 
     @property
     def size(self) -> tuple[int, int]:
-        """Width and height of the drawing."""
+        """Return width and height of the drawing."""
         width = max(box.x for box in self.boxes.values()) + _BOX[0]
         return width + 2, max(box.y for box in self.boxes.values()) + _BOX[1] + 2
 
 
 def node_of(document: Mapping[str, Any]) -> Node:
-    """An explanation from its JSON."""
+    """Return an explanation read from its JSON."""
     below = tuple(node_of(child) for child in document["because"])
     return Node(document["node"], document["kind"], document["said"], below)
 
 
 def compute_layout(root: Node) -> Layout:
-    """The places of everything that `root` rests on, and of itself."""
+    """Compute the places of `root` and of everything that it rests on."""
     things: dict[Key, str] = {}
     edges: dict[tuple[Key, Key], None] = {}
     layout = Layout()
@@ -117,7 +118,7 @@ def _walk(node: Node, above: Key | None) -> Iterator[tuple[Key | None, Node]]:
 def _sort_column(
     column: Sequence[Key], edges: Sequence[tuple[Key, Key]], rows: Mapping[Key, float]
 ) -> list[Key]:
-    """Each as near as can be to the middle of what rests on it."""
+    """Sort a column so that each thing is as near as possible to the middle of what rests on it."""
     above: dict[Key, list[float]] = {key: [] for key in column}
     for parent, below in edges:
         if below in above and parent in rows:
@@ -126,7 +127,7 @@ def _sort_column(
 
 
 def svg(layout: Layout) -> str:
-    """The drawing, to be put into a page."""
+    """Return the drawing as SVG, to be put into a page."""
     width, height = layout.size
     edges = "".join(
         _curve(layout.boxes[parent], layout.boxes[child]) for parent, child in layout.edges
@@ -166,7 +167,7 @@ def _draw_box(box: Box) -> str:
 
 
 def _short(text: str, letters: int) -> str:
-    """With its beginning and its end: ids differ in either."""
+    """Shorten a text in the middle to `letters` characters: ids differ at either end."""
     return text if len(text) <= letters else f"{text[: letters - 9]}…{text[-8:]}"
 
 
@@ -180,11 +181,12 @@ dl { max-width: 60rem; } dt { font-weight: 600; } dd { margin: 0 0 .5rem 1.5rem;
 
 
 _MANY: Final = ("task", "rollout")
-"""Too many to be read one after the other; they are drawn, and stand in the table."""
+"""Kinds with too many things to be listed in a sentence; they are drawn, and listed in the
+table."""
 
 
 def _words(layout: Layout) -> str:
-    """The chain in whole sentences: a box has no room for them."""
+    """Return the chain in whole sentences, for which a box has no room."""
     items = "".join(
         f"<dt>{escape(f'{box.kind} {box.name}')}</dt><dd>{escape(box.said)}</dd>"
         for box in layout.boxes.values()
@@ -194,7 +196,7 @@ def _words(layout: Layout) -> str:
 
 
 def page(root: Node) -> str:
-    """One file of HTML: no script, no address, nothing to fetch."""
+    """Return the page as one HTML file: no script, no address, nothing to fetch."""
     layout = compute_layout(root)
     title = f"Why {root.kind} {root.node} is as it is"
     rows = "".join(

@@ -1,4 +1,4 @@
-"""Places in a log as a person writes them.
+"""Parse places in a log as a person writes them.
 
 2026-05-01T12:00:00Z                  when everything until then was recorded
 learning@17                           before decision 17, with the rollouts recorded until then
@@ -25,7 +25,8 @@ class NoPlace(WrongUsage):
 
 
 def between(log: "EventLog", begin: str | None, end: str | None) -> tuple[Cut | None, Cut]:
-    """Where a range begins (None: with the log) and ends; None ends it with the log."""
+    """Return where a range begins (None: with the log) and ends; an `end` of None is the log's
+    end."""
     until = ends(log) if end is None else cut(log, end)
     if begin is None:
         return None, until
@@ -41,7 +42,7 @@ def between(log: "EventLog", begin: str | None, end: str | None) -> tuple[Cut | 
 
 
 def cut(log: "EventLog", text: str) -> Cut:
-    """Where the log is cut at that place."""
+    """Return the offsets at which the place cuts the log."""
     if "@" not in text:
         return cut_at(log, _milliseconds(text))
     named = _offsets(text)

@@ -1,7 +1,7 @@
-"""What `kintsugi replay` and `whatif` work in: databases of their own, never the live one.
+"""Databases that `kintsugi replay` and `whatif` work in: never the live one.
 
 replay_into(app, log, request)    fold into a database that is made for it
-scratch(path)                     tables that nobody keeps
+scratch(path)                     temporary tables
 override_scheduler(settings, ...)  the scheduler's settings with some of them changed
 """
 
@@ -39,38 +39,38 @@ class NoTarget(KintsugiError):
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What is to be folded, and where to."""
+    """What to fold, and into which database."""
 
     into: str
-    """A file that does not exist, or the URL of an empty database."""
+    """Path of a file that does not exist, or URL of an empty database."""
     end: Cut
     start: Cut | None = None
     every: int | None = None
     snapshots: Path | None = None
-    """Folder of those to begin at."""
+    """Folder of the snapshots that the replay may begin at."""
     logs: tuple[str, ...] = ()
-    """Where the log is, for those who want to know later what was folded."""
+    """Locations of the log, recorded so that the folded log can be found later."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReplayResult:
-    """What came of it."""
+    """Result of a replay."""
 
     events: int
     seconds: float
     hash: str
     end: Cut
     began_at: int
-    """Events of the snapshot that it began at; 0 for none."""
+    """Number of events in the snapshot that the replay began at; 0 without one."""
     snapshots: int
     into: str
-    """As it was named, without a password."""
+    """Target database as it was named, without a password."""
 
 
 def replay_into(
     app: "App", log: EventLog, request: Request, advance: Callable[[int], None]
 ) -> ReplayResult:
-    """Fold; a file that was begun in vain is removed again."""
+    """Fold the log; a file that was begun is removed again if folding fails."""
     from daemon.core.app import explain_errors
 
     began = time.monotonic()
@@ -111,7 +111,7 @@ def replay_into(
 
 
 def _file(app: "App", request: Request) -> Path | None:
-    """The file to make; None for a database that is there."""
+    """Return the file to make; None for an existing database."""
     named = request.into
     if "://" in named:
         try:
@@ -127,7 +127,7 @@ def _file(app: "App", request: Request) -> Path | None:
                 shown = url.render_as_string(hide_password=True)
                 raise WrongUsage(f"snapshots are of SQLite alone: name a file, and not {shown}")
             return None
-        # A file, however it is named: it has to be new.
+        # A file, however it is named, must not exist yet.
         named = url.database or ""
     if named in ("", ":memory:"):
         raise WrongUsage(f"--into {request.into!r} names no file; name one that is to be made")
@@ -150,7 +150,7 @@ def _check_empty(engine: Engine) -> None:
 
 
 def _begin(request: Request, path: Path | None) -> int:
-    """Put the nearest snapshot where the tables are to be; how many events it holds."""
+    """Copy the nearest snapshot to the target; return the number of events it holds."""
     if request.snapshots is None or path is None:
         return 0
     if request.start is not None:
@@ -174,7 +174,7 @@ def _remove(path: Path | None) -> None:
 
 @contextmanager
 def open_snapshot(path: Path | None) -> Iterator[Engine | None]:
-    """The tables of a snapshot, where one is named."""
+    """Open the tables of a snapshot, if one is named."""
     if path is None:
         yield None
         return
@@ -189,7 +189,7 @@ def open_snapshot(path: Path | None) -> Iterator[Engine | None]:
 
 @contextmanager
 def scratch(path: Path) -> Iterator[Engine]:
-    """Empty tables in a file that its folder takes with it."""
+    """Yield empty tables in a temporary file."""
     engine = database.open_database(database.sqlite_url(path))
     try:
         upgrade(engine)
@@ -199,7 +199,7 @@ def scratch(path: Path) -> Iterator[Engine]:
 
 
 def override_scheduler(settings: Scheduler, changed: Sequence[str]) -> Scheduler:
-    """The settings with each KEY=VALUE in force. Raises ConfigurationError."""
+    """Return the settings with each KEY=VALUE applied. Raises ConfigurationError."""
     values = settings.model_dump()
     for assignment in changed:
         key, equals, value = assignment.partition("=")

@@ -1,14 +1,14 @@
-"""What other settings of the scheduler would have made of a log that is there.
+"""What other settings of the scheduler would have made of an existing log.
 
     past = lived(connection)                      the cycles that there were (cycle_history.py)
     whatif(log, engine, past, environments, settings)    those that there would have been
 
-The log is folded in the order of recording into tables of its own (`engine`), and where time
-passes the scheduler's own `decide` is asked. What the agents did is the log's. What follows from
-the cycles themselves (the rollouts that none has read, cool-down, back-off, budget) follows from
-those that would have begun. How long each would have run and how it would have come out nobody
-knows: the n-th of an agent is taken to be like the n-th that it had, and one beyond those to last
-as long as the middle one of them and to be promoted.
+The log is folded in the order of recording into tables of its own (`engine`), and where time passes
+the scheduler's own `decide` is asked. What the agents did is the log's. What follows from the
+cycles themselves (the rollouts that none has read, cool-down, back-off, budget) follows from those
+that would have begun. Duration and outcome of those cannot be known: the n-th cycle of an agent is
+taken to be like the n-th that it had, and one beyond those to last as long as the median of them
+and to be promoted.
 
 With unchanged settings, and looks as close as the leader's, that gives the cycles that there were.
 Nothing is appended. Not covered: traffic and rounds that other cycles would have brought about;
@@ -63,19 +63,19 @@ class Would:
     trigger: str
     reason: str
     rollouts: int
-    """That no cycle before it has read."""
+    """Number of rollouts that no earlier cycle has read."""
     failures: int
     priority: float
     position: Position
     ends: datetime
-    """As the cycle that it is taken to be like."""
+    """When the cycle ends if it lasts as long as the past cycle that it is taken to be like."""
     outcome: str | None
     job_seconds: float
 
 
 @dataclass(slots=True)
 class WhatIfResult:
-    """What would have been."""
+    """Cycles that would have begun, and what the next ones would wait for."""
 
     looks: int = 0
     cycles: list[Would] = field(default_factory=list)
@@ -85,17 +85,17 @@ class WhatIfResult:
 
 @dataclass(slots=True)
 class _Course:
-    """How it would have gone with one agent on one base."""
+    """The would-be cycles of one agent on one base."""
 
     pair: Pair
     past: Sequence[PastCycle]
     cycles: list[Would] = field(default_factory=list)
     read: Position = field(default_factory=dict)
     decided: int = -1
-    """Offset of `learning` at which the last one would have begun."""
+    """Offset of `learning` at which the last would-be cycle began."""
 
     def next_like(self) -> tuple[float, str | None, float]:
-        """Seconds, outcome and seconds of its job of the next one."""
+        """Return the seconds and outcome assumed for the next cycle, and the seconds of its job."""
         if len(self.cycles) < len(self.past):
             same = self.past[len(self.cycles)]
             if same.seconds is not None:
@@ -107,7 +107,7 @@ class _Course:
         return middle, _LIKE_PROMOTED, median(cycle.job_seconds for cycle in over)
 
     def repeat(self, cycle: PastCycle) -> Would:
-        """A cycle that began before the walk does, as it was."""
+        """Add a cycle from before the range as it was."""
         assert cycle.row.started is not None, "the leader says when it decides"
         seconds, outcome, job_seconds = self.next_like()
         at = parse_timestamp(cycle.row.started)
@@ -144,9 +144,9 @@ def whatif(
     every_ms: int,
     advance: Callable[[int], None] = lambda _: None,
 ) -> WhatIfResult:
-    """Walk `log` to `end` and ask at least every `every_ms` in which something was recorded.
-    `environments` says where an agent's tasks are played (none: nothing begins). What began before
-    `start` is as it was."""
+    """Fold `log` to `end` and ask the scheduler at least every `every_ms` in which something was
+    recorded. `environments` says where an agent's tasks are played (none: no cycle begins). Cycles
+    that began before `start` are taken as they were."""
     walk = _Walk(past, environments, settings)
     runner = Runner(Span(log, end), engine, on_progress=advance)
     begin = starts(log)
@@ -162,7 +162,7 @@ def whatif(
 
 
 class _Walk:
-    """The would-be cycles of all agents, look by look."""
+    """Simulates the cycles of all agents, tick by tick."""
 
     def __init__(
         self, past: Sequence[PastCycle], environments: Mapping[str, str], settings: "Scheduler"
@@ -175,12 +175,13 @@ class _Walk:
         self._before: list[Would] = []
 
     def repeat(self, begun: Sequence[PastCycle]) -> None:
-        """Have these have begun, before the first look."""
+        """Add these cycles as begun before the first tick."""
         for cycle in begun:
             self._before.append(self._course(Pair(cycle.row.alias, cycle.row.base)).repeat(cycle))
 
     def look(self, connection: Connection, cut: Cut, now: datetime, until: datetime) -> None:
-        """Ask at `now`, and at every moment before `until` at which time may change the answer."""
+        """Ask the scheduler at `now`, and at every moment before `until` at which time may change
+        the answer."""
         self.result.looks += 1
         for pair in agents.present(connection):
             course = self._course(pair)
@@ -276,7 +277,7 @@ class _Walk:
     def _next(
         self, course: _Course, facts: Facts, now: datetime, until: datetime
     ) -> datetime | None:
-        """The next moment of interest before `until`."""
+        """Return the next moment before `until` at which the answer may change."""
         ends = [cycle.ends for cycle in self._of_alias(course.pair.alias) if cycle.ends > now]
         moments = sorted([*ends, *list_change_times(facts, self._settings, now)])
         return next((moment for moment in moments if moment < until), None)
@@ -294,7 +295,7 @@ def _fruitless(cycles: Sequence[Would], now: datetime) -> int:
 def _looks(
     log: EventLog, begin: Cut, end: Cut, every_ms: int
 ) -> Iterator[tuple[Cut, datetime, datetime]]:
-    """Where the log stood at each look, when that is, and when the next thing was recorded."""
+    """Yield the log's position at each tick, its time, and when the next event was recorded."""
     cut = dict(begin)
     first = last = None
     for record in in_time(log, begin, end):

@@ -1,1 +1,1 @@
-"""The processes that `kintsugi` starts: gateway, worker, and their supervisor (route)."""
+"""Processes that `kintsugi` starts: gateway, worker, and their supervisor (route)."""

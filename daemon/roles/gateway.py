@@ -1,8 +1,8 @@
-"""The gateway as a process: settings in, a server that drains on SIGTERM.
+"""Run the gateway as a process: a server that drains on SIGTERM.
 
-Refuses to listen beyond this machine without keys: whoever reaches it spends its engines and reads
-what they say. On SIGTERM or SIGINT it is not ready any more, begins no call, finishes those that
-are being answered within `gateway.grace_seconds`, and records the rest as aborted.
+Without keys it refuses to listen beyond this machine: any client that reaches it spends its engines
+and reads what they say. On SIGTERM or SIGINT it stops being ready, accepts no new call, finishes
+those being answered within `gateway.grace_seconds`, and records the rest as aborted.
 """
 
 import logging
@@ -47,18 +47,18 @@ if TYPE_CHECKING:
 _SALT_BYTES: Final = 32
 
 _KEPT_SECONDS: Final = 75
-"""How long a connection may rest. Longer than clients keep theirs (5 seconds for those of OpenAI),
-so that none asks on one that is being closed."""
+"""Seconds a connection may stay idle. Longer than clients keep theirs (5 seconds for OpenAI's), so
+that none sends a request on a connection that is being closed."""
 
 _CUT_SECONDS: Final = 1
-"""Of the grace, for what uvicorn waits for on its own."""
+"""Seconds of the grace period reserved for uvicorn's own shutdown."""
 
 
 _logger = logging.getLogger(__name__)
 
 
 def gateway(app: "App", urls: Sequence[str] = ()) -> Gateway:
-    """The gateway of a home; `urls` in the place of the configured upstreams."""
+    """Return the gateway of a home; `urls` replace the configured upstreams."""
     settings = app.settings
     options = Options(
         alias=settings.gateway.alias,
@@ -84,13 +84,14 @@ def gateway(app: "App", urls: Sequence[str] = ()) -> Gateway:
 
 
 def redaction(app: "App") -> Redaction:
-    """What is not written. The home's salt is made where there are rules."""
+    """Return the redaction rules. The home's salt is made if there are rules."""
     rules = app.settings.redaction.build_rules()
     return Redaction(rules, salt(app.home)) if rules else Redaction()
 
 
 def salt(home: Path) -> bytes:
-    """The secret of a home's pseudonyms: 32 bytes in the file `salt`, made when first asked for.
+    """Return the secret of a home's pseudonyms: 32 bytes in the file `salt`, made when first
+    needed.
 
     Raises LogReadOnly where it cannot be made, LogCorrupt where the file holds something else.
     """
@@ -113,7 +114,7 @@ def _make_salt(path: Path) -> None:
             file.write(secrets.token_bytes(_SALT_BYTES))
             file.flush()
             os.fsync(file.fileno())
-        # Of several that start at once, one makes it.
+        # Of several processes that start at once, one makes it.
         with suppress(FileExistsError):
             os.link(temporary, path)
     except OSError as error:
@@ -125,14 +126,14 @@ def _make_salt(path: Path) -> None:
 
 
 class RedactingFormatter(logging.Formatter):
-    """Lines of the program's own log, without what must not be written either."""
+    """Formats the program's own log with the redaction rules applied."""
 
     def __init__(self, redaction: Redaction) -> None:
         super().__init__("%(levelname)s:%(name)s:%(message)s")
         self._redaction = redaction
 
     def format(self, record: logging.LogRecord) -> str:
-        """The line, with the traceback where there is one."""
+        """Return the line, with the traceback if there is one."""
         return self._redaction.redact_text(super().format(record))
 
 
@@ -143,7 +144,7 @@ def _log_to_stderr(redaction: Redaction) -> None:
 
 
 def serve(app: "App", urls: Sequence[str], host: str | None, port: int | None) -> None:
-    """Answer until told to stop. Raises ConfigurationError, LogError."""
+    """Serve until told to stop. Raises ConfigurationError, LogError."""
     settings = app.settings.gateway
     host = settings.host if host is None else host
     address = address_of(host)
@@ -180,7 +181,7 @@ def serve(app: "App", urls: Sequence[str], host: str | None, port: int | None) -
 
 
 class _Server(uvicorn.Server):
-    """A server that still answers, by refusing, while what it began is finished."""
+    """Server that, while it finishes begun calls, answers new ones with a refusal."""
 
     def __init__(self, config: uvicorn.Config, stopped: Gateway, grace_seconds: float) -> None:
         super().__init__(config)
@@ -190,12 +191,12 @@ class _Server(uvicorn.Server):
         self._pulse = systemd.Pulse()
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Listen, and tell the service manager."""
+        """Listen, and notify the service manager."""
         await super().startup(sockets)
         systemd.notify_ready()
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        """The first signal begins the grace, a second one ends it."""
+        """Begin the grace period on the first signal; end it on a second one."""
         if self._until is not None:
             super().handle_exit(sig, frame)
             return
@@ -212,7 +213,7 @@ class _Server(uvicorn.Server):
 
 
 def address_of(host: str) -> str:
-    """The one address that is listened on. Raises ConfigurationError for a host without one."""
+    """Return the one address to listen on. Raises ConfigurationError for a host without one."""
     try:
         addresses = socket.getaddrinfo(host or None, 0, type=socket.SOCK_STREAM) if host else []
     except (OSError, UnicodeError) as error:
@@ -227,7 +228,8 @@ def address_of(host: str) -> str:
 
 
 def check_reach(host: str, address: str, keys: bool) -> None:
-    """Refuse to listen beyond this machine without keys; a name is what it resolves to."""
+    """Refuse to listen beyond this machine without keys; a name is judged by what it resolves
+    to."""
     if keys or ip_address(address).is_loopback:
         return
     named = host if host == address else f"{host} ({address})"
@@ -238,7 +240,7 @@ def check_reach(host: str, address: str, keys: bool) -> None:
 
 
 def build_client_keys(settings: Settings) -> ClientKeys:
-    """The clients' keys."""
+    """Return the keys of the clients."""
     keys = [ClientKey(key.name, key.sha256, frozenset(key.scopes)) for key in settings.gateway.keys]
     return ClientKeys(keys)
 

@@ -1,4 +1,4 @@
-"""Patience with the gateway's clients, and its end: what uvicorn's HTTP protocol leaves open.
+"""Timeouts for the gateway's clients, which uvicorn's HTTP protocol leaves out.
 
     a client that sends      has `seconds` for a whole request, from its first byte, or from the
                              connection; then it is told so, and the connection closed
@@ -24,7 +24,7 @@ _NO_HTTP: Final = "the request is no HTTP that is understood here; send HTTP/1.1
 
 
 class PatientConnection(H11Protocol):
-    """One connection; `seconds` bounds how long its client may keep us waiting."""
+    """A connection; `seconds` bounds how long its client may delay it."""
 
     def __init__(self, *, seconds: float, **arguments: Any) -> None:
         super().__init__(**arguments)
@@ -49,7 +49,7 @@ class PatientConnection(H11Protocol):
         self._watch()
 
     def _watch(self) -> None:
-        """A request that has begun is awaited; one that is whole is not."""
+        """Start the timer for a request that has begun, and stop it for one that is whole."""
         if not self._awaits_request():
             self._reading = _cancel_timer(self._reading)
         elif self._reading is None:
@@ -82,16 +82,18 @@ class PatientConnection(H11Protocol):
         super().resume_writing()
 
     def send_400_response(self, msg: str) -> None:
-        """Called while the error of the parser is handled; `msg` is uvicorn's, for everything."""
+        """Answer a parser error, while it is handled; `msg` is uvicorn's, the same for every
+        error."""
         error = sys.exc_info()[1]
-        # What is not understood is no fault of ours: h11 would answer some of it with 501.
+        # Bytes that cannot be parsed are no server error: h11 would answer some with 501.
         status = 431 if getattr(error, "error_status_hint", 400) == 431 else 400
         self._refuse(Refused(status, TOO_LONG if status == 431 else _NO_HTTP))
 
     def _refuse(self, refused: Refused) -> None:
-        """The last answer on this connection, where none was begun; then it is closed."""
+        """Send a final error answer unless one was begun, and close the connection."""
         if self.cycle is not None and not self.cycle.response_complete:
-            # The application hears that nobody listens, and what it still says goes nowhere.
+            # The application is told that the client has disconnected, and its further output is
+            # dropped.
             self.cycle.disconnected = True
             self.cycle.message_event.set()
         if self.conn.our_state in (h11.IDLE, h11.SEND_RESPONSE):
@@ -109,7 +111,7 @@ class PatientConnection(H11Protocol):
 
 
 def _cancel_timer(timer: asyncio.TimerHandle | None) -> asyncio.TimerHandle | None:
-    """No timer, after this one."""
+    """Cancel the timer; return None."""
     if timer is not None:
         timer.cancel()
     return None

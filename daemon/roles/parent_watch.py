@@ -1,8 +1,9 @@
-"""A program that ends with its starter: `python -m daemon.roles.parent_watch MODULE [ARGUMENT...]`.
+"""Run a program that ends with its starter: `python -m daemon.roles.parent_watch MODULE
+[ARGUMENT...]`.
 
-Runs MODULE as `python -m` would. Whoever started it holds the other end of its standard input; when
-that end closes, because its holder stopped or was killed, this process is sent SIGTERM, and its
-program stops as it would by hand. So a `kill -9` of `kintsugi up` leaves nobody behind.
+Runs MODULE as `python -m` would. The starting process holds the other end of its standard input;
+when that end closes, because its holder stopped or was killed, this process is sent SIGTERM, and
+its program stops as it would by hand. So a `kill -9` of `kintsugi up` leaves no process behind.
 """
 
 import os
@@ -21,7 +22,7 @@ def main() -> None:
         print("daemon.roles.parent_watch: name the module to run", file=sys.stderr)
         sys.exit(_USAGE)
     holder = os.dup(sys.stdin.fileno())
-    # The program shall not read what tells about its holder.
+    # The program must not read the pipe that signals the holder's end.
     with open(os.devnull) as nothing:
         os.dup2(nothing.fileno(), sys.stdin.fileno())
     threading.Thread(target=_end_with, args=(holder,), name="attached", daemon=True).start()

@@ -1,20 +1,20 @@
-"""The gateway and the tables: it follows the routes, and reports what it uses of them.
+"""Follow the routes in the tables for a gateway, and report which of them it uses.
 
     follow   the tables' position, a few times a second; where it moved, the routes at it are read
              and in force from the next call on
     report   the position in force, with the calls and open sessions per adapter, into `gateways`:
              at once when an adapter comes into use or falls out of it, else as a sign of life
 
-Each in a thread of its own: a report that waits for the database's lock holds up no route.
+Each runs in a thread of its own: a report that waits for the database's lock delays no route.
 
 Guarantee: a report never says more than is in force, and names every call that was chosen by
 earlier routes (routing.py). While the database cannot be used, the last routes stay, no call fails
 and none waits; the home's file `routes.json` keeps them for a gateway that is started meanwhile.
 They also stay while a database that was restored, or a replica that took over, is behind them: what
-was decided is in the log, and the fold brings it back. The clocks of hosts decide nothing here.
-Not covered: a database that somebody else serves with other routes at the same position; it is
-read again every ten seconds all the same. And one of another log: a gateway that saw the former has
-to be started again.
+was decided is in the log, and the fold brings it back. Clocks of hosts decide nothing here. Not
+covered: another database with other routes at the same position; the routes are read again every
+ten seconds all the same. Nor a database of another log: a gateway that saw the former one has to be
+started again.
 """
 
 import logging
@@ -43,15 +43,15 @@ if TYPE_CHECKING:
 
 _POLL_SECONDS: Final = 0.2
 _ALIVE_SECONDS: Final = 1.0
-"""Between two reports that say the same."""
+"""Seconds between two reports with the same content."""
 _AGAIN_SECONDS: Final = 10.0
-"""Until the routes of a position that was read are read again."""
+"""Seconds until the routes of a position that was read are read again."""
 _PAUSE_SECONDS: Final = 1.0
-"""After the database could not be used."""
+"""Seconds to wait after the database could not be used."""
 _FIRST_SECONDS: Final = 2.0
-"""So long a start waits for the first routes."""
+"""Seconds a start waits for the first routes."""
 _LAST_SECONDS: Final = 2.0
-"""So long a stop waits for what is being read or written."""
+"""Seconds a stop waits for each thread that still reads or writes."""
 
 _KEEPS: Final = SERVING | {State.DRAINING}
 
@@ -61,12 +61,12 @@ _logger = logging.getLogger(__name__)
 
 
 class TablesBehind(KintsugiError):
-    """The tables know less of `learning` than the routes that are in force."""
+    """The tables hold less of `learning` than the routes in force."""
 
 
 @contextmanager
 def follow_routes(app: "App", routing: Routing, metrics: Metrics) -> Iterator["Follower"]:
-    """Follow the routes until the end of the block; begins with the routes known last."""
+    """Follow the routes until the end of the block, beginning with the last known ones."""
     follower = Follower(app, routing, metrics)
     follower.start()
     try:
@@ -76,11 +76,11 @@ def follow_routes(app: "App", routing: Routing, metrics: Metrics) -> Iterator["F
 
 
 class Follower:
-    """What keeps one gateway and the tables together."""
+    """Threads that keep one gateway's routes and its report up to date."""
 
     def __init__(self, app: "App", routing: Routing, metrics: Metrics) -> None:
         self.gateway = new_id()
-        """Under which it reports: a restart is another gateway."""
+        """Id under which it reports; a restarted gateway has another."""
         self._app = app
         self._routing = routing
         self._metrics = metrics
@@ -97,7 +97,7 @@ class Follower:
         ]
 
     def start(self) -> None:
-        """Begin; returns when the routes are in force, or the database is too long in coming."""
+        """Start following; returns when the routes are in force or `_FIRST_SECONDS` have passed."""
         kept = read(self._file)
         if kept is not None:
             self._routing.apply(kept)
@@ -106,7 +106,7 @@ class Follower:
         self._first.wait(_FIRST_SECONDS)
 
     def stop(self) -> None:
-        """End, and say so to those who would wait for this gateway."""
+        """Stop, and remove the gateway's report so that no process waits for it."""
         self._stop.set()
         for thread in self._threads:
             thread.join(_LAST_SECONDS)
@@ -122,7 +122,7 @@ class Follower:
             self._stop.wait(_POLL_SECONDS if well else _PAUSE_SECONDS)
 
     def _attempt(self, step: Callable[[], None], was_well: bool = True) -> bool:
-        """Whether the database could be used; said when that changes."""
+        """Run a step; return whether the database could be used, and log when that changes."""
         from sqlalchemy.exc import DBAPIError
 
         from daemon.core.app import explain_errors
@@ -159,7 +159,8 @@ class Follower:
         self._apply(routes)
 
     def _check_ahead(self, position: int) -> None:
-        """What was taken back once must not be routed to again while it is folded once more."""
+        """Refuse tables behind the routes in force: a route that was taken back must not be used
+        again while the log is folded once more."""
         if self._seen is not None and position < self._seen.position:
             raise TablesBehind(
                 f"the tables are at position {position} of learning and the routes in force at "
@@ -193,7 +194,8 @@ class Follower:
         self._reported, self._reported_at = usage, now
 
     def _says_the_same(self, usage: Usage) -> bool:
-        """Whether nobody who waits for this gateway would learn anything."""
+        """Whether a report has the same content as the last one for every process that waits for
+        it."""
         return self._reported is not None and _used(self._reported) == _used(usage)
 
     def _leave(self) -> None:
@@ -205,7 +207,7 @@ class Follower:
 
 
 def in_force(table: "RouteTable") -> GatewayRoutes:
-    """The tables' rows as the gateway reads them."""
+    """Return the tables' rows in the gateway's form."""
     return GatewayRoutes(
         table.position,
         {row.alias: _route(row) for row in table.routes},
@@ -214,7 +216,7 @@ def in_force(table: "RouteTable") -> GatewayRoutes:
 
 
 def read(path: Path) -> GatewayRoutes | None:
-    """The routes that a gateway of this home knew last; None without any."""
+    """Return the routes that a gateway of this home last knew; None if there are none."""
     try:
         return _FILE.validate_json(path.read_bytes())
     except FileNotFoundError:
@@ -226,7 +228,7 @@ def read(path: Path) -> GatewayRoutes | None:
 
 
 def write(path: Path, table: GatewayRoutes) -> None:
-    """Keep them for the next start."""
+    """Store the routes for the next start."""
     temporary = path.with_name(f".routes.{new_id()}")
     try:
         with open(temporary, "wb", opener=private.opener) as file:

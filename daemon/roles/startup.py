@@ -1,12 +1,14 @@
-"""Before the roles of `kintsugi up` run: what one process makes for them, and what they will miss.
+"""Prepare what the roles of `kintsugi up` share, and find out which services are not there.
 
     away = prepare(settings, stop)
 
 The home, its log and embedded tables are of this machine and are made here, not by five processes
-at once. Log and database elsewhere are asked once, both at the same time. Where nobody answers that
-is no reason not to serve: the gateway needs neither, and each other role waits for what it needs.
-Guarantee: nothing elsewhere holds up the start for more than `PATIENCE_SECONDS`, and no connection
-is left. What waiting does not heal is raised. Not covered: the tables of a database that is away;
+at once. Log and database elsewhere are tried once, both at the same time. If they do not answer,
+the roles start all the same: the gateway needs neither, and each other role waits for what it
+needs. Guarantee: nothing elsewhere delays the start for more than `PATIENCE_SECONDS`, and no
+connection is left. Errors that waiting does not mend are raised. Not covered: the tables of a
+database that is away; they are brought to their revision by `kintsugi db upgrade`, and roles refuse
+others.
 they are brought to their revision by `kintsugi db upgrade`, and roles refuse others.
 """
 
@@ -23,13 +25,15 @@ if TYPE_CHECKING:
     from daemon.config.settings import Settings
 
 PATIENCE_SECONDS: Final = 10.0
-"""A machine that is down lets connections hang, each for as long."""
+"""Seconds the start waits for log and database together; a connection to a dead host hangs
+longer."""
 
 _LOOK_SECONDS: Final = 0.05
 
 
 def prepare(settings: "Settings", stop: threading.Event) -> list[str]:
-    """Make what is made here; what is away, as sentences. Stops waiting when `stop` is set.
+    """Make what belongs to this machine; return what is away, as sentences. Stops waiting when
+    `stop` is set.
 
     Raises ConfigurationError, LogError, DatabaseMismatch, FoldVersionMismatch.
     """
@@ -49,7 +53,7 @@ def prepare(settings: "Settings", stop: threading.Event) -> list[str]:
 
 
 class _Look:
-    """One question to what the roles need, and what came of it."""
+    """One attempt to use a service that the roles need, and its result."""
 
     def __init__(self, what: str, settings: "Settings", see: Callable[[App], object]) -> None:
         self._what = what
@@ -59,7 +63,7 @@ class _Look:
         self.is_over = False
 
     def ask(self) -> None:
-        """Ask, and keep what goes wrong for who waits."""
+        """Make the attempt, and store an error for the waiting thread."""
         try:
             with App(self._settings) as app:
                 self._see(app)
@@ -68,7 +72,8 @@ class _Look:
         self.is_over = True
 
     def away(self) -> str | None:
-        """Why it cannot be used now; None where it can. Raises what waiting does not heal."""
+        """Return why the service cannot be used now; None if it can. Raises errors that waiting
+        does not mend."""
         from consumers.database import DatabaseUnavailable
 
         if not self.is_over:
@@ -92,7 +97,8 @@ def _see_topics(app: App) -> object:
 
 
 def _ask_at_once(looks: Sequence[_Look], stop: threading.Event) -> None:
-    """In threads that nobody has to wait for: a late one closes what it opened."""
+    """Make the attempts in daemon threads and wait at most `PATIENCE_SECONDS` for them; a late one
+    closes what it opened."""
     for look in looks:
         threading.Thread(target=look.ask, name="preparing", daemon=True).start()
     until = time.monotonic() + PATIENCE_SECONDS

@@ -1,4 +1,4 @@
-"""`kintsugi up`: every role of a home in one command, each in a process of its own.
+"""`kintsugi up`: run every role of a home from one command, each in a process of its own.
 
     engine     the embedded one, where no upstream is configured
     gateway    answers the agent's calls
@@ -6,17 +6,17 @@
     ship       copies the home's log to Kafka, where it is configured
     schedule   leads: starts cycles and takes them on
     work       sessions, jobs, adapters, canaries
-    trace      sends spans, where somebody is named who takes them
+    trace      sends spans, if a receiver is configured
 
 Neither broker nor database has to be there (startup.py): the gateway serves without them, and the
-others wait. A process that ends is started again, after a pause that doubles each time and is
-forgotten once it ran for a minute. Wrong usage (exit code 2) is no accident: then everything stops
-and says so. So it does where somebody else listens on the port of the gateway or the engine: what
-answers there is believed only where it shows this start's mark (daemon/core/start_mark.py), and a
-process that an earlier start of this home left behind is waited for. One home is run by one of
-these at a time. On SIGTERM and SIGINT the gateway stops first, then the others, then `ship`, then
-the engine, each within its own grace; a `kill -9` of this process stops them as well
-(parent_watch.py). Training jobs go on in any case, and the next `work` adopts them.
+others wait. A process that ends is started again, after a pause that doubles each time and is reset
+once the process ran for a minute. Wrong usage (exit code 2) stops everything, with an error. So
+does another process that listens on the port of the gateway or the engine: what answers there is
+accepted only if it shows this start's mark (daemon/core/start_mark.py), and a process that an
+earlier start of this home left behind is waited for. One home is run by one supervisor at a time.
+On SIGTERM and SIGINT the gateway stops first, then the others, then `ship`, then the engine, each
+within its own grace; a `kill -9` of this process stops them as well (parent_watch.py). Training
+jobs go on in any case, and the next `work` adopts them.
 """
 
 import fcntl
@@ -50,17 +50,17 @@ _STEADY_SECONDS: Final = 60.0
 _READY_SECONDS: Final = 120.0
 _WRONG_USAGE: Final = 2
 _LATE_SECONDS: Final = 5.0
-"""Beyond its own grace; then a role is killed."""
+"""Seconds beyond its own grace after which a role is killed."""
 
 log = logging.getLogger(__name__)
 
 
 class NotReady(KintsugiError):
-    """A role that the others need did not come up."""
+    """A role that the others need did not become ready."""
 
 
 class PortInUse(LogUnavailable):
-    """Somebody else listens where a role should."""
+    """Another process listens on the port of a role."""
 
 
 class AlreadyUp(LogUnavailable):
@@ -68,20 +68,20 @@ class AlreadyUp(LogUnavailable):
 
 
 class RoleUsageError(ConfigurationError):
-    """A role that says it was started wrongly."""
+    """A role reported that it was started wrongly."""
 
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """One role as a process."""
+    """Command line of one role, and how to tell that it is ready."""
 
     name: str
     arguments: tuple[str, ...]
-    """Of `python -m`."""
+    """Arguments of `python -m`."""
     ready: str | None = None
-    """URL that answers 200 once the others can use it."""
+    """URL that answers 200 once the others can use the role."""
     grace: float = 30.0
-    """Seconds it may take to stop."""
+    """Seconds the role may take to stop."""
 
 
 @dataclass(slots=True)
@@ -93,12 +93,12 @@ class _RoleProcess:
     since: float
     pause: float = _FIRST_PAUSE
     again_at: float | None = field(default=None)
-    """When it is started again; None while it runs."""
+    """When the role is started again; None while it runs."""
 
 
 def programs(settings: "Settings", home: str | None = None) -> list[Program]:
-    """The roles of a home, in the order in which they start. Raises ConfigurationError where there
-    is no engine for the gateway."""
+    """Return the roles of a home in the order in which they start. Raises ConfigurationError if
+    there is no engine for the gateway."""
     flags = () if home is None else ("--home", home)
     upstream: tuple[str, ...] = ()
     roles: list[Program] = []
@@ -106,7 +106,7 @@ def programs(settings: "Settings", home: str | None = None) -> list[Program]:
         engine = _engine(settings)
         upstream = ("--upstream", f"http://127.0.0.1:{settings.engine.port}/v1")
         roles.append(engine)
-    # Not /readyz: an engine of somebody else may come up later, and everything else need not wait.
+    # Not /readyz: a remote engine may come up later, and everything else need not wait.
     at, grace = f"{gateway_of(settings)}/livez", settings.gateway.grace_seconds
     gateway = Program("gateway", ("daemon", "gateway", *flags, *upstream), at, grace)
     roles += [gateway, Program("consume", ("daemon", "consume", *flags))]
@@ -122,7 +122,7 @@ def programs(settings: "Settings", home: str | None = None) -> list[Program]:
 
 
 def gateway_of(settings: "Settings") -> str:
-    """Where the gateway answers, without a path."""
+    """Return the gateway's URL, without a path."""
     host, port = settings.gateway.host, settings.gateway.port
     return f"http://{f'[{host}]' if ':' in host else host}:{port}"
 
@@ -146,10 +146,10 @@ def _engine(settings: "Settings") -> Program:
 
 
 class Supervisor:
-    """The processes of one home."""
+    """Runs the processes of one home."""
 
     def __init__(self, programs: Sequence[Program], mark: str | None = None) -> None:
-        """`mark`: of this start (daemon/core/start_mark.py)."""
+        """`mark`: mark of this start (daemon/core/start_mark.py)."""
         self._programs = programs
         self._mark = new_id() if mark is None else mark
         self._running: list[_RoleProcess] = []
@@ -176,7 +176,7 @@ class Supervisor:
             self._stop()
 
     def _await_predecessor(self, program: Program, stop: threading.Event) -> None:
-        """What an earlier start left behind has its grace to stop. Raises PortInUse."""
+        """Wait for a process of an earlier start to stop within its grace. Raises PortInUse."""
         until = time.monotonic() + program.grace + _LATE_SECONDS
         while program.ready is not None and not stop.is_set():
             owner = whose(program.ready, self._mark)
@@ -212,7 +212,7 @@ class Supervisor:
         return subprocess.Popen(arguments, stdin=subprocess.PIPE, process_group=0, env=own)
 
     def _look_after(self, running: _RoleProcess) -> None:
-        """Start it again where it has ended, and its pause is over."""
+        """Start a role again if it has ended and its pause is over."""
         now = time.monotonic()
         if running.again_at is not None:
             if now >= running.again_at:
@@ -225,7 +225,7 @@ class Supervisor:
         _let_go(running.process)
         name = running.program.name
         if running.program.ready and whose(running.program.ready, self._mark) == "another":
-            # While it was away, somebody else took its place; nobody is to be sent there.
+            # Another process took its port while it was away; no client may be sent there.
             raise _port_error(running.program)
         if code == _WRONG_USAGE:
             raise RoleUsageError(f"{name} ended with wrong usage, see what it said; correct that")
@@ -236,8 +236,8 @@ class Supervisor:
         running.pause = min(2 * running.pause, _LONGEST_PAUSE)
 
     def _stop(self) -> None:
-        """The gateway first: while it finishes its calls, the engine must answer. What the others
-        say last is shipped."""
+        """Stop all roles, the gateway first: while it finishes its calls, the engine must answer.
+        The last events of the others are shipped."""
         for turn in sorted({_turn(role) for role in self._running}):
             ending = [role for role in self._running if _turn(role) == turn]
             for running in ending:
@@ -258,7 +258,7 @@ class Supervisor:
 
 
 _STOPS: Final = {"gateway": 0, "ship": 2, "engine": 3}
-"""Role -> in which turn it is stopped; all others in turn 1."""
+"""Role -> order in which it is stopped; roles not named have 1."""
 
 
 def _turn(running: _RoleProcess) -> int:
@@ -282,7 +282,8 @@ def _port_error(program: Program) -> PortInUse:
 
 @contextmanager
 def alone(home: Path) -> Iterator[None]:
-    """Be the one that runs a home; the kernel lets it go with the process. Raises AlreadyUp."""
+    """Hold the lock of a home inside the block; the kernel releases it with the process. Raises
+    AlreadyUp."""
     path = home / "up.lock"
     with open(path, "a+", opener=private.opener) as lock:
         try:

@@ -1,4 +1,4 @@
-"""What is due, again and again: sessions, jobs, cycles, canaries and replicas (role `work`).
+"""Do what is due, round by round: sessions, jobs, cycles, canaries and replicas (role `work`).
 
     sessions    idle ones are ended, ended ones made into rollouts
     canaries    judged by live traffic
@@ -8,12 +8,12 @@
     gateways    the rows of those that were killed are taken out
     keys        those of erased persons that came back with a backup are destroyed again
 
-Each part asks the tables what there is to do, so that a round that was cut short is made up for by
-the next one, and two workers at once do the work once.
+Each part asks the tables what there is to do, so that the next round finishes one that was cut
+short, and two workers at once do the work once.
 
-Guarantee: what breaks in one part of a round (a session, a job, a cycle) keeps no other part from
-its turn; it is told, counted, and tried again. Where log or database is away the round ends, and
-the next one begins with the parts that had no turn.
+Guarantee: a failure in one part of a round (a session, a job, a cycle) keeps no other part from its
+turn; it is logged, counted, and tried again. If log or database is away the round ends, and the
+next one begins with the parts that had no turn.
 """
 
 from collections.abc import Callable
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from daemon.core.app import App
 
 _FORGOTTEN_SECONDS: Final = 3600.0
-"""After which nobody wants to see any more that a gateway was there."""
+"""Least seconds after which the row of a gateway that is gone is deleted."""
 
 
 @dataclass(slots=True)
@@ -50,22 +50,22 @@ class RoundResult:
     """What a round did."""
 
     ended: int = 0
-    """Sessions."""
+    """Number of sessions that were ended."""
     rollouts: int = 0
     loaded: list[str] = field(default_factory=list)
-    """Adapters, once for each replica; so are the next two."""
+    """Names of adapters, once for each replica; the same for `unloaded` and `collected`."""
     unloaded: list[str] = field(default_factory=list)
     collected: list[str] = field(default_factory=list)
     routed: list[str] = field(default_factory=list)
     """Aliases whose canary was decided by live traffic, or that moved to another base."""
     told: list[str] = field(default_factory=list)
-    """What happened to jobs and cycles, as sentences."""
+    """Events in jobs and cycles, as sentences."""
     troubles: list[str] = field(default_factory=list)
-    """What could not be done, as sentences; it is tried again."""
+    """Steps that could not be done, as sentences; they are tried again."""
     set_aside: list[str] = field(default_factory=list)
-    """Sessions that are dead letters now: the class of the error, once for each."""
+    """Class of the error of each session that became a dead letter."""
     failed: list[str] = field(default_factory=list)
-    """Parts of the round that broke off; what they left is done by the next one."""
+    """Parts of the round that failed; the next round does what they left."""
 
 
 class Worker:
@@ -81,12 +81,12 @@ class Worker:
         self._cycles = CycleWorker(app, fleet, self._trials, clock)
         self._reconciler = Reconciler(app, fleet, clock)
         self._lost: set[str] = set()
-        """Rollouts that were appended and did not come into the tables."""
+        """Rollouts that were appended and did not reach the tables."""
         self._next = 0
-        """The part that has the first turn."""
+        """Index of the part that has the first turn."""
 
     def work(self) -> RoundResult:
-        """Do what is due. Raises what `isolation.HALTS` names, which is of every part."""
+        """Do what is due. Raises the errors in `isolation.HALTS`, which concern every part."""
         parts: dict[str, Callable[[RoundResult], None]] = {
             "sessions": self._close_sessions,
             "canaries": self._watch_canaries,
@@ -105,11 +105,11 @@ class Worker:
         return result
 
     def check(self) -> None:
-        """Whether whoever runs jobs can be used. Raises RunnerUnavailable."""
+        """Check that the runner of jobs can be used. Raises RunnerUnavailable."""
         self._jobs.check()
 
     def close(self) -> None:
-        """Let go of jobs and trials; they go on."""
+        """Release jobs and trials, which go on running."""
         self._jobs.close()
         self._trials.close()
 
@@ -146,7 +146,7 @@ class Worker:
                 result.routed += [route.alias for route in move(self._app, self._fleet)]
                 done = self._reconciler.tick()
         except HomeLockBusy:
-            # Somebody stages or routes now; what is due then is due in the next round.
+            # Another process stages or routes now; the rest is due in the next round.
             return
         result.loaded, result.unloaded, result.collected = (
             done.loaded, done.unloaded, done.collected,

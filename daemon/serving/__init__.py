@@ -1,1 +1,1 @@
-"""Which adapter answers: the gate that lets one serve, and what watches it afterwards."""
+"""Decide which adapter answers: the gate before serving, and the monitoring afterwards."""

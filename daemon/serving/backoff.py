@@ -1,7 +1,7 @@
-"""Steps that failed, and until when they wait: pure, over the clock that it is given.
+"""Failed steps, and until when they wait: pure, over the clock that it is given.
 
-A step that fails is put off, twice as long after each time, up to five minutes. What is remembered
-is bounded by what is wanted: whoever works for months forgets the step of an adapter that is gone.
+A failed step is put off, twice as long after each failure, up to five minutes. Memory is bounded by
+the wanted steps: those of an adapter that is gone are forgotten.
 """
 
 from collections.abc import Iterable, Sequence
@@ -13,7 +13,7 @@ from daemon.serving.desired_state import Delete, Load, Step, Unload
 
 FIRST_PAUSE: Final = timedelta(seconds=5)
 LONGEST_PAUSE: Final = timedelta(minutes=5)
-"""Until a step that failed is tried again."""
+"""Longest pause before a failed step is tried again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +23,7 @@ class _Failure:
 
 
 class Backoff:
-    """What failed last time."""
+    """The failed steps and their pauses."""
 
     def __init__(self) -> None:
         self._failures: dict[Step, _Failure] = {}
@@ -32,24 +32,24 @@ class Backoff:
         return len(self._failures)
 
     def waits(self, step: Step, now: datetime) -> bool:
-        """Whether it is too early for another try. A clock that was set back before the failure
-        makes nobody wait."""
+        """Whether it is too early for another try. A step does not wait if the clock was set back
+        to before its failure."""
         failure = self._failures.get(step)
         return failure is not None and failure.until - failure.pause <= now < failure.until
 
     def record_failure(self, step: Step, now: datetime) -> None:
-        """It failed, perhaps not for the first time."""
+        """Record a failure; each failure in a row doubles the pause."""
         last = self._failures.get(step)
         pause = FIRST_PAUSE if last is None else min(2 * last.pause, LONGEST_PAUSE)
         self._failures[step] = _Failure(now + pause, pause)
 
     def record_success(self, step: Step) -> None:
-        """It came off."""
+        """Record a success."""
         self._failures.pop(step, None)
 
     def keep(self, wanted: Sequence[Step], lost: Iterable[str]) -> None:
-        """Forget the steps that nobody wants any more. What a replica lacks is not known while it
-        is not seen (`lost`: their URLs), and no file is deleted then: such steps are kept."""
+        """Forget the steps that are no longer wanted. What an unreachable replica (`lost`: their
+        URLs) lacks is not known and no file is deleted then, so such steps are kept."""
         still, unseen = set(wanted), frozenset(lost)
         self._failures = {
             step: failure
@@ -59,7 +59,7 @@ class Backoff:
 
 
 def _may_come_back(step: Step, unseen: frozenset[str]) -> bool:
-    """Whether it may be wanted again as soon as those that were not seen are."""
+    """Whether a step may be wanted again once the unreachable replicas are back."""
     if isinstance(step, Load | Unload):
         return step.replica in unseen
     return isinstance(step, Delete) and bool(unseen)

@@ -1,7 +1,7 @@
-"""The live guard at work: judged sessions from the tables in, routes that turn out.
+"""The live guard: reads judged sessions from the tables and turns routes.
 
     guards = Guards(app)
-    guards.watch(now)     what live traffic says of every canary, as events; again and again
+    guards.watch(now)     decide about every canary from live traffic, as events; called repeatedly
 
 A route that came about by a passed gate (`canary`) is watched: the arms of its judged sessions are
 held against the shares that drew them (sequential_test.py), from the first session of the canary
@@ -12,12 +12,12 @@ not rise; then, and while verdicts to come may still change the result, nothing 
 `canary.max_age_seconds` without a decision, counts that need no judge decide whether it is rolled
 back or just ends. Silence never promotes.
 
-Guarantees: what the guard knows is a function of the judged sessions up to the position that the
-event names, whoever asks, however often and in whatever order verdicts came, so two that decide at
-once decide the same, under the same id. What was seen is remembered from look to look, and only
-sessions that something happened to since are read again: a look costs what is new, and says what
-reading all of it again would say. Not covered: routes that a person set (`operator`): they are that
-person's.
+Guarantees: the guard's state is a function of the judged sessions up to the position that the event
+names, in any process, however often it is computed and in whatever order verdicts came, so two
+processes that decide at once decide the same, under the same id. Sessions seen are remembered
+between looks, and only sessions with new events are read again: a look costs what is new, and gives
+the same result as reading everything again. Not covered: routes that an operator set (`operator`),
+which are left alone.
 """
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -70,37 +70,37 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class CanaryEvidence:
-    """A canary and what was seen of it."""
+    """A canary and the evidence seen about it."""
 
     route: RouteRow
     canary: AdapterRow
     guard: LiveGuard
-    """That was told all of it."""
+    """Guard that has counted all judged sessions of the canary and its incumbent."""
     drawn: Callable[[], Sequence[ArmFaults]]
-    """How ended sessions of both went, where nobody judged."""
+    """Returns the faults of the ended sessions of both arms, judged or not."""
     settled: Callable[[], float]
-    """Evidence for the canary that no verdict to come can take away."""
+    """Returns the evidence for the canary that no later verdict can take away."""
     position: Position
-    """The rollouts that were read."""
+    """Position of the rollouts that were read."""
 
     @property
     def share(self) -> float:
-        """Of the canary."""
+        """Return the canary's share of the sessions."""
         shares = {part.adapter: part.share for part in self.route.standing.shares}
         return shares[self.canary.adapter]
 
 
 class Guards:
-    """The guards of a home's canaries, kept from look to look."""
+    """The guards of a home's canaries, kept between calls."""
 
     def __init__(self, app: "App") -> None:
         self._app = app
         self._decisions = Decisions(app)
         self._seen: dict[str, CanaryHistory] = {}
-        """By the event that made the route so."""
+        """Id of the event that made the route so -> its history."""
 
     def watch(self, now: datetime) -> list[RouteChanged]:
-        """Have live traffic decide about every canary; the routes that turned.
+        """Decide about every canary from live traffic; return the routes that turned.
 
         Raises LogError, DatabaseUnavailable.
         """
@@ -115,13 +115,13 @@ class Guards:
             try:
                 self._decisions.take(decision, f"guard {decision.why}", canary.route.cause)
             except DecisionRefusal:
-                # A person was faster, and what they want stands.
+                # An operator was faster, and their route stands.
                 continue
             turned.append(decision)
         return turned
 
     def look(self, connection: "Connection") -> list[CanaryEvidence]:
-        """Every canary with all that was seen of it until now."""
+        """Return every canary with all evidence about it until now."""
         read: Position = {ROLLOUTS.name: position.position(connection).get(ROLLOUTS.name, {})}
         risk_ratio = self._app.settings.canary.risk_ratio
         watched, seen = list[CanaryEvidence](), dict[str, CanaryHistory]()
@@ -139,10 +139,10 @@ class Guards:
 
 
 class CanaryHistory:
-    """The judged sessions of one canary and its incumbent, and the guard that was told them."""
+    """The judged sessions of one canary and its incumbent, and the guard that counted them."""
 
     def __init__(self, route: RouteRow, canary: str, since: str, risk_ratio: float) -> None:
-        """`since`: the first session of the canary began then, as stored."""
+        """`since`: when the first session of the canary began, as stored."""
         self.guard = LiveGuard(risk_ratio)
         self._route = route
         self._canary = canary
@@ -156,7 +156,7 @@ class CanaryHistory:
         self._position: Position | None = None
 
     def read(self, connection: "Connection", until: Position) -> None:
-        """Learn what happened since the last time, up to a position of `connection`."""
+        """Read what happened since the last call, up to a position of `connection`."""
         touched = self._select_sessions(connection, until)
         sessions = read_session_verdicts(
             connection, self._route.alias, self._route.standing.base, self._since, until, touched
@@ -172,7 +172,7 @@ class CanaryHistory:
         self._position = until
 
     def measure_final_evidence(self, connection: "Connection") -> float:
-        """Evidence for the canary that no verdict which is still to come in `connection` can take
+        """Return the evidence for the canary that no verdict still to come in `connection` can take
         away."""
         alias, base = self._route.alias, self._route.standing.base
         unfinished = open_sessions(connection, alias, base, self._since)
@@ -186,10 +186,10 @@ class CanaryHistory:
         )
 
     def _find_verdict_cutoff(self, connection: "Connection") -> str:
-        """A session that ended without a verdict and began then may still get one.
+        """Return the time from which on a session that ended without a verdict may still get one.
 
-        Ages are counted up to the latest call: a clock of the tables, so that whoever reads them
-        says the same.
+        Ages are counted up to the latest call: a clock in the tables, so that every process that
+        reads them gets the same result.
         """
         latest = latest_call(connection, self._route.alias)
         if latest is None:
@@ -198,14 +198,14 @@ class CanaryHistory:
         return max(self._since, timestamp(parse_timestamp(latest) - wait))
 
     def _select_sessions(self, connection: "Connection", until: Position) -> set[str] | None:
-        """The sessions to read; None for all of them."""
+        """Return the sessions to read; None for all of them."""
         if self._position is None or not covers(until, self._position):
             return None
         touched = find_session_changes(connection, self._position, until)
         return touched if len(touched) <= MOST_AMONG else None
 
     def _has_changes(self, touched: Collection[str], now: Mapping[str, SessionVerdict]) -> bool:
-        """Whether a session that the guard counted is another now, or none."""
+        """Whether a session that the guard counted has changed or is gone."""
         return any(
             name in self._sessions and self._sessions[name] != now.get(name) for name in touched
         )
@@ -229,7 +229,7 @@ class CanaryHistory:
                 )
 
     def _assign_arm(self, session: SessionVerdict | OpenSession) -> Iterator[ArmSession]:
-        """The session as chance gave it; nothing where chance had no choice."""
+        """Yield the session with its arm; nothing if it was not assigned by chance."""
         coin = _coin(self._route, self._canary, session.adapter, session.shares)
         if coin is not None:
             ended = isinstance(session, OpenSession) and session.ended
@@ -237,7 +237,7 @@ class CanaryHistory:
 
 
 def decide(watched: CanaryEvidence, settings: "Canary", now: datetime) -> RouteChanged | None:
-    """What live traffic says of a canary; None for nothing yet."""
+    """Return the route that live traffic decides for a canary; None if there is no decision yet."""
     guard = watched.guard
     if guard.against >= ENOUGH:
         return _build_route(watched, "rollback", None, _harm(guard))
@@ -257,8 +257,8 @@ def decide(watched: CanaryEvidence, settings: "Canary", now: datetime) -> RouteC
 
 
 def reason_to_hold(watched: CanaryEvidence, towards: float) -> str | None:
-    """Why a canary is not given more sessions, whatever the evidence for it; None where nothing
-    speaks against it."""
+    """Return why a canary gets no larger share, whatever the evidence for it; None if nothing
+    speaks against one."""
     guard, imbalance = watched.guard, watched.guard.imbalance
     if imbalance >= UNEQUAL or ENOUGH <= towards < ENOUGH * imbalance:
         return (
@@ -272,7 +272,7 @@ def reason_to_hold(watched: CanaryEvidence, towards: float) -> str | None:
 
 
 def _harm(guard: LiveGuard) -> str:
-    """How a canary was shown to be worse."""
+    """Describe how a canary was shown to be worse."""
     kind = guard.worst_kind
     if kind in (None, EVERY) or guard.against_kind(kind) < ENOUGH:
         return "live sessions show it to be worse"
@@ -280,8 +280,8 @@ def _harm(guard: LiveGuard) -> str:
 
 
 def due_share(towards: float, shares: Sequence[float]) -> float:
-    """The canary's share at so much evidence for it: `n` shares cut the way to `ENOUGH` into `n`
-    parts of the same factor."""
+    """Return the canary's share at the given evidence for it: `n` shares divide the way to `ENOUGH`
+    into `n` parts of the same factor."""
     steps = len(shares)
     reached = [i for i in range(steps) if i == 0 or towards >= ENOUGH ** (i / steps)]
     return shares[reached[-1]]
@@ -302,7 +302,7 @@ def _on_silence(watched: CanaryEvidence, held: str | None) -> RouteChanged:
 def _build_route(
     watched: CanaryEvidence, why: Why, share: float | None, summary: str
 ) -> RouteChanged:
-    """The route with the canary on `share`, or without it."""
+    """Return the route with the canary on `share`, or without it."""
     guard = watched.guard
     route, standing = watched.route, watched.route.standing
     numbers = (
@@ -346,13 +346,13 @@ def _parts(canary: str, incumbent: str | None, share: float | None) -> tuple[Rou
 
 
 def _age(watched: CanaryEvidence, now: datetime) -> timedelta:
-    """Since it became a canary."""
+    """Return the time since the adapter became a canary."""
     since = watched.canary.since
     return timedelta() if since is None else now - parse_timestamp(since)
 
 
 def _canaries(connection: "Connection") -> Iterator[tuple[RouteRow, AdapterRow, str]]:
-    """Routes that came about by a passed gate, their canaries, and since when they are."""
+    """Yield routes made by a passed gate, their canaries, and since when they are canaries."""
     table = serving.route_table(connection)
     for route in table.routes:
         rows = [table.adapter(name) for name in route.standing.adapters if name is not None]
@@ -364,7 +364,7 @@ def _canaries(connection: "Connection") -> Iterator[tuple[RouteRow, AdapterRow, 
 def _count_faults(
     connection: "Connection", route: RouteRow, canary: str, since: str
 ) -> Sequence[ArmFaults]:
-    """How the ended sessions that chance gave to either arm went."""
+    """Return the fault counts of the ended sessions that chance gave to either arm."""
     counts = behaviours(connection, route.alias, route.standing.base, since)
     coins = [
         (_coin(route, canary, behaviour.adapter, behaviour.shares), behaviour)
@@ -384,7 +384,8 @@ def _count_faults(
 def _coin(
     route: RouteRow, canary: str, adapter: str | None, shares: str
 ) -> tuple[Arm, float] | None:
-    """The arm of a session and the canary's share that drew it; None where chance had no choice."""
+    """Return the arm of a session and the canary's share that drew it; None if chance had no
+    choice."""
     incumbent = route.standing.incumbent
     share = canary_share(shares, canary, incumbent or route.standing.base)
     if share is None or adapter not in (canary, incumbent):

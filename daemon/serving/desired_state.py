@@ -1,10 +1,10 @@
-"""What replicas should hold, and the steps that lead from what they hold to it: pure.
+"""What replicas should hold, and the steps that lead there from what they hold: pure.
 
-    roles(situation)    adapter -> why it should be loaded; whoever is absent should not be
+    roles(situation)    adapter -> why it should be loaded; adapters not in it should not be
     steps(situation)    what is to be done about it, in this order: unload, load, note, delete
 
 Level-triggered: nothing here remembers what was done before. The same situation gives the same
-steps, so whoever was killed in the middle, or found a replica that was restarted, asks again.
+steps, so a process that was killed in the middle, or finds a restarted replica, asks again.
 
 Guarantees: an adapter is unloaded only when every live gateway has applied the route without it and
 has neither a call nor an open session on it (or it has been retired for the longest age of a
@@ -25,10 +25,10 @@ from events.lifecycle import LOADED, RETIRED, State
 
 PIN: Final = "adapters pin"
 UNPIN: Final = "adapters pin --off"
-"""Actions of an operator."""
+"""Names of an operator's actions (also `PIN`)."""
 
 PROBATION: Final = "~probation"
-"""Ends the name under which an adapter is proven before it gets its own again."""
+"""Suffix of the name under which an adapter is proven before it gets its own again."""
 
 ADMISSIBLE: Final = LOADED - RETIRED
 """States in which an adapter may be staged on more replicas."""
@@ -36,7 +36,7 @@ ADMISSIBLE: Final = LOADED - RETIRED
 
 @dataclass(frozen=True, slots=True)
 class ReplicaContents:
-    """What a replica was seen to serve."""
+    """Base and adapters that a replica was seen to serve."""
 
     url: str
     base: str
@@ -45,42 +45,42 @@ class ReplicaContents:
 
 @dataclass(frozen=True, slots=True)
 class Retention:
-    """How long what nobody is sent to is kept."""
+    """How long adapters without traffic are kept."""
 
     max_session_age: timedelta
     grace: timedelta
     versions: int
-    """Of each alias, so many that answered before keep their files."""
+    """Number of former adapters per alias that keep their files."""
 
 
 @dataclass(frozen=True, slots=True)
 class Situation:
-    """Everything that decides, at one moment."""
+    """Everything the steps depend on, at one moment."""
 
     table: RouteTable
     gateways: Sequence[GatewayState]
-    """The live ones."""
+    """Live gateways."""
     pinned: frozenset[str]
     replicas: Sequence[ReplicaContents]
-    """Those that answered."""
+    """Replicas that answered."""
     lost: frozenset[str]
-    """URLs of those that did not."""
+    """URLs of the replicas that did not answer."""
     now: datetime
     keeping: Retention
 
 
 @dataclass(frozen=True, slots=True)
 class Unload:
-    """Nobody is sent to the adapter on this replica, and nobody holds it."""
+    """Unload an adapter that no gateway routes to, on one replica."""
 
     replica: str
     adapter: str
-    """As the replica calls it."""
+    """Name of the adapter on the replica."""
 
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """The replica should have the adapter and does not, or was not seen to answer with it."""
+    """Load an adapter that a replica should have and does not, or was not seen to answer with."""
 
     replica: str
     adapter: str
@@ -88,14 +88,14 @@ class Load:
 
 @dataclass(frozen=True, slots=True)
 class Note:
-    """The adapter is on no replica any more: to be said by an event."""
+    """Append an event: the adapter is on no replica any more."""
 
     adapter: str
 
 
 @dataclass(frozen=True, slots=True)
 class Delete:
-    """The adapter's files are of no more use."""
+    """Delete the files of an adapter that is not needed any more."""
 
     adapter: str
 
@@ -104,7 +104,8 @@ Step = Unload | Load | Note | Delete
 
 
 def read_pins(actions: Iterable[OperatorActionLine]) -> frozenset[str]:
-    """The adapters that operators want loaded under their own names; `actions` in log order."""
+    """Return the adapters that operators want loaded under their own names; `actions` in log
+    order."""
     pins: dict[str, None] = {}
     for action in actions:
         name = action.arguments.get("adapter", "")
@@ -116,7 +117,7 @@ def read_pins(actions: Iterable[OperatorActionLine]) -> frozenset[str]:
 
 
 def roles(situation: Situation) -> dict[str, Role]:
-    """Why adapters should be loaded; those that moved last come last."""
+    """Return the reason why each adapter should be loaded, the most recently moved ones last."""
     rows = sorted(situation.table.adapters, key=lambda row: (row.offset, row.adapter))
     pairs = ((row.adapter, _role(row, situation)) for row in rows)
     return {name: role for name, role in pairs if role is not None}
@@ -143,7 +144,7 @@ def _role(row: AdapterRow, situation: Situation) -> Role | None:
 
 
 def is_idle(row: AdapterRow, situation: Situation) -> bool:
-    """Whether no live gateway sends anybody to a retired adapter, or still holds it."""
+    """Whether no live gateway routes to a retired adapter or has a call or open session on it."""
     old = _age(row, situation) >= situation.keeping.max_session_age
     return all(
         seen.report.position > row.offset and (old or not seen.report.uses(row.adapter))
@@ -152,7 +153,7 @@ def is_idle(row: AdapterRow, situation: Situation) -> bool:
 
 
 def steps(situation: Situation) -> list[Step]:
-    """What is to be done now. One that fails holds up none but those of the same adapter."""
+    """Return the steps that are due. A failing step delays only those of the same adapter."""
     wanted = roles(situation)
     return [
         *_unloads(situation, wanted),
@@ -166,7 +167,7 @@ def _unloads(situation: Situation, wanted: Mapping[str, Role]) -> Iterator[Step]
     ours = {row.adapter for row in situation.table.adapters}
     for replica in situation.replicas:
         for name in sorted(replica.adapters):
-            # What others loaded is theirs.
+            # Adapters that another program loaded are left alone.
             if (name in ours and name not in wanted) or name.endswith(PROBATION):
                 yield Unload(replica.url, name)
 
@@ -204,7 +205,7 @@ def _deletions(situation: Situation) -> Iterator[Step]:
 
 
 def _age(row: AdapterRow, situation: Situation) -> timedelta:
-    """Since it came into its state."""
+    """Return the time since the adapter came into its state."""
     if row.since is None:
         return timedelta()
     return situation.now - parse_timestamp(row.since)
@@ -215,5 +216,5 @@ def _shadows(table: RouteTable) -> frozenset[str | None]:
 
 
 def _former(table: RouteTable, versions: int) -> frozenset[str | None]:
-    """Of each route the last so many to whom a rollback may go back."""
+    """Return the last `versions` adapters of each route that a rollback may return to."""
     return frozenset(name for route in table.routes for name in route.standing.before[:versions])

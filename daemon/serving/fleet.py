@@ -1,16 +1,16 @@
-"""The replicas of a home as those who load adapters see them (settings in, engines out).
+"""The replicas of a home, for code that loads adapters (settings in, engines out).
 
     with open_fleet(settings, urls) as fleet:
-        look = fleet.look()                 what each serves, and who gives no answer
+            look = fleet.look()                 what each serves, and which give no answer
         proof = fleet.admit(engine, row, rivals)
         fleet.check_base(engine, row)       its base is itself, also while the adapter answers
 
-Holds no state that matters: what is resident is what the engines say. How far an engine's answers
-lie from exact ones (its tolerance) is measured on its base while no adapter answers, and kept in a
-file, because the next command may ask while one does.
+Holds no state that matters: what is resident is what the engines say. The tolerance of an engine,
+how far its answers may lie from exact ones, is measured on its base while no adapter answers, and
+kept in a file, because the next command may need it while one does.
 
 Guarantee: an adapter that gateways know gets its own name on an engine only after it was proven
-there under another one, so that none is sent to it before. Not covered: when adapters may be loaded
+there under another one, so that no call reaches it before. Not covered: when adapters may be loaded
 and unloaded (desired_state.py, staging.py).
 """
 
@@ -38,9 +38,9 @@ if TYPE_CHECKING:
 
 _EMBEDDED: Final = "kintsugi"
 _ENOUGH: Final = Room(1 << 20, 1 << 20)
-"""Of the embedded engine, whose adapters are weights of their own."""
+"""Room of the embedded engine without a limit: each of its adapters has weights of its own."""
 _UNSAID: Final = 1
-"""--max-loras of vLLM where nobody gives one."""
+"""Slots assumed if neither settings nor engine name any: vLLM's default of --max-loras."""
 
 _logger = logging.getLogger(__name__)
 
@@ -51,7 +51,7 @@ class NoReplica(KintsugiError):
 
 @dataclass(frozen=True, slots=True)
 class EngineOptions:
-    """With what an engine was started, as far as the settings say."""
+    """Options that an engine was started with, as far as the settings name them."""
 
     checkpoint: Path | None = None
     max_loras: int | None = None
@@ -66,7 +66,7 @@ class Engine:
     replica: Replica
     started: EngineOptions = EngineOptions()
     kind: str | None = None
-    """Known since it was examined; None again once it was lost."""
+    """Kind of the engine once it was examined; None before that, and again once it was lost."""
     tolerances: dict[str, float] = field(default_factory=dict)
 
     @property
@@ -74,7 +74,8 @@ class Engine:
         return self.replica.url
 
     def read_contents(self) -> ReplicaContents:
-        """What it serves; the first time, whether it can be used at all. Raises ReplicaError."""
+        """Return what it serves; on first use, check whether it can be used at all. Raises
+        ReplicaError."""
         try:
             if self.kind is None:
                 self.replica.examine()
@@ -86,7 +87,7 @@ class Engine:
         return ReplicaContents(self.url, models.base, frozenset(models.adapters))
 
     def room(self) -> Room:
-        """How many adapters fit. Raises NotUsable where settings and engine disagree."""
+        """Return how many adapters fit. Raises NotUsable if settings and engine disagree."""
         limit = self.started.max_loras
         if self.kind == _EMBEDDED:
             return _ENOUGH if limit is None else self._room(limit)
@@ -104,25 +105,25 @@ class Engine:
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """What all of them were seen to serve."""
+    """What all replicas were seen to serve."""
 
     holding: Mapping[str, ReplicaContents]
-    """By URL."""
+    """URL -> contents of the replicas that answered."""
     lost: Mapping[str, ReplicaError]
 
     def of_base(self, base: str) -> list[str]:
-        """The URLs of those that answered and serve this base."""
+        """Return the URLs of the replicas that answered and serve this base."""
         return [url for url, contents in self.holding.items() if contents.base == base]
 
     @property
     def error_text(self) -> str:
-        """What is wrong with those that gave no answer, in words."""
+        """Describe what is wrong with the replicas that gave no answer."""
         named = "; ".join(str(error) for error in self.lost.values())
         return named or "no engine is named, neither by --upstream nor in the setting upstreams"
 
 
 class Fleet:
-    """All replicas. One thread at a time."""
+    """All replicas of a home. Used by one thread at a time."""
 
     def __init__(self, engines: Sequence[Engine], calibrations: Path) -> None:
         self.engines = {engine.url: engine for engine in engines}
@@ -142,7 +143,7 @@ class Fleet:
             engine.replica.close()
 
     def look(self) -> Look:
-        """Ask each what it serves."""
+        """Ask each replica what it serves."""
         holding: dict[str, ReplicaContents] = {}
         lost: dict[str, ReplicaError] = {}
         for url, engine in self.engines.items():
@@ -153,14 +154,16 @@ class Fleet:
         return Look(holding, lost)
 
     def read_expectation(self, row: AdapterRow) -> Expectation:
-        """What an adapter answers to probes. Raises NoFingerprint, BadAdapter."""
+        """Return the answers expected of an adapter to the probes. Raises NoFingerprint,
+        BadAdapter."""
         if row.path not in self._expected:
             self._expected[row.path] = read_expectation(Path(row.path))
         return self._expected[row.path]
 
     def rivals(self, row: AdapterRow, others: Sequence[AdapterRow]) -> dict[str, Expectation]:
-        """What could answer in an adapter's place: everything of its base that has files. `others`
-        are all that have any (RouteTable): of whom is not among them nothing is kept either."""
+        """Return the expectations of every other adapter of the same base that has files: it could
+        answer in this one's place. `others` are all that have any (RouteTable); cached expectations
+        of adapters not among them are dropped."""
         having = {item.path for item in (row, *others)}
         self._expected = {path: item for path, item in self._expected.items() if path in having}
         expectations: dict[str, Expectation] = {}
@@ -180,12 +183,12 @@ class Fleet:
         *,
         beside_base: bool = False,
     ) -> Proof:
-        """Load an adapter where it is not, and see that the engine answers with it; where its base
-        answers too (`beside_base`), that this is still the base.
+        """Load an adapter if needed, and check that the engine answers with it; if its base answers
+        too (`beside_base`), that this is still the base.
 
-        Where gateways may send somebody to it as soon as the engine names it (a restarted engine,
-        a new one), it is proven under another name before it gets its own. Where it fails it is
-        unloaded again. Raises ReplicaError, NotProven, BadAdapter, NoFingerprint.
+        If gateways may send sessions to it as soon as the engine names it (a restarted engine, a
+        new one), it is proven under another name before it gets its own. On failure it is unloaded
+        again. Raises ReplicaError, NotProven, BadAdapter, NoFingerprint.
         """
         tried = row.adapter + PROBATION
         if row.state not in LOADED or row.adapter in engine.read_contents().adapters:
@@ -197,8 +200,9 @@ class Fleet:
             _leave(engine, tried)
 
     def check_base(self, engine: Engine, row: AdapterRow) -> float:
-        """See that an engine's base is itself while an adapter answers that is loaded there; how
-        far it is, in nats. Raises BaseMixup, ReplicaError, NotProven, NoFingerprint, BadAdapter."""
+        """Check that an engine's base is unchanged while an adapter loaded there answers; return
+        its distance in nats. Raises BaseMixup, ReplicaError, NotProven, NoFingerprint,
+        BadAdapter."""
         return self._base_proven(engine, row.adapter, self.read_expectation(row))
 
     def _base_proven(self, engine: Engine, beside: str, expected: Expectation) -> float:
@@ -230,8 +234,8 @@ class Fleet:
             return proof
 
     def _tolerance(self, engine: Engine, expected: Expectation) -> float:
-        """Measured once a process while no adapter is loaded, else once in all: an engine that was
-        started again, in another precision perhaps, has none."""
+        """Return the tolerance of an engine: measured once per process while no adapter is loaded,
+        else read from the file, as an engine may have been restarted in another precision."""
         asked = sha256(exact_json([engine.url, expected.base.model_dump(), expected.prompts]))
         if asked not in engine.tolerances:
             engine.tolerances[asked] = self._measure_tolerance(engine, expected, asked)
@@ -258,13 +262,14 @@ class Fleet:
         except FileNotFoundError:
             return {}
         except ValueError:
-            # Nothing but a measurement, which is taken again.
+            # The file holds only measurements, which are taken again.
             return {}
         return tolerances
 
 
 def _leave(engine: Engine, name: str) -> None:
-    """Unload what must not stay; an engine that is lost is reconciled when it is back."""
+    """Unload an adapter that must not stay; an engine that is lost is reconciled when it is
+    back."""
     try:
         engine.replica.unload(name)
     except ReplicaError as error:
@@ -272,7 +277,8 @@ def _leave(engine: Engine, name: str) -> None:
 
 
 def collect_route_adapters(routes: Iterable[RouteRow], base: str) -> set[str | None]:
-    """Who is asked by the routes of a base, shadows too; None for the base itself."""
+    """Return the adapters in the routes of a base, shadows included; None stands for the base
+    itself."""
     ours = [route.standing for route in routes if route.standing.base == base]
     shadows = {standing.shadow for standing in ours} - {None}
     return shadows.union(*(standing.adapters for standing in ours))
@@ -281,15 +287,15 @@ def collect_route_adapters(routes: Iterable[RouteRow], base: str) -> set[str | N
 def check_room(
     engine: Engine, holding: ReplicaContents, roles: Mapping[str, Role], name: str, role: Role
 ) -> tuple[str, ...]:
-    """What has to be unloaded before an adapter may be loaded, or take another role. Raises NoRoom
-    with the numbers, NotUsable."""
+    """Return what must be unloaded before an adapter may be loaded, or take another role. Raises
+    NoRoom with the numbers, NotUsable."""
     others: dict[str, Role] = dict.fromkeys(sorted(holding.adapters - roles.keys()), "pinned")
     ours = {adapter: use for adapter, use in roles.items() if adapter in holding.adapters}
     return plan({**others, **ours}, name, engine.room(), role, engine.url).give_up
 
 
 def open_fleet(settings: "Settings", urls: Sequence[str] = ()) -> Fleet:
-    """The replicas that the settings name, or those at `urls`; there may be none. Raises
+    """Return the replicas that the settings name, or those at `urls`; there may be none. Raises
     ConfigurationError."""
     from daemon.config.upstreams import key_of, upstreams
 

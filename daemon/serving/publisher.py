@@ -1,10 +1,10 @@
-"""What is done to pushed adapters and to routes: one method for each thing that may be asked for.
+"""Operations on pushed adapters and on routes: one method each.
 
     stage      every replica loads it and is seen to answer with it, AdapterStaged (staging.py)
     promote    RouteChanged: it answers an alias, or a share of its sessions
-    canary     RouteChanged: the first share of one that passed its gate, asked for by nobody
-    rollback   RouteChanged: whoever answered before does again
-    set_route  RouteChanged: whatever an operator wants
+    canary     RouteChanged: the first share of an adapter that passed its gate, without an operator
+    rollback   RouteChanged: the adapter that answered before does again
+    set_route  RouteChanged: the shares that an operator names
     pin        it stays loaded under its own name
     retire     AdapterMoved: it goes out of service
 
@@ -12,8 +12,8 @@ Each first asks the tables what is done already, so the same command again, afte
 no reason, ends where the first would have. Each but `canary` is an `OperatorActed`, which its
 effects name as their cause. What is refused at once leaves no event.
 
-Guarantees: a route names an adapter when all replicas were seen to answer with it, so partial
-success never routes anybody. A route that the tables would refuse is refused before it is appended.
+Guarantees: a route names an adapter only once all replicas were seen to answer with it, so partial
+success routes no session. A route that the tables would refuse is refused before it is appended.
 Not covered: what a gateway does with a route (producers/gateway), and unloading (reconciler.py).
 """
 
@@ -45,23 +45,23 @@ if TYPE_CHECKING:
     from envs.environment import Environment
 
 _RETRIES: Final = 5
-"""Of a request of an evaluation, while the engine is busy."""
+"""Retries of a request of an evaluation while the engine is busy."""
 
 
 class PromotionRefusal(KintsugiError):
-    """An adapter does not take a route."""
+    """An adapter cannot take a route."""
 
 
 class RetirementRefusal(KintsugiError):
-    """An adapter does not go out of service by itself."""
+    """An adapter cannot be retired."""
 
 
 class NothingBefore(KintsugiError):
-    """A route that has nobody to go back to."""
+    """A route without a former adapter to return to."""
 
 
 class Publisher:
-    """Adapters and routes of one home, over its replicas."""
+    """Operations on adapters and routes of one home, over its replicas."""
 
     def __init__(self, app: "App", fleet: Fleet, clock: Callable[[], datetime] = utc_now) -> None:
         self.app = app
@@ -72,12 +72,12 @@ class Publisher:
     # Reading
 
     def adapter(self, name: str) -> AdapterRow:
-        """An adapter by its name, or how it begins. Raises UnknownAdapter."""
+        """Return an adapter by its name or a prefix of it. Raises UnknownAdapter."""
         with self.app.reading() as connection:
             return serving.find_adapter(connection, name)
 
     def route(self, alias: str, base: str) -> RouteState:
-        """What answers an alias."""
+        """Return what answers an alias."""
         with self.app.reading() as connection:
             row = serving.route_row(connection, alias)
         return RouteState.of_base(base) if row is None else row.standing
@@ -85,7 +85,7 @@ class Publisher:
     # Coming
 
     def stage(self, name: str, act: Act) -> AdapterRow:
-        """Have an adapter loaded on every replica, and proven. Raises StageRefusal, NoRoom."""
+        """Load an adapter on every replica and prove it there. Raises StageRefusal, NoRoom."""
         self.app.settle()
         with hold_serving_lock(self.app.home):
             row = self.adapter(name)
@@ -103,8 +103,8 @@ class Publisher:
         act: Act,
         concurrency: int,
     ) -> "tuple[Comparison, Means]":
-        """What an adapter and the incumbent of its alias are to play, both staged, and by what
-        means. Raises StageRefusal, NoRoom, BaseMixup, NoTarget, UnknownTask."""
+        """Return what an adapter and the incumbent of its alias are to play, both staged, and the
+        means for it. Raises StageRefusal, NoRoom, BaseMixup, NoTarget, UnknownTask."""
         from daemon.config.upstreams import key_of
         from daemon.evaluation.comparison import compare
         from daemon.evaluation.run import Means
@@ -125,7 +125,7 @@ class Publisher:
     def promote(
         self, name: str, act: Act, *, share: float = 1.0, override: bool = False
     ) -> RouteRow:
-        """Have an adapter answer its alias, or a share of the sessions.
+        """Make an adapter answer its alias, or a share of its sessions.
 
         Only after it passed the gate against the present incumbent, or by `override`, with a
         reason. Raises PromotionRefusal, StageRefusal, NoRoom, RouteRefusal, DecisionRefusal.
@@ -149,8 +149,8 @@ class Publisher:
             return self._flip(route, act, "adapters promote", arguments)
 
     def canary(self, name: str, share: float) -> RouteRow:
-        """Give an adapter that passed its gate its first share of the sessions: what follows from
-        the gate's word, and no person's wish. Raises what `promote` raises, HomeLockBusy."""
+        """Give an adapter that passed its gate its first share of the sessions, as the gate's
+        result and without an operator. Raises what `promote` raises, HomeLockBusy."""
         self.app.settle()
         with hold_serving_lock(self.app.home, patience=0):
             row = self.adapter(name)
@@ -176,7 +176,7 @@ class Publisher:
         base: str | None = None,
         shadow: str | None = None,
     ) -> RouteRow:
-        """Have adapters answer parts of an alias' sessions; None names the base.
+        """Set the shares of an alias' sessions that adapters answer; None names the base.
 
         Raises StageRefusal, NoRoom, RouteRefusal, DecisionRefusal.
         """
@@ -201,9 +201,10 @@ class Publisher:
             return self._flip(route, act, "route set", arguments)
 
     def rollback(self, alias: str, act: Act, to: str | None = None) -> RouteRow:
-        """Have whoever answered an alias before answer it again, at every session's next call.
+        """Make a former adapter of an alias answer it again, from every session's next call.
 
-        `to` names one of them (the base by its name); default: the last. Raises NothingBefore,
+        `to` names one of the former adapters (the base by its name); default: the last. Raises
+        NothingBefore,
         StageRefusal, RouteRefusal, DecisionRefusal.
         """
         self.app.settle()
@@ -222,7 +223,7 @@ class Publisher:
         )  # fmt: skip
         arguments = {"alias": alias, "to": target or standing.base}
         if target is None or self._staging.answers(self.adapter(target)):
-            # Nothing has to be loaded, so nobody has to be waited for.
+            # Nothing has to be loaded, so no replica has to be waited for.
             self._check(route)
             return self._turn(route, self.decisions.act(act, "adapters rollback", arguments))
         with hold_serving_lock(self.app.home):
@@ -231,7 +232,7 @@ class Publisher:
     def _flip(
         self, route: RouteChanged, act: Act, action: str, arguments: Mapping[str, str]
     ) -> RouteRow:
-        """Within `hold_serving_lock`: what is not loaded yet is, then the route turns."""
+        """Within `hold_serving_lock`: load what is not loaded yet, then turn the route."""
         rows = [self.adapter(name) for name in _list_adapters(route)]
         unstaged = [row for row in rows if not lies_ready(row)]
         for row in unstaged:
@@ -249,7 +250,8 @@ class Publisher:
         return self._turn(route, cause)
 
     def _check(self, route: RouteChanged, unstaged: Iterable[AdapterRow] = ()) -> None:
-        """Raises RouteRefusal for what the tables would refuse; `unstaged` will be staged first."""
+        """Check a route against the tables; `unstaged` will be staged first. Raises
+        RouteRefusal."""
         table = self._table()
         standing = table.route(route.alias)
         known = {row.adapter: row.candidate for row in table.adapters}
@@ -258,7 +260,7 @@ class Publisher:
         routing.apply_route_change(None if standing is None else standing.standing, known, route)
 
     def _check_apart(self, route: RouteChanged) -> None:
-        """See that base and adapters are kept apart wherever a route has both answer. Raises
+        """Check that base and adapters are distinguishable wherever a route has both answer. Raises
         BaseMixup, ReplicaError."""
         others = [other for other in self._table().routes if other.alias != route.alias]
         names = collect_route_adapters(others, route.base) | {part.adapter for part in route.shares}
@@ -295,7 +297,7 @@ class Publisher:
             return row
 
     def retire(self, name: str, act: Act) -> AdapterRow:
-        """Send nobody new to an adapter that no route names; it is unloaded when nobody uses it.
+        """Take an adapter that no route names out of service; it is unloaded once it is unused.
 
         Raises RetirementRefusal where a route gives it sessions, or it is retired.
         """
@@ -334,13 +336,13 @@ class Publisher:
 
 
 def _list_adapters(route: RouteChanged) -> list[str]:
-    """The adapters that it needs."""
+    """Return the adapters that a route needs."""
     parts = [*(part.adapter for part in route.shares), route.shadow]
     return [name for name in parts if name is not None]
 
 
 def _role(route: RouteChanged, name: str) -> Role:
-    """What an adapter is in it."""
+    """Return the role of an adapter in a route."""
     if name == route.shadow:
         return "shadow"
     return "stable" if len(route.shares) == 1 else "canary"

@@ -1,10 +1,10 @@
-"""A directory of PEFT becomes an adapter of the home, whoever trained it: AdapterProduced.
+"""Add a PEFT directory from any trainer to the home as an adapter: AdapterProduced.
 
     pushed = push(app, fleet, folder, act, alias="agent")
 
-daemon/adapters/adoption.py checks and copies the files; here they get an event. The same files
-again, after a `kill -9` or for no reason, are the same adapter. Not covered: whether any engine
-can load it (staging.py), and whether it is any good.
+daemon/adapters/adoption.py checks and copies the files; here they get an event. Pushing the same
+files again, after a `kill -9` or for no reason, gives the same adapter. Not covered: whether any
+engine can load it (staging.py), and whether it is any good.
 """
 
 from dataclasses import dataclass
@@ -31,11 +31,11 @@ class PushRefusal(KintsugiError):
 
 @dataclass(frozen=True, slots=True)
 class PushResult:
-    """What a push came to."""
+    """Result of a push."""
 
     adapter: AdapterRow
     new: bool
-    """False for the same files as before."""
+    """Whether the adapter is new; False for files that were pushed before."""
 
 
 def push(
@@ -50,8 +50,8 @@ def push(
     name: str | None = None,
     checkpoint: Path | None = None,
 ) -> PushResult:
-    """Bring a directory of PEFT into the home. What is not given, the settings of the engines say,
-    or the engines. Raises PushRefusal, NoReplica and what `adopt` raises."""
+    """Add a PEFT directory to the home. Values that are not given come from the settings of the
+    engines, or from the engines. Raises PushRefusal, NoReplica and what `adopt` raises."""
     app.settle()
     base = base or only_base(fleet)
     with hold_serving_lock(app.home):
@@ -64,7 +64,7 @@ def push(
 
 
 def only_base(fleet: Fleet) -> str:
-    """The base that the engines serve. Raises NoReplica where that is not one."""
+    """Return the one base that the engines serve. Raises NoReplica if there is not exactly one."""
     look = fleet.look()
     bases = {contents.base for contents in look.holding.values()}
     if len(bases) == 1:
@@ -99,7 +99,7 @@ def _record_adapter(app: "App", data: AdapterProduced, act: Act, source: Path) -
 
 
 def _check_same(known: AdapterRow, data: AdapterProduced) -> None:
-    """Raises PushRefusal."""
+    """Check that a known adapter has the pushed values. Raises PushRefusal."""
     same = (known.sha256, known.path, known.alias, known.base)
     if same != (data.sha256, data.path, data.alias, data.base):
         raise PushRefusal(

@@ -1,15 +1,16 @@
-"""Bringing replicas to what they should hold, and adapters out of service (`kintsugi work`).
+"""Bring replicas to what they should hold, and take adapters out of service (`kintsugi work`).
 
     reconciler.tick()      look at replicas and tables, do what desired_state.py says
 
 Each tick begins from what is there. A replica that was restarted gets its adapters back, each
-proven under another name first; a step that fails is told, tried again later, and holds up no other
-adapter. Nothing here decides who answers: routes turn in publisher.py and canary_monitor.py.
+proven under another name first; a step that fails is logged, tried again later, and delays no other
+adapter. Nothing here decides which adapter answers: routes turn in publisher.py and
+canary_monitor.py.
 
 Guarantees: `AdapterMoved(unloaded)` is appended when no replica that answers holds the adapter,
 `AdapterMoved(collected)` when its files are gone; each has an id that follows from what made the
-adapter retire, so two of these at once, or one that was killed, do it once. Files outside of the
-folder of adapters are left to whoever put them there.
+adapter retire, so two reconcilers at once, or one that was killed, do it once. Files outside the
+folder of adapters are never deleted.
 """
 
 import shutil
@@ -52,7 +53,7 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class ReconcileResult:
-    """What a tick did: names of adapters, and what went wrong, as sentences."""
+    """What a tick did: names of adapters, and errors as sentences."""
 
     loaded: list[str] = field(default_factory=list)
     unloaded: list[str] = field(default_factory=list)
@@ -61,7 +62,7 @@ class ReconcileResult:
 
 
 def observe(app: "App", look: Look, now: datetime) -> Situation:
-    """The situation as tables and replicas are now."""
+    """Return the situation from the tables and replicas as they are now."""
     settings = app.settings.serving
     with app.reading() as connection:
         return Situation(
@@ -80,7 +81,7 @@ def observe(app: "App", look: Look, now: datetime) -> Situation:
 
 
 class Reconciler:
-    """Replicas and tables of one home. The caller holds `hold_serving_lock`."""
+    """Reconciles replicas and tables of one home. The caller holds `hold_serving_lock`."""
 
     def __init__(self, app: "App", fleet: Fleet, clock: Callable[[], datetime] = utc_now) -> None:
         self._app = app
@@ -91,7 +92,7 @@ class Reconciler:
         self._lost: frozenset[str] = frozenset()
 
     def tick(self) -> ReconcileResult:
-        """Do what is due. Raises LogError, DatabaseUnavailable."""
+        """Take all due steps. Raises LogError, DatabaseUnavailable."""
         self._app.settle()
         if not (self._fleet.engines and self._anything()):
             return ReconcileResult()
@@ -104,14 +105,14 @@ class Reconciler:
         return done
 
     def clear(self) -> ReconcileResult:
-        """Only unload what nobody uses any more: what makes room."""
+        """Only unload adapters that are not used any more, to make room."""
         look = self._fleet.look()
         situation = observe(self._app, look, self._clock())
         due = [step for step in steps(situation) if isinstance(step, Unload | Note)]
         return self._do(due, situation, look)
 
     def _anything(self) -> bool:
-        """Whether there is an adapter that engines may hold: else they are left in peace."""
+        """Whether there is an adapter that engines may hold; if not, engines are not asked."""
         with self._app.reading() as connection:
             return bool(serving.route_table(connection).adapters)
 
@@ -135,7 +136,7 @@ class Reconciler:
         return done
 
     def _list_new_outages(self, look: Look) -> list[str]:
-        """What is wrong with replicas that gave no answer, said once."""
+        """Return errors of replicas that gave no answer, each once per outage."""
         new = [str(error) for url, error in look.lost.items() if url not in self._lost]
         self._lost = frozenset(look.lost)
         return new
@@ -161,10 +162,10 @@ class _Taker:
         self._done = done
         self._roles = roles(situation)
         self._proofs: dict[str, dict[str, Proof]] = {}
-        """Adapter -> where it was proven for the first time."""
+        """Adapter -> proofs by replica where it was proven for the first time."""
 
     def take(self, step: Step) -> None:
-        """Raises KintsugiError, OSError."""
+        """Take one step. Raises KintsugiError, OSError."""
         match step:
             case Unload():
                 self._unload(step)
@@ -176,7 +177,7 @@ class _Taker:
                 self._delete(self._row(step.adapter))
 
     def tell(self) -> None:
-        """Say by events which replicas answer with adapters that did not before."""
+        """Append events for replicas that answer with adapters they did not have before."""
         for name, proofs in self._proofs.items():
             row = self._row(name)
             staged = AdapterStaged(
@@ -188,7 +189,7 @@ class _Taker:
             try:
                 self._decisions.take(staged, f"staged {name} {staged.replicas}", row.cause)
             except DecisionRefusal as error:
-                # A rollback waits for nobody: it went out of service meanwhile.
+                # A rollback does not wait: the adapter went out of service meanwhile.
                 self._done.troubles.append(str(error))
 
     def _row(self, name: str) -> AdapterRow:
@@ -239,7 +240,7 @@ class _Taker:
 
 
 def _remove(folder: Path) -> None:
-    """Whoever is killed in the middle leaves what the next one removes. Raises OSError."""
+    """Remove a folder; after a kill in between, the next call removes the rest. Raises OSError."""
     unfinished = folder.with_name(UNFINISHED + folder.name)
     if folder.exists():
         shutil.rmtree(unfinished, ignore_errors=True)

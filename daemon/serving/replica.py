@@ -1,4 +1,4 @@
-"""One engine, told to load adapters and asked what it serves: vLLM and the embedded one alike.
+"""Client of one engine that loads adapters and reports what it serves: vLLM and the embedded one.
 
     with Replica("http://10.0.0.7:8000/v1", paths=PathMap({home / "adapters": "/mnt"})) as replica:
         replica.examine()                               fit to be used at all?
@@ -9,7 +9,7 @@
         replica.unload("agent-120-1f2e3d4c")
 
 It holds no state but the connection: what is resident is what the engine says, each time it is
-asked. So whoever drives it (reconcile) survives restarts of both.
+asked. So the reconciler survives restarts of both.
 
 Guarantees: an adapter is never replaced (`load_inplace` is never said; a name that is there with
 another path is an error, the same name and path are loaded already); after a load every one of
@@ -45,21 +45,22 @@ from daemon.adapters.fingerprint import (
 from events.errors import KintsugiError
 
 OLDEST_VLLM: Final = (0, 32, 0)
-"""The oldest known to answer each request with its own adapter while others are loaded; 0.22.1 and
-0.24.0 do not (https://github.com/vllm-project/vllm/issues/47724)."""
+"""Oldest version known to answer each request with its own adapter while others are loaded; 0.22.1
+and 0.24.0 do not (https://github.com/vllm-project/vllm/issues/47724)."""
 
 CONNECTIONS: Final = 8
-"""Fresh ones, at once, that must be told the same."""
+"""Number of fresh simultaneous connections that must get the same answer."""
 PATIENCE: Final = 120.0
-"""Seconds for a load or the probes: the first adapter of an engine may be compiled for."""
+"""Seconds for a load or the probes: an engine may have to compile for its first adapter."""
 
 _LOOK_SECONDS: Final = 10.0
-"""For what an engine answers from memory."""
+"""Seconds for requests that an engine answers from memory."""
 _MAX_ANSWER_BYTES: Final = 16 << 20
-"""How large an engine's answer may be: its metrics are the largest."""
+"""Largest accepted answer of an engine, in bytes; its metrics are the largest."""
 _CONNECT_SECONDS: Final = 5.0
 _WRITTEN: Final = 64
-"""Tokens of an answer beside which something else is asked: shorter than any engine's context."""
+"""Tokens of the answer that is written while a base is probed: shorter than any engine's
+context."""
 
 _EMBEDDED: Final = "kintsugi"
 _VLLM: Final = "vllm"
@@ -68,28 +69,29 @@ _SLOTS: Final = re.compile(r'vllm:lora_requests_info\{[^}]*max_lora="(\d+)"')
 
 
 class ReplicaError(KintsugiError):
-    """Something is wrong with an engine, or with what it was asked."""
+    """An error of an engine, or of a request to it."""
 
 
 class ReplicaDown(ReplicaError):
-    """It cannot be reached, gives no answer in time, or cannot go on. Whether what was asked was
-    done is not known."""
+    """The engine cannot be reached, gives no answer in time, or cannot go on. Whether the request
+    took effect is not known."""
 
 
 class LoadRefusal(ReplicaError):
-    """It answered that it does not load the adapter; nothing is loaded."""
+    """The engine refused to load the adapter; nothing is loaded."""
 
 
 class NameConflict(ReplicaError):
-    """The name is there already and means something else."""
+    """The name is in use on the engine for something else."""
 
 
 class NoSuchModel(ReplicaError):
-    """It has no model of this name."""
+    """The engine has no model of this name."""
 
 
 class NoAnswer(ReplicaError):
-    """It has the model and refuses to answer the probes, as with weights that are no numbers.
+    """The engine has the model and refuses to answer the probes, as with weights that are not
+    numbers.
 
     Seen on vLLM 0.32.0: one request to such an adapter, and the next requests to its base and to
     other adapters fail too, until what it left in the cache is overwritten. Check with
@@ -98,11 +100,11 @@ class NoAnswer(ReplicaError):
 
 
 class SeveralProcesses(ReplicaError):
-    """Behind the address are several processes, of which each knows adapters of its own."""
+    """Several processes share the address, and each knows only the adapters loaded into it."""
 
 
 class NotUsable(ReplicaError):
-    """An engine of another kind or an older version than is needed."""
+    """The engine is of another kind or an older version than is needed."""
 
 
 class NoPath(ReplicaError):
@@ -111,13 +113,14 @@ class NoPath(ReplicaError):
 
 @dataclass(frozen=True, slots=True)
 class PathMap:
-    """Folders of this machine -> what they are called where the engine runs."""
+    """Folders of this machine -> their names where the engine runs."""
 
     prefixes: Mapping[Path, str] = field(default_factory=dict)
-    """The longest that fits counts. Empty: every folder has the same name there."""
+    """Folder here -> folder there; the longest match counts. Empty: all names are the same
+    there."""
 
     def there(self, folder: Path) -> str:
-        """An absolute folder's name there. Raises NoPath."""
+        """Return an absolute folder's name there. Raises NoPath."""
         if not folder.is_absolute():
             raise NoPath(f"{folder} is not absolute; name adapters by absolute paths")
         if not self.prefixes:
@@ -134,39 +137,41 @@ class PathMap:
 
 @dataclass(frozen=True, slots=True)
 class ModelList:
-    """What an engine says it serves."""
+    """The models that an engine says it serves."""
 
     base: str
-    """The first of its names, where it has several."""
+    """Name of the base; the first if it has several."""
     bases: frozenset[str]
     adapters: Mapping[str, str]
-    """Name -> the folder it was loaded from, as the engine calls it."""
+    """Adapter name -> the folder it was loaded from, as the engine names it."""
     kind: str
-    """Who owns its models: `vllm`, `kintsugi` (the embedded engine), or anybody."""
+    """Owner of its models as the engine names it: `vllm`, `kintsugi` (the embedded engine) or
+    another."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Reply:
     status: int
     document: Any
-    """Its JSON; None where it is none."""
+    """The answer's JSON; None if it is none."""
     text: str
 
     @property
     def refusal(self) -> str | None:
-        """Its reason; None where the engine was not reached, as by a path that nobody serves."""
+        """Return the engine's reason; None if the answer is not the engine's, as for an unknown
+        path."""
         error = self.document.get("error") if isinstance(self.document, dict) else None
         message = error.get("message") if isinstance(error, dict) else None
         return None if message is None else str(message)
 
     @property
     def complaint(self) -> str:
-        """What it says went wrong."""
+        """Return the error that the answer describes."""
         return " ".join((self.refusal or self.text).split())[:400]
 
 
 class Replica:
-    """An engine behind one URL. Any thread may ask."""
+    """Client of an engine behind one URL; usable from any thread."""
 
     def __init__(
         self,
@@ -176,18 +181,18 @@ class Replica:
         paths: PathMap | None = None,
         patience: float = PATIENCE,
     ) -> None:
-        """`url` ends in `/v1`. Nothing is asked yet."""
+        """`url` ends in `/v1`. No request is sent yet."""
         self.url = url.rstrip("/")
         self.paths = paths or PathMap()
         self._patience = patience
         headers = {"authorization": f"Bearer {api_key}"} if api_key is not None else {}
         headers["accept-encoding"] = "identity"
-        # Every request on a connection of its own: else several processes would look like one.
+        # Each request has its own connection: else several processes would look like one.
         fresh = httpx2.Limits(max_connections=None, max_keepalive_connections=0)
         self._client = httpx2.Client(headers=headers, limits=fresh, trust_env=False)
 
     def close(self) -> None:
-        """End the connections."""
+        """Close the connections."""
         self._client.close()
 
     def __enter__(self) -> Self:
@@ -197,7 +202,7 @@ class Replica:
         self.close()
 
     def examine(self) -> None:
-        """See that adapters can be told apart here: its kind, its version, one process.
+        """Check that adapters can be told apart here: the engine's kind, its version, one process.
 
         Raises NotUsable, SeveralProcesses, ReplicaDown.
         """
@@ -213,22 +218,23 @@ class Replica:
         self._check_metrics()
 
     def list_models(self) -> ModelList:
-        """What it serves now. Raises ReplicaDown, NotUsable for what is no list of models."""
+        """Return what the engine serves now. Raises ReplicaDown, NotUsable for what is no list of
+        models."""
         reply = self._ask("GET", "/models", None, _LOOK_SECONDS)
         if reply.status != 200:
             raise ReplicaDown(f"{self.url}/models answers {reply.status}: {reply.complaint}")
         return _parse_models(self.url, reply.document)
 
     def load(self, name: str, folder: Path) -> None:
-        """Have an adapter served under a name, to whoever asks for that name.
+        """Load an adapter under a name that requests select it by.
 
-        Does nothing where it is served already. Returns when every connection names it. Raises
+        Does nothing if it is served already. Returns when every connection names it. Raises
         LoadRefusal, NameConflict, NoPath, SeveralProcesses, ReplicaDown.
         """
         there = self.paths.there(folder)
         if not self._is_there(name, there, self.list_models()):
             reply = self._tell("load_lora_adapter", {"lora_name": name, "lora_path": there})
-            # Somebody else may have loaded it meanwhile; then the engine refuses what it has.
+            # Another process may have loaded it meanwhile; the engine then refuses a second load.
             if reply.status != 200 and not self._is_there(name, there, self.list_models()):
                 self._check_alive()
                 raise LoadRefusal(self._why_not(name, there, reply))
@@ -238,8 +244,8 @@ class Replica:
             )
 
     def unload(self, name: str) -> None:
-        """Serve an adapter to nobody new; what runs ends with it. Does nothing where it is not
-        served. Raises ReplicaDown, NoSuchModel for a base."""
+        """Stop serving an adapter; running requests end with it. Does nothing if it is not served.
+        Raises ReplicaDown, NoSuchModel for a base."""
         reply = self._tell("unload_lora_adapter", {"lora_name": name})
         if reply.status == 200:
             return
@@ -254,10 +260,10 @@ class Replica:
             )
 
     def score(self, model: str, prompts: Prompts) -> Fingerprint:
-        """What a model answers to the probes. Raises NoSuchModel, NoAnswer, ReplicaDown,
+        """Return a model's answers to the probes. Raises NoSuchModel, NoAnswer, ReplicaDown,
         Unreadable.
 
-        It takes its turn among whatever else is answered.
+        The probes are queued with the engine's other requests.
         """
         reply = self._ask("POST", "/completions", question(model, prompts), self._patience)
         if reply.status != 200:
@@ -265,9 +271,10 @@ class Replica:
         return parse_answer(reply.document, prompts)
 
     def measure_tolerance(self, expected: Expectation) -> float:
-        """How far its answers may be from what is expected, by its base, which is proven with it.
+        """Measure how far the engine's answers may be from the expected ones, and prove its base by
+        it.
 
-        Ask while no adapter answers. Raises OtherBase and what `list_models` and `score` raise.
+        Call while no adapter answers. Raises OtherBase and what `list_models` and `score` raise.
         """
         return tolerance(self.score(self.list_models().base, expected.prompts), expected)
 
@@ -278,15 +285,15 @@ class Replica:
         tolerance: float,
         rivals: Mapping[str, Expectation] | None = None,
     ) -> Proof:
-        """That it answers with an adapter under a name, and with nothing else that is known.
+        """Prove that the engine answers with an adapter under a name, and with no other known one.
 
         Raises NotProven and what `score` raises.
         """
         return prove(self.score(name, expected.prompts), expected, tolerance, rivals)
 
     def prove_base(self, beside: str, expected: Expectation, tolerance: float) -> float:
-        """That its base is itself also while an adapter, which it has under the name `beside`,
-        answers; how far it is, in nats.
+        """Prove that the base is unchanged while the adapter loaded under the name `beside`
+        answers; return its distance in nats.
 
         Raises BaseMixup and what `score` raises.
         """
@@ -295,13 +302,13 @@ class Replica:
         return prove_base(seen, expected, tolerance)
 
     def slots(self) -> int | None:
-        """Adapters that run at once (--max-loras); None where it does not tell, as before its
-        first request. Raises ReplicaDown."""
+        """Return how many adapters run at once (--max-loras); None if the engine does not say, as
+        before its first request. Raises ReplicaDown."""
         match = _SLOTS.search(self._metrics().text)
         return int(match[1]) if match else None
 
     def _is_there(self, name: str, there: str, models: ModelList) -> bool:
-        """Raises NameConflict."""
+        """Whether the adapter is loaded from that folder. Raises NameConflict."""
         if name in models.bases:
             raise NameConflict(f"{self.url} calls its base {name}; give the adapter another name")
         known = models.adapters.get(name)
@@ -314,8 +321,8 @@ class Replica:
 
     @contextmanager
     def _write_in_background(self, model: str, prompts: Prompts) -> Iterator[None]:
-        """A model writes, one answer after the other, until the end of the block: it has begun
-        when the block does. Raises what is wrong with the answers."""
+        """Have a model write one answer after the other until the end of the block; writing has
+        begun when the block does. Raises what is wrong with the answers."""
         begun, enough = threading.Event(), threading.Event()
 
         def write() -> None:
@@ -337,7 +344,7 @@ class Replica:
     def _write(
         self, model: str, prompts: Prompts, begun: threading.Event, enough: threading.Event
     ) -> None:
-        """One answer, left when there is enough of it. Raises NoSuchModel, NoAnswer,
+        """Read one answer until there is enough of it. Raises NoSuchModel, NoAnswer,
         ReplicaDown."""
         body = {
             "model": model, "prompt": list(prompts[0]), "max_tokens": _WRITTEN,
@@ -357,7 +364,8 @@ class Replica:
                     return
 
     def _raise_refusal(self, model: str, reply: _Reply) -> NoReturn:
-        """Say why a model gives no answer. Raises NoSuchModel, NoAnswer, ReplicaDown."""
+        """Raise the reason why a model gives no answer. Raises NoSuchModel, NoAnswer,
+        ReplicaDown."""
         if reply.status == 404:
             raise NoSuchModel(f"{self.url} serves no {model}: {reply.complaint}")
         self._check_alive()
@@ -368,7 +376,7 @@ class Replica:
         )
 
     def _why_not(self, name: str, there: str, reply: _Reply) -> str:
-        """Why a load was refused, with the remedy."""
+        """Return why a load was refused, with the remedy."""
         remedy = "see its log"
         if reply.status == 404 and reply.refusal:
             remedy = "it does not see that folder: share it with the engine, or set path_map"
@@ -380,8 +388,9 @@ class Replica:
         return f"{self.url} does not load {name} from {there}: {reply.complaint} ({remedy})"
 
     def _list_consistent_models(self) -> ModelList:
-        """What it serves, as several connections are told. Raises SeveralProcesses."""
-        # Twice: somebody may load while they ask.
+        """Return what the engine serves, the same over several connections. Raises
+        SeveralProcesses."""
+        # Twice: another process may load while they ask.
         for _ in range(2):
             answers = self._list_models_in_parallel()
             if all(models == answers[0] for models in answers):
@@ -391,12 +400,12 @@ class Replica:
         )
 
     def _list_models_in_parallel(self) -> list[ModelList]:
-        """What several connections at once are told."""
+        """Return the model lists of several simultaneous connections."""
         with ThreadPoolExecutor(CONNECTIONS) as pool:
             return list(pool.map(lambda _: self.list_models(), range(CONNECTIONS)))
 
     def _check_version(self) -> None:
-        """Raises NotUsable."""
+        """Check the engine's version. Raises NotUsable."""
         text = str((self._above("/version").document or {}).get("version"))
         version = tuple(int(part) for part in re.findall(r"\d+", text)[:3])
         if version < OLDEST_VLLM:
@@ -407,7 +416,8 @@ class Replica:
             )
 
     def _check_metrics(self) -> None:
-        """Several engines behind one address did not begin at the same moment."""
+        """Check that one process answers: several engines have different start times. Raises
+        SeveralProcesses."""
         with ThreadPoolExecutor(CONNECTIONS) as pool:
             pages = list(pool.map(lambda _: self._metrics().text, range(CONNECTIONS)))
         starts = {match[1] for page in pages if (match := _STARTED.search(page))}
@@ -417,7 +427,7 @@ class Replica:
             )
 
     def _check_alive(self) -> None:
-        """Raises ReplicaDown."""
+        """Check that the engine still answers. Raises ReplicaDown."""
         reply = self._above("/health")
         if reply.status != 200:
             raise ReplicaDown(
@@ -429,7 +439,7 @@ class Replica:
         return self._above("/metrics")
 
     def _above(self, path: str) -> _Reply:
-        """What the server says above `/v1`."""
+        """Return the server's answer at a path above `/v1`."""
         return self._request("GET", self.url.removesuffix("/v1") + path, None, _LOOK_SECONDS)
 
     def _tell(self, what: str, body: Mapping[str, Any]) -> _Reply:
@@ -443,7 +453,7 @@ class Replica:
     def _request(
         self, method: str, url: str, body: Mapping[str, Any] | None, seconds: float
     ) -> _Reply:
-        """Raises ReplicaDown."""
+        """Send a request. Raises ReplicaDown."""
         with (
             self._guard_request(url, seconds) as limits,
             self._client.stream(method, url, json=body, timeout=limits) as answer,
@@ -452,7 +462,7 @@ class Replica:
 
     @contextmanager
     def _guard_request(self, url: str, seconds: float) -> Iterator[httpx2.Timeout]:
-        """For one request. Raises ReplicaDown for whatever the network does to it."""
+        """Yield the timeout of one request. Raises ReplicaDown for any network error."""
         try:
             yield httpx2.Timeout(seconds, connect=min(seconds, _CONNECT_SECONDS))
         except httpx2.TimeoutException as error:
@@ -472,7 +482,7 @@ _ONE_PROCESS: Final = (
 
 
 def _reply(url: str, answer: httpx2.Response) -> _Reply:
-    """The answer, read to a bound. Raises ReplicaDown."""
+    """Return the answer, read up to a limit. Raises ReplicaDown."""
     coding = answer.headers.get("content-encoding", "identity")
     if coding != "identity":
         raise ReplicaDown(f"{url} encodes its answer as {coding[:40]!r}; have it sent as it is")
@@ -494,7 +504,7 @@ def _json(body: bytearray) -> Any:
 
 
 def _parse_models(url: str, document: Any) -> ModelList:
-    """Raises NotUsable."""
+    """Parse the engine's list of models. Raises NotUsable."""
     try:
         cards = document["data"]
         bases = [str(card["id"]) for card in cards if not card.get("parent")]

@@ -1,12 +1,12 @@
-"""Which adapters an engine has room for: a plan of what stays, or a refusal with the numbers.
+"""Plan which adapters an engine keeps loaded, or refuse with the numbers.
 
     plan({"a-6": "kept", "a-7": "stable", "a-8": "canary"}, "a-9", Room(4, 8))
 
 An engine has slots for the adapters that one step may use (`max_loras` of vLLM) and room in memory
-for those that it has read (`max_cpu_loras`). Who asks for an adapter beyond the slots waits until
-another one has nobody; one that was pushed out of memory is read from its files at its next call,
-which everybody waits for. So whatever answers has a slot of its own, one more is left for what is
-being staged, and everything that is loaded stays in memory.
+for those that it has read (`max_cpu_loras`). A request for an adapter beyond the slots waits until
+another one has no request; one that was pushed out of memory is read from its files at its next
+call, which delays all requests. So every adapter that answers has a slot of its own, one more is
+left for the one being staged, and everything that is loaded stays in memory.
 
 Pure. Guarantees: nothing that answers, drains or is being examined is ever given up; what is only
 kept, for a quick way back, goes first, the oldest before. Not covered: what the engine's room is
@@ -21,28 +21,28 @@ from typing import Final, Literal
 from events.errors import KintsugiError
 
 Role = Literal["stable", "canary", "shadow", "pinned", "draining", "staged", "kept"]
-"""Why an adapter is loaded: `staged` is one that is proven, evaluated or gated; `kept` one that
-nobody is sent to, for a rollback."""
+"""Why an adapter is loaded: `staged` is one that is proven, evaluated or gated; `kept` one without
+traffic, for a rollback."""
 
 SPARE: Final = 1
-"""Slots that are left for what is being staged."""
+"""Slots that are left for the adapter being staged."""
 
 _IDLE: Final = "kept"
 _EXAMINED: Final = "staged"
 
 
 class NoRoom(KintsugiError):
-    """An adapter more than the engine has room for."""
+    """The engine has no room for one more adapter."""
 
 
 @dataclass(frozen=True, slots=True)
 class Room:
-    """What an engine was started with."""
+    """Limits that an engine was started with."""
 
     max_loras: int
-    """Adapters in one step."""
+    """Most adapters in one step."""
     max_cpu_loras: int
-    """Adapters in memory, those of the slots included."""
+    """Most adapters in memory, those of the slots included."""
 
     def __post_init__(self) -> None:
         if not 0 < self.max_loras <= self.max_cpu_loras:
@@ -54,25 +54,25 @@ class Room:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """How there is room for one more."""
+    """How one more adapter fits."""
 
     resident: tuple[str, ...]
-    """Everything that is loaded afterwards, the one that was asked for last."""
+    """Adapters that are loaded afterwards, the one that was asked for last."""
     give_up: tuple[str, ...]
-    """What has to be unloaded first, in this order."""
+    """Adapters that must be unloaded first, in this order."""
 
 
 def plan(
     resident: Mapping[str, Role], name: str, room: Room, role: Role = "staged", replica: str = "it"
 ) -> Plan:
-    """How an adapter may be loaded, or take another role, beside those that are.
+    """Plan how an adapter may be loaded, or take another role, beside the resident ones.
 
-    `resident` are the loaded ones with what they are for, oldest first. `replica` is whose room it
-    is, for errors. Raises NoRoom.
+    `resident` are the loaded ones with their roles, oldest first. `replica` names the engine in
+    errors. Raises NoRoom.
     """
     after: dict[str, Role] = {n: r for n, r in resident.items() if n != name} | {name: role}
     _check_slots(after, name, room, replica)
-    # What has a slot has a place in memory too, for there are no fewer of these.
+    # An adapter with a slot has a place in memory too, for there are no fewer of these.
     surplus = max(0, len(after) - room.max_cpu_loras)
     idle = [adapter for adapter, use in after.items() if use == _IDLE]
     given_up = tuple(idle[:surplus])
@@ -80,7 +80,7 @@ def plan(
 
 
 def _check_slots(after: Mapping[str, Role], name: str, room: Room, replica: str) -> None:
-    """Raises NoRoom."""
+    """Check that the slots suffice. Raises NoRoom."""
     answering = sum(use not in (_IDLE, _EXAMINED) for use in after.values())
     examined = max(SPARE, sum(use == _EXAMINED for use in after.values()))
     if answering + examined > room.max_loras:

@@ -1,4 +1,4 @@
-"""What a canary shows in live traffic: judged sessions in, roll back, promote or wait.
+"""Sequential test of a canary on live traffic: judged sessions in, roll back, promote or wait.
 
 Chance gives a session to the canary with a known probability, its share when the session was drawn.
 Where canary and incumbent are equal, that stays so whatever the session comes to, however long it
@@ -13,7 +13,7 @@ alternatives; arXiv 2512.04366):
     towards     null: p >= `risk_ratio` * i
     imbalance   null: a session of either arm is judged equally often
 
-Under its null each reaches 20 at any time, however often anybody looks, with a chance of at most
+Under its null each reaches 20 at any time, however often it is evaluated, with a chance of at most
 5 % (Ville). `against` holds that over all kinds together: it is a weighted mean of one for all
 sessions and one for each kind. Each is a function of counts: the order in which verdicts arrive
 changes nothing, and a share may depend on all verdicts before the session was drawn.
@@ -27,11 +27,11 @@ when they were judged (`longest_wait`). Of those that are waited for no more, th
 not lack verdicts more often: evidence that they do divides the evidence for it.
 
 Pure. Assumes: whether a session is judged does not depend on its arm (`imbalance` tests it); for a
-rollback, that sessions of both arms that come to the same take the same time; for a promotion, that
+rollback, that sessions of both arms with the same outcome take the same time; for a promotion, that
 verdicts of ended sessions come equally late for both arms; where one arm's come later, the wait and
-the lack catch most of it, and no bound is proved. Not covered: who judges, and
-silence, for which there is `on_silence`. Where nobody fails, no ratio of failures can be shown, and
-nothing is promoted.
+the lack catch most of it, and no bound is proved. Not covered: the judge, and silence, for which
+there is `on_silence`. Where no session fails, no ratio of failures can be shown, and nothing is
+promoted.
 """
 
 from collections import Counter
@@ -43,27 +43,27 @@ from typing import Final, Literal, NamedTuple
 Arm = Literal["canary", "incumbent"]
 
 ENOUGH: Final = 20.0
-"""Evidence that decides: 1 / 0.05."""
+"""Evidence from which on a decision is made: 1 / 0.05."""
 
 UNEQUAL: Final = 100.0
 """Imbalance from which on nothing is promoted: 1 / 0.01; below it, evidence for a canary has to be
-so many times larger. Where failures last longer than successes, the better arm is judged sooner at
-first; this lets that pass."""
+larger by that factor. Where failures last longer than successes, the better arm is judged sooner at
+first; the threshold allows for that."""
 
 
 _WAITED: Final = 0.99
-"""Part of the verdicts of an arm and outcome after which no more are waited for."""
+"""Quantile of the ages at verdict, per arm and outcome, after which no verdict is waited for."""
 
 
 class Ratios(NamedTuple):
-    """Canary over incumbent: of the probabilities to fail, and to succeed."""
+    """Ratios, canary over incumbent, of the probabilities to fail and to succeed."""
 
     failure: float
     success: float
 
 
 class _Cell(NamedTuple):
-    """What sessions have in common that say the same."""
+    """Share, outcome and arm of sessions that count alike."""
 
     share: float
     success: bool
@@ -79,17 +79,18 @@ class Mixture:
         self._terms: dict[_Cell, tuple[float, ...]] = {}
 
     def value(self, cells: Mapping[_Cell, float]) -> float:
-        """The evidence against the null in so many sessions of each cell."""
+        """Return the evidence against the null in the given number of sessions of each cell."""
         logs = [0.0] * len(self._alternatives)
-        # In a fixed order: sums of floats depend on it, and whoever decides says the same digits.
+        # Summed in a fixed order: float sums depend on it, and every process must get the same
+        # digits.
         for cell in sorted(cells):
             number = cells[cell]
             logs = [log + number * term for log, term in zip(logs, self._of(cell), strict=True)]
-        # Far beyond what decides, and still a number that an event can hold.
+        # Capped far beyond any decision, at a number that an event can hold.
         return fsum(exp(min(log, 600.0)) for log in logs) / len(logs)
 
     def _of(self, cell: _Cell) -> tuple[float, ...]:
-        """The log of the likelihood ratio of one session to the null, for each alternative."""
+        """Return the log likelihood ratio of one session to the null, for each alternative."""
         terms = self._terms.get(cell)
         if terms is None:
             null = _log_chance(cell, self._null)
@@ -99,14 +100,14 @@ class Mixture:
 
 
 def _log_chance(cell: _Cell, ratios: Ratios) -> float:
-    """The log of the probability of a session's arm, given its outcome."""
+    """Return the log of the probability of a session's arm, given its outcome."""
     ratio = ratios.success if cell.success else ratios.failure
     canary, incumbent = cell.share * ratio, 1 - cell.share
     return log((canary if cell.canary else incumbent) / (canary + incumbent))
 
 
 def _ratios(incumbent: float, canary: float) -> Ratios:
-    """The ratios of two policies, from their probabilities to fail."""
+    """Return the ratios of two policies from their probabilities to fail."""
     return Ratios(canary / incumbent, (1 - canary) / (1 - incumbent))
 
 
@@ -125,8 +126,8 @@ _BETTER: Final = (
     _ratios(0.3, 0.1), _ratios(0.6, 0.3), _ratios(0.6, 0.1), _ratios(0.85, 0.75),
     _ratios(0.85, 0.5), _ratios(0.85, 0.15),
 )  # fmt: skip
-"""Alternatives of `towards`. A canary that is better succeeds more often, so its successes count
-for it too; under the null it succeeds no more often."""
+"""Alternatives of `towards`. A better canary succeeds more often, so its successes count for it
+too; under the null it succeeds no more often."""
 
 _JUDGED: Final = tuple(Ratios(x, x) for x in (0.1, 0.4, 0.6, 0.75, 0.87, 1.15, 1.33, 1.67, 2.5, 10))
 """Alternatives of `imbalance`: how much more often the canary's sessions are judged."""
@@ -136,11 +137,11 @@ _OVERALL: Final = 0.5
 
 
 class LiveGuard:
-    """The watch over one canary."""
+    """Evidence about one canary."""
 
     def __init__(self, risk_ratio: float) -> None:
-        """`risk_ratio`, above 1: how many times as often as the incumbent a canary may fail that
-        is promoted."""
+        """`risk_ratio`, above 1: largest ratio of the failure probability of a promoted canary to
+        the incumbent's."""
         self._worse = Mixture(_EQUAL, _WORSE)
         self._better = Mixture(Ratios(risk_ratio, 1), _BETTER)
         self._unequal = Mixture(_EQUAL, _JUDGED)
@@ -166,7 +167,7 @@ class LiveGuard:
 
     @property
     def against(self) -> float:
-        """Evidence that the canary is worse, over all sessions or for a kind of task."""
+        """Return the evidence that the canary is worse, over all sessions or for a kind of task."""
         overall = self._worse.value(self._cells)
         kinds = sorted(self._kinds, key=lambda kind: (self._first[kind], kind))
         each = [overall] if len(kinds) == 1 else [self.against_kind(kind) for kind in kinds]
@@ -175,43 +176,45 @@ class LiveGuard:
         return _OVERALL * overall + (1 - _OVERALL) * (fsum(weighted) + unseen)
 
     def against_kind(self, kind: str) -> float:
-        """Evidence that the canary is worse at a kind of task, by itself."""
+        """Return the evidence that the canary is worse at this kind of task alone."""
         return self._worse.value(self._kinds[kind])
 
     @property
     def worst_kind(self) -> str | None:
-        """The kind of task with the most evidence against the canary; None before any verdict."""
+        """Return the kind of task with the most evidence against the canary; None before any
+        verdict."""
         return max(sorted(self._kinds), key=self.against_kind, default=None)
 
     @property
     def towards(self) -> float:
-        """Evidence that the canary fails less than `risk_ratio` times as often as the
+        """Return the evidence that the canary fails less than `risk_ratio` times as often as the
         incumbent."""
         return self._better.value(self._cells)
 
     @property
     def imbalance(self) -> float:
-        """Evidence that sessions of one arm are judged more often than the other's."""
+        """Return the evidence that sessions of one arm are judged more often than the other's."""
         return self._unequal.value(self._cells)
 
     def count_verdicts(self, arm: Arm) -> int:
-        """How many sessions of an arm were judged."""
+        """Return the number of judged sessions of an arm."""
         return sum(number for cell, number in self._cells.items() if _is_of(cell, arm))
 
     def count_failures(self, arm: Arm) -> int:
-        """How many of them failed."""
+        """Return the number of failed sessions of an arm."""
         return sum(
             number for cell, number in self._cells.items() if _is_of(cell, arm) and not cell.success
         )
 
     @property
     def share_sum(self) -> float:
-        """How many of the judged sessions the shares would give to the canary."""
+        """Return the expected number of judged canary sessions, by the shares that drew them."""
         return fsum(cell.share * self._cells[cell] for cell in sorted(self._cells))
 
     @property
     def pairs(self) -> int:
-        """How many judged sessions of the canary have one of the incumbent of the same kind."""
+        """Return the number of judged canary sessions that have one of the incumbent of the same
+        kind."""
         arms: tuple[Arm, Arm] = ("canary", "incumbent")
         return sum(
             min(sum(number for cell, number in cells.items() if _is_of(cell, arm)) for arm in arms)
@@ -224,7 +227,8 @@ def _is_of(cell: _Cell, arm: Arm) -> bool:
 
 
 def _weight(number: int) -> float:
-    """The weight of the kind of task that came `number` kinds after the first; all sum to 1."""
+    """Return the weight of the kind of task that came `number` kinds after the first; all sum to
+    1."""
     return 4 / ((number + 4) * (number + 5))
 
 
@@ -235,15 +239,15 @@ class ArmSession(NamedTuple):
     arm: Arm
     share: float
     success: bool | None
-    """None without a verdict."""
+    """Verdict of the session; None without one."""
     ended: bool = False
-    """Whether one without a verdict ended."""
+    """Whether a session without a verdict has ended."""
 
 
 def measure_final_evidence(
     sessions: Iterable[ArmSession], risk_ratio: float, awaited: str = ""
 ) -> float:
-    """The evidence for a canary that no verdict to come can take away.
+    """Return the evidence for a canary that no verdict to come can take away.
 
     Over the sessions that began before some moment, one of the canary without a verdict taken for
     a failure and one of the incumbent for a success; the largest of several such moments. In the
@@ -279,8 +283,8 @@ def measure_final_evidence(
 
 
 def _lack(judged: Iterable[ArmSession], never: Iterable[ArmSession]) -> float:
-    """Evidence that the canary's sessions go without a verdict more often than the incumbent's:
-    `against`, with that for the failure."""
+    """Return the evidence that the canary's sessions go without a verdict more often than the
+    incumbent's: `against`, with the missing verdict in place of the failure."""
     cells = Counter(_Cell(session.share, False, session.arm == "canary") for session in never)
     cells.update(
         _Cell(session.share, True, session.arm == "canary")
@@ -291,7 +295,7 @@ def _lack(judged: Iterable[ArmSession], never: Iterable[ArmSession]) -> float:
 
 
 def longest_wait(waits: Iterable[Sequence[float]]) -> float:
-    """How old a session may be, in the unit of `waits`, and still get its verdict.
+    """Return how old a session may be, in the unit of `waits`, and still get its verdict.
 
     `waits`, by arm and outcome: how old sessions were when they were judged. The longest of their
     99th percentiles (nearest rank), so that a slow arm's few failures are not lost among the many
@@ -301,18 +305,18 @@ def longest_wait(waits: Iterable[Sequence[float]]) -> float:
 
 
 class ArmFaults(NamedTuple):
-    """Ended sessions of an arm that one share drew, judged or not."""
+    """Fault counts of the ended sessions of an arm that one share drew, judged or not."""
 
     arm: Arm
     share: float
     """The canary's share when the sessions were drawn."""
     sessions: int
     faults: tuple[int, ...]
-    """How many of the sessions had a fault, for each kind of fault."""
+    """Number of the sessions with a fault, for each kind of fault."""
 
 
 def on_silence(drawn: Iterable[ArmFaults]) -> Literal["roll_back", "inconclusive"]:
-    """What to do with a canary of which too few sessions were judged.
+    """Decide about a canary with too few judged sessions.
 
     Roll back where more of its sessions had a fault than equal policies would have in 95 % of the
     cases: given whether a session had one, its arm is a coin with the odds of the share that drew

@@ -1,12 +1,13 @@
-"""An adapter comes onto all replicas of its base, each seen to answer with it, or onto none.
+"""Stage an adapter: load it onto all replicas of its base and prove it there, or load it onto none.
 
     staging = Staging(app, fleet, clock)
     staging.stage(row, cause)                 loaded, proven on every replica, AdapterStaged
     staging.bring(row, "canary", cause)       the same for what a route is to name, with room for it
 
-Guarantees: `AdapterStaged` is appended when all replicas answer with the adapter; where one does
-not, what was loaded is unloaded again and nothing is appended. What has to go first to make room
-goes by an event. Not covered: replicas that are restarted or join later (reconciler.py).
+Guarantees: `AdapterStaged` is appended when all replicas answer with the adapter; if one does not,
+what was loaded is unloaded again and nothing is appended. Adapters that are unloaded to make room
+are recorded by an event first. Not covered: replicas that are restarted or join later
+(reconciler.py).
 """
 
 import logging
@@ -51,7 +52,7 @@ class ReplicaAway(StageRefusal):
 
 
 def check_stageable(row: AdapterRow) -> None:
-    """Raises StageRefusal for an adapter that cannot be staged from its state."""
+    """Check that an adapter can be staged from its state. Raises StageRefusal."""
     trial = AdapterStaged(adapter=row.adapter, replicas=("any",), distance=0, from_base=0)
     if after(row.adapter, row.state, trial) is None:
         remedy = _REMEDIES.get(row.state, "")
@@ -59,12 +60,12 @@ def check_stageable(row: AdapterRow) -> None:
 
 
 def lies_ready(row: AdapterRow) -> bool:
-    """Whether replicas hold it by the tables: it needs no staging."""
+    """Whether replicas hold the adapter by the tables, so that it needs no staging."""
     return row.state in LOADED and bool(row.replicas)
 
 
 class Staging:
-    """Adapters of one home, and its replicas. The caller holds `hold_serving_lock`."""
+    """Stages adapters of one home on its replicas. The caller holds `hold_serving_lock`."""
 
     def __init__(self, app: "App", fleet: Fleet, clock: Callable[[], datetime]) -> None:
         self._app = app
@@ -74,7 +75,7 @@ class Staging:
         self._reconciler = Reconciler(app, fleet, clock)
 
     def is_on_every_replica(self, row: AdapterRow) -> bool:
-        """On every replica, by the tables and by what they say."""
+        """Whether the adapter is on every replica, by the tables and by what the replicas say."""
         look = self._fleet.look()
         urls = look.of_base(row.base)
         holds = all(row.adapter in look.holding[url].adapters for url in urls)
@@ -82,7 +83,8 @@ class Staging:
         return bool(urls) and not look.lost and holds and proven and row.state in LOADED
 
     def stage(self, row: AdapterRow, cause: str) -> AdapterRow:
-        """Load it everywhere and say so. Raises StageRefusal, BadAdapter, NoRoom."""
+        """Load an adapter everywhere and append AdapterStaged. Raises StageRefusal, BadAdapter,
+        NoRoom."""
         engines = self.replicas(row)
         self._check_files(row, engines)
         self.make_room(row, "staged", engines, cause)
@@ -104,8 +106,8 @@ class Staging:
         return self._again(row)
 
     def bring(self, row: AdapterRow, role: Role, cause: str, *, back: bool = False) -> None:
-        """See that every replica answers with an adapter that a route is to name; on the way
-        `back` those that answer at all. Raises what `stage` raises, ReplicaError, NotProven."""
+        """Ensure that every replica answers with an adapter that a route is to name; with `back`,
+        every replica that is reachable. Raises what `stage` raises, ReplicaError, NotProven."""
         if row.state not in LOADED or (
             row.state in ADMISSIBLE and not self.is_on_every_replica(row)
         ):
@@ -115,7 +117,7 @@ class Staging:
             self.make_room(row, role, engines, cause)
             row = self._again(row)
         if row.state not in LOADED:
-            # Nobody used it until now, so it was unloaded with what made room.
+            # It had no traffic until now, so it was unloaded to make room.
             row = self.stage(row, cause)
         if row.state in RETIRED and not self.is_on_every_replica(row):
             self._check_files(row, engines)
@@ -124,7 +126,7 @@ class Staging:
                 self._fleet.admit(engine, row, rivals)
 
     def make_room(self, row: AdapterRow, role: Role, engines: Iterable[Engine], cause: str) -> None:
-        """Unload what is only kept, where there is no room else. Raises NoRoom."""
+        """Unload adapters that are only kept, if there is no room otherwise. Raises NoRoom."""
         self._reconciler.clear()
         look = self._fleet.look()
         wanted = roles(observe(self._app, look, self._clock()))
@@ -144,7 +146,7 @@ class Staging:
             self._decisions.take(moved, f"unloaded {name}", cause, origin=retired.cause)
 
     def answers(self, row: AdapterRow) -> bool:
-        """Whether it is in service on a replica."""
+        """Whether the adapter is in service on a replica."""
         look = self._fleet.look()
         return row.state in LOADED and any(
             row.adapter in look.holding[url].adapters and url in row.replicas
@@ -152,7 +154,7 @@ class Staging:
         )
 
     def replicas(self, row: AdapterRow) -> list[Engine]:
-        """Every replica of an adapter's base. Raises StageRefusal where one gives no answer."""
+        """Return every replica of an adapter's base. Raises StageRefusal if one gives no answer."""
         look = self._fleet.look()
         if look.lost:
             raise ReplicaAway(
@@ -162,7 +164,7 @@ class Staging:
         return [self._fleet.engines[url] for url in self._of_base(row, look)]
 
     def _find_live_replicas(self, row: AdapterRow) -> list[Engine]:
-        """The replicas that answer: to go back, one is enough."""
+        """Return the replicas that answer: for a rollback, one is enough."""
         return [self._fleet.engines[url] for url in self._of_base(row, self._fleet.look())]
 
     def _of_base(self, row: AdapterRow, look: Look) -> list[str]:
@@ -180,7 +182,7 @@ class Staging:
             intact(Path(row.path), row.sha256, options.checkpoint, options.max_lora_rank)
 
     def _load_everywhere(self, row: AdapterRow, engines: Iterable[Engine]) -> list[Proof]:
-        """All of them, or none: what was loaded is unloaded again."""
+        """Load an adapter on all engines, or none: what was loaded is unloaded again."""
         table = self._table()
         rivals = self._fleet.rivals(row, table.adapters)
         beside_base = None in collect_route_adapters(table.routes, row.base)
@@ -196,7 +198,7 @@ class Staging:
         return proofs
 
     def _take_back(self, row: AdapterRow, engines: Iterable[Engine]) -> None:
-        """Unload what was not there before; of one that was, somebody may be answered by it."""
+        """Unload the adapter unless it was loaded before: then it may be answering calls."""
         for engine in engines if row.state not in LOADED else ():
             try:
                 engine.replica.unload(row.adapter)
@@ -205,7 +207,7 @@ class Staging:
                 _logger.warning("%s", error, extra={"action": "adapter_left"})
 
     def _again(self, row: AdapterRow) -> AdapterRow:
-        """As it is now."""
+        """Return the adapter's row as it is now."""
         return self._row(row.adapter)
 
     def _row(self, name: str) -> AdapterRow:

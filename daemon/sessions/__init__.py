@@ -1,1 +1,1 @@
-"""Conversations of recorded calls: closing them and reading them back (rollout)."""
+"""Conversations of recorded calls: closing sessions and reading rollouts back (rollout)."""

@@ -1,4 +1,4 @@
-"""Conversations of calls: their main line, who answered it, and what was said, read from the log.
+"""Conversations of calls: their main line, who answered it, and its messages, read from the log.
 
     history = History(app, connection)
     history.length(row)      messages of a call's conversation
@@ -6,9 +6,9 @@
     main_line(nodes)         the calls of the longest chain, and its forks
     answerer(calls)          base and policy of a line of calls
 
-A call's event holds what its parent's did not, and that is all that is kept of it here: what a
-session takes in memory and time grows with what was said in it, not with calls times messages. A
-conversation is put together when it is asked for, along its chain of parents.
+A call's event holds only what its parent's conversation did not, and only that is kept here: memory
+and time grow with what was said in a session, not with calls times messages. A conversation is
+assembled on request, along its chain of parents.
 """
 
 from collections.abc import Iterable, Sequence
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 
 _UNNAMED: Final = "unnamed"
-"""Base and policy of a rollout that a model answered whose name nobody said."""
+"""Base and policy of a rollout that a model without a known name answered."""
 
 
 class SessionIncomplete(KintsugiError):
@@ -41,11 +41,11 @@ class SessionIncomplete(KintsugiError):
 
 @dataclass(frozen=True, slots=True)
 class _Start:
-    """What a call's first half says."""
+    """Contents of a call's CallStarted event."""
 
     parent: str | None
     kept: int
-    """Leading messages of its parent's conversation that are its own as well."""
+    """Number of leading messages that it shares with its parent's conversation."""
     own: tuple[Message, ...]
     tools: tuple[str, ...]
     parent_tools: bool
@@ -53,13 +53,13 @@ class _Start:
 
 
 class History:
-    """Conversations of calls of one moment of the tables."""
+    """Reads conversations of calls at one moment of the tables."""
 
     def __init__(
         self, app: "App", connection: "Connection | None", bodies: Bodies | None = None
     ) -> None:
-        """`connection`: of whom rows are asked that it was not told; None where it was told all.
-        `bodies`: who reads what was said; that of the application where none is named."""
+        """`connection`: the tables that rows not given to `learn` are read from; None if all rows
+        are given. `bodies`: reads the message bodies; the application's by default."""
         self._log = app.log
         self._bodies = app.bodies if bodies is None else bodies
         self._connection = connection
@@ -68,32 +68,33 @@ class History:
         self._lengths: dict[str, int] = {}
         self._answers: dict[str, tuple[Message, ...]] = {}
         self._erased: set[str] = set()
-        """Calls whose request is not whole, for they or what they go on from are an erased
+        """Calls whose request is not whole, because they or a call they go on from are an erased
         person's."""
         self._erased_answers: set[str] = set()
 
     def learn(self, rows: Iterable[Row[Any]]) -> None:
-        """Rows of calls that need not be asked of the tables."""
+        """Add rows of calls, which then need not be read from the tables."""
         self._rows.update((row.call, row) for row in rows)
 
     def is_unreadable(self, row: Row[Any]) -> bool:
-        """Whether nobody can read any more what was said up to a call, or its answer."""
+        """Whether the request or the answer of a call has been erased."""
         self._request_length(row)
         self._answer(row)
         return row.call in self._erased or row.call in self._erased_answers
 
     def length(self, row: Row[Any]) -> int:
-        """Messages of a call's conversation, its answer included; 0 where it is erased."""
+        """Return the number of messages of a call's conversation, its answer included; 0 if
+        erased."""
         return (
             0 if self.is_unreadable(row) else self._request_length(row) + len(self._answer(row)[:1])
         )
 
     def whole(self, row: Row[Any]) -> tuple[Message, ...]:
-        """What was said up to a call, and its answer."""
+        """Return the messages up to a call, and its answer."""
         return self.read_request(row) + self._answer(row)[:1]
 
     def tools(self, row: Row[Any]) -> tuple[str, ...]:
-        """Names of the tools that a call offered."""
+        """Return the names of the tools that a call offered."""
         start = self._start(row)
         while start.parent_tools and start.parent is not None:
             row = self._row(start.parent, row.call)
@@ -101,7 +102,7 @@ class History:
         return start.tools
 
     def read_request(self, row: Row[Any]) -> tuple[Message, ...]:
-        """What was said up to a call."""
+        """Return the messages up to a call."""
         messages: list[Message] = []
         for call in reversed(self._chain(row)):
             start = self._start(call)
@@ -112,20 +113,21 @@ class History:
         return tuple(messages)
 
     def read_answer(self, row: Row[Any]) -> tuple[Message, ...]:
-        """What was answered to it, one message per choice."""
+        """Return the messages of a call's answer, one per choice."""
         return self._answer(row)
 
     def owner(self, row: Row[Any]) -> Key | str | None:
-        """Whose data a call is: by the key that sealed it, or by name where none did."""
+        """Return the key that sealed a call, or the person's name if it is unsealed; None if it is
+        unreadable."""
         whole = self._whole(row, row.started_offset)
         return None if self.is_unreadable(row) else whole.key or whole.event.envelope.person
 
     def traceparent(self, row: Row[Any]) -> str | None:
-        """The header of the client's span."""
+        """Return the traceparent header that the client sent."""
         return self._start(row).traceparent
 
     def _chain(self, row: Row[Any]) -> list[Row[Any]]:
-        """A call and all that it goes on from, the first one last."""
+        """Return a call and all that it goes on from, the first one last."""
         self._request_length(row)  # which refuses a chain without an end
         chain = [row]
         while (parent := self._start(row).parent) is not None:
@@ -244,14 +246,14 @@ class Node:
     call: str
     parent: str | None
     length: int
-    """Messages of its conversation."""
+    """Number of messages of its conversation."""
 
 
 def main_line(nodes: Sequence[Node]) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """The calls of the longest chain, first to last, and all the others in order of time.
+    """Return the calls of the longest chain, first to last, and all others in order of time.
 
-    The longest is the one that ends with the most messages, of equal ones the latest: a title that
-    was asked for on the side is a fork, and so is what came after a compaction until it has grown
+    The longest chain is the one that ends with the most messages; of equal ones, the latest. A
+    title requested on the side is a fork, and so is what came after a compaction until it has grown
     beyond what was compacted.
     """
     by_call = {node.call: node for node in nodes}
@@ -267,13 +269,13 @@ def main_line(nodes: Sequence[Node]) -> tuple[tuple[str, ...], tuple[str, ...]]:
 
 
 def answerer(calls: Sequence[Row[Any]]) -> tuple[str, str]:
-    """Base and policy that answered a line of calls, given first to last: those of the last call
-    that an engine answered; `NOBODY` where there is none."""
+    """Return base and policy of the last call that an engine answered in a line of calls, given
+    first to last; `NOBODY` twice if there is none."""
     for call in reversed(calls):
         if call.base != NOBODY and (call.outcome != "failed" or call.upstream is not None):
             return call.base, call.policy
         if call.outcome == "completed":
-            # By a model that its engine does not list.
+            # Answered by a model that its engine does not list.
             name = _UNNAMED if call.policy == NOBODY else call.policy
             return name, name
     return NOBODY, NOBODY

@@ -1,4 +1,4 @@
-"""A rollout read back from the log: what was said, and what was called beside what was expected.
+"""Read a rollout back from the log: its messages, and its calls beside the expected ones.
 
 The projection holds labels and counts; the conversation itself is only in the log, at the place
 that the rollout's row names.
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from consumers.reads.rollouts import RolloutRow
 
 ERASED: Final = "what was said, or what it went on from, is of a person who was erased"
-"""Reason of a rollout that has no messages, for they were lost before it was made."""
+"""Reason shown for a rollout without messages: they were erased before it was made."""
 
 _TURNS: Final = frozenset({"turn", "refused", "transferred"})
 """Keys of the evidence whose numbers are places in the conversation
@@ -37,14 +37,15 @@ class NoSuchRollout(KintsugiError):
 
 @dataclass(frozen=True, slots=True)
 class Transcript:
-    """One rollout, whole."""
+    """A whole rollout, read from the log."""
 
     row: "RolloutRow"
     data: RolloutEnded
     sealed: bool = False
-    """Whether it is a person's: what is said about it must not be written unsealed."""
+    """Whether it is a person's: texts about it must not be written unsealed."""
     erased: bool = False
-    """Whether its person was erased, or whoever said what it begins with: nobody can read it."""
+    """Whether its person, or the author of its first messages, was erased, so that it is
+    unreadable."""
 
     @property
     def messages(self) -> tuple[Message, ...]:
@@ -52,7 +53,7 @@ class Transcript:
 
     @property
     def gold(self) -> tuple[Action, ...] | None:
-        """The calls of a perfect agent, as the rollout's own task has them; None if unknown."""
+        """Return the calls of a perfect agent from the rollout's own task; None if unknown."""
         return self.data.task.gold_actions if self.data.task else None
 
     @property
@@ -61,12 +62,12 @@ class Transcript:
 
     @property
     def evidence_turns(self) -> set[int]:
-        """Places in the conversation that the evidence names."""
+        """Return the places in the conversation that the evidence names."""
         return set(_turns(self.row.evidence))
 
 
 def find(connection: "Connection", id_or_prefix: str) -> "RolloutRow":
-    """The row of a rollout by its id, or by a beginning that no other id has."""
+    """Return the row of a rollout by its id, or by a prefix that no other id has."""
     from consumers.reads.rollouts import find_rollouts_by_prefix, rollout_row
 
     row = rollout_row(connection, id_or_prefix)
@@ -87,8 +88,8 @@ def find(connection: "Connection", id_or_prefix: str) -> "RolloutRow":
 
 
 def read(row: "RolloutRow", log: EventLog, bodies: Bodies) -> Transcript:
-    """The rollout's event from the log. No table holds the evidence of one that no fold could read,
-    so it is found again."""
+    """Read the rollout's event from the log. No table holds the evidence of a rollout that no fold
+    could read, so it is computed again."""
     place = f"{ROLLOUTS.name}/{row.partition}@{row.offset}"
     records = log.read(ROLLOUTS.name, row.partition, row.offset, limit=1)
     if not records or records[0].offset != row.offset:
@@ -109,7 +110,7 @@ def read(row: "RolloutRow", log: EventLog, bodies: Bodies) -> Transcript:
 
 
 def same_call(action: Action, call: ExecutedCall) -> bool:
-    """Whether a call is the gold action to the letter (the compared arguments of it)."""
+    """Whether a call equals the gold action in name and compared arguments."""
     arguments = call.call.arguments
     if action.name != call.call.name or not isinstance(arguments, dict):
         return False

@@ -1,6 +1,6 @@
-"""The verdict on a live session that names a task, by replay (role `work`).
+"""Verdict on a live session that names a task, by replay (role `work`).
 
-The name comes from a client: it opens an environment that is called so, and never a file.
+The task's name comes from a client: it selects an environment by name, and never a file.
 """
 
 from typing import TYPE_CHECKING
@@ -18,14 +18,14 @@ if TYPE_CHECKING:
 
 
 class EnvironmentsAway(KintsugiError):
-    """A file or folder of the settings is not there now."""
+    """A file or folder named in the settings is not there now."""
 
 
 def add_verdict(app: "App", data: RolloutEnded, task_id: str) -> RolloutEnded:
-    """Add the task to a rollout, and the verdict of a replay where its environment is known here.
+    """Add the task to a rollout, and the verdict of a replay if its environment is known here.
     Raises EnvironmentsAway, EnvironmentBroken."""
     try:
-        # A task that no engine was there for says nothing of the agent.
+        # A task without any answer of an engine says nothing of the agent.
         definition = None if data.base == NOBODY else _definition(app, task_id)
         if definition is None:
             return data.model_copy(update={"task": Task(id=task_id)})
@@ -53,7 +53,7 @@ def _grade(data: RolloutEnded, environment: Environment, task: TaskDefinition) -
 
 
 def _definition(app: "App", task_id: str) -> tuple[Environment, TaskDefinition] | None:
-    """A task of an environment; None where either is not known here. Raises EnvironmentsAway,
+    """Return a task and its environment; None if either is not known here. Raises EnvironmentsAway,
     EnvironmentBroken."""
     settings = app.settings
     away = [str(path) for path in settings.environments.paths if is_away(path.expanduser())]

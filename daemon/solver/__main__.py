@@ -51,7 +51,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _run_command(command: Callable[[], int]) -> int:
-    """Its exit code; an error becomes a sentence on stderr."""
+    """Run a command and return its exit code; an error becomes a sentence on stderr."""
     try:
         return command()
     except BadSpec as error:
@@ -70,7 +70,7 @@ def _complain(what: object) -> None:
 
 
 def spread(options: Namespace) -> int:
-    """Run a job in the processes that torchrun started; the exit code is the first one's."""
+    """Run a job in the processes that torchrun started; return the first one's exit code."""
     from daemon.solver import follower, parallel
 
     with parallel.join_group() as number:
@@ -88,7 +88,7 @@ def job(options: Namespace) -> int:
     """Run a job; its outcome is the last line of stdout."""
     spec = read_spec(options.spec)
     say = _lines(sys.stdout)
-    # What a library prints is no line of ours.
+    # Output of libraries must not mix with the job's own lines.
     with redirect_stdout(sys.stderr), _stop_signals() as stopping, _heartbeats(say) as watch:
         # torch takes seconds to import, and the heartbeat should not wait for it.
         from daemon.solver.job import Activity, run
@@ -109,7 +109,7 @@ def _line(value: StrictModel) -> dict[str, Any]:
 
 
 def _lines(stream: IO[str]) -> Say:
-    """Writes one JSON object per line, from any thread."""
+    """Return a function that writes one JSON object per line, from any thread."""
     lock = threading.Lock()
 
     def say(value: Mapping[str, Any]) -> None:
@@ -122,7 +122,8 @@ def _lines(stream: IO[str]) -> Say:
 
 @contextmanager
 def _stop_signals() -> Iterator[Callable[[], bool]]:
-    """Inside, SIGTERM and SIGINT are a wish; yields whether it was uttered."""
+    """Inside the block, SIGTERM and SIGINT only request a stop; yields whether one was
+    requested."""
     wished = threading.Event()
 
     def wish(_signal: int, _frame: FrameType | None) -> None:
@@ -138,7 +139,7 @@ def _stop_signals() -> Iterator[Callable[[], bool]]:
 
 @contextmanager
 def _heartbeats(say: Say) -> Iterator[Callable[["Activity"], None]]:
-    """Inside, a thread says every few seconds what goes on; yields how to tell it."""
+    """Inside the block, a thread reports the activity every few seconds; yields how to set it."""
     over, began = threading.Event(), time.monotonic()
     watched: list[Activity] = []
 
@@ -162,7 +163,7 @@ def _heartbeats(say: Say) -> Iterator[Callable[["Activity"], None]]:
 
 
 def parity(options: Namespace) -> int:
-    """Print how far the loss is from a fixture; 1 where it is further than its tolerance."""
+    """Print how far the loss is from a fixture; return 1 if an error exceeds the tolerance."""
     from daemon.solver.parity import compare, read
 
     report = compare(read(options.file))
@@ -177,7 +178,7 @@ def parity(options: Namespace) -> int:
 
 
 def _number(value: float) -> float | None:
-    """JSON has no NaN and no infinity."""
+    """Return the value, or None for NaN and infinity, which JSON does not have."""
     return value if math.isfinite(value) else None
 
 

@@ -1,8 +1,8 @@
-"""From the rewards of a batch to advantages, and which groups teach anything at all.
+"""Compute advantages from the rewards of a batch, and select the groups that teach anything.
 
 A group is the rollouts of one task. Whether it is trained on is decided by the unshaped verdict;
-the advantages are made of the shaped rewards. A rollout that nobody judged is in neither: its
-group is that much smaller. Sources: GRPO, RLOO (leave one out), Dr. GRPO (no scale), AReaL (batch).
+the advantages are computed from the shaped rewards. An unjudged rollout is in neither: its group is
+that much smaller. Sources: GRPO, RLOO (leave one out), Dr. GRPO (no scale), AReaL (batch).
 
 Plain floats, no torch: a batch has hundreds of rewards, and the sums are exact in any order.
 """
@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from events.algorithm import AdvantageConfig, FilterConfig
 
 Groups = Mapping[str, Sequence[int]]
-"""Group -> places of its members in the batch."""
+"""Group -> indices of its members in the batch."""
 
 
 def advantages(
@@ -23,7 +23,8 @@ def advantages(
     config: AdvantageConfig,
     tokens: Sequence[int] | None = None,
 ) -> list[float]:
-    """One advantage per rollout; `groups` names each one's group, `tokens` counts what it wrote.
+    """Return one advantage per rollout; `groups` names each one's group, `tokens` counts its
+    written tokens.
 
     Where the group is the baseline, a group of one and a group of equal rewards give exactly 0:
     there is nothing to compare. Raises ValueError for unequal lengths, a reward that is no finite
@@ -48,7 +49,7 @@ def advantages(
 
 
 def by_group(groups: Sequence[str]) -> dict[str, list[int]]:
-    """Places of each group's members, groups in the order of their first."""
+    """Return the indices of each group's members, groups in the order of their first."""
     members: dict[str, list[int]] = {}
     for place, group in enumerate(groups):
         members.setdefault(group, []).append(place)
@@ -56,13 +57,14 @@ def by_group(groups: Sequence[str]) -> dict[str, list[int]]:
 
 
 def mean(values: Sequence[float], weights: Sequence[float]) -> float:
-    """Weighted; 0 where nothing weighs."""
+    """Return the weighted mean; 0 if all weights are 0."""
     total = math.fsum(weights)
     return math.fsum(v * w for v, w in zip(values, weights, strict=True)) / total if total else 0.0
 
 
 def deviation(values: Sequence[float], weights: Sequence[float], ddof: int) -> float:
-    """The weighted standard deviation; 0 for fewer than `ddof` + 1 values, and for equal ones."""
+    """Return the weighted standard deviation; 0 for fewer than `ddof` + 1 values, and for equal
+    ones."""
     total = math.fsum(weights)
     if total <= ddof or min(values) == max(values):
         return 0.0
@@ -124,10 +126,10 @@ def _check(
 
 @dataclass(frozen=True, slots=True)
 class FilterResult:
-    """What the filter made of a batch."""
+    """Result of filtering the groups of a batch."""
 
     groups: tuple[str, ...]
-    """To be trained on, in the batch's order."""
+    """Groups to train on, in the batch's order."""
     informative: float
     """Share of all groups that neither all fail nor all pass; 0 for an empty batch."""
     passed: float
@@ -135,7 +137,7 @@ class FilterResult:
 
 
 def keep(successes: Mapping[str, Sequence[bool]], config: FilterConfig) -> FilterResult:
-    """Which groups teach something; `successes` are the unshaped verdicts of each."""
+    """Select the groups that teach something; `successes` are the unshaped verdicts of each."""
     rates = {group: sum(own) / len(own) for group, own in successes.items() if own}
     informative = {group for group, rate in rates.items() if 0 < rate < 1}
     kept = tuple(

@@ -1,6 +1,6 @@
-"""What a job trains, as its spec says: base, adapter and learner.
+"""Load what a job trains, by its spec: base, adapter and learner.
 
-Every process of a job (follower.py) makes them alike.
+Every process of a job (follower.py) builds the same.
 """
 
 from pathlib import Path
@@ -22,11 +22,11 @@ from events.jobs import JobSpec
 
 
 class CannotBegin(KintsugiError):
-    """What the spec names is not there, or not as it says."""
+    """The base or adapter of a spec is missing, or not as the spec says."""
 
 
 def checkpoint(spec: JobSpec) -> Path:
-    """The folder of the base. Raises CannotBegin."""
+    """Return the folder of the base. Raises CannotBegin."""
     folder = Path(spec.checkpoint)
     if not (folder / "config.json").is_file():
         raise CannotBegin(f"{folder} holds no checkpoint (no config.json); correct `checkpoint`")
@@ -34,7 +34,8 @@ def checkpoint(spec: JobSpec) -> Path:
 
 
 def load_model(spec: JobSpec) -> tuple[PeftModel, Base, str | None]:
-    """The base with the adapter to train, what the base is, and the parent's sha256.
+    """Load the base with the adapter to train; return also the base's identity and the parent's
+    sha256.
 
     Raises CannotBegin, BadAdapter, WrongBase, OSError.
     """
@@ -61,14 +62,14 @@ def load_model(spec: JobSpec) -> tuple[PeftModel, Base, str | None]:
 def _place(model: Any, device: str) -> None:
     try:
         model.to(device)
-    # torch says in many ways that there is no such device.
+    # torch reports a missing device in many ways.
     except (RuntimeError, AssertionError) as error:
         message = str(error).splitlines()[0]
         raise CannotBegin(f"{device} cannot be used: {message}; correct `device`") from error
 
 
 def new_learner(spec: JobSpec, model: PeftModel, ends: frozenset[int]) -> Learner:
-    """A learner with a fresh optimizer. Raises IncompatibleModel."""
+    """Return a learner with a fresh optimizer. Raises IncompatibleModel."""
     return Learner(
         model,
         spec.algorithm,

@@ -1,4 +1,4 @@
-"""From trajectories to the tensors of an update: filtered, weighed, cut into micro-batches, padded.
+"""Turn trajectories into the tensors of an update: filter, weigh, cut into micro-batches, pad.
 
 Padding is on the right, so positions are those of the sampler. Log-probabilities belong to
 predictions: column t of a (B, T - 1) tensor is about the token at t + 1.
@@ -24,20 +24,20 @@ class Row:
     sequence: TokenSequence
     advantage: float
     rollout_tokens: int
-    """Trainable tokens of its whole rollout (of itself, where each turn counts by itself)."""
+    """Trainable tokens of the whole rollout (of the row itself if each turn counts by itself)."""
 
     @property
     def length(self) -> int:
-        """Tokens read and written."""
+        """Return the number of tokens read and written."""
         return len(self.sequence.ids)
 
 
 @dataclass(frozen=True, slots=True)
 class BatchSelection:
-    """What of a batch of rollouts an update may use."""
+    """The rollouts of a batch that an update may use."""
 
     judged: tuple[Trajectory, ...]
-    """Everything that can be trained on, of any group."""
+    """All trainable rollouts, of any group."""
     kept: FilterResult
     refused: tuple[Refusal, ...]
 
@@ -48,7 +48,7 @@ def choose(
     ends: frozenset[int],
     temperature: float = 1.0,
 ) -> BatchSelection:
-    """Refuse what cannot be trained on, then ask which groups teach something.
+    """Refuse rollouts that cannot be trained on, then select the groups that teach something.
 
     A refused rollout makes its group smaller; it is no failure.
     """
@@ -60,10 +60,10 @@ def choose(
 
 
 def rows(chosen: BatchSelection, algorithm: Algorithm, groups: Sequence[str]) -> list[list[Row]]:
-    """The rollouts of these groups as rows, one list per rollout, in the batch's order.
+    """Return the rollouts of these groups as rows, one list per rollout, in the batch's order.
 
-    Advantages are made of all of a group's rollouts, also of those that were cut off and, with
-    `overlong` = `mask`, are not trained on.
+    Advantages are computed from all of a group's rollouts, also from those that were cut off and,
+    with `overlong` = `mask`, are not trained on.
     """
     wanted = frozenset(groups)
     used = [trajectory for trajectory in chosen.judged if trajectory.group in wanted]
@@ -87,7 +87,7 @@ def _rows_of(trajectory: Trajectory, advantage: float, algorithm: Algorithm) -> 
 
 
 def mini_batches(rollouts: Sequence[list[Row]], count: int) -> Iterator[list[Row]]:
-    """At most `count` parts of nearly equal numbers of rollouts, none of them empty."""
+    """Yield at most `count` parts of nearly equal numbers of rollouts, none of them empty."""
     count = min(count, len(rollouts))
     for number in range(count):
         part = rollouts[number * len(rollouts) // count : (number + 1) * len(rollouts) // count]
@@ -95,7 +95,7 @@ def mini_batches(rollouts: Sequence[list[Row]], count: int) -> Iterator[list[Row
 
 
 def micro_batches(batch: Sequence[Row], budget: int) -> list[list[Row]]:
-    """Rows of similar length together, each micro-batch of at most `budget` padded tokens.
+    """Group rows of similar length into micro-batches of at most `budget` padded tokens.
 
     A row longer than that is alone. The order is a function of the rows.
     """
@@ -110,7 +110,7 @@ def micro_batches(batch: Sequence[Row], budget: int) -> list[list[Row]]:
 
 
 def denominators(batch: Sequence[Row]) -> Denominators:
-    """What the sums over these rows are divided by, however they are cut."""
+    """Return the divisors of the sums over these rows, the same however the rows are cut."""
     return Denominators(
         tokens=float(sum(row.sequence.tokens for row in batch)),
         rollouts=math.fsum(row.sequence.tokens / row.rollout_tokens for row in batch),
@@ -123,21 +123,21 @@ class MicroBatch:
     """A micro-batch of B rows, the longest of T tokens."""
 
     ids: Tensor
-    """(B, T) int64; 0 where there is nothing."""
+    """(B, T) int64 token ids; 0 for padding."""
     attention: Tensor
-    """(B, T) int64, 1 for ids that are there."""
+    """(B, T) int64, 1 for tokens, 0 for padding."""
     mask: Tensor
     """(B, T - 1) float32, 1 where the predicted token was written by the model."""
     sampler_logp: Tensor
     """(B, T - 1) float32, the sampler's log-probabilities; 0 outside the mask."""
     advantage: Tensor
-    """(B,) float32"""
+    """(B,) float32 advantage of each row."""
     rollout_tokens: Tensor
-    """(B,) float32"""
+    """(B,) float32 trainable tokens of each row's whole rollout."""
 
 
 def pad(batch: Sequence[Row], device: torch.device | str = "cpu") -> MicroBatch:
-    """Rows as tensors. Raises ValueError for no rows."""
+    """Return rows as padded tensors. Raises ValueError for no rows."""
     if not batch:
         raise ValueError("an update needs at least one sequence")
     width = max(row.length for row in batch)

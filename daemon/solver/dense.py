@@ -27,7 +27,7 @@ _INNER: Final = ("gate_proj", "up_proj", "down_proj")
 
 
 def takes(model: nn.Module) -> bool:
-    """Whether this module computes what the model would."""
+    """Whether this module's forward pass equals the model's own."""
     base: Any = model.get_base_model() if isinstance(model, PeftModel) else model
     if type(base) is not Qwen3ForCausalLM or _has_hooks(base):
         return False
@@ -57,18 +57,19 @@ def _linears(base: Any) -> list[nn.Module]:
 
 
 def _plain(module: nn.Module) -> bool:
-    """A linear layer without bias, under LoRA of the ordinary kind at most."""
+    """Whether a linear layer has no bias, and at most an ordinary LoRA."""
     if not isinstance(module, LoraLinear):
         return type(module) is nn.Linear and module.bias is None
     base = module.get_base_layer()
     if type(base) is not nn.Linear or base.bias is not None or module.merged:
         return False
-    # Variants are DoRA and its like.
+    # Variants are DoRA and similar methods.
     return not module.lora_variant and not any(module.lora_bias.values())
 
 
 def compute_states(model: nn.Module, ids: Tensor, on: Tensor) -> Tensor:
-    """(N, D) normed last hidden states of (B, T) ids where (B, T) `on` says so, row by row."""
+    """Return the (N, D) normed last hidden states of (B, T) ids where (B, T) `on` is set, row by
+    row."""
     base: Any = model.get_base_model() if isinstance(model, PeftModel) else model
     body = base.model
     batch, length = ids.shape
@@ -89,7 +90,7 @@ def compute_states(model: nn.Module, ids: Tensor, on: Tensor) -> Tensor:
 
 
 def _attention(layer: Any, x: Tensor, cos: Tensor, sin: Tensor, batch: int) -> Tensor:
-    """(N, heads * size): what each token gathers from those before it."""
+    """Return (N, heads * size) attention outputs of each token over those before it."""
     own, size = layer.self_attn, layer.self_attn.head_dim
     x = _normalize(layer.input_layernorm, x)
 
@@ -117,7 +118,7 @@ def _feed_forward(layer: Any, x: Tensor) -> Tensor:
 
 
 def _apply_linear(module: Any, x: Tensor) -> Tensor:
-    """A linear layer with whatever adapter is switched on."""
+    """Apply a linear layer with the active adapter."""
     if not isinstance(module, LoraLinear):
         return functional.linear(x, module.weight)
     base = cast(nn.Linear, module.get_base_layer()).weight
@@ -135,12 +136,12 @@ def _weight(factor: nn.Module) -> Tensor:
 
 
 def _apply(function: type[Function], *inputs: Any) -> Tensor:
-    """A function of our own on tensors, in the graph."""
+    """Apply a custom autograd function to tensors."""
     return cast(Tensor, function.apply(*inputs))  # type: ignore[no-untyped-call]
 
 
 class _LoraProduct(Function):
-    """x (W + U D)^T for a fixed W: the sum is made again in the backward pass and never kept."""
+    """x (W + U D)^T for a fixed W: the sum is recomputed in the backward pass and never stored."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, down: Tensor, up: Tensor) -> Tensor:
@@ -151,7 +152,7 @@ class _LoraProduct(Function):
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, None, Tensor, Tensor]:
         x, weight, down, up = ctx.saved_tensors
         back = grad @ torch.addmm(weight, up, down) if ctx.needs_input_grad[0] else None
-        # Laid out so that the long side is the one that is summed over.
+        # Laid out so that the sum runs over the long side.
         of_up = ((x @ down.T).T @ grad).T
         of_down = (grad @ up).T @ x
         return back, None, of_down, of_up
@@ -184,7 +185,8 @@ def _rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
 
 
 class _Rotation(Function):
-    """Rotary positions: pairs from the two halves of a head, turned by their place's angles."""
+    """Rotary position embedding: pairs from the two halves of a head, rotated by their position's
+    angles."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
@@ -211,7 +213,7 @@ def _swiglu(gate: Tensor, up: Tensor) -> Tensor:
 
 
 class _Swiglu(Function):
-    """silu(gate) * up; nothing is kept but the two."""
+    """silu(gate) * up; only the two inputs are stored."""
 
     @staticmethod
     def forward(ctx: Any, gate: Tensor, up: Tensor) -> Tensor:

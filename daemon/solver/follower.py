@@ -1,10 +1,10 @@
-"""The processes of a job but the first: they take its updates with it, and do nothing else.
+"""The processes of a job other than the first: they take part in its updates and do nothing else.
 
     torchrun --nproc-per-node 4 -m daemon.solver JOB.json --out DIR
 
-The first process draws, plays, writes and speaks; the others hear (parallel.py) of each new learner
-and of each batch, hold the same model and add their share of the gradient. What they print goes to
-stderr.
+The first process draws, plays, writes and reports; the others receive (parallel.py) each new
+learner and each batch, hold the same model and add their share of the gradient. Their output goes
+to stderr.
 """
 
 import torch
@@ -18,7 +18,7 @@ from events.jobs import JobSpec
 
 
 def follow() -> int:
-    """Until the first process ends; returns its exit code.
+    """Follow until the first process ends; return its exit code.
 
     Raises ProcessLoss, and what loading and updating raise: the first process then ends too.
     """

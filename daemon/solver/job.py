@@ -1,4 +1,4 @@
-"""A job: a spec in, an adapter directory out, batch by batch, and on after a kill.
+"""Run a job: a spec in, an adapter directory out, batch by batch, resumable after a kill.
 
     with Job(spec, out) as job:
         for progress in job:        # one update each
@@ -72,20 +72,20 @@ _LOCK: Final = "lock"
 
 
 class NothingLearnt(KintsugiError):
-    """The budget is spent and no group of it taught anything."""
+    """The budget is spent and no group taught anything."""
 
 
 class JobInterrupt(KintsugiError):
-    """Somebody asked the job to stop; it can be resumed."""
+    """The job was asked to stop; it can be resumed."""
 
 
 @dataclass(slots=True)
 class Activity:
-    """What a job does at this moment, for whoever watches it from another thread."""
+    """The present activity of a job, to be read from other threads."""
 
     phase: str = "starting"
     rollouts: int = 0
-    """Used of the budget; those of an unfinished batch included."""
+    """Rollouts used of the budget, those of an unfinished batch included."""
     steps: int = 0
 
 
@@ -97,7 +97,7 @@ def run(
     activity: Activity | None = None,
     stopping: Callable[[], bool] = lambda: False,
 ) -> Outcome:
-    """The whole job; every failure that can be said in a sentence is an outcome."""
+    """Run the whole job; every failure that can be said in a sentence is an outcome."""
     activity = activity or Activity()
     try:
         if finished := outcome_of(spec, out):
@@ -115,7 +115,7 @@ def run(
 
 
 def outcome_of(spec: JobSpec, out: Path) -> Outcome | None:
-    """How the job of this spec in this directory ended; None where it has not.
+    """Return how the job of this spec in this directory ended; None if it has not.
 
     Raises BadAdapter for a damaged adapter, CannotBegin for the results of another spec.
     """
@@ -151,7 +151,7 @@ def _make_outcome(spec: JobSpec, folder: Path, sha256: str, steps: int, used: in
 
 
 class Job:
-    """A job that is driven from outside: iterate it, stop whenever you like, go on later."""
+    """A job driven by its caller: iterate it, stop at any time, resume later."""
 
     def __init__(
         self,
@@ -170,7 +170,7 @@ class Job:
         self.out = out
         self.activity = activity or Activity()
         self.outcome: Outcome | None = None
-        """None while it goes on."""
+        """Outcome of the job; None while it runs."""
         self._stopping = stopping
         out.mkdir(parents=True, exist_ok=True)
         with ExitStack() as held:
@@ -192,22 +192,22 @@ class Job:
         self._guard = Guard(limits=spec.limits)
         self._choice = Choice(spec)
         self.history = History()
-        """What the policy sampled since the job began, or since its warm start."""
+        """Rollouts sampled since the job began, or since its warm start."""
         self._tracker = self._open_tracker(held)
         self._source = held.enter_context(closing(self._new_source()))
         self._journal = held.enter_context(closing(Journal(self.out / JOURNAL, digest(spec))))
         self._batches = 0
-        """Journal entries that have been used."""
+        """Number of journal entries that have been used."""
         self.steps = 0
-        """Optimizer steps so far, supervised ones included."""
+        """Number of optimizer steps so far, supervised ones included."""
         self.rollouts = 0
-        """Used of the budget."""
+        """Rollouts used of the budget."""
         self._trained_on: list[str] = []
         self._refused: list[str] = []
-        """Why each rollout that cannot be trained on cannot."""
+        """Reason of each rollout that cannot be trained on."""
         self._warmed = False
         self._played_with = -1
-        """Steps of the policy that the source has."""
+        """Optimizer steps of the policy that the source has."""
 
     def __enter__(self) -> Self:
         return self
@@ -216,7 +216,7 @@ class Job:
         self._held.close()
 
     def __iter__(self) -> Iterator[Progress]:
-        """Work, one update (or the warm start) per item; nothing happens that is not asked for.
+        """Work, one update (or the warm start) per item; the job only advances when it is iterated.
 
         Raises Stopped, TrainingAbort, UnstableUpdate, NothingLearnt, JournalWriteError,
         AdapterWriteError, EnvironmentFailure and what source and tracker raise.
@@ -275,7 +275,7 @@ class Job:
         return self._progress(batch, metrics, played - began, time.monotonic() - played)
 
     def _sample(self) -> Sequence[Trajectory]:
-        """The next batch, from the journal or played and made durable."""
+        """Return the next batch, from the journal, or played and made durable."""
         self._save_due(self.spec.batch)
         number = self._batches
         tasks = self._choice.draw(number)
@@ -289,7 +289,7 @@ class Job:
     def _next(
         self, names: Sequence[str], make: Callable[[], Sequence[Trajectory]]
     ) -> Sequence[Trajectory]:
-        """The journal's next entry; made and appended where it ends. Raises BadJournal."""
+        """Return the journal's next entry; at its end, make and append it. Raises BadJournal."""
         number = self._batches
         if number == len(self._journal.batches):
             self._journal.append(tuple(make()))
@@ -306,7 +306,8 @@ class Job:
         return trajectories
 
     def _play(self, batch: Batch) -> list[Trajectory]:
-        """A batch by the current policy, in the order of its attempts."""
+        """Play a batch with the current policy; return the trajectories in the order of its
+        attempts."""
         self._check_stop()
         self.activity.phase = "rollouts"
         if self._played_with != self.steps:
@@ -320,7 +321,7 @@ class Job:
         return [trajectories[attempt.rollout] for attempt in batch.attempts]
 
     def _update(self, batch: Sequence[Trajectory]) -> StepMetrics:
-        """Raises TrainingAbort, UnstableUpdate."""
+        """Update the policy with a batch. Raises TrainingAbort, UnstableUpdate."""
         self.activity.phase = "update"
         self._check_numbers(batch)
         self._learner.steps = self.steps
@@ -336,8 +337,8 @@ class Job:
         return metrics
 
     def _check_numbers(self, batch: Sequence[Trajectory]) -> None:
-        """A policy that left the numbers answers whatever comes, and would for the whole budget.
-        Weights may be finite, and what they answer not. Raises TrainingAbort."""
+        """Raise TrainingAbort if no answer has only finite log-probabilities: such a policy would
+        spend the whole budget. Its weights may still be finite."""
         if self.steps and batch and not any(trajectory.finite for trajectory in batch):
             raise TrainingAbort(
                 f"after step {self.steps} no answer of the policy has log-probabilities that are "
@@ -364,14 +365,14 @@ class Job:
     # The warm start
 
     def _select_references(self, pools: Sequence[str]) -> list[str]:
-        """The tasks of a warm start for these pools: theirs, their siblings, and replay."""
+        """Return the tasks of a warm start for these pools: theirs, their siblings', and replay."""
         warm = self.spec.warm_start
         assert warm is not None, "only a spec with a warm start asks for one"
         wanted = [pool for pool in self.spec.pools if pool.replay or pool.name in pools]
         return [*(task for pool in wanted for task in pool.references), *warm.siblings]
 
     def _warm_start(self, pools: Sequence[str]) -> Progress:
-        """Supervised training; what comes after it is counted and guarded anew."""
+        """Train supervised; later figures and limits are counted anew."""
         warm = self.spec.warm_start
         assert warm is not None, "only a spec with a warm start asks for one"
         began = time.monotonic()
@@ -417,7 +418,7 @@ class Job:
     # The end
 
     def _finish(self) -> None:
-        """Judge what was learnt, and save it. Raises NothingLearnt."""
+        """Evaluate what was learnt, and save it. Raises NothingLearnt."""
         sampled = bool(self.history.pools)
         if sampled and probe_pools(self.spec, self.history).hopeless:
             self._give_up()
@@ -433,7 +434,7 @@ class Job:
         self.outcome = _make_outcome(self.spec, folder, sha256, self.steps, self.rollouts)
 
     def _fruitless(self) -> str:
-        """Why nothing was learnt, with the remedy."""
+        """Return why nothing was learnt, with the remedy."""
         if 2 * len(self._refused) > self.rollouts:
             reason, count = Counter(self._refused).most_common(1)[0]
             return f"{len(self._refused)} cannot be trained on, {count} of them because: {reason}"
@@ -442,7 +443,7 @@ class Job:
         return f"the filter kept no group ({passed}); choose tasks that pass now and then"
 
     def _give_up(self) -> None:
-        """End with a competence gap, for good."""
+        """End the job permanently with a competence gap."""
         outcome = Outcome(
             outcome="competence_gap",
             steps=self.steps,
@@ -462,7 +463,7 @@ class Job:
                 self._save(folder)
 
     def _save(self, folder: Path) -> str:
-        """The adapter as it is now, with what tells it from others; its sha256."""
+        """Save the adapter as it is now with its provenance; return its sha256."""
         changes = {"fingerprint": probe_model(self.model)}
         return save(self.model, folder, self._provenance().model_copy(update=changes))
 
@@ -503,7 +504,8 @@ class Job:
         return self._task(task).capability
 
     def _check_tasks(self) -> None:
-        """Name a kind of task that does not exist now, and not after an hour. Raises UnknownTask.
+        """Find a kind of task that does not exist at the start, not after an hour. Raises
+        UnknownTask.
 
         One task for each beginning of an id: making thousands takes as long as some training.
         """
@@ -513,7 +515,8 @@ class Job:
             self._task(task)
 
     def _new_learner(self) -> Learner:
-        # Others have to make theirs at the same moment: each begins with the weights of this one.
+        # The other processes make theirs at the same moment: each begins with the weights of this
+        # one.
         parallel.broadcast(Anew(self.spec))
         return new_learner(self.spec, self.model, self.chat.ends)
 
@@ -532,7 +535,7 @@ class Job:
 
 
 def _lock_file(path: Path) -> IO[bytes]:
-    """The file, held alone until it is closed or the process dies. Raises CannotBegin."""
+    """Return the file, locked until it is closed or the process dies. Raises CannotBegin."""
     file = path.open("ab")
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -543,7 +546,7 @@ def _lock_file(path: Path) -> IO[bytes]:
 
 
 def _write(path: Path, content: bytes) -> None:
-    """A file that is whole or absent."""
+    """Write a file so that it is whole or absent."""
     unfinished = path.with_name(UNFINISHED + path.name)
     with unfinished.open("wb") as file:
         file.write(content)

@@ -1,4 +1,4 @@
-"""The rollouts of a job on disk, each batch before the update that uses it.
+"""Store the rollouts of a job on disk, each batch before the update that uses it.
 
     {"format": 1, "spec": sha256}     the first line: whose rollouts these are
     [trajectory, ...]                 then one line per batch, in order
@@ -22,7 +22,7 @@ from events.jobs import Sha256
 from events.messages import StrictModel
 from events.registry import first_problem
 
-# A log-probability of -inf is refused by the learner, and must be here for that.
+# The learner refuses a log-probability of -inf, and must be able to read it here for that.
 _BATCH: TypeAdapter[Any] = TypeAdapter(
     tuple[Trajectory, ...], config=ConfigDict(ser_json_inf_nan="constants")
 )
@@ -51,7 +51,7 @@ class Journal:
         """
         self.path = path
         self.batches, end = read(path, spec)
-        """What is on disk."""
+        """Batches that are on disk."""
         path.parent.mkdir(parents=True, exist_ok=True)
         self._file = path.open("ab")
         self._file.truncate(end)
@@ -65,7 +65,7 @@ class Journal:
         self.batches.append(batch)
 
     def close(self) -> None:
-        """Give the file back; nothing is pending."""
+        """Close the file; nothing is pending."""
         self._file.close()
 
     def _write(self, line: bytes) -> None:
@@ -82,15 +82,15 @@ class Journal:
         self._end += len(line) + 1
 
     def _take_back(self) -> None:
-        """Leave what was whole; the buffered rest goes with the file object."""
+        """Cut the file back to its whole batches; the buffered rest goes with the file object."""
         os.truncate(self.path, self._end)
         self._file.detach().close()
         self._file = self.path.open("ab")
 
 
 def read(path: Path, spec: str) -> tuple[list[tuple[Trajectory, ...]], int]:
-    """The whole batches of a journal of the job with this spec, and where they end in the file;
-    none and 0 where there is no file. Changes nothing. Raises BadJournal."""
+    """Return the whole batches of a journal of the job with this spec, and the offset where they
+    end in the file; none and 0 if there is no file. Changes nothing. Raises BadJournal."""
     content = path.read_bytes() if path.exists() else b""
     end = content.rfind(b"\n") + 1
     lines = content[:end].splitlines()

@@ -1,8 +1,8 @@
-"""LoRA through PEFT: attached with checks, saved as an adapter's directory.
+"""LoRA through PEFT: attach an adapter with checks, save it as a directory.
 
 Guarantees: an adapter is trained on and loaded over the very base weights whose hash it names; it
 has no dropout, no bias and no weights of other modules. Its directory is daemon/serving's
-(daemon/adapters/directory.py). Not covered: who may read it, and what it is worth (the gate).
+(daemon/adapters/directory.py). Not covered: file permissions, and the adapter's quality (the gate).
 """
 
 import hashlib
@@ -41,7 +41,7 @@ _REFERENCE: Final = "reference"
 
 
 def attach(model: PreTrainedModel, settings: LoraSettings, seed: int) -> PeftModel:
-    """A fresh adapter around a model, whose own weights are frozen. Raises BadAdapter.
+    """Add a fresh adapter to a model, whose own weights are frozen. Raises BadAdapter.
 
     Its output is that of the model until it is trained: one factor begins at 0. The other is drawn
     from `seed`; the global generator is left as it was.
@@ -64,14 +64,15 @@ def attach(model: PreTrainedModel, settings: LoraSettings, seed: int) -> PeftMod
 
 @contextmanager
 def _older_peft() -> Iterator[None]:
-    """PEFT up to 0.21 asks transformers for gradient checkpointing by a name that is going away."""
+    """Suppress a warning of PEFT up to 0.21, which uses a deprecated name in transformers."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "`is_gradient_checkpointing`", FutureWarning)
         yield
 
 
 def _check_targets(model: nn.Module, settings: LoraSettings) -> None:
-    """Every target names linear layers, none of them the head, and the rank fits."""
+    """Check that every target names linear layers, none of them the head, and that the rank
+    fits."""
     _, head = parts(model)
     linear = {name: m for name, m in model.named_modules() if isinstance(m, nn.Linear)}
     for target in settings.targets:
@@ -96,7 +97,7 @@ def _check_targets(model: nn.Module, settings: LoraSettings) -> None:
 
 
 def continue_from(model: PreTrainedModel, folder: Path) -> tuple[PeftModel, Provenance]:
-    """A saved adapter around its base, to be trained further; a frozen copy is the reference.
+    """Load a saved adapter onto its base for further training; a frozen copy is the reference.
 
     Raises BadAdapter, WrongBase.
     """
@@ -111,7 +112,8 @@ def continue_from(model: PreTrainedModel, folder: Path) -> tuple[PeftModel, Prov
 
 @contextmanager
 def reference(model: PeftModel) -> Iterator[None]:
-    """Inside, the model is the policy that training began with: the base, or the parent adapter."""
+    """Inside the block, the model is the policy that training began with: the base, or the parent
+    adapter."""
     if _REFERENCE not in model.peft_config:
         with model.disable_adapter():
             yield
@@ -124,7 +126,7 @@ def reference(model: PeftModel) -> Iterator[None]:
 
 
 def trainable_parameters(model: nn.Module) -> dict[str, nn.Parameter]:
-    """Name -> parameter of everything that an optimizer may change."""
+    """Return name -> parameter for everything that an optimizer may change."""
     return {name: p for name, p in model.named_parameters() if p.requires_grad}
 
 
@@ -148,7 +150,7 @@ def save(model: PeftModel, folder: Path, provenance: Provenance) -> str:
 
 
 def _tensors(model: PeftModel) -> dict[str, Tensor]:
-    """The trained adapter's weights by name, sorted, on the CPU."""
+    """Return the trained adapter's weights by name, sorted, on the CPU."""
     state = get_peft_model_state_dict(model, adapter_name=_TRAINED, save_embedding_layers=False)
     tensors = {name: state[name].detach().cpu().contiguous() for name in sorted(state)}
     for name, tensor in tensors.items():
@@ -158,7 +160,7 @@ def _tensors(model: PeftModel) -> dict[str, Tensor]:
 
 
 def _peft_config(model: PeftModel, base: str) -> dict[str, Any]:
-    """PEFT's own description, with the base by its name and not by a path of this machine."""
+    """Return PEFT's own configuration, with the base by its name and not by a local path."""
     config = model.peft_config[_TRAINED].to_dict()
     config |= {"base_model_name_or_path": base, "inference_mode": True}
     return {k: sorted(v) if isinstance(v, set) else v for k, v in config.items()}
@@ -173,7 +175,7 @@ def _versions() -> dict[str, str]:
 
 
 def check_base(provenance: Provenance, base: nn.Module, folder: Path) -> None:
-    """See that the adapter in `folder` was trained on this base. Raises WrongBase."""
+    """Check that the adapter in `folder` was trained on this base. Raises WrongBase."""
     if (actual := weights_sha256(base)) != provenance.base.sha256:
         raise WrongBase(
             f"{folder} is an adapter of {provenance.base.name} with weights "

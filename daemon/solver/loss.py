@@ -22,20 +22,20 @@ from events.algorithm import KlConfig, Level, LossConfig, TisConfig
 
 @dataclass(frozen=True, slots=True)
 class LossInputs:
-    """What the loss of one micro-batch needs. Log-probabilities are in nats."""
+    """Inputs of the loss of one micro-batch. Log-probabilities are in nats."""
 
     logp: Tensor
-    """(B, T) under the policy, with gradient."""
+    """(B, T) log-probabilities under the policy, with gradient."""
     old_logp: Tensor
-    """(B, T) recomputed by the learner before the update."""
+    """(B, T) log-probabilities recomputed by the learner before the update."""
     mask: Tensor
-    """(B, T) 1 for tokens the model wrote."""
+    """(B, T) 1 for tokens that the model wrote."""
     advantage: Tensor
-    """(B,)"""
+    """(B,) advantage of each sequence."""
     sampler_logp: Tensor | None = None
-    """(B, T) as the sampler reported them; needed by TIS."""
+    """(B, T) log-probabilities as the sampler reported them; needed by TIS."""
     ref_logp: Tensor | None = None
-    """(B, T) of the reference; needed by the KL penalty."""
+    """(B, T) log-probabilities of the reference; needed by the KL penalty."""
     rollout_tokens: Tensor | None = None
     """(B,) trainable tokens of the whole rollout, where one rollout became several sequences;
     None: each sequence is a rollout."""
@@ -43,27 +43,28 @@ class LossInputs:
 
 @dataclass(frozen=True, slots=True)
 class Denominators:
-    """What sums are divided by: of the whole step, so that micro-batches and ranks add up."""
+    """Divisors of the sums, for the whole step, so that micro-batches and ranks add up."""
 
     tokens: float
-    """Trainable tokens."""
+    """Number of trainable tokens."""
     rollouts: float
-    """Rollouts with a trainable token."""
+    """Number of rollouts with a trainable token."""
     longest: float
-    """Most tokens of a sequence, trainable or not."""
+    """Tokens of the longest sequence, trainable or not."""
 
     @classmethod
     def of(cls, mask: Tensor, rollout_tokens: Tensor | None = None) -> Self:
-        """Of one batch, which may be the step's batches laid together."""
+        """Return the denominators of one batch, which may be the step's batches concatenated."""
         own = mask.double().sum(-1)
         total = own if rollout_tokens is None else rollout_tokens.double()
-        # A sequence is a share of its rollout, and a row without trainable tokens is none.
+        # A sequence counts as its share of its rollout, and a row without trainable tokens as none.
         share = own / total.clamp(min=1.0)
         return cls(float(own.sum()), float(share.sum()), float(mask.shape[-1]))
 
 
 def policy_loss(batch: LossInputs, config: LossConfig, over: Denominators | None = None) -> Tensor:
-    """The loss of a batch, a scalar; `over` are the step's denominators, by default its own.
+    """Return the scalar loss of a batch; `over` are the step's denominators, by default the batch's
+    own.
 
     A batch without a trainable token has loss 0 and gradient 0. Raises ValueError where a switch
     needs log-probabilities that the batch has not.
@@ -81,7 +82,7 @@ def policy_loss(batch: LossInputs, config: LossConfig, over: Denominators | None
 
 
 def log_change(batch: LossInputs, config: LossConfig) -> Tensor:
-    """(B, T) logp - old, 0 outside the mask."""
+    """Return (B, T) logp - old, 0 outside the mask."""
     # Masked before exp: a padded log-probability may be infinite, and 0 * inf is NaN.
     change = torch.where(batch.mask > 0, batch.logp - batch.old_logp, 0.0)
     if config.log_ratio_clamp is None:
@@ -90,7 +91,7 @@ def log_change(batch: LossInputs, config: LossConfig) -> Tensor:
 
 
 def log_ratio(logp: Tensor, change: Tensor, mask: Tensor, level: Level) -> Tensor:
-    """(B, T) log ratio of each token, or of its whole sequence."""
+    """Return the (B, T) log ratio of each token, or of its whole sequence."""
     if level == "token":
         return change
     total = (change * mask).sum(-1, keepdim=True)
@@ -104,7 +105,7 @@ def log_ratio(logp: Tensor, change: Tensor, mask: Tensor, level: Level) -> Tenso
 
 
 def surrogate(ratio: Tensor, advantage: Tensor, config: LossConfig) -> Tensor:
-    """(B, T) PPO's clipped loss with asymmetric bounds, and dual clip below."""
+    """Return PPO's (B, T) clipped loss with asymmetric bounds, and dual clip below."""
     clipped = ratio.clamp(1 - config.lo, 1 + config.hi)
     loss = torch.maximum(-advantage * ratio, -advantage * clipped)
     if config.dual is None:
@@ -113,7 +114,7 @@ def surrogate(ratio: Tensor, advantage: Tensor, config: LossConfig) -> Tensor:
 
 
 def tis_weight(batch: LossInputs, mask: Tensor, config: TisConfig) -> Tensor:
-    """(B, T) detached weight exp(old - roll), truncated or masked."""
+    """Return the (B, T) detached weight exp(old - roll), truncated or masked."""
     weight = sampler_ratio(batch, mask, config)
     if config.mode == "truncate":
         return weight.clamp(config.lo, config.hi)
@@ -121,7 +122,7 @@ def tis_weight(batch: LossInputs, mask: Tensor, config: TisConfig) -> Tensor:
 
 
 def sampler_ratio(batch: LossInputs, mask: Tensor, config: TisConfig) -> Tensor:
-    """(B, T) detached exp(old - roll) of a token, or of its whole sequence."""
+    """Return (B, T) detached exp(old - roll) of a token, or of its whole sequence."""
     if batch.sampler_logp is None:
         raise ValueError("TIS needs the sampler's log-probabilities; the batch has none")
     gap = torch.where(mask > 0, batch.old_logp - batch.sampler_logp, 0.0).detach()
@@ -134,7 +135,7 @@ def sampler_ratio(batch: LossInputs, mask: Tensor, config: TisConfig) -> Tensor:
 
 
 def divergence(batch: LossInputs, change: Tensor, config: KlConfig) -> Tensor:
-    """(B, T) estimate of KL(policy || reference), 0 outside the mask."""
+    """Return the (B, T) estimate of KL(policy || reference), 0 outside the mask."""
     if batch.ref_logp is None:
         raise ValueError("a KL penalty needs the reference's log-probabilities; the batch has none")
     x = torch.where(batch.mask > 0, batch.logp - batch.ref_logp, 0.0)
@@ -143,7 +144,7 @@ def divergence(batch: LossInputs, change: Tensor, config: KlConfig) -> Tensor:
 
 
 def estimate(x: Tensor, config: KlConfig) -> Tensor:
-    """The divergence from x = logp - ref, token by token. Source: Schulman, `Approximating KL`."""
+    """Return the divergence from x = logp - ref per token. Source: Schulman, `Approximating KL`."""
     if config.estimator == "k1":
         return x
     if config.estimator == "k2":
@@ -162,7 +163,7 @@ def aggregate(
     over: Denominators,
     rollout_tokens: Tensor | None = None,
 ) -> Tensor:
-    """The scalar; tokens outside the mask count nowhere."""
+    """Return the scalar loss; tokens outside the mask count nowhere."""
     loss = torch.where(mask > 0, loss, 0.0)
     if config.aggregation == "token-mean":
         return loss.sum() / (over.tokens or 1.0)

@@ -1,4 +1,4 @@
-"""One step spread over processes: each scores its share of the rows, gradients are added up.
+"""Spread one step over processes: each scores its share of the rows, gradients are summed.
 
 Every process is given the same rollouts and computes the same advantages and denominators from
 them, so nothing but gradients and figures has to be exchanged. Without a process group (`torchrun`
@@ -8,8 +8,8 @@ Base and adapter are whole in every process, so that clipping, the optimizer and
 of one process.
 
 In a job the first process leads: it tells the others (follower.py) of each new learner and each
-update, and `join_group` is how all of them begin. One that loses another leaves, so that the loss
-reaches all of them and none waits for ever.
+update; all of them begin with `join_group`. A process that loses another one exits, so that the
+loss reaches all of them and none waits for ever.
 
 Not covered: a base that is too large for one process. Tested with two processes on a CPU (gloo);
 it has never run on a GPU, nor over more than one machine.
@@ -33,7 +33,7 @@ from events.jobs import JobSpec
 T = TypeVar("T")
 
 _PATIENCE: Final = timedelta(days=30)
-"""How long the others wait for a word: the first may play for hours."""
+"""Longest wait for a message: the first process may play for hours."""
 
 
 class ProcessLoss(KintsugiError):
@@ -42,21 +42,21 @@ class ProcessLoss(KintsugiError):
 
 @dataclass(frozen=True, slots=True)
 class Anew:
-    """Make a learner; its weights come from the first process."""
+    """Message: make a learner; its weights come from the first process."""
 
     spec: JobSpec
 
 
 @dataclass(frozen=True, slots=True)
 class Update:
-    """Take a step on these."""
+    """Message: take a step on these trajectories."""
 
     batch: tuple[Trajectory, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class End:
-    """Nothing more is coming."""
+    """Message: nothing more is coming."""
 
     code: int
 
@@ -65,14 +65,14 @@ Word = Anew | Update | End
 
 
 class _Words:
-    """The group in which the first process speaks; None outside `join_group`."""
+    """The group in which the first process sends messages; None outside `join_group`."""
 
     channel: group.ProcessGroup | None = None
 
 
 @contextmanager
 def join_group() -> Iterator[int]:
-    """Inside, the processes that torchrun started are one group; yields this one's number.
+    """Inside the block, the processes that torchrun started form a group; yields this one's rank.
 
     Raises ProcessLoss.
     """
@@ -88,14 +88,14 @@ def join_group() -> Iterator[int]:
 
 
 def broadcast(word: Word) -> None:
-    """Say it to the other processes, where there are some. Raises ProcessLoss."""
+    """Send a message to the other processes, if there are any. Raises ProcessLoss."""
     if _Words.channel is not None:
         with _exchange():
             group.broadcast_object_list([word], src=0, group=_Words.channel)
 
 
 def receive() -> Word:
-    """What the first process says next. Raises ProcessLoss."""
+    """Return the first process's next message. Raises ProcessLoss."""
     heard: list[Any] = [None]
     with _exchange():
         group.broadcast_object_list(heard, src=0, group=_Words.channel)
@@ -116,19 +116,19 @@ def _exchange() -> Iterator[None]:
 
 
 def _leave() -> None:
-    """Close the connections, so that whoever waits for this process learns of it."""
+    """Close the connections, so that processes waiting for this one get an error."""
     _Words.channel = None
     if _together():
         group.destroy_process_group()
 
 
 def count() -> int:
-    """How many processes work on a step."""
+    """Return how many processes work on a step."""
     return group.get_world_size() if _together() else 1
 
 
 def share(items: Sequence[T]) -> Sequence[T]:
-    """This process's part of what all of them have."""
+    """Return this process's part of the common items."""
     return items[group.get_rank() :: group.get_world_size()] if _together() else items
 
 
@@ -141,7 +141,7 @@ def begin_alike(parameters: Iterable[Tensor]) -> None:
 
 
 def add_gradients(parameters: Iterable[torch.nn.Parameter]) -> None:
-    """Sum each gradient over the processes; one that had no row has added 0."""
+    """Sum each gradient over the processes; one without rows adds 0."""
     if not _together():
         return
     with _exchange():
@@ -152,7 +152,7 @@ def add_gradients(parameters: Iterable[torch.nn.Parameter]) -> None:
 
 
 def gather(value: T) -> list[T]:
-    """This value of every process, in their order."""
+    """Return this value of every process, in the order of their ranks."""
     if not _together():
         return [value]
     values: list[T | None] = [None] * count()

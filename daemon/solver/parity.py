@@ -1,4 +1,4 @@
-"""The loss against a file of cases that an independent implementation computed.
+"""Compare the loss with a file of cases that an independent implementation computed.
 
 The file holds `inputs` (logp, old, roll, ref, mask as B x T, adv as B) and `cases`: name ->
 {config, loss, grad}, the last one the gradient with respect to logp. Everything is float64.
@@ -47,7 +47,7 @@ class CaseConfig(StrictModel):
     t_max: int | None = None
 
     def loss(self) -> LossConfig:
-        """The same in the product's words."""
+        """Return the same configuration in the product's terms."""
         return LossConfig(
             level=self.level,
             lo=self.lo,
@@ -99,13 +99,13 @@ class Fixture(BaseModel):
 
 @dataclass(frozen=True, slots=True)
 class Parity:
-    """How far the product's loss is from the file's."""
+    """Errors of the product's loss against the file's."""
 
     cases: int
     max_loss_error: float
     max_grad_error: float
     worst: str
-    """The case with the largest error of either kind."""
+    """Name of the case with the largest error of either kind."""
 
     @property
     def is_within_tolerance(self) -> bool:
@@ -114,7 +114,7 @@ class Parity:
 
 
 def read(path: Path) -> Fixture:
-    """A fixture from its file. Raises BadFixture, OSError."""
+    """Read a fixture from its file. Raises BadFixture, OSError."""
     try:
         return Fixture.model_validate_json(path.read_bytes())
     except ValidationError as error:
@@ -122,7 +122,7 @@ def read(path: Path) -> Fixture:
 
 
 def compare(fixture: Fixture) -> Parity:
-    """Run the product's loss on every case."""
+    """Run the product's loss on every case; return the largest errors."""
     errors = {name: _errors(fixture.inputs, case) for name, case in fixture.cases.items()}
     return Parity(
         cases=len(errors),

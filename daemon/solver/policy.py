@@ -1,4 +1,4 @@
-"""The model as the learner sees it: log-probabilities of what was sampled.
+"""The model as the learner uses it: log-probabilities of sampled tokens.
 
 Any causal language model of transformers, with or without adapters. Logits are computed only where
 the model wrote something, and normalised in float32 at least: a conversation is mostly prompt, and
@@ -22,7 +22,7 @@ from daemon.solver.batch import MicroBatch
 from events.errors import KintsugiError
 
 _TILE: Final = 2**24
-"""Logits at once: 64 MiB of them."""
+"""Number of logits held at once: 64 MiB of them."""
 
 
 class IncompatibleModel(KintsugiError):
@@ -31,16 +31,17 @@ class IncompatibleModel(KintsugiError):
 
 @dataclass(frozen=True, slots=True)
 class Scores:
-    """What a policy says about a micro-batch; both are 0 outside the mask."""
+    """A policy's scores of a micro-batch; both are 0 outside the mask."""
 
     logp: Tensor
     """(B, T - 1) log-probability of each written token, in nats."""
     entropy: Tensor
-    """(B, T - 1) of the distribution it was drawn from, without gradient."""
+    """(B, T - 1) entropy of the distribution each token was drawn from, without gradient."""
 
 
 def score(model: nn.Module, batch: MicroBatch, temperature: float = 1.0) -> Scores:
-    """The policy's log-probabilities of a micro-batch, with gradient where that is enabled."""
+    """Return the policy's log-probabilities of a micro-batch, with gradient where that is
+    enabled."""
     on = batch.mask > 0
     head = parts(model)[1]
     hidden, written = _compute_states(model, batch.ids, on), batch.ids[:, 1:][on]
@@ -58,7 +59,7 @@ def score(model: nn.Module, batch: MicroBatch, temperature: float = 1.0) -> Scor
 
 
 def _compute_states(model: nn.Module, ids: Tensor, on: Tensor) -> Tensor:
-    """(N, D) last hidden states where a written token is predicted.
+    """Return (N, D) last hidden states where a written token is predicted.
 
     Rows are padded on the right, which a causal model never sees from the left: without a mask,
     attention is the plain causal kind, which is the fast one.
@@ -71,13 +72,13 @@ def _compute_states(model: nn.Module, ids: Tensor, on: Tensor) -> Tensor:
 
 
 def _entropy(logits: Tensor) -> Tensor:
-    """(N,) in nats, of (N, V) logits."""
+    """Return the (N,) entropies in nats of (N, V) logits."""
     each: Tensor = torch.special.entr(logits.softmax(-1))
     return each.sum(-1)
 
 
 def _is_constant(head: nn.Module) -> TypeGuard[nn.Linear]:
-    """Whether a head is a matrix that nobody trains, and whole on this device."""
+    """Whether a head is a plain matrix without gradient, and whole on this device."""
     if type(head) is not nn.Linear or head.bias is not None:
         return False
     return type(head.weight) is nn.Parameter and not head.weight.requires_grad
@@ -86,13 +87,13 @@ def _is_constant(head: nn.Module) -> TypeGuard[nn.Linear]:
 def _score_tokens(
     hidden: Tensor, weight: Tensor, written: Tensor, temperature: float
 ) -> tuple[Tensor, Tensor]:
-    """(N,) log-probabilities of the written ids, and (N,) entropies."""
+    """Return (N,) log-probabilities of the written ids, and (N,) entropies."""
     scores = _TokenScores.apply(hidden, weight, written, temperature)  # type: ignore[no-untyped-call]
     return cast(tuple[Tensor, Tensor], scores)
 
 
 class _TokenScores(Function):
-    """Log-probabilities through a fixed head, tile by tile: no (N, V) matrix is ever whole.
+    """Log-probabilities through a fixed head, tile by tile: no whole (N, V) matrix is ever built.
 
     The gradient of a token's log-probability with respect to its hidden state is found on the way,
     d log p(y) / d h = (e_y - p) W / temperature, and kept in place of the logits.
@@ -128,11 +129,12 @@ class _TokenScores(Function):
 def _tile(
     hidden: Tensor, weight: Tensor, written: Tensor, temperature: float
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Log-probability and entropy of each, and (N, V) the slope of its logits: e_y - p."""
+    """Return log-probability and entropy of each token, and (N, V) the gradient of its logits: e_y
+    - p."""
     logits = hidden @ weight.T
     logits = logits.to(torch.promote_types(logits.dtype, torch.float32)).div_(temperature)
     logits.sub_(logits.amax(-1, keepdim=True))
-    # Against the largest one, which is 0 now: nothing overflows.
+    # Relative to the largest logit, which becomes 0: nothing overflows.
     chances = logits.exp()
     total = chances.sum(-1, keepdim=True)
     chances.div_(total)
@@ -144,7 +146,7 @@ def _tile(
 
 
 def parts(model: nn.Module) -> tuple[nn.Module, nn.Module]:
-    """The layers up to the last hidden state, and the head that makes logits of it."""
+    """Return the layers up to the last hidden state, and the head that computes logits from it."""
     base: Any = model
     if isinstance(model, PeftModel):
         base = model.get_base_model()
@@ -157,7 +159,7 @@ def parts(model: nn.Module) -> tuple[nn.Module, nn.Module]:
 
 
 def check(model: nn.Module) -> None:
-    """Refuse what the learner would train wrongly. Raises IncompatibleModel."""
+    """Refuse a model that the learner would train wrongly. Raises IncompatibleModel."""
     _check_dropout(model)
     body, head = parts(model)
     size = head.weight.shape[0] if isinstance(head.weight, Tensor) else 1
@@ -186,7 +188,7 @@ def _check_dropout(model: nn.Module) -> None:
 
 
 def check_ids(model: nn.Module, highest: int) -> None:
-    """Refuse ids beyond the vocabulary, which would be read from somewhere else in memory."""
+    """Refuse ids beyond the vocabulary, which would be read from outside the matrix."""
     _, head = parts(model)
     if isinstance(head.weight, Tensor) and highest >= head.weight.shape[0]:
         raise IncompatibleModel(

@@ -26,11 +26,11 @@ class SftStep(StrictModel):
 
     step: int
     of: int
-    """How many there will be."""
+    """Number of steps in the whole training."""
     loss: float
-    """Nats per written token, before the step."""
+    """Loss in nats per written token, before the step."""
     tokens: int
-    """Written ones."""
+    """Number of written tokens."""
     gradient_norm: float
     learning_rate: float
 
@@ -38,7 +38,7 @@ class SftStep(StrictModel):
 def train(
     model: nn.Module, examples: Sequence[TokenSequence], settings: SftSettings
 ) -> Iterator[SftStep]:
-    """Train, one optimizer step per item: nothing happens that is not asked for.
+    """Train, one optimizer step per item; training only advances when it is iterated.
 
     Raises ValueError when no example has a written token, UnstableUpdate, IncompatibleModel.
     """
@@ -66,7 +66,7 @@ def train(
 
 
 def _plan(rows: Sequence[Row], settings: SftSettings) -> Iterator[list[Row]]:
-    """Every epoch's rows in an order of its own, cut where a batch is full."""
+    """Yield every epoch's rows in a new order, cut where a batch is full."""
     for epoch in range(settings.epochs):
         order = list(rows)
         Random(f"sft {settings.seed} {epoch}").shuffle(order)
@@ -80,7 +80,7 @@ def _plan(rows: Sequence[Row], settings: SftSettings) -> Iterator[list[Row]]:
 
 
 def _pace(number: int, total: int, settings: SftSettings) -> float:
-    """The share of the learning rate at a step."""
+    """Return the factor of the learning rate at a step."""
     rising = math.ceil(settings.warmup * total)
     if number < rising:
         return (number + 1) / rising
@@ -97,7 +97,7 @@ def _step(
     batch: Sequence[Row],
     settings: SftSettings,
 ) -> tuple[float, float]:
-    """One optimizer step; returns its loss and gradient norm."""
+    """Take one optimizer step; return its loss and gradient norm."""
     device = next(iter(parameters.values())).device
     tokens = sum(row.sequence.tokens for row in batch)
     optimizer.zero_grad(set_to_none=True)
@@ -114,7 +114,7 @@ def _step(
 
 
 def mean_loss(model: nn.Module, examples: Iterable[TokenSequence], micro_tokens: int) -> float:
-    """Nats per written token of examples, without training."""
+    """Return the mean loss of examples in nats per written token, without training."""
     rows = [Row(example, 0.0, example.tokens) for example in examples if example.tokens]
     device = next(model.parameters()).device
     with torch.no_grad():

@@ -1,4 +1,4 @@
-"""Reading a job's spec (events/jobs.py) from a file, and what identifies it."""
+"""Read a job's spec (events/jobs.py) from a file, and compute its identity."""
 
 from pathlib import Path
 
@@ -15,7 +15,7 @@ class BadSpec(KintsugiError):
 
 
 def read_spec(path: Path) -> JobSpec:
-    """The spec in a JSON file. Raises BadSpec, which names the field, and OSError."""
+    """Read the spec in a JSON file. Raises BadSpec, which names the field, and OSError."""
     try:
         return JobSpec.model_validate_json(path.read_bytes())
     except ValidationError as error:
@@ -23,5 +23,5 @@ def read_spec(path: Path) -> JobSpec:
 
 
 def digest(spec: JobSpec) -> str:
-    """sha256 of everything in it, defaults included."""
+    """Return the sha256 of the whole spec, defaults included."""
     return sha256(exact_json(spec.model_dump(mode="json")))

@@ -1,4 +1,4 @@
-"""Which tasks a batch tries: pools by their shares, tasks of a pool in shuffled order.
+"""Choose the tasks of a batch: pools by their shares, tasks of a pool in shuffled order.
 
 Replay pools keep their share. Among the others a share falls as its pool is passed:
 
@@ -22,11 +22,11 @@ from daemon.solver.trajectory import Trajectory
 from events.jobs import JobSpec, TaskPool
 
 _LEAST: Final = 0.05
-"""Of its share that a pool keeps however often it is passed: what is learnt may be lost again."""
+"""Least part of its share that a pool keeps however often it is passed, against forgetting."""
 
 
 class Choice:
-    """The state that tasks are drawn from."""
+    """State that tasks are drawn from."""
 
     def __init__(self, spec: JobSpec) -> None:
         self.spec = spec
@@ -37,16 +37,16 @@ class Choice:
         self._order = lru_cache(2 * len(spec.pools))(self._shuffle)
 
     def pool(self, task: str) -> str:
-        """The pool of a task."""
+        """Return the pool of a task."""
         return self._pools[task]
 
     def draw(self, batch: int) -> list[str]:
-        """The tasks of a batch; they count as drawn."""
+        """Draw the tasks of a batch; they count as drawn."""
         names = self._spread(Random(f"pools {self.spec.seed} {batch}").random())
         return [self._next(name) for name in names]
 
     def add(self, batch: Iterable[Trajectory]) -> None:
-        """Learn the verdicts of a batch."""
+        """Update the pass rates with the verdicts of a batch."""
         for task, verdicts in by_group(batch):
             name, rate = self._pools[task], sum(verdicts) / len(verdicts)
             before = self.passed.get(name, rate)
@@ -54,7 +54,7 @@ class Choice:
             self.passed[name] = keep * before + (1 - keep) * rate
 
     def shares(self) -> dict[str, float]:
-        """Pool -> its share of the next batch; they sum to 1."""
+        """Return pool -> its share of the next batch; the shares sum to 1."""
         total = sum(pool.share for pool in self.spec.pools)
         weights = {pool.name: self._weight(pool) for pool in self.spec.target_pools}
         targeted = sum(pool.share for pool in self.spec.target_pools)
@@ -70,14 +70,14 @@ class Choice:
         return pool.share * max(1 - self.passed.get(pool.name, 0.0), _LEAST)
 
     def _spread(self, offset: float) -> list[str]:
-        """The pools of a batch's groups."""
+        """Return the pools of a batch's groups."""
         shares, count = self.shares(), self.spec.sampler.groups
         names, ends = list(shares), list(accumulate(shares.values()))
         places = (bisect_right(ends, (group + offset) / count) for group in range(count))
         return [names[min(place, len(names) - 1)] for place in places]
 
     def _next(self, name: str) -> str:
-        """A pool's next task: all of them in shuffled order, then shuffled anew."""
+        """Return a pool's next task: all of them in shuffled order, then shuffled anew."""
         pool = next(pool for pool in self.spec.pools if pool.name == name)
         turn, place = divmod(self._drawn[name], len(pool.tasks))
         self._drawn[name] += 1

@@ -1,4 +1,4 @@
-"""What was sampled, token by token, and whether it may be trained on.
+"""Sampled tokens of a rollout, and whether they may be trained on.
 
 A trajectory is a rollout's turns; a turn is one call of the model: the prompt's token ids as the
 sampler read them and the completion's ids and log-probabilities as it drew them. Nothing here is
@@ -24,10 +24,10 @@ from events.messages import StrictModel
 from events.rollouts import is_logprob
 
 ORACLE: Final = "oracle"
-"""The policy that reference trajectories name."""
+"""Name of the policy in reference trajectories."""
 
 _MOST_IDS: Final = 2**31
-"""A token id is a number of 31 bits."""
+"""Exclusive upper bound of a token id: 31 bits."""
 
 
 class Sampling(StrictModel):
@@ -36,7 +36,7 @@ class Sampling(StrictModel):
     temperature: float = Field(default=1.0, gt=0)
     top_p: float = Field(default=1.0, gt=0, le=1)
     top_k: int = Field(default=0, ge=0)
-    """0: all."""
+    """Number of most likely tokens drawn from; 0: all."""
     repetition_penalty: float = Field(default=1.0, gt=0)
 
     @property
@@ -51,11 +51,11 @@ class Turn:
 
     prompt_ids: tuple[int, ...]
     completion_ids: tuple[int, ...]
-    """With the end token, where the model wrote one."""
+    """Completion ids, with the end token if the model wrote one."""
     logprobs: tuple[float, ...]
-    """Of each completion id, in nats, under the distribution it was drawn from."""
+    """Log-probability of each completion id, in nats, under the distribution it was drawn from."""
     truncated: bool = False
-    """Whether a limit cut it off before its end token."""
+    """Whether a limit cut the turn off before its end token."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,32 +64,32 @@ class Trajectory:
 
     rollout: str
     group: str
-    """Rollouts of one group attempt one task and are compared with each other."""
+    """Id of the group; its rollouts attempt one task and are compared with each other."""
     task: str
     policy: str
-    """Policy version that wrote it."""
+    """Policy version that wrote the trajectory."""
     turns: tuple[Turn, ...]
     success: bool | None
-    """The unshaped verdict; None where nobody judged."""
+    """Unshaped verdict; None if the rollout was not judged."""
     reward: float | None
-    """Shaped."""
+    """Shaped reward."""
     sampling: Sampling = field(default_factory=Sampling)
     malformed: int = 0
-    """Calls that were wrong in themselves."""
+    """Number of malformed calls."""
 
     @property
     def is_incomplete(self) -> bool:
-        """Whether its last turn was cut off."""
+        """Whether the last turn was cut off."""
         return bool(self.turns) and self.turns[-1].truncated
 
     @property
     def finite(self) -> bool:
-        """Whether every log-probability is a number."""
+        """Whether every log-probability is a finite number."""
         return all(math.isfinite(logprob) for turn in self.turns for logprob in turn.logprobs)
 
     @property
     def tokens(self) -> int:
-        """How many the model wrote."""
+        """Return the number of tokens that the model wrote."""
         return sum(len(turn.completion_ids) for turn in self.turns)
 
 
@@ -99,13 +99,13 @@ class TokenSequence:
 
     ids: tuple[int, ...]
     written: tuple[bool, ...]
-    """True for what the model wrote."""
+    """True for each id that the model wrote."""
     logprobs: tuple[float, ...]
-    """As the sampler reported them; 0 for what the model did not write."""
+    """Log-probabilities as the sampler reported them; 0 for ids that the model did not write."""
 
     @property
     def tokens(self) -> int:
-        """How many the model wrote."""
+        """Return the number of tokens that the model wrote."""
         return sum(self.written)
 
 
@@ -120,7 +120,8 @@ class Refusal:
 def trainable(
     trajectories: Iterable[Trajectory], ends: frozenset[int], temperature: float = 1.0
 ) -> tuple[list[Trajectory], list[Refusal]]:
-    """What may be trained on, and what not and why; `ends` are the tokens that end a turn."""
+    """Return the trainable trajectories, and the others with reasons; `ends` are the end-of-turn
+    tokens."""
     kept: list[Trajectory] = []
     refused: list[Refusal] = []
     for trajectory in trajectories:
@@ -135,7 +136,7 @@ def trainable(
 def untrainable(
     trajectory: Trajectory, ends: frozenset[int], temperature: float = 1.0
 ) -> str | None:
-    """Why a trajectory cannot be trained on; None when it can."""
+    """Return why a trajectory cannot be trained on; None if it can."""
     if trajectory.success is None or trajectory.reward is None:
         return "nobody judged it"
     if not math.isfinite(trajectory.reward):
@@ -180,7 +181,7 @@ def _defect(turn: Turn, ends: frozenset[int], last: bool) -> str | None:
 def sequences(
     trajectory: Trajectory, unit: Literal["rollout", "turn"] = "rollout"
 ) -> list[TokenSequence]:
-    """Its turns as sequences: one where every prompt extends what was before it, else several.
+    """Return its turns as sequences: one if every prompt extends what was before it, else several.
 
     With unit `turn`, one per turn.
     """
@@ -188,7 +189,7 @@ def sequences(
 
 
 def _runs(turns: Sequence[Turn], unit: Literal["rollout", "turn"]) -> Iterator[list[Turn]]:
-    """Turns in runs in which each prompt begins with the run's ids so far."""
+    """Yield runs of turns in which each prompt begins with the run's ids so far."""
     run: list[Turn] = []
     ids: tuple[int, ...] = ()
     for turn in turns:
@@ -202,7 +203,7 @@ def _runs(turns: Sequence[Turn], unit: Literal["rollout", "turn"]) -> Iterator[l
 
 
 def _join_turns(turns: Sequence[Turn]) -> TokenSequence:
-    """A run as one sequence."""
+    """Return a run as one sequence."""
     ids: list[int] = []
     written: list[bool] = []
     logprobs: list[float] = []

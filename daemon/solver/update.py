@@ -41,13 +41,13 @@ from events.jobs import OptimizerSettings
 
 
 class UnstableUpdate(KintsugiError):
-    """A loss or a gradient was not finite; the weights were not changed by it."""
+    """A loss or a gradient was not finite; it did not change the weights."""
 
 
 def adamw(
     settings: OptimizerSettings, parameters: Iterable[torch.nn.Parameter]
 ) -> torch.optim.AdamW:
-    """The optimizer over these parameters."""
+    """Return the AdamW optimizer of these parameters."""
     return torch.optim.AdamW(
         list(parameters),
         lr=settings.lr,
@@ -58,17 +58,17 @@ def adamw(
 
 
 _CACHED: Final = 2048
-"""Padded tokens of a micro-batch on a CPU at most: measured, ops/bench/learner."""
+"""Most padded tokens of a micro-batch on a CPU: measured by ops/bench/learner."""
 
 
 @dataclass(slots=True)
 class _Micro:
-    """A micro-batch on its way through the update."""
+    """A micro-batch during the update."""
 
     padded: MicroBatch
     old_logp: Tensor | None = None
-    """Recomputed before the update; None: the first pass is the one that updates, and its own
-    values are the old ones, by the same arithmetic."""
+    """Log-probabilities recomputed before the update; None: the first pass is the updating one, and
+    its own values are the old ones, by the same arithmetic."""
     ref_logp: Tensor | None = None
 
 
@@ -93,7 +93,7 @@ class Learner:
         """Tokens that end a turn."""
         self.settings = settings or OptimizerSettings()
         self.temperature = temperature
-        """Of the sampler; logits are divided by it before they are normalised."""
+        """Temperature of the sampler; logits are divided by it before they are normalised."""
         self.micro_tokens = micro_tokens
         """Padded tokens per micro-batch: bounds memory and changes no result."""
         self.needs_reference = watch_reference or algorithm.loss.kl.beta > 0
@@ -105,15 +105,15 @@ class Learner:
 
     @property
     def device(self) -> torch.device:
-        """Where the model is."""
+        """Return the device of the model."""
         return next(iter(self.parameters.values())).device
 
     def choose(self, trajectories: Sequence[Trajectory]) -> BatchSelection:
-        """What of these rollouts could be trained on, before an update decides to."""
+        """Return which of these rollouts could be trained on, before an update decides to."""
         return choose(trajectories, self.algorithm, self.ends, self.temperature)
 
     def step(self, trajectories: Sequence[Trajectory]) -> StepMetrics:
-        """Train on a batch of rollouts once, or leave everything as it is where nothing teaches.
+        """Train on a batch of rollouts once; change nothing if no group teaches.
 
         Raises UnstableUpdate, IncompatibleModel.
         """
@@ -150,7 +150,7 @@ class Learner:
     def _update(
         self, rollouts: Sequence[list[Row]], tally: Tally
     ) -> tuple[list[float], list[float]]:
-        """All optimizer steps of a batch; returns their losses and gradient norms."""
+        """Take all optimizer steps of a batch; return their losses and gradient norms."""
         parts = list(mini_batches(rollouts, self.algorithm.mini_batches))
         prepared = [(self._prepare(part, len(parts)), denominators(part)) for part in parts]
         losses, norms = [], []
@@ -162,7 +162,8 @@ class Learner:
         return losses, norms
 
     def _prepare(self, part: Sequence[Row], parts: int) -> list[_Micro]:
-        """A mini-batch's micro-batches, with everything that must be known before the update."""
+        """Return a mini-batch's micro-batches, with everything that must be known before the
+        update."""
         own = parallel.share(sorted(part, key=lambda row: -row.length))
         micros = micro_batches(own, self._micro_tokens())
         batches = [_Micro(pad(micro, self.device)) for micro in micros]
@@ -177,7 +178,7 @@ class Learner:
         return batches
 
     def _micro_tokens(self) -> int:
-        """The bound, or less where more would only leave the caches."""
+        """Return the bound, lowered where more tokens would only exceed the CPU's caches."""
         return min(self.micro_tokens, _CACHED) if self.device.type == "cpu" else self.micro_tokens
 
     def _optimizer_step(
@@ -185,7 +186,7 @@ class Learner:
     ) -> tuple[float, float]:
         self.optimizer.zero_grad(set_to_none=True)
         losses = list(self._backward(micros, over, tally))
-        # Summed before it is looked at, so that no process stops while another waits for it.
+        # Summed before the check, so that no process stops while another waits for it.
         loss = math.fsum(parallel.gather(sum(losses)))
         parallel.add_gradients(self.parameters.values())
         if not math.isfinite(loss):
@@ -201,7 +202,7 @@ class Learner:
     def _backward(
         self, micros: Sequence[_Micro], over: Denominators, tally: Tally
     ) -> Iterator[float]:
-        """Each micro-batch's part of the loss, after its gradient was added."""
+        """Yield each micro-batch's part of the loss, after its gradient was added."""
         for micro in micros:
             scores = self._score(micro.padded)
             batch = self._batch(micro, scores)
@@ -234,7 +235,7 @@ class Learner:
 
 
 def clip_gradient(parameters: Mapping[str, torch.nn.Parameter], limit: float) -> float | str:
-    """Clip the gradient to a norm; returns the norm before that, or what is not finite in it."""
+    """Clip the gradient to a norm; return the norm before that, or what is not finite in it."""
     gradients = [p.grad for p in parameters.values() if p.grad is not None]
     norm = torch.nn.utils.get_total_norm(gradients)
     if torch.isfinite(norm):
@@ -251,7 +252,7 @@ def _is_not_finite(gradient: Tensor | None) -> bool:
 
 
 def _about(trajectories: Sequence[Trajectory], chosen: BatchSelection, step: int) -> StepMetrics:
-    """What the rollouts say, before any update."""
+    """Return the metrics that the rollouts give before any update."""
     judged = chosen.judged
     count = max(len(judged), 1)
     return StepMetrics(

@@ -1,10 +1,10 @@
-"""References: what the environment's oracle does, as tokens that the policy could have written.
+"""Reference trajectories: the environment's oracle, as tokens that the policy could have written.
 
-The oracle's message is written in the chat template and read back as any answer of the policy is;
-what was read is what the episode gets. So a reference that passes is a proof about its very tokens.
+The oracle's message is rendered in the chat template and parsed as any answer of the policy; the
+episode gets the parsed message. So a reference that passes proves that its very tokens do.
 
 Guarantee: prompts are those the policy would be given. Not covered: environments whose oracle does
-not know the way (its trajectories fail, and are left out).
+not solve a task (its trajectories fail, and are left out).
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -19,9 +19,10 @@ from envs.task import TaskDefinition
 
 
 def reference(environment: Environment, chat: Chat, task: TaskDefinition, name: str) -> Trajectory:
-    """The oracle's episode of a task, as rollout `name`. Raises EnvironmentFailure, NoTemplate.
+    """Play the oracle's episode of a task, as rollout `name`. Raises EnvironmentFailure,
+    NoTemplate.
 
-    Its log-probabilities are 0: the oracle never does otherwise.
+    Its log-probabilities are 0: the oracle is deterministic.
     """
     with environment_code(environment, f"the oracle on task {task.id}"):
         episode = Episode(environment, task)
@@ -53,11 +54,11 @@ def reference(environment: Environment, chat: Chat, task: TaskDefinition, name: 
 def references(
     environment: Environment, chat: Chat, tasks: Iterable[str], name: str
 ) -> Iterator[Trajectory]:
-    """One per task, passed or not, as rollouts `name`/0, `name`/1 and so on."""
+    """Yield one reference per task, passed or not, as rollouts `name`/0, `name`/1 and so on."""
     for number, task in enumerate(tasks):
         yield reference(environment, chat, environment.task(task), f"{name}/{number}")
 
 
 def examples(shown: Sequence[Trajectory]) -> list[TokenSequence]:
-    """What to train on: the trajectories that passed, as sequences."""
+    """Return the training data: the trajectories that passed, as sequences."""
     return [part for trajectory in shown if trajectory.success for part in sequences(trajectory)]

@@ -1,1 +1,1 @@
-"""What an operator is shown: status document, status page and doctor (route)."""
+"""Operator views: status document, status page and doctor (route)."""

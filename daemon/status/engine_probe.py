@@ -1,9 +1,9 @@
 """The checks of `kintsugi doctor --upstream URL`: is an engine started as the gateway needs it?
 
-Each check asks the engine to do something and looks at what it does; what an engine says about
-itself is used only where nothing else shows it, and then the finding says so. They are named after
-the flags of vLLM that they are about. What the numbers of tokens mean is asked by the same probes
-as the gateway's own (producers/gateway/routing/engine_proof.py).
+Each check sends the engine a request and looks at what it does; what an engine says about itself is
+used only if nothing else shows it, and then the finding says so. They are named after the flags of
+vLLM that they are about. The meaning of the token counts is checked by the gateway's own probes
+(producers/gateway/routing/engine_proof.py).
 
 Guarantee: nothing stays loaded, and adapters that serve are not touched: the two adapters that are
 asked for cannot be loaded by any engine, for one is not there and the other has no weights. Not
@@ -36,14 +36,14 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 NEEDED_SLOTS: Final = 4
-"""Adapters in one step: the stable one, a canary, one that drains, and a spare."""
+"""Adapters needed in one step: the stable one, a canary, one that drains, and a spare."""
 NEEDED_RANK: Final = 16
-"""Of the adapters that jobs train."""
+"""Rank of the adapters that jobs train."""
 
 _NO_RANK: Final = 1 << 20
-"""Above any limit."""
+"""Rank above any limit."""
 _CONNECTIONS: Final = 8
-"""Fresh ones on which the same is asked."""
+"""Number of fresh connections that send the same request."""
 
 _NAME: Final = "kintsugi_doctor"
 _TOOL: Final[Json] = {
@@ -60,20 +60,20 @@ class Unreachable(KintsugiError):
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What an engine answered."""
+    """An engine's answer to a request."""
 
     status: int
     raw: bytes
 
     @property
     def document(self) -> Json:
-        """Its JSON object; empty where it is none."""
+        """Return the answer's JSON object; empty if it is none."""
         value = parse_json(self.raw)
         return value if isinstance(value, dict) else {}
 
     @property
     def message(self) -> str:
-        """What it says went wrong."""
+        """Return the error that the answer describes."""
         error = self.document.get("error")
         text = error.get("message") if isinstance(error, dict) else None
         return str(text)[:300] if text else f"status {self.status}"
@@ -81,21 +81,21 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class Patient:
-    """The engine, and how it is asked."""
+    """The engine under test, and its addresses."""
 
     upstream: Upstream
-    """Below `/v1`."""
+    """Client for paths below `/v1`."""
     root: Upstream
-    """The same server, above it."""
+    """Client for paths of the same server above `/v1`."""
     client: HttpClient
 
     async def ask(self, path: str, body: Json) -> Answer:
-        """POST below `/v1`. Raises UpstreamFailure, TimeoutError."""
+        """Send a POST below `/v1`. Raises UpstreamFailure, TimeoutError."""
         named = body if "lora_name" in body else {**self.upstream.build_model_field(), **body}
         return await self._request(self.upstream, "POST", path, encode_json(named))
 
     async def look(self, path: str) -> Answer:
-        """GET above `/v1`. Raises UpstreamFailure, TimeoutError."""
+        """Send a GET above `/v1`. Raises UpstreamFailure, TimeoutError."""
         return await self._request(self.root, "GET", path, None)
 
     async def _request(
@@ -106,7 +106,7 @@ class Patient:
 
 
 def examine(upstream: Upstream) -> list[Check]:
-    """Every check that applies to an engine. Raises Unreachable."""
+    """Run every check that applies to an engine. Raises Unreachable."""
     return asyncio.run(_run_checks(upstream))
 
 
@@ -135,7 +135,7 @@ EngineCheck = Callable[[Patient], Awaitable[Finding]]
 
 
 async def _run_check(name: str, check: EngineCheck, patient: Patient) -> Check:
-    """A check never ends the others."""
+    """Run a check; an exception becomes its finding and never ends the others."""
     try:
         return Check(name, *await check(patient))
     except (UpstreamFailure, TimeoutError, OSError) as error:
@@ -170,7 +170,7 @@ async def _version(patient: Patient) -> Finding:
 
 
 async def _proof(patient: Patient) -> list[Check]:
-    """The gateway's own proof, finding by finding."""
+    """Run the gateway's own proof; return its findings."""
     try:
         result = await run_probes(partial(patient.upstream.complete, patient.client))
     except (UpstreamFailure, TimeoutError) as error:
@@ -217,7 +217,7 @@ async def _tool_choice(patient: Patient) -> Finding:
 
 
 async def _adapters(patient: Patient) -> Finding:
-    """An adapter that is not there is missed only by an engine that looks for it."""
+    """Check that adapters are loadable: only an engine that looks for one reports it missing."""
     name = f"kintsugi-doctor-{uuid4().hex}"
     nowhere = f"/{name}"
     answer = await patient.ask("/load_lora_adapter", {"lora_name": name, "lora_path": nowhere})
@@ -232,7 +232,7 @@ async def _adapters(patient: Patient) -> Finding:
 
 
 async def _rank(patient: Patient) -> Finding:
-    """The limit is named in the refusal of an adapter above it, before its weights are missed."""
+    """Check the largest rank: an engine's refusal of an adapter above its limit names the limit."""
     with _adapter_of_no_weights() as folder:
         name = f"kintsugi-doctor-{uuid4().hex}"
         asked = {"lora_name": name, "lora_path": str(folder)}
@@ -253,7 +253,7 @@ async def _rank(patient: Patient) -> Finding:
 def _adapter_of_no_weights() -> "Iterator[Path]":
     with tempfile.TemporaryDirectory(prefix="kintsugi-doctor-") as path:
         folder = Path(path)
-        folder.chmod(0o755)  # The engine may run as somebody else.
+        folder.chmod(0o755)  # The engine may run as another user.
         config = {"peft_type": "LORA", "r": _NO_RANK, "lora_alpha": 1, "bias": "none"}
         text = json.dumps({**config, "target_modules": ["q_proj"]})
         (folder / "adapter_config.json").write_text(text)
@@ -282,7 +282,8 @@ async def _cpu_slots(_: Patient) -> Finding:
 
 
 async def _parser(patient: Patient) -> Finding:
-    """A guided answer is a call in Hermes's form whatever the model: is it read as one?"""
+    """Check that a call in Hermes's form, forced by guided decoding on any model, is parsed as a
+    call."""
     asked = {**_HELLO, "tools": [_TOOL], "structured_outputs": {"choice": [_HERMES]}}
     answer = await patient.ask("/chat/completions", asked)
     message = _message(answer.document)
@@ -307,7 +308,7 @@ def _message(document: Mapping[str, Any]) -> Json:
 
 
 async def _commands(patient: Patient) -> Finding:
-    """Only what changes nothing is asked."""
+    """Check whether developers' endpoints are open, with requests that change nothing."""
     opened = [path for path in _DEVELOPERS if (await patient.look(path)).status == 200]
     if opened:
         return True, (
@@ -321,7 +322,7 @@ _DEVELOPERS: Final = ("/server_info", "/is_sleeping")
 
 
 async def _processes(patient: Patient) -> Finding:
-    """Adapters are known to one process: behind one address there must be one."""
+    """Check that one process is behind the address: each process knows only its own adapters."""
     known = [await _list_models(patient) for _ in range(_CONNECTIONS)]
     if all(names == known[0] for names in known):
         return True, f"{_CONNECTIONS} connections are told the same models"
@@ -332,7 +333,7 @@ async def _processes(patient: Patient) -> Finding:
 
 
 async def _list_models(patient: Patient) -> set[str]:
-    """What a fresh connection is told."""
+    """Return the models that a fresh connection is told."""
     async with HttpClient() as client:
         await patient.upstream.look(client)
     return set(patient.upstream.served)

@@ -4,9 +4,9 @@
     await page.text()       HTML of a moment that is at most two seconds old
 
 The server renders it whole: no script, nothing to build, nothing to fetch. Guarantees: serving
-never waits for it. It is read in a thread of its own, with an application of its own, by one for
-all who ask; each waits for `PATIENCE_SECONDS` at most, and is then given what was read last, which
-says so, or Unread where nothing ever was. Every text is escaped, whoever wrote it.
+never waits for it. It is read in a thread of its own, with an application of its own, once for all
+requests at a time; each waits for `PATIENCE_SECONDS` at most, and then gets the last page read,
+which says so, or Unread if there is none. Every text is escaped, whatever its source.
 """
 
 import asyncio
@@ -40,7 +40,7 @@ PATIENCE_SECONDS: Final = 3.0
 KEPT_SECONDS: Final = 2.0
 REFRESH_SECONDS: Final = 5
 _MOST: Final = 10
-"""Rows of a table."""
+"""Most rows of a table."""
 
 _TEMPLATE: Final = "page.html.jinja"
 
@@ -51,16 +51,16 @@ _HEADERS: Final = {
     "referrer-policy": "no-referrer",
     "x-content-type-options": "nosniff",
 }
-"""The page is text and style, and nothing that it shows may become more."""
+"""Headers of the page: it is text and style, and its content must not become more."""
 
 
 class Unread(KintsugiError):
-    """Nothing was read yet, and now it cannot be."""
+    """Nothing was read yet, and reading fails now."""
 
 
 @dataclass(frozen=True, slots=True)
 class Read:
-    """What the page shows, as it was at a moment."""
+    """Content of the page at one moment."""
 
     document: dict[str, Any]
     patterns: "Sequence[PatternLine]"
@@ -68,7 +68,7 @@ class Read:
 
 
 def read(app: "App") -> Read:
-    """Everything that the page shows. Raises KintsugiError where the database is away."""
+    """Read everything that the page shows. Raises KintsugiError if the database is away."""
     from consumers.reads.rollouts import pattern_lines
     from daemon.status.snapshot import situation
 
@@ -79,7 +79,7 @@ def read(app: "App") -> Read:
 
 
 def render(content: Read, trouble: str | None = None) -> str:
-    """The page; with `trouble`, why it is not of the present."""
+    """Return the page as HTML; `trouble` says why it is not of the present."""
     all_stops = stops(content.document, content.at)
     return _template().render(
         document=content.document,
@@ -104,8 +104,8 @@ def _template() -> Template:
 
 
 def status_page(settings: "Settings", keyring: ClientKeys) -> Route:
-    """GET /status, for who may see it: with keys, those of the scope `status`, as a bearer's or as
-    the password that a browser asks for."""
+    """Return the route GET /status. With keys, it requires one of the scope `status`, as a bearer
+    token or as the password that a browser asks for."""
     page = StatusPage(settings)
 
     async def answer(request: Request) -> Response:
@@ -124,7 +124,8 @@ def status_page(settings: "Settings", keyring: ClientKeys) -> Route:
 
 
 def _bearer(authorization: str | None) -> str | None:
-    """A header as if the key had been sent as a bearer's; browsers send it as a password."""
+    """Return a header as if the key had been sent as a bearer token; browsers send it as a
+    password."""
     kind, _, credentials = (authorization or "").partition(" ")
     if kind.lower() != "basic":
         return authorization
@@ -136,7 +137,7 @@ def _bearer(authorization: str | None) -> str | None:
 
 
 def _moment(time: str | None) -> str:
-    """To the second; nobody reads more."""
+    """Return a time to the second."""
     return "" if time is None else f"{parse_timestamp(time):%Y-%m-%d %H:%M:%S} UTC"
 
 
@@ -150,10 +151,10 @@ class StatusPage:
         self._at = 0.0
 
     async def text(self) -> str:
-        """The page. Raises Unread."""
+        """Return the page as HTML. Raises Unread."""
         if self._last is not None and time.monotonic() - self._at < KEPT_SECONDS:
             return render(self._last)
-        # One that still waits for a broker is waited for by everybody who asks.
+        # A reading that still waits for a broker is shared by all requests.
         if self._reading is None or self._reading.done():
             self._reading = self._begin()
         try:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def situation(app: "App") -> dict[str, Any]:
-    """The document. Raises DatabaseUnavailable."""
+    """Return the document. Raises DatabaseUnavailable."""
     from consumers.reads import learning, rollouts
     from consumers.reads.serving import adapter_lines, route_lines
     from daemon.core.health import read_fold_state
@@ -57,7 +57,7 @@ def situation(app: "App") -> dict[str, Any]:
 
 
 def _log(app: "App", reached: "FoldState") -> dict[str, Any]:
-    """Streams, lag and halts; where the log cannot be reached, null and why."""
+    """Return streams, lag and halts; if the log cannot be reached, null and the reason."""
     from daemon.core.health import describe_gaps, halts, lag, streams
     from events.errors import LogError
 
@@ -85,7 +85,7 @@ def _log(app: "App", reached: "FoldState") -> dict[str, Any]:
 
 
 def _round(line: "RoundLine | None") -> dict[str, Any]:
-    """The last round of the training history; `round` is null before the first."""
+    """Return the last round of the training history; `round` is null before the first."""
     names = (
         "round", "trigger", "rollouts", "judged", "unjudged", "failed", "patterns", "other", "time",
     )  # fmt: skip
@@ -93,7 +93,7 @@ def _round(line: "RoundLine | None") -> dict[str, Any]:
 
 
 def _cycle(row: "CycleRow | None", step: str | None) -> dict[str, Any]:
-    """The open cycle, else the last; `cycle` is null before the first."""
+    """Return the open cycle, else the last one; `cycle` is null before the first."""
     names = (
         "cycle", "alias", "base", "number", "reason", "job", "outcome", "ended_because", "started",
         "ended",
@@ -106,7 +106,7 @@ def _cycle(row: "CycleRow | None", step: str | None) -> dict[str, Any]:
 
 
 def _next_cycle(expected: "list[Outlook]") -> dict[str, Any]:
-    """Of all agents together, and of each."""
+    """Return what the next cycle waits for, over all agents and for each."""
     several = len(expected) > 1
     missing = [
         f"{outlook.alias}: {sentence}" if several else sentence
@@ -121,7 +121,7 @@ def _next_cycle(expected: "list[Outlook]") -> dict[str, Any]:
 
 
 def _newest_job(connection: "Connection") -> "JobRow | None":
-    """The one that runs, else the one that was wanted last."""
+    """Return the job that runs, else the one that was requested last."""
     from consumers.reads import learning
 
     running = learning.open_jobs(connection)
@@ -129,7 +129,7 @@ def _newest_job(connection: "Connection") -> "JobRow | None":
 
 
 def _job(app: "App", row: "JobRow") -> dict[str, Any]:
-    """A job, with the newest figures it told of where this machine keeps its folder."""
+    """Return a job, with its newest figures if its folder is on this machine."""
     from daemon.jobs.attempts import JobFolder
     from daemon.jobs.runner_factory import jobs_of
     from daemon.jobs.updates import newest_update
@@ -153,7 +153,7 @@ def _job(app: "App", row: "JobRow") -> dict[str, Any]:
 
 
 def _leader(connection: "Connection") -> dict[str, Any] | None:
-    """Whose decisions are wanted; null where nobody leads, or who led resigned."""
+    """Return the leader and its lease; null if no process leads, or the leader resigned."""
     from consumers import leases
     from daemon.core.leadership import LEASE
 
@@ -164,7 +164,7 @@ def _leader(connection: "Connection") -> dict[str, Any] | None:
 
 
 def _gateways(app: "App", connection: "Connection") -> list[dict[str, Any]]:
-    """Those that are live."""
+    """Return the live gateways."""
     from consumers.reads import gateways
 
     return [

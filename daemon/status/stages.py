@@ -1,8 +1,8 @@
-"""The seven stops of the loop, each in a few words (document of the situation -> stops).
+"""The seven stops of the loop, each described in a few words (status document -> stops).
 
     rollout -> event -> projection -> cycle -> job -> adapter -> route
 
-Pure. A stop wants attention where somebody has to do something; what has nothing to do rests.
+Pure. A stop needs attention if an operator has to act; a stop without work rests.
 """
 
 from collections import Counter
@@ -19,7 +19,7 @@ Document = Mapping[str, Any]
 
 
 class Mood(StrEnum):
-    """How a stop is."""
+    """State of a stop."""
 
     WORKS = "works"
     RESTS = "rests"
@@ -28,23 +28,23 @@ class Mood(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Stop:
-    """One stop."""
+    """One stop of the loop."""
 
     name: str
     mood: Mood
     headline: str
     facts: tuple[str, ...] = ()
     remedy: str | None = None
-    """What to do; where it wants attention."""
+    """What to do; set if the stop needs attention."""
 
 
 def stops(document: Document, now: datetime) -> tuple[Stop, ...]:
-    """All seven, in the order in which data goes through them."""
+    """Return all seven stops, in the order in which data goes through them."""
     return tuple(build(document, now) for build in _STOPS)
 
 
 def ago(time: str | None, now: datetime) -> str:
-    """How long ago an event's time is, in one unit."""
+    """Return how long ago an event's time is, in one unit."""
     if time is None:
         return "at an unknown time"
     seconds = (now - parse_timestamp(time)).total_seconds()

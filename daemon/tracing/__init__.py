@@ -1,1 +1,1 @@
-"""What happened, as spans: derived from the log and its tables, and sent as OTLP."""
+"""Derive spans from the log and its tables, and send them as OTLP."""

@@ -1,6 +1,6 @@
-"""What was said in a call, and how it was drawn, as the conventions have it (rows -> attributes).
+"""Span attributes of a call's content and sampling, by the conventions (rows -> attributes).
 
-Content is sent only where `tracing.content` says so: as it is in the log, which is after redaction.
+Content is sent only if `tracing.content` says so: as it is in the log, after redaction.
 """
 
 import json
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from daemon.tracing.spans import Attributes
 
 ERASED: Final = "kintsugi.erased"
-"""The attribute of a call whose content is not sent, because it or a call that it goes on from is
-an erased person's."""
+"""Attribute of a call whose content is not sent, because the call or one that it goes on from is an
+erased person's."""
 
 _NUMBERS: Final = (int, float)
 
@@ -31,7 +31,7 @@ log = logging.getLogger(__name__)
 
 @lru_cache(maxsize=256)
 def sampling_of(text: str | None) -> "Attributes":
-    """The parameters that have a name in the conventions; nobody changes what is returned."""
+    """Return the sampling parameters named in the conventions; the result must not be changed."""
     parameters = json.loads(text) if text else {}
     attributes: dict[str, Any] = {}
     for attribute, parameter in names.SAMPLING.items():
@@ -44,7 +44,8 @@ def sampling_of(text: str | None) -> "Attributes":
 
 
 def content_of(history: "History", row: Row[Any]) -> "Attributes":
-    """What was asked and answered; without it where the log cannot say any more."""
+    """Return the attributes of request and answer: `ERASED` if either is erased, none if the log
+    cannot be read."""
     try:
         asked, answered = history.read_request(row), history.read_answer(row)
         if history.is_unreadable(row):
@@ -89,7 +90,8 @@ def _parts(message: Message) -> Sequence[dict[str, Any]]:
 
 
 def _part(part: dict[str, Any]) -> dict[str, Any]:
-    """A part of OpenAI's form; one that is no text has any shape, as the conventions allow."""
+    """Return a part of OpenAI's form; a part that is not text may have any shape by the
+    conventions."""
     text = part.get("text")
     return {"type": "text", "content": text} if isinstance(text, str) else {"type": "media", **part}
 

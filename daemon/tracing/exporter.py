@@ -1,17 +1,17 @@
-"""The role `trace`: reads the log and sends what it tells as spans (log, tables -> receiver).
+"""The role `trace`: read the log and send spans of its events (log, tables -> receiver).
 
     exporter.run(stop)        until stopped
-    exporter.catch_up(stop)   what is folded now; how many events that was
+    exporter.catch_up(stop)   sends what is folded now; returns the number of events read
 
-It reads behind the fold, for spans are made of rows, and remembers in HOME/tracing.json up to where
-everything was sent. It looks every few seconds and sends what came meanwhile at once: a request, a
-query and a file for each few events would cost more than the spans themselves. Nobody waits for it:
-a receiver that is away or slow holds up this role and nothing else, and gets everything when it is
-back, as long as the log keeps it.
+It reads behind the fold, because spans are made of rows, and stores in HOME/tracing.json up to
+where everything was sent. It looks every few seconds and sends what came meanwhile at once: a
+request, a query and a file for each few events would cost more than the spans themselves. No other
+role waits for it: a receiver that is away or slow delays this role only, and gets everything when
+it is back, as long as the log keeps it.
 
 Guarantee: each span is sent at least once, under an id that follows from its event; sent twice, it
-is the same span. Dropped is what the receiver refuses for good, and what the log had trimmed before
-it was read: both are counted.
+is the same span. Spans that the receiver refuses for good are dropped, and so are those that the
+log had trimmed before they were read: both are counted.
 """
 
 import json
@@ -48,45 +48,45 @@ SPAN_EVENT_TYPES: Final = frozenset(
         CallEnded, RolloutEnded, CycleEnded, JobEnded, AdapterStaged, GateDecided, RouteChanged,
     )
 )  # fmt: skip
-"""Types of the events that spans are made of; of the others not even the head is read."""
+"""Types of the events that spans are made of; of other events not even the head is read."""
 
 _PAGE: Final = 500
-"""Events that are read at once, and about as many as one request tells of."""
+"""Number of events read at once, and about as many as one request covers."""
 _ROUND_SECONDS: Final = 2.0
-"""From one look to the next."""
+"""Seconds between two looks at the log."""
 _SIGN_SECONDS: Final = 5.0
-"""Within which a role that waits says that it does not hang."""
+"""Seconds within which a waiting role reports that it is alive."""
 _FIRST_PAUSE: Final = 1.0
 _LONGEST_PAUSE: Final = 60.0
 
 At = tuple[str, int]
-"""A stream's partition."""
+"""Stream and partition."""
 
 log = logging.getLogger(__name__)
 
 
 @dataclass(slots=True)
 class Counters:
-    """What an exporter did since it started."""
+    """Counters of an exporter since it started."""
 
     sent: SendResult = field(default_factory=SendResult)
     trimmed: int = 0
-    """Events that the log had no longer."""
+    """Number of events that were trimmed from the log before they were read."""
     retries: int = 0
     looked: float = 0.0
     """When it last began to look for events; 0 before the first time."""
     newest_ms: int = 0
     """When the newest event that was sent had been recorded."""
     unsent_ms: int | None = None
-    """When the oldest event had been recorded that is being sent."""
+    """When the oldest event that is being sent had been recorded."""
 
 
 @dataclass(slots=True)
 class Batch:
-    """What one request tells of: events of any partitions."""
+    """Events of any partitions whose spans go into one request."""
 
     reached: dict[At, int] = field(default_factory=dict)
-    """Up to where they lie."""
+    """Offset of each partition up to which the events are in the batch."""
     records: int = 0
     calls: list[Event] = field(default_factory=list)
     decisions: list[Event] = field(default_factory=list)
@@ -94,7 +94,7 @@ class Batch:
     newest_ms: int = 0
 
     def add(self, at: At, page: Sequence[Record], reached: int) -> None:
-        """What a page tells; the rest of it is let go at once."""
+        """Add the events of a page that spans are made of; the rest of the page is dropped."""
         self.reached[at] = reached
         self.records += len(page)
         into = self.decisions if at[0] == LEARNING.name else self.calls
@@ -119,11 +119,11 @@ class Exporter:
         self.counters = Counters()
 
     def rewind(self) -> None:
-        """Begin where the log begins: everything is sent again."""
+        """Go back to the start of the log: everything is sent again."""
         self._reached = self._starts()
 
     def run(self, stop: threading.Event) -> None:
-        """Send until told to stop. Raises what waiting does not heal."""
+        """Send until told to stop. Raises errors that waiting does not mend."""
         from consumers.database import DatabaseUnavailable
         from events.errors import LogUnavailable
 
@@ -137,7 +137,7 @@ class Exporter:
             stop.wait(_ROUND_SECONDS - min(_ROUND_SECONDS, time.monotonic() - began))
 
     def catch_up(self, stop: threading.Event) -> int:
-        """Send what was folded until now; how many events were read."""
+        """Send what was folded until now; return the number of events read."""
         self.counters.looked = time.time()
         with self._app.reading() as connection:
             folded = offsets(connection)
@@ -162,7 +162,8 @@ class Exporter:
         }
 
     def _check(self, at: At, folded: int) -> None:
-        """A position behind the fold is waited for; one beyond the log is of another log."""
+        """Raise AheadOfLog if a partition was sent beyond the end of the log, which is then another
+        log."""
         reached = self._reached.get(at, 0)
         if reached > folded and reached > (end := self._app.log.end(at[0])[at[1]]):
             raise AheadOfLog(
@@ -183,7 +184,7 @@ class Exporter:
             yield batch
 
     def _pages(self, at: At, end: int) -> Iterator[tuple[Sequence[Record], int]]:
-        """Records before an offset, each time with where they end."""
+        """Yield records before an offset, each page with the offset at which it ends."""
         offset = self._reached.get(at, 0)
         while offset < end:
             try:
@@ -203,7 +204,7 @@ class Exporter:
             yield page, offset
 
     def _tell(self, batch: Batch, stop: threading.Event) -> bool:
-        """Send the spans of some events; False where told to stop before."""
+        """Send the spans of some events; return False if told to stop before."""
         self.counters.unsent_ms = batch.oldest_ms
         spans = self._spans(batch)
         pause = _FIRST_PAUSE
@@ -261,7 +262,7 @@ class Exporter:
 
 
 def open_sender(app: "App") -> Sender:
-    """The receiver that the settings name. Raises ConfigurationError without one."""
+    """Return the receiver that the settings name. Raises ConfigurationError without one."""
     settings = app.settings.tracing
     if not settings.endpoint:
         raise ConfigurationError(
@@ -273,7 +274,8 @@ def open_sender(app: "App") -> Sender:
 
 
 def _decode_head(record: Record) -> Event | None:
-    """The head of an event that spans are made of; None for any other, and for a dead letter."""
+    """Return the head of an event that spans are made of; None for any other, and for a dead
+    letter."""
     if not any(name == "ce_type" and raw in SPAN_EVENT_TYPES for name, raw in record.headers):
         return None
     try:

@@ -1,4 +1,4 @@
-"""Spans on their way to a receiver: OTLP over HTTP, as protobuf (spans -> POST).
+"""Send spans to a receiver: OTLP over HTTP, as protobuf (spans -> POST).
 
     sender.send(spans)    Sent: how many were taken, and why the others were not
     sender.refusal()      why it would take none; None where it would
@@ -24,10 +24,10 @@ _LATER: Final = frozenset((408, 429, 502, 503, 504))
 _TOO_LARGE: Final = 413
 _BAD: Final = 400
 _TOO_LARGE_IN_GO: Final = b"request body too large"
-"""A Collector reads as much as it is set to, and calls the rest bad: 400 with these words of Go's
-own library, in whichever form it answers."""
+"""Text by which a Collector's 400 is recognised as too large: its own limit answers with these
+words of Go's library, in whichever encoding."""
 _COMPRESSION_LEVEL: Final = 1
-"""Spans repeat each other: the quickest level takes most of what there is to take."""
+"""gzip level; spans repeat each other, so the quickest level saves most of what can be saved."""
 _SECONDS: Final = 10.0
 _LONGEST_WAIT: Final = 300.0
 _SHOWN: Final = 300
@@ -41,18 +41,18 @@ class Unreachable(KintsugiError):
     def __init__(self, message: str, wait_seconds: float | None = None) -> None:
         super().__init__(message)
         self.wait_seconds = wait_seconds
-        """That it asked for."""
+        """Seconds the receiver asked to wait."""
 
 
 @dataclass(frozen=True, slots=True)
 class SendResult:
-    """What became of spans."""
+    """Number of spans taken, rejected and refused."""
 
     taken: int = 0
     rejected: int = 0
-    """Of requests that were taken."""
+    """Number of spans that the receiver rejected in requests that it took."""
     refused: int = 0
-    """In requests that were not."""
+    """Number of spans in requests that the receiver refused."""
 
     def __add__(self, other: "SendResult") -> "SendResult":
         return SendResult(
@@ -63,10 +63,10 @@ class SendResult:
 
 
 class Sender:
-    """A receiver, and a connection to it; a context manager."""
+    """A receiver with a connection to it; a context manager."""
 
     def __init__(self, endpoint: str, headers: Mapping[str, str], compressed: bool = False) -> None:
-        """Raises ConfigurationError where the package is missing."""
+        """Open the connection. Raises ConfigurationError if the package is missing."""
         try:
             from daemon.tracing import protobuf
         except ImportError as error:
@@ -89,7 +89,8 @@ class Sender:
         self._client.close()
 
     def send(self, spans: Sequence[Span]) -> SendResult:
-        """Raises Unreachable; then some of them may have been taken."""
+        """Send spans; return what became of them. Raises Unreachable; some may have been taken
+        then."""
         if not spans:
             return SendResult()
         answer = self._post(spans)
@@ -110,8 +111,8 @@ class Sender:
         return self._partial(answer, len(spans))
 
     def refusal(self) -> str | None:
-        """What a request without spans is answered, where that is no yes. Raises Unreachable where
-        nobody answers."""
+        """Return the answer to a request without spans if it is no success, else None. Raises
+        Unreachable if the receiver does not answer."""
         answer = self._post(())
         if answer.is_success:
             return None
@@ -150,6 +151,6 @@ def _too_large(answer: httpx2.Response) -> bool:
 
 
 def _wait(headers: httpx2.Headers) -> float | None:
-    """Retry-After, where it is a number of seconds."""
+    """Return Retry-After in seconds; None if it is not a number."""
     value = headers.get("retry-after", "")
     return min(float(value), _LONGEST_WAIT) if value.isdigit() else None

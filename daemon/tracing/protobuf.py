@@ -1,7 +1,7 @@
-"""OTLP's messages, as protobuf (spans -> bytes; an answer's bytes -> what was rejected).
+"""Encode OTLP messages as protobuf (spans -> bytes; an answer's bytes -> rejections).
 
-Needs opentelemetry-proto, so it is imported where spans are sent and nowhere else. One span takes
-some twenty messages: what is the same for all of them is done once.
+Needs opentelemetry-proto, so it is imported only where spans are sent. One span takes some twenty
+messages: what they share is built once.
 """
 
 import math
@@ -34,14 +34,14 @@ _INTEGERS: Final = range(-(2**63), 2**63)
 
 @dataclass(frozen=True, slots=True)
 class Rejection:
-    """What a receiver did not take of a request that it took."""
+    """Spans that a receiver rejected in a request that it took."""
 
     count: int
     why: str
 
 
 def body_of(spans: Iterable[Span]) -> bytes:
-    """An ExportTraceServiceRequest with these spans."""
+    """Return an ExportTraceServiceRequest with these spans."""
     about = {"service.name": _SERVICE, "service.version": _version()}
     request = service.ExportTraceServiceRequest(
         resource_spans=[
@@ -60,7 +60,7 @@ def body_of(spans: Iterable[Span]) -> bytes:
 
 
 def parse_rejection(answer: bytes) -> Rejection | None:
-    """What an answer says; None for one that is not OTLP's."""
+    """Return the rejection in an answer; None if the answer is not OTLP's."""
     try:
         partial = service.ExportTraceServiceResponse.FromString(answer).partial_success
     except DecodeError:
@@ -69,7 +69,7 @@ def parse_rejection(answer: bytes) -> Rejection | None:
 
 
 def nanoseconds(text: str) -> int:
-    """Since 1970. Exact: a float would lose the last digits."""
+    """Return nanoseconds since 1970. Exact: a float would lose the last digits."""
     moment = datetime.fromisoformat(text)
     whole = moment.replace(microsecond=0)
     return (int(whole.timestamp()) * 1_000_000 + moment.microsecond) * 1000
@@ -84,11 +84,11 @@ def _message(span: Span) -> trace.Span:
         parent_span_id=bytes.fromhex(span.parent or ""),
         kind=_CLIENT if span.kind == "client" else _INTERNAL,
         start_time_unix_nano=began,
-        # Clocks are set back.
+        # Clocks may be set back.
         end_time_unix_nano=max(began, nanoseconds(span.ended)),
         attributes=_pairs(span.attributes),
     )
-    # What most spans have none of.
+    # Fields that most spans leave empty.
     if span.error:
         message.status.CopyFrom(trace.Status(code=_ERROR, message=span.error))
     for event in span.happened:

@@ -1,4 +1,4 @@
-"""A span as data: what is known of it before anybody says how it is sent."""
+"""Data of a span, independent of how it is sent."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -7,27 +7,27 @@ from typing import Any, Literal
 from producers.spans.trace_context import TraceContext
 
 Attributes = Mapping[str, Any]
-"""Text, numbers, truth values, and lists of texts; None is left out."""
+"""Texts, numbers, booleans, and lists of texts; None is left out."""
 
 
 @dataclass(frozen=True, slots=True)
 class SpanEvent:
-    """Something at one moment within a span."""
+    """An event at one moment within a span."""
 
     name: str
     time: str
-    """RFC 3339."""
+    """Time in RFC 3339."""
     attributes: Attributes
 
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """Something that took from one moment to another."""
+    """An operation with a start and an end."""
 
     name: str
     context: TraceContext
     parent: str | None
-    """Id of the span around it, in the same trace."""
+    """Id of the parent span in the same trace."""
     began: str
     ended: str
     attributes: Attributes
@@ -35,4 +35,4 @@ class Span:
     links: tuple[TraceContext, ...] = ()
     happened: tuple[SpanEvent, ...] = ()
     error: str | None = None
-    """What went wrong, in a word; None where nothing did."""
+    """Kind of error, in a word; None if there was none."""

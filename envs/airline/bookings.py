@@ -26,7 +26,7 @@ from events.messages import Action
 
 @dataclass(frozen=True, slots=True)
 class Itinerary:
-    """What is booked, whoever pays."""
+    """What is booked, independent of the payment."""
 
     flights: Sequence[Record]
     """Offers, in the order they are flown."""

@@ -26,7 +26,7 @@ METHODS: Final[Mapping[str, str]] = {
     GIFT_CARD: "my gift card",
     CERTIFICATE: "my travel certificate",
 }
-"""How a customer calls a payment method, of which they have one of each source at most."""
+"""Payment method -> how a customer names it; a customer has at most one of each source."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +109,7 @@ class Case:
         return passengers * free_bags(self.user["membership"], cabin)
 
     def party(self, most: int = 3) -> list[Record]:
-        """The customer, and perhaps others of whom their record knows."""
+        """Return the customer and perhaps some of their saved passengers, `most` people at most."""
         me = {**self.user["name"], "dob": self.user["dob"]}
         return [me, *self.user["saved_passengers"]][: self.chance.randrange(1, most + 1)]
 
@@ -212,7 +212,7 @@ def get_status(flight: Record) -> Action:
 
 
 def search(flight: Record) -> Action:
-    """Looking for direct flights, of which this is one."""
+    """Return a search for direct flights that finds this one."""
     return action(
         "search_direct_flight",
         origin=flight["origin"],
@@ -250,12 +250,12 @@ def format_cabin(cabin: str) -> str:
 
 
 def describe_flight(flight: Record) -> str:
-    """A flight in the words of a customer who has seen the timetable."""
+    """Describe a flight as a customer with the timetable would."""
     return f"the flight of {flight['date']} that leaves at {departure(flight)[:5]}"
 
 
 def format_count(number: int, thing: str) -> str:
-    """So many things."""
+    """Return a count with its noun, such as `no bags` or `1 bag`."""
     return f"{number or 'no'} {thing}{'' if number == 1 else 's'}"
 
 

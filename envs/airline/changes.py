@@ -65,7 +65,7 @@ def other_cabin(case: Case) -> Plan | None:
 
 
 def other_passenger(case: Case) -> Plan | None:
-    """Somebody else flies instead."""
+    """Plan the replacement of one passenger by another person."""
     reservation = case.reservation(case.open)
     if reservation is None:
         return None
@@ -185,7 +185,7 @@ def price_condition(case: Case) -> Plan | None:
 
 
 def find_reservation(case: Case) -> Plan | None:
-    """Bags for a reservation of which only the journey is known."""
+    """Plan bags for a reservation that the customer names only by its journey."""
     reservation = case.reservation(case.open)
     if reservation is None:
         return None
@@ -248,7 +248,7 @@ def _plan_cancellation(case: Case, reservation: Record) -> Plan:
 
 
 def _plan_more_bags(case: Case, reservation: Record) -> Plan:
-    """So many bags more, paid with whatever can pay them."""
+    """Plan 1 to 3 more bags, paid with a method that can pay them."""
     bags = case.chance.randrange(1, 4)
     method = case.payer(BAG_PRICE * bags)
     return Plan(

@@ -407,7 +407,7 @@ class _Generator:
 
 
 def person(chance: Random) -> Record:
-    """Somebody who can fly."""
+    """Return a random passenger: a name and a date of birth."""
     born = (chance.randrange(1950, 2004), chance.randrange(1, 13), chance.randrange(1, 29))
     return {
         "first_name": chance.choice(_FIRST_NAMES),

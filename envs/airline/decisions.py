@@ -120,7 +120,7 @@ def refuse_change(case: Case) -> Plan | None:
 
 
 def refuse_passenger(case: Case) -> Plan | None:
-    """Nobody is added: the number of passengers stays."""
+    """Plan a request for one more passenger, which the rules refuse: their number stays."""
     reservation = case.reservation(case.open)
     balance = case.gift_card["amount"]
     if reservation is None or balance < 100:

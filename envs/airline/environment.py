@@ -51,7 +51,7 @@ class Airline(Tau2Environment):
         return POLICY
 
     def oracle(self, task: TaskDefinition) -> Agent:
-        """Of generated tasks, one that asks for the user's id."""
+        """Return the oracle of a task; that of a generated task asks for the user's id."""
         if task.split != GENERATED:
             return super().oracle(task)
         return IdentityOracle(task, self.writes, WHO)

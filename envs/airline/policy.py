@@ -2,8 +2,8 @@
 
 The rules are tau2-bench's, the words are ours; tools enforce none of them. `violations` reads a
 transcript alone: it sees whether the user agreed before a change, whose records were changed, and
-whether a transfer was made of which the agent speaks. It does not judge what else was said, nor
-what a reservation allowed: the state shows that.
+whether a transfer that the agent speaks of was made. It does not judge what else was said, nor what
+a reservation allowed: the state shows that.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -19,7 +19,7 @@ CABINS: Final = ("basic_economy", "economy", "business")
 BASIC, ECONOMY, BUSINESS = CABINS
 
 A_DAY_AGO: Final = "2024-05-14T15:00:00"
-"""Whoever booked since then may cancel."""
+"""Bookings made since this time may be cancelled."""
 GONE: Final = frozenset({"landed", "flying"})
 """Statuses of a flight that has left."""
 

@@ -1,7 +1,8 @@
 """The environment bfcl: the multi-turn cases of the Berkeley Function-Calling Leaderboard.
 
 It runs what the operator's folder holds, as one split per category, and generates no tasks of its
-own. Its tools are the classes of the distribution bfcl-eval; whoever plays no task needs neither.
+own. Its tools are the classes of the distribution bfcl-eval; without playing a task neither is
+needed.
 
 The user says the case's messages one after the other, each when the agent answers without a call,
 and then hangs up. More than 20 messages with calls in one turn end the case.
@@ -57,7 +58,7 @@ class Bfcl(Environment):
         return {_id(case): case for case in chain.from_iterable(self.cases.values())}
 
     def case(self, task_id: str) -> Case:
-        """The case of a task. Raises UnknownTask, of which NoBenchmark is one."""
+        """Return the case of a task. Raises UnknownTask, and its subclass NoBenchmark."""
         if task_id not in self._by_id:
             raise UnknownTask(
                 f"environment bfcl has no task {task_id!r}; ids are bfcl/SPLIT/NUMBER with a split "
@@ -82,7 +83,7 @@ class Bfcl(Environment):
         return map(_definition, self.cases[split])
 
     def task(self, task_id: str) -> TaskDefinition:
-        """The task with this id. Raises UnknownTask, of which NoBenchmark is one."""
+        """Return the task with this id. Raises UnknownTask, and its subclass NoBenchmark."""
         return _definition(self.case(task_id))
 
     def generate(self, capability: str, seed: int) -> TaskDefinition:

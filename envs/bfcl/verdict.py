@@ -8,9 +8,9 @@ Order is free, and so is a call too many that leaves no trace. `needless` is the
 has and leaves out: no call in a turn that asks for none. Calls without readable arguments count
 nowhere, as in BFCL, where they are text.
 
-Guarantee: everything is run again, on objects of the verdict's own; what the transcript says that
-a tool answered is not believed. Not covered: BFCL judges a case that was cut off in its last turn
-by what was done until then; here whoever was cut off has failed.
+Guarantee: everything is run again, on objects of the verdict's own; the tools' answers in the
+transcript are not trusted. Not covered: BFCL judges a case that was cut off in its last turn by
+what was done until then; here such a case has failed.
 """
 
 from collections import Counter

@@ -15,7 +15,7 @@ METHODS: Final[Mapping[str, str]] = {
     "credit_card": "my credit card",
     "paypal": "my PayPal account",
 }
-"""How a customer calls a payment method, of which they have one of each source at most."""
+"""Payment method -> how a customer names it; a customer has at most one of each source."""
 
 
 class Case:

@@ -55,7 +55,7 @@ class Retail(Tau2Environment):
         return POLICY
 
     def oracle(self, task: TaskDefinition) -> Agent:
-        """Of generated tasks, one that asks who the user is."""
+        """Return the oracle of a task; that of a generated task asks who the user is."""
         if task.split != GENERATED:
             return super().oracle(task)
         return IdentityOracle(task, self.writes, WHO)

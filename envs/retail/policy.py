@@ -62,7 +62,7 @@ _FREE: Final = AUTHENTICATING | {
     "list_all_product_types",
     "transfer_to_human_agents",
 }
-"""Tools that touch nobody's data."""
+"""Tools that touch no user's data."""
 
 
 def violations(messages: Sequence[Message], writes: frozenset[str]) -> tuple[str, ...]:

@@ -61,7 +61,8 @@ class Case:
     def __init__(
         self, tables: Tables, user: Mapping[str, Any], chance: Random, words: Random | None = None
     ) -> None:
-        """With `words` of its own, the same chance draws the same case, said otherwise."""
+        """Make a case. With `words` of its own, the same chance draws the same case in other
+        words."""
         self.tables = tables
         self.user = user
         self.chance = chance

@@ -43,7 +43,8 @@ class Shop(Environment):
         return self._build_task(capability, seed)
 
     def task(self, task_id: str) -> TaskDefinition:
-        """As everywhere, and those that `rephrase` made: shop/CAPABILITY/SEED/PHRASING."""
+        """Return a task as any environment does, or one of `rephrase`:
+        shop/CAPABILITY/SEED/PHRASING."""
         original, _, phrasing = task_id.rpartition("/")
         if original.count("/") < 2 or not is_seed(phrasing) or phrasing != str(int(phrasing)):
             return super().task(task_id)

@@ -148,7 +148,7 @@ def _refusals(
 
 
 def _has_lookup(task: TaskDefinition, executed: Sequence[ExecutedCall]) -> bool:
-    """Whether the customer was found, and an order looked up of which the task is about."""
+    """Whether the customer was found and one of the task's orders was looked up."""
     seen = {
         (item.call.name, item.call.arguments.get("order_id"))
         for item in executed

@@ -20,7 +20,7 @@ MAX_CHARACTERS: Final = 1_000
 """Longest expression: a sum of a hundred prices."""
 
 MAX_BITS: Final = 65_536
-"""Of an intermediate integer; a result must fit a float, which holds 1,024."""
+"""Largest size of an intermediate integer in bits; a result must fit a float, which holds 1,024."""
 
 _MAX_NESTING: Final = 200
 _OPERATORS: Final[dict[type[ast.operator], Callable[[Any, Any], Any]]] = {

@@ -54,7 +54,7 @@ class Benchmark:
     database: Database
     """Pristine: fork it."""
     tasks: Mapping[str, TaskDefinition]
-    """By id, in the order of the file."""
+    """Tasks by id, in the order of the file."""
     splits: Mapping[str, Sequence[str]]
     """Split -> ids of tasks."""
     policy: str

@@ -19,7 +19,8 @@ def has_consent(message: Message) -> bool:
 
 
 def owner(answer: str) -> str | None:
-    """Whose record a tool answered with; None where the transcript does not say."""
+    """Return the id of the user whose record a tool answered with; None where the transcript does
+    not say."""
     try:
         record = json.loads(answer)
     except ValueError:
@@ -34,7 +35,8 @@ def check_single_call(turn: int, message: Message) -> Iterator[str]:
 
 
 def bad_write(turn: int, tool: str, of: str | None, known: str | None, yes: bool) -> Iterator[str]:
-    """A write without a yes, or on the data (`of`) of another than the user who is served."""
+    """Yield what is wrong with a write: without a yes, or on data of another user (`of`) than the
+    one served (`known`)."""
     if not yes:
         yield f"message {turn} calls {tool} without the user's yes"
     if of not in (None, known):

@@ -44,7 +44,7 @@ NOTHING_ELSE: Final = (
 
 
 def scenario(request: str, identity: str) -> Scenario:
-    """Of a customer with one request."""
+    """Return the scenario of a customer with one request."""
     return Scenario(
         reason_for_call=request,
         known_info=identity,
@@ -56,7 +56,8 @@ def scenario(request: str, identity: str) -> Scenario:
 def find_customer(
     database: Database, chance: Random, plan: Callable[[Record], Plan | None]
 ) -> tuple[Record, Plan]:
-    """A customer for whom there is a plan, and the plan. Raises LookupError where none has one."""
+    """Return a customer for whom there is a plan, and the plan. Raises LookupError where no
+    customer has one."""
     users = list(database["users"].values())
     chance.shuffle(users)
     for user in users:

@@ -90,7 +90,7 @@ class Tau2Environment(Environment):
     def task(self, task_id: str) -> TaskDefinition:
         """The task with this id: generated `name/capability/seed`, or real `name/number`.
 
-        Raises UnknownTask, of which NoBenchmark is one.
+        Raises UnknownTask, and its subclass NoBenchmark.
         """
         real = task_id.startswith(f"{self.name}/") and task_id.count("/") == 1
         task = self.benchmark.tasks.get(task_id) if real else None

@@ -1,4 +1,4 @@
-"""The perfect agent of generated tasks: it asks who the user is before it looks anybody up."""
+"""The perfect agent of generated tasks: it asks who the user is before its first lookup."""
 
 from collections.abc import Sequence
 
@@ -8,7 +8,7 @@ from events.messages import Message
 
 
 class IdentityOracle(GoldAgent):
-    """Plays the gold actions, the first of which names the user by what they said."""
+    """Plays the gold actions; the first one names the user by what they said."""
 
     def __init__(self, task: TaskDefinition, writes: frozenset[str], who: str) -> None:
         super().__init__(task, writes)

@@ -8,8 +8,8 @@ every round, and the medians of the rounds' own ratios are reported (above 1: we
     log        32 threads, each appending one event at a time to SqliteLog and waiting for it
     bare       one thread, an empty SQLite file with the same durability (WAL, synchronous=FULL,
                SQLite's own checkpoints), one table, `executemany` of finished rows in transactions
-               of as many rows as the log reached per commit in the same round; nobody waits for
-               anybody, so this is what the storage allows and not what 32 callers could have
+               of as many rows as the log reached per commit in the same round; no append
+               waits for another: this is what the storage allows and not what 32 callers could have
     sender     the window of 200 records that the shipper sends, to a real broker
     producer   kafka-python alone with the same settings and the same window
 

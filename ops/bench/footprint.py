@@ -1,11 +1,11 @@
-"""What memory the embedded engine holds while texts of all lengths and adapters come and go.
+"""Memory of the embedded engine while texts of all lengths and adapters come and go.
 
     python -m ops.bench.footprint [--seconds 120] [--clients 5] [--slots 16] [--seed 0]
 
 Method. One `python -m daemon.engine` over the reference checkpoint. Each client asks, again and
-again, a sentence that nobody said before, 1 to 50 times over, for at most 64 tokens. About
-every second one of three adapters is loaded under a new name, or a loaded one leaves; up to three
-are there at once, and clients ask them and the base alike.
+again, a sentence that was not sent before, 1 to 50 times over, for at most 64 tokens. About every
+second one of three adapters is loaded under a new name, or a loaded one leaves; up to three are
+there at once, and clients ask them and the base alike.
 
 `memory_mib`: memory of the process's own (anonymous pages), before the first call, at most, and the
 median of each third of the time. `cpu_ms_per_call` is the process's, both of all its threads.

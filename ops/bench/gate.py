@@ -7,9 +7,8 @@ Method. Evaluations are drawn with the spread of tasks and trials that ALGORITHM
 let the candidate pass, `low` and `high` its 95 % interval (Wilson). A row is `met` where the
 interval does not contradict the plan: a candidate that is no better passes in no more than
 `planned` of the cases, one that is better in no fewer but for 0.05. `planned` is then the power of
-a normal test at the variances of these draws, of which a test by steps, exact and over few tasks,
-keeps less; `table` is what ALGORITHMS 6.3 says, which takes the variances not to grow with the
-gain.
+a normal test at the variances of these draws; a test by steps, exact and over few tasks, has less;
+`table` is what ALGORITHMS 6.3 says, which takes the variances not to grow with the gain.
 
     sign_flip          at the size planned for +5 points, and at others of the table
     group_sequential   four looks with a stop for futility, which costs power
@@ -45,7 +44,7 @@ from ops.bench.simulation import many, pairs, spread
 ALPHA: Final = 0.05
 PIECE: Final = 500
 STEPS: Final = 0.05
-"""By which a power may stand below that of a normal test: sums of few differences have steps."""
+"""How far a power may lie below that of a normal test: sums of few differences have steps."""
 _NORMAL: Final = NormalDist()
 
 
@@ -60,7 +59,7 @@ class Row:
     work: Callable[[int, int], Json]
     """Simulates so many with a seed; `passed`, and `stops` where it may stop early."""
     table: float | None = None
-    """Of ALGORITHMS 6.3."""
+    """Power stated in ALGORITHMS 6.3."""
 
     def document(self, pieces: Sequence[Json]) -> Json:
         """The row, from all pieces."""
@@ -116,14 +115,14 @@ def _decide_harmless(chance: Random, tasks: int, trials: int) -> Decision:
 
 
 def power(tasks: int, trials: int, gain: float) -> float:
-    """Of a one-sided normal test, at the variances that are drawn with."""
+    """Return the power of a one-sided normal test, at the variances that are drawn with."""
     between, within = spread(gain)
     effect = gain / sqrt((between + within / trials) / tasks)
     return round(_NORMAL.cdf(effect - _NORMAL.inv_cdf(1 - ALPHA)), 3)
 
 
 def _level(test: Test, tasks: int, trials: int, planned: float = ALPHA) -> Row:
-    """Of candidates that are no better."""
+    """Return the row of a test on candidates that are no better."""
     name = f"{test}, R={trials}, {tasks} tasks, no gain"
     return Row(name, planned, at_most=True, work=partial(simulate_test, test, tasks, trials, 0.0))
 

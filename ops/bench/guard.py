@@ -75,7 +75,7 @@ class Traffic:
     """Minutes, and what the probabilities of success are multiplied by from then on."""
     risk_ratio: float | None = None
     judged: tuple[float, float] = (1.0, 1.0)
-    """Which part of the incumbent's sessions is judged, and of the canary's."""
+    """Shares of the incumbent's and of the canary's sessions that are judged."""
     late: float = 0.0
     burst: float = 1.0
     slow_canary: float = 1.0
@@ -240,7 +240,7 @@ class Row:
     promoted: float | None = None
     """At most."""
     power: tuple[str, float] | None = None
-    """Which outcome, and how often at least."""
+    """An outcome, and how often it must come at least."""
 
     def document(self, runs: int) -> dict[str, Any]:
         """The row measured."""

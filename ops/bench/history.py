@@ -1,4 +1,4 @@
-"""What a longer history costs whoever asks the tables with every tick, and a status page.
+"""What a longer history costs the reads of every tick and of a status page.
 
     python -m ops.bench.history [--rollouts 20000]
 
@@ -101,7 +101,7 @@ def _entry(data: EventData | Decision, name: str | None = None, epoch: int | Non
 
 
 def present(app: App) -> object:
-    """Which agents there are."""
+    """Read which agents there are."""
     with app.reading() as connection:
         return agents.present(connection)
 
@@ -120,7 +120,7 @@ def numbers(app: App) -> object:
 
 
 def sessions(app: App) -> object:
-    """Which sessions are to be closed."""
+    """Close the sessions that are due."""
     return close_sessions(app, utc_now())
 
 

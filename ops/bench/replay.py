@@ -1,4 +1,4 @@
-"""Whether a replay is linear, and how long it takes to find where two long pasts part.
+"""Whether a replay is linear, and how long it takes to find where two long logs diverge.
 
     python -m ops.bench.replay --events 1000000
 
@@ -13,7 +13,7 @@ one more event. Then, once each:
     tables      diff --first-divergence of two foldings of one log with snapshots, one with a row
                 changed in every snapshot after the sixth, in seconds: the row, and by folding the
                 interval again the event that wrote it
-    pasts       the same of foldings of two logs, of which one has a byte of one event changed in
+    pasts       the same of foldings of two logs, one with a byte of one event changed in
                 the middle, in seconds: the event
 """
 
@@ -169,8 +169,8 @@ def _execute(path: Path, statement: str, *values: object) -> tuple[Any, ...]:
 
 
 def _other_past(folder: Path, log: SqliteLog, events: int) -> int:
-    """A log of which one rollout is another one, folded on from the last snapshot before it; the
-    number of that event."""
+    """Write a log with one rollout replaced by another, folded on from the last snapshot before it.
+    Returns the number of that event."""
     number = events * (2 * _WRONG_FROM + 1) // 20
     number += PERIOD.index("rollout") - number % len(PERIOD)
     changed = event(number, seed=1).entry

@@ -7,7 +7,8 @@ from statistics import mean, variance
 from daemon.evaluation.gate import Pair
 
 MEAN, CONCENTRATION = 0.45, 1.2
-"""Of the incumbent's chance to pass a task: a Beta distribution with most tasks hard or easy."""
+"""Mean and concentration of the incumbent's chance to pass a task: a Beta distribution with most
+tasks hard or easy."""
 SPREAD = 0.1
 """Standard deviation of a candidate's true effect between tasks."""
 
@@ -18,8 +19,9 @@ def pairs(chance: Random, tasks: int, trials: int, gain: float) -> list[Pair]:
 
 
 def chances(chance: Random, gain: float) -> tuple[float, float]:
-    """Of a task to be passed by either. A task gains in proportion to what it has to gain, and
-    strays to both sides alike, so that no clipping pulls the mean away from `gain`."""
+    """Draw a task's chances to be passed by the incumbent and by the candidate. A task gains in
+    proportion to what it has to gain, and strays to both sides alike, so that no clipping pulls the
+    mean away from `gain`."""
     before = chance.betavariate(MEAN * CONCENTRATION, (1 - MEAN) * CONCENTRATION)
     after = before + gain * (1 - before) / (1 - MEAN)
     return before, after + chance.choice((-1, 1)) * min(SPREAD, after, 1 - after)

@@ -53,7 +53,7 @@ class Size:
         return Size(self.log - other.log, self.archive - other.archive, self.sql - other.sql)
 
     def per(self, count: int) -> dict[str, int]:
-        """Of one of `count`."""
+        """Return the bytes of one of `count`."""
         return {
             "log_bytes": round(self.log / count), "archive_bytes": round(self.archive / count),
             "sql_bytes": round(self.sql / count),

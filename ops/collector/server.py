@@ -23,7 +23,7 @@ from ops.answering import answers, last_words
 from ops.golang import ProgramUnavailable, install, program, step
 
 VERSION: Final = "v0.160.0"
-"""Of the builder, and in builder.yaml of every module."""
+"""Version of the builder, and of every module in builder.yaml."""
 BUILDER: Final = f"go.opentelemetry.io/collector/cmd/builder@{VERSION}"
 MANIFEST: Final = Path(__file__).with_name("builder.yaml")
 READY_SECONDS: Final = 60

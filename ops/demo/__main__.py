@@ -37,14 +37,14 @@ _SEEDS = 20
 def main() -> int:
     """The command line."""
     options = _parser().parse_args()
-    # Whoever stops it, what it started is stopped with it.
+    # However it is stopped, what it started is stopped with it.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     console = Console(highlight=False, width=None if sys.stdout.isatty() else view.WIDTH)
     size = replace(SIZES["small" if options.small else "whole"], seed=options.seed)
     try:
         place = make(options.home, size, fresh=options.fresh)
         with App(place.settings()) as app:
-            # Made and migrated before anybody else opens it.
+            # Made and migrated before another process opens it.
             app.settle()
             clock = Clock(place)
             if not look(app).over:

@@ -73,7 +73,7 @@ class Children:
             _let_go(process)
 
     def look_after(self) -> list[str]:
-        """Bring back who has ended; who that was. Raises WillNotRun."""
+        """Restart the programs that have ended; return their names. Raises WillNotRun."""
         ended = []
         for name, child in self._children.items():
             if child.process.poll() is None:

@@ -37,7 +37,7 @@ FIRST_TASK: Final = 1 << 26
 """Seed of the first customer's task; training and held-out tasks have others."""
 AT_ONCE: Final = 6
 PER_MINUTE: Final = 300.0
-"""Where nobody has said another pace."""
+"""Customers per minute where no other pace is set."""
 PACE: Final = "pace"
 PER_SEED: Final = 1_000_000
 """Tasks of one seed's customers."""
@@ -83,7 +83,8 @@ class Agent:
 async def post(
     client: httpx2.AsyncClient, path: str, body: object, headers: dict[str, str]
 ) -> httpx2.Response:
-    """The answer, once there is somebody who answers. Raises AnswerFailure when nobody does."""
+    """Return the answer, repeating the request until the server answers below 500. Raises
+    AnswerFailure where it does not in time."""
     deadline = time.monotonic() + _PATIENCE_SECONDS
     while True:
         try:
@@ -132,7 +133,7 @@ def write(path: Path, text: str) -> None:
 
 
 Hears = Callable[[httpx2.Response], Awaitable[None]]
-"""Somebody who is told of each answer."""
+"""Called with each answer."""
 
 
 async def serve(place: Place, port: int, at_once: int, *hears: Hears) -> None:

@@ -1,4 +1,4 @@
-"""To follow a home until its first cycle has ended, in a picture or in lines.
+"""Follow a home until its first cycle has ended, in a picture or in lines.
 
 follow(app, place, console, Clock(place), children)
 """

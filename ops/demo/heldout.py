@@ -1,4 +1,4 @@
-"""What came of it: the base and what was trained play tasks that nobody has trained or chosen on.
+"""Measure the result: base and trained policies play tasks never used to train or to choose.
 
     measured = measure(place, [None, adapter], told)      player -> Outcomes
 

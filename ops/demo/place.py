@@ -55,7 +55,7 @@ class Size:
     min_failures: int = 8
     """Customers who were served badly, before the first cycle."""
     seed: int = 0
-    """Whose customers and held-out tasks these are: no two seeds share one."""
+    """Seed of the customers' and held-out tasks: no two seeds share one."""
 
 
 SIZES: Final[Mapping[str, Size]] = {
@@ -89,7 +89,7 @@ class Place:
 
     @property
     def key(self) -> str:
-        """Of the customers."""
+        """API key of the customers."""
         return (self.home / "customers.key").read_text()
 
     def page(self, port: int) -> str:

@@ -47,7 +47,7 @@ class Story:
     before: Outcomes
     after: PolicyResult
     general: PolicyResult | None
-    """The same budget on tasks of the traffic; None where nobody asked for it."""
+    """The same budget on tasks of the traffic; None where that was not requested."""
     explained: Node
     rebuild_equal: bool
 

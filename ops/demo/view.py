@@ -1,4 +1,4 @@
-"""What the demo looks like: seven stops, a curve and who answers whom, in one picture (pure).
+"""The picture of the demo: seven stops, a curve and which policies answer (pure).
 
 picture(seen, seconds)     for a terminal
 steps(seen)                the same as lines that are said once each, where there is none
@@ -23,7 +23,7 @@ _WINDOW: Final = 4
 """Batches that one point of the curve is the mean of."""
 _SHOWN: Final = 3
 _UNGATED: Final = (State.PRODUCED, State.STAGED, State.EVALUATED, State.GATED)
-"""States of an adapter of which the gate and its first share are not decided."""
+"""States of an adapter before the gate and its first share are decided."""
 
 
 def picture(seen: DemoState, seconds: float) -> RenderableType:
@@ -47,7 +47,7 @@ def picture(seen: DemoState, seconds: float) -> RenderableType:
 
 
 def stop(seen: DemoState) -> int:
-    """Which of the seven is at work."""
+    """Return the index of the stop at work, from 0 to 6."""
     if seen.cycle is None:
         return 0
     if seen.cycle.directive is None:

@@ -1,9 +1,9 @@
-"""What the demo shows while it runs: one look at the tables and at what job and trial say.
+"""What the demo shows while it runs, read from the tables and from what job and trial report.
 
     seen = look(app)      Seen; again and again
 
-Reads only, and nothing of the daemon's memory: what is shown is what anybody could read who has the
-home. The first cycle of the home is the one that is followed.
+Reads only, and nothing of the daemon's memory: any process with access to the home could read what
+is shown. The first cycle of the home is the one that is followed.
 """
 
 import json
@@ -155,8 +155,8 @@ def curve(folder: Path) -> Iterator[Point]:
 
 
 def _point(rollouts: int, pools: Mapping[str, Mapping[str, Any]]) -> Point:
-    """From the line that a job says of a batch (daemon/solver/telemetry/progress.py), without what
-    is null in it."""
+    """Return the point for a batch that a job reports (daemon/solver/telemetry/progress.py),
+    without the values that are null in it."""
     aimed = [both for name, both in pools.items() if name not in (TRAFFIC, REPLAY)]
     batches = [both["batch"] for both in aimed if "batch" in both]
     attempts = sum(batch["attempts"] for batch in batches)

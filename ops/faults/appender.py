@@ -32,8 +32,7 @@ _BATCH = "x-batch"
 
 @dataclass(frozen=True)
 class Audit:
-    """What the acknowledgements and the log say about each other; only counts, all but the first
-    two of which have to be 0."""
+    """Counts that compare the acknowledgements with the log; all but the first two must be 0."""
 
     acknowledged: int
     stored: int
@@ -41,7 +40,7 @@ class Audit:
     """Acknowledged and not in the log."""
     duplicates: int
     torn_batches: int
-    """Batches of which the log holds some events only."""
+    """Batches that the log holds only in part."""
     problems: int
     """Sentences of `SqliteLog.check`: damage, gaps between offsets, wrong checksums."""
 

@@ -1,9 +1,9 @@
 """The wall clock is set forward and back, by up to a day, while jobs run.
 
-To whoever reads them, a clock that was set forward makes all files older by as much, and one that
-was set back has them yet to come; so the files are moved, and no clock of this machine is touched.
-Passes when no job is taken for silent or late, none is killed before its grace is over, and each
-that is over ran for as long as it did.
+To a reader, a clock that was set forward makes all files older by as much, and one that was set
+back dates them in the future; so the times of the files are set, and no clock of this machine is
+touched. Passes when no job is taken for silent or late, none is killed before its grace is over,
+and each that is over ran for as long as it did.
 """
 
 import os

@@ -27,7 +27,7 @@ from ops.faults.loop_audit import outcome, wrong
 from ops.faults.loop_scene import CustomerLedger, settings_of
 
 KILLS: Final = 4
-"""Of each demo, at most: it may end before."""
+"""Most kills of each demo: it may end before."""
 PAUSE_SECONDS: Final = (5.0, 60.0)
 """Between a start and a kill."""
 DEMO_SECONDS: Final = 1800.0

@@ -28,7 +28,7 @@ DRAIN_SECONDS: Final = 120
 GROWTH_BYTES: Final = 128 << 20
 """Half of it is what the gateway may remember of sessions."""
 BEFORE_SECONDS: Final = 10
-"""For so long it is seen what this machine records of that rate with the broker there."""
+"""Seconds for which the recorded rate is measured while the broker is up."""
 
 
 def run(count: int, folder: Path, seed: int = 0) -> dict[str, Any]:

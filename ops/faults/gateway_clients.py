@@ -9,10 +9,10 @@ Everything over bare sockets. `count` clients of each kind, a hundred at a time:
     half       say that they will send no more, and wait for the answer
     vanish     send a part of a request and go away
 
-Passes when the gateway's memory stayed bounded while nobody read, whoever read on got all of it,
-the engine was told of every answer that nobody waits for any more, every call that reached it ended
-once with a beginning of what it said, requests that were sent in part are no events, and nothing is
-left in flight.
+Passes when the gateway's memory stayed bounded while clients did not read, clients that read on got
+all of it, the engine was told of every answer that no client waits for any more, every call that
+reached it ended once with a beginning of what it said, requests that were sent in part are no
+events, and nothing is left in flight.
 """
 
 import json
@@ -37,9 +37,9 @@ SLOW_AT_ONCE: Final = 20
 LONG: Final = {"words": 500, "bytes": 32_000}
 """16 MB of answer: more than all buffers of the system between engine and client hold."""
 BOUND_BYTES: Final = 8 << 20
-"""Of the gateway's memory per client that does not read. What was sent on is kept to be recorded,
-and the system's buffers decide how much that is; without a bound it would be the whole 16 MB, twice
-over."""
+"""Bound of the gateway's memory per client that does not read. What was sent on is kept to be
+recorded, and the system's buffers decide how much that is; without a bound it would be the whole 16
+MB, twice over."""
 PATIENCE_SECONDS: Final = 120.0
 
 
@@ -50,7 +50,7 @@ class ClientResults:
     asked: int = 0
     finished: int = 0
     growth_bytes: int = 0
-    """Of the gateway, per client that does not read."""
+    """Growth of the gateway's memory per client that does not read."""
     wrong: list[str] = field(default_factory=list)
 
 

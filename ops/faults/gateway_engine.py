@@ -51,7 +51,8 @@ class Engine:
         """Lets held streams go on."""
         self.released.set()
         self.listed = threading.Event()
-        """Lets it say what it serves; until then whoever asks waits, as on an engine too busy."""
+        """Lets it list its models; until then such requests wait, as on an engine that is too
+        busy."""
         self.listed.set()
         self._model = model
         self.port = 0
@@ -62,7 +63,7 @@ class Engine:
 
     @property
     def url(self) -> str:
-        """For `--upstream`."""
+        """URL for `--upstream`."""
         return f"http://127.0.0.1:{self.port}/v1"
 
     def __enter__(self) -> Self:
@@ -108,7 +109,7 @@ class Engine:
                 if not await self._answer(*request, reader, writer):
                     return
         except (OSError, asyncio.IncompleteReadError):
-            return  # whoever asked is gone
+            return  # the client is gone
         finally:
             writer.close()
 

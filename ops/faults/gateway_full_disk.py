@@ -3,10 +3,10 @@
     python -m ops.faults.gateway_full_disk --count 20
 
 A home on a file system of 24 MB is filled while streams are under way, and freed again; half of the
-rounds with `capture = "best_effort"`, half with `"required"`. Passes when nobody was told yes whose
-call is not in the log; with best_effort everybody was answered, and streams that had said yes took
-it back before `[DONE]`; with required nobody was answered who could not be told yes; the same
-process goes on once there is space; and the file is whole.
+rounds with `capture = "best_effort"`, half with `"required"`. Passes when every call acknowledged
+as recorded is in the log; with best_effort every client was answered, and streams that had
+acknowledged took it back before `[DONE]`; with required no call was answered that could not be
+acknowledged; the same process goes on once there is space; and the file is whole.
 """
 
 import errno
@@ -26,7 +26,7 @@ from ops.faults.small_disk import small_disk
 
 DISK_BYTES: Final = 24 << 20
 STREAMS: Final = 3
-"""Under way when the disk fills up."""
+"""Streams under way when the disk fills up."""
 REFUSALS: Final = 4
 PATIENCE_SECONDS: Final = 60.0
 BIG: Final = 1 << 20

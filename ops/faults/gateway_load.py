@@ -46,11 +46,11 @@ class CallAttempt:
 
     messages: list[Json]
     mark: str
-    """Of the call: a retry has that of its first attempt."""
+    """Mark of the call: a retry has that of its first attempt."""
     stream: bool
     key: str | None = None
     call: str | None = None
-    """From the headers; None when there were none."""
+    """Id of the call from the headers; None where there were none."""
     status: int | None = None
     recorded: str | None = None
     """What the header said."""
@@ -274,7 +274,7 @@ class Talker(threading.Thread):
         try:
             while not self._stop_asked.is_set():
                 self._converse()
-        except Exception as error:  # handed over to whoever joins
+        except Exception as error:  # handed over to the joining thread
             self.error = error
         finally:
             self._client.close()

@@ -18,7 +18,7 @@ from ops.faults.gateway_scene import scene
 
 CLIENTS: Final = 6
 PATIENCE_SECONDS: Final = 1.0
-"""Of a client."""
+"""Timeout of a client, in seconds."""
 PAUSE_SECONDS: Final = 3.0
 """The longest."""
 

@@ -7,7 +7,7 @@ was refused. SIGTERM at random moments; while the next gateway starts, the engin
 what it serves for up to MOST_BUSY seconds, and answers calls all the same. Then every session is
 closed and a round is counted. Passes when everything acknowledged is in the log as it was read,
 once; no client was told that the alias does not exist; each call that was answered names its base;
-and neither agents nor patterns show anybody but the engine's model.
+and agents and patterns show only the engine's model.
 """
 
 import json
@@ -80,7 +80,7 @@ def _restart(stage: Scene, busy_seconds: float) -> None:
 
 
 def _count_without_base(home: Path) -> int:
-    """Calls that were answered, and do not say by whom."""
+    """Count the answered calls whose record names no base."""
     book = read(home)
     return sum(
         book.started[call][0].base == NOBODY for call in book.started if book.has_completion(call)
@@ -88,7 +88,8 @@ def _count_without_base(home: Path) -> int:
 
 
 def _count_rollouts(home: Path) -> tuple[set[tuple[str, str]], int, int]:
-    """(alias, base) of every agent that lists and patterns show; rollouts of nobody; all."""
+    """Return the (alias, base) of every agent that lists and patterns show, the number of rollouts
+    without a policy, and the number of all rollouts."""
     with App(Settings(home=home)) as app:
         close_sessions(app, utc_now() + timedelta(hours=1))
         app.diagnose("diagnose")

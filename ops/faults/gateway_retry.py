@@ -116,7 +116,7 @@ class _Watch(threading.Thread):
 class Lossy:
     """A proxy before the gateway that reads each answer to its end and then drops it.
 
-    `restart` is called in between. Who asks must ask for `connection: close`.
+    `struck` is called in between. Clients must ask for `connection: close`.
     """
 
     def __init__(self, port: int, struck: Callable[[], None] | None = None) -> None:

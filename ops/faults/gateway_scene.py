@@ -213,8 +213,8 @@ def scene(folder: Path, upstreams: Sequence[str] = (), **settings: str) -> Itera
 
 
 def free_port(count: int = 1) -> int:
-    """A port that nobody is given for a connection of his own while the gateway is away; the first
-    of so many in a row."""
+    """Return a port that the system gives to no outgoing connection while the gateway is away; the
+    first of `count` in a row."""
     chance = random.Random()
     while True:
         first = chance.randint(15_000, 32_000)

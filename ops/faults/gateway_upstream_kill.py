@@ -5,7 +5,7 @@
 Two embedded engines behind one gateway, clients in named sessions with long streams; one engine
 after the other is killed while it speaks, and started again. Then a scripted engine cuts answers
 off, resets, sends garbage and falls silent, `count` times each. Passes when every call ended once
-in the log with what its client had read of it, nobody was given a truncated answer that looks
+in the log with what its client had read of it, no client was given a truncated answer that looks
 complete, a session moves to the other engine while its own is away and returns to it, and the log
 says of each wrong answer that it failed or timed out.
 """
@@ -32,7 +32,7 @@ from producers.gateway.routing.upstreams import Upstream, Upstreams
 CHECKPOINT: Final = ROOT / "daemon" / "engine" / "reference" / "checkpoint"
 CLIENTS: Final = 4
 STREAMS: Final = 2
-"""Under way in the session of the engine that dies."""
+"""Streams under way in the session of the engine that dies."""
 LONG: Final = {"max_tokens": 1000, "ignore_eos": True}
 PATIENCE_SECONDS: Final = 60.0
 SILENCE_SECONDS: Final = 1.0
@@ -170,7 +170,7 @@ def _session_of(url: str, urls: Sequence[str]) -> str:
 
 
 def _find_engine(stage: Scene, mark: str, session: str) -> str | None:
-    """Which engine a call of the session is answered by."""
+    """Return the engine that answers a call of the session; None where the call fails."""
     with stage.client() as client:
         message = {"role": "user", "content": mark}
         headers = {"x-kintsugi-session": session}

@@ -60,7 +60,7 @@ class _Home:
             source.backup(target)
 
     def set_back(self) -> None:
-        """To the copy, while nobody has it open."""
+        """Replace the log by its copy, while no process has it open."""
         self.log.close()
         for suffix in ("-wal", "-shm"):
             self.path.with_name(self.path.name + suffix).unlink(missing_ok=True)

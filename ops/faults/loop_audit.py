@@ -55,7 +55,7 @@ class DecisionCounts:
     ends: Counter[str] = field(default_factory=Counter)
     outcomes: dict[str, str] = field(default_factory=dict)
     produced: Counter[str] = field(default_factory=Counter)
-    """By adapter."""
+    """Adapters produced, by name."""
     staged: set[str] = field(default_factory=set)
     passed: set[str] = field(default_factory=set)
     """Adapters that the gate let through."""
@@ -190,7 +190,7 @@ def _check_cycle(place: Place, facts: DecisionCounts) -> Iterator[str]:
 
 
 def _check_routes(app: App, facts: DecisionCounts, heard: CustomerLedger) -> Iterator[str]:
-    """Nobody answers whom the log does not name, and the route is the log's last."""
+    """Check that only adapters that the log names answer, and that the route is the log's last."""
     yield from facts.problems
     with app.reading() as connection:
         row = serving.route_row(connection, ALIAS)

@@ -2,11 +2,11 @@
 
     running = Processes(place, settings, whole=False)
     running.start()
-    running.strike("work", "job")     SIGKILL, at one instant; who was there to be killed
-    running.revive()                  whoever has ended is started again
+    running.strike("work", "job")     SIGKILL, at one instant; returns what was killed
+    running.revive()                  programs that have ended are started again
 
-Either each role is started here, or (`whole`) `kintsugi up` starts them and brings them back. The
-job, or trial, that runs is nobody's child for long: it is found as the daemon finds it.
+Either each role is started here, or (`whole`) `kintsugi up` starts them and brings them back. A
+running job, or trial, does not stay a child process for long: it is found as the daemon finds it.
 """
 
 import os
@@ -50,7 +50,7 @@ class Processes:
         self._programs = {program.name: program for program in started}
         self._started: dict[str, subprocess.Popen[bytes]] = {}
         self.ended: Counter[str] = Counter()
-        """Programs that ended though nobody killed them, with their exit codes."""
+        """Programs that ended without being killed, with their exit codes."""
 
     @property
     def targets(self) -> tuple[str, ...]:
@@ -88,7 +88,7 @@ class Processes:
         return [name for name, pids in victims.items() if pids]
 
     def revive(self) -> None:
-        """Start again whoever has ended."""
+        """Start again the programs that have ended."""
         for name, process in self._started.items():
             code = process.poll()
             if code is None:

@@ -143,7 +143,8 @@ class Scene:
         return {card["id"] for card in cards if card.get("parent")}
 
     def read_adapter_bounds(self) -> tuple[set[str], set[str]]:
-        """By the tables: the adapters that answer somebody, and those an engine may hold."""
+        """Return, from the tables, the adapters that routes name and those that an engine may
+        hold."""
         self.app.settle()
         with self.app.reading() as connection:
             table = serving.route_table(connection)

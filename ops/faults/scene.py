@@ -136,7 +136,7 @@ class Writer(threading.Thread):
                     self._spool.append(self._make(self.acknowledged, due))
                     self.longest_seconds = max(self.longest_seconds, time.monotonic() - begun)
                     self.acknowledged += due
-        except Exception as error:  # handed over to whoever stops the writer
+        except Exception as error:  # handed over to the thread that stops it
             self.error = error
 
     def finish(self) -> int:

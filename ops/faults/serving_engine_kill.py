@@ -34,7 +34,7 @@ from ops.vllm.server import Vllm
 
 RECONCILED_SECONDS: Final = 30.0
 REFUSED_SECONDS: Final = 6.0
-"""So long an engine with other weights is watched after it was asked for proof."""
+"""Seconds for which an engine with other weights is watched after it was asked for proof."""
 LIFE_SECONDS: Final = 1.0
 
 

@@ -24,7 +24,7 @@ from ops.faults.command import command
 from ops.faults.serving_scene import Scene, promotion, scene, until
 
 WATCHED_SECONDS: Final = 5.0
-"""So long an engine is watched that must not get an adapter back."""
+"""Seconds for which an engine that must not get an adapter back is watched."""
 
 
 def truncate_weights(folder: Path, chance: random.Random) -> None:

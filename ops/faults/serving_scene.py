@@ -44,7 +44,7 @@ ALIAS: Final = "agent"
 BASE: Final = "reference"
 PATIENCE_SECONDS: Final = 120.0
 TOKENS: Final = 24
-"""Of an answer."""
+"""Number of tokens of an answer."""
 
 _LOOK_SECONDS: Final = 0.02
 _SHOWN: Final = 5
@@ -83,7 +83,7 @@ class Calls:
         return self.by.total() + len(self.failed) + len(self.silent)
 
     def report(self) -> dict[str, Any]:
-        """For the figures."""
+        """Return the figures of the report."""
         return {
             "calls": self.count,
             "failed_calls": len(self.failed),
@@ -147,7 +147,7 @@ class Scene:
     folder: Path
     engines: Sequence[Engine]
     views: Sequence[Path]
-    """By engine: the link through which it sees the adapters of the home."""
+    """For each engine, the link through which it sees the adapters of the home."""
     gateway: Gateway
     app: App
     variables: Mapping[str, str]
@@ -210,7 +210,7 @@ class Scene:
         return None if row is None else row.standing.incumbent
 
     def state(self, name: str) -> str:
-        """Of an adapter, by the tables."""
+        """Return the state of an adapter by the tables; `absent` where they lack it."""
         self.app.settle()
         with self.app.reading() as connection:
             row = serving.adapter_row(connection, name)
@@ -236,7 +236,7 @@ class Scene:
         return {card["id"] for card in cards if card.get("parent")}
 
     def answerer(self) -> str:
-        """Who answers a call now, and `nobody`."""
+        """Return the adapter that answers a call now, or `nobody`."""
         body = {"model": ALIAS, "prompt": "Hello", "max_tokens": 1}
         answer = httpx2.post(f"{self.gateway.url}/completions", json=body, timeout=60)
         return answer.headers.get("x-kintsugi-adapter", "nobody") if answer.is_success else "nobody"

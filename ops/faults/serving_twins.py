@@ -1,4 +1,4 @@
-"""One of two replicas refuses an adapter: it must answer nobody, and nothing of it may stay.
+"""One of two replicas refuses an adapter: it must answer no call, and nothing of it may stay.
 
     python -m ops.faults.serving_twins --count 20
 

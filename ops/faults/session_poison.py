@@ -94,7 +94,7 @@ def good(app: App, name: str, second: int = 0, **options: Any) -> list[Entry]:
 
 
 def incomplete(app: App, name: str) -> list[Entry]:
-    """One that goes on from a call that nobody recorded."""
+    """Return a session that goes on from a call that was not recorded."""
     return good(app, name, parent="nowhere", parent_messages=2)
 
 
@@ -213,7 +213,7 @@ def run(count: int, folder: Path) -> dict[str, Any]:
 
 
 def _poison(app: App, count: int) -> tuple[list[Callable[[App, str], list[Entry]]], list[Key]]:
-    """Append them; of which kinds they are, and the keys that some of them lack."""
+    """Append poisoned sessions; return their kinds, and the keys that some of them lack."""
     kinds, keys = list(KINDS), list[Key]()
     poisoned = [kinds[place % len(kinds)] for place in range(count)]
     for place, kind in enumerate(poisoned):
@@ -225,7 +225,7 @@ def _poison(app: App, count: int) -> tuple[list[Callable[[App, str], list[Entry]
 
 
 def _events(count: int, poisoned: list[Any]) -> int:
-    """That are in the log: those of the sessions, and one that closes each."""
+    """Return the number of events in the log: those of the sessions, and one that closes each."""
     return 4 * (len(poisoned) + 3 * count + 1)
 
 

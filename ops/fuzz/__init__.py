@@ -1,1 +1,1 @@
-"""Requests that nobody would send, to a real gateway over a real engine."""
+"""Requests that no real client would send, to a real gateway over a real engine."""

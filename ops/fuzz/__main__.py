@@ -1,4 +1,4 @@
-"""Send a gateway what nobody would send.
+"""Send a gateway requests that no real client would send.
 
     python -m ops.fuzz [--requests 100000] [--examples 2000] [--seed 0] [--folder DIR]
 

@@ -1,4 +1,4 @@
-"""Requests that nobody would send, made from those that somebody does (seed -> bytes).
+"""Requests that no real client would send, made from ones that clients send (seed -> bytes).
 
 Three ways, because each gets past another line of defence: bytes changed anywhere, which the parser
 of HTTP mostly refuses; headers and paths changed in a request that stays HTTP; and values changed
@@ -122,7 +122,7 @@ _TOKENS: Final = (
 
 
 def requests(seed: int, count: int) -> Iterator[bytes]:
-    """So many requests."""
+    """Yield `count` requests."""
     chosen = random.Random(seed)
     ways: tuple[Callable[[random.Random], bytes], ...] = (_bytes, _heads, _values, _values)
     for _ in range(count):

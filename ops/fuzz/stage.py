@@ -29,12 +29,12 @@ _SETTINGS: Final = {
     "KINTSUGI_REDACTION__RULES": '["email", "secret"]',
 }
 _LENGTH: Final = 128
-"""Tokens that fit: who asks for as many as there are shall not wait long for them."""
+"""Tokens that fit: a client that asks for the maximum shall not wait long for them."""
 
 
 @dataclass(frozen=True, slots=True)
 class FuzzTarget:
-    """A gateway that is sent what nobody would send."""
+    """A gateway that is sent requests that no real client would send."""
 
     gateway: Gateway
 

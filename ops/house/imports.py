@@ -52,7 +52,7 @@ def _targets(path: Path, modules: Mapping[str, Path]) -> Iterator[str]:
 
 
 def _graph_of(folder: str, edges: set[tuple[str, str]]) -> Graph:
-    """Which member of a folder needs which other member."""
+    """Return which member of a folder needs which other member."""
     graph: Graph = {}
     depth = folder.count(".") + 2
     for source, target in edges:

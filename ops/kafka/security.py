@@ -2,7 +2,7 @@
 
     secured = SecureListeners(folder, port, other)
     secured.properties(plain, controller)     what server.properties has to say
-    secured.bootstrap, secured.client         by SASL: where, and as whom, as settings of kintsugi
+    secured.bootstrap, secured.client         by SASL: address and user, as settings of kintsugi
     secured.mutual, secured.certified         by a certificate of the client
 
 Authority, certificates and password are made anew for each object, so it suits a broker that lives
@@ -53,7 +53,7 @@ class SecureListeners:
 
     @property
     def user(self) -> str:
-        """As the tool that formats a broker's folder is told."""
+        """User and password in the form that the tool that formats a broker's folder takes."""
         return f"{MECHANISM}=[name={USER},password={self._password}]"
 
     @property
@@ -75,7 +75,8 @@ class SecureListeners:
         )
 
     def properties(self, plain: str, controller: str) -> dict[str, str]:
-        """Of a broker with a listener without security too, which it talks to itself by."""
+        """Return the properties of a broker with a listener without security too, by which it talks
+        to itself."""
         listeners = f"PLAINTEXT://{plain},SECURED://{self.bootstrap},MUTUAL://{self.mutual}"
         return {
             "listeners": f"{listeners},CONTROLLER://{controller}",

@@ -86,7 +86,7 @@ def _fresh(
 def _warm_start(
     environment: Environment, targets: Targets, settings: Settings, seeds: Seeds, run: int
 ) -> WarmStart:
-    """For all targets, before anything else."""
+    """Return the warm start for all targets, which comes before anything else."""
     wanted = settings.warm_start
     count = round(wanted.references * wanted.siblings) * len(targets.targets)
     siblings = fresh(environment, targets.siblings, seeds.siblings, count, run)

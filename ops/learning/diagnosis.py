@@ -33,7 +33,7 @@ class Diagnosis(StrictModel):
     patterns: tuple[str, ...]
     """Highest priority first."""
     failures: tuple[Failure, ...]
-    """Of these patterns."""
+    """Failures that show one of these patterns."""
     unexplained: int
     """Failures that no rule explains."""
     passed: tuple[str, ...]

@@ -18,7 +18,7 @@ from ops.learning.settings import Arm
 _FIRST: Final[tuple[Arm, ...]] = ("base", "d", "a", "b", "c")
 """Arms in the order of what they tell: the base and the comparison that matters most come first."""
 _TOGETHER: Final = 3
-"""So many of them are finished on every seed before the others begin."""
+"""Number of arms that are finished on every seed before the others begin."""
 
 Tell = Callable[[str], None]
 

@@ -192,7 +192,7 @@ def _cell(rates: TaskRates, weights: Mapping[str, float]) -> str:
 
 
 def _format_cost(experiment: Experiment, arm: Arm, budget: int | None) -> str:
-    """Of the budget, the mean over seeds."""
+    """Format the rollouts spent of the budget, as the mean over seeds."""
     spent = []
     for seed in experiment.seeds:
         evaluations = [

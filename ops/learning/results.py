@@ -10,19 +10,19 @@ from ops.learning.targets import Targets
 
 
 class Key(StrictModel):
-    """Which run."""
+    """Identifies a run."""
 
     arm: Arm
     capabilities: str
     """The set of rare kinds in its traffic."""
     share: float
-    """Of them in the traffic."""
+    """Share of these kinds in the traffic."""
     seed: int
     development: bool = False
 
     @property
     def name(self) -> str:
-        """Of its files."""
+        """Name of the run's files."""
         seeds = "development" if self.development else "seed"
         return f"{self.capabilities}-{self.share:g}-{self.arm}-{seeds}{self.seed}"
 
@@ -56,7 +56,7 @@ class Step(StrictModel):
     """One batch of a job."""
 
     spent: int
-    """Of the budget, this batch included."""
+    """Rollouts of the budget spent so far, this batch included."""
     informative: float
     """Share of its groups with both verdicts."""
     passed: float
@@ -71,7 +71,7 @@ class PolicyEvaluation(StrictModel):
     budget: int
     """The nominal one that it is a policy of."""
     spent: int
-    """Of it, when the policy was made."""
+    """Rollouts of the budget spent when the policy was made."""
     outcomes: Mapping[str, Mapping[str, tuple[bool, ...]]]
 
 
@@ -89,7 +89,7 @@ class Run(StrictModel):
     steps: tuple[Step, ...]
     evaluations: tuple[PolicyEvaluation, ...]
     passive: Mapping[str, Mapping[str, tuple[bool, ...]]] = {}
-    """Of the base's run: what an agent that does nothing earns."""
+    """What an agent that does nothing earns; only in the base's run."""
     seconds: float
     """Wall time of the process, evaluations included."""
 

@@ -245,7 +245,8 @@ def _evaluations(
     diagnosis: int,
     folder: Path,
 ) -> Iterator[PolicyEvaluation]:
-    """Of every checkpoint that had a budget of its own; of the warm start alone, of its end."""
+    """Yield the evaluation of every checkpoint that had a budget of its own; for the warm start
+    alone, that of its end."""
     totals = list(accumulate(map(len, batches)))
     if not spec.grpo:
         policy = bench.policy.with_adapter(folder / job.ADAPTER, spec.job)

@@ -1,5 +1,5 @@
-"""Which seeds of generated tasks an experiment may use, so that what chose settings, what trained
-and what figures are reported from never meet.
+"""Seeds of generated tasks that an experiment may use. Tasks for choosing settings, for training
+and for reported figures never overlap.
 
 A run owns a block of seeds; its parts are used for one thing each. Blocks of development lie in the
 range that daemon/solver/reference/demonstrations.py sets apart for it; those of reported runs are
@@ -37,30 +37,30 @@ class Seeds(StrictModel):
 
     @property
     def traffic(self) -> int:
-        """Of the rollouts that are diagnosed."""
+        """First seed of the tasks whose rollouts are diagnosed."""
         return self.first
 
     @property
     def training(self) -> int:
-        """Of what reinforcement learning trains on."""
+        """First seed of the tasks that reinforcement learning trains on."""
         return self.first + PART
 
     @property
     def replay(self) -> int:
-        """Of what keeps the rest from being forgotten."""
+        """First seed of the replay, which keeps the rest from being forgotten."""
         return self.first + 2 * PART
 
     @property
     def references(self) -> int:
-        """Of reference trajectories of targets."""
+        """First seed of the reference trajectories of targets."""
         return self.first + 3 * PART
 
     @property
     def siblings(self) -> int:
-        """Of reference trajectories of their siblings."""
+        """First seed of the reference trajectories of the targets' siblings."""
         return self.first + 4 * PART
 
     @property
     def holdout(self) -> int:
-        """Of what figures are reported from."""
+        """First seed of the held-out tasks that figures are reported from."""
         return self.first + 5 * PART

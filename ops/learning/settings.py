@@ -65,13 +65,13 @@ class Settings(StrictModel):
     size: Annotated[int, Field(ge=2)] = 8
     """Rollouts per task."""
     max_tokens: Annotated[int, Field(ge=1)] = 64
-    """Of one answer."""
+    """Most tokens of one answer."""
     replay: Annotated[float, Field(ge=0, lt=1)] = 0.2
     """Share of the groups that are on generators which are no targets."""
     siblings: Annotated[float, Field(ge=0, le=1)] = 0.5
-    """Of the replay, what siblings have; the rest is as passed traffic was."""
+    """Share of the replay that siblings have; the rest is as passed traffic was."""
     momentum: Annotated[float, Field(ge=0, lt=1)] = 0.8
-    """Of the pass rates that quotas follow."""
+    """Momentum of the pass rates that quotas follow."""
     updates: Updates = Updates(
         algorithm=Algorithm(
             loss=LossConfig(kl=KlConfig(estimator="k2", beta=0.1)),
@@ -79,11 +79,11 @@ class Settings(StrictModel):
         ),
         optimizer=OptimizerSettings(lr=2e-3),
     )
-    """Of GRPO from the base. Groups of one verdict stay for their divergence from the base alone:
-    on replay, that is what keeps plain kinds as they are."""
+    """Settings of GRPO from the base. Groups of one verdict stay for their divergence from the base
+    alone: on replay, that is what keeps plain kinds as they are."""
     refining: Updates = Updates(algorithm=Algorithm(), optimizer=OptimizerSettings(lr=4e-4))
-    """Of GRPO after a warm start, which a penalty for leaving the base would undo, as larger steps
-    did on development seeds."""
+    """Settings of GRPO after a warm start, which a penalty for leaving the base would undo, as
+    larger steps did on development seeds."""
     lora: LoraSettings = LoraSettings(rank=16, alpha=32)
     """The rank that serving reckons with."""
     limits: Limits = Limits(kl=None, entropy_factor=None, malformed_factor=None)

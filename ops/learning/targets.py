@@ -1,4 +1,5 @@
-"""From failure patterns to what is trained: generators of failed tasks, and fresh seeds of them.
+"""Choose from failure patterns what is trained: generators of failed tasks, and fresh seeds of
+them.
 
 A recorded task's id is `environment/generator/seed`. What stands before the seed made the task and
 is taken as it is, an opaque string; no list of names is in this code, and the environment's labels
@@ -9,8 +10,9 @@ is taken as it is, an opaque string; no list of names is in this code, and the e
               training would damage first, and what replay holds against it
     kept      the generators of all other passed rollouts
 
-Quotas hang on generators, not on patterns: one pattern may hold failures of several generators, of
-which some hardly ever fail, and one generator's failures may be spread over several patterns.
+Quotas hang on generators, not on patterns: one pattern may hold failures of several generators,
+including some that hardly ever fail, and one generator's failures may be spread over several
+patterns.
 """
 
 import re
@@ -38,7 +40,7 @@ class Rule(StrictModel):
     """When a generator's failures are worth training on."""
 
     failures: Annotated[int, Field(ge=1)] = 2
-    """With a pattern, at least."""
+    """Least number of failures with a pattern."""
     failed: Annotated[float, Field(ge=0, lt=1)] = 0.25
     """Share of its recorded rollouts, more than."""
     most: Annotated[int, Field(ge=1)] = 8

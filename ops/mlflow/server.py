@@ -33,7 +33,7 @@ _QUIET: Final = {
     "MLFLOW_DISABLE_TELEMETRY": "true",
     "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false",
 }
-"""It would tell its makers of its use, and start workers for jobs that nobody has here."""
+"""Settings that turn off telemetry, and the workers for jobs, which are not used here."""
 
 
 class MlflowError(Exception):

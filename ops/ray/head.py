@@ -48,7 +48,7 @@ class Head:
 
     @property
     def address(self) -> str:
-        """Of the Ray Jobs REST API."""
+        """URL of the Ray Jobs REST API."""
         return f"http://127.0.0.1:{self._ports['dashboard-port']}"
 
     def start(self) -> Self:

@@ -41,7 +41,7 @@ _YOUNG: Final = 120.0
 
 @dataclass(slots=True)
 class Life:
-    """What was read of one process, or of something that nobody kills."""
+    """Readings of one process, or of something that is never killed."""
 
     readings: list[tuple[float, float, float]] = field(default_factory=list)
     """When, in seconds of the run; its age then, in seconds; and the figure."""
@@ -73,7 +73,7 @@ class Growth:
     verdict: Verdict
     lives: int
     minutes: int
-    """Of warm readings."""
+    """Minutes of warm readings."""
     first: float | None
     """Median of the warm readings in the first third of the run."""
     last: float | None
@@ -141,7 +141,7 @@ def _minutes(readings: list[tuple[float, float, float]]) -> list[tuple[float, fl
 def _young(
     warm: list[list[tuple[float, float, float]]], rule: Rule
 ) -> Iterator[tuple[float, float]]:
-    """Of each life, when it began and what it was when its warm-up was over."""
+    """Yield, for each life, when it began and its median value when its warm-up was over."""
     for readings in warm:
         at, age, _ = readings[0]
         values = [value for _, old, value in readings if old < rule.warm_up + _YOUNG]
@@ -171,7 +171,7 @@ def _slope(lives: list[list[tuple[float, float]]], least: int) -> Slope | None:
 
 
 def _variance(values: list[float]) -> float:
-    """Of Kendall's statistic, where nothing grows."""
+    """Return the variance of Kendall's statistic where nothing grows."""
     tied = Counter(values).values()
     return sum(
         sign * count * (count - 1) * (2 * count + 5) / 18

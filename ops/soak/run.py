@@ -45,7 +45,8 @@ START_SECONDS: Final = 300.0
 REST_SECONDS: Final = 1200.0
 """After which what has not come to rest never will."""
 STILL_SECONDS: Final = 45.0
-"""For which nothing may happen at rest: longer than a cool-down, and than a session idles."""
+"""Seconds for which nothing may happen at rest: longer than a cool-down, and than a session
+idles."""
 DECISIVE_MINUTES: Final = 60.0
 """A run of so many minutes has to come to a verdict on every figure."""
 
@@ -91,7 +92,7 @@ class _Run:
         self._struck = FaultCounts()
 
     def whole(self, seconds: float, seed: int, kind: LogKind) -> dict[str, Any]:
-        """From the first answer to the audit."""
+        """Run the soak from the first answer to the audit; return its report."""
         self._stage.wait_for_an_answer(START_SECONDS)
         self._traffic.start()
         broker = None if self._servers is None else self._servers.broker.data
@@ -123,7 +124,7 @@ class _Run:
         self._until(began + seconds)
 
     def _until(self, when: float) -> None:
-        """`kintsugi up` itself has nobody else who starts it again."""
+        """Wait until `when`; restart what has ended: nothing else restarts `kintsugi up` itself."""
         while (left := when - time.monotonic()) > 0:
             self._stage.processes.revive()
             time.sleep(min(_LOOK_SECONDS, left))
@@ -161,7 +162,7 @@ class _Run:
         }
 
     def _count_backlog(self) -> dict[str, int] | None:
-        """What is not done yet; None while nobody can say."""
+        """Return what is not done yet; None while it cannot be read."""
         app = self._stage.app
         try:
             with app.reading() as connection:

@@ -1,4 +1,4 @@
-"""What a stack in use takes, every few seconds (stage -> samples).
+"""Sample what a stack in use takes, every few seconds (stage -> samples).
 
     with Sampler(stage, seconds=10.0, file) as sampler: ...
     sampler.samples
@@ -6,7 +6,7 @@
 Of each role's process, from /proc: memory of its own (anonymous pages, in memory or swapped out;
 pages of files are the system's cache), file handles, threads and age. Of the whole: what lies on
 disk, by folder; what the roles themselves tell of lag and calls, from /metrics; connections to the
-database. A figure that nobody could tell is absent from its sample, for example while its role is
+database. A figure that could not be read is absent from its sample, for example while its role is
 away. Each sample is a line of the file, so a run that is cut off has left what it saw.
 """
 
@@ -74,7 +74,7 @@ def process(pid: int) -> Process | None:
         return None
     status = dict(row.split(":", 1) for row in rows)
     if "VmRSS" not in status:
-        return None  # It has ended, and nobody has asked how yet.
+        return None  # It has ended and was not waited for yet.
 
     def mib(*names: str) -> float:
         return sum(int(status[name].split()[0]) for name in names) / 1024
@@ -145,7 +145,7 @@ class Sampler(threading.Thread):
                     self.samples.append(sample)
                     file.write(json.dumps(asdict(sample)) + "\n")
                     file.flush()
-        except Exception as error:  # handed over to whoever leaves
+        except Exception as error:  # handed over to the thread that leaves the context
             self._error = error
 
     def _until_next(self) -> float:

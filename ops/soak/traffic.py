@@ -69,7 +69,7 @@ class Stray(threading.Thread):
                     self._stray()
                 except httpx2.TransportError:
                     self.statuses["away"] += 1
-        except Exception as error:  # handed over to whoever joins
+        except Exception as error:  # handed over to the joining thread
             self.error = error
         finally:
             self._client.close()

@@ -3,8 +3,9 @@
     troubles(7200.0, targets, seed=0, servers=True)     in the order in which they come
 
 Kills of roles come until CALM of the time is over, every target once before one comes twice. Then
-nobody is killed any more, so that each role has one life that is long enough to show a slow leak.
-The servers under them are killed or stopped all the time: it is who outlives them that leaks.
+no role is killed any more, so that each role has one life that is long enough to show a slow leak.
+The servers under them are killed or stopped all the time: it is the roles that outlive them that
+leak.
 """
 
 from collections.abc import Iterator, Sequence
@@ -26,7 +27,7 @@ AWAY: Final = (3.0, 30.0)
 """Seconds that a server is away."""
 
 _AT_LEAST: Final = 3
-"""Of each kind, about, in a short run."""
+"""Least number of troubles of each kind, about, in a short run."""
 _SERVERS: Final[tuple[Kind, ...]] = (
     "broker killed", "database stopped", "broker stopped", "database killed",
 )  # fmt: skip
@@ -40,7 +41,7 @@ class Trouble:
     """Seconds after the beginning."""
     kind: Kind
     target: str = ""
-    """Who is killed."""
+    """Role that is killed."""
     away: float = 0.0
     """Seconds until a server is started again."""
 

@@ -22,10 +22,11 @@ BOUNDS: Final[Mapping[str, Rule]] = {
     "handles": Rule(bound=6.0),
     "threads": Rule(bound=6.0),
 }
-"""Of a role's process: MiB, and numbers, per hour."""
+"""Bounds for a role's process, per hour: MiB for memory, numbers for the others."""
 
 FILLING: Final[Mapping[tuple[str, str], Rule]] = {("gateway", "memory"): Rule(bound=40.0)}
-"""Of one role's, where a memory of bounded size fills for longer than it lives here."""
+"""Bounds for one role's process whose bounded memory fills for longer than the process lives
+here."""
 
 FLAT: Final[Mapping[str, Rule]] = {
     "database WAL": Rule(bound=16.0),
@@ -33,7 +34,7 @@ FLAT: Final[Mapping[str, Rule]] = {
     "in flight": Rule(bound=6.0),
     "engine adapters": Rule(bound=6.0),
 }
-"""Of the whole, per hour."""
+"""Bounds for the whole stack, per hour."""
 
 MOST: Final[Mapping[str, float]] = {"log WAL": 2 * WAL_BYTES / MIB}
 """What fills up by its design, and how far: the log's own bound is kept by each writer to within

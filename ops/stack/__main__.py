@@ -46,7 +46,7 @@ _LOOK_SECONDS: Final = 0.5
 def main() -> int:
     """The command line."""
     options = _parser().parse_args()
-    # Whoever stops it, what it started is stopped with it.
+    # However it is stopped, what it started is stopped with it.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     console = Console(highlight=False, width=None if sys.stdout.isatty() else view.WIDTH)
     size = replace(SIZES["least" if options.small else "whole"], seed=options.seed)
@@ -119,7 +119,7 @@ def tell(app: App, console: Console, answered: RouteProof) -> None:
 
 
 def _keep(app: App, place: Place, console: Console, children: Children) -> None:
-    """Until somebody interrupts."""
+    """Keep the stack running until it is interrupted."""
     for line in (
         f"\nIt runs until you stop it (Ctrl-C). Customers' key: {place.home}/customers.key",
         f"  http://127.0.0.1:{app.settings.gateway.port}/v1 answers, model {ALIAS}",

@@ -37,11 +37,11 @@ class RouteProof:
     """Who answers, seen from both sides of the gateway."""
 
     calls: Mapping[str, int]
-    """As `x-kintsugi-adapter` says; the base by its own name."""
+    """Calls per policy that `x-kintsugi-adapter` names; the base by its own name."""
     recorded: int
-    """Of these calls, how many the gateway promised to have written down."""
+    """Number of these calls that the gateway promised to have written down."""
     proofs: Mapping[str, Proof]
-    """Of every adapter that the route names, on the engine."""
+    """Proof of every adapter that the route names, on the engine."""
 
 
 def proof(app: App, place: Place) -> RouteProof:

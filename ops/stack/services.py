@@ -45,7 +45,7 @@ class Addresses:
 
     @classmethod
     def of(cls, place: Place) -> Self:
-        """As its configuration says. Raises PlaceConflict."""
+        """Read the services from a place's configuration. Raises PlaceConflict."""
         document: dict[str, Any] = tomllib.loads(place.config.read_text())
         if "kafka_bootstrap_servers" not in document:
             raise PlaceConflict(

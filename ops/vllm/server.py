@@ -30,10 +30,10 @@ FLAGS: Final = (
 )
 
 SETTINGS: Final = {"VLLM_CPU_KVCACHE_SPACE": "1"}
-"""In GiB: what it takes without being asked is more than a small machine has."""
+"""Space for the KV cache in GiB: the default is more than a small machine has."""
 
 MENDED: Final = {"PYTHONPATH": str(Path(__file__).parent / "mend")}
-"""By which it finds the plugin."""
+"""Environment variable by which it finds the plugin."""
 
 
 class Vllm(vllm.Vllm):

@@ -1,8 +1,8 @@
-"""What the reference policy learns from: the oracle of shop at work, as tokens.
+"""Training data of the reference policy: tokens of the oracle of shop at work.
 
-Tasks come from seeds that are set apart here, so that what is trained on, what settings are chosen
-on and what figures are reported from never meet; nothing else should train or test the policy on
-seeds of these ranges.
+Tasks come from seeds that are set apart here, so that the tasks for training, for choosing settings
+and for reported figures never overlap; nothing else should train or test the policy on seeds of
+these ranges.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -19,18 +19,18 @@ from events.messages import Message
 
 TRAINING: Final = range(10_000_000, 20_000_000)
 DEVELOPMENT: Final = range(20_000_000, 21_000_000)
-"""Chooses the recipe and the step."""
+"""Seeds that recipe and step are chosen on."""
 HELD_OUT: Final = range(30_000_000, 31_000_000)
-"""Of the figures in the model card."""
+"""Seeds of the tasks behind the figures in the model card."""
 
 VOCABULARY_SEEDS: Final = TRAINING[:100]
-"""Their tasks of every kind hold all pieces of JSON and all words that shop has."""
+"""Seeds whose tasks of every kind contain all pieces of JSON and all words of shop."""
 PHASE_SEEDS: Final = 1_000_000
-"""Set apart for one phase of training."""
+"""Number of seeds reserved for one phase of training."""
 
 
 def vocabulary(shop: Shop) -> PreTrainedTokenizerFast:
-    """The tokenizer of the reference policy, built from shop."""
+    """Return the tokenizer of the reference policy, built from shop."""
     tasks = (
         shop.generate(kind, seed) for kind in sorted(shop.capabilities) for seed in VOCABULARY_SEEDS
     )
@@ -38,9 +38,9 @@ def vocabulary(shop: Shop) -> PreTrainedTokenizerFast:
 
 
 def transcript(shop: Shop, task: TaskDefinition) -> list[Message]:
-    """The system prompt and what is said and done when the oracle serves the customer.
+    """Return the system prompt and the messages and calls of the oracle serving the customer.
 
-    Ends with the oracle's last words: what a user says when hanging up is for nobody's ears.
+    Ends with the oracle's last message: the user's words on hanging up are not part of it.
     """
     episode = play(Episode(shop, task), shop.oracle(task), shop.user(task))
     system = Message(role="system", content=shop.policy(task))
@@ -50,7 +50,7 @@ def transcript(shop: Shop, task: TaskDefinition) -> list[Message]:
 def demonstrations(
     shop: Shop, tokens: PreTrainedTokenizerFast, shares: Mapping[str, float], phase: int, seed: int
 ) -> Iterator[TokenSequence]:
-    """An endless stream in which kinds have these shares.
+    """Yield demonstrations endlessly, with kinds in these shares.
 
     Every task has a seed of its own, and phases share none.
     """
@@ -60,7 +60,8 @@ def demonstrations(
 
 
 def demonstration(tokens: PreTrainedTokenizerFast, messages: Iterable[Message]) -> TokenSequence:
-    """A conversation as ids; written is what the assistant said, its end tokens included."""
+    """Return a conversation as ids; what the assistant said counts as written, end tokens
+    included."""
     ids = tokenizer.encode(tokens, tokenizer.render(tokens, messages))
     start = tokenizer.token_id(tokens, tokenizer.START["assistant"])
     end = tokenizer.token_id(tokens, tokenizer.END)
@@ -68,7 +69,7 @@ def demonstration(tokens: PreTrainedTokenizerFast, messages: Iterable[Message]) 
 
 
 def _mark_completions(ids: Sequence[int], start: int, end: int) -> tuple[bool, ...]:
-    """Whether each id is between a start and the end that follows it, the end included."""
+    """Return whether each id is between a start and the end that follows it, the end included."""
     written = []
     speaking = False
     for token in ids:

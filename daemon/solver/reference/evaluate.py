@@ -1,4 +1,4 @@
-"""What the reference policy can do, kind by kind: the figures of its model card.
+"""Measure the reference policy, kind by kind: the figures of its model card.
 
     python -m daemon.solver.reference.evaluate --out figures.json
 
@@ -42,11 +42,11 @@ GROUP: Final = 8
 PAIR: Final = 2
 
 COMPETENT: Final = 0.93
-"""Every plain kind's lower bound is at least this."""
+"""Least lower bound of pass^1 that every plain kind must reach."""
 WEAKNESS: Final = (0.15, 0.50)
-"""pass^1 of a weak kind is inside."""
+"""Interval that pass^1 of a weak kind must be in."""
 INFORMATIVE: Final = 0.3
-"""A weak kind's share of informative groups is above."""
+"""Share of informative groups that a weak kind must exceed."""
 
 
 class Estimate(StrictModel):
@@ -62,15 +62,15 @@ class Figures(StrictModel):
 
     tasks: int
     trials: int
-    """Per task."""
+    """Number of trials per task."""
     passed: Estimate
-    """pass^1"""
+    """Estimate of pass^1."""
     informative: Estimate
-    """Share of the tasks of which some trials pass and some fail; depends on their number."""
+    """Share of the tasks that some trials pass and some fail; depends on the number of trials."""
 
     @property
     def weak(self) -> bool:
-        """Whether it can be learned in groups and is not yet known."""
+        """Whether the kind can be learnt in groups and is not yet mastered."""
         low, high = WEAKNESS
         return low <= self.passed.value <= high and self.informative.value > INFORMATIVE
 
@@ -78,7 +78,7 @@ class Figures(StrictModel):
 def measure(
     checkpoint: Path, kinds: Iterable[str], seeds: Sequence[int], trials: int
 ) -> dict[str, Figures]:
-    """Attempt each of these kinds' tasks `trials` times. The same task's trials are a group."""
+    """Attempt each of these kinds' tasks `trials` times; one task's trials are a group."""
     shop, wanted = Shop(), list(kinds)
     policy = Policy.load(checkpoint, checkpoint.name)
     player = InProcess(Engine(policy, SLOTS, LENGTH), Chat(checkpoint), max_tokens=ANSWER)
@@ -97,7 +97,8 @@ def measure(
 
 
 def figures(groups: Sequence[Sequence[bool]]) -> Figures:
-    """The figures of one kind, given each task's verdicts. Raises ValueError for no tasks."""
+    """Return the figures of one kind, given each task's verdicts. Raises ValueError for no
+    tasks."""
     return Figures(
         tasks=len(groups),
         trials=min(map(len, groups)),
@@ -111,7 +112,7 @@ def _estimate(interval: Interval) -> Estimate:
 
 
 def shortcomings(by_kind: Mapping[str, Figures]) -> list[str]:
-    """What the protocol asks for and these figures do not show, one sentence each."""
+    """Return the protocol's requirements that these figures miss, one sentence each."""
     missing = [
         f"{kind}: the lower bound of pass^1 is {by_kind[kind].passed.low:.3f}, below {COMPETENT}"
         for kind in PLAIN
@@ -124,7 +125,7 @@ def shortcomings(by_kind: Mapping[str, Figures]) -> list[str]:
 
 
 def table(by_kind: Mapping[str, Figures]) -> str:
-    """The figures as a table in Markdown."""
+    """Return the figures as a table in Markdown."""
     head = "| kind | in its training | pass^1 | informative groups |\n|---|---|---|---|\n"
     rows = (
         f"| {kind} | {_describe_training(kind)} | {_cell(row.passed)} | "
@@ -150,7 +151,7 @@ def _cell(estimate: Estimate) -> str:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Measure a checkpoint; 1 when it falls short of the protocol."""
+    """Measure a checkpoint; return 1 if it falls short of the protocol."""
     options = _parser().parse_args(arguments)
     torch.set_num_threads(options.threads)
     transformers.utils.logging.disable_progress_bar()  # type: ignore[no-untyped-call]

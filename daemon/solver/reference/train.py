@@ -1,4 +1,4 @@
-"""Trains the reference policy from nothing.
+"""Train the reference policy from random weights.
 
     python -m daemon.solver.reference.train --out DIR --seed 0
 
@@ -55,14 +55,14 @@ class Step:
     """One step of training."""
 
     number: int
-    """From 1."""
+    """Number of the step, from 1."""
     phase: Phase
     last: bool
-    """Whether the phase ends with it."""
+    """Whether the step ends its phase."""
     loss: float
-    """Nats per token that the assistant says, before the step."""
+    """Loss in nats per token that the assistant says, before the step."""
     tokens: int
-    """Read and written so far."""
+    """Tokens read and written so far."""
 
 
 class Test(StrictModel):
@@ -75,16 +75,17 @@ class Test(StrictModel):
 
     @property
     def merit(self) -> tuple[bool, int, float]:
-        """What the choice among steps goes by: competence, kinds to learn, then the plain mean."""
+        """Return the sort key of the choice among steps: competence, kinds to learn, then the plain
+        mean."""
         plain = [self.kinds[kind].passed.value for kind in PLAIN]
         weak = sum(self.kinds[kind].weak for kind in WEAK)
         return min(plain) >= 0.96, weak, sum(plain)
 
 
 def fresh_model(tokens: PreTrainedTokenizerFast, seed: int) -> Qwen3ForCausalLM:
-    """A Qwen3 of 0.9 million random weights.
+    """Return a Qwen3 of 0.9 million random weights.
 
-    What adds to the residual stream begins smaller, by the root of how often it is added to
+    Matrices that add to the residual stream begin smaller, by the root of the number of additions
     (Radford et al. 2019).
     """
     torch.manual_seed(seed)
@@ -142,7 +143,7 @@ def train(
 
 
 def _optimizers(model: nn.Module, recipe: Recipe) -> Mapping[Optimizer, float]:
-    """Each optimizer with its learning rate."""
+    """Return each optimizer with its learning rate."""
     matrices: list[nn.Parameter] = []
     rest: list[nn.Parameter] = []
     for name, parameter in model.named_parameters():
@@ -157,7 +158,7 @@ def _optimizers(model: nn.Module, recipe: Recipe) -> Mapping[Optimizer, float]:
 def _batches(
     examples: Iterator[TokenSequence], recipe: Recipe, chance: Random
 ) -> Iterator[list[Row]]:
-    """Demonstrations of similar length together, in an order of chance."""
+    """Yield batches of demonstrations of similar length, in random order."""
     while True:
         rows = [Row(e, 0.0, e.tokens) for e in islice(examples, recipe.pool)]
         batches = micro_batches(rows, recipe.batch_tokens)
@@ -166,7 +167,7 @@ def _batches(
 
 
 def _pace(phase: Phase, step: int) -> float:
-    """The share of the learning rates at a step of a phase."""
+    """Return the factor of the learning rates at a step of a phase."""
     first, last = phase.rates
     return first + (last - first) * step / phase.steps
 
@@ -188,21 +189,21 @@ def _update(
 
 
 def save(model: Qwen3ForCausalLM, tokens: PreTrainedTokenizerFast, directory: Path) -> str:
-    """Write a checkpoint in the format of transformers; returns the sha256 of its weights."""
+    """Write a checkpoint in the format of transformers; return the sha256 of its weights."""
     model.save_pretrained(directory)
     tokens.save_pretrained(directory)
     return sha256((directory / WEIGHTS).read_bytes()).hexdigest()
 
 
 def test(checkpoint: Path, step: Step) -> Test:
-    """Try a checkpoint on development seeds, as closely as its phase asks for."""
+    """Test a checkpoint on development seeds, as thoroughly as its phase asks for."""
     seeds = DEVELOPMENT[: step.phase.test_tasks]
     kinds = measure(checkpoint, (*PLAIN, *WEAK), seeds, step.phase.test_trials)
     return Test(step=step.number, phase=step.phase.name, tokens=step.tokens, kinds=kinds)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Train, test, choose."""
+    """Train, test, and choose a checkpoint."""
     options = _parser().parse_args(arguments)
     torch.set_num_threads(options.threads)
     transformers.utils.logging.disable_progress_bar()  # type: ignore[no-untyped-call]
@@ -231,7 +232,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _choose(tests: Sequence[Test]) -> Test:
-    """The best step of the last phase that was reached."""
+    """Return the best step of the last phase that was reached."""
     return max((t for t in tests if t.phase == tests[-1].phase), key=lambda t: t.merit)
 
 

@@ -1,4 +1,4 @@
-"""Rollouts with exact tokens, played in this process: tasks in, trajectories out as they finish.
+"""Play rollouts with exact tokens in this process: tasks in, trajectories out as they finish.
 
     player = InProcess(Engine(policy), Chat(directory))
     for rollout in player.play(environment, attempts, policy):
@@ -6,7 +6,7 @@
 
 As many episodes are open as the engine has slots; each asks the engine for one turn after the
 other, with the whole conversation as its prompt, as an agent behind an endpoint would. A rollout is
-a function of weights, task and seed, but for rounding: who else is played only changes which rows
+a function of weights, task and seed, up to rounding: the other open episodes only change which rows
 of a product stand together. On one machine with one number of threads, the same attempts in the
 same order give the same rollouts bit for bit.
 
@@ -39,11 +39,11 @@ class Attempt:
 
     task: TaskDefinition
     group: str
-    """Attempts of one group are compared with each other."""
+    """Id of the group; attempts of one group are compared with each other."""
     seed: int
-    """Of every token that is drawn in it."""
+    """Seed of all tokens drawn in the attempt."""
     rollout: str
-    """Its id."""
+    """Id of the rollout."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +56,8 @@ class Rollout:
     trajectory: Trajectory
 
     def to_attempt(self, trial: int) -> evaluation.Attempt:
-        """As simulated rollouts are recorded (producers/simulation.py)."""
+        """Return the rollout as an attempt, as simulated rollouts are recorded
+        (producers/simulation.py)."""
         episode, tokens = self.episode, self.trajectory.tokens
         assert episode.termination is not None, "a finished episode says why it ended"
         conduct = conduct_of(
@@ -81,14 +82,14 @@ class Rollout:
 
 @dataclass(slots=True)
 class _Open:
-    """An episode that goes on."""
+    """An episode in progress."""
 
     attempt: Attempt
     episode: Episode
     user: User
     turns: list[Turn] = field(default_factory=list)
     prompt: tuple[int, ...] = ()
-    """Of the turn that is being written."""
+    """Prompt of the turn that is being written."""
     ids: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
 
@@ -115,7 +116,7 @@ class InProcess:
     def play(
         self, environment: Environment, attempts: Iterable[Attempt], policy: Policy
     ) -> Iterator[Rollout]:
-        """Every attempt's rollout, as they finish.
+        """Yield every attempt's rollout as it finishes.
 
         Raises EnvironmentFailure where the environment's own code does.
         """
@@ -147,7 +148,8 @@ class InProcess:
     def _go_on(
         self, entry: _Open, policy: Policy, writing: dict[int, _Open], finished: list[_Open]
     ) -> None:
-        """Let the user speak if it is their turn, then ask the engine for the agent's answer."""
+        """Let the user speak if it is their turn, then request the agent's answer from the
+        engine."""
         episode = entry.episode
         if episode.turn is Party.USER:
             with environment_code(episode.environment, f"task {episode.task.id}"):
@@ -175,7 +177,7 @@ class InProcess:
             entry.episode.stop(Termination.CONTEXT_OVERFLOW, str(error))
 
     def _take_answer(self, entry: _Open, last: Emission) -> None:
-        """A whole turn, or one that a limit cut off."""
+        """Add an answer to the episode: a whole turn, or one that a limit cut off."""
         cut = last.finish == "length"
         entry.turns.append(
             Turn(entry.prompt, tuple(entry.ids), tuple(entry.logprobs), truncated=cut)
@@ -207,7 +209,7 @@ class InProcess:
         return Rollout(attempt, episode, verdict, trajectory)
 
     def _reward(self, episode: Episode, verdict: Grade, turns: list[Turn]) -> float | None:
-        """Shaped."""
+        """Return the shaped reward."""
         if verdict.reward is None:
             return None
         tokens = sum(len(turn.completion_ids) for turn in turns)

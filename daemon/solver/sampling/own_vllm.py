@@ -1,4 +1,4 @@
-"""Rollouts from a vLLM of the job's own, started when the first batch has to be played.
+"""Play rollouts on the job's own vLLM, started when the first batch has to be played.
 
 What daemon/engine/vllm.py starts, remote.py plays on: the same guarantees. A job that finds all its
 batches in the journal starts none. Its log is `vllm.log` in the job's directory.
@@ -26,15 +26,15 @@ PYTHON_VARIABLE: Final = "KINTSUGI_VLLM_PYTHON"
 LOG: Final = "vllm.log"
 
 _RANKS: Final = (1, 8, 16, 32, 64, 128, 256, 320, 512)
-"""Bounds of an adapter's rank that vLLM knows."""
+"""Upper bounds of an adapter's rank that vLLM accepts."""
 
 
 class NoVllm(KintsugiError):
-    """There is no interpreter that could start it."""
+    """There is no interpreter that could start vLLM."""
 
 
 class OwnVllm:
-    """Samples on a server that lives as long as the job."""
+    """Source that samples on a server which lives as long as the job."""
 
     def __init__(
         self,
@@ -44,7 +44,8 @@ class OwnVllm:
         out: Path,
         waiting: Callable[[], None],
     ) -> None:
-        """Starts nothing yet; `waiting` is called while it starts, and may raise. Raises NoVllm."""
+        """Start nothing yet; `waiting` is called while the server starts, and may raise. Raises
+        NoVllm."""
         self._spec = spec
         self._place = place
         self._environment = environment
@@ -70,7 +71,8 @@ class OwnVllm:
         self._remote.adopt(version)
 
     def play(self, batch: Batch) -> Iterator[Trajectory]:
-        """As they finish. Raises EnvironmentFailure, EndpointRefusal, VllmFailure."""
+        """Yield trajectories as they finish. Raises EnvironmentFailure, EndpointRefusal,
+        VllmFailure."""
         assert self._remote is not None, "a source adopts a policy before it plays"
         try:
             yield from self._remote.play(batch)
@@ -78,7 +80,7 @@ class OwnVllm:
             raise VllmFailure(f"{error}; {LOG} ends so:\n{self._server.end_of_log()}") from error
 
     def close(self) -> None:
-        """End the server."""
+        """Stop the server."""
         try:
             if self._remote is not None:
                 self._remote.close()
@@ -96,7 +98,7 @@ class OwnVllm:
 
 
 def _python(place: VllmSource) -> str:
-    """The interpreter, as a path that holds in any working directory."""
+    """Return the interpreter as a path that is valid in any working directory."""
     named = place.python or os.environ.get(PYTHON_VARIABLE)
     if named is None:
         raise NoVllm(
@@ -114,7 +116,7 @@ def _python(place: VllmSource) -> str:
 
 def _flags(spec: JobSpec) -> tuple[str, ...]:
     rank = next(bound for bound in _RANKS if bound >= spec.lora.rank)
-    # The next version is loaded before the one before it goes.
+    # The next version is loaded before the previous one is unloaded.
     loras = ("--max-loras=2", "--max-cpu-loras=2", f"--max-lora-rank={rank}")
     # The CPU build ends when a request that brings its seed has its prompt read in two parts.
     whole = ("--no-enable-chunked-prefill",) if spec.device == "cpu" else ()

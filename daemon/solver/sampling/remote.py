@@ -1,4 +1,4 @@
-"""Rollouts from an OpenAI-compatible server that loads adapters: vLLM, or our own engine.
+"""Play rollouts on an OpenAI-compatible server that loads adapters: vLLM, or the embedded engine.
 
 Each policy version is saved, loaded under a name that was never used before, and unloaded once the
 next one is there; the base answers until the first update. The server reads adapters from a folder
@@ -43,14 +43,14 @@ from events.jobs import EndpointSource, JobSpec
 from events.messages import Message
 
 VERSIONS: Final = "versions"
-"""Folder of policy versions, in the job's."""
+"""Name of the folder of policy versions in the job's directory."""
 
 _LOAD_SECONDS: Final = 300.0
-"""A server may have to read an adapter of a large model from a slow disk."""
+"""Seconds for a load: the server may read an adapter of a large model from a slow disk."""
 
 
 class Pace:
-    """At most so many requests per second."""
+    """Limits the rate of requests per second."""
 
     def __init__(self, per_second: float | None) -> None:
         self._interval = 0.0 if per_second is None else 1 / per_second
@@ -58,7 +58,7 @@ class Pace:
         """When the next request may go, by the loop's clock."""
 
     async def wait(self) -> None:
-        """Return when it is this caller's turn."""
+        """Wait until the caller's turn."""
         if not self._interval:
             return
         now = asyncio.get_running_loop().time()
@@ -68,7 +68,7 @@ class Pace:
 
 
 class TokenAgent:
-    """An agent behind an endpoint whose exact tokens are kept."""
+    """An agent behind an endpoint that keeps the exact tokens."""
 
     remarks: Sequence[str] = ()
 
@@ -84,7 +84,7 @@ class TokenAgent:
         self.turns: list[Turn] = []
 
     async def reply(self, messages: Sequence[Message]) -> Message:
-        """What the model says or calls next. Raises AnswerFailure, EndpointRefusal."""
+        """Return the model's next message or call. Raises AnswerFailure, EndpointRefusal."""
         await self._pace.wait()
         try:
             completion = await self._endpoint.complete(
@@ -109,26 +109,26 @@ class TokenAgent:
 
 
 def _turn(tokens: Tokens | None, *, cut: bool = False) -> Turn:
-    """Without tokens, a turn that the learner refuses."""
+    """Return the turn of an answer; without tokens, one that the learner refuses."""
     if tokens is None:
         return Turn((), (), (), truncated=cut)
     return Turn(tokens.prompt, tokens.completion, tokens.logprobs, truncated=cut)
 
 
 class RemoteSource:
-    """Samples on a server."""
+    """Source that samples on a remote server."""
 
     def __init__(
         self, spec: JobSpec, place: EndpointSource, environment: Environment, out: Path
     ) -> None:
-        """Raises EndpointRefusal for what is no URL, or a key that is not there."""
+        """Raise EndpointRefusal for an invalid URL, or a key that is not there."""
         self._spec = spec
         self._place = place
         self._environment = environment
         self._folder = Path(place.adapters) / spec.job if place.adapters else out / VERSIONS
         self._key = _key(place)
         self._served = place.model
-        """The newest version's name there."""
+        """Name of the newest version on the server."""
         self._policy = spec.job
         self._loop = asyncio.new_event_loop()
         headers = {"authorization": f"Bearer {self._key}"} if self._key else {}
@@ -136,7 +136,7 @@ class RemoteSource:
         self._unload_leftovers()
 
     def adopt(self, version: Version) -> None:
-        """Save the adapter, have it loaded, then let go of the one before.
+        """Save the adapter, load it on the server, then unload the previous one.
 
         Raises AdapterWriteError, EndpointRefusal, EndpointUnavailable.
         """
@@ -151,7 +151,8 @@ class RemoteSource:
         self._let_go(before)
 
     def play(self, batch: Batch) -> Iterator[Trajectory]:
-        """As they finish. Raises EnvironmentFailure, EndpointRefusal, EndpointUnavailable."""
+        """Yield trajectories as they finish. Raises EnvironmentFailure, EndpointRefusal,
+        EndpointUnavailable."""
         finished = self._play_batch(batch)
         try:
             while True:
@@ -162,7 +163,7 @@ class RemoteSource:
             self._loop.run_until_complete(finished.aclose())
 
     def close(self) -> None:
-        """Unload what is loaded."""
+        """Unload the adapters that are loaded."""
         with suppress(EndpointRefusal, EndpointUnavailable):
             self._let_go(self._served)
         self._client.close()
@@ -205,7 +206,7 @@ class RemoteSource:
         return endpoint.Sampling(
             temperature=sampler.temperature,
             max_tokens=sampler.max_tokens,
-            # What a checkpoint's generation settings would change is said here.
+            # States explicitly what a checkpoint's generation settings would change.
             extra={"return_token_ids": True, "logprobs": True, **neutral},
         )
 
@@ -229,14 +230,14 @@ class RemoteSource:
             shutil.rmtree(self._folder / name, ignore_errors=True)
 
     def _unload_leftovers(self) -> None:
-        """Unload what a killed job left there."""
+        """Unload adapters that a killed job left on the server."""
         for folder in self._folder.glob(f"{self._spec.job}-*"):
             with suppress(EndpointRefusal, EndpointUnavailable):
                 self._ask("unload_lora_adapter", {"lora_name": folder.name})
             shutil.rmtree(folder, ignore_errors=True)
 
     def _ask(self, what: str, body: Mapping[str, Any]) -> None:
-        """Raises EndpointRefusal, EndpointUnavailable."""
+        """Send a request. Raises EndpointRefusal, EndpointUnavailable."""
         url = f"{self._place.url.rstrip('/')}/{what}"
         try:
             answer = self._client.post(url, json=dict(body))

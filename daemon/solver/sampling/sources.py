@@ -1,5 +1,5 @@
-"""Where a job's rollouts come from: this process (here), an endpoint (remote.py), or a vLLM of the
-job's own (own_vllm.py).
+"""Sources of a job's rollouts: this process (here), an endpoint (remote.py), or a vLLM of the job's
+own (own_vllm.py).
 
 A source is given the policy by `adopt` and plays whole batches with it. Guarantee: the trajectories
 of a batch are a function of policy and batch (in this process: bit for bit, on one machine with one
@@ -30,14 +30,14 @@ class Batch:
     """Attempts that are played together."""
 
     seed: int
-    """Of all of them: attempt i has `episode_seed(seed, its task, i)`."""
+    """Seed of the whole batch: attempt i has `episode_seed(seed, its task, i)`."""
     attempts: tuple[Attempt, ...]
 
 
 def batch_of(
     spec: JobSpec, environment: Environment, number: int, tasks: list[str], size: int
 ) -> Batch:
-    """`size` attempts at each task, as the batch of this number. Raises UnknownTask."""
+    """Return `size` attempts at each task, as the batch of this number. Raises UnknownTask."""
     seed = Random(f"batch {spec.seed} {number}").getrandbits(48)
     attempts: list[Attempt] = []
     for place, task_id in enumerate(tasks):
@@ -61,28 +61,28 @@ class Version:
 
     name: str
     model: PeftModel
-    """As it is now; it is trained further once the source has adopted it."""
+    """The live model, which is trained further once the source has adopted the version."""
     provenance: Provenance
     untrained: bool
-    """Whether it still answers as the base does."""
+    """Whether the policy still answers as the base does."""
 
 
 class Source(Protocol):
-    """Somebody who plays batches."""
+    """Plays batches with an adopted policy."""
 
     def adopt(self, version: Version) -> None:
         """Play with this policy from now on."""
 
     def play(self, batch: Batch) -> Iterator[Trajectory]:
-        """Each attempt's trajectory, as they finish. Raises EnvironmentFailure and what else the
-        source names."""
+        """Yield each attempt's trajectory as it finishes. Raises EnvironmentFailure and what else
+        the source names."""
 
     def close(self) -> None:
-        """Give back what it holds."""
+        """Release what the source holds."""
 
 
 class HereSource:
-    """Samples in this process."""
+    """Source that samples in this process."""
 
     def __init__(
         self, spec: JobSpec, place: InProcessSource, environment: Environment, chat: Chat
@@ -98,7 +98,7 @@ class HereSource:
         self._policy = Policy.of(version.model, version.name)
 
     def play(self, batch: Batch) -> Iterator[Trajectory]:
-        """In the order in which they end. Raises EnvironmentFailure."""
+        """Yield trajectories in the order in which they end. Raises EnvironmentFailure."""
         assert self._policy is not None, "a source adopts a policy before it plays"
         sampler, place = self._spec.sampler, self._place
         # A cache that has seen other conversations may round otherwise.
@@ -110,4 +110,4 @@ class HereSource:
             yield rollout.trajectory
 
     def close(self) -> None:
-        """Nothing is held."""
+        """Do nothing: no resource is held."""

@@ -1,4 +1,4 @@
-"""What a step of the learner says about itself: one line of figures, and the limits that stop it.
+"""Figures of a learner's step, and the limits that stop training.
 
 `Tally` counts over micro-batches, `StepMetrics` is the result, `Guard` reads one after the other
 and raises when a limit is broken. Which limits there are follows the design notes (KL, ratio,
@@ -26,31 +26,32 @@ class StepMetrics(StrictModel):
     """One step, in figures. Means over tokens are over trained ones."""
 
     step: int
-    """Optimizer steps so far."""
+    """Number of optimizer steps so far."""
     updated: bool
-    """False where no group taught anything, and nothing was changed."""
+    """Whether weights changed; False if no group taught anything."""
     rollouts: int
-    """Sampled for this step."""
+    """Number of rollouts sampled for this step."""
     refused: int
-    """Of these, not trainable."""
+    """Number of sampled rollouts that are not trainable."""
     groups: int
     informative: float
     """Share of groups with both verdicts."""
     success: float
     """Share of trainable rollouts that passed."""
     reward: float
-    """Mean of trainable rollouts, shaped."""
+    """Mean shaped reward of trainable rollouts."""
     malformed: float
     """Share of trainable rollouts with a malformed call."""
     trained_rollouts: int = 0
     sequences: int = 0
-    """What the trained rollouts became; more than those where a template breaks prefixes."""
+    """Number of sequences of the trained rollouts; more than rollouts where a template breaks
+    prefixes."""
     tokens: int = 0
     zero_advantage: float = 0.0
     """Share of trained sequences whose advantage is exactly 0."""
     loss: float = 0.0
     gradient_norm: float = 0.0
-    """Before clipping; the largest of the step's mini-batches."""
+    """Largest gradient norm of the step's mini-batches, before clipping."""
     learning_rate: float = 0.0
     ratio_mean: float = 1.0
     ratio_max: float = 1.0
@@ -79,7 +80,7 @@ class Tally:
         self.has_reference = False
 
     def add(self, batch: LossInputs, entropy: Tensor) -> None:
-        """Count a micro-batch."""
+        """Add a micro-batch to the sums."""
         mask = batch.mask.to(batch.logp.dtype)
         on = mask > 0
         if not on.any():
@@ -125,7 +126,7 @@ class Tally:
         self.sums[name] = self.sums.get(name, 0.0) + float(values.double().sum())
 
     def together(self) -> "Tally":
-        """The sums of all processes."""
+        """Return the sums over all processes."""
         total = Tally(self.config)
         for sums, largest, has_reference in parallel.gather(
             (self.sums, self.largest, self.has_reference)
@@ -138,7 +139,7 @@ class Tally:
         return total
 
     def figures(self) -> dict[str, float | None]:
-        """The fields of `StepMetrics` that come from tokens."""
+        """Return the fields of `StepMetrics` that come from tokens."""
         if not self.sums:
             return {}
         values: dict[str, float | None] = {
@@ -168,15 +169,15 @@ class Guard(StrictModel):
 
     limits: Limits = Limits()
     first_entropy: float | None = None
-    """Of the first step that updated."""
+    """Entropy of the first step that updated."""
     first_malformed: float | None = None
     kl_steps: int = 0
-    """Steps in a row above the limit."""
+    """Number of consecutive steps above the limit."""
     entropy_steps: int = 0
     malformed_steps: int = 0
 
     def after(self, step: StepMetrics) -> "Guard":
-        """The guard after a step. Raises TrainingAbort, which names limit and value."""
+        """Return the guard after a step. Raises TrainingAbort, which names limit and value."""
         if not step.updated:
             return self
         self._check_ratio(step)

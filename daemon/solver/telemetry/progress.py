@@ -20,7 +20,7 @@ class Figures(StrictModel):
 
     attempts: int
     passed: float
-    """Share of them."""
+    """Share of rollouts that passed."""
     groups: int
     informative: float
     """Share of the groups that neither all pass nor all fail."""
@@ -30,25 +30,25 @@ class Both(StrictModel):
     """The same figures over two spans."""
 
     batch: Figures | None
-    """None where the batch had none of this kind."""
+    """Figures of the batch; None if it had no rollout of this kind."""
     so_far: Figures
-    """Since the job began, or since its warm start."""
+    """Figures since the job began, or since its warm start."""
 
 
 class WarmStartReport(StrictModel):
     """A warm start."""
 
     pools: tuple[str, ...]
-    """Whose references were shown."""
+    """Pools whose reference trajectories were trained on."""
     references: int
-    """Trajectories that were trained on, those of siblings and replay included."""
+    """Number of trajectories trained on, those of siblings and replay included."""
     left_out: tuple[str, ...]
     """Tasks that the oracle did not pass."""
     steps: int
     tokens: int
-    """Written ones, over all epochs."""
+    """Number of written tokens, over all epochs."""
     first_loss: float
-    """Nats per written token."""
+    """Loss in nats per written token."""
     last_loss: float
 
 
@@ -56,19 +56,19 @@ class Progress(StrictModel):
     """One update, or one warm start."""
 
     batch: int
-    """Journal entries so far."""
+    """Number of journal entries so far."""
     steps: int
-    """Optimizer steps so far, supervised ones included."""
+    """Number of optimizer steps so far, supervised ones included."""
     rollouts: int
-    """Used of the budget."""
+    """Rollouts used of the budget."""
     budget: int
     metrics: StepMetrics | None = None
-    """None for a warm start."""
+    """Metrics of the update; None for a warm start."""
     warm_start: WarmStartReport | None = None
     pools: dict[str, Both] = {}
     capabilities: dict[str, Both] = {}
     rollout_seconds: float = 0.0
-    """Spent on playing; 0 where the journal had the batch."""
+    """Seconds spent on playing; 0 if the batch was in the journal."""
     update_seconds: float = 0.0
 
 
@@ -77,19 +77,19 @@ class Outcome(StrictModel):
 
     outcome: Literal["trained", "competence_gap", "failed"]
     adapter: str | None = None
-    """Its directory."""
+    """Directory of the adapter."""
     sha256: str | None = None
-    """Of the adapter's weights."""
+    """sha256 of the adapter's weights."""
     steps: int
-    """Optimizer steps, supervised ones included."""
+    """Number of optimizer steps, supervised ones included."""
     rollouts: int
-    """Used of the budget."""
+    """Rollouts used of the budget."""
     reason: str | None = None
 
 
 @dataclass(slots=True)
 class Count:
-    """Rollouts and groups of one kind."""
+    """Counts of rollouts and groups of one kind."""
 
     attempts: int = 0
     passes: int = 0
@@ -97,7 +97,7 @@ class Count:
     informative: int = 0
 
     def add(self, verdicts: Iterable[bool]) -> None:
-        """Count a group."""
+        """Count a group by its verdicts."""
         own = list(verdicts)
         self.attempts += len(own)
         self.passes += sum(own)
@@ -105,7 +105,7 @@ class Count:
         self.informative += 0 < sum(own) < len(own)
 
     def figures(self) -> Figures:
-        """As shares."""
+        """Return the counts as shares."""
         return Figures(
             attempts=self.attempts,
             passed=self.passes / max(self.attempts, 1),
@@ -116,18 +116,18 @@ class Count:
 
 @dataclass(slots=True)
 class History:
-    """What was sampled, by pool and by capability."""
+    """Counts of sampled rollouts, by pool and by capability."""
 
     pools: dict[str, Count] = field(default_factory=dict)
     capabilities: dict[str, Count] = field(default_factory=dict)
     rollouts: int = 0
     cut_off: int = 0
-    """Those of them that end in the middle of an answer."""
+    """Number of rollouts that end in the middle of an answer."""
 
     def add(
         self, batch: Iterable[Trajectory], pool: Callable[[str], str], kind: Callable[[str], str]
     ) -> None:
-        """Count a batch; `pool` and `kind` tell those of a task."""
+        """Count a batch; `pool` and `kind` return pool and capability of a task."""
         batch = list(batch)
         self.rollouts += len(batch)
         self.cut_off += sum(
@@ -138,12 +138,12 @@ class History:
             self.capabilities.setdefault(kind(task), Count()).add(verdicts)
 
     def pool(self, name: str) -> Count:
-        """Of a pool; zeros where nothing was sampled."""
+        """Return the counts of a pool; zeros if nothing was sampled."""
         return self.pools.get(name, Count())
 
 
 def by_group(batch: Iterable[Trajectory]) -> list[tuple[str, list[bool]]]:
-    """Task and verdicts of each group that has any, in the batch's order."""
+    """Return task and verdicts of each group that has any, in the batch's order."""
     groups: dict[tuple[str, str], list[bool]] = {}
     for trajectory in batch:
         if trajectory.success is not None:
@@ -152,7 +152,7 @@ def by_group(batch: Iterable[Trajectory]) -> list[tuple[str, list[bool]]]:
 
 
 def compare_figures(batch: Mapping[str, Count], so_far: Mapping[str, Count]) -> dict[str, Both]:
-    """A batch beside everything so far, by name."""
+    """Return the figures of a batch beside those so far, by name."""
     return {
         name: Both(
             batch=batch[name].figures() if name in batch else None, so_far=so_far[name].figures()
@@ -167,7 +167,7 @@ class ProbeResult(StrictModel):
     weak: tuple[str, ...]
     """Pools that mostly fail, with too few informative groups."""
     hopeless: bool
-    """Whether no pool can be learnt from and nothing passed at all."""
+    """Whether no pool can be learnt from and no rollout passed."""
 
 
 def probe_pools(spec: JobSpec, history: History) -> ProbeResult:
@@ -190,7 +190,7 @@ def complete(spec: JobSpec, history: History) -> bool:
 
 
 def gap(history: History) -> str:
-    """Why a competence gap is one, in one sentence with every capability's figures."""
+    """Describe a competence gap in one sentence with every capability's figures."""
     kinds = "; ".join(
         f"{name}: {count.passes} of {count.attempts} passed, "
         f"{count.informative} of {count.groups} groups informative"

@@ -1,16 +1,16 @@
-"""A job's figures in an experiment tracker, for people who like to watch curves.
+"""Send a job's figures to an experiment tracker, to be plotted.
 
     with open_tracker("trackio:shop", run="job-1", folder=out) as tracker:
         tracker.log(progress.batch, progress.model_dump())
 
 The setting is LIBRARY:PROJECT, the library `trackio` (local files where `trackio show` looks, or in
-TRACKIO_DIR) or `wandb` (offline, in `folder`: `wandb sync` sends it when somebody wants that).
-Neither is a requirement of ours; the one that is named is imported when it is asked for.
+TRACKIO_DIR) or `wandb` (offline, in `folder`; `wandb sync` uploads it). Neither is a requirement of
+ours; the named one is imported on use.
 
 A resumed job repeats its steps. In trackio its run goes on, and no step is there twice; wandb
 begins a folder at each start, and the newest one has the whole run.
 
-The log of events is the record of a job; this is a copy for the eye, and nothing reads it back. Not
+The event log is the record of a job; this is a copy for viewing, and nothing reads it back. Not
 covered: what a library does when its disk is full.
 """
 
@@ -42,10 +42,10 @@ class Tracker:
         self._run = run
         self._finish = finish
         self._last = last
-        """The newest step that the run had when it was opened."""
+        """Newest step that the run had when it was opened."""
 
     def log(self, step: int, figures: Mapping[str, Any]) -> None:
-        """Every number in a document, at this step; texts, lists and what is None are left out.
+        """Log every number in a document at this step; texts, lists and None are left out.
 
         Does nothing for a step that the run already has.
         """
@@ -53,12 +53,12 @@ class Tracker:
             self._run.log(flat(figures), step=step)
 
     def finish(self) -> None:
-        """Write what the library still holds."""
+        """Write what the library still buffers."""
         self._finish()
 
 
 def flat(figures: Mapping[str, Any]) -> dict[str, float]:
-    """The numbers of nested mappings, each by the names on its way: `metrics/loss`."""
+    """Return the numbers of nested mappings, each under its path: `metrics/loss`."""
     return dict(_numbers(figures, ""))
 
 
@@ -72,7 +72,7 @@ def _numbers(figures: Mapping[str, Any], before: str) -> Iterator[tuple[str, flo
 
 @contextmanager
 def open_tracker(setting: str, run: str, folder: Path) -> Iterator[Tracker]:
-    """A run of this name, finished at the end, come what may.
+    """Open a run of this name; it is finished at the end of the block in any case.
 
     Raises UnknownTracker, NoTrackerLibrary, TrackerRefusal, and what the library raises later.
     """
@@ -110,7 +110,7 @@ def _trackio(project: str, run: str, _: Path) -> Tracker:
     last = stored.get_max_step_for_run(project, run)
     settings = {"resume": "allow", "auto_log_gpu": False, "auto_log_cpu": False}
     opened = library.init(project=project, name=run, **settings)
-    # Not the run's own: the library would finish it again, and say so, when the process ends.
+    # Not the run's own: the library would finish it again, and log that, when the process ends.
     return Tracker(opened, library.finish, last)
 
 

@@ -1,4 +1,4 @@
-"""What a check says."""
+"""Result of a check."""
 
 Finding = tuple[bool, str]
-"""Whether it is well, and what was found; where it is not, what to do as well."""
+"""Whether the check passed, and what it found; for a failed one, the remedy as well."""

@@ -1,4 +1,4 @@
-"""The loop: does somebody lead, do cycles move, do jobs say something, do sessions end?"""
+"""Checks of the loop: leader, cycles, jobs and sessions."""
 
 from datetime import timedelta
 from typing import TYPE_CHECKING, Final
@@ -14,17 +14,17 @@ if TYPE_CHECKING:
     from daemon.core.app import App
 
 STUCK_SECONDS: Final = 4 * 3600.0
-"""So long a cycle may need the same next; the alert says the same."""
+"""Seconds a cycle may need the same next step; the same in the alert."""
 
 SILENT_SECONDS: Final = 600.0
-"""A job says something every few seconds."""
+"""Seconds a job may be silent; it reports every few seconds."""
 
 LATE: Final = timedelta(minutes=10)
-"""Beyond its idle time, until a session must have become a rollout."""
+"""Time after a session's idle time by which it must have become a rollout."""
 
 
 def leader(app: "App") -> Finding:
-    """Whose decisions count. A leader that resigned leaves no lease, one that was lost does."""
+    """Check the leader's lease. A leader that resigned leaves no lease, one that was lost does."""
     from consumers import leases
     from daemon.core.leadership import LEASE
 
@@ -41,8 +41,8 @@ def leader(app: "App") -> Finding:
 
 
 def cycle(app: "App") -> Finding:
-    """The open cycle of each agent moves on. A canary may be watched for as long as its settings
-    say."""
+    """Check that the open cycle of each agent moves on. A canary may be watched for as long as its
+    settings say."""
     from consumers.reads import learning
     from events.envelope import utc_now
 
@@ -59,7 +59,7 @@ def cycle(app: "App") -> Finding:
 
 
 def _check_progress(connection: "Connection", row: "CycleRow", now: "datetime") -> Finding:
-    """For how long an open cycle needs the same."""
+    """Check how long an open cycle has needed the same step."""
     from consumers.reads.cycle_state import read_cycle_state
     from daemon.cycle.state_machine import Step
     from daemon.cycle.views import read_step, step_start
@@ -77,7 +77,7 @@ def _check_progress(connection: "Connection", row: "CycleRow", now: "datetime") 
 
 
 def jobs(app: "App") -> Finding:
-    """Who runs jobs answers, and those that run say something."""
+    """Check that the runner of jobs answers and that running jobs report."""
     from consumers.reads import learning
     from daemon.jobs.runner import Active
     from daemon.jobs.runner_factory import jobs_of
@@ -100,7 +100,7 @@ def jobs(app: "App") -> Finding:
 
 
 def sessions(app: "App") -> Finding:
-    """Sessions that ended become rollouts."""
+    """Check that sessions that ended become rollouts."""
     from daemon.sessions.closing import count_backlog
     from events.envelope import utc_now
 

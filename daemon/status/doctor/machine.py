@@ -1,4 +1,4 @@
-"""The machine: is what is installed ours, and is there a disk that takes what is written?"""
+"""Checks of the machine: installed packages, and a disk that takes what is written."""
 
 import os
 import shutil
@@ -20,16 +20,16 @@ if TYPE_CHECKING:
 PACKAGES: Final = ("events", "envs", "producers", "consumers", "migrations", "daemon")
 
 OLDEST_SQLITE: Final = (3, 35, 0)
-"""UPDATE ... RETURNING, which the embedded log takes its offsets with."""
+"""Oldest SQLite with UPDATE ... RETURNING, with which the embedded log takes its offsets."""
 
 FREE_BYTES: Final = 1 << 30
-"""Below it a busy log fills the disk within hours."""
+"""Free bytes below which a busy log fills the disk within hours."""
 
 _TRIED_BYTES: Final = 1 << 20
 
 
 def packages(_: "App") -> Finding:
-    """Nobody else brings packages of our names."""
+    """Check that no other distribution provides packages of our names."""
     problems = list(_shadows())
     if problems:
         return False, "; ".join(problems) + "; install kintsugi in an environment of its own"
@@ -37,7 +37,7 @@ def packages(_: "App") -> Finding:
 
 
 def _shadows() -> Iterator[str]:
-    """Flat package names are common ones: another distribution may bring the same."""
+    """Yield packages provided by another distribution: flat package names are common ones."""
     ours = Path(__file__).parents[3]
     owners = packages_distributions()
     for name in PACKAGES:
@@ -50,13 +50,13 @@ def _shadows() -> Iterator[str]:
 
 
 def python(_: "App") -> Finding:
-    """The interpreter's version."""
+    """Check the interpreter's version."""
     version = ".".join(str(part) for part in sys.version_info[:3])
     return sys.version_info >= (3, 11), f"{version} (3.11 or later)"
 
 
 def sqlite(_: "App") -> Finding:
-    """SQLite's version."""
+    """Check SQLite's version."""
     needed = ".".join(str(part) for part in OLDEST_SQLITE)
     return (
         sqlite3.sqlite_version_info >= OLDEST_SQLITE,
@@ -65,7 +65,7 @@ def sqlite(_: "App") -> Finding:
 
 
 def home(app: "App") -> Finding:
-    """The home can be written to, and there is room."""
+    """Check that the home can be written to and has free space."""
     home = app.home
     if not os.access(home, os.W_OK | os.X_OK):
         return False, f"{home} is not writable; make it so, or name another with --home"
@@ -82,7 +82,7 @@ def home(app: "App") -> Finding:
 
 
 def modes(app: "App") -> Finding:
-    """What people said is for nobody but the home's owner to read."""
+    """Check that only the home's owner may read what people said."""
     home, adapters = app.home, app.settings.adapters
     if not private.passable_to_others(home):
         return True, f"nobody else gets into {home}"
@@ -104,7 +104,7 @@ def modes(app: "App") -> Finding:
 
 
 def _write(path: Path) -> None:
-    """A disk that is full or was mounted read-only is found by writing alone. Raises OSError."""
+    """Write a file: only writing shows that a disk is full or mounted read-only. Raises OSError."""
     try:
         with path.open("xb") as file:
             file.write(bytes(_TRIED_BYTES))
@@ -115,7 +115,7 @@ def _write(path: Path) -> None:
 
 
 def blobs(app: "App") -> Finding:
-    """The folder of large bodies."""
+    """Check the folder of large bodies."""
     folder = app.blobs.folder
     if not folder.exists():
         return True, f"{folder} will be made when a body needs it"
@@ -124,7 +124,7 @@ def blobs(app: "App") -> Finding:
 
 
 def crc32c(_: "App") -> Finding:
-    """Checksums of Kafka's batches are not computed in Python."""
+    """Check that checksums of Kafka's batches are not computed in Python."""
     from events.kafka.client import require_crc32c
 
     require_crc32c()

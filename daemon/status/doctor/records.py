@@ -1,4 +1,4 @@
-"""What is recorded: the log, its copy on the broker, and the tables that are folded from it."""
+"""Checks of the records: the log, its copy on the broker, and the tables folded from it."""
 
 import time
 from typing import TYPE_CHECKING, Final
@@ -11,17 +11,17 @@ if TYPE_CHECKING:
     from daemon.core.app import App
 
 QUICK_BYTES: Final = 256 << 20
-"""A log up to this size is read whole; of a larger one only the newest events."""
+"""Size in bytes up to which a log is read whole; of a larger one only the newest events."""
 
 _NEWEST: Final = 100
-"""Events of a partition that are looked at for keys."""
+"""Number of newest events of a partition whose keys are checked."""
 
 WAITING_SECONDS: Final = 300.0
-"""So long an event may wait for the fold or for Kafka; the alerts say the same."""
+"""Seconds an event may wait for the fold or for Kafka; the same in the alerts."""
 
 
 def log(app: "App") -> Finding:
-    """The embedded log: its file, its checksums."""
+    """Check the embedded log: its file and its checksums."""
     from events.sqlite.log import SqliteLog
 
     path = app.settings.home / "log.db"
@@ -47,7 +47,7 @@ def log(app: "App") -> Finding:
 
 
 def database(app: "App") -> Finding:
-    """The tables' revision."""
+    """Check the tables' revision."""
     from consumers.tables import REVISION
     from daemon.core.app import revision
 
@@ -62,7 +62,7 @@ def database(app: "App") -> Finding:
 
 
 def fold(app: "App") -> Finding:
-    """The fold: not halted, without gaps, and not behind for long."""
+    """Check that the fold is not halted, has no gaps, and is not behind for long."""
     from daemon.core.health import (
         describe_gaps,
         find_oldest_backlog_ms,
@@ -87,8 +87,8 @@ def fold(app: "App") -> Finding:
 
 
 def keys(app: "App") -> Finding:
-    """The key store answers, holds the keys of whoever spoke last, and none of a person who was
-    erased."""
+    """Check that the key store answers, holds the keys of the newest events, and none of an erased
+    person."""
     from consumers.folds.erasures import read_erasure_keys
 
     alone = app.settings.privacy.keys_url is None
@@ -112,7 +112,7 @@ def keys(app: "App") -> Finding:
 
 
 def _collect_newest_keys(app: "App") -> frozenset[str]:
-    """The keys that the newest events of each partition need."""
+    """Return the keys that the newest events of each partition need."""
     if not app.on_kafka and not (app.settings.home / "log.db").exists():
         return frozenset()
     log, ids = app.readable_log, set[str | None]()
@@ -124,7 +124,7 @@ def _collect_newest_keys(app: "App") -> frozenset[str]:
 
 
 def dead_letters(app: "App") -> Finding:
-    """Events that could not be folded."""
+    """Check for events that could not be folded."""
     from consumers.reads import rollouts
 
     with app.reading() as connection:
@@ -136,7 +136,7 @@ def dead_letters(app: "App") -> Finding:
 
 
 def spool(app: "App") -> Finding:
-    """What this home recorded and Kafka does not have yet; and that it was not set back."""
+    """Check what Kafka lacks of this home's events, and that the spool was not set back."""
     from daemon.core.spool_check import SpoolBehindTables, check_spool
     from producers.spool.backlog import read_backlog
 
@@ -157,7 +157,7 @@ def spool(app: "App") -> Finding:
 
 
 def spools(app: "App") -> Finding:
-    """Spools whose owners fell silent, with events that are in no table."""
+    """Check for spools whose owners fell silent, with events that are in no table."""
     from consumers.reads.spools import read_spools
     from daemon.core.spool_reporter import SILENT_SECONDS
 
@@ -172,12 +172,12 @@ def spools(app: "App") -> Finding:
 
 
 def _age(ms: int | None) -> float:
-    """Seconds since a moment; 0 without one."""
+    """Return the seconds since a moment; 0 without one."""
     return 0.0 if ms is None else max(0.0, time.time() - ms / 1000)
 
 
 def kafka(app: "App") -> Finding:
-    """The broker and its topics."""
+    """Check the broker and its topics."""
     from daemon.core.broker import partitions
 
     missing: list[str] = []

@@ -1,7 +1,7 @@
-"""The checks of `kintsugi doctor`: each says what it found, and what to do where that is bad.
+"""The checks of `kintsugi doctor`: each reports what it found, and the remedy for a problem.
 
-A check never ends the others: whatever it raises is its finding. Runbooks (docs/runbooks) name the
-checks that they ask for.
+A check never ends the others: an exception becomes its finding. Runbooks (docs/runbooks) name the
+checks that they rely on.
 """
 
 from collections.abc import Callable, Mapping
@@ -46,7 +46,7 @@ ON_KAFKA: Final[Mapping[str, Callable[[App], Finding]]] = {
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One finding."""
+    """Result of one check."""
 
     check: str
     ok: bool
@@ -54,7 +54,7 @@ class Check:
 
 
 def examine(app: App) -> list[Check]:
-    """Every check that applies to this home."""
+    """Run every check that applies to this home."""
     checks = {**CHECKS, **ON_KAFKA} if app.on_kafka else CHECKS
     return [_run_check(name, check, app) for name, check in checks.items()]
 

@@ -1,4 +1,4 @@
-"""Serving: are adapters that answer whole, do gateways know the routes, do engines answer?"""
+"""Checks of serving: files of adapters, routes of gateways, canaries and engines."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -15,20 +15,20 @@ if TYPE_CHECKING:
     from daemon.core.app import App
 
 _SECONDS: Final = 5.0
-"""So long an engine may take to say what it serves."""
+"""Seconds an engine may take to say what it serves."""
 
 _HEARD_SECONDS: Final = 10.0
-"""Gateways look several times a second."""
+"""Seconds a gateway may take to hear of a route; it looks several times a second."""
 
 
 def adapters(app: "App") -> Finding:
-    """The files of adapters that answer are those that were produced."""
+    """Check that the files of adapters that answer are those that were produced."""
     from consumers.reads import serving
 
     with app.reading() as connection:
         answering = list(_find_adapters_in_use(serving.route_table(connection)))
-    # With the embedded log there is no other machine: a folder that is gone as a whole, as after a
-    # restore of the log alone, is lost.
+    # With the embedded log there is no other machine: a folder that is missing as a whole, as after
+    # a restore of the log alone, is lost.
     here = [row for row in answering if not app.on_kafka or Path(row.path).parent.exists()]
     lost = [row for row in here if not Path(row.path).is_dir()]
     if lost:
@@ -40,7 +40,8 @@ def adapters(app: "App") -> Finding:
 
 
 def check_whole(rows: "Sequence[AdapterRow]") -> None:
-    """Raises BadAdapter for the first that is not what was produced."""
+    """Check the files of adapters. Raises BadAdapter for the first with other files than were
+    produced."""
     from daemon.adapters.adoption import intact
 
     for row in rows:
@@ -57,7 +58,7 @@ def _find_adapters_in_use(table: "RouteTable") -> "Iterator[AdapterRow]":
 
 
 def gateways(app: "App") -> Finding:
-    """Every live gateway has applied the newest route."""
+    """Check that every live gateway has applied the newest route."""
     from consumers.reads import gateways, serving
 
     with app.reading() as connection:
@@ -72,7 +73,8 @@ def gateways(app: "App") -> Finding:
 
 
 def canaries(app: "App") -> Finding:
-    """Nothing but chance decides whether a session of a canary, or of its incumbent, is judged."""
+    """Check that only chance decides whether a session of a canary, or of its incumbent, is
+    judged."""
     from daemon.serving.canary_monitor import Guards
     from daemon.serving.sequential_test import UNEQUAL
 
@@ -97,14 +99,14 @@ def canaries(app: "App") -> Finding:
 
 
 def _is_past_grace(route: "RouteRow") -> bool:
-    """Whether every gateway had the time to hear of it."""
+    """Whether every gateway had the time to hear of the route."""
     if route.since is None:
         return True
     return (utc_now() - parse_timestamp(route.since)).total_seconds() > _HEARD_SECONDS
 
 
 def engines(app: "App") -> Finding:
-    """Every configured engine says what it serves."""
+    """Check that every configured engine says what it serves."""
     from daemon.config.upstreams import key_of
 
     urls = [upstream.url.rstrip("/") for upstream in app.settings.upstreams]

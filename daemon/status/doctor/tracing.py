@@ -1,4 +1,4 @@
-"""Tracing: would the receiver of spans take them?"""
+"""Check of tracing: would the receiver of spans take them?"""
 
 from typing import TYPE_CHECKING
 
@@ -9,7 +9,7 @@ if TYPE_CHECKING:
 
 
 def tracing(app: "App") -> Finding:
-    """Whoever is to receive spans answers, and knows the key."""
+    """Check that the receiver of spans answers and accepts the key."""
     from daemon.tracing.exporter import open_sender
 
     endpoint = app.settings.tracing.endpoint

@@ -50,7 +50,7 @@ from producers.gateway.capture.sessions import MAX_KNOWN
 CLIENTS: Final = (1, 16, 64)
 RATE: Final = 50.0
 ALLOWED_MS: Final = 1.5
-"""That the gateway may add to the median beyond a bare append and fdatasync."""
+"""Milliseconds that the gateway may add to the median beyond a bare append and fdatasync."""
 WANTED_RATIO: Final = 3.0
 """Calls per second over the public gateway's."""
 FLAT_BYTES: Final = 50.0

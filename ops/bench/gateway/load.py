@@ -57,7 +57,7 @@ class Sample:
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """Whom to ask."""
+    """The server to call."""
 
     port: int
     recorded: bool

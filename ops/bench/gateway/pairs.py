@@ -33,12 +33,12 @@ def alternate(
 
 
 def ratio(pairs: Sequence[tuple[float, float]]) -> dict[str, float]:
-    """Of the first over the second: the middle of the rounds' own ratios, and where 95 of 100
-    such middles lie.
+    """Return the ratio of the first to the second: the middle of the rounds' own ratios, and its 95
+    % interval.
 
     Hodges and Lehmann's estimator on logarithms, and the interval that Wilcoxon's signed-rank test
     leaves (Hollander, Wolfe, Chicken: Nonparametric Statistical Methods, 3.2 and 3.3, for many
-    rounds). Of fewer than six rounds no interval is 95 % sure; then it is all that was seen.
+    rounds). With fewer than six rounds no interval is 95 % sure; then it is the whole range seen.
     """
     logs = sorted(math.log(numerator / denominator) for numerator, denominator in pairs)
     averages = sorted((a + b) / 2 for a, b in combinations_with_replacement(logs, 2))

@@ -94,7 +94,7 @@ class Syncs:
 
     @property
     def environment(self) -> Mapping[str, str]:
-        """Of the process to be counted."""
+        """Environment variables of the process whose syncs are counted."""
         return {"LD_PRELOAD": str(self._library), "SYNCS_FILE": str(self._file)}
 
     @property
@@ -220,7 +220,7 @@ def _run_process(
 
 
 def _clean_environment() -> dict[str, str]:
-    """Without settings of whoever runs the bench."""
+    """Return the environment without the settings of the user who runs the bench."""
     ours_or_theirs = ("KINTSUGI_", "LITELLM_")
     return {name: v for name, v in os.environ.items() if not name.startswith(ours_or_theirs)}
 

@@ -1,4 +1,4 @@
-"""Our gateway with nobody counting, to compare with (the arguments of `kintsugi` -> a gateway).
+"""Our gateway without metrics, to compare with (the arguments of `kintsugi` -> a gateway).
 
     python -m ops.bench.gateway.silent gateway --port P --upstream URL
 

@@ -42,7 +42,7 @@ from ops.bench.gateway.pairs import alternate, ratio
 from ops.bench.gateway.sides import Home, Side, Syncs, engine, ours, role
 
 ALLOWED_RATIO: Final = 0.95
-"""Of the throughput without tracing."""
+"""Least throughput allowed, as a share of that without tracing."""
 _PATIENCE: Final = 120.0
 _WARM_CALLS: Final = 100
 _TAKEN: Final = (
@@ -52,12 +52,12 @@ _TAKEN: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Half:
-    """Of a round: the load with tracing, or without."""
+    """Half of a round: the load with tracing, or without."""
 
     rate: float
     """Calls per second."""
     cpu_seconds: float
-    """Of the gateway, per call."""
+    """Processor seconds of the gateway per call."""
     sent: int
     """Events whose spans were sent meanwhile."""
     made: int
@@ -213,7 +213,7 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def _round(stage: Stage, number: int, options: argparse.Namespace) -> tuple[Half, Half]:
-    """With tracing, and without."""
+    """Run a round; return its half with tracing and its half without."""
 
     def half(on: bool) -> Half:
         return stage.half(on, options.clients, options.seconds)

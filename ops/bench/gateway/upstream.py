@@ -26,7 +26,7 @@ WORDS: Final = (
 ANSWER: Final = "".join(WORDS)
 
 _BYTES_PER_TOKEN: Final = 4
-"""Of a prompt, about."""
+"""Bytes per token of a prompt, about."""
 _PROBABLE: Final = {"a": math.log(0.6), "b": math.log(0.4)}
 """What the probes are told of the next token; with top_k=1 the likelier is certain."""
 

@@ -1,13 +1,13 @@
-"""What it costs a gateway to be watched: with metrics against without, in one run.
+"""What metrics cost a gateway: with metrics against without, in one run.
 
     python -m ops.bench.gateway.watched [--rounds 60] [--seconds 1] [--clients 64]
 
-Method. One engine (upstream.py) that costs next to nothing, and two of our gateways in front of
-it, each with a home of its own: one as it is, scraped every SCRAPE_SECONDS, three times as often
-as by ops/prometheus, and one in which nobody counts (silent.py). Per round each has the same closed
-load of `clients` for `seconds`, one after the other, and who begins changes from round to round, so
-that what else the machine does hits both alike. Calls are those of the gateway's bench (load.py),
-half of them streamed.
+Method. One engine (upstream.py) that costs next to nothing, and two of our gateways in front of it,
+each with a home of its own: one as it is, scraped every SCRAPE_SECONDS, three times as often as by
+ops/prometheus, and one without metrics (silent.py). Per round each has the same closed load of
+`clients` for `seconds`, one after the other, and the order changes from round to round, so that
+what else the machine does hits both alike. Calls are those of the gateway's bench (load.py), half
+of them streamed.
 
 `throughput` is calls per second with metrics over those without, and `cpu` processor time per call
 likewise, each with its interval (pairs.py). Processor time is disturbed less by other programs.
@@ -38,7 +38,7 @@ from ops.bench.gateway.pairs import alternate, ratio
 from ops.bench.gateway.sides import Home, Side, engine, run_gateway
 
 ALLOWED_RATIO: Final = 0.95
-"""Of the throughput without metrics."""
+"""Least throughput allowed, as a share of that without metrics."""
 SCRAPE_SECONDS: Final = 5.0
 _WARM_SECONDS: Final = 2.0
 _SETTLE_SECONDS: Final = 0.2
@@ -106,7 +106,7 @@ def count_calls(side: Side) -> int:
 
 @contextmanager
 def scrape(side: Side) -> Iterator[None]:
-    """Somebody asks for the metrics, again and again."""
+    """Scrape the metrics every SCRAPE_SECONDS while the context is open."""
     over = threading.Event()
 
     def ask() -> None:

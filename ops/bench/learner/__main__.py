@@ -36,7 +36,7 @@ from ops.bench.learner.batch import SHAPES, make
 
 TRL: Final = "trl==1.16.0"
 SHARED: Final = ("torch", "transformers", "peft", "safetensors", "tokenizers", "numpy")
-"""Of the same versions on both sides, so that trainers are compared and not libraries."""
+"""Packages of the same versions on both sides, so that trainers are compared and not libraries."""
 ROOT: Final = Path(__file__).parents[3]
 
 

@@ -61,7 +61,7 @@ class Shape:
     layers: int
     width: int
     inner: int
-    """Of the layers' feed-forward part."""
+    """Width of the layers' feed-forward part."""
     heads: int
     shared: int
     """Heads of keys and values."""

@@ -39,7 +39,7 @@ from ops.bench.serving.place import Place, place
 from ops.random_adapters import Maker
 
 PIECES: Final = {"publishes": 50, "flips": 20, "fingerprints": 10}
-"""Of each that is counted: how much is one piece."""
+"""Measurement -> how many make one piece."""
 
 
 def measure(options: argparse.Namespace, folder: Path) -> Json:

@@ -132,7 +132,7 @@ async def ask(client: httpx2.AsyncClient, session: str, question: str, tokens: i
 
 
 async def _end(client: httpx2.AsyncClient, session: str, call: Call) -> None:
-    """Say that the session is over: nobody need wait for another call of it."""
+    """End the session at the gateway, so that no other call of it is waited for."""
     try:
         (await client.post(f"/sessions/{session}/end")).raise_for_status()
     except httpx2.HTTPError as error:

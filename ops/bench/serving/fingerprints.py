@@ -69,7 +69,7 @@ class Checks:
     by: Counter[str] = field(default_factory=Counter)
     """Adapter -> how many it answered."""
     farthest: float = 0.0
-    """Of the right ones, in nats."""
+    """Largest distance of the right ones, in nats."""
     wrong: list[str] = field(default_factory=list)
     lock: threading.Lock = field(default_factory=threading.Lock)
 
@@ -137,7 +137,7 @@ def piece(here: Place, maker: Maker, folder: Path, per_swap: int, count: int, se
     asked, known = long_prompts(), dict[str, Fingerprint]()
     checker, over = Checker(here.gateway.url, asked, known), threading.Event()
     hits, queries = _cache(here)
-    # Nobody checks before the gateway has left what is not known here.
+    # No check begins before the gateway has left what is not known here.
     here.follow(_swap(here, maker, folder, 3 * 10**7 + 2 * seed, asked, known))
     with ThreadPoolExecutor(CHECKERS) as pool:
         running = [pool.submit(checker.until, over) for _ in range(CHECKERS)]

@@ -1,9 +1,9 @@
-"""How soon an adapter answers once the gate let it (place, count -> figures).
+"""Measure how soon an adapter answers after it passed the gate (place, count -> figures).
 
 The adapter is staged. Then the clock runs: `GateDecided` is appended and folded, the publisher
 promotes, `RouteChanged` is appended and folded, the gateway follows, and a client that asks again
-and again reads the first token that the new adapter wrote. Once with nobody else, once while eight
-clients stream.
+and again reads the first token that the new adapter wrote. Once without other clients, once while
+eight clients stream.
 """
 
 import json

@@ -113,7 +113,7 @@ def piece(here: Place, maker: Maker, folder: Path, count: int, seed: int) -> Jso
 
 
 def _count_strangers(here: Place, saw: Json) -> Json:
-    """What clients saw, with the calls that somebody else than the route's adapters answered."""
+    """Return what clients saw, with the number of calls not answered by the route's adapters."""
     adapters = saw.pop("adapters")
     base = here.replica.list_models().base
     unknown = sum(n for name, n in adapters.items() if name in ("", base))
