@@ -32,16 +32,24 @@ import traceback
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Final, TypeVar
 
-from sqlalchemy import Exists, FromClause, Row, func, literal, or_, select, tuple_
 from sqlalchemy.exc import SQLAlchemyError
-from sqlalchemy.sql import ColumnElement
 
 from consumers.database import DatabaseError
 from consumers.diagnosis.labels import label_rollout
 from consumers.reads.rollouts import filter_rollout_ids
-from consumers.tables import Call, DeadLetter, Rollout, SessionEnd
+from consumers.reads.sessions import (
+    CallRow,
+    IdleSession,
+    SessionEndRow,
+    filter_dead_letter_rollouts,
+    find_session_end,
+    read_calls_of_end,
+    read_calls_of_session,
+    read_closable_ends,
+    read_idle_sessions,
+)
 from daemon.core.span_contexts import of_session
 from daemon.sessions.conversations import History, Node, SessionIncomplete, answerer, main_line
 from daemon.sessions.transcript import ERASED
@@ -49,7 +57,7 @@ from daemon.sessions.verdict import EnvironmentsAway, add_verdict
 from envs.registry import EnvironmentBroken
 from events.bodies import Bodies
 from events.codec import encode
-from events.envelope import Envelope, derive_id, parse_timestamp, timestamp, utc_now
+from events.envelope import Envelope, derive_id, parse_timestamp, utc_now
 from events.errors import (
     AheadOfLog,
     BlobError,
@@ -87,9 +95,6 @@ T = TypeVar("T")
 SOURCE = "live"
 MOST_CALLS: Final = 10_000
 """That one event names: their ids take a fifth of a record."""
-
-_AT_ONCE = 100
-"""Sessions that are closed before their rollouts are appended."""
 
 
 class NoSuchEnd(KintsugiError):
@@ -139,7 +144,7 @@ def close_sessions(app: "App", now: datetime, lost: set[str] | None = None) -> C
     app.settle()
     idle = now - timedelta(seconds=app.settings.sessions.idle_seconds)
     with app.reading() as connection:
-        ends = [_idle_end(app, session, last, now) for session, last in _idle(connection, idle)]
+        ends = [_idle_end(app, session, now) for session in read_idle_sessions(connection, idle)]
     if ends:
         app.append(ends)
         app.settle()
@@ -156,9 +161,7 @@ def retry(app: "App", failed: ClosingFailed) -> None:
     with app.reading() as connection:
         if filter_rollout_ids(connection, [failed.rollout]):
             return
-        ends = SessionEnd.table().c
-        query = _ends().where(ends.session_end == failed.end)
-        end = connection.execute(query).first()
+        end = find_session_end(connection, failed.end)
         if end is None:
             raise NoSuchEnd(
                 f"session {failed.session} has no end {failed.end} in the tables; its event is a "
@@ -221,8 +224,8 @@ class _CloseRound:
         closed, after = False, ("", "")
         while True:
             with self._app.reading() as connection:
-                ends = _pending(connection, after)
-                first: dict[str, Row[Any]] = {}
+                ends = read_closable_ends(connection, after)
+                first: dict[str, SessionEndRow] = {}
                 for end in ends:
                     # A later end of the session has what the earlier one leaves.
                     first.setdefault(end.session, end)
@@ -242,9 +245,9 @@ class _CloseRound:
 
     def _build_rollouts(
         self, sessions: "Sequence[_Session]"
-    ) -> dict[str, tuple[Row[Any], list[Entry], Failure | None]]:
+    ) -> dict[str, tuple[SessionEndRow, list[Entry], Failure | None]]:
         """What each becomes."""
-        results: dict[str, tuple[Row[Any], list[Entry], Failure | None]] = {}
+        results: dict[str, tuple[SessionEndRow, list[Entry], Failure | None]] = {}
         for session in sessions:
             end = session.end
             if end.rollout in self._lost:
@@ -263,13 +266,15 @@ class _CloseRound:
                 results[end.session] = end, entries, None
         return results
 
-    def _append(self, results: dict[str, tuple[Row[Any], list[Entry], Failure | None]]) -> None:
+    def _append(
+        self, results: dict[str, tuple[SessionEndRow, list[Entry], Failure | None]]
+    ) -> None:
         self._app.append([entry for _, entries, _ in results.values() for entry in entries])
         self._app.settle()
         wanted = {end.rollout for end, _, _ in results.values()}
         with self._app.reading() as connection:
             known = filter_rollout_ids(connection, sorted(wanted))
-            aside = _set_aside(connection, wanted - known)
+            aside = filter_dead_letter_rollouts(connection, sorted(wanted - known))
         self.rollouts += len(known)
         for end, _, failed in results.values():
             if failed is not None:
@@ -279,7 +284,7 @@ class _CloseRound:
             self._lost.add(end.rollout)
             self._hold_absent(end)
 
-    def _hold_absent(self, end: Row[Any]) -> None:
+    def _hold_absent(self, end: SessionEndRow) -> None:
         why = f"rollout {end.rollout} was appended, and is not in the tables; see kintsugi doctor"
         self._hold(end, "", why)
 
@@ -288,7 +293,7 @@ class _CloseRound:
         """Why sessions wait, one sentence for each class of error: thousands may."""
         return tuple(f"{count:,} sessions wait: {why}" for why, count in self._waits.values())
 
-    def _hold(self, end: Row[Any], kind: str, why: str) -> None:
+    def _hold(self, end: SessionEndRow, kind: str, why: str) -> None:
         self._held.add(end.session)
         first, count = self._waits.get(kind, (why, 0))
         self._waits[kind] = first, count + 1
@@ -306,139 +311,29 @@ def failure(session: str, error: Exception) -> Failure:
     return Failure(session, name[:128], clip_reason(reason))
 
 
-def _idle(connection: "Connection", before: datetime) -> list[tuple[str, str]]:
-    """Sessions whose last loose call lies before a moment and that are not about to be made into a
-    rollout, with the time of that call."""
-    calls, ends = Call.table().c, SessionEnd.table().c
-    last = func.max(func.coalesce(calls.ended, calls.started)).label("last")
-    lasts = select(calls.session, last).where(Call.loose()).group_by(calls.session).subquery()
-    ended = (
-        select(ends.session_end)
-        .where(ends.session == lasts.c.session, ends.time >= lasts.c.last)
-        .where(~_has_rollout(SessionEnd.table()))
-        .exists()
-    )
-    query = select(lasts.c.session, lasts.c.last).where(lasts.c.last < timestamp(before), ~ended)
-    return [(row.session, row.last) for row in connection.execute(query.order_by(lasts.c.session))]
-
-
-def count_backlog(connection: "Connection", before: datetime) -> int:
-    """How many sessions were over before a moment, idle or ended, and are no rollouts yet; of
-    those that ended, so many at most as become rollouts at once."""
-    ended = [end for end in _pending(connection) if parse_timestamp(end.time) < before]
-    return len(_idle(connection, before)) + len(ended)
-
-
-def _idle_end(app: "App", session: str, last: str, now: datetime) -> Entry:
-    data = SessionEnded(session=session, because="idle")
-    return _entry(app, data, derive_id("idle", session, last), now)
-
-
-def _ends() -> Any:
-    """Ends of sessions, each with the time of the end before it."""
-    ends = SessionEnd.table().c
-    earlier = SessionEnd.table().alias("earlier")
-    since = func.coalesce(
-        select(func.max(earlier.c.time))
-        .where(earlier.c.session == ends.session, earlier.c.time < ends.time)
-        .scalar_subquery(),
-        "",
-    )
-    return select(SessionEnd.table(), since.label("since"))
-
-
-def _pending(connection: "Connection", after: tuple[str, str] = ("", "")) -> Sequence[Row[Any]]:
-    """Ends with loose calls, without a rollout, and not set aside; those that follow the time and
-    id of another end."""
-    ends, calls = SessionEnd.table().c, Call.table().c
-    has_calls = (
-        select(calls.call)
-        .where(calls.session == ends.session, Call.loose(), calls.started <= ends.time)
-        .where(~_stays_behind(ends.time, ends.session_end))
-        .exists()
-    )
-    # Said beside it, for it is what the ends are found by.
-    of_loose = ends.session.in_(select(calls.session).where(Call.loose()))
-    table = SessionEnd.table()
-    query = _ends().where(of_loose, has_calls, ~_has_rollout(table), ~_is_set_aside(table))
-    place = tuple_(*(literal(text) for text in after))
-    query = query.where(tuple_(ends.time, ends.session_end) > place)
-    return connection.execute(query.order_by(ends.time, ends.session_end).limit(_AT_ONCE)).all()
-
-
-def _has_rollout(ends: FromClause) -> Exists:
-    rollouts = Rollout.table().c
-    return select(rollouts.rollout).where(rollouts.rollout == ends.c.rollout).exists()
-
-
-def _is_set_aside(ends: FromClause) -> Exists:
-    """Whether a dead letter says that there will be no rollout of an end by itself."""
-    letters = DeadLetter.table().c
-    return select(letters.rollout).where(letters.rollout == ends.c.rollout).exists()
-
-
-def _stays_behind(time: Any, session_end: Any) -> Exists:
-    """Whether a call belongs to an end before this one that was set aside."""
-    calls, aside = Call.table().c, SessionEnd.table().alias("aside")
-    earlier = tuple_(aside.c.time, aside.c.session_end) < tuple_(time, session_end)
-    return (
-        select(aside.c.session_end)
-        .where(aside.c.session == calls.session, aside.c.time >= calls.started, earlier)
-        .where(_is_set_aside(aside), ~_has_rollout(aside))
-        .correlate_except(aside)
-        .exists()
-    )
-
-
-def _set_aside(connection: "Connection", rollouts: set[str]) -> set[str]:
-    letters = DeadLetter.table().c
-    query = select(letters.rollout).where(letters.rollout.in_(sorted(rollouts)))
-    return set(connection.execute(query).scalars())
-
-
-def _columns() -> tuple[ColumnElement[Any], ...]:
-    """What a rollout is made from, of a call."""
-    calls = Call.table().c
-    return (
-        calls.call, calls.session, calls.alias, calls.base, calls.policy, calls.task, calls.parent,
-        calls.purpose, calls.started, calls.partition, calls.started_offset, calls.ended_offset,
-        calls.outcome, calls.upstream,
-    )  # fmt: skip
-
-
-def _calls_of(connection: "Connection", end: Row[Any]) -> Sequence[Row[Any]]:
-    """The calls of an end, in order: loose ones, and those that events before its rollout have
-    named already."""
-    calls = Call.table().c
-    its: ColumnElement[bool] = or_(Call.loose(), calls.rollout == end.rollout)
-    query = (
-        select(*_columns())
-        .where(calls.session == end.session, its, calls.started <= end.time)
-        .where(~_stays_behind(end.time, end.session_end))
-    )
-    return connection.execute(query.order_by(calls.started, calls.call)).all()
+def _idle_end(app: "App", idle: IdleSession, now: datetime) -> Entry:
+    data = SessionEnded(session=idle.session, because="idle")
+    return _entry(app, data, derive_id("idle", idle.session, idle.last), now)
 
 
 @dataclass(frozen=True, slots=True)
 class _Session:
     """One end of a session, as the tables have it."""
 
-    end: Row[Any]
-    rows: Sequence[Row[Any]]
+    end: SessionEndRow
+    rows: Sequence[CallRow]
     """Its calls."""
-    others: Sequence[Row[Any]]
+    others: Sequence[CallRow]
     """Calls of the session that these may go on from."""
 
     @staticmethod
-    def read(connection: "Connection", end: Row[Any]) -> "_Session":
+    def read(connection: "Connection", end: SessionEndRow) -> "_Session":
         """All that the tables know of it."""
-        rows = _calls_of(connection, end)
+        rows = read_calls_of_end(connection, end)
         own = {row.call for row in rows}
-        others: Sequence[Row[Any]] = ()
+        others: Sequence[CallRow] = ()
         if any(row.parent is not None and row.parent not in own for row in rows):
-            columns = Call.table().c
-            query = select(*_columns()).where(columns.session == end.session)
-            others = connection.execute(query.where(columns.started.is_not(None))).all()
+            others = read_calls_of_session(connection, end.session)
         return _Session(end, rows, others)
 
 
@@ -489,7 +384,7 @@ class _RolloutBuilder:
 
     def _build_entries(
         self,
-        end: Row[Any],
+        end: SessionEndRow,
         data: RolloutEnded,
         line: tuple[str, ...],
         forks: tuple[str, ...],
@@ -527,7 +422,7 @@ def _split_calls(
         yield CallsGathered(rollout=rollout, session=session, number=number).model_copy(update=part)
 
 
-def _build_failure(app: "App", end: Row[Any], failed: Failure) -> Entry:
+def _build_failure(app: "App", end: SessionEndRow, failed: Failure) -> Entry:
     data = ClosingFailed(
         session=end.session,
         end=end.session_end,

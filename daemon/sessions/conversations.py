@@ -13,11 +13,9 @@ assembled on request, along its chain of parents.
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
-from sqlalchemy import Row, select
-
-from consumers.tables import Call
+from consumers.reads.sessions import CallRow, find_call
 from events.bodies import Bodies, Whole
 from events.errors import KintsugiError
 from events.messages import Message
@@ -26,10 +24,12 @@ from events.rollouts import NOBODY, CallEnded, CallStarted
 from events.streams import ROLLOUTS
 
 if TYPE_CHECKING:
-    from sqlalchemy import Connection
+    from sqlalchemy import Connection, Row
 
     from daemon.core.app import App
 
+StoredCall: TypeAlias = "CallRow | Row[Any]"
+"""A call whose start was folded: a row of `consumers.reads.sessions`, or of the table itself."""
 
 _UNNAMED: Final = "unnamed"
 """Base and policy of a rollout that a model without a known name answered."""
@@ -63,7 +63,7 @@ class History:
         self._log = app.log
         self._bodies = app.bodies if bodies is None else bodies
         self._connection = connection
-        self._rows: dict[str, Row[Any]] = {}
+        self._rows: dict[str, CallRow] = {}
         self._starts: dict[str, _Start] = {}
         self._lengths: dict[str, int] = {}
         self._answers: dict[str, tuple[Message, ...]] = {}
@@ -72,28 +72,28 @@ class History:
         person's."""
         self._erased_answers: set[str] = set()
 
-    def learn(self, rows: Iterable[Row[Any]]) -> None:
+    def learn(self, rows: Iterable[CallRow]) -> None:
         """Add rows of calls, which then need not be read from the tables."""
         self._rows.update((row.call, row) for row in rows)
 
-    def is_unreadable(self, row: Row[Any]) -> bool:
+    def is_unreadable(self, row: StoredCall) -> bool:
         """Whether the request or the answer of a call has been erased."""
         self._request_length(row)
         self._answer(row)
         return row.call in self._erased or row.call in self._erased_answers
 
-    def length(self, row: Row[Any]) -> int:
+    def length(self, row: StoredCall) -> int:
         """Return the number of messages of a call's conversation, its answer included; 0 if
         erased."""
         return (
             0 if self.is_unreadable(row) else self._request_length(row) + len(self._answer(row)[:1])
         )
 
-    def whole(self, row: Row[Any]) -> tuple[Message, ...]:
+    def whole(self, row: StoredCall) -> tuple[Message, ...]:
         """Return the messages up to a call, and its answer."""
         return self.read_request(row) + self._answer(row)[:1]
 
-    def tools(self, row: Row[Any]) -> tuple[str, ...]:
+    def tools(self, row: StoredCall) -> tuple[str, ...]:
         """Return the names of the tools that a call offered."""
         start = self._start(row)
         while start.parent_tools and start.parent is not None:
@@ -101,7 +101,7 @@ class History:
             start = self._start(row)
         return start.tools
 
-    def read_request(self, row: Row[Any]) -> tuple[Message, ...]:
+    def read_request(self, row: StoredCall) -> tuple[Message, ...]:
         """Return the messages up to a call."""
         messages: list[Message] = []
         for call in reversed(self._chain(row)):
@@ -112,21 +112,21 @@ class History:
                 messages += self._answer(call)[:1]
         return tuple(messages)
 
-    def read_answer(self, row: Row[Any]) -> tuple[Message, ...]:
+    def read_answer(self, row: StoredCall) -> tuple[Message, ...]:
         """Return the messages of a call's answer, one per choice."""
         return self._answer(row)
 
-    def owner(self, row: Row[Any]) -> Key | str | None:
+    def owner(self, row: StoredCall) -> Key | str | None:
         """Return the key that sealed a call, or the person's name if it is unsealed; None if it is
         unreadable."""
         whole = self._whole(row, row.started_offset)
         return None if self.is_unreadable(row) else whole.key or whole.event.envelope.person
 
-    def traceparent(self, row: Row[Any]) -> str | None:
+    def traceparent(self, row: StoredCall) -> str | None:
         """Return the traceparent header that the client sent."""
         return self._start(row).traceparent
 
-    def _chain(self, row: Row[Any]) -> list[Row[Any]]:
+    def _chain(self, row: StoredCall) -> list[StoredCall]:
         """Return a call and all that it goes on from, the first one last."""
         self._request_length(row)  # which refuses a chain without an end
         chain = [row]
@@ -135,9 +135,9 @@ class History:
             chain.append(row)
         return chain
 
-    def _request_length(self, row: Row[Any]) -> int:
-        unknown: dict[str, Row[Any]] = {}
-        at: Row[Any] | None = row
+    def _request_length(self, row: StoredCall) -> int:
+        unknown: dict[str, StoredCall] = {}
+        at: StoredCall | None = row
         while at is not None and at.call not in self._lengths:
             if at.call in unknown:
                 raise SessionIncomplete(
@@ -163,12 +163,12 @@ class History:
         is_answered = kept > self._lengths[parent]
         return parent in self._erased or (is_answered and parent in self._erased_answers)
 
-    def _start(self, row: Row[Any]) -> _Start:
+    def _start(self, row: StoredCall) -> _Start:
         if row.call not in self._starts:
             self._starts[row.call] = self._read_start(row)
         return self._starts[row.call]
 
-    def _read_start(self, row: Row[Any]) -> _Start:
+    def _read_start(self, row: StoredCall) -> _Start:
         whole = self._whole(row, row.started_offset)
         event = whole.event
         data = event.data
@@ -190,12 +190,12 @@ class History:
             traceparent=event.envelope.traceparent,
         )
 
-    def _answer(self, row: Row[Any]) -> tuple[Message, ...]:
+    def _answer(self, row: StoredCall) -> tuple[Message, ...]:
         if row.call not in self._answers:
             self._answers[row.call] = self._read_answer(row)
         return self._answers[row.call]
 
-    def _read_answer(self, row: Row[Any]) -> tuple[Message, ...]:
+    def _read_answer(self, row: StoredCall) -> tuple[Message, ...]:
         if row.ended_offset is None:
             return ()
         whole = self._whole(row, row.ended_offset)
@@ -206,27 +206,25 @@ class History:
             self._erased_answers.add(row.call)
         return data.content.messages if data.content else ()
 
-    def _row(self, call: str, child: str) -> Row[Any]:
+    def _row(self, call: str, child: str) -> CallRow:
         row = self._rows.get(call)
         if row is None and self._connection is not None:
-            calls = Call.table().c
-            query = select(Call.table()).where(calls.call == call)
-            row = self._connection.execute(query).first()
-        if row is None or row.started_offset is None:
+            row = find_call(self._connection, call)
+        if row is None:
             raise SessionIncomplete(
                 f"call {child} goes on from call {call}, whose start is not in the tables; look "
                 "for it with kintsugi dlq list"
             )
         return self._rows.setdefault(call, row)
 
-    def _whole(self, row: Row[Any], offset: int) -> Whole:
+    def _whole(self, row: StoredCall, offset: int) -> Whole:
         records = self._log.read(ROLLOUTS.name, row.partition, offset, limit=1)
         if not records or records[0].offset != offset:
             raise _elsewhere(row, offset)
         return self._bodies.whole(records[0], arrays=False)
 
 
-def _elsewhere(row: Row[Any], offset: int) -> SessionIncomplete:
+def _elsewhere(row: StoredCall, offset: int) -> SessionIncomplete:
     return SessionIncomplete(
         f"{ROLLOUTS.name}/{row.partition}@{offset} should hold call {row.call}, and does not; this "
         "is another log than the one that was folded"
@@ -268,7 +266,7 @@ def main_line(nodes: Sequence[Node]) -> tuple[tuple[str, ...], tuple[str, ...]]:
     return tuple(line), tuple(node.call for node in nodes if node.call not in taken)
 
 
-def answerer(calls: Sequence[Row[Any]]) -> tuple[str, str]:
+def answerer(calls: Sequence[CallRow]) -> tuple[str, str]:
     """Return base and policy of the last call that an engine answered in a line of calls, given
     first to last; `NOBODY` twice if there is none."""
     for call in reversed(calls):

@@ -101,7 +101,7 @@ def jobs(app: "App") -> Finding:
 
 def sessions(app: "App") -> Finding:
     """Check that sessions that ended become rollouts."""
-    from daemon.sessions.closing import count_backlog
+    from consumers.reads.sessions import count_backlog
     from events.envelope import utc_now
 
     late = timedelta(seconds=app.settings.sessions.idle_seconds) + LATE

@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from consumers.reads.sessions import count_backlog
 from daemon.config.settings import load
 from daemon.core.app import App
-from daemon.sessions.closing import CloseResult, close_sessions, count_backlog
+from daemon.sessions.closing import CloseResult, close_sessions
 from events.codec import encode
 from events.envelope import Envelope, new_id, utc_now
 from events.log import Entry, now_ms

@@ -1,0 +1,241 @@
+"""Typed reads of sessions: their calls, their ends, and which of them wait for a rollout.
+
+A call is loose while no rollout names it (`Call.loose`). An end of a session closes the loose calls
+that started at or before it, except those of an earlier end that was set aside: a dead letter says
+that this end becomes no rollout by itself.
+
+Guarantee: the cost of finding what waits grows with the loose calls, and not with the sessions that
+were closed before. Ends are read in pages, oldest first.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Final
+
+from sqlalchemy import (
+    Connection,
+    Exists,
+    FromClause,
+    Row,
+    Select,
+    func,
+    literal,
+    or_,
+    select,
+    tuple_,
+)
+from sqlalchemy.sql import ColumnElement
+
+from consumers.tables import Call, DeadLetter, Rollout, SessionEnd
+from events.envelope import parse_timestamp, timestamp
+from events.rollouts import Purpose
+
+_ENDS_PER_PAGE: Final = 100
+"""Sessions that are closed before their rollouts are appended."""
+
+
+@dataclass(frozen=True, slots=True)
+class IdleSession:
+    """A session that has loose calls and no end that waits."""
+
+    session: str
+    last: str
+    """Time of its last loose call."""
+
+
+@dataclass(frozen=True, slots=True)
+class SessionEndRow:
+    """One end of a session."""
+
+    session_end: str
+    """Id of its event."""
+    session: str
+    because: str
+    rollout: str
+    """Id of the rollout that its calls become."""
+    time: str
+    since: str
+    """Time of the session's end before it; empty where there is none."""
+
+
+@dataclass(frozen=True, slots=True)
+class CallRow:
+    """A call whose start was folded, and the offsets of its events in `rollouts`."""
+
+    call: str
+    alias: str
+    base: str
+    policy: str
+    task: str | None
+    parent: str | None
+    purpose: Purpose
+    partition: int
+    started_offset: int
+    ended_offset: int | None
+    outcome: str | None
+    upstream: str | None
+
+
+def read_idle_sessions(connection: Connection, before: datetime) -> list[IdleSession]:
+    """Sessions whose last loose call lies before a moment, by id, without those that have an end at
+    or after that call whose rollout is missing: they are about to be closed."""
+    calls, ends = Call.table().c, SessionEnd.table().c
+    last = func.max(func.coalesce(calls.ended, calls.started)).label("last")
+    lasts = select(calls.session, last).where(Call.loose()).group_by(calls.session).subquery()
+    has_end = (
+        select(ends.session_end)
+        .where(ends.session == lasts.c.session, ends.time >= lasts.c.last)
+        .where(~_has_rollout(SessionEnd.table()))
+        .exists()
+    )
+    query = select(lasts.c.session, lasts.c.last).where(lasts.c.last < timestamp(before), ~has_end)
+    rows = connection.execute(query.order_by(lasts.c.session))
+    return [IdleSession(row.session, row.last) for row in rows]
+
+
+def read_closable_ends(
+    connection: Connection, after: tuple[str, str] = ("", "")
+) -> list[SessionEndRow]:
+    """One page of the ends that have loose calls and no rollout and were not set aside, by time and
+    id; those that follow the time and id of another end."""
+    ends, calls = SessionEnd.table().c, Call.table().c
+    has_calls = (
+        select(calls.call)
+        .where(calls.session == ends.session, Call.loose(), calls.started <= ends.time)
+        .where(~_belongs_to_earlier_end(ends.time, ends.session_end))
+        .exists()
+    )
+    # `has_calls` implies it; stated for the planner, which finds the ends by it.
+    of_loose = ends.session.in_(select(calls.session).where(Call.loose()))
+    table = SessionEnd.table()
+    query = _select_ends().where(of_loose, has_calls, ~_has_rollout(table), ~_is_set_aside(table))
+    place = tuple_(*(literal(text) for text in after))
+    query = query.where(tuple_(ends.time, ends.session_end) > place)
+    rows = connection.execute(query.order_by(ends.time, ends.session_end).limit(_ENDS_PER_PAGE))
+    return [_read_end(row) for row in rows]
+
+
+def find_session_end(connection: Connection, session_end: str) -> SessionEndRow | None:
+    """The end of an event id; None where it was not folded."""
+    ends = SessionEnd.table().c
+    row = connection.execute(_select_ends().where(ends.session_end == session_end)).first()
+    return None if row is None else _read_end(row)
+
+
+def count_backlog(connection: Connection, before: datetime) -> int:
+    """How many sessions were over before a moment, idle or ended, and are no rollouts yet; of those
+    that ended, no more than one page."""
+    waiting = [end for end in read_closable_ends(connection) if parse_timestamp(end.time) < before]
+    return len(read_idle_sessions(connection, before)) + len(waiting)
+
+
+def read_calls_of_end(connection: Connection, end: SessionEndRow) -> list[CallRow]:
+    """The calls of an end, in order of time: loose ones, and those that events before its rollout
+    have named already."""
+    calls = Call.table().c
+    is_own: ColumnElement[bool] = or_(Call.loose(), calls.rollout == end.rollout)
+    query = (
+        select(*_call_columns())
+        .where(calls.session == end.session, is_own, calls.started <= end.time)
+        .where(~_belongs_to_earlier_end(end.time, end.session_end))
+    )
+    rows = connection.execute(query.order_by(calls.started, calls.call))
+    return [_read_call(row) for row in rows]
+
+
+def read_calls_of_session(connection: Connection, session: str) -> list[CallRow]:
+    """The calls of a session whose start was folded, in no order."""
+    columns = Call.table().c
+    query = select(*_call_columns()).where(columns.session == session)
+    rows = connection.execute(query.where(columns.started.is_not(None)))
+    return [_read_call(row) for row in rows]
+
+
+def find_call(connection: Connection, call: str) -> CallRow | None:
+    """A call by its id; None where its start was not folded."""
+    calls = Call.table().c
+    row = connection.execute(select(Call.table()).where(calls.call == call)).first()
+    return None if row is None or row.started_offset is None else _read_call(row)
+
+
+def filter_dead_letter_rollouts(connection: Connection, rollouts: Sequence[str]) -> set[str]:
+    """Which of the rollouts a dead letter says are missing."""
+    letters = DeadLetter.table().c
+    query = select(letters.rollout).where(letters.rollout.in_(rollouts))
+    return set(connection.execute(query).scalars())
+
+
+def _select_ends() -> Select[Any]:
+    """Ends of sessions, each with the time of the end before it."""
+    ends = SessionEnd.table().c
+    earlier = SessionEnd.table().alias("earlier")
+    since = func.coalesce(
+        select(func.max(earlier.c.time))
+        .where(earlier.c.session == ends.session, earlier.c.time < ends.time)
+        .scalar_subquery(),
+        "",
+    )
+    return select(SessionEnd.table(), since.label("since"))
+
+
+def _call_columns() -> tuple[ColumnElement[Any], ...]:
+    """What a rollout is made from, of a call."""
+    calls = Call.table().c
+    return (
+        calls.call, calls.session, calls.alias, calls.base, calls.policy, calls.task, calls.parent,
+        calls.purpose, calls.started, calls.partition, calls.started_offset, calls.ended_offset,
+        calls.outcome, calls.upstream,
+    )  # fmt: skip
+
+
+def _has_rollout(ends: FromClause) -> Exists:
+    rollouts = Rollout.table().c
+    return select(rollouts.rollout).where(rollouts.rollout == ends.c.rollout).exists()
+
+
+def _is_set_aside(ends: FromClause) -> Exists:
+    """Whether a dead letter says that there will be no rollout of an end by itself."""
+    letters = DeadLetter.table().c
+    return select(letters.rollout).where(letters.rollout == ends.c.rollout).exists()
+
+
+def _belongs_to_earlier_end(time: Any, session_end: Any) -> Exists:
+    """Whether a call belongs to an end before this one that was set aside."""
+    calls, aside = Call.table().c, SessionEnd.table().alias("aside")
+    earlier = tuple_(aside.c.time, aside.c.session_end) < tuple_(time, session_end)
+    return (
+        select(aside.c.session_end)
+        .where(aside.c.session == calls.session, aside.c.time >= calls.started, earlier)
+        .where(_is_set_aside(aside), ~_has_rollout(aside))
+        .correlate_except(aside)
+        .exists()
+    )
+
+
+def _read_end(row: Row[Any]) -> SessionEndRow:
+    return SessionEndRow(
+        session_end=row.session_end,
+        session=row.session,
+        because=row.because,
+        rollout=row.rollout,
+        time=row.time,
+        since=row.since,
+    )
+
+
+def _read_call(row: Row[Any]) -> CallRow:
+    return CallRow(
+        call=row.call,
+        alias=row.alias,
+        base=row.base,
+        policy=row.policy,
+        task=row.task,
+        parent=row.parent,
+        purpose=row.purpose,
+        partition=row.partition,
+        started_offset=row.started_offset,
+        ended_offset=row.ended_offset,
+        outcome=row.outcome,
+        upstream=row.upstream,
+    )
