@@ -189,6 +189,19 @@ def clock(connection: Connection) -> float:
     return float(connection.execute(text(question)).scalar_one())
 
 
+def read_revision(engine: Engine) -> str | None:
+    """The revision of a database's tables; None for an empty one. Raises DatabaseUnavailable."""
+    try:
+        with read_transaction(engine) as connection:
+            value = connection.execute(text("SELECT version_num FROM alembic_version")).scalar()
+    except DBAPIError as error:
+        why = explain(error, engine)
+        if isinstance(why, DatabaseMismatch):
+            return None
+        raise why from error
+    return None if value is None else str(value)
+
+
 def is_transient(error: BaseException) -> bool:
     """Whether trying again can help: down, locked, deadlock, serialization failure, disk full."""
     if not isinstance(error, DBAPIError) or _lacks_table(error) or is_permanent(error):

@@ -5,14 +5,19 @@ The hash covers every projection table in canonical order, without positions, br
 and PostgreSQL, for a live fold and a rebuild, for Kafka and the embedded log, and for the same
 files imported in the same order into two empty homes. A comparison is stricter: it covers every
 column except the broker's offset.
+
+`first_difference` and `count_differences` read two connections, of either database, side by side;
+`diff_keys` compares two SQLite files with two queries per table.
 """
 
 import hashlib
 import json
-from collections.abc import Generator
+import sqlite3
+from collections.abc import Generator, Iterator, Mapping
 from contextlib import closing
 from dataclasses import dataclass
 from itertools import zip_longest
+from pathlib import Path
 from typing import Any, Final
 
 from sqlalchemy import Connection, Select, func, select
@@ -28,6 +33,9 @@ ROW_BYTES: Final = 24
 _encode: Final = json.JSONEncoder(ensure_ascii=False).encode
 
 Values = tuple[Any, ...]
+
+Keys = Mapping[str, set[Values]]
+"""Table -> primary keys."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,6 +123,27 @@ def count_differences(live: Connection, rebuilt: Connection) -> dict[str, int]:
     """How many rows of each table differ between two foldings, tables without a change left out."""
     counts = {model.table().name: _count_differences(model, live, rebuilt) for model in PROJECTED}
     return {name: count for name, count in counts.items() if count}
+
+
+def diff_keys(left: Path, right: Path) -> Keys:
+    """The rows that are not the same in two SQLite databases, or not in both."""
+    with closing(sqlite3.connect(":memory:")) as connection:
+        for name, path in (("one", left), ("other", right)):
+            connection.execute(f"ATTACH ? AS {name}", (str(path),))
+        return {model.table().name: set(_diff_rows(connection, model)) for model in PROJECTED}
+
+
+def _diff_rows(connection: sqlite3.Connection, model: type[ProjectionTable]) -> Iterator[Values]:
+    table = model.table()
+    keys = [f'"{column.name}"' for column in table.primary_key.columns]
+    names = [f'"{column.name}"' for column in comparison(model).selected_columns]
+    unlike = " OR ".join(f"a.{name} IS NOT b.{name}" for name in names)
+    for left, right in (("one", "other"), ("other", "one")):
+        yield from connection.execute(
+            f"SELECT {', '.join(f'a.{key}' for key in keys)} FROM {left}.{table.name} AS a "
+            f"LEFT JOIN {right}.{table.name} AS b "
+            f"ON {' AND '.join(f'a.{key} = b.{key}' for key in keys)} WHERE {unlike}"
+        )
 
 
 def _count_differences(model: type[ProjectionTable], live: Connection, rebuilt: Connection) -> int:

@@ -10,13 +10,13 @@ in a copy of it. Costs about 150 bytes of memory per row. SQLite alone; whatever
 writes goes unnoticed, so this is for tables that one process fills.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from sqlalchemy import Connection, Engine, Select, event, literal_column, select
 from sqlalchemy.sql import ColumnElement
 
-from consumers.digest import comparison, format_digest, row_hash
+from consumers.digest import Keys, comparison, format_digest, row_hash
 from consumers.tables import PROJECTED, ProjectionTable
 
 _ROWS_AT_ONCE: Final = 500
@@ -53,7 +53,16 @@ class WriteTracker:
         self._changed[name].add(rowid)
 
 
-def keys_of(
+def match_keys(connection: Connection, rowids: Mapping[str, set[int]], keys: Keys) -> bool:
+    """Whether one of these rows (table -> row ids) has one of these primary keys."""
+    for model in PROJECTED:
+        name = model.table().name
+        if keys[name] and not keys[name].isdisjoint(_read_keys(connection, model, rowids[name])):
+            return True
+    return False
+
+
+def _read_keys(
     connection: Connection, model: type[ProjectionTable], rowids: Iterable[int]
 ) -> Iterator[tuple[Any, ...]]:
     """The primary keys of those rows that are there."""

@@ -20,7 +20,7 @@ from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.sql import ColumnElement
 
 from consumers.batch import upsert
-from consumers.tables import Offset, Source
+from consumers.tables import PROJECTION, Offset, Projection, Source
 from events.errors import LogDiverged, LogTruncated
 from events.log import EventLog, Record, record_sha256
 from events.position import Position, entries
@@ -130,6 +130,13 @@ class Unread:
     def _sha256(self, source: str) -> str | None:
         last = self._last.get(source)
         return self._reached[source].sha256 if last is None else record_sha256(last)
+
+
+def read_fold_version(connection: Connection) -> int | None:
+    """The version of the folds that filled the tables; None before the first event."""
+    columns = Projection.table().c
+    query = select(columns.fold_version).where(columns.name == PROJECTION)
+    return connection.execute(query).scalar()
 
 
 def read_fold_position(connection: Connection, stream: str, partition: int) -> FoldPosition:

@@ -27,15 +27,13 @@ from consumers import database
 from consumers.batch import upsert
 from consumers.database import sqlite_url
 from consumers.digest import Difference, count_differences, digest, first_difference
-from consumers.position import OFFSETS, offsets, read_fold_positions
+from consumers.position import OFFSETS, offsets, read_fold_positions, read_fold_version
 from consumers.runner import Runner
 from consumers.tables import (
     BOOKKEEPING,
     FOLD_VERSION,
     METADATA,
     PROJECTED,
-    PROJECTION,
-    Projection,
     ProjectionTable,
 )
 from events import private
@@ -109,7 +107,7 @@ def _finish(
     live: Connection, rebuilt: Connection, runner: Runner, started: float, confirmed: bool
 ) -> Rebuilt:
     difference = first_difference(live, rebuilt)
-    same_version = _fold_version(live) in (None, FOLD_VERSION)
+    same_version = read_fold_version(live) in (None, FOLD_VERSION)
     changed = count_differences(live, rebuilt) if difference else {}
     elsewhere = _stands_elsewhere(live, rebuilt)
     swap = confirmed and (difference is not None or not same_version or elsewhere)
@@ -143,7 +141,7 @@ def _begin_at(snapshot: Engine, engine: Engine, fresh: Engine) -> None:
         database.read_transaction(engine) as live,
         database.write_transaction(fresh) as target,
     ):
-        version = _fold_version(source)
+        version = read_fold_version(source)
         if version != FOLD_VERSION:
             raise SnapshotUnfit(
                 f"snapshot {snapshot.url.database} was folded by version {version} of the folds, "
@@ -157,13 +155,6 @@ def _begin_at(snapshot: Engine, engine: Engine, fresh: Engine) -> None:
             )
         for model in (*PROJECTED, *BOOKKEEPING):
             _replace(target, source, model)
-
-
-def _fold_version(connection: Connection) -> int | None:
-    columns = Projection.table().c
-    return connection.execute(
-        select(columns.fold_version).where(columns.name == PROJECTION)
-    ).scalar()
 
 
 def _replace(live: Connection, rebuilt: Connection, model: type[ProjectionTable]) -> None:

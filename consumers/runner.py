@@ -29,7 +29,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Final, TypeVar
 
-from sqlalchemy import Connection, Engine, select
+from sqlalchemy import Connection, Engine
 from sqlalchemy.exc import SQLAlchemyError
 
 from consumers import database
@@ -45,6 +45,7 @@ from consumers.position import (
     covers,
     next_offset,
     read_fold_position,
+    read_fold_version,
     read_source_positions,
     recover_last_record,
     store_last_record,
@@ -546,10 +547,7 @@ def _first_line(error: BaseException) -> str:
 def ensure_version(engine: Engine) -> None:
     """Write down which fold version fills these tables, or refuse to mix two."""
     with database.write_transaction(engine) as connection:
-        columns = Projection.table().c
-        stored = connection.execute(
-            select(columns.fold_version).where(columns.name == PROJECTION)
-        ).scalar()
+        stored = read_fold_version(connection)
         if stored is None:
             upsert(connection, Projection, [{"name": PROJECTION, "fold_version": FOLD_VERSION}])
         elif stored != FOLD_VERSION:

@@ -100,6 +100,57 @@ def test_an_import_of_a_room_above_breaks_the_contract(
     assert f"- {name} -> " in done.stdout
 
 
+SQLALCHEMY_IN_DAEMON = {"Connection", "Engine", "Row", "engine.make_url"}
+"""What the daemon may import of SQLAlchemy beside its errors: nothing that builds a query."""
+
+
+def sql_in(tree: ast.Module) -> Iterator[str]:
+    """Where a module builds a query or talks to a driver, as `line: what`."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+            yield from (
+                f"{node.lineno}: {name}" for name in names if name.split(".")[0] == "sqlalchemy"
+            )
+        elif isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "sqlalchemy":
+            inside = (node.module or "").removeprefix("sqlalchemy").removeprefix(".")
+            names = [f"{inside}.{alias.name}".removeprefix(".") for alias in node.names]
+            yield from (
+                f"{node.lineno}: {name}"
+                for name in names
+                if name not in SQLALCHEMY_IN_DAEMON and not name.startswith("exc.")
+            )
+        elif (
+            isinstance(node, ast.Call)
+            and isinstance(node.func, ast.Attribute)
+            and node.func.attr in ("table", "execute", "scalars", "exec_driver_sql")
+        ):
+            yield f"{node.lineno}: .{node.func.attr}()"
+
+
+@pytest.mark.parametrize(
+    ("code", "what"),
+    [
+        ("from sqlalchemy import select", "1: select"),
+        ("def late() -> None:\n    from sqlalchemy import text", "2: text"),
+        ("from sqlalchemy.sql import ColumnElement", "1: sql.ColumnElement"),
+        ("import sqlalchemy as sa", "1: sqlalchemy"),
+        ("columns = Rollout.table().c", "1: .table()"),
+        ("connection.execute(query)", "1: .execute()"),
+    ],
+)
+def test_a_query_is_seen_wherever_it_is_built(code: str, what: str) -> None:
+    assert list(sql_in(ast.parse(code))) == [what]
+
+
+@pytest.mark.parametrize(
+    "path", [path for path in MODULES if ROOT / "daemon" in path.parents], ids=name_of
+)
+def test_the_daemon_leaves_queries_to_the_consumers(path: Path) -> None:
+    queries = list(sql_in(ast.parse(path.read_text())))
+    assert not queries, f"{name_of(path)} builds queries ({', '.join(queries)}): consumers/reads"
+
+
 @pytest.mark.parametrize("package", OURS)
 def test_the_init_of_a_package_is_a_docstring_and_nothing_else(package: str) -> None:
     # Another distribution's __init__ may replace ours (python-daemon has a `daemon`): then nothing

@@ -213,6 +213,32 @@ def verdicts(connection: Connection, ids: Sequence[str]) -> dict[str, Verdict]:
     }
 
 
+@dataclass(frozen=True, slots=True)
+class RolloutConduct:
+    """How the agent behaved in a rollout, for the gate."""
+
+    task: str | None
+    categories: list[str]
+    """Every rule that holds."""
+    tool_calls: int
+    malformed_calls: int
+
+
+def read_conduct(connection: Connection, ids: Sequence[str]) -> list[RolloutConduct]:
+    """The conduct in those of `ids` that have been folded, in no fixed order."""
+    rollouts = Rollout.table().c
+    columns = select(
+        rollouts.task, rollouts.categories, rollouts.tool_calls, rollouts.malformed_calls
+    )
+    return [
+        RolloutConduct(row.task, json.loads(row.categories), row.tool_calls, row.malformed_calls)
+        for start in range(0, len(ids), _IDS_PER_QUERY)
+        for row in connection.execute(
+            columns.where(rollouts.rollout.in_(ids[start : start + _IDS_PER_QUERY]))
+        )
+    ]
+
+
 def pattern_lines(connection: Connection, alias: str | None = None) -> list[PatternLine]:
     """Failure patterns, highest priority first."""
     patterns = Pattern.table().c

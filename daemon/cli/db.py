@@ -8,11 +8,12 @@ group = noun("db", "The projection database.")
 @command(group)
 def upgrade(cli: Cli) -> None:
     """Bring the tables to this version; two at once do the work once."""
-    from daemon.core.app import explain_errors, revision
+    from consumers.database import read_revision
+    from daemon.core.app import explain_errors
     from migrations.upgrade import upgrade as migrate
 
     with cli.app() as app:
-        before = revision(app.database)
+        before = read_revision(app.database)
         with explain_errors(app.database):
             reached = migrate(app.database)
     if cli.out.json:
@@ -26,13 +27,14 @@ def upgrade(cli: Cli) -> None:
 @command(group)
 def check(cli: Cli) -> int:
     """Say whether the tables are this version's; exit 1 when they are not."""
-    from daemon.core.app import explain_errors, revision
+    from consumers.database import read_revision
+    from daemon.core.app import explain_errors
     from migrations.upgrade import differences, head
 
     with cli.app() as app:
         # SQLite migrates itself, so what a command would meet is what is checked.
         engine = app.engine if app.database.dialect.name == "sqlite" else app.database
-        current, wanted = revision(engine), head()
+        current, wanted = read_revision(engine), head()
         with explain_errors(engine):
             differing = differences(engine) if current == wanted else []
     ok = current == wanted and not differing

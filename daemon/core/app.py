@@ -186,10 +186,11 @@ class App:
     @cached_property
     def engine(self) -> "Engine":
         """The projection database at this version's revision: SQLite migrates itself."""
+        from consumers.database import read_revision
         from consumers.tables import REVISION
 
         engine = self.database
-        if revision(engine) != REVISION:
+        if read_revision(engine) != REVISION:
             # Alembic takes a while to import: only when it has something to do or to say.
             from migrations import upgrade
 
@@ -313,24 +314,6 @@ def explain_errors(engine: "Engine") -> "Iterator[None]":
         yield
     except DBAPIError as error:
         raise database.explain(error, engine) from error
-
-
-def revision(engine: "Engine") -> str | None:
-    """The revision of a database; None for an empty one. Raises DatabaseUnavailable."""
-    from sqlalchemy import text
-    from sqlalchemy.exc import DBAPIError
-
-    from consumers import database
-
-    try:
-        with database.read_transaction(engine) as connection:
-            value = connection.execute(text("SELECT version_num FROM alembic_version")).scalar()
-    except DBAPIError as error:
-        why = database.explain(error, engine)
-        if isinstance(why, database.DatabaseMismatch):
-            return None
-        raise why from error
-    return None if value is None else str(value)
 
 
 def _make_folder(folder: Path, mode: int) -> None:

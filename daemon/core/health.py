@@ -4,10 +4,15 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Literal
 
-from sqlalchemy import select
-
-from consumers.position import FoldPosition, check_log, gaps, position, read_fold_positions
-from consumers.tables import FOLD_VERSION, PROJECTION, Projection
+from consumers.position import (
+    FoldPosition,
+    check_log,
+    gaps,
+    position,
+    read_fold_positions,
+    read_fold_version,
+)
+from consumers.tables import FOLD_VERSION
 from events.codec import decode
 from events.errors import (
     AheadOfLog,
@@ -77,12 +82,11 @@ class FoldState:
 
 def read_fold_state(connection: "Connection") -> FoldState:
     """How far the tables were folded."""
-    columns = Projection.table().c
-    version = connection.execute(
-        select(columns.fold_version).where(columns.name == PROJECTION)
-    ).scalar()
     return FoldState(
-        version, read_fold_positions(connection), gaps(connection), position(connection)
+        read_fold_version(connection),
+        read_fold_positions(connection),
+        gaps(connection),
+        position(connection),
     )
 
 

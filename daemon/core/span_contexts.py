@@ -14,17 +14,9 @@ from bisect import bisect_left
 from collections.abc import Collection
 from typing import Any
 
-from sqlalchemy import Connection, Row, select
+from sqlalchemy import Connection, Row
 
-from consumers.tables import (
-    Adapter,
-    Cycle,
-    Job,
-    LifecycleStep,
-    ProjectionTable,
-    Rollout,
-    SessionEnd,
-)
+from consumers.reads import spans
 from events.envelope import from_headers
 from events.errors import LogTruncated
 from events.log import EventLog
@@ -47,13 +39,7 @@ class Ends:
     """When sessions ended before: one look at the tables for all of them."""
 
     def __init__(self, connection: Connection, sessions: Collection[str]) -> None:
-        self._times: dict[str, list[str]] = {}
-        if not sessions:
-            return
-        ends = SessionEnd.table().c
-        query = select(ends.session, ends.time).where(ends.session.in_(sessions))
-        for row in connection.execute(query.where(ends.time.is_not(None)).order_by(ends.time)):
-            self._times.setdefault(row.session, []).append(row.time)
+        self._times = spans.read_session_end_times(connection, sessions)
 
     def before(self, session: str, moment: str) -> str:
         """When a session last ended before a moment; "" where it had not."""
@@ -76,60 +62,48 @@ class Contexts:
 
     def before_cycle(self, cycle: str) -> TraceContext | None:
         """The span that a cycle's is a child of."""
-        row = self._row(Cycle, "cycle", cycle)
+        row = spans.find_cycle(self._connection, cycle)
         return None if row is None else self._header(LEARNING.name, 0, row.offset)
 
     def job(self, job: str) -> TraceContext:
         """The span of a training run."""
-        row = self._row(Job, "job", job)
+        row = spans.find_job(self._connection, job)
         if row is None or row.cycle is None:
             return root("job", job)
         return self.cycle(row.cycle).child("job", job)
 
     def adapter(self, adapter: str) -> TraceContext:
         """The span that what happens to an adapter is a child of: its cycle's, where it has one."""
-        row = self._row(Adapter, "adapter", adapter)
-        job = None if row is None or row.job is None else self._row(Job, "job", row.job)
+        row = spans.find_adapter(self._connection, adapter)
+        job = None if row is None or row.job is None else spans.find_job(self._connection, row.job)
         if job is None:
             return root("adapter", adapter)
         return self.job(job.job) if job.cycle is None else self.cycle(job.cycle)
 
     def rollout(self, rollout: str) -> TraceContext | None:
         """The span of a rollout; None where it has none."""
-        row = self._row(Rollout, "rollout", rollout)
+        row = spans.find_rollout(self._connection, rollout)
         return None if row is None else self._of_rollout(row)
 
     def newest(self, alias: str, base: str) -> TraceContext | None:
         """The span of an agent's newest rollout of those that no round has read."""
-        table = Rollout.table().c
-        query = (
-            select(Rollout.table())
-            .where(table.round.is_(None), table.alias == alias, table.base == base)
-            .where(table.source == LIVE)
-            .order_by(table.time.desc(), table.rollout.desc())
-            .limit(1)
-        )
-        row = self._connection.execute(query).first()
+        row = spans.find_newest_rollout(self._connection, alias, base, LIVE)
         span = None if row is None else self._of_rollout(row)
         return span if span is not None and span.sampled else None
 
     def within(self, cause: str) -> TraceContext | None:
         """The span in which something is written that follows from an event of `learning`."""
-        if (row := self._row(Cycle, "event", cause)) is not None:
+        if (row := spans.find_cycle_by_event(self._connection, cause)) is not None:
             return self.cycle(row.cycle)
-        if (row := self._row(Job, "event", cause)) is not None:
+        if (row := spans.find_job_by_event(self._connection, cause)) is not None:
             return self.job(row.job)
-        row = self._row(LifecycleStep, "event", cause)
+        row = spans.find_step_by_event(self._connection, cause)
         return None if row is None else self._header(LEARNING.name, 0, row.offset)
 
     def _of_rollout(self, row: Row[Any]) -> TraceContext | None:
         if row.source != LIVE:
             return None
         return self._header(ROLLOUTS.name, row.partition, row.offset)
-
-    def _row(self, model: type[ProjectionTable], column: str, value: str) -> Row[Any] | None:
-        table = model.table()
-        return self._connection.execute(select(table).where(table.c[column] == value)).first()
 
     def _header(self, stream: str, partition: int, offset: int) -> TraceContext | None:
         try:

@@ -15,7 +15,6 @@ process was killed before it noted them count as the mean of the others.
 """
 
 import asyncio
-import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, aclosing
 from dataclasses import dataclass, field
@@ -23,13 +22,11 @@ from itertools import islice
 from pathlib import Path
 from random import Random
 from statistics import mean, stdev
-from typing import TYPE_CHECKING, Any, Final
-
-from sqlalchemy import Select, select
+from typing import TYPE_CHECKING, Final
 
 from consumers.reads import serving
+from consumers.reads.rollouts import RolloutConduct, read_conduct
 from consumers.reads.serving import AdapterRow
-from consumers.tables import Rollout
 from daemon.core.decision_log import Act, Decisions
 from daemon.evaluation.gate import Conduct, Evaluation, Pair, TooFewTrials, decide, pair_outcomes
 from daemon.evaluation.run import (
@@ -68,7 +65,6 @@ FIRST_TASK: Final = 1 << 32
 """Seeds of tasks from here on belong to gates; training counts from 0."""
 TASKS: Final = 1 << 24
 """How far apart the tasks of two evaluations begin."""
-_IDS_PER_QUERY: Final = 1000
 _VIOLATION: Final = "policy_violation"
 
 
@@ -327,11 +323,11 @@ def _conduct(connection: "Connection", side: Side, tokens: Mapping[str, int]) ->
 
 def conduct_in(connection: "Connection", ids: Sequence[str], tokens: Mapping[str, int]) -> Conduct:
     """What the tables hold of these rollouts; `tokens`: what was written in those that told."""
-    rows = [row for part in _parts(ids) for row in connection.execute(_counts(part))]
+    rows = read_conduct(connection, ids)
     known = [tokens[rollout] for rollout in ids if rollout in tokens]
     return Conduct(
         rollouts=len(rows),
-        violations=sum(_VIOLATION in json.loads(row.categories) for row in rows),
+        violations=sum(_VIOLATION in row.categories for row in rows),
         tool_calls=sum(row.tool_calls for row in rows),
         malformed=sum(row.malformed_calls for row in rows),
         tokens=round(mean(known) * len(rows)) if known else 0,
@@ -340,25 +336,13 @@ def conduct_in(connection: "Connection", ids: Sequence[str], tokens: Mapping[str
     )
 
 
-def _violation_rates(rows: Sequence[Any]) -> dict[str, float]:
+def _violation_rates(rows: Sequence[RolloutConduct]) -> dict[str, float]:
     """Task -> share of its rollouts that violate the policy."""
     trials: dict[str, list[bool]] = {}
     for row in rows:
         if row.task is not None:
-            trials.setdefault(row.task, []).append(_VIOLATION in json.loads(row.categories))
+            trials.setdefault(row.task, []).append(_VIOLATION in row.categories)
     return {task: mean(each) for task, each in trials.items()}
-
-
-def _counts(ids: Sequence[str]) -> Select[Any]:
-    rollouts = Rollout.table().c
-    return select(
-        rollouts.task, rollouts.categories, rollouts.tool_calls, rollouts.malformed_calls
-    ).where(rollouts.rollout.in_(ids))
-
-
-def _parts(ids: Sequence[str]) -> Iterator[Sequence[str]]:
-    for start in range(0, len(ids), _IDS_PER_QUERY):
-        yield ids[start : start + _IDS_PER_QUERY]
 
 
 # What the log does not hold

@@ -14,21 +14,19 @@ is named is then a later one.
 """
 
 import shutil
-import sqlite3
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Final, Literal
 
 from sqlalchemy import Engine
 
 from consumers import database
-from consumers.digest import comparison
-from consumers.digest_tracker import WriteTracker, keys_of
+from consumers.digest import Keys, diff_keys
+from consumers.digest_tracker import WriteTracker, match_keys
 from consumers.runner import Runner
 from consumers.snapshots import Snapshot, SnapshotDivergence
-from consumers.tables import PROJECTED, ProjectionTable
 from daemon.replay import diff
 from events.archive.archive import Cut, ends
 from events.archive.views import Span, in_time, starts
@@ -37,9 +35,6 @@ from migrations.upgrade import upgrade
 
 _STEP: Final = 1_000
 """Number of events folded at a time until one writes a differing row."""
-
-Keys = Mapping[str, set[tuple[Any, ...]]]
-"""Table -> primary keys of its rows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +84,7 @@ def _until(log: EventLog, snapshot: Snapshot) -> Cut:
 
 
 def _first_writer(log: EventLog, parted: SnapshotDivergence, folder: Path) -> Record | None:
-    keys = _diff_keys(parted.one.path, parted.other.path)
+    keys = diff_keys(parted.one.path, parted.other.path)
     begin, until = _begin(log, parted.equal), _until(log, parted.one)
     places = [(r.stream, r.partition, r.offset) for r in in_time(log, begin, until)]
     refold = _Refold(log, parted.equal, begin, keys, folder)
@@ -145,36 +140,8 @@ class _Refold:
 
     def _hit(self, engine: Engine, written: Mapping[str, set[int]]) -> bool:
         with database.read_transaction(engine) as connection:
-            for model in PROJECTED:
-                name = model.table().name
-                keys = self.keys[name]
-                if keys and not keys.isdisjoint(keys_of(connection, model, written[name])):
-                    return True
-        return False
+            return match_keys(connection, written, self.keys)
 
 
 def _after(places: Sequence[tuple[str, int, int]]) -> Cut:
     return {(stream, partition): offset + 1 for stream, partition, offset in places}
-
-
-def _diff_keys(left: Path, right: Path) -> Keys:
-    """Return the rows that differ between two SQLite databases, or are in only one of them."""
-    with closing(sqlite3.connect(":memory:")) as connection:
-        for name, path in (("one", left), ("other", right)):
-            connection.execute(f"ATTACH ? AS {name}", (str(path),))
-        return {model.table().name: set(_different_rows(connection, model)) for model in PROJECTED}
-
-
-def _different_rows(
-    connection: sqlite3.Connection, model: type[ProjectionTable]
-) -> Iterator[tuple[Any, ...]]:
-    table = model.table()
-    keys = [f'"{column.name}"' for column in table.primary_key.columns]
-    compared = [f'"{column.name}"' for column in comparison(model).selected_columns]
-    unlike = " OR ".join(f"a.{name} IS NOT b.{name}" for name in compared)
-    for left, right in (("one", "other"), ("other", "one")):
-        yield from connection.execute(
-            f"SELECT {', '.join(f'a.{key}' for key in keys)} FROM {left}.{table.name} AS a "
-            f"LEFT JOIN {right}.{table.name} AS b "
-            f"ON {' AND '.join(f'a.{key} = b.{key}' for key in keys)} WHERE {unlike}"
-        )

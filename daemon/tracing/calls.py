@@ -14,9 +14,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
 
-from sqlalchemy import Row, select
+from sqlalchemy import Row
 
-from consumers.tables import Call
+from consumers.reads import spans
 from daemon.core.span_contexts import LIVE, Ends, chat_span, of_session
 from daemon.sessions.conversations import History
 from daemon.tracing.attributes import content_of, sampling_of
@@ -85,25 +85,16 @@ class CallSpans:
             if isinstance(event.data, CallEnded):
                 ended[event.data.call] = header = parse_traceparent(event.envelope.traceparent)
                 self._headers.learn(event.data.call, header)
-        yield from self._chats(self._rows(list(ended)), ended)
+        yield from self._chats(spans.read_calls(self._connection, list(ended)), ended)
         for event in events:
             if isinstance(event.data, RolloutEnded) and event.data.source == LIVE:
                 yield from self._rollout(event, event.data)
 
-    def _rows(self, calls: Sequence[str]) -> Sequence[Row[Any]]:
-        table = Call.table()
-        query = select(table).where(table.c.call.in_(calls)).order_by(table.c.started)
-        return self._connection.execute(query).all()
-
     def _rows_of(self, data: RolloutEnded) -> Sequence[Row[Any]]:
         """The calls of a rollout; very many stand in events before it, and so in the tables."""
         if not data.gathered:
-            return self._rows([*data.calls, *data.forks])
-        table = Call.table()
-        query = select(table).where(
-            table.c.session == data.session, table.c.rollout == data.rollout
-        )
-        return self._connection.execute(query.order_by(table.c.started)).all()
+            return spans.read_calls(self._connection, [*data.calls, *data.forks])
+        return spans.read_rollout_calls(self._connection, data.session, data.rollout)
 
     def _chats(
         self, rows: Iterable[Row[Any]], headers: Mapping[str, TraceContext | None]

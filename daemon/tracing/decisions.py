@@ -16,16 +16,16 @@ import json
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from sqlalchemy import Row, select
+from sqlalchemy import Row
 
-from consumers.tables import Adapter, Cycle, Evaluation, Job, LifecycleStep, ProjectionTable
+from consumers.reads import spans
 from daemon.core.span_contexts import Contexts
 from daemon.tracing.calls import MOST_LINKS, PROVIDER
 from daemon.tracing.spans import Span, SpanEvent
 from events.codec import Event
 from events.envelope import timestamp
 from events.learning import CycleEnded, Directive, JobEnded
-from events.serving import AdapterEvaluated, AdapterStaged, GateDecided, RouteChanged
+from events.serving import AdapterStaged, GateDecided, RouteChanged
 from producers.spans import conventions as names
 from producers.spans.trace_context import TraceContext, root
 
@@ -61,12 +61,12 @@ class DecisionSpans:
                     pass
 
     def _cycle(self, cycle: str) -> Iterator[Span]:
-        row = self._first(Cycle, cycle=cycle)
+        row = spans.find_cycle(self._connection, cycle)
         if row is None or row.started is None or row.ended is None:
             return
         context, before = self._contexts.cycle(cycle), self._contexts.before_cycle(cycle)
         common = {"kintsugi.cycle": cycle, names.AGENT: row.alias, "kintsugi.base": row.base}
-        job = None if row.job is None else self._first(Job, job=row.job)
+        job = None if row.job is None else spans.find_job(self._connection, row.job)
         stages = (
             ("diagnose", row.started, row.diagnosed),
             ("direct", row.diagnosed, row.directed),
@@ -109,7 +109,7 @@ class DecisionSpans:
         return tuple(item for item in contexts if item is not None and item != before)
 
     def _job(self, job: str) -> Iterator[Span]:
-        row = self._first(Job, job=job)
+        row = spans.find_job(self._connection, job)
         if row is None or row.requested is None or row.ended is None:
             return
         context = self._contexts.job(job)
@@ -136,14 +136,14 @@ class DecisionSpans:
         )
 
     def _step(self, event: Event) -> Iterator[Span]:
-        for step, before in self._steps(event):
+        for step, before in spans.read_adapter_steps(self._connection, event.envelope.id):
             staged = isinstance(event.data, AdapterStaged)
             yield self._of_adapter(event, "stage" if staged else "evaluate", step, before.time)
 
     def _route(self, event: Event, data: RouteChanged) -> Iterator[Span]:
         assert event.envelope.time is not None, "a decision says when"
         moment = timestamp(event.envelope.time)
-        steps = list(self._steps(event))
+        steps = list(spans.read_adapter_steps(self._connection, event.envelope.id))
         for step, before in steps:
             if before.state == "canary":
                 yield self._of_adapter(event, "canary", step, before.time)
@@ -172,7 +172,7 @@ class DecisionSpans:
 
     def _of_adapter(self, event: Event, name: str, step: Row[Any], began: str) -> Span:
         about = self._contexts.adapter(step.subject)
-        row = self._first(Adapter, adapter=step.subject)
+        row = spans.find_adapter(self._connection, step.subject)
         return Span(
             name=f"{name} {step.subject}",
             context=about.child(name, event.envelope.id, step.subject),
@@ -194,9 +194,7 @@ class DecisionSpans:
         """What the gate had seen."""
         if not isinstance(event.data, GateDecided):
             return
-        table = Evaluation.table()
-        query = select(table).where(table.c.adapter == step.subject, table.c.time <= step.time)
-        for row in self._connection.execute(query.order_by(table.c.number)):
+        for row in spans.read_evaluations(self._connection, step.subject, step.time):
             attributes = {
                 names.EVALUATION_NAME: "pass^1",
                 names.EVALUATION_SCORE: row.candidate_pass,
@@ -206,30 +204,3 @@ class DecisionSpans:
                 "kintsugi.trials": row.trials,
             }
             yield SpanEvent(names.EVALUATION, row.time, attributes)
-
-    def _steps(self, event: Event) -> Iterator[tuple[Row[Any], Row[Any]]]:
-        """What an event made of adapters, each with the step before it."""
-        steps = LifecycleStep.table()
-        of_event = select(steps).where(
-            steps.c.event == event.envelope.id,
-            steps.c.kind == "adapter",
-            steps.c.refused.is_(None),
-        )
-        for step in self._connection.execute(of_event.order_by(steps.c.subject)).all():
-            earlier = select(steps).where(
-                steps.c.kind == "adapter",
-                steps.c.subject == step.subject,
-                steps.c.number < step.number,
-                steps.c.refused.is_(None),
-                # Measured and decided is one step.
-                steps.c.type != AdapterEvaluated.TYPE,
-            )
-            newest = earlier.order_by(steps.c.number.desc()).limit(1)
-            before = self._connection.execute(newest).first()
-            if before is not None and before.time is not None and step.time is not None:
-                yield step, before
-
-    def _first(self, model: type[ProjectionTable], **where: str) -> Row[Any] | None:
-        table = model.table()
-        conditions = [table.c[name] == value for name, value in where.items()]
-        return self._connection.execute(select(table).where(*conditions)).first()

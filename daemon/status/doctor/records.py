@@ -48,12 +48,12 @@ def log(app: "App") -> Finding:
 
 def database(app: "App") -> Finding:
     """Check the tables' revision."""
+    from consumers.database import read_revision
     from consumers.tables import REVISION
-    from daemon.core.app import revision
 
     engine = app.database
     where = engine.url.render_as_string(hide_password=True)
-    current = revision(engine)
+    current = read_revision(engine)
     if current == REVISION:
         return True, f"{where} at revision {current}"
     if engine.dialect.name == "sqlite":

@@ -7,11 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from consumers.database import DatabaseMismatch, open_database
+from consumers.database import DatabaseMismatch, open_database, read_revision
 from consumers.tables import REVISION
 from daemon.config.settings import ConfigurationError, KafkaSecurity, Settings
 from daemon.config.settings import Kafka as KafkaSettings
-from daemon.core.app import revision
 from daemon.roles import startup
 from daemon.roles.startup import prepare
 from tests.daemon.commands import run_here
@@ -36,7 +35,7 @@ def away(home: Path, **given: object) -> list[str]:
 def test_a_home_that_needs_nobody_is_made_whole(tmp_path: Path) -> None:
     assert away(tmp_path / "home") == []
     engine = open_database(f"sqlite:///{tmp_path / 'home' / 'kintsugi.db'}")
-    assert revision(engine) == REVISION
+    assert read_revision(engine) == REVISION
     engine.dispose()
     assert (tmp_path / "home" / "log.db").exists()
 
