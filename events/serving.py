@@ -28,7 +28,7 @@ Text = Annotated[str, Field(max_length=4096)]
 
 Why = Literal["canary", "promoted", "rollback", "operator", "expired", "rebased"]
 """Why a route changed. `canary` and `promoted` need a passed gate; `operator` is a person's will;
-`expired` ends a canary that showed nothing in its time; `rebase_routes`: the engines serve another
+`expired` ends a canary that showed nothing in its time; `rebased`: the engines serve another
 base model, for which adapters of the old one are nothing."""
 
 Retired = Literal["rejected", "draining", "unloaded", "collected"]

@@ -1,6 +1,6 @@
 """The shipper copies a process's own log (its spool) to Kafka, go-back-N.
 
-    spool.read -> Sender (at most 200 records or 32 MB on their way) -> spool.mark_shipped
+    spool.read -> Sender (at most 200 records or 32 MB on their way) -> spool.store_ship_offset
 
 Outcomes are looked at in the order of sending, so the stored cursor moves over acknowledged records
 without a gap only. After any error the producer is closed, everything on its way is forgotten, and

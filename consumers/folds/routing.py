@@ -30,7 +30,7 @@ class RouteRefusal(KintsugiError):
 
 @dataclass(frozen=True, slots=True)
 class RouteState:
-    """A route as it is; of an alias without one, `Standing.of_base`."""
+    """A route as it is; of an alias without one, `RouteState.of_base`."""
 
     base: str
     shares: tuple[RouteShare, ...]

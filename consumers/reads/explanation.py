@@ -45,7 +45,7 @@ class Node:
 
 def explain(connection: Connection, name: str) -> Node:
     """Why the route, adapter, job, cycle, pattern, task or rollout `name` is as it is. Raises
-    Unexplained."""
+    UnknownNode."""
     for find in (_route, _adapter, _job, _cycle, _pattern, _task, _rollout):
         node = find(connection, name)
         if node is not None:

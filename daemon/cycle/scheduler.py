@@ -1,7 +1,7 @@
 """When a cycle is due: a pure function of what the tables say and of the time.
 
-    decide(facts, settings, now)   Due, or Waiting with what is missing, as sentences
-    not_due_without_environment(alias)          the same of an agent whose tasks cannot be played
+    decide(facts, settings, now)          Due, or NotDue with what is missing, as sentences
+    not_due_without_environment(alias)    the same of an agent whose tasks cannot be played
 
 A cycle is due when one of these is so, and nothing holds it back:
 

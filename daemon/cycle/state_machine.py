@@ -52,7 +52,7 @@ class Step(StrEnum):
     ROUTE = "route"
     """The adapter is given a share of the sessions."""
     WATCH = "watch"
-    """Live traffic decides (serving/canaries.py)."""
+    """Live traffic decides (serving/canary_monitor.py)."""
 
 
 OWNER: Final[Mapping[Step, Role]] = {

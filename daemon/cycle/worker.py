@@ -9,7 +9,7 @@
 Level-triggered: each round asks the tables what a cycle needs next (state_machine.py) and does
 that, so a round that was cut short is made up for. What cannot be done now is said and tried
 again; an adapter that will never be staged is rejected, with the reason. Not covered: the job
-(jobs/training.py), and what live traffic says (serving/canaries.py).
+(jobs/training_runs.py), and what live traffic says (serving/canary_monitor.py).
 """
 
 from collections.abc import Callable, Iterator

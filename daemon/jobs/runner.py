@@ -1,7 +1,7 @@
 """A training run as the daemon sees it: begun, looked at, stopped; wherever it runs.
 
     runner.start(job)      begin it, or go on with one that was cut short
-    runner.state(job)      Absent, Running or Ended
+    runner.state(job)      Absent, Active or Exit
     runner.cancel(job)     ask it to stop, later make it
 
     HOME/jobs/ID/job.json          the spec

@@ -218,7 +218,7 @@ class Job:
     def __iter__(self) -> Iterator[Progress]:
         """Work, one update (or the warm start) per item; the job only advances when it is iterated.
 
-        Raises Stopped, TrainingAbort, UnstableUpdate, NothingLearnt, JournalWriteError,
+        Raises JobInterrupt, TrainingAbort, UnstableUpdate, NothingLearnt, JournalWriteError,
         AdapterWriteError, EnvironmentFailure and what source and tracker raise.
         """
         for progress in self._updates():

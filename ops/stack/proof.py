@@ -1,6 +1,6 @@
 """Who answers the customers of a place: what the gateway says, and what the engine is seen to be.
 
-    proof(app, place)       Answered: by name, how many calls; of each adapter, how near it is
+    proof(app, place)       RouteProof: by name, how many calls; of each adapter, how near it is
 
 A name proves nothing, so the engine is asked the probes of each adapter that the route names: its
 answers must be those that were computed from the adapter's files (daemon/adapters/fingerprint.py).

@@ -1,6 +1,6 @@
 """Importing: files of rollouts -> `RolloutEnded` events in the log.
 
-    read_rollouts(paths)  every record as an ImportedRollout or a Rejection, file by file
+    read_rollouts(paths)  every record as a RolloutImport or a Rejection, file by file
     append_rollouts(log)  encodes them in batches, leaves out the known ones, appends
 
 A folder is walked recursively in sorted order; of its files those named *.json and *.jsonl are

@@ -90,7 +90,7 @@ def test_a_damaged_journal_is_refused_and_not_cut(path: Path, line: int, names: 
 FULL = """
 import resource, sys
 from pathlib import Path
-from daemon.solver.journal import Journal, JournalRefused
+from daemon.solver.journal import Journal, JournalWriteError
 from tests.daemon.solver.tiny import groups
 
 path = Path(sys.argv[1])
@@ -101,7 +101,7 @@ limit = len(before) + 500
 resource.setrlimit(resource.RLIMIT_FSIZE, (limit, resource.RLIM_INFINITY))
 try:
     journal.append(tuple(groups(1)))
-except JournalRefused as error:
+except JournalWriteError as error:
     print(error)
 assert path.read_bytes() == before
 resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))

@@ -15,10 +15,10 @@ ROOT = Path(__file__).parents[4]
 PROGRAM = """
 import sys
 from pathlib import Path
-from daemon.solver.telemetry.tracker import tracked
+from daemon.solver.telemetry.tracker import open_tracker
 
 setting, folder, first = sys.argv[1], Path(sys.argv[2]), int(sys.argv[3])
-with tracked(setting, run="job-1", folder=folder) as tracker:
+with open_tracker(setting, run="job-1", folder=folder) as tracker:
     for step in (first, first + 1):
         tracker.log(step, {"steps": step, "metrics": {"loss": step / 4, "kl": None}})
 """
