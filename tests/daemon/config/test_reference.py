@@ -37,7 +37,7 @@ def test_the_defaults_are_those_in_force() -> None:
 
 def test_the_schema_says_it_too_also_of_tables_in_lists() -> None:
     found = schema()
-    assert found["properties"]["agents"]["description"] == "Agents that are to get better."
+    assert found["properties"]["agents"]["description"] == "Agents that are to be improved."
     upstream = found["$defs"]["Upstream"]["properties"]
     assert upstream["path_map"]["description"].startswith("Folder of this machine ->")
     assert "description" not in Settings.model_json_schema()["properties"]["agents"]

@@ -204,7 +204,15 @@ def test_parts_of_a_batch_add_up_to_it(aggregation: Aggregation) -> None:
     for rows in (slice(0, 1), slice(1, 4), slice(4, None)):
         part: dict[str, Any] = {
             name: getattr(whole, name)[rows]
-            for name in ("logp", "old", "mask", "advantage", "roll", "ref", "rollout_tokens")
+            for name in (
+                "logp",
+                "old_logp",
+                "mask",
+                "advantage",
+                "sampler_logp",
+                "ref_logp",
+                "rollout_tokens",
+            )
         }
         parts += policy_loss(LossInputs(**part), config, over).item()
     assert parts == pytest.approx(expected, abs=1e-12)
