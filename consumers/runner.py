@@ -436,7 +436,7 @@ class Runner:
         return done
 
     def _complete(self, item: Preparation) -> Preparation:
-        """What was prepared, also of a record that was taken for a repetition then."""
+        """Return the preparation of a record, made now if the record was taken for a repetition."""
         if item.folding is None and not item.rows and item.error is None:
             return prepare(item.record, self._registry)
         return item

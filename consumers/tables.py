@@ -569,7 +569,7 @@ class Route(ProjectionTable, table=True):
     """JSON list of {adapter, share}; null for the base."""
     shadow: str | None = _string()
     incumbent: str | None = _string()
-    """Who answered alone last, which is who a canary is compared with; null for the base."""
+    """The policy that last answered alone, with which a canary is compared; null for the base."""
     previous: str = _string()
     """JSON list: who answered alone before the incumbent, newest first; null for the base."""
     why: str = _string()

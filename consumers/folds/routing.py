@@ -36,13 +36,13 @@ class RouteState:
     shares: tuple[RouteShare, ...]
     shadow: str | None
     incumbent: str | None
-    """Who answered alone last; None for the base."""
+    """The policy that last answered alone; None for the base."""
     previous: tuple[str | None, ...]
-    """Who answered alone before the incumbent, newest first."""
+    """The policies that answered alone before the incumbent, newest first."""
 
     @classmethod
     def of_base(cls, base: str) -> "RouteState":
-        """What answers before anything was decided."""
+        """Return the state of an alias before the first decision: the base answers everything."""
         return cls(base, (RouteShare(share=1),), None, None, ())
 
     @property
@@ -59,7 +59,7 @@ class RouteState:
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """What a route asks of an adapter."""
+    """The facts about an adapter that a route checks."""
 
     alias: str
     base: str

@@ -88,7 +88,7 @@ class AdapterRow:
 
     @property
     def candidate(self) -> Candidate:
-        """What a route asks of it (consumers/folds/routing.py)."""
+        """Return the facts about the adapter that a route checks (consumers/folds/routing.py)."""
         return Candidate(self.alias, self.base, self.state, bool(self.replicas), self.incumbent)
 
 
@@ -261,8 +261,8 @@ def read_decision_offset(connection: Connection) -> int:
 
 
 def route_table(connection: Connection) -> RouteTable:
-    """What a gateway follows and the reconciler wants. `connection` is of
-    `database.read_transaction`: then routes, adapters and position are those of one moment."""
+    """Return the routes and adapters that gateways apply and the reconciler works towards. Within
+    one `database.read_transaction` they and the position are of one moment."""
     routes, adapters = Route.table(), Adapter.table()
     kept = adapters.c.state != State.COLLECTED.value
     return RouteTable(

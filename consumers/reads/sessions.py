@@ -180,7 +180,7 @@ def _select_ends() -> Select[Any]:
 
 
 def _call_columns() -> tuple[ColumnElement[Any], ...]:
-    """What a rollout is made from, of a call."""
+    """The columns of a call that its rollout is built from."""
     calls = Call.table().c
     return (
         calls.call, calls.session, calls.alias, calls.base, calls.policy, calls.task, calls.parent,

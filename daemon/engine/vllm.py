@@ -209,7 +209,7 @@ class Vllm:
 
 
 def _kill_group(leader: int) -> None:
-    """Whatever outlived it."""
+    """Kill the processes of the group that outlived its leader."""
     with suppress(ProcessLookupError):
         os.killpg(leader, signal.SIGKILL)
 

@@ -37,7 +37,7 @@ MAX_SESSION_AGE: Final = 3600.0
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """What a gateway follows and uses at one moment."""
+    """The routes that a gateway applies and the adapters it uses, at one moment."""
 
     position: int | None
     """Position of the routes in force; None before the first routes."""
