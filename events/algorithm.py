@@ -89,6 +89,12 @@ class FilterConfig(StrictModel):
 
     informative: bool = True
     """Whether groups that all fail or all pass are dropped."""
+    # Left out of what is written at its default: specs and their digests stay as they were.
+    uniform: Literal["reward", "zero"] = Field(
+        default="reward", exclude_if=lambda value: value == "reward"
+    )
+    """Advantages of a kept group of one verdict: those of its rewards, which differ by penalties
+    alone; or exactly 0, so that only the divergence from the reference is trained there."""
     most: float = Field(default=1.0, ge=0, le=1)
     """Groups that pass more often than this are dropped."""
     refill: int = Field(default=0, ge=0)

@@ -130,6 +130,8 @@ class FilterResult:
 
     groups: tuple[str, ...]
     """Groups to train on, in the batch's order."""
+    mixed: frozenset[str]
+    """Groups of the batch that neither all fail nor all pass."""
     informative: float
     """Share of all groups that neither all fail nor all pass; 0 for an empty batch."""
     passed: float
@@ -147,5 +149,8 @@ def keep(successes: Mapping[str, Sequence[bool]], config: FilterConfig) -> Filte
     )
     count = max(len(successes), 1)
     return FilterResult(
-        kept, len(informative) / count, math.fsum(rates.values()) / max(len(rates), 1)
+        groups=kept,
+        mixed=frozenset(informative),
+        informative=len(informative) / count,
+        passed=math.fsum(rates.values()) / max(len(rates), 1),
     )

@@ -63,7 +63,8 @@ def rows(chosen: BatchSelection, algorithm: Algorithm, groups: Sequence[str]) ->
     """Return the rollouts of these groups as rows, one list per rollout, in the batch's order.
 
     Advantages are computed from all of a group's rollouts, also from those that were cut off and,
-    with `overlong` = `mask`, are not trained on.
+    with `overlong` = `mask`, are not trained on. With `filter.uniform` = `zero` they are exactly 0
+    in a group of one verdict.
     """
     wanted = frozenset(groups)
     used = [trajectory for trajectory in chosen.judged if trajectory.group in wanted]
@@ -73,6 +74,12 @@ def rows(chosen: BatchSelection, algorithm: Algorithm, groups: Sequence[str]) ->
         algorithm.advantage,
         [trajectory.tokens for trajectory in used],
     )
+    if algorithm.filter.uniform == "zero":
+        mixed = chosen.kept.mixed
+        values = [
+            value if trajectory.group in mixed else 0.0
+            for trajectory, value in zip(used, values, strict=True)
+        ]
     return [
         _rows_of(trajectory, advantage, algorithm)
         for trajectory, advantage in zip(used, values, strict=True)

@@ -125,6 +125,7 @@ SUCCESSES = {"all": [True] * 4, "none": [False] * 4, "half": [True, True, False,
 def test_only_groups_of_both_verdicts_are_kept() -> None:
     kept = keep(SUCCESSES, FilterConfig())
     assert kept.groups == ("half",)
+    assert kept.mixed == {"half"}
     assert kept.informative == 0.25
     assert kept.passed == 0.5
 

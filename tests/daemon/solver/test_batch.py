@@ -12,8 +12,17 @@ from daemon.solver.batch import Row, choose, denominators, micro_batches, mini_b
 from daemon.solver.loss import Denominators
 from daemon.solver.policy import IncompatibleModel, check, check_ids, score
 from daemon.solver.trajectory import Trajectory
-from events.algorithm import Algorithm
-from tests.daemon.solver.tiny import END, ENDS, conversation, groups, tiny_model, trajectory, turn
+from events.algorithm import Algorithm, FilterConfig
+from tests.daemon.solver.tiny import (
+    END,
+    ENDS,
+    conversation,
+    failed_group,
+    groups,
+    tiny_model,
+    trajectory,
+    turn,
+)
 
 
 def all_rows(trajectories: list[Trajectory], algorithm: Algorithm | None = None) -> list[Row]:
@@ -166,3 +175,25 @@ def test_a_plain_model_is_supported() -> None:
 def test_a_token_beyond_the_vocabulary_is_refused() -> None:
     with pytest.raises(IncompatibleModel, match=r"token id 32 is outside .* vocabulary of 32"):
         check_ids(tiny_model(), 32)
+
+
+def advantages_of(batch: list[Trajectory], filtering: FilterConfig) -> dict[str, list[float]]:
+    """Group -> the advantages that its rollouts are trained with."""
+    algorithm = Algorithm(filter=filtering)
+    chosen = choose(batch, algorithm, ENDS)
+    found: dict[str, list[float]] = {}
+    kept = [item for item in batch if item.group in chosen.kept.groups]
+    for item, part in zip(kept, rows(chosen, algorithm, chosen.kept.groups), strict=True):
+        found.setdefault(item.group, []).extend(row.advantage for row in part)
+    return found
+
+
+def test_a_group_that_always_fails_does_not_train_on_its_penalties() -> None:
+    """A malformed call costs some reward: that is a difference, and no verdict."""
+    batch = [*groups(1, count=1), *failed_group(penalty=0.05)]
+    assert advantages_of(batch, FilterConfig()).keys() == {"g0"}
+    kept = advantages_of(batch, FilterConfig(informative=False, uniform="zero"))
+    assert kept["failed"] == [0.0] * 4
+    assert kept["g0"] == advantages_of(batch, FilterConfig())["g0"]
+    by_reward = advantages_of(batch, FilterConfig(informative=False))
+    assert by_reward["failed"][0] < -1, "what specs meant before stays what they mean"

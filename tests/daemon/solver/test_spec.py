@@ -8,7 +8,7 @@ import pytest
 from pydantic import ValidationError
 
 from daemon.config.presets import PRESETS
-from daemon.solver.spec import BadSpec, read_spec
+from daemon.solver.spec import BadSpec, digest, read_spec
 from events.jobs import JobSpec
 
 LEAST: dict[str, Any] = {
@@ -115,3 +115,15 @@ def test_defaults_are_the_recipe_that_was_measured() -> None:
     assert (spec.lora.rank, spec.lora.alpha, len(spec.lora.targets)) == (8, 16.0, 7)
     assert spec.algorithm.loss.kl.beta == 0.0
     assert spec.algorithm.filter.informative
+
+
+def test_a_spec_that_says_nothing_new_keeps_its_digest(tmp_path: Path) -> None:
+    """The journal of a job that an upgrade interrupts is found by it."""
+    spec = read_spec(written(tmp_path))
+    assert "uniform" not in spec.model_dump(mode="json")["algorithm"]["filter"]
+    changed = spec.algorithm.filter.model_copy(update={"uniform": "zero"})
+    zero = spec.model_copy(
+        update={"algorithm": spec.algorithm.model_copy(update={"filter": changed})}
+    )
+    assert JobSpec.model_validate_json(zero.model_dump_json()) == zero
+    assert digest(zero) != digest(spec)

@@ -19,7 +19,15 @@ from daemon.solver.trajectory import Trajectory, Turn
 from daemon.solver.update import Learner, UnstableUpdate
 from events.algorithm import Algorithm, FilterConfig, KlConfig, LossConfig, TisConfig
 from events.jobs import Limits, LoraSettings, OptimizerSettings
-from tests.daemon.solver.tiny import END, ENDS, groups, tiny_model, trajectory, turn
+from tests.daemon.solver.tiny import (
+    END,
+    ENDS,
+    failed_group,
+    groups,
+    tiny_model,
+    trajectory,
+    turn,
+)
 
 LORA = LoraSettings(rank=4)
 
@@ -120,6 +128,38 @@ def test_a_second_epoch_moves_the_ratio_and_clips() -> None:
     assert figures.ratio_max > 1.05
     assert figures.clipped_low > 0
     assert figures.clipped_high > 0
+
+
+def test_a_group_of_one_verdict_is_kept_for_its_divergence_alone() -> None:
+    """Its penalties change no weight; its distance from the reference does."""
+    mixed, failed = groups(3, count=1), failed_group(penalty=0.05)
+
+    def trained(batch: list[Trajectory], beta: float, *, informative: bool) -> torch.Tensor:
+        algorithm = Algorithm(
+            loss=LossConfig(kl=KlConfig(estimator="k2", beta=beta), aggregation="dr", t_max=100),
+            filter=FilterConfig(informative=informative, uniform="zero"),
+        )
+        one = learner(algorithm, settings=OptimizerSettings(lr=0.01))
+        assert one.step(batch).updated
+        return weights(one.model)
+
+    penalised = [
+        trained([*mixed, *failed_group(penalty)], 0.0, informative=False) for penalty in (0, 0.5)
+    ]
+    torch.testing.assert_close(penalised[0], penalised[1], atol=0, rtol=0)
+    held = trained([*mixed, *failed], 1.0, informative=False)
+    assert (held - trained(mixed, 1.0, informative=True)).abs().max() > 1e-4
+
+
+def test_a_batch_of_one_verdict_alone_changes_nothing() -> None:
+    algorithm = Algorithm(
+        loss=LossConfig(kl=KlConfig(estimator="k2", beta=0.1)),
+        filter=FilterConfig(informative=False, uniform="zero"),
+    )
+    one = learner(algorithm)
+    before = weights(one.model)
+    assert not one.step(failed_group(penalty=0.05)).updated
+    torch.testing.assert_close(weights(one.model), before, atol=0, rtol=0)
 
 
 def test_mini_batches_are_optimizer_steps() -> None:

@@ -76,3 +76,14 @@ def groups(seed: int, count: int = 3, size: int = 4) -> list[Trajectory]:
         for group in range(count)
         for member in range(size)
     ]
+
+
+def failed_group(penalty: float) -> list[Trajectory]:
+    """Four failures of one task, the first with a malformed call."""
+    return [
+        trajectory(
+            turn([5, 6, 7], [8 + number, END]), rollout=f"failed/{number}", group="failed",
+            success=False, reward=0.0 if number else -penalty, malformed=int(not number),
+        )
+        for number in range(4)
+    ]  # fmt: skip
