@@ -261,7 +261,7 @@ class JobSpec(StrictModel):
         if self.warm_start is None and not self.grpo:
             raise ValueError("without warm_start, grpo = false leaves nothing to do")
         lacking = [pool.name for pool in self.target_pools if not pool.references]
-        if self.warm_start is not None and lacking:
+        if self.warm_start is not None and len(lacking) == len(self.target_pools):
             raise ValueError(f"warm_start needs references, and pool {lacking[0]} has none")
         if self.warm_start is not None and self.warm_start.mode == "auto" and not self.grpo:
             raise ValueError("warm_start.mode auto asks GRPO's batches; with grpo = false: always")

@@ -21,6 +21,7 @@ import json
 import stat
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from math import prod
 from pathlib import Path
 from typing import Any, Final, NoReturn
 
@@ -261,6 +262,21 @@ def layers(checkpoint: Path) -> dict[str, tuple[int, int] | None]:
     if not shapes:
         raise BadBase(f"{checkpoint} holds no matrix; name the folder of a checkpoint")
     return shapes
+
+
+def count_parameters(checkpoint: Path) -> int:
+    """Return the number of a base's weights, by the headers of its files. Raises BadBase, also for
+    a quantised base, whose files pack several weights into one number."""
+    count = 0
+    for file in _files(checkpoint):
+        for name, (dtype, shape) in _header(file).items():
+            if dtype in _MATRICES:
+                count += prod(shape)
+            elif name.rpartition(".")[2] in _PACKED:
+                raise BadBase(f"{file} holds {name} as {dtype}: quantised weights are not counted")
+    if not count:
+        raise BadBase(f"{checkpoint} holds no weight; name the folder of a checkpoint")
+    return count
 
 
 def _files(checkpoint: Path) -> list[Path]:

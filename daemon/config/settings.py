@@ -435,8 +435,9 @@ class Training(Section):
     the policy that training began with."""
     kl: float = Field(default=0.1, ge=0)
     """Weight of that penalty; a named algorithm has its own."""
-    lr: float = Field(default=2e-3, gt=0)
-    """Learning rate for models below 10 M parameters; about 1e-5 at 4 B."""
+    lr: float | None = Field(default=None, gt=0)
+    """Learning rate; unset: by the base's number of parameters, 2e-3 below 10 M, 1e-5 at 4 B
+    (docs/learner.md)."""
     lora_rank: int = Field(default=16, ge=1, le=512)
     """Rank of adapters; engines must be started with at least this rank."""
     lora_alpha: float = Field(default=32.0, gt=0)
@@ -448,8 +449,15 @@ class Training(Section):
     warm_start: Literal["off", "auto", "always"] = "off"
     """Whether training starts with the environment's oracle. `off`: never; `auto`: where nothing
     can be learnt without it; `always`: always."""
+    warm_start_lr: float | None = Field(default=None, gt=0)
+    """Learning rate of a warm start; unset: by the base's number of parameters, 4e-3 below 10 M,
+    1e-4 at 1 B (docs/learner.md)."""
+    warm_start_epochs: int | None = Field(default=None, ge=1)
+    """Epochs of a warm start; unset: by the base's number of parameters, 4 below 10 M, 2 from
+    1 B on."""
     references: int = Field(default=32, ge=1)
-    """Tasks of each pool for which the oracle is shown in a warm start."""
+    """Most tasks of each pool for which the oracle is shown in a warm start; never more than half
+    of the pool."""
     source: Literal["in_process", "vllm", "endpoint"] = "in_process"
     """Server of the rollouts: the job itself, a vLLM that it starts, or the server that `endpoint`
     names."""

@@ -14,6 +14,11 @@ from typing import TYPE_CHECKING, Final, Literal
 from uuid import UUID
 
 from daemon.config.presets import preset
+from daemon.cycle.learning_rate import (
+    compute_training_rate,
+    compute_warm_start_epochs,
+    compute_warm_start_rate,
+)
 from envs.registry import locate
 from events.algorithm import Algorithm, FilterConfig, KlConfig, LossConfig
 from events.envelope import derive_id
@@ -55,17 +60,24 @@ def build_job_spec(
     benchmarks: Path | None = None,
     environments: Sequence[Path] = (),
     parent: Path | None = None,
+    parameters: int | None = None,
 ) -> JobSpec:
     """The spec of a cycle's job; `environments` are the paths of the settings, `parent` is the
-    folder of the adapter that serves, None where the base does. Raises NotTrainable,
-    UnknownEnvironment, EnvironmentBroken."""
+    folder of the adapter that serves, None where the base does; `parameters` counts the base's
+    weights, for rates that the settings leave unset (see learning_rate.needs_size). Raises
+    NotTrainable, UnknownEnvironment, EnvironmentBroken."""
     if agent.environment is None or agent.checkpoint is None:
         lacking = "environment" if agent.environment is None else "checkpoint"
         raise NotTrainable(
             f"agent {agent.alias} has no {lacking}, so nothing can be trained for it; name one in "
             "the setting agents"
         )
-    warm = None if training.warm_start == "off" else _warm_start(training.warm_start)
+    warm = None
+    if training.warm_start != "off":
+        pools = _mark_references(pools, training)
+        # Pools of one task each have nothing to show.
+        if any(pool.references for pool in pools if not pool.replay):
+            warm = _warm_start(training, training.warm_start, parameters)
     return JobSpec(
         job=job,
         base=base,
@@ -73,13 +85,13 @@ def build_job_spec(
         parent=None if parent is None else str(parent),
         environment=locate(agent.environment, environments),
         benchmarks=None if benchmarks is None else str(benchmarks),
-        pools=tuple(pools if warm is None else _mark_references(pools, training.references)),
+        pools=tuple(pools),
         seed=seed_of(job),
         sampler=_sampler(training, base),
         probe=Probe(groups=training.probe_groups, below=training.probe_below),
         warm_start=warm,
         algorithm=_algorithm(training),
-        optimizer=OptimizerSettings(lr=training.lr),
+        optimizer=OptimizerSettings(lr=_resolve(training.lr, compute_training_rate, parameters)),
         lora=LoraSettings(rank=training.lora_rank, alpha=training.lora_alpha),
         limits=_UNLIMITED,
         device=training.device,
@@ -140,24 +152,46 @@ def _algorithm(training: "Training") -> Algorithm:
     return Algorithm(loss=LossConfig(kl=kl), filter=FilterConfig(informative=training.kl == 0))
 
 
-def _warm_start(mode: Literal["auto", "always"]) -> WarmStart:
-    sft = SftSettings(optimizer=OptimizerSettings(lr=4e-3), epochs=4, warmup=0.1, schedule="linear")
+def _warm_start(
+    training: "Training", mode: Literal["auto", "always"], parameters: int | None
+) -> WarmStart:
+    lr = _resolve(training.warm_start_lr, compute_warm_start_rate, parameters)
+    epochs = _resolve(training.warm_start_epochs, compute_warm_start_epochs, parameters)
+    sft = SftSettings(
+        optimizer=OptimizerSettings(lr=lr), epochs=round(epochs), warmup=0.1, schedule="linear"
+    )
     return WarmStart(mode=mode, sft=sft)
 
 
-def _mark_references(pools: Sequence[TaskPool], count: int) -> list[TaskPool]:
+def _resolve(setting: float | None, rule: Callable[[int], float], parameters: int | None) -> float:
+    """A setting, or what follows from the size of the base where it is unset. Raises
+    NotTrainable."""
+    if setting is not None:
+        return setting
+    if parameters is None:
+        raise NotTrainable(
+            "learning rates are unset and the size of the base is unknown; set training.lr, and "
+            "for a warm start training.warm_start_lr and training.warm_start_epochs"
+        )
+    return rule(parameters)
+
+
+def _mark_references(pools: Sequence[TaskPool], training: "Training") -> list[TaskPool]:
     """The pools with references: where there are none, the last of a pool's own tasks, which then
-    are shown and not drawn. Raises NotTrainable."""
+    are shown and not drawn; at most half of them, so that a pool of one task has none and is not
+    warm started. Raises NotTrainable for more than the budget has room for."""
     marked_pools = []
     for pool in pools:
-        if pool.references or pool.replay:
-            marked_pools.append(pool)
-            continue
-        if len(pool.tasks) <= count:
-            raise NotTrainable(
-                f"pool {pool.name} has {len(pool.tasks)} tasks, and a warm start shows "
-                f"{count} of them; lower training.references, or switch training.warm_start off"
-            )
-        drawn, shown = pool.tasks[:-count], pool.tasks[-count:]
-        marked_pools.append(pool.model_copy(update={"tasks": drawn, "references": shown}))
+        count = 0 if pool.replay else min(training.references, len(pool.tasks) // 2)
+        if not pool.references and count:
+            drawn, shown = pool.tasks[:-count], pool.tasks[-count:]
+            pool = pool.model_copy(update={"tasks": drawn, "references": shown})
+        marked_pools.append(pool)
+    count = sum(len(pool.references) for pool in marked_pools)
+    batch = training.groups * training.size
+    if count + batch > training.rollouts:
+        raise NotTrainable(
+            f"a warm start shows {count} tasks and a batch has {batch} rollouts, more than the "
+            f"{training.rollouts} of training.rollouts; raise it, or lower training.references"
+        )
     return marked_pools

@@ -16,9 +16,11 @@ from typing import TYPE_CHECKING
 from consumers.reads import rollouts, serving
 from consumers.reads.learning import CycleRow
 from consumers.reads.serving import AdapterRow
+from daemon.adapters.compatibility import BadBase, count_parameters
 from daemon.controller.directive_builder import direct
 from daemon.cycle.job_spec import NotTrainable, build_job_spec, name_capability
 from daemon.cycle.leader import Proposal, RetryLater
+from daemon.cycle.learning_rate import needs_size
 from daemon.cycle.views import find_agent
 from daemon.proposer import sources
 from daemon.proposer.buffer import PoolEntry, PoolMix, pools
@@ -34,6 +36,7 @@ from events.learning import Decision, DirectiveWritten, JobRequested, TaskPropos
 if TYPE_CHECKING:
     from sqlalchemy import Connection
 
+    from daemon.config.settings import Agent, Training
     from daemon.core.app import App
     from envs.environment import Environment
 
@@ -177,6 +180,7 @@ class CyclePlanner:
         spec = build_job_spec(
             settings.training, agent, job=job, base=cycle.base, pools=task_pools,
             benchmarks=settings.benchmarks, environments=settings.environments.paths, parent=parent,
+            parameters=_count_parameters(settings.training, agent),
         )  # fmt: skip
         return JobRequested(
             job=job,
@@ -189,6 +193,19 @@ class CyclePlanner:
             spec=spec,
             minutes=settings.jobs.minutes,
         )
+
+
+def _count_parameters(training: "Training", agent: "Agent") -> int | None:
+    """The size of an agent's base, where a setting follows from it. Raises NotTrainable."""
+    if agent.checkpoint is None or not needs_size(training):
+        return None
+    try:
+        return count_parameters(agent.checkpoint)
+    except BadBase as error:
+        raise NotTrainable(
+            f"no learning rate follows from the base: {error}; set training.lr, and for a warm "
+            "start training.warm_start_lr and training.warm_start_epochs"
+        ) from error
 
 
 def _describe_rejections(decisions: Sequence[Decision]) -> str:

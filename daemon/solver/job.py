@@ -229,7 +229,8 @@ class Job:
     def _updates(self) -> Iterator[Progress]:
         warm = self.spec.warm_start
         if warm is not None and warm.mode == "always":
-            yield self._warm_start([pool.name for pool in self.spec.target_pools])
+            named = [pool.name for pool in self.spec.target_pools if pool.references]
+            yield self._warm_start(named)
         if self.spec.grpo:
             yield from self._grpo()
         if self.outcome is None:
@@ -254,9 +255,13 @@ class Job:
         return (
             warm is not None
             and not self._warmed
-            and bool(probe.weak)
+            and self._can_show(probe.weak)
             and self._has_room(len(self._select_references(probe.weak)))
         )
+
+    def _can_show(self, pools: Sequence[str]) -> bool:
+        """Return whether one of these pools has anything that a warm start can show."""
+        return any(pool.references for pool in self.spec.pools if pool.name in pools)
 
     # One update
 

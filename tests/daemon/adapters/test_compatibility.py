@@ -15,7 +15,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from daemon.adapters.compatibility import BadBase, fit, layers
+from daemon.adapters.compatibility import BadBase, count_parameters, fit, layers
 from daemon.adapters.directory import CONFIG, PROVENANCE, WEIGHTS, BadAdapter, TensorData
 from daemon.engine.reference.weights import CHECKPOINT
 from events.serving import AdapterProduced
@@ -236,6 +236,8 @@ def test_a_checkpoint_in_parts_is_read_by_its_index(copy: Path, tmp_path: Path) 
         save_file({name: tensors[name] for name in names if files[name] == file}, base / file)
     (base / "model.safetensors.index.json").write_text(json.dumps({"weight_map": files}))
     assert layers(base) == layers(CHECKPOINT)
+    weights_of = {name: tensor.numel() for name, tensor in tensors.items()}
+    assert count_parameters(base) == count_parameters(CHECKPOINT) == sum(weights_of.values())
     (base / "part-1.safetensors").write_bytes(b"short")
     with pytest.raises(BadBase, match=r"part-1\.safetensors is no safetensors file"):
         fit(copy, base)
@@ -250,6 +252,8 @@ def test_layers_of_a_quantised_base_have_no_shape_that_is_seen(copy: Path, tmp_p
         for name, tensor in tensors.items()
     }
     save_file(packed, tmp_path / "model.safetensors")
+    with pytest.raises(BadBase, match=r"qweight as I32: quantised weights are not counted"):
+        count_parameters(tmp_path)
     assert "of 28 layers are those of the base, which is quantised" in str(fit(copy, tmp_path))
 
 

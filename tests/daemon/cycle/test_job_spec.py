@@ -8,6 +8,7 @@ import pytest
 from daemon.config.presets import preset
 from daemon.config.settings import Agent, Training
 from daemon.cycle.job_spec import NotTrainable, build_job_spec, name_capability, seed_of
+from daemon.cycle.learning_rate import needs_size
 from envs.registry import open_place
 from events.jobs import EndpointSource, JobSpec, TaskPool, VllmSource
 from tests.envs.test_registry import write_environment
@@ -27,7 +28,12 @@ POOLS = (
 
 
 def spec(training: Training | None = None, **changes: Any) -> JobSpec:
-    given: dict[str, Any] = {"job": "j", "base": "reference", "pools": POOLS}
+    given: dict[str, Any] = {
+        "job": "j",
+        "base": "reference",
+        "pools": POOLS,
+        "parameters": 3 * 10**6,
+    }
     return build_job_spec(training or Training(), AGENT, **(given | changes))
 
 
@@ -45,7 +51,7 @@ def test_a_job_finds_an_environment_that_only_the_settings_know(tmp_path: Path) 
     file = write_environment(tmp_path / "mine.py", "mine")
     agent = AGENT.model_copy(update={"environment": "mine"})
     made = build_job_spec(
-        Training(), agent, job="j", base="reference", pools=POOLS, environments=[tmp_path]
+        Training(lr=1e-3), agent, job="j", base="reference", pools=POOLS, environments=[tmp_path]
     )
     # As the learner does, which has no settings.
     assert open_place(made.environment).name == "mine"
@@ -69,8 +75,52 @@ def test_a_warm_start_shows_tasks_that_are_then_not_drawn() -> None:
     assert (len(other.references), replay) == (10, POOLS[2])
     assert made.warm_start is not None
     assert made.warm_start.mode == "auto"
-    with pytest.raises(NotTrainable, match=r"pool other has 30 tasks.*lower training\.references"):
-        spec(Training(warm_start="always", references=30))
+
+
+def test_a_small_pool_shows_half_of_its_tasks_and_one_of_a_single_task_none() -> None:
+    pools = (*POOLS, pool("small", "return", 5), pool("single", "payment", 1))
+    made = spec(Training(warm_start="always", references=30), pools=pools)
+    counts = {one.name: (len(one.tasks), len(one.references)) for one in made.pools}
+    assert counts == {
+        "weak": (20, 20), "other": (15, 15), "replay": (90, 0), "small": (3, 2), "single": (1, 0),
+    }  # fmt: skip
+    assert made.warm_start is not None
+
+
+def test_pools_of_one_task_each_are_trained_without_a_warm_start() -> None:
+    alone = pool("single", "payment", 1)
+    made = spec(Training(warm_start="always"), pools=(alone, POOLS[2]))
+    assert made.warm_start is None
+    assert made.pools == (alone, POOLS[2])
+
+
+def test_references_that_leave_no_batch_in_the_budget_are_refused() -> None:
+    with pytest.raises(NotTrainable, match=r"shows 35 tasks .* 64 rollouts, more than the 98"):
+        spec(Training(warm_start="auto", rollouts=98))
+
+
+def test_unset_rates_follow_from_the_size_of_the_base() -> None:
+    made = spec(Training(warm_start="auto"))
+    assert made.warm_start is not None
+    sft = made.warm_start.sft
+    assert (made.optimizer.lr, sft.optimizer.lr, sft.epochs) == (2e-3, 4e-3, 4)
+    large = spec(Training(warm_start="auto"), parameters=4 * 10**9)
+    assert large.warm_start is not None
+    assert large.optimizer.lr == pytest.approx(1e-5)
+    assert 2e-5 < large.warm_start.sft.optimizer.lr < 1e-4
+    assert large.warm_start.sft.epochs == 2
+
+
+def test_set_rates_are_taken_as_they_are_and_ask_for_no_size() -> None:
+    training = Training(lr=3e-4, warm_start="auto", warm_start_lr=5e-4, warm_start_epochs=7)
+    assert not needs_size(training)
+    made = spec(training, parameters=None)
+    assert made.warm_start is not None
+    sft = made.warm_start.sft
+    assert (made.optimizer.lr, sft.optimizer.lr, sft.epochs) == (3e-4, 5e-4, 7)
+    assert needs_size(Training(lr=3e-4, warm_start="auto", warm_start_lr=5e-4))
+    with pytest.raises(NotTrainable, match=r"set training\.lr"):
+        spec(Training(), parameters=None)
 
 
 def test_where_rollouts_come_from_is_a_setting() -> None:

@@ -22,6 +22,7 @@ from daemon.core.leadership import Leadership
 from daemon.cycle.leader import Leader
 from daemon.cycle.outlook import read_outlooks
 from daemon.cycle.planner import CyclePlanner
+from daemon.engine.reference.weights import CHECKPOINT
 from envs.task import TaskDefinition
 from events.envelope import derive_id, utc_now
 from events.jobs import TaskPool
@@ -37,7 +38,6 @@ from tests.daemon.controller.test_directive_builder import SHOP, attempted, reco
 from tests.daemon.solver import letters
 
 QUIET: Final = Scheduler(min_rollouts=10**6, min_priority=1e9, min_failures=1)
-CHECKPOINT: Final = Path("/models/base")
 
 
 @contextmanager
@@ -191,6 +191,10 @@ def test_where_no_oracle_passes_no_task_survives_its_checks(tmp_path: Path) -> N
     ("agent", "words"),
     [
         ({"checkpoint": None}, "agent agent has no checkpoint, so nothing can be trained for it"),
+        (
+            {"checkpoint": Path("/models/base")},
+            "no learning rate follows from the base: /models/base",
+        ),
         ({"environment": "nowhere"}, "nowhere"),
         ({"environment": "/nowhere/at/all.py"}, "/nowhere/at/all.py"),
     ],
