@@ -83,7 +83,7 @@ def _parser() -> argparse.ArgumentParser:
     run.add_argument("--out", type=Path, required=True)
     run.add_argument("--arms", type=_arms, default=("a", "b", "c", "d"))
     run.add_argument("--shares", type=_shares, default=(0.13,))
-    run.add_argument("--seeds", type=_seeds, default=range(1, 6), help="such as 1-5 or 2,4")
+    run.add_argument("--seeds", type=parse_seeds, default=range(1, 6), help="such as 1-5 or 2,4")
     run.add_argument("--capabilities", choices=sorted(WEAK), default="main")
     run.add_argument("--processes", type=int, default=2)
     run.add_argument(
@@ -117,7 +117,8 @@ def _shares(text: str) -> tuple[float, ...]:
     return tuple(float(part) for part in text.split(","))
 
 
-def _seeds(text: str) -> list[int]:
+def parse_seeds(text: str) -> list[int]:
+    """Seeds by ranges and numbers, such as `1-5` or `2,4`."""
     seeds: list[int] = []
     for part in text.split(","):
         first, _, last = part.partition("-")

@@ -124,7 +124,7 @@ def run(key: Key, settings: Settings, budget: int, folder: Path) -> Run:
     draft = _base(bench) if key.arm == "base" else _train(bench, budget, folder / key.name)
     return Run(
         key=key,
-        source=_source(settings),
+        source=describe_source(settings.checkpoint, settings.digest),
         budget=budget,
         spent=draft.spent,
         targets=draft.targets,
@@ -262,13 +262,13 @@ def _evaluations(
         yield bench.evaluate_policy(policy, diagnosis + count, diagnosis + used)
 
 
-def _source(settings: Settings) -> Source:
-    """What code, settings and weights these are."""
-    model = AutoModelForCausalLM.from_pretrained(settings.checkpoint, dtype=torch.float32)
+def describe_source(checkpoint: Path, digest: str) -> Source:
+    """What code, settings (by their digest) and weights these are."""
+    model = AutoModelForCausalLM.from_pretrained(checkpoint, dtype=torch.float32)
     return Source(
         commit=_git("rev-parse", "HEAD"),
         clean=not _git("status", "--porcelain", "--untracked-files=no"),
-        settings=settings.digest,
+        settings=digest,
         base=weights_sha256(model),
     )
 

@@ -1,0 +1,97 @@
+"""Every setting of the screen, frozen: committed before the first reported run. A result names the
+commit and the digest of these.
+
+A configuration is one change from `today`, what jobs of the loop did before ADR 0054: GRPO with an
+asymmetric clip, a penalty k2 of .1 and groups of one verdict kept with the advantages of their
+rewards. What settings can say is said by settings; the rest replaces the algorithm.
+"""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, Final
+
+from pydantic import Field
+
+from daemon.config.presets import preset
+from daemon.engine.reference.weights import CHECKPOINT
+from events.algorithm import Algorithm, FilterConfig, KlConfig, LossConfig, TisConfig
+from events.canonical import exact_json, sha256
+from events.messages import StrictModel
+from ops.demo.place import MIX, SIZES
+
+BASE: Final = "base"
+"""Name of the run that trains nothing."""
+_DEMO: Final = SIZES["whole"]
+_K2: Final = KlConfig(estimator="k2", beta=0.1)
+_TIS: Final = TisConfig(mode="truncate", hi=2.0)
+
+
+class Configuration(StrictModel):
+    """What a job is told beside the common settings."""
+
+    algorithm: Algorithm
+    training: Mapping[str, Any] = {}
+    """Further fields of the section `training`."""
+
+
+class Settings(StrictModel):
+    """How every job is made."""
+
+    checkpoint: Path = CHECKPOINT
+    base: str = "reference"
+    """The base model's name in events and adapters."""
+    traffic: Mapping[str, float] = MIX
+    """Kind of task -> its share, of the demo."""
+    target: str = "two_writes"
+    """The kind that the base is weak in."""
+    recorded: Annotated[int, Field(ge=1)] = _DEMO.min_rollouts
+    """Rollouts of the base on traffic, which are diagnosed."""
+    written: Annotated[int, Field(ge=1)] = 32
+    """Most tasks that are written for patterns: the loop's default."""
+    targeted: Annotated[float, Field(gt=0, le=1)] = 0.5
+    """Share of the job's groups on written tasks, as in the demo."""
+    training: Mapping[str, Any] = {"rollouts": _DEMO.rollouts, "lr": 1e-3, "max_tokens": 64}
+    """Of every job, as in the demo."""
+    tasks: Annotated[int, Field(ge=1)] = 64
+    """Held-out, per kind."""
+    trials: Annotated[int, Field(ge=1)] = 3
+    """Per held-out task."""
+
+    @property
+    def digest(self) -> str:
+        """sha256 of all of them and of the configurations; where the checkpoint lies is left
+        out."""
+        own = self.model_dump(mode="json", exclude={"checkpoint"})
+        changes = {name: item.model_dump(mode="json") for name, item in CONFIGURATIONS.items()}
+        return sha256(exact_json([own, changes]))
+
+
+_TODAY: Final = Algorithm(loss=LossConfig(kl=_K2), filter=FilterConfig(informative=False))
+_SENTINEL: Final = preset("sentinel")
+_ZERO: Final = FilterConfig(informative=False, uniform="zero")
+
+CONFIGURATIONS: Final[Mapping[str, Configuration]] = {
+    "today": Configuration(algorithm=_TODAY),
+    "zero": Configuration(algorithm=_TODAY.model_copy(update={"filter": _ZERO})),
+    "sentinel": Configuration(algorithm=_SENTINEL),
+    "sentinel_k2": Configuration(
+        algorithm=_SENTINEL.model_copy(update={"loss": LossConfig(tis=_TIS, kl=_K2)})
+    ),
+    "sentinel_k2_zero": Configuration(
+        algorithm=_SENTINEL.model_copy(
+            update={"loss": LossConfig(tis=_TIS, kl=_K2), "filter": _ZERO}
+        )
+    ),
+    "sentinel_zero": Configuration(algorithm=_SENTINEL.model_copy(update={"filter": _ZERO})),
+    "warm_always": Configuration(algorithm=_TODAY, training={"warm_start": "always"}),
+    "warm_auto": Configuration(algorithm=_TODAY, training={"warm_start": "auto"}),
+    "tis": Configuration(
+        algorithm=_TODAY.model_copy(update={"loss": LossConfig(kl=_K2, tis=_TIS)})
+    ),
+    "clip_equal": Configuration(
+        algorithm=_TODAY.model_copy(update={"loss": LossConfig(kl=_K2, lo=0.2, hi=0.2)})
+    ),
+}
+"""Name -> one change from `today`, in the order in which they are worth most."""
+
+SETTINGS: Final = Settings()
