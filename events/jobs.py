@@ -8,7 +8,7 @@ frozen JSON Schema.
 
 from collections import Counter
 from collections.abc import Iterable
-from typing import Annotated, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -17,6 +17,12 @@ from events.messages import StrictModel
 from events.rollouts import Id, Int64, Name
 
 Sha256 = Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
+
+
+def _is_absent(value: Any) -> bool:
+    """Whether a field that came later is at its default: it is left out of what is written, so that
+    older specs keep their form and digest."""
+    return not value
 
 
 class LoraSettings(StrictModel):
@@ -96,6 +102,8 @@ class TaskPool(StrictModel):
     nor competence gap looks at it."""
     references: tuple[Id, ...] = ()
     """Tasks that a warm start shows as the environment's oracle plays them; none that is drawn."""
+    successes: tuple[Id, ...] = Field(default=(), exclude_if=_is_absent)
+    """Recorded rollouts on such tasks that passed; a warm start shows them as they were played."""
 
 
 class InProcessSource(StrictModel):
@@ -175,12 +183,15 @@ class Probe(StrictModel):
 
 
 class WarmStart(StrictModel):
-    """Supervised training on what the environment's oracle does, where it succeeds."""
+    """Supervised training on what the environment's oracle does, where it succeeds, and on the
+    agent's own recorded successes."""
 
     mode: Literal["auto", "always"] = "auto"
     """`auto`: for the pools under `probe.below`, once; `always`: for all, before anything else."""
     siblings: tuple[Id, ...] = ()
     """Tasks that look like those of the pools and have the opposite answer, shown beside them."""
+    successes: Sha256 | None = Field(default=None, exclude_if=_is_absent)
+    """Of the file with the tokens of the pools' successes (daemon/solver/warm_start.py)."""
     sft: SftSettings = SftSettings()
 
 
@@ -260,9 +271,16 @@ class JobSpec(StrictModel):
     def _teaches(self) -> Self:
         if self.warm_start is None and not self.grpo:
             raise ValueError("without warm_start, grpo = false leaves nothing to do")
-        lacking = [pool.name for pool in self.target_pools if not pool.references]
-        if self.warm_start is not None and len(lacking) == len(self.target_pools):
+        targets = self.target_pools
+        lacking = [pool.name for pool in targets if not (pool.references or pool.successes)]
+        if self.warm_start is not None and len(lacking) == len(targets):
             raise ValueError(f"warm_start needs references, and pool {lacking[0]} has none")
+        named = any(pool.successes for pool in self.pools)
+        if named != (self.warm_start is not None and self.warm_start.successes is not None):
+            raise ValueError(
+                "successes of pools and warm_start.successes, the sha256 of their file, come "
+                "together; one of them is missing"
+            )
         if self.warm_start is not None and self.warm_start.mode == "auto" and not self.grpo:
             raise ValueError("warm_start.mode auto asks GRPO's batches; with grpo = false: always")
         return self

@@ -49,6 +49,16 @@ class TaskRate:
     passes: int
 
 
+@dataclass(frozen=True, slots=True)
+class PassedRollout:
+    """A rollout that passed, and where its event lies in `rollouts`."""
+
+    rollout: str
+    task: str
+    partition: int
+    offset: int
+
+
 def read_round_rollouts(
     connection: Connection, alias: str, base: str, number: int
 ) -> list[RoundRollout]:
@@ -131,6 +141,29 @@ def last_outcomes(
         ):
             outcomes[row.task_key] = (row.n, int(row.c))
     return outcomes
+
+
+def passed_sessions(
+    connection: Connection, alias: str, base: str, most: int
+) -> list[PassedRollout]:
+    """Return the last `most` live sessions of an agent on a base that passed a task without an
+    objection of any rule, newest first."""
+    rollouts = Rollout.table().c
+    query = (
+        select(rollouts.rollout, rollouts.task, rollouts.partition, rollouts.offset)
+        .where(
+            rollouts.alias == alias,
+            rollouts.base == base,
+            rollouts.purpose == "live",
+            rollouts.success.is_(True),
+            rollouts.category.is_(None),
+            rollouts.session.is_not(None),
+            rollouts.task.is_not(None),
+        )
+        .order_by(rollouts.time.desc().nulls_last(), rollouts.rollout.desc())
+        .limit(most)
+    )
+    return [PassedRollout(*row) for row in connection.execute(query)]
 
 
 def tasks_of(connection: Connection, rollouts: Sequence[str]) -> dict[str, str]:

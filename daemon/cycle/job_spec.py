@@ -61,11 +61,13 @@ def build_job_spec(
     environments: Sequence[Path] = (),
     parent: Path | None = None,
     parameters: int | None = None,
+    successes: str | None = None,
 ) -> JobSpec:
     """The spec of a cycle's job; `environments` are the paths of the settings, `parent` is the
     folder of the adapter that serves, None where the base does; `parameters` counts the base's
-    weights, for rates that the settings leave unset (see learning_rate.needs_size). Raises
-    NotTrainable, UnknownEnvironment, EnvironmentBroken."""
+    weights, for rates that the settings leave unset (see learning_rate.needs_size); `successes` is
+    the sha256 of the file of the pools' successes. Raises NotTrainable, UnknownEnvironment,
+    EnvironmentBroken."""
     if agent.environment is None or agent.checkpoint is None:
         lacking = "environment" if agent.environment is None else "checkpoint"
         raise NotTrainable(
@@ -76,8 +78,8 @@ def build_job_spec(
     if training.warm_start != "off":
         pools = _mark_references(pools, training)
         # Pools of one task each have nothing to show.
-        if any(pool.references for pool in pools if not pool.replay):
-            warm = _warm_start(training, training.warm_start, parameters)
+        if successes or any(pool.references for pool in pools if not pool.replay):
+            warm = _warm_start(training, training.warm_start, parameters, successes)
     return JobSpec(
         job=job,
         base=base,
@@ -153,14 +155,17 @@ def _algorithm(training: "Training") -> Algorithm:
 
 
 def _warm_start(
-    training: "Training", mode: Literal["auto", "always"], parameters: int | None
+    training: "Training",
+    mode: Literal["auto", "always"],
+    parameters: int | None,
+    successes: str | None,
 ) -> WarmStart:
     lr = _resolve(training.warm_start_lr, compute_warm_start_rate, parameters)
     epochs = _resolve(training.warm_start_epochs, compute_warm_start_epochs, parameters)
     sft = SftSettings(
         optimizer=OptimizerSettings(lr=lr), epochs=round(epochs), warmup=0.1, schedule="linear"
     )
-    return WarmStart(mode=mode, sft=sft)
+    return WarmStart(mode=mode, sft=sft, successes=successes)
 
 
 def _resolve(setting: float | None, rule: Callable[[int], float], parameters: int | None) -> float:

@@ -22,6 +22,7 @@ from daemon.cycle.job_spec import NotTrainable, build_job_spec, name_capability
 from daemon.cycle.leader import Proposal, RetryLater
 from daemon.cycle.learning_rate import needs_size
 from daemon.cycle.views import find_agent
+from daemon.jobs.own_successes import offer_successes
 from daemon.proposer import sources
 from daemon.proposer.buffer import PoolEntry, PoolMix, pools
 from daemon.proposer.candidate import CannotSample
@@ -177,10 +178,17 @@ class CyclePlanner:
                 f"back, or run kintsugi cycle cancel {cycle.alias}"
             )
         job = derive_id("job", cycle.cycle)
+        successes = None
+        if settings.training.warm_start != "off":
+            with self._app.reading() as connection:
+                task_pools, successes = offer_successes(
+                    self._app, connection, environment, cycle.alias, cycle.base, task_pools,
+                    settings.training.references,
+                )  # fmt: skip
         spec = build_job_spec(
             settings.training, agent, job=job, base=cycle.base, pools=task_pools,
             benchmarks=settings.benchmarks, environments=settings.environments.paths, parent=parent,
-            parameters=_count_parameters(settings.training, agent),
+            parameters=_count_parameters(settings.training, agent), successes=successes,
         )  # fmt: skip
         return JobRequested(
             job=job,

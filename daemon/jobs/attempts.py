@@ -111,10 +111,11 @@ class JobFolder:
         path = self.path / SPEC
         if path.exists():
             return
-        # Whole or not at all; written once.
-        unfinished = path.with_name(f"tmp-{path.name}")
-        unfinished.write_text(job.spec.model_dump_json(indent=1))
-        unfinished.replace(path)
+        # The spec last: where it is, all is there.
+        for name, content in job.files.items():
+            (self.path / OUT).mkdir(exist_ok=True)
+            _write(self.path / OUT / name, content)
+        _write(path, job.spec.model_dump_json(indent=1).encode())
 
     def begin(self, number: int) -> Path:
         """The files of an attempt that begins now. Raises OSError."""
@@ -188,6 +189,13 @@ class JobFolder:
                 break
             count += 1
         return count
+
+
+def _write(path: Path, content: bytes) -> None:
+    """Write a file whole or not at all."""
+    unfinished = path.with_name(f"tmp-{path.name}")
+    unfinished.write_bytes(content)
+    unfinished.replace(path)
 
 
 def stop_path(attempt: Path) -> Path:

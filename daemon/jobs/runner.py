@@ -15,8 +15,8 @@ again; what was cut short, or says that it can go on, is tried again, until so m
 row brought no rollout.
 """
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, Literal, Protocol
 
@@ -58,6 +58,8 @@ class Job:
     """What the program is told, in words of its own."""
     traceparent: str | None = None
     """The span that it is, for whatever in it can be traced: its variable TRACEPARENT."""
+    files: Mapping[str, bytes] = field(default_factory=dict)
+    """Name -> content of what lies in its `OUT` before it begins."""
 
     @property
     def environment(self) -> dict[str, str]:

@@ -22,6 +22,7 @@ from daemon.adapters.directory import AdapterWriteError, BadAdapter
 from daemon.core.decision_log import DecisionRefusal, Decisions
 from daemon.core.isolation import Breaks
 from daemon.core.span_contexts import Contexts
+from daemon.jobs.own_successes import NotShown, read_file
 from daemon.jobs.recording import record_rollouts
 from daemon.jobs.runner import (
     Absent,
@@ -36,7 +37,7 @@ from daemon.jobs.runner import (
     RunnerUnavailable,
     verdict,
 )
-from daemon.solver.journal import BadJournal
+from daemon.solver.journal import SUCCESSES, BadJournal
 from envs.environment import UnknownTask
 from envs.registry import EnvironmentBroken, UnknownEnvironment, check_place
 from events.learning import Decision, JobEnded, JobOutcome
@@ -134,10 +135,24 @@ class _Look:
         if (reason := self._foreign()) is not None:
             yield self._end("failed", reason, ended)
             return
+        try:
+            # Later attempts find what the first one was given.
+            files = self._read_files() if attempt == 1 else {}
+        except NotShown as error:
+            yield self._end("failed", str(error), ended)
+            return
         with self._app.reading() as connection:
             span = Contexts(connection, self._app.log).job(self._job.job)
-        if self._runner.start(Job(self._job.job, self._job.spec, span.header)):
+        if self._runner.start(Job(self._job.job, self._job.spec, span.header, files)):
             yield f"job {self._job.job} was started, attempt {attempt}{why}"
+
+    def _read_files(self) -> dict[str, bytes]:
+        """Read what its spec names and only the log holds. Raises NotShown."""
+        names = [name for pool in self._job.spec.pools for name in pool.successes]
+        if not names:
+            return {}
+        with self._app.reading() as connection:
+            return {SUCCESSES: read_file(self._app, connection, names)}
 
     def _stop(self, running: Active) -> str | None:
         """Why a running job is to stop."""

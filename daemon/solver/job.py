@@ -36,7 +36,7 @@ from daemon.engine.chat import Chat
 from daemon.engine.fingerprint import probe_model
 from daemon.solver import journal, parallel, sft
 from daemon.solver.base import CannotBegin, checkpoint, load_model, new_learner
-from daemon.solver.journal import BadJournal, Journal
+from daemon.solver.journal import BadJournal, Journal, read_successes
 from daemon.solver.lora import save
 from daemon.solver.parallel import Anew, Update
 from daemon.solver.sampling.own_vllm import OwnVllm
@@ -186,6 +186,7 @@ class Job:
         self.environment = open_place(spec.environment, benchmarks=benchmarks)
         self._task = lru_cache(maxsize=4096)(self.environment.task)
         self._check_tasks()
+        self._successes = read_successes(self.out, spec)
         self.chat = Chat(checkpoint(spec))
         self.model, self._base, self._parent = load_model(spec)
         self._learner = self._new_learner()
@@ -229,8 +230,10 @@ class Job:
     def _updates(self) -> Iterator[Progress]:
         warm = self.spec.warm_start
         if warm is not None and warm.mode == "always":
-            named = [pool.name for pool in self.spec.target_pools if pool.references]
-            yield self._warm_start(named)
+            pools = self.spec.target_pools
+            yield self._warm_start(
+                [pool.name for pool in pools if pool.references or pool.successes]
+            )
         if self.spec.grpo:
             yield from self._grpo()
         if self.outcome is None:
@@ -261,7 +264,9 @@ class Job:
 
     def _can_show(self, pools: Sequence[str]) -> bool:
         """Return whether one of these pools has anything that a warm start can show."""
-        return any(pool.references for pool in self.spec.pools if pool.name in pools)
+        return any(
+            pool.references or pool.successes for pool in self.spec.pools if pool.name in pools
+        )
 
     # One update
 
@@ -376,6 +381,20 @@ class Job:
         wanted = [pool for pool in self.spec.pools if pool.replay or pool.name in pools]
         return [*(task for pool in wanted for task in pool.references), *warm.siblings]
 
+    def _show_references(self, tasks: Sequence[str], name: str) -> Sequence[Trajectory]:
+        """Return the oracle's episodes of these tasks, from the journal, or played."""
+        if not tasks:
+            return ()
+        return self._next(
+            [f"{name}/{number}" for number in range(len(tasks))],
+            lambda: list(references(self.environment, self.chat, tasks, name)),
+        )
+
+    def _select_successes(self, pools: Sequence[str]) -> list[Trajectory]:
+        """Return the recorded successes of these pools, each once; they cost no rollouts."""
+        names = (name for pool in self.spec.pools if pool.name in pools for name in pool.successes)
+        return [self._successes[name] for name in dict.fromkeys(names)]
+
     def _warm_start(self, pools: Sequence[str]) -> Progress:
         """Train supervised; later figures and limits are counted anew."""
         warm = self.spec.warm_start
@@ -385,20 +404,18 @@ class Job:
         self._save_due(len(tasks))
         self._check_stop()
         self.activity.phase = "references"
-        trajectories = references(self.environment, self.chat, tasks, name)
-        shown = self._next(
-            [f"{name}/{number}" for number in range(len(tasks))], lambda: list(trajectories)
-        )
+        shown = self._show_references(tasks, name)
         passed = [trajectory for trajectory in shown if trajectory.success]
-        if not passed:
+        own = self._select_successes(pools)
+        if not passed and not own:
             raise NothingLearnt(
                 f"the oracle passed none of {len(shown)} reference tasks, the first is "
                 f"{tasks[0]}; see kintsugi env check {self.spec.environment}"
             )
         self.activity.phase = "warm start"
-        steps = list(sft.train(self.model, examples(shown), warm.sft))
+        steps = list(sft.train(self.model, examples([*passed, *own]), warm.sft))
         self._warmed = True
-        self._trained_on += [trajectory.rollout for trajectory in passed]
+        self._trained_on += [trajectory.rollout for trajectory in (*passed, *own)]
         self._set_steps(self.steps + len(steps))
         self._learner, self._guard = self._new_learner(), Guard(limits=self.spec.limits)
         self._choice.passed.clear()
@@ -411,6 +428,7 @@ class Job:
             warm_start=WarmStartReport(
                 pools=tuple(pools),
                 references=len(passed),
+                successes=len(own),
                 left_out=tuple(trajectory.task for trajectory in shown if not trajectory.success),
                 steps=len(steps),
                 tokens=sum(step.tokens for step in steps),

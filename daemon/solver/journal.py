@@ -8,19 +8,28 @@ of the batch; so a killed job reads its journal, makes the same updates again an
 was. Guarantees: `append` returns when the batch is on disk; a batch that was being written when the
 process died is no batch; a batch that the disk refused is taken back. Not covered: two processes
 with one journal.
+
+Beside it lies the file of recorded successes that a warm start shows (successes.json): whoever
+requests a job makes it from the log (daemon/jobs/own_successes.py), the spec names its sha256, and
+so a retry shows the same ones.
 """
 
 import os
+from collections.abc import Sequence
+from hashlib import sha256
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from daemon.solver.trajectory import Trajectory
 from events.errors import KintsugiError
-from events.jobs import Sha256
+from events.jobs import JobSpec, Sha256
 from events.messages import StrictModel
 from events.registry import first_problem
+
+SUCCESSES: Final = "successes.json"
+"""The file of successes, in the job's directory."""
 
 # The learner refuses a log-probability of -inf, and must be able to read it here for that.
 _BATCH: TypeAdapter[Any] = TypeAdapter(
@@ -120,3 +129,35 @@ def _batch(path: Path, number: int, line: bytes) -> tuple[Trajectory, ...]:
             "remove it to begin again"
         ) from None
     return batch
+
+
+def write_successes(trajectories: Sequence[Trajectory]) -> bytes:
+    """Return the content of a file of successes: the same bytes for the same trajectories."""
+    return _BATCH.dump_json(tuple(trajectories))
+
+
+def read_successes(folder: Path, spec: JobSpec) -> dict[str, Trajectory]:
+    """Return rollout -> trajectory of the successes that a spec names; empty where it names none.
+
+    Raises BadJournal for a file that is missing, or other than the spec says.
+    """
+    wanted = None if spec.warm_start is None else spec.warm_start.successes
+    if wanted is None:
+        return {}
+    path = folder / SUCCESSES
+    try:
+        content = path.read_bytes()
+    except FileNotFoundError:
+        raise BadJournal(
+            f"{path} is missing, and the spec shows successes; request the job anew"
+        ) from None
+    if (actual := sha256(content).hexdigest()) != wanted:
+        raise BadJournal(
+            f"{path} has sha256 {actual[:12]}, and the spec names {wanted[:12]}: it was changed; "
+            "request the job anew"
+        )
+    shown = {item.rollout: item for item in _BATCH.validate_json(content)}
+    missing = [name for pool in spec.pools for name in pool.successes if name not in shown]
+    if missing:
+        raise BadJournal(f"{path} lacks rollout {missing[0]}, which the spec shows")
+    return shown

@@ -41,7 +41,9 @@ class WarmStartReport(StrictModel):
     pools: tuple[str, ...]
     """Pools whose reference trajectories were trained on."""
     references: int
-    """Number of trajectories trained on, those of siblings and replay included."""
+    """Number of trajectories of the oracle trained on, those of siblings and replay included."""
+    successes: int = 0
+    """Number of the agent's own recorded successes trained on."""
     left_out: tuple[str, ...]
     """Tasks that the oracle did not pass."""
     steps: int

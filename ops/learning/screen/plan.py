@@ -5,9 +5,13 @@ Everything follows from the run's seed, so every configuration of a seed has the
 """
 
 import tempfile
+from array import array
+from collections.abc import Iterator
 from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from itertools import islice
 from pathlib import Path
+from typing import Final
 
 from consumers.reads.learning import CycleRow
 from daemon.config.settings import Agent, Log, Proposer, Training
@@ -17,19 +21,26 @@ from daemon.cycle.planner import CyclePlanner
 from daemon.engine.chat import Chat
 from daemon.engine.generation import Engine
 from daemon.engine.policy import Policy
-from daemon.solver.sampling.local import InProcess
+from daemon.jobs.own_successes import read_file
+from daemon.solver.journal import SUCCESSES
+from daemon.solver.sampling.local import InProcess, Rollout
 from envs.environment import Environment
 from envs.shop.environment import Shop
-from events.envelope import derive_id
+from events.codec import Arrays, encode
+from events.envelope import Envelope, derive_id
 from events.errors import KintsugiError
 from events.jobs import JobSpec
 from events.learning import JobRequested
+from events.log import now_ms
+from events.rollouts import CallEnded, CallStarted
 from ops.learning.arms import convert_rollout, make_attempts
 from ops.learning.screen.settings import Configuration, Settings
 from ops.learning.seeds import Seeds
-from producers.simulation import Provenance, append_rollouts, build_rollout_event
+from producers.simulation import Provenance, build_rollout_event
 
-_ALIAS = "agent"
+_ALIAS: Final = "agent"
+_BEGIN: Final = datetime(2026, 1, 1, tzinfo=UTC)
+"""Time of the first recorded event; each one is a second later."""
 
 
 class NoJob(KintsugiError):
@@ -46,8 +57,9 @@ class Recorder:
         engine = Engine(self.policy, 64, 512)
         self.player = InProcess(engine, Chat(settings.checkpoint), max_tokens=64)
 
-    def build_spec(self, configuration: Configuration) -> JobSpec:
-        """Return the job of this configuration. Raises NoJob."""
+    def build_spec(self, configuration: Configuration, folder: Path) -> JobSpec:
+        """Return the job of this configuration; what it shows of recorded rollouts is written to
+        its folder. Raises NoJob."""
         with (
             tempfile.TemporaryDirectory() as home,
             App(self._home(Path(home), configuration)) as app,
@@ -57,10 +69,13 @@ class Recorder:
             planner = CyclePlanner(app)
             directive = planner.write_directive(row).directive
             proposal = planner.propose_tasks(replace(row, directive=directive))
-        jobs = [event.spec for event in proposal.said.values() if isinstance(event, JobRequested)]
-        if not jobs:
-            raise NoJob(f"seed {self._seed} has no job: {proposal.lacking}; take another seed")
-        return jobs[0].model_copy(update={"algorithm": configuration.algorithm})
+            events = proposal.said.values()
+            jobs = [event.spec for event in events if isinstance(event, JobRequested)]
+            if not jobs:
+                raise NoJob(f"seed {self._seed} has no job: {proposal.lacking}; take another seed")
+            spec = _restrict(jobs[0], configuration)
+            _write_successes(app, spec, folder)
+        return spec
 
     def _home(self, folder: Path, configuration: Configuration) -> HomeSettings:
         settings = self._settings
@@ -89,13 +104,23 @@ class Recorder:
         attempts = make_attempts(islice(mixed, self._settings.recorded), self._seed, "traffic")
         base = self._settings.base
         provenance = Provenance(alias=_ALIAS, base=base, policy=base, purpose="live")
-        events = [
-            build_rollout_event(
-                attempt, self._shop, provenance, derive_id("screen", attempt.task.id)
-            )
-            for attempt in map(convert_rollout, self.player.play(self._shop, attempts, self.policy))
-        ]
-        append_rollouts(app.spool, app.blobs, events)
+        entries = []
+        for rollout in self.player.play(self._shop, attempts, self.policy):
+            name = derive_id("screen", rollout.attempt.task.id)
+            calls = list(_record_calls(rollout, provenance, name))
+            ended = build_rollout_event(convert_rollout(rollout), self._shop, provenance, name)
+            names = tuple(dict.fromkeys(data.call for data, _ in calls))
+            ended = ended.model_copy(update={"session": name, "calls": names})
+            for number, (data, arrays) in enumerate([*calls, (ended, {})]):
+                envelope = Envelope(
+                    id=derive_id(name, str(number)), type=data.TYPE, version=data.VERSION,
+                    subject=data.key(), time=_BEGIN + timedelta(seconds=len(entries)),
+                )  # fmt: skip
+                event = encode(envelope, data, now_ms(), arrays)
+                if event.blob is not None:
+                    app.blobs.put(event.blob)
+                entries.append(event.entry)
+        app.spool.append(entries)
 
     def _cycle(self, app: App) -> CycleRow:
         """Return the first cycle of the agent, diagnosed; its id follows from the seed alone."""
@@ -110,3 +135,47 @@ class Recorder:
             ended_because=None, event="screen", started=None, diagnosed=None, directed=None,
             ended=None,
         )  # fmt: skip
+
+
+def _record_calls(
+    rollout: Rollout, provenance: Provenance, name: str
+) -> Iterator[tuple[CallStarted | CallEnded, Arrays]]:
+    """Yield the calls of a rollout with their exact tokens, as a gateway records them."""
+    for number, turn in enumerate(rollout.trajectory.turns):
+        call = f"{name}/{number}"
+        yield (
+            CallStarted(
+                call=call, session=name, alias=provenance.alias, base=provenance.base,
+                policy=provenance.policy, task=rollout.attempt.task.id,
+            ),
+            {},
+        )  # fmt: skip
+        arrays: Arrays = {
+            "prompt_token_ids": array("i", turn.prompt_ids),
+            "token_ids": array("i", turn.completion_ids),
+            "logprobs": array("f", turn.logprobs),
+        }
+        yield CallEnded(call=call, session=name, outcome="completed", trainable=True), arrays
+
+
+def _restrict(spec: JobSpec, configuration: Configuration) -> JobSpec:
+    """Return the spec with the configuration's algorithm, and with a warm start that shows only
+    what the configuration says."""
+    changes: dict[str, object] = {"algorithm": configuration.algorithm}
+    if spec.warm_start is not None and configuration.shows == "oracle":
+        changes["warm_start"] = spec.warm_start.model_copy(update={"successes": None})
+        changes["pools"] = tuple(pool.model_copy(update={"successes": ()}) for pool in spec.pools)
+    if configuration.shows == "own":
+        changes["pools"] = tuple(
+            pool.model_copy(update={"tasks": pool.tasks + pool.references, "references": ()})
+            for pool in spec.pools
+        )
+    return JobSpec.model_validate(spec.model_copy(update=changes).model_dump())
+
+
+def _write_successes(app: App, spec: JobSpec, folder: Path) -> None:
+    names = [name for pool in spec.pools for name in pool.successes]
+    if names:
+        folder.mkdir(parents=True, exist_ok=True)
+        with app.reading() as connection:
+            (folder / SUCCESSES).write_bytes(read_file(app, connection, names))

@@ -55,7 +55,9 @@ class Training(StrictModel):
     """Pool -> tasks that a warm start shows."""
     updates: tuple[Update, ...] = ()
     references: int = 0
-    """Trajectories that a warm start trained on."""
+    """Trajectories of the oracle that a warm start trained on."""
+    successes: int = 0
+    """Recorded successes that it trained on."""
     reason: str | None = None
     """What the job said at its end."""
     adapter: str | None = None
@@ -93,7 +95,7 @@ def screen(
     policy, training = recorder.policy, Training()
     if name != BASE:
         place = path_of(folder, name, seed, development=development).with_suffix("")
-        training, adapter = train(recorder.build_spec(CONFIGURATIONS[name]), place)
+        training, adapter = train(recorder.build_spec(CONFIGURATIONS[name], place), place)
         policy = policy.with_adapter(adapter, name)
     shop = Shop()
     tasks = generate_holdout(shop, settings.traffic, seeds.holdout, settings.tasks)
@@ -113,12 +115,13 @@ def screen(
 
 def train(spec: JobSpec, folder: Path) -> tuple[Training, Path]:
     """Run a job; return what it did and the folder of its adapter. Raises JobError."""
-    began, updates, references = time.monotonic(), list[Update](), 0
+    began, updates, references, successes = time.monotonic(), list[Update](), 0, 0
 
     def note(progress: Progress) -> None:
-        nonlocal references
+        nonlocal references, successes
         if progress.warm_start is not None:
             references += progress.warm_start.references
+            successes += progress.warm_start.successes
         if (metrics := progress.metrics) is not None:
             updates.append(
                 Update(
@@ -142,6 +145,7 @@ def train(spec: JobSpec, folder: Path) -> tuple[Training, Path]:
         shown={pool.name: len(pool.references) for pool in spec.pools},
         updates=tuple(updates),
         references=references,
+        successes=successes,
         reason=outcome.reason,
         adapter=outcome.sha256,
         seconds=time.monotonic() - began,

@@ -8,7 +8,7 @@ rewards. What settings can say is said by settings; the rest replaces the algori
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, Literal
 
 from pydantic import Field
 
@@ -32,6 +32,8 @@ class Configuration(StrictModel):
     algorithm: Algorithm
     training: Mapping[str, Any] = {}
     """Further fields of the section `training`."""
+    shows: Literal["oracle", "own", "both"] = "oracle"
+    """What a warm start shows: references, the agent's recorded successes, or both."""
 
 
 class Settings(StrictModel):
@@ -84,6 +86,8 @@ CONFIGURATIONS: Final[Mapping[str, Configuration]] = {
     ),
     "sentinel_zero": Configuration(algorithm=_SENTINEL.model_copy(update={"filter": _ZERO})),
     "warm_always": Configuration(algorithm=_TODAY, training={"warm_start": "always"}),
+    "warm_own": Configuration(algorithm=_TODAY, training={"warm_start": "always"}, shows="own"),
+    "warm_both": Configuration(algorithm=_TODAY, training={"warm_start": "always"}, shows="both"),
     "warm_auto": Configuration(algorithm=_TODAY, training={"warm_start": "auto"}),
     "tis": Configuration(
         algorithm=_TODAY.model_copy(update={"loss": LossConfig(kl=_K2, tis=_TIS)})

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterator
+from hashlib import sha256
 from pathlib import Path
 from typing import Any, Final
 
@@ -16,15 +17,18 @@ from daemon.core.app import App
 from daemon.core.decision_log import Decisions
 from daemon.core.isolation import Breaks
 from daemon.jobs.local import LocalRunner
+from daemon.jobs.own_successes import read_file
 from daemon.jobs.recording import record_rollouts
-from daemon.jobs.runner import Exit, JobRunner, State
+from daemon.jobs.runner import OUT, Exit, JobRunner, State
 from daemon.jobs.training_runs import advance
 from daemon.solver.job import run
+from daemon.solver.journal import SUCCESSES
 from events.codec import decode
 from events.jobs import JobSpec
 from events.learning import JobRequested
 from events.rollouts import RolloutEnded
 from tests.daemon.jobs.looks import ended, runner, speaking, until
+from tests.daemon.jobs.test_own_successes import record
 from tests.daemon.jobs.trainer import COMMAND, WAYS
 from tests.daemon.solver import letters
 
@@ -275,3 +279,38 @@ class Broken(LocalRunner):
         if job == self._broken:
             raise OSError("gone")
         return super().state(job)
+
+
+def wanted_with_successes(app: App, base: Path, digest: str, *names: str) -> None:
+    """The log wants a job that shows these rollouts first."""
+    given = letters.spec(base, seed=WAYS.index("trains"), sampler=SAMPLER)
+    given["pools"][0]["successes"] = list(names)
+    given["warm_start"] = {"mode": "always", "successes": digest}
+    data = JobRequested(
+        job="j", alias="agent", base="letters", capability="half",
+        spec=JobSpec.model_validate(given), minutes=10,
+    )  # fmt: skip
+    app.settle()
+    Decisions(app).take(data, "j", cause="somebody")
+
+
+def test_a_job_finds_the_successes_that_its_spec_names(
+    app: App, base: Path, tmp_path: Path
+) -> None:
+    name = record(app, "shop/cancel/5")
+    with app.reading() as connection:
+        content = read_file(app, connection, [name])
+    wanted_with_successes(app, base, sha256(content).hexdigest(), name)
+    here = runner(tmp_path)
+    assert advance(app, here) == ["job j was started, attempt 1"]
+    assert (here.folder("j") / OUT / SUCCESSES).read_bytes() == content
+    ended(here)
+
+
+def test_a_job_whose_successes_are_gone_from_the_log_ends_with_the_reason(
+    app: App, base: Path, tmp_path: Path
+) -> None:
+    wanted_with_successes(app, base, "0" * 64, "gone")
+    assert advance(app, runner(tmp_path)) == [
+        "job j ended, failed: rollout gone is not in the tables; kintsugi rebuild folds the log"
+    ]

@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -11,11 +12,15 @@ from safetensors.torch import load_file
 
 from daemon.adapters.directory import verify
 from daemon.adapters.fingerprint import distance
+from daemon.engine.chat import Chat
 from daemon.engine.generation import Engine, Request
 from daemon.engine.policy import Policy
 from daemon.solver.job import Job, JobInterrupt, run
+from daemon.solver.journal import SUCCESSES, write_successes
 from daemon.solver.spec import digest
 from daemon.solver.telemetry.progress import Outcome, Progress
+from daemon.solver.warm_start import reference
+from envs.registry import open_place
 from events.jobs import JobSpec
 from tests.daemon.solver import letters
 
@@ -277,6 +282,89 @@ def test_a_forced_warm_start_comes_first_and_is_resumed(base: Path, tmp_path: Pa
             pass
     resumed, _ = done(job, tmp_path / "left")
     assert resumed.sha256 == outcome.sha256
+
+
+def recorded(base: Path, out: Path, count: int) -> tuple[dict[str, Any], list[str]]:
+    """A warm start on `count` successes alone, whose file lies in `out`, and their names."""
+    environment = open_place(letters.ENVIRONMENT)
+    shown = [
+        reference(environment, Chat(base), environment.task(task), f"session-{number}")
+        for number, task in enumerate(letters.ids("spell", 50, count))
+    ]
+    content = write_successes(shown)
+    out.mkdir()
+    (out / SUCCESSES).write_bytes(content)
+    names = [item.rollout for item in shown]
+    changes = spell(warm_start={**WARM, "mode": "always", "siblings": []}, grpo=False)
+    changes["warm_start"]["successes"] = sha256(content).hexdigest()
+    changes["pools"][0] |= {"references": [], "successes": names}
+    changes["pools"][1] |= {"references": []}
+    return changes, names
+
+
+def test_a_warm_start_shows_recorded_successes_and_no_rollout_is_spent(
+    base: Path, tmp_path: Path
+) -> None:
+    changes, names = recorded(base, tmp_path / "whole", 16)
+    job = spec(base, **changes)
+    outcome, said = done(job, tmp_path / "whole")
+    assert outcome.outcome == "trained", outcome.reason
+    assert outcome.rollouts == 0
+    (warm,) = [p.warm_start for p in said]
+    assert warm is not None
+    assert (warm.successes, warm.references, warm.pools) == (16, 0, ("word",))
+    assert warm.last_loss < warm.first_loss
+    assert list(verify(tmp_path / "whole" / "adapter").rollouts) == names
+    again, _ = recorded(base, tmp_path / "again", 16)
+    assert done(spec(base, **again), tmp_path / "again")[0].sha256 == outcome.sha256
+
+
+def test_a_job_that_was_cut_short_shows_the_same_successes_again(
+    base: Path, tmp_path: Path
+) -> None:
+    results = []
+    for folder in ("whole", "left"):
+        changes, _ = recorded(base, tmp_path / folder, 8)
+        job = spec(base, **{**changes, "grpo": True})
+        if folder == "left":
+            with Job(job, tmp_path / folder) as left:
+                for _, _progress in zip(range(2), left, strict=False):
+                    pass
+        results.append(done(job, tmp_path / folder)[0])
+    assert results[0].outcome == "trained", results[0].reason
+    assert results[0].sha256 == results[1].sha256
+
+
+@pytest.mark.parametrize(
+    ("content", "words"), [(None, "is missing"), (b"[]", "it was changed; request the job anew")]
+)
+def test_successes_that_are_not_those_of_the_spec_end_the_job(
+    base: Path, tmp_path: Path, content: bytes | None, words: str
+) -> None:
+    changes, _ = recorded(base, tmp_path / "out", 4)
+    (tmp_path / "out" / SUCCESSES).unlink()
+    if content is not None:
+        (tmp_path / "out" / SUCCESSES).write_bytes(content)
+    outcome, said = done(spec(base, **changes), tmp_path / "out")
+    assert (outcome.outcome, said) == ("failed", [])
+    assert words in str(outcome.reason)
+
+
+def test_a_weak_pool_without_anything_to_show_is_not_warmed(base: Path, tmp_path: Path) -> None:
+    """A pool of one task has no reference; that another one has some is no help to it."""
+    pools = [
+        {"name": "word", "tasks": letters.ids("spell", 0, 20)},
+        {"name": "half", "tasks": letters.ids("half", 0, 20),
+         "references": letters.ids("half", 300, 4)},
+    ]  # fmt: skip
+    sampler = {"groups": 8, "size": 16, "rollouts": 384, "max_tokens": 8}
+    job = spec(base, pools=pools, sampler=sampler, warm_start={}, probe={"groups": 4})
+    _, said = done(job, tmp_path)
+    so_far = {name: both.so_far for name, both in said[-1].pools.items()}
+    assert so_far["word"].informative == 0
+    assert so_far["half"].informative > 0.2
+    assert so_far["word"].groups >= 4 <= so_far["half"].groups
+    assert not any(p.warm_start for p in said)
 
 
 def test_references_that_fail_are_left_out_and_named(base: Path, tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from pydantic import ValidationError
 
 from daemon.config.presets import PRESETS
 from daemon.solver.spec import BadSpec, digest, read_spec
-from events.jobs import JobSpec
+from events.jobs import JobSpec, WarmStart
 
 LEAST: dict[str, Any] = {
     "job": "j1",
@@ -74,6 +74,9 @@ def test_a_spec_cannot_be_changed(tmp_path: Path) -> None:
         ({"grpo": False}, "leaves nothing to do"),
         ({"warm_start": {}}, "needs references, and pool traffic has none"),
         ({"pools": [pool("a", "x", "y")], "warm_start": {"siblings": ["y"]}}, "twice among .*: y"),
+        ({"pools": [pool("a", "x") | {"successes": ["r"]}], "warm_start": {}}, "come together"),
+        ({"pools": [pool("a", "x", "y")], "warm_start": {"successes": "0" * 64}}, "come together"),
+        ({"pools": [pool("a", "x") | {"successes": ["r"]}]}, "come together"),
         ({"pools": [pool("a", "x", "y")], "warm_start": {}, "grpo": False}, "mode auto asks GRPO"),
         (
             {
@@ -120,7 +123,11 @@ def test_defaults_are_the_recipe_that_was_measured() -> None:
 def test_a_spec_that_says_nothing_new_keeps_its_digest(tmp_path: Path) -> None:
     """The journal of a job that an upgrade interrupts is found by it."""
     spec = read_spec(written(tmp_path))
-    assert "uniform" not in spec.model_dump(mode="json")["algorithm"]["filter"]
+    plain = spec.model_dump(mode="json")
+    assert "uniform" not in plain["algorithm"]["filter"]
+    assert "successes" not in plain["pools"][0]
+    warm = WarmStart().model_dump(mode="json")
+    assert "successes" not in warm
     changed = spec.algorithm.filter.model_copy(update={"uniform": "zero"})
     zero = spec.model_copy(
         update={"algorithm": spec.algorithm.model_copy(update={"filter": changed})}

@@ -1,0 +1,131 @@
+"""Own successes: live sessions that a replay passed, as exact tokens, from the log alone."""
+
+from array import array
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from hashlib import sha256
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+from pydantic import TypeAdapter
+
+from daemon.config.settings import Log, Settings
+from daemon.core.app import App
+from daemon.jobs.own_successes import NotShown, offer_successes, read_file
+from daemon.solver.trajectory import Trajectory
+from envs.shop.environment import Shop
+from events.codec import Arrays, encode
+from events.envelope import Envelope, derive_id
+from events.jobs import TaskPool
+from events.privacy.sealing import Key
+from events.rollouts import CallEnded, CallStarted, EventData, RolloutEnded, Task
+
+SHOP: Final = Shop()
+WEAK: Final = TaskPool(name="weak", tasks=("shop/cancel/900", "shop/cancel/901"))
+KEPT: Final = TaskPool(name="kept", tasks=("shop/return/900",), replay=True)
+ALICE: Final = Key("k1", "alice", bytes(32))
+BEGIN: Final = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+def record(app: App, task: str, *, sealed: bool = False, tokens: bool = True, **ended: Any) -> str:
+    """A live session of two calls on this task; `ended` changes its end. Its id."""
+    name = derive_id(task, str(ended))
+    data: list[tuple[EventData, Arrays]] = []
+    for turn in range(2):
+        call = f"{name}/{turn}"
+        data.append(
+            (CallStarted(call=call, session=name, alias="agent", base="base", policy="p1"), {})
+        )
+        arrays: Arrays = {
+            "prompt_token_ids": array("i", [7, 8, 9][: turn + 2]),
+            "token_ids": array("i", [10 + turn, 1]),
+            "logprobs": array("f", [-0.5, -0.25]),
+        }
+        data.append(
+            (
+                CallEnded(call=call, session=name, outcome="completed", trainable=tokens),
+                arrays if tokens else {},
+            )
+        )
+    fields = {
+        "rollout": name, "alias": "agent", "base": "base", "policy": "p1", "source": "live",
+        "session": name, "task": Task(id=task, environment="shop"), "success": True,
+        "reward": 1.0, "grader": "shop/1", "calls": (f"{name}/0", f"{name}/1"),
+    }  # fmt: skip
+    data.append((RolloutEnded.model_validate({**fields, **ended}), {}))
+    for number, (event, arrays) in enumerate(data):
+        envelope = Envelope(
+            id=derive_id(name, str(number)), type=event.TYPE, version=event.VERSION,
+            subject=event.key(), time=BEGIN + timedelta(seconds=number),
+            person="alice" if sealed else None, keyid="k1" if sealed else None,
+        )  # fmt: skip
+        app.spool.append([encode(envelope, event, 1, arrays, ALICE if sealed else None).entry])
+    app.settle()
+    return name
+
+
+@pytest.fixture
+def app(tmp_path: Path) -> Iterator[App]:
+    with App(Settings(home=tmp_path, log=Log(durability="process"))) as app:
+        yield app
+
+
+def offered(app: App, most: int = 8) -> tuple[list[TaskPool], str | None]:
+    with app.reading() as connection:
+        return offer_successes(app, connection, SHOP, "agent", "base", (WEAK, KEPT), most)
+
+
+def test_a_passed_session_of_the_pools_generator_is_shown_as_its_tokens(app: App) -> None:
+    name = record(app, "shop/cancel/5")
+    (weak, kept), digest = offered(app)
+    assert (weak.successes, kept.successes) == ((name,), ())
+    with app.reading() as connection:
+        content = read_file(app, connection, weak.successes)
+    assert sha256(content).hexdigest() == digest
+    (shown,) = TypeAdapter(tuple[Trajectory, ...]).validate_json(content)
+    assert (shown.rollout, shown.task, shown.policy) == (name, "shop/cancel/5", "p1")
+    assert [(turn.prompt_ids, turn.completion_ids) for turn in shown.turns] == [
+        ((7, 8), (10, 1)), ((7, 8, 9), (11, 1)),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("task", "changes"),
+    [
+        ("shop/return/5", {}),
+        (f"shop/cancel/{1 << 27}", {}),
+        ("shop/cancel/5", {"sealed": True}),
+        ("shop/cancel/5", {"tokens": False}),
+        ("shop/cancel/5", {"grader": "feedback"}),
+        ("shop/cancel/5", {"success": False, "reward": 0.0}),
+        ("shop/cancel/5", {"base": "other"}),
+        ("shop/cancel/5", {"purpose": "evaluate"}),
+    ],
+    ids=["other kind", "held out", "sealed", "no tokens", "a person's word", "failed", "other base",
+         "trial"],
+)  # fmt: skip
+def test_what_is_no_verified_success_of_the_pool_is_not_shown(
+    app: App, task: str, changes: dict[str, Any]
+) -> None:
+    record(app, task, **changes)
+    assert offered(app) == ([WEAK, KEPT], None)
+
+
+def test_the_same_file_is_made_from_the_log_of_another_home(app: App, tmp_path: Path) -> None:
+    tasks = [f"shop/cancel/{seed}" for seed in range(12)]
+    for task in tasks:
+        record(app, task)
+    (weak, _), digest = offered(app)
+    assert len(weak.successes) == 8, "as many as are asked for"
+    with App(Settings(home=tmp_path / "other", log=Log(durability="process"))) as other:
+        for task in reversed(tasks):
+            record(other, task)
+        with other.reading() as connection:
+            content = read_file(other, connection, tuple(reversed(weak.successes)))
+    assert sha256(content).hexdigest() == digest
+
+
+def test_a_rollout_that_is_gone_is_named(app: App) -> None:
+    with app.reading() as connection, pytest.raises(NotShown, match="rollout gone is not in"):
+        read_file(app, connection, ("gone",))
