@@ -141,6 +141,21 @@ PRESETS: Final[dict[str, Preset]] = {
 }
 
 
+def build_loop_algorithm(kl: float) -> Algorithm:
+    """Return what jobs of the loop do unless an algorithm is named: `sentinel` with a penalty k2 of
+    weight `kl`, for which groups of one verdict are kept, their advantages exactly 0 (ADR 0054).
+
+    On replay, that is what keeps the other kinds of task as they are (docs/learning.md). A weight
+    of 0 drops such groups, as `sentinel` does.
+    """
+    own = PRESETS["sentinel"].algorithm
+    penalty = KlConfig(estimator="k2", beta=kl)
+    kept = FilterConfig(informative=kl == 0, uniform="zero")
+    return own.model_copy(
+        update={"loss": own.loss.model_copy(update={"kl": penalty}), "filter": kept}
+    )
+
+
 def preset(name: str) -> Algorithm:
     """The algorithm of this name. Raises UnknownPreset."""
     if name not in PRESETS:

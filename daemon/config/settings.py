@@ -431,8 +431,8 @@ class Training(Section):
     momentum: float = Field(default=0.8, ge=0, lt=1)
     """Momentum of the moving averages of pass rates that the pools' shares follow."""
     algorithm: str = ""
-    """A published algorithm by its name (docs/learner.md); empty: GRPO with a penalty for leaving
-    the policy that training began with."""
+    """A published algorithm by its name (docs/learner.md); empty: `sentinel` with a stronger
+    penalty for leaving the policy that training began with."""
     kl: float = Field(default=0.1, ge=0)
     """Weight of that penalty; a named algorithm has its own."""
     lr: float | None = Field(default=None, gt=0)

@@ -13,14 +13,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, Literal
 from uuid import UUID
 
-from daemon.config.presets import preset
+from daemon.config.presets import build_loop_algorithm, preset
 from daemon.cycle.learning_rate import (
     compute_training_rate,
     compute_warm_start_epochs,
     compute_warm_start_rate,
 )
 from envs.registry import locate
-from events.algorithm import Algorithm, FilterConfig, KlConfig, LossConfig
 from events.envelope import derive_id
 from events.errors import KintsugiError
 from events.jobs import (
@@ -74,6 +73,9 @@ def build_job_spec(
             f"agent {agent.alias} has no {lacking}, so nothing can be trained for it; name one in "
             "the setting agents"
         )
+    algorithm = (
+        preset(training.algorithm) if training.algorithm else build_loop_algorithm(training.kl)
+    )
     warm = None
     if training.warm_start != "off":
         pools = _mark_references(pools, training)
@@ -92,7 +94,7 @@ def build_job_spec(
         sampler=_sampler(training, base),
         probe=Probe(groups=training.probe_groups, below=training.probe_below),
         warm_start=warm,
-        algorithm=_algorithm(training),
+        algorithm=algorithm,
         optimizer=OptimizerSettings(lr=_resolve(training.lr, compute_training_rate, parameters)),
         lora=LoraSettings(rank=training.lora_rank, alpha=training.lora_alpha),
         limits=_UNLIMITED,
@@ -143,15 +145,6 @@ def _source(training: "Training", base: str) -> InProcessSource | VllmSource | E
                 model=base,
                 max_requests_per_second=training.requests_per_second,
             )
-
-
-def _algorithm(training: "Training") -> Algorithm:
-    if training.algorithm:
-        return preset(training.algorithm)
-    # Groups of one verdict stay for their divergence from the start alone: on replay, that is what
-    # keeps the other kinds of task as they are (docs/learning.md).
-    kl = KlConfig(estimator="k2", beta=training.kl)
-    return Algorithm(loss=LossConfig(kl=kl), filter=FilterConfig(informative=training.kl == 0))
 
 
 def _warm_start(

@@ -4,7 +4,7 @@
     warm start      4e-3 up to 10 M, 1e-4 at 1 B, 2e-5 from 10 B on; 4 epochs up to 10 M, 2 from 1 B
 
 Between these points the logarithm of the rate is linear in the logarithm of the number of
-parameters. The points at 10 M were measured here with LoRA on a model of 3 M (docs/LOG.md); the
+parameters. The points at 10 M were measured here with LoRA on a model of 0.9 M (docs/LOG.md); the
 others are those of publications, and nothing above 10 M was verified here.
 """
 

@@ -139,8 +139,15 @@ def test_a_published_algorithm_is_taken_as_it_is() -> None:
     assert spec(Training(algorithm="dapo")).algorithm == preset("dapo")
     with pytest.raises(ValueError, match="there is none of this name"):
         Training(algorithm="nothing")
-    assert spec().algorithm.loss.kl.beta == 0.1
-    assert spec(Training(kl=0)).algorithm.filter.informative
+    assert spec(Training(algorithm="sentinel", kl=0.5)).algorithm == preset("sentinel")
+
+
+def test_the_loops_own_algorithm_is_sentinel_with_groups_kept_for_the_penalty_alone() -> None:
+    own, sentinel = spec().algorithm, preset("sentinel")
+    assert own.loss.model_copy(update={"kl": sentinel.loss.kl}) == sentinel.loss
+    assert (own.loss.kl.estimator, own.loss.kl.beta) == ("k2", 0.1)
+    assert (own.filter.informative, own.filter.uniform) == (False, "zero")
+    assert spec(Training(kl=0)).algorithm.filter.informative, "no penalty, nothing to keep them for"
 
 
 @pytest.mark.parametrize("lacking", ["environment", "checkpoint"])
