@@ -5,8 +5,9 @@ import weakref
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from hashlib import sha256
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 import pytest
 from sqlalchemy import select
@@ -15,7 +16,7 @@ from consumers.reads import learning
 from consumers.reads.learning import CycleRow
 from consumers.reads.scheduling import CYCLE_START
 from consumers.tables import Rollout
-from daemon.config.settings import Agent, Log, Proposer, Scheduler, Settings
+from daemon.config.settings import Agent, Log, Proposer, Scheduler, Settings, Training
 from daemon.core.app import App
 from daemon.core.decision_log import Act, Decisions
 from daemon.core.leadership import Leadership
@@ -23,6 +24,7 @@ from daemon.cycle.leader import Leader
 from daemon.cycle.outlook import read_outlooks
 from daemon.cycle.planner import CyclePlanner
 from daemon.engine.reference.weights import CHECKPOINT
+from daemon.jobs.own_successes import read_file
 from envs.task import TaskDefinition
 from events.envelope import derive_id, utc_now
 from events.jobs import TaskPool
@@ -35,18 +37,24 @@ from tests.consumers.folding import at, ended
 from tests.consumers.plans import plans_of
 from tests.daemon.conftest import Kintsugi
 from tests.daemon.controller.test_directive_builder import SHOP, attempted, record, tasks
+from tests.daemon.jobs.test_own_successes import record as session
 from tests.daemon.solver import letters
 
 QUIET: Final = Scheduler(min_rollouts=10**6, min_priority=1e9, min_failures=1)
 
 
 @contextmanager
-def home(folder: Path, given: Sequence[TaskDefinition] = (), **agent: Any) -> Iterator[App]:
+def home(
+    folder: Path,
+    given: Sequence[TaskDefinition] = (),
+    training: Training | None = None,
+    **agent: Any,
+) -> Iterator[App]:
     """A home whose agent did these tasks, and forgot the last call of some kinds."""
     named = Agent(**{"alias": "agent", "environment": "shop", "checkpoint": CHECKPOINT, **agent})
     settings = Settings(
         home=folder, log=Log(durability="process"), scheduler=QUIET, agents=(named,),
-        proposer=Proposer(tasks=4),
+        proposer=Proposer(tasks=4), training=training or Training(),
     )  # fmt: skip
     with App(settings) as app:
         record(app, "agent", "base", given)
@@ -170,6 +178,28 @@ def _written(folder: Path, labelled: Sequence[tuple[TaskDefinition, str]]) -> _W
         ],
         [(one.pattern, one.check, one.reason) for one in records if isinstance(one, TaskRejected)],
         job.spec.pools,
+    )
+
+
+@pytest.mark.parametrize("mode", ["always", "off"])
+def test_a_warm_start_is_requested_with_the_successes_that_the_log_holds(
+    tmp_path: Path, mode: Literal["always", "off"]
+) -> None:
+    given = tasks(("cancel",), 4)
+    with home(tmp_path, given, training=Training(warm_start=mode)) as app:
+        known = session(app, given[0].id)
+        session(app, "shop/return/5")
+        cycle, _ = asked(app)
+        assert cycle is not None
+        with app.reading() as connection:
+            job = learning.job(connection, cycle.job or "")
+            assert job is not None
+            shown = {name for pool in job.spec.pools for name in pool.successes}
+            content = read_file(app, connection, [known])
+    assert shown == ({known} if mode == "always" else set())
+    warm = job.spec.warm_start
+    assert (warm.successes if warm else None) == (
+        sha256(content).hexdigest() if mode == "always" else None
     )
 
 
