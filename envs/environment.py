@@ -27,6 +27,7 @@ from envs.tools import Toolset
 from envs.users import ScriptUser, User
 from events.errors import KintsugiError
 from events.messages import Message
+from events.rollouts import ToolRoles
 
 _PRISTINE_STATES: Final = 64
 """Generated states kept at once: a group of rollouts shares its task's, and one may be 10 MB."""
@@ -122,7 +123,18 @@ class Environment(ABC):
     @property
     def catalog(self) -> ToolCatalog:
         """What diagnosis may know of the tools."""
+        return self._default_catalog
+
+    @property
+    def _default_catalog(self) -> ToolCatalog:
         return catalog(self.name) or infer_catalog(self.toolset.tools(), self.writes)
+
+    @property
+    def recorded_tool_roles(self) -> ToolRoles | None:
+        """What the events of this environment's rollouts carry of its catalog: no fold opens an
+        environment. None where diagnosis has the same catalog by name or by rule."""
+        roles = self.catalog.roles
+        return None if roles == self._default_catalog.roles else roles
 
     @property
     def writes(self) -> frozenset[str]:
