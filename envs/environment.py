@@ -59,6 +59,15 @@ def is_seed(text: str) -> bool:
     return len(text) <= _SEED_DIGITS and text.isascii() and text.isdecimal()
 
 
+def split_phrasing(task_id: str) -> tuple[str, int] | None:
+    """The id of the task in its first words, and the number of the phrasing, of an id
+    ENVIRONMENT/CAPABILITY/SEED/PHRASING; None for any other id."""
+    original, _, phrasing = task_id.rpartition("/")
+    if original.count("/") < 2 or not is_seed(phrasing) or phrasing != str(int(phrasing)):
+        return None
+    return original, int(phrasing)
+
+
 class Environment(ABC):
     """One domain: its tools, its policy, its tasks and how they are judged."""
 
