@@ -25,6 +25,8 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, Final
 
+from events.rollouts import ToolRoles
+
 Record = tuple[str, str]
 """What a write works on: the argument that names it, and its value."""
 
@@ -79,6 +81,19 @@ class ToolCatalog:
             if value is not None:
                 return name, str(value).strip()
         return None
+
+    @property
+    def roles(self) -> ToolRoles:
+        """The catalog as events carry it: what diagnosis asks."""
+        return ToolRoles(
+            writes=tuple(sorted(self.writes)),
+            transfer=tuple(sorted(self.transfer)),
+            authenticating=tuple(sorted(self.authenticating)),
+            user_record=tuple(sorted(self.user_record)),
+            record_arguments=self.record_arguments,
+            selection_arguments=tuple(sorted(self.selection_arguments)),
+            unordered={tool: self.unordered[tool] for tool in sorted(self.unordered)},
+        )
 
     @property
     def tools(self) -> frozenset[str]:
@@ -272,6 +287,24 @@ CATALOGS: Final[Mapping[str, ToolCatalog]] = {
 def catalog(name: str) -> ToolCatalog | None:
     """Return the catalog of the environment of this name; None where none is declared."""
     return CATALOGS.get(name)
+
+
+def restore_catalog(name: str, roles: ToolRoles, tool_names: Iterable[str] = ()) -> ToolCatalog:
+    """The catalog that an event carries; of `tool_names` those without a role are reads."""
+    special = {*roles.writes, *roles.transfer}
+    return ToolCatalog(
+        name=name,
+        writes=frozenset(roles.writes),
+        reads=frozenset(tool_names) - special,
+        generic=frozenset(roles.transfer) - frozenset(roles.writes),
+        user_tools=frozenset(),
+        authenticating=frozenset(roles.authenticating),
+        user_record=frozenset(roles.user_record),
+        transfer=frozenset(roles.transfer),
+        record_arguments=roles.record_arguments,
+        selection_arguments=frozenset(roles.selection_arguments),
+        unordered=roles.unordered,
+    )
 
 
 def identify(tool_names: Iterable[str]) -> str | None:

@@ -27,6 +27,7 @@ from envs.tools import Toolset
 from envs.users import ScriptUser, User
 from events.errors import KintsugiError
 from events.messages import Message
+from events.rollouts import ToolRoles
 
 _PRISTINE_STATES: Final = 64
 """Generated states kept at once: a group of rollouts shares its task's, and one may be 10 MB."""
@@ -56,6 +57,15 @@ class Limits:
 def is_seed(text: str) -> bool:
     """Whether a part of a task's id is the seed of a generated one."""
     return len(text) <= _SEED_DIGITS and text.isascii() and text.isdecimal()
+
+
+def split_phrasing(task_id: str) -> tuple[str, int] | None:
+    """The id of the task in its first words, and the number of the phrasing, of an id
+    ENVIRONMENT/CAPABILITY/SEED/PHRASING; None for any other id."""
+    original, _, phrasing = task_id.rpartition("/")
+    if original.count("/") < 2 or not is_seed(phrasing) or phrasing != str(int(phrasing)):
+        return None
+    return original, int(phrasing)
 
 
 class Environment(ABC):
@@ -122,7 +132,18 @@ class Environment(ABC):
     @property
     def catalog(self) -> ToolCatalog:
         """What diagnosis may know of the tools."""
+        return self._default_catalog
+
+    @property
+    def _default_catalog(self) -> ToolCatalog:
         return catalog(self.name) or infer_catalog(self.toolset.tools(), self.writes)
+
+    @property
+    def recorded_tool_roles(self) -> ToolRoles | None:
+        """What the events of this environment's rollouts carry of its catalog: no fold opens an
+        environment. None where diagnosis has the same catalog by name or by rule."""
+        roles = self.catalog.roles
+        return None if roles == self._default_catalog.roles else roles
 
     @property
     def writes(self) -> frozenset[str]:

@@ -16,7 +16,7 @@ Not covered: recording (producers/simulation.py), and what of a run was played b
 """
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Mapping
+from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from random import Random
@@ -27,7 +27,7 @@ from envs.endpoint import AnswerFailure, EndpointRefusal, EndpointUnavailable, U
 from envs.environment import Environment, Limits, UnknownTask
 from envs.episode import Episode, Party, Termination
 from envs.episode import play as play_locally
-from envs.grading import Grade, grade
+from envs.grading import Grade, flag_errors, grade
 from envs.players import LocalPlayer, Player
 from envs.reward import DEFAULT, Conduct, Reward, Shaping, conduct_of, shape
 from envs.task import TaskDefinition
@@ -62,6 +62,17 @@ class Setup:
     limits: Limits | None = None
     """None: the environment's."""
     shaping: Shaping = DEFAULT
+
+
+@dataclass(frozen=True, slots=True)
+class Assessment:
+    """What a transcript of a task is worth, wherever it was recorded."""
+
+    grade: Grade
+    reward: Reward | None
+    """Shaped; None where the unshaped reward is unknown."""
+    penalties: Mapping[str, float | None]
+    """What shaping takes away, at or below 0, whatever the reward; None where it is unknown."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -231,11 +242,11 @@ def _make_attempt(
     termination = episode.termination
     assert termination is not None, "a finished episode says why it ended"
     environment, task, messages = setup.environment, episode.task, tuple(episode.messages)
-    judged = termination not in UNJUDGED
-    verdict = grade(environment, task, messages, termination) if judged else None
     tokens = agent.usage.completion_tokens
     conduct = conduct_of(messages, environment.catalog, episode.malformed, tokens)
-    worth = None if verdict is None else verdict.reward
+    assessment = None
+    if termination not in UNJUDGED:
+        assessment = assess(environment, task, messages, termination, conduct, setup.shaping)
     return Attempt(
         task=task,
         trial=trial,
@@ -243,8 +254,8 @@ def _make_attempt(
         messages=messages,
         termination=termination,
         reason=episode.reason,
-        grade=verdict,
-        reward=None if worth is None else shape(worth, conduct, setup.shaping),
+        grade=None if assessment is None else assessment.grade,
+        reward=None if assessment is None else assessment.reward,
         penalties=penalties(conduct, setup.shaping),
         usage=agent.usage,
         user_usage=user.usage,
@@ -252,6 +263,42 @@ def _make_attempt(
         defects=tuple(episode.defects),
         malformed=episode.malformed,
     )
+
+
+def assess(
+    environment: Environment,
+    task: TaskDefinition,
+    messages: Sequence[Message],
+    termination: str | None,
+    conduct: Conduct,
+    shaping: Shaping = DEFAULT,
+) -> Assessment:
+    """Grade a transcript (without system prompt) and shape its reward by the agent's conduct."""
+    verdict = grade(environment, task, messages, termination)
+    worth = verdict.reward
+    return Assessment(
+        grade=verdict,
+        reward=None if worth is None else shape(worth, conduct, shaping),
+        penalties=penalties(conduct, shaping),
+    )
+
+
+def assess_recorded(
+    environment: Environment,
+    task: TaskDefinition,
+    messages: Sequence[Message],
+    tokens: int | None,
+) -> Assessment:
+    """Assess a transcript that another program recorded, as if it had been played here.
+
+    Its end counts as regular. Which calls were malformed, and which failed where the transcript
+    has no flag, is what the environment's tools answer when the calls are made again on a fresh
+    state. `tokens` are those that the model wrote; None: unknown, then the penalty for length is
+    unknown and not applied.
+    """
+    flagged, malformed = flag_errors(environment, task, messages)
+    conduct = conduct_of(flagged, environment.catalog, malformed, tokens)
+    return assess(environment, task, messages, Termination.USER_STOP, conduct)
 
 
 def penalties(conduct: Conduct, shaping: Shaping) -> dict[str, float | None]:

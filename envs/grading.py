@@ -115,6 +115,30 @@ def replay(
     return database
 
 
+def flag_errors(
+    environment: Environment, task: TaskDefinition, messages: Sequence[Message]
+) -> tuple[list[Message], int]:
+    """Return a transcript with the flags that a recorder without our tools leaves out, and how
+    many of the agent's calls were malformed.
+
+    Each call that was answered is made again, in order, on a fresh state. A result that says
+    already whether it is an error keeps its word.
+    """
+    tools = environment.toolset(environment.reset(task))
+    flagged, malformed = list(messages), 0
+    place = turn = -1
+    for item in executed_calls(messages):
+        place = place + 1 if item.turn == turn else item.turn + 1
+        turn = item.turn
+        if item.requestor != "assistant" or item.result is None:
+            continue
+        answer = tools.call(item.call.name, item.call.arguments)
+        malformed += answer.malformed
+        if item.result.error is None:
+            flagged[place] = item.result.model_copy(update={"error": answer.error})
+    return flagged, malformed
+
+
 def state_difference(
     environment: Environment, task: TaskDefinition, executed: Sequence[ExecutedCall]
 ) -> tuple[Difference, ...]:

@@ -139,7 +139,7 @@ class Quota(StrictModel):
 
 
 class Mastered(StrictModel):
-    """A kind of task that the agent can do: to be combined with, not to be trained."""
+    """A kind of task that the agent can do: its failures there are hardly followed."""
 
     task: Name
     pass_rate: Share
@@ -157,14 +157,16 @@ class BadTries(StrictModel):
 
 
 class Directive(StrictModel):
-    """What to write tasks for, as data; daemon/controller/directive.py puts it in words."""
+    """What to write tasks for, as data; daemon/controller/directive.py puts it in words for the
+    operator."""
 
     quotas: tuple[Quota, ...]
     mastered: tuple[Mastered, ...] = ()
     improving: tuple[Name, ...] = ()
     """Patterns that resolve or improve by themselves."""
     known: tuple[str, ...] = ()
-    """Signatures of tasks that the buffer has: not again."""
+    """Historical: signatures of tasks that the buffer has. Written until the Proposer alone, which
+    reads the buffer itself, kept tasks from being written twice; empty since."""
     bad_tries: tuple[BadTries, ...] = ()
     """What to do otherwise than the cycle before."""
 

@@ -109,6 +109,29 @@ class Labels(StrictModel):
     same calls of one person."""
 
 
+ToolName = Annotated[str, Field(min_length=1, max_length=256)]
+
+
+class ToolRoles(StrictModel):
+    """What the environment of a rollout declares of its tools, where no name tells it
+    (envs/catalog.py): what the rules ask."""
+
+    writes: tuple[ToolName, ...] = ()
+    """Tools that change state."""
+    transfer: tuple[ToolName, ...] = ()
+    """Tools that hand the user over to a person."""
+    authenticating: tuple[ToolName, ...] = ()
+    """Tools whose success identifies the user."""
+    user_record: tuple[ToolName, ...] = ()
+    """Tools whose success means that the user's record was reached."""
+    record_arguments: tuple[ToolName, ...] = ()
+    """Arguments that name the record a write works on, the most specific first."""
+    selection_arguments: tuple[ToolName, ...] = ()
+    """Arguments that choose among what is offered."""
+    unordered: dict[ToolName, tuple[ToolName, ...]] = {}
+    """Tool -> its arguments that are unordered lists."""
+
+
 class RolloutContent(StrictModel):
     """What was said in a rollout."""
 
@@ -153,6 +176,8 @@ class RolloutEnded(EventData):
     """Tools that change state, for an environment nobody declared; None when unknown."""
     known_tools: tuple[str, ...] | None = None
     """Tools the agent was offered; None when unknown."""
+    tool_roles: ToolRoles | None = None
+    """What the environment declares of its tools; None where its name or the rules tell it."""
     calls: tuple[str, ...] = ()
     """Its calls in order; their events hold the tokens."""
     forks: tuple[str, ...] = ()

@@ -14,7 +14,7 @@ Guarantee: the id is the caller's, so appending the same attempt again changes n
 tables. Not covered: exact tokens; those are recorded with the calls of a gateway.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -22,6 +22,7 @@ from envs import grading
 from envs.catalog import catalog
 from envs.environment import Environment
 from envs.evaluation import Attempt
+from envs.grading import Grade
 from events.blobs import BlobStore
 from events.codec import encode
 from events.envelope import Envelope, utc_now
@@ -65,13 +66,14 @@ def build_rollout_event(
         seed=attempt.seed,
         success=attempt.success,
         reward=None if attempt.reward is None else attempt.reward.total,
-        reward_parts=_parts(attempt),
+        reward_parts={} if attempt.grade is None else name_parts(attempt.grade, attempt.penalties),
         grader=None if attempt.grade is None else f"{environment.name}/{grading.VERSION}",
         termination=attempt.termination,
         reason=_shorten(attempt.reason) or None,
         simulator=provenance.simulator,
         write_tools=None if declared else tuple(sorted(environment.writes)),
         known_tools=None if declared else tuple(offered),
+        tool_roles=environment.recorded_tool_roles,
         content=RolloutContent(messages=attempt.messages),
     )
 
@@ -95,13 +97,12 @@ def _envelope(data: RolloutEnded) -> Envelope:
     )
 
 
-def _parts(attempt: Attempt) -> dict[str, float | None]:
-    if attempt.grade is None:
-        return {}
+def name_parts(grade: Grade, penalties: Mapping[str, float | None]) -> dict[str, float | None]:
+    """The reward's parts under the names at the top of this file."""
     return {
-        **{str(basis): value for basis, value in attempt.grade.parts.items()},
-        "task": attempt.grade.reward,
-        **{f"penalty_{name}": value for name, value in attempt.penalties.items()},
+        **{str(basis): value for basis, value in grade.parts.items()},
+        "task": grade.reward,
+        **{f"penalty_{name}": value for name, value in penalties.items()},
     }
 
 

@@ -16,7 +16,7 @@ from typing import Final
 from consumers.diagnosis.detectors import dedup_key, diagnose
 from consumers.diagnosis.facts import Finding, agent_calls
 from consumers.diagnosis.rules import tool_loops
-from envs.catalog import catalog
+from envs.catalog import ToolCatalog, catalog, restore_catalog
 from events.canonical import exact_json
 from events.codec import Event
 from events.errors import BadRecord
@@ -41,8 +41,7 @@ class LabelResult:
 
 def label_rollout(data: RolloutEnded) -> LabelResult:
     """Label a rollout by the rules, from its messages and calls."""
-    task = data.task
-    diagnosis = diagnose(data, catalog(task.environment) if task and task.environment else None)
+    diagnosis = diagnose(data, _find_catalog(data))
     messages = data.content.messages if data.content else ()
     calls = agent_calls(messages)
     # A failure was asked for them already.
@@ -61,6 +60,15 @@ def label_rollout(data: RolloutEnded) -> LabelResult:
     )
     kept = {name: _first(findings) for name, findings in diagnosis.evidence.items()}
     return LabelResult(labels, kept if diagnosis.category else None)
+
+
+def _find_catalog(data: RolloutEnded) -> ToolCatalog | None:
+    """The catalog that the event carries, else that of its environment's name; None where neither
+    is there."""
+    environment = (data.task.environment if data.task else None) or ""
+    if data.tool_roles is not None:
+        return restore_catalog(environment, data.tool_roles, data.known_tools or ())
+    return catalog(environment)
 
 
 def _first(findings: Sequence[Finding]) -> list[Finding]:

@@ -175,12 +175,21 @@ def _build_pattern_node(connection: Connection, cycle: Row[Any], quota: dict[str
     numbers = _of_round(connection, cycle, quota["pattern"])
     return Node(
         quota["pattern"], "pattern",
-        _line(numbers, f"priority {quota['priority']:.3g}", f"{len(written)} tasks written"),
+        _line(
+            numbers, f"priority {quota['priority']:.3g}", f"{len(written)} tasks written",
+            *_describe_weakness(quota)
+        ),
         (
             *(node for node in rollouts if node is not None),
             *(_task_node(connection, row) for row in written),
         ),
     )  # fmt: skip
+
+
+def _describe_weakness(quota: dict[str, Any]) -> tuple[str, str]:
+    """What the directive says of a pattern, and its cause where an analyzer gave one."""
+    cause = quota.get("root_cause")
+    return quota.get("description", ""), f"cause: {cause}" if cause else ""
 
 
 def _of_round(connection: Connection, cycle: Row[Any], pattern: str) -> str:
@@ -215,16 +224,29 @@ def _pattern(connection: Connection, name: str) -> Node | None:
 
 def _task(connection: Connection, name: str) -> Node | None:
     row = _row(connection, Task, "task", name)
-    return None if row is None else _task_node(connection, row)
+    if row is None:
+        return None
+    return _task_node(connection, row, _describe_motive(connection, row))
 
 
-def _task_node(connection: Connection, row: Row[Any]) -> Node:
+def _describe_motive(connection: Connection, task: Row[Any]) -> tuple[str, ...]:
+    """What the directive of its cycle says of the weakness that a task was written for."""
+    cycle = None if task.cycle is None else _row(connection, Cycle, "cycle", task.cycle)
+    if cycle is None or cycle.directive is None:
+        return ()
+    quotas = json.loads(cycle.directive)["quotas"]
+    quota = next((quota for quota in quotas if quota["pattern"] == task.pattern), None)
+    return () if quota is None else (quota["status"].lower(), *_describe_weakness(quota))
+
+
+def _task_node(connection: Connection, row: Row[Any], motive: tuple[str, ...] = ()) -> Node:
     if row.origin != "proposed":
         return Node(row.task, "task", _line("attempted", row.environment))
     source = None if row.source_rollout is None else _rollout(connection, row.source_rollout)
     checks = len(json.loads(row.verified)) if row.verified else 0
     return Node(
-        row.task, "task", _line(f"written for {row.pattern}", row.mode, f"{checks} checks passed"),
+        row.task, "task",
+        _line(f"written for {row.pattern}", row.mode, f"{checks} checks passed", *motive),
         () if source is None else (source,),
     )  # fmt: skip
 

@@ -75,6 +75,8 @@ class CallRow:
     ended_offset: int | None
     outcome: str | None
     upstream: str | None
+    completion_tokens: int | None
+    """Tokens that the model wrote; None where the engine did not say."""
 
 
 def read_idle_sessions(connection: Connection, before: datetime) -> list[IdleSession]:
@@ -185,7 +187,7 @@ def _call_columns() -> tuple[ColumnElement[Any], ...]:
     return (
         calls.call, calls.session, calls.alias, calls.base, calls.policy, calls.task, calls.parent,
         calls.purpose, calls.started, calls.partition, calls.started_offset, calls.ended_offset,
-        calls.outcome, calls.upstream,
+        calls.outcome, calls.upstream, calls.completion_tokens,
     )  # fmt: skip
 
 
@@ -238,4 +240,5 @@ def _read_call(row: Row[Any]) -> CallRow:
         ended_offset=row.ended_offset,
         outcome=row.outcome,
         upstream=row.upstream,
+        completion_tokens=row.completion_tokens,
     )

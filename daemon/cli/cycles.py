@@ -84,6 +84,7 @@ def show(
     `kintsugi explain ID` goes back to the rollouts.
     """
     from consumers.reads import learning
+    from daemon.controller.directive import describe_directive
     from daemon.cycle.views import read_step
 
     with cli.app() as app, app.reading() as connection:
@@ -99,6 +100,7 @@ def show(
                   for item in row.directive.quotas]  # fmt: skip
         columns = ["pattern", "tasks", "priority", "status"]
         cli.out.show("", table(columns, quotas, right=("tasks", "priority"), whole=("pattern",)))
+        cli.out.show("", describe_directive(row.directive))
     if rejected:
         refused = [[item.pattern, item.mode, item.check, item.reason] for item in rejected]
         cli.out.show("", table(["rejected for", "mode", "check", "why"], refused))

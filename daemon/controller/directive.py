@@ -8,20 +8,22 @@ Not covered: who writes the tasks (daemon/proposer).
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 from consumers.diagnosis.priority import Status, quotas
-from consumers.reads.evidence import TaskRate
+from consumers.reads.evidence import RoundRollout, TaskRate
 from consumers.reads.rollouts import PatternLine
 from events.learning import BadTries, Directive, Mastered, PatternFinding, Quota
+from events.messages import Action
 
 MASTERED: Final = 0.85
 """Smoothed pass rate from which on a kind of task is one that the agent can do."""
 MASTERED_KINDS: Final = 12
-KNOWN: Final = 4096
-"""Signatures that a directive names at most; the Proposer knows all of them from the tables."""
+"""Most kinds that a directive names as mastered."""
+OTHER_FAILURES: Final = 4
+"""Failures of a pattern on kinds that are not mastered, from which on the others are left out."""
 
 _MEANINGS: Final[Mapping[str, str]] = {
     "context_overflow": "The conversation grew beyond what the agent can read.",
@@ -52,7 +54,6 @@ def directive(
     failures: Iterable[Failures],
     findings: Sequence[PatternFinding],
     rates: Iterable[TaskRate],
-    known: Iterable[str],
     bad_tries: Iterable[BadTries],
     most: int,
 ) -> Directive:
@@ -66,7 +67,7 @@ def directive(
             _quota(lines[name], tasks, examples.get(name), descriptions.get(name))
             for name, tasks in counts.items()
         ),
-        mastered=find_strengths(rates),
+        mastered=find_strengths(rates)[:MASTERED_KINDS],
         improving=tuple(
             sorted(
                 line.pattern
@@ -74,7 +75,6 @@ def directive(
                 if line.status in (Status.IMPROVING, Status.RESOLVED)
             )
         ),
-        known=tuple(sorted(set(known))[:KNOWN]),
         bad_tries=tuple(item for item in bad_tries if item.pattern in counts),
     )
 
@@ -130,24 +130,44 @@ def _describe(line: PatternLine) -> str:
 
 
 def find_strengths(rates: Iterable[TaskRate]) -> tuple[Mastered, ...]:
-    """The kinds of task that the agent passes, most often attempted first. A kind is what a perfect
-    agent calls, without the arguments."""
+    """The kinds of task that the agent passes, most often attempted first."""
     attempts: Counter[str] = Counter()
     passes: defaultdict[str, int] = defaultdict(int)
     for rate in rates:
         if rate.gold is None:
             continue
-        kind = "+".join(dict.fromkeys(action.name for action in rate.gold)) or "nothing"
-        attempts[kind[:128]] += rate.attempts
-        passes[kind[:128]] += rate.passes
+        kind = name_kind(rate.gold)
+        attempts[kind] += rate.attempts
+        passes[kind] += rate.passes
     ranked = sorted(attempts, key=lambda kind: (-attempts[kind], kind))
     smoothed = {kind: (passes[kind] + 1) / (attempts[kind] + 2) for kind in ranked}
     able = [kind for kind in ranked if smoothed[kind] >= MASTERED]
-    return tuple(Mastered(task=kind, pass_rate=smoothed[kind]) for kind in able[:MASTERED_KINDS])
+    return tuple(Mastered(task=kind, pass_rate=smoothed[kind]) for kind in able)
 
 
-def text(directive: Directive) -> str:
-    """The directive in words, for a model that writes requests and for people."""
+def name_kind(gold: Sequence[Action]) -> str:
+    """The kind of a task: what a perfect agent calls, without the arguments."""
+    return ("+".join(dict.fromkeys(action.name for action in gold)) or "nothing")[:128]
+
+
+def find_mastered_tasks(rates: Sequence[TaskRate]) -> set[str]:
+    """The tasks of the kinds that the agent passes."""
+    able = {entry.task for entry in find_strengths(rates)}
+    return {rate.task for rate in rates if rate.gold is not None and name_kind(rate.gold) in able}
+
+
+def leave_out_mastered(
+    failures: Sequence[RoundRollout], mastered: Collection[str]
+) -> Sequence[RoundRollout]:
+    """The failures of one pattern without those on `mastered` tasks, which are noise as a rule;
+    all of them where fewer than `OTHER_FAILURES` others are left, since a rare weakness may be
+    hidden in a kind that is mastered as a whole."""
+    others = [failure for failure in failures if failure.task_key not in mastered]
+    return others if len(others) >= OTHER_FAILURES else failures
+
+
+def describe_directive(directive: Directive) -> str:
+    """The directive in words, as an operator is shown it."""
     lines = ["Write tasks for these weaknesses of the agent:"]
     for quota in directive.quotas:
         count = f"{quota.tasks} task" + ("" if quota.tasks == 1 else "s")
@@ -156,11 +176,9 @@ def text(directive: Directive) -> str:
             lines.append(f"  Cause: {quota.root_cause}")
     if directive.mastered:
         kinds = ", ".join(f"{entry.task} ({entry.pass_rate:.0%})" for entry in directive.mastered)
-        lines.append(f"The agent can do this; combine a weakness with it: {kinds}.")
+        lines.append(f"The agent can do this, so its failures there are hardly followed: {kinds}.")
     if directive.improving:
         lines.append(f"These improve by themselves: {', '.join(directive.improving)}.")
-    if directive.known:
-        lines.append(f"{len(directive.known)} tasks are there already; do not write them again.")
     for bad in directive.bad_tries:
         lines.append(
             f"Of {bad.tries} earlier tasks for {bad.pattern} by {bad.mode}, {bad.rejected} were "

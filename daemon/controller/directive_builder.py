@@ -5,7 +5,7 @@ from the log; appends nothing. Everything but the analyzer's words follows from 
 cycle's id, so a redo directs the same.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
@@ -14,7 +14,7 @@ from consumers.reads.evidence import RoundRollout
 from consumers.reads.learning import BufferTask
 from daemon.controller import directive as directives
 from daemon.controller.analyzer import Analysis, RolloutView, analyze
-from daemon.controller.directive import Failures
+from daemon.controller.directive import Failures, leave_out_mastered
 from daemon.controller.lessons import bad_tries
 from daemon.controller.sampling import (
     Candidate,
@@ -23,7 +23,6 @@ from daemon.controller.sampling import (
     shorten,
 )
 from daemon.sessions import transcript
-from envs.task import signature
 from events.errors import LogTruncated
 from events.learning import DirectiveWritten
 from producers.gateway.privacy.redaction import Redaction
@@ -48,12 +47,12 @@ def direct(app: "App", cycle: str, alias: str, base: str, number: int) -> Direct
         rejected = [] if before is None else learning.rejections_of(connection, before)
         analysis = _analysis(app, connection, cycle, seen, written.names)
     failures = [row for row in seen if row.pattern is not None]
+    mastered = directives.find_mastered_tasks(rates)
     directive = directives.directive(
         patterns,
-        _by_pattern(failures, cycle),
+        _by_pattern(failures, mastered, cycle),
         analysis.findings if analysis else (),
         rates,
-        written.signatures,
         bad_tries(written.last, rejected),
         app.settings.proposer.tasks,
     )
@@ -73,7 +72,6 @@ class _TaskHistory:
     """What is kept of the tasks that were written so far."""
 
     names: set[str] = field(default_factory=set)
-    signatures: set[str] = field(default_factory=set)
     last: list[BufferTask] = field(default_factory=list)
     """Tasks written by the cycle before this one."""
 
@@ -84,29 +82,29 @@ def _read_history(
     written = _TaskHistory()
     for row in learning.tasks_of(connection, alias, base):
         written.names.add(row.task.id)
-        if row.task.gold_actions is not None:
-            written.signatures.add(signature(row.task.gold_actions))
         if before is not None and row.cycle == before:
             written.last.append(row)
     return written
 
 
-def _by_pattern(failures: Sequence[RoundRollout], seed: str) -> list[Failures]:
-    patterns = sorted({failure.pattern for failure in failures if failure.pattern is not None})
+def _by_pattern(
+    failures: Sequence[RoundRollout], mastered: Collection[str], seed: str
+) -> list[Failures]:
+    """Pattern by pattern, the failures whose tasks are followed; `mastered` are tasks of kinds
+    that the agent passes."""
+    by_pattern: dict[str, list[RoundRollout]] = {}
+    for failure in failures:
+        if failure.pattern is not None:
+            by_pattern.setdefault(failure.pattern, []).append(failure)
     return [
-        Failures(
-            pattern,
-            tuple(
-                failure.rollout
-                for failure in sample_failures(
-                    (_candidate(failure) for failure in failures if failure.pattern == pattern),
-                    seed,
-                    EXAMPLES,
-                )
-            ),
-        )
-        for pattern in patterns
+        Failures(pattern, _sample_examples(leave_out_mastered(own, mastered), seed))
+        for pattern, own in sorted(by_pattern.items())
     ]
+
+
+def _sample_examples(failures: Sequence[RoundRollout], seed: str) -> tuple[str, ...]:
+    sample = sample_failures(map(_candidate, failures), seed, EXAMPLES)
+    return tuple(candidate.rollout for candidate in sample)
 
 
 def _analysis(

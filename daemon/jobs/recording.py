@@ -93,6 +93,7 @@ def _event(job: JobRow, environment: "Environment", trajectory: Trajectory) -> R
         simulator=SCRIPTED,
         write_tools=tuple(sorted(environment.writes)),
         known_tools=tuple(s["function"]["name"] for s in environment.schemas(task)),
+        tool_roles=environment.recorded_tool_roles,
     )
 
 

@@ -51,7 +51,14 @@ from consumers.reads.sessions import (
     read_idle_sessions,
 )
 from daemon.core.span_contexts import of_session
-from daemon.sessions.conversations import History, Node, SessionIncomplete, answerer, main_line
+from daemon.sessions.conversations import (
+    History,
+    Node,
+    SessionIncomplete,
+    answerer,
+    main_line,
+    sum_tokens,
+)
 from daemon.sessions.transcript import ERASED
 from daemon.sessions.verdict import EnvironmentsAway, add_verdict
 from envs.registry import EnvironmentBroken
@@ -378,7 +385,8 @@ class _RolloutBuilder:
         )
         task = next((row.task for row in rows if row.task is not None), None)
         if task is not None and not erased:
-            data = add_verdict(self._app, data, task)
+            tokens = sum_tokens(leaf, [*session.others, *rows])
+            data = add_verdict(self._app, data, task, tokens)
         within = of_session(end.session, end.since, first).header
         return [*self._build_entries(end, data, line, forks, owner, within)]
 

@@ -277,3 +277,18 @@ def answerer(calls: Sequence[CallRow]) -> tuple[str, str]:
             name = _UNNAMED if call.policy == NOBODY else call.policy
             return name, name
     return NOBODY, NOBODY
+
+
+def sum_tokens(leaf: CallRow, rows: Iterable[CallRow]) -> int | None:
+    """Return how many tokens the model wrote in the chain of calls that ends with `leaf`; None
+    where an engine did not say, or a call of the chain is not among `rows`."""
+    by_call = {row.call: row for row in rows}
+    total, at = 0, leaf
+    while at.completion_tokens is not None:
+        total += at.completion_tokens
+        if at.parent is None:
+            return total
+        if at.parent not in by_call:
+            return None
+        at = by_call[at.parent]
+    return None

@@ -1,17 +1,24 @@
 """Verdict on a live session that names a task, by replay (role `work`).
 
+A session gets the reward, shaped, and the parts that the same transcript has in simulation. What
+a session cannot show: its end counts as regular, since no recorder knows why a client hung up; and
+where an engine did not say how many tokens it wrote, the penalty for length is null and not
+applied.
+
 The task's name comes from a client: it selects an environment by name, and never a file.
 """
 
 from typing import TYPE_CHECKING
 
+from envs.catalog import catalog
 from envs.environment import Environment, UnknownTask
-from envs.episode import Termination
-from envs.grading import VERSION, grade
+from envs.evaluation import assess_recorded
+from envs.grading import VERSION
 from envs.registry import EnvironmentBroken, UnknownEnvironment, is_away, open_environment
 from envs.task import TaskDefinition
 from events.errors import KintsugiError
 from events.rollouts import NOBODY, RolloutEnded, Task
+from producers.simulation import name_parts
 
 if TYPE_CHECKING:
     from daemon.core.app import App
@@ -21,33 +28,39 @@ class EnvironmentsAway(KintsugiError):
     """A file or folder named in the settings is not there now."""
 
 
-def add_verdict(app: "App", data: RolloutEnded, task_id: str) -> RolloutEnded:
+def add_verdict(app: "App", data: RolloutEnded, task_id: str, tokens: int | None) -> RolloutEnded:
     """Add the task to a rollout, and the verdict of a replay if its environment is known here.
-    Raises EnvironmentsAway, EnvironmentBroken."""
+    `tokens` are those that the model wrote; None: unknown. Raises EnvironmentsAway,
+    EnvironmentBroken."""
     try:
         # A task without any answer of an engine says nothing of the agent.
         definition = None if data.base == NOBODY else _definition(app, task_id)
         if definition is None:
             return data.model_copy(update={"task": Task(id=task_id)})
-        return _grade(data, *definition)
+        return _grade(data, *definition, tokens)
     except SystemExit as error:
         raise EnvironmentBroken(
             f"the environment of task {task_id} ends the program that grades it; mend its code"
         ) from error
 
 
-def _grade(data: RolloutEnded, environment: Environment, task: TaskDefinition) -> RolloutEnded:
+def _grade(
+    data: RolloutEnded, environment: Environment, task: TaskDefinition, tokens: int | None
+) -> RolloutEnded:
     messages = data.content.messages if data.content else ()
     spoken = [message for message in messages if message.role not in ("system", "developer")]
-    grading = grade(environment, task, spoken, Termination.USER_STOP)
-    parts: dict[str, float | None] = {str(basis): value for basis, value in grading.parts.items()}
+    assessment = assess_recorded(environment, task, spoken, tokens)
+    grading, reward = assessment.grade, assessment.reward
+    declared = catalog(environment.name) is not None
     return data.model_copy(
         update={
             "task": task.record(),
             "success": grading.success,
-            "reward": grading.reward,
-            "reward_parts": {**parts, "task": grading.reward},
+            "reward": None if reward is None else reward.total,
+            "reward_parts": name_parts(grading, assessment.penalties),
             "grader": f"{environment.name}/{VERSION}",
+            "write_tools": None if declared else tuple(sorted(environment.writes)),
+            "tool_roles": environment.recorded_tool_roles,
         }
     )
 

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from envs.airline import phrases
 from envs.airline.case import (
     METHODS,
     Case,
@@ -43,14 +44,15 @@ class Itinerary:
         each = fares + INSURANCE_PRICE * self.insured
         return int(each * len(self.people) + BAG_PRICE * self.paid_bags)
 
-    @property
-    def details(self) -> str:
+    def describe(self, case: Case) -> str:
         """Cabin, passengers, bags and insurance in the customer's words."""
         others = [f"{format_name(person)} (born {person['dob']})" for person in self.people[1:]]
-        return (
-            f"in {format_cabin(self.cabin)}, for {' and '.join(['me', *others])}, with "
-            f"{format_count(self.bags, 'checked bag')} in all and "
-            f"{'with' if self.insured else 'without'} travel insurance"
+        return case.say(
+            phrases.DETAILS,
+            cabin=format_cabin(self.cabin),
+            people=" and ".join(["me", *others]),
+            bags=format_count(self.bags, "checked bag"),
+            insured="with" if self.insured else "without",
         )
 
     @property
@@ -128,10 +130,15 @@ def round_trip(case: Case) -> Plan | None:
     both = Itinerary([there, back], out.cabin, out.people, out.bags, 0, out.insured)
     method = case.payer(both.price)
     return Plan(
-        f"I want to book a round trip between {there['origin']} and {there['destination']}: there "
-        f"with {describe_flight(there)}, back with {describe_flight(back)}; {both.details}. I pay "
-        "with "
-        f"{METHODS[method['source']]}.",
+        case.say(
+            phrases.ROUND_TRIP,
+            origin=there["origin"],
+            destination=there["destination"],
+            there=describe_flight(there),
+            back=describe_flight(back),
+            details=both.describe(case),
+            pays=METHODS[method["source"]],
+        ),
         (search(there), search(back), both.build_action(case, (method, both.price))),
         answers=both.answers,
     )
@@ -155,8 +162,14 @@ def cheapest(case: Case) -> Plan | None:
     booking = Itinerary(offers[:1], cabin, people)
     searched = (search({**offers[0], "date": day}) for day in days)
     return Plan(
-        f"I want to book the cheapest direct flight from {origin} to {destination} on {days[0]} "
-        f"or {days[1]} that has enough seats, {booking.details}. I pay with my credit card.",
+        case.say(
+            phrases.CHEAPEST,
+            origin=origin,
+            destination=destination,
+            first=days[0],
+            second=days[1],
+            details=booking.describe(case),
+        ),
         (*searched, booking.build_action(case, (case.credit_card, booking.price))),
         answers=booking.answers,
     )
@@ -183,9 +196,14 @@ def one_stop(case: Case) -> Plan | None:
     searched = {"origin": origin, "destination": destination, "date": day}
     method = case.payer(booking.price)
     return Plan(
-        f"I want to fly from {origin} to {destination} on {day}, one way. There is no direct "
-        f"flight, so book me the cheapest connection with one stop, {booking.details}. I pay with "
-        f"{METHODS[method['source']]}.",
+        case.say(
+            phrases.ONE_STOP,
+            origin=origin,
+            destination=destination,
+            day=day,
+            details=booking.describe(case),
+            pays=METHODS[method["source"]],
+        ),
         (
             action("search_direct_flight", **searched),
             action("search_onestop_flight", **searched),
@@ -208,11 +226,14 @@ def second_choice(case: Case) -> Plan | None:
         offers.sort(key=lambda flight: int(flight["available_seats"][BUSINESS]) >= len(people))
     booking = Itinerary(offers[1:] if full else offers[:1], BUSINESS, people)
     return Plan(
-        f"I want to book a one-way flight from {offers[0]['origin']} to "
-        f"{offers[0]['destination']}: {describe_flight(offers[0])}, {booking.details}. Only if it "
-        "has not "
-        f"enough seats in business, take the one at {departure(offers[1])[:5]}, also in "
-        "business. I pay with my credit card.",
+        case.say(
+            phrases.SECOND_CHOICE,
+            origin=offers[0]["origin"],
+            destination=offers[0]["destination"],
+            flight=describe_flight(offers[0]),
+            details=booking.describe(case),
+            other=departure(offers[1])[:5],
+        ),
         (search(offers[0]), booking.build_action(case, (case.credit_card, booking.price))),
         answers=booking.answers,
     )
@@ -232,8 +253,14 @@ def _draw_itinerary(case: Case, paid_bags: int) -> Itinerary:
 def _one_way(case: Case, booking: Itinerary, *payments: tuple[Record, int], pays: str) -> Plan:
     flight = booking.flights[0]
     return Plan(
-        f"I want to book a one-way flight from {flight['origin']} to {flight['destination']}: "
-        f"{describe_flight(flight)}, {booking.details}. I pay with {pays}.",
+        case.say(
+            phrases.ONE_WAY,
+            origin=flight["origin"],
+            destination=flight["destination"],
+            flight=describe_flight(flight),
+            details=booking.describe(case),
+            pays=pays,
+        ),
         (search(flight), booking.build_action(case, *payments)),
         answers=booking.answers,
     )

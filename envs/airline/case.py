@@ -17,6 +17,7 @@ from envs.airline.tools import (
 )
 from envs.database import Database, Record
 from envs.task import Answer
+from envs.tau2.customer import fill_phrase
 from events.messages import Action
 
 T = TypeVar("T")
@@ -42,12 +43,21 @@ class Plan:
 class Case:
     """One customer, and the chance that draws what they want."""
 
-    def __init__(self, database: Database, user: Record, chance: Random) -> None:
+    def __init__(
+        self, database: Database, user: Record, chance: Random, words: Random | None = None
+    ) -> None:
+        """Make a case. With `words` of its own, the same chance draws the same case in other
+        words."""
         self.database = database
         self.user = user
         self.chance = chance
+        self.words = words
         self.tools = AirlineTools(database)
         """Only to look up."""
+
+    def say(self, phrases: Sequence[str], **values: str) -> str:
+        """One of the phrases, filled in."""
+        return fill_phrase(self.words, phrases, **values)
 
     def shuffle(self, values: Iterable[T]) -> list[T]:
         """The values in an order of chance."""

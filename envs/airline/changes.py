@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Final
 
-from envs.airline import database
+from envs.airline import database, phrases
 from envs.airline.case import (
     METHODS,
     Case,
@@ -57,9 +57,12 @@ def other_cabin(case: Case) -> Plan | None:
         return None
     method = case.payer(difference(reservation, flights))
     return Plan(
-        f"Please move reservation {reservation['reservation_id']} to {format_cabin(cabins[0])}, "
-        "on the "
-        f"same flights. Use {METHODS[method['source']]} for the difference.",
+        case.say(
+            phrases.CHANGE_CABIN,
+            reservation=reservation["reservation_id"],
+            cabin=format_cabin(cabins[0]),
+            pays=METHODS[method["source"]],
+        ),
         (*get_statuses(reservation), update_flights(reservation, cabins[0], flights, method)),
     )
 
@@ -73,8 +76,13 @@ def other_passenger(case: Case) -> Plan | None:
     place = case.chance.randrange(len(people))
     leaves, comes = people[place], database.person(case.chance)
     return Plan(
-        f"In reservation {reservation['reservation_id']}, please replace the passenger "
-        f"{format_name(leaves)} by {format_name(comes)}, born {comes['dob']}.",
+        case.say(
+            phrases.CHANGE_PASSENGER,
+            reservation=reservation["reservation_id"],
+            leaves=format_name(leaves),
+            comes=format_name(comes),
+            born=comes["dob"],
+        ),
         (
             get_reservation(reservation),
             action(
@@ -100,9 +108,14 @@ def other_flight(case: Case) -> Plan | None:
     new, flights = offers[0], _with(reservation["flights"], place, _at_price(offers[0], cabin))
     method = case.payer(difference(reservation, flights))
     return Plan(
-        f"In reservation {reservation['reservation_id']}, I want to fly from {new['origin']} to "
-        f"{new['destination']} on another day: {describe_flight(new)}. Nothing else changes. Use "
-        f"{METHODS[method['source']]} for the difference.",
+        case.say(
+            phrases.CHANGE_FLIGHT,
+            reservation=reservation["reservation_id"],
+            origin=new["origin"],
+            destination=new["destination"],
+            flight=describe_flight(new),
+            pays=METHODS[method["source"]],
+        ),
         (
             get_reservation(reservation),
             search(new),
@@ -119,7 +132,7 @@ def two_requests(case: Case) -> Plan | None:
         return None
     cancelled, added = _plan_cancellation(case, first), _plan_more_bags(case, second)
     return Plan(
-        f"I have two requests. {cancelled.request} And then: {added.request}",
+        case.say(phrases.TWO_REQUESTS, first=cancelled.request, second=added.request),
         cancelled.calls + added.calls,
         answers=cancelled.answers + added.answers,
     )
@@ -143,11 +156,13 @@ def upgrade_then_change(case: Case) -> Plan | None:
         return None
     card, new = case.credit_card, offers[0]
     return Plan(
-        f"I want to take {describe_flight(new)} from {new['origin']} to {new['destination']} "
-        "instead of "
-        f"the one of reservation {reservation['reservation_id']}. If that cannot be changed in "
-        "basic economy, first move the reservation to economy on the flights it has, and then "
-        "change the flight. My credit card pays each difference.",
+        case.say(
+            phrases.UPGRADE_THEN_CHANGE,
+            flight=describe_flight(new),
+            origin=new["origin"],
+            destination=new["destination"],
+            reservation=reservation["reservation_id"],
+        ),
         (
             *get_statuses(reservation),
             search(new),
@@ -171,9 +186,9 @@ def price_condition(case: Case) -> Plan | None:
     if limit <= 0:
         return None
     return Plan(
-        f"If business on all flights of reservation {reservation['reservation_id']} costs me at "
-        f"most {limit} dollars more in all, I want it. If it is more, leave the cabin and add one "
-        "checked bag instead. My credit card pays.",
+        case.say(
+            phrases.PRICE_CONDITION, reservation=reservation["reservation_id"], limit=str(limit)
+        ),
         (
             *get_statuses(reservation),
             *map(search, flights),
@@ -197,10 +212,13 @@ def find_reservation(case: Case) -> Plan | None:
     origin, destination, day = journeys[place]
     bags = case.chance.randrange(1, 4)
     return Plan(
-        f"I have lost the number of my reservation: I fly from {origin} to {destination} on {day}. "
-        f"Please add {format_count(bags, 'checked bag')} to it. If that costs anything, my credit "
-        "card "
-        "pays.",
+        case.say(
+            phrases.FIND_RESERVATION,
+            origin=origin,
+            destination=destination,
+            day=day,
+            bags=format_count(bags, "checked bag"),
+        ),
         (
             *map(get_reservation, own[: place + 1]),
             _bags(case, reservation, bags, case.credit_card),
@@ -215,8 +233,7 @@ def cancel_all(case: Case) -> Plan | None:
     if len(allowed) in (0, len(own)) or any(case.is_underway(reservation) for reservation in own):
         return None
     return Plan(
-        "Please cancel all my reservations that your rules allow to cancel, and leave the others. "
-        f"{PLANS}",
+        case.say(phrases.CANCEL_ALL, reason=PLANS),
         (
             *(call for reservation in own for call in get_statuses(reservation)),
             *map(cancel, allowed),
@@ -241,7 +258,7 @@ def _plan_cancellation(case: Case, reservation: Record) -> Plan:
     if CANCELLED in case.statuses(reservation):
         reason = BY_AIRLINE
     return Plan(
-        f"Please cancel my reservation {reservation['reservation_id']}. {reason}",
+        case.say(phrases.CANCEL, reservation=reservation["reservation_id"], reason=reason),
         (*get_statuses(reservation), cancel(reservation)),
         answers=because(reason),
     )
@@ -252,9 +269,12 @@ def _plan_more_bags(case: Case, reservation: Record) -> Plan:
     bags = case.chance.randrange(1, 4)
     method = case.payer(BAG_PRICE * bags)
     return Plan(
-        f"Please add {format_count(bags, 'checked bag')} to my reservation "
-        f"{reservation['reservation_id']}. If that costs anything, use "
-        f"{METHODS[method['source']]}.",
+        case.say(
+            phrases.ADD_BAGS,
+            bags=format_count(bags, "checked bag"),
+            reservation=reservation["reservation_id"],
+            pays=METHODS[method["source"]],
+        ),
         (get_reservation(reservation), _bags(case, reservation, bags, method)),
     )
 

@@ -1,5 +1,6 @@
 """Kinds of task in which rules decide: compensation, refusals, and questions to be answered."""
 
+from envs.airline import phrases
 from envs.airline.case import (
     Case,
     Plan,
@@ -7,6 +8,7 @@ from envs.airline.case import (
     because,
     cancel,
     format_count,
+    format_name,
     get_reservation,
     get_status,
     get_statuses,
@@ -32,8 +34,7 @@ def compensate_cancellation(case: Case) -> Plan | None:
     if reservation is None:
         return None
     return Plan(
-        f"You have cancelled a flight of my reservation {reservation['reservation_id']}. I want a "
-        "compensation for that. Leave the reservation as it is.",
+        case.say(phrases.CANCELLED_FLIGHT, reservation=reservation["reservation_id"]),
         (*get_statuses(reservation), _certificate(case, reservation, PER_CANCELLED)),
     )
 
@@ -51,19 +52,14 @@ def compensate_delay(case: Case) -> Plan | None:
         return None
     if case.can_cancel(reservation) and case.chance.random() < 0.5:
         change: Action | None = cancel(reservation)
-        wish = "Cancel the whole reservation"
+        wish = case.say(phrases.DELAY_CANCEL)
     else:
         change = move_flight(case, reservation, 0)
-        wish = (
-            ""
-            if change is None
-            else f"Put us on {_number(change)} instead, at the expense of my credit card"
-        )
+        wish = "" if change is None else case.say(phrases.DELAY_CHANGE, flight=_number(change))
     if change is None:
         return None
     return Plan(
-        f"The first flight of my reservation {reservation['reservation_id']} is delayed. {wish}, "
-        "and then give me a compensation for the delay.",
+        case.say(phrases.DELAYED_FLIGHT, reservation=reservation["reservation_id"], wish=wish),
         (*get_statuses(reservation), change, _certificate(case, reservation, PER_DELAYED)),
         answers=because("The flight is delayed, so my plans have changed."),
     )
@@ -80,8 +76,7 @@ def refuse_compensation(case: Case) -> Plan | None:
     if reservation is None:
         return None
     return Plan(
-        f"You have cancelled a flight of my reservation {reservation['reservation_id']}. I want a "
-        "certificate as compensation. Whether I get one or not, cancel the reservation then.",
+        case.say(phrases.REFUSED_COMPENSATION, reservation=reservation["reservation_id"]),
         (*get_statuses(reservation), cancel(reservation)),
         answers=because("You have cancelled the flight."),
     )
@@ -97,8 +92,7 @@ def refuse_cancellation(case: Case) -> Plan | None:
     if reservation is None:
         return None
     return Plan(
-        f"Please cancel my reservation {reservation['reservation_id']}. My plans have changed. If "
-        "that is not possible, leave it and tell me how much I paid for it in all.",
+        case.say(phrases.REFUSED_CANCELLATION, reservation=reservation["reservation_id"]),
         get_statuses(reservation),
         outputs=(str(sum_payments(reservation)),),
         answers=because("My plans have changed."),
@@ -111,9 +105,7 @@ def refuse_change(case: Case) -> Plan | None:
     if reservation is None:
         return None
     return Plan(
-        f"I want to fly a day later in reservation {reservation['reservation_id']}, but I do not "
-        "want another cabin. If that is not possible, leave it and tell me how much I paid for it "
-        "in all.",
+        case.say(phrases.REFUSED_CHANGE, reservation=reservation["reservation_id"]),
         (get_reservation(reservation),),
         outputs=(str(sum_payments(reservation)),),
     )
@@ -127,9 +119,12 @@ def refuse_passenger(case: Case) -> Plan | None:
         return None
     friend = person(case.chance)
     return Plan(
-        f"Please add {friend['first_name']} {friend['last_name']}, born {friend['dob']}, as one "
-        f"more passenger to reservation {reservation['reservation_id']}. If that is not possible, "
-        "leave it and tell me how much is on my gift card, for another booking.",
+        case.say(
+            phrases.REFUSED_PASSENGER,
+            friend=format_name(friend),
+            born=friend["dob"],
+            reservation=reservation["reservation_id"],
+        ),
         (get_reservation(reservation),),
         outputs=(f"{balance:.0f}",),
     )
@@ -145,8 +140,7 @@ def refuse_insurance(case: Case) -> Plan | None:
     bags = reservation["total_baggages"] + 1
     people = len(reservation["passengers"])
     return Plan(
-        f"I want travel insurance for reservation {reservation['reservation_id']}, which has none. "
-        "If you cannot add it, add one checked bag instead. My credit card pays.",
+        case.say(phrases.REFUSED_INSURANCE, reservation=reservation["reservation_id"]),
         (
             get_reservation(reservation),
             action(
@@ -166,8 +160,7 @@ def hand_over(case: Case) -> Plan | None:
     if reservation is None:
         return None
     return Plan(
-        f"Please cancel what is left of my reservation {reservation['reservation_id']}. My plans "
-        "have changed.",
+        case.say(phrases.HAND_OVER, reservation=reservation["reservation_id"]),
         (
             get_reservation(reservation),
             get_status(reservation["flights"][0]),
@@ -195,8 +188,11 @@ def price_of_bags(case: Case) -> Plan | None:
     )
     costly -= reservation["nonfree_baggages"]
     return Plan(
-        f"How many dollars would I have to pay if I added {format_count(more, 'checked bag')} to "
-        f"reservation {reservation['reservation_id']}? I only want to know, add nothing.",
+        case.say(
+            phrases.QUESTION_BAGS,
+            bags=format_count(more, "checked bag"),
+            reservation=reservation["reservation_id"],
+        ),
         (
             get_reservation(reservation),
             action("calculate", expression=f"{costly} * {BAG_PRICE}"),
@@ -209,7 +205,7 @@ def price_of_all(case: Case) -> Plan | None:
     """What was paid for several reservations in all."""
     own = case.own()
     return Plan(
-        "How much have I paid for all my reservations taken together? Please add it up.",
+        case.say(phrases.QUESTION_TOTAL),
         (
             *map(get_reservation, own),
             action(

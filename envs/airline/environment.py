@@ -13,14 +13,23 @@ from random import Random
 from typing import Any, ClassVar, Final
 
 from envs.agents import CLOSING, Agent
+from envs.airline import phrases
 from envs.airline.case import Case, Plan, action
 from envs.airline.database import build_database, canonical
 from envs.airline.kinds import KINDS
 from envs.airline.policy import HANDED_OVER, POLICY, violations
 from envs.airline.tools import AirlineTools
-from envs.database import Database, Record, Tables
+from envs.database import Database, Tables
 from envs.task import GENERATED, Answer, Basis, Criteria, Script, TaskDefinition
-from envs.tau2.customer import CORRECT, FAREWELL, NOTHING_ELSE, YES, find_customer, scenario
+from envs.tau2.customer import (
+    CORRECT,
+    FAREWELL,
+    NOTHING_ELSE,
+    YES,
+    fill_phrase,
+    find_customer,
+    scenario,
+)
 from envs.tau2.environment import Tau2Environment
 from envs.tau2.oracle import IdentityOracle
 from events.messages import Message
@@ -60,22 +69,24 @@ class Airline(Tau2Environment):
         """Broken rules about who is served, who agreed and how calls are made."""
         return violations(messages)
 
-    def generate(self, capability: str, seed: int) -> TaskDefinition:
-        """The task of this kind with this seed."""
+    def write_task(self, capability: str, seed: int, phrasing: int | None = None) -> TaskDefinition:
+        """The task of this kind with this seed, in its first words or in those of a phrasing."""
+        words = None if phrasing is None else Random(f"airline phrasing {phrasing}")
         chance = Random(f"airline task {capability} {seed}")
         database = build_database(seed)
         plan_of = KINDS[capability].plan
         user, plan = find_customer(
-            database, chance, lambda user: plan_of(Case(database, user, chance))
+            database, chance, lambda user: plan_of(Case(database, user, chance, words))
         )
         get_user = action("get_user_details", user_id=user["user_id"])
+        identity = fill_phrase(words, phrases.IDENTITY, user=user["user_id"])
         return TaskDefinition(
-            id=self.task_id(capability, seed),
+            id=self.task_id(capability, seed) + ("" if phrasing is None else f"/{phrasing}"),
             environment=self.name,
             capability=capability,
             seed=seed,
-            scenario=scenario(plan.request, _identity(user)),
-            script=_script(user, plan, told_at_once=chance.random() < 0.5),
+            scenario=scenario(plan.request, identity),
+            script=_script(identity, plan, told_at_once=chance.random() < 0.5),
             criteria=Criteria(
                 gold_actions=(get_user, *plan.calls),
                 outputs=plan.outputs,
@@ -91,12 +102,7 @@ def _basis(plan: Plan) -> tuple[Basis, ...]:
     return ("DB", "COMMUNICATE")
 
 
-def _identity(user: Record) -> str:
-    return f"My user id is {user['user_id']}."
-
-
-def _script(user: Record, plan: Plan, told_at_once: bool) -> Script:
-    identity = _identity(user)
+def _script(identity: str, plan: Plan, told_at_once: bool) -> Script:
     return Script(
         opening=f"{identity} {plan.request}" if told_at_once else plan.request,
         answers=(

@@ -30,6 +30,7 @@ from envs.environment import Environment, Limits, UnknownTask
 from envs.task import GENERATED, Answer, Basis, Criteria, Scenario, Script, TaskDefinition
 from envs.users import STOP
 from events.messages import Message, ToolCall
+from events.rollouts import ToolRoles
 
 POLICY: Final = (
     "You do what the user asks with the tools you are given. Where no tool fits, or a value that a "
@@ -136,6 +137,11 @@ class Bfcl(Environment):
             name for function in functions for name in function["parameters"]["properties"]
         }
         return infer_catalog({function["name"] for function in functions}, argument_names=arguments)
+
+    @property
+    def recorded_tool_roles(self) -> ToolRoles | None:
+        """None: diagnosis guesses by the same rules."""
+        return None
 
     @property
     def writes(self) -> frozenset[str]:

@@ -6,6 +6,7 @@ from typing import Any, Final, TypeVar
 
 from envs.database import Database, Record
 from envs.retail.tools import GIFT_CARD
+from envs.tau2.customer import fill_phrase
 from events.messages import Action
 
 T = TypeVar("T")
@@ -21,10 +22,19 @@ METHODS: Final[Mapping[str, str]] = {
 class Case:
     """One customer, and the chance that draws what they want."""
 
-    def __init__(self, database: Database, user: Record, chance: Random) -> None:
+    def __init__(
+        self, database: Database, user: Record, chance: Random, words: Random | None = None
+    ) -> None:
+        """Make a case. With `words` of its own, the same chance draws the same case in other
+        words."""
         self.database = database
         self.user = user
         self.chance = chance
+        self.words = words
+
+    def say(self, phrases: Sequence[str], **values: str) -> str:
+        """One of the phrases, filled in."""
+        return fill_phrase(self.words, phrases, **values)
 
     def orders(self, status: str) -> list[Record]:
         """The customer's orders with this status, shuffled."""

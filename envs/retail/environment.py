@@ -14,13 +14,22 @@ from typing import Any, ClassVar, Final
 
 from envs.agents import CLOSING, Agent
 from envs.database import Database, Record, Tables
+from envs.retail import phrases
 from envs.retail.case import Case, action
 from envs.retail.database import build_database, canonical
 from envs.retail.kinds import KINDS, Plan
 from envs.retail.policy import POLICY, violations
 from envs.retail.tools import RetailTools
 from envs.task import GENERATED, Answer, Criteria, Script, TaskDefinition
-from envs.tau2.customer import CORRECT, FAREWELL, NOTHING_ELSE, YES, find_customer, scenario
+from envs.tau2.customer import (
+    CORRECT,
+    FAREWELL,
+    NOTHING_ELSE,
+    YES,
+    fill_phrase,
+    find_customer,
+    scenario,
+)
 from envs.tau2.environment import Tau2Environment
 from envs.tau2.oracle import IdentityOracle
 from events.messages import Action, Message
@@ -64,22 +73,24 @@ class Retail(Tau2Environment):
         """Broken rules about who is helped, who agreed and how calls are made."""
         return violations(messages, self.writes)
 
-    def generate(self, capability: str, seed: int) -> TaskDefinition:
-        """The task of this kind with this seed."""
+    def write_task(self, capability: str, seed: int, phrasing: int | None = None) -> TaskDefinition:
+        """The task of this kind with this seed, in its first words or in those of a phrasing."""
+        words = None if phrasing is None else Random(f"retail phrasing {phrasing}")
         chance = Random(f"retail task {capability} {seed}")
         database = build_database(seed)
         plan_of = KINDS[capability].plan
         user, plan = find_customer(
-            database, chance, lambda user: plan_of(Case(database, user, chance))
+            database, chance, lambda user: plan_of(Case(database, user, chance, words))
         )
         by_email = chance.random() < 0.5
+        identity = _identity(user, by_email, words)
         return TaskDefinition(
-            id=self.task_id(capability, seed),
+            id=self.task_id(capability, seed) + ("" if phrasing is None else f"/{phrasing}"),
             environment=self.name,
             capability=capability,
             seed=seed,
-            scenario=scenario(plan.request, _identity(user, by_email)),
-            script=_script(user, plan, by_email, told_at_once=chance.random() < 0.5),
+            scenario=scenario(plan.request, identity),
+            script=_script(identity, plan, told_at_once=chance.random() < 0.5),
             criteria=Criteria(
                 gold_actions=(_authentication(user, by_email), *plan.calls),
                 outputs=plan.outputs,
@@ -93,19 +104,17 @@ def _authentication(user: Record, by_email: bool) -> Action:
     return action("find_user_id_by_name_zip", **user["name"], zip=user["address"]["zip"])
 
 
-def _identity(user: Record, by_email: bool) -> str:
+def _identity(user: Record, by_email: bool, words: Random | None) -> str:
     """What the customer says of who they are: what the perfect agent looks them up by."""
     if by_email:
-        return f"My e-mail address is {user['email']}."
-    name = user["name"]
-    return (
-        f"I am {name['first_name']} {name['last_name']}, zip code {user['address']['zip']}. I do "
-        "not remember my e-mail address."
+        return fill_phrase(words, phrases.BY_EMAIL, email=user["email"])
+    name, zip_code = user["name"], user["address"]["zip"]
+    return fill_phrase(
+        words, phrases.BY_NAME, first=name["first_name"], last=name["last_name"], zip=zip_code
     )
 
 
-def _script(user: Record, plan: Plan, by_email: bool, told_at_once: bool) -> Script:
-    identity = _identity(user, by_email)
+def _script(identity: str, plan: Plan, told_at_once: bool) -> Script:
     return Script(
         opening=f"{identity} {plan.request}" if told_at_once else plan.request,
         answers=(

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from envs.database import Record
-from envs.retail import database
+from envs.retail import database, phrases
 from envs.retail.case import (
     METHODS,
     Case,
@@ -56,7 +56,7 @@ class Kind(NamedTuple):
 def _cancel(case: Case) -> Plan | None:
     order, reason = case.order(PENDING), case.chance.choice(list(_REASONS))
     return Plan(
-        f"Please cancel my order {order['order_id']}. {_REASONS[reason]}.",
+        case.say(phrases.CANCEL, order=order["order_id"], because=_REASONS[reason]),
         (get_order(order), _cancel_order(order, reason)),
         answers=_because(reason),
     )
@@ -67,28 +67,38 @@ def _return(case: Case) -> Plan | None:
     items = order["items"][: case.chance.randrange(1, len(order["items"]) + 1)]
     method = case.chance.choice([case.method_of(order), case.method(GIFT_CARD)])
     return Plan(
-        f"I want to return {describe_items(items)} of order {order['order_id']}. "
-        f"Please refund {METHODS[method['source']]}.",
+        case.say(
+            phrases.RETURN,
+            items=describe_items(items),
+            order=order["order_id"],
+            method=METHODS[method["source"]],
+        ),
         (get_order(order), get_user(case), _return_items(order, items, method)),
     )
 
 
 def _exchange(case: Case) -> Plan | None:
-    return _replacement(case, case.order(DELIVERED), "exchange", "exchange_delivered_order_items")
+    order = case.order(DELIVERED)
+    return _replacement(case, order, phrases.EXCHANGE, "exchange_delivered_order_items")
 
 
 def _modify_items(case: Case) -> Plan | None:
-    return _replacement(case, case.order(PENDING), "change", "modify_pending_order_items")
+    order = case.order(PENDING)
+    return _replacement(case, order, phrases.MODIFY_ITEMS, "modify_pending_order_items")
 
 
-def _replacement(case: Case, order: Record, verb: str, tool: str) -> Plan | None:
+def _replacement(case: Case, order: Record, request: phrases.Phrases, tool: str) -> Plan | None:
     item = case.chance.choice(order["items"])
     variant = case.variants(item)[0]
     method = case.methods(difference(item, variant))[0]
     return Plan(
-        f"I want to {verb} {describe_items([item])} of order {order['order_id']}: I would rather "
-        "have "
-        f"{describe_variant(variant)}. Use {METHODS[method['source']]} for the difference.",
+        case.say(
+            request,
+            item=describe_items([item]),
+            order=order["order_id"],
+            variant=describe_variant(variant),
+            method=METHODS[method["source"]],
+        ),
         (
             get_order(order),
             get_product(item),
@@ -105,8 +115,9 @@ def _modify_payment(case: Case) -> Plan | None:
     if not others:
         return None
     return Plan(
-        f"I would like to pay order {order['order_id']} with {METHODS[others[0]['source']]} "
-        "instead.",
+        case.say(
+            phrases.MODIFY_PAYMENT, order=order["order_id"], method=METHODS[others[0]["source"]]
+        ),
         (get_order(order), get_user(case), _pay_order(order, others[0])),
     )
 
@@ -114,7 +125,7 @@ def _modify_payment(case: Case) -> Plan | None:
 def _modify_address(case: Case) -> Plan | None:
     order, address = case.order(PENDING), database.address(case.chance)
     return Plan(
-        f"Please send my order {order['order_id']} to another address: {_format_address(address)}.",
+        case.say(phrases.MODIFY_ADDRESS, order=order["order_id"], address=_format_address(address)),
         (
             get_order(order),
             action("modify_pending_order_address", order_id=order["order_id"], **address),
@@ -125,8 +136,7 @@ def _modify_address(case: Case) -> Plan | None:
 def _user_address(case: Case) -> Plan | None:
     address = database.address(case.chance)
     return Plan(
-        "I have moved. Please change the address of my account, and leave my orders as they "
-        f"are. The new one is {_format_address(address)}.",
+        case.say(phrases.USER_ADDRESS, address=_format_address(address)),
         (
             get_user(case),
             action("modify_user_address", user_id=case.user["user_id"], **address),
@@ -139,7 +149,7 @@ def _two_requests(case: Case) -> Plan | None:
     if first is None or second is None:
         return None
     return Plan(
-        f"I have two requests. {first.request} And then, {second.request}",
+        case.say(phrases.TWO_REQUESTS, first=first.request, second=second.request),
         first.calls + second.calls,
         answers=first.answers,
     )
@@ -154,9 +164,7 @@ def _status_condition(case: Case) -> Plan | None:
         else _return_items(order, order["items"], case.method_of(order))
     )
     return Plan(
-        f"I no longer need order {order['order_id']}. If it can still be cancelled, cancel it. If "
-        "it has arrived already, I want to return all of it, with the refund to the payment "
-        "method that I paid with.",
+        case.say(phrases.STATUS_CONDITION, order=order["order_id"]),
         (get_order(order), act),
         answers=_because(reason),
     )
@@ -172,10 +180,15 @@ def _fallback_item(case: Case) -> Plan | None:
         return None
     taken = wanted[0] if wanted[0]["available"] else others[0]
     return Plan(
-        f"I want to exchange {describe_items([item])} of order {order['order_id']} for one with "
-        f"{describe_variant(wanted[0])}. Only if that is out of stock, take "
-        f"{describe_variant(others[0])}. "
-        f"{METHODS[method['source']].capitalize()} pays the difference.",
+        case.say(
+            phrases.FALLBACK_ITEM,
+            item=describe_items([item]),
+            order=order["order_id"],
+            wanted=describe_variant(wanted[0]),
+            other=describe_variant(others[0]),
+            method=METHODS[method["source"]],
+            payer=METHODS[method["source"]].capitalize(),
+        ),
         (
             get_order(order),
             get_product(item),
@@ -194,9 +207,7 @@ def _cheapest(case: Case) -> Plan | None:
     if variants[0]["price"] >= min(variants[1]["price"], item["price"]):
         return None
     return Plan(
-        f"In order {order['order_id']} I want the cheapest {item['name'].lower()} that you have in "
-        "stock, whatever it looks like. The difference goes to the payment method that I paid "
-        "with.",
+        case.say(phrases.CHEAPEST, order=order["order_id"], product=item["name"].lower()),
         (
             get_order(order),
             get_product(item),
@@ -213,8 +224,7 @@ def _balance_condition(case: Case) -> Plan | None:
     reason = "no longer needed"
     enough = card["balance"] >= total(order)
     return Plan(
-        f"If my gift card covers all of order {order['order_id']}, pay it with the gift card. If "
-        "it does not, cancel the order; then I no longer need it.",
+        case.say(phrases.BALANCE_CONDITION, order=order["order_id"]),
         (
             get_order(order),
             get_user(case),
@@ -233,9 +243,7 @@ def _find_order(case: Case) -> Plan | None:
     searched = own[: own.index(order["order_id"]) + 1]
     reason = case.chance.choice(list(_REASONS))
     return Plan(
-        f"I have lost the number of my order. It is the one with {describe_items([item])} in it. "
-        "Please "
-        f"cancel it. {_REASONS[reason]}.",
+        case.say(phrases.FIND_ORDER, items=describe_items([item]), because=_REASONS[reason]),
         (
             get_user(case),
             *(action("get_order_details", order_id=order_id) for order_id in searched),
@@ -255,7 +263,7 @@ def _all_pending(case: Case) -> Plan | None:
         _cancel_order(pending[own], reason) for own in case.user["orders"] if own in pending
     )
     return Plan(
-        f"Please cancel all my orders that are still pending. The reason is: {reason}.",
+        case.say(phrases.ALL_PENDING, reason=reason),
         (get_user(case), *looked_up, *cancelled),
         answers=_because(reason),
     )
@@ -267,8 +275,7 @@ def _refuse_cancellation(case: Case) -> Plan | None:
     if paid is None:
         return None
     return Plan(
-        f"Please cancel my order {sent[0]['order_id']}, I no longer need it. If you cannot do "
-        "that, leave it and tell me how much I paid for it.",
+        case.say(phrases.REFUSED_CANCELLATION, order=sent[0]["order_id"]),
         (get_order(sent[0]),),
         outputs=(paid,),
     )
@@ -282,10 +289,12 @@ def _refuse_refund(case: Case) -> Plan | None:
     if others[0]["source"] == GIFT_CARD or price is None:
         return None
     return Plan(
-        f"I want to return {describe_items([item])} of order {order['order_id']}, but the refund "
-        "must go to "
-        f"{METHODS[others[0]['source']]}, nothing else. If that is not possible, leave it and tell "
-        f"me what {describe_items([item])} cost.",
+        case.say(
+            phrases.REFUSED_REFUND,
+            item=describe_items([item]),
+            order=order["order_id"],
+            method=METHODS[others[0]["source"]],
+        ),
         (get_order(order), get_user(case)),
         outputs=(price,),
     )
@@ -299,9 +308,7 @@ def _question_refund(case: Case) -> Plan | None:
         return None
     prices = " + ".join(f"{item['price']:.2f}" for item in items)
     return Plan(
-        f"If I returned {describe_items(items)} of order {order['order_id']}, how much would I "
-        "get back in "
-        "all? I only want to know.",
+        case.say(phrases.QUESTION_REFUND, items=describe_items(items), order=order["order_id"]),
         (get_order(order), action("calculate", expression=prices)),
         outputs=(refund,),
     )
@@ -314,7 +321,7 @@ def _question_price(case: Case) -> Plan | None:
     if lowest is None:
         return None
     return Plan(
-        f"What does the cheapest {product['name'].lower()} cost that you have in stock?",
+        case.say(phrases.QUESTION_PRICE, product=product["name"].lower()),
         (action("list_all_product_types"), get_product(product)),
         outputs=(lowest,),
     )

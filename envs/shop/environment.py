@@ -15,7 +15,7 @@ from typing import ClassVar, Final
 
 from envs.agents import Agent
 from envs.database import Database
-from envs.environment import Environment, Limits, UnknownTask, is_seed
+from envs.environment import Environment, Limits, UnknownTask, split_phrasing
 from envs.shop import policy
 from envs.shop.case import Case
 from envs.shop.kinds import KINDS, Plan
@@ -45,11 +45,12 @@ class Shop(Environment):
     def task(self, task_id: str) -> TaskDefinition:
         """Return a task as any environment does, or one of `rephrase`:
         shop/CAPABILITY/SEED/PHRASING."""
-        original, _, phrasing = task_id.rpartition("/")
-        if original.count("/") < 2 or not is_seed(phrasing) or phrasing != str(int(phrasing)):
+        phrased = split_phrasing(task_id)
+        if phrased is None:
             return super().task(task_id)
+        original, phrasing = phrased
         capability = super().task(original).capability
-        return self._build_task(capability, int(original.rpartition("/")[2]), int(phrasing))
+        return self._build_task(capability, int(original.rpartition("/")[2]), phrasing)
 
     def rephrase(self, task: TaskDefinition, seed: int) -> TaskDefinition | None:
         """The same customer with the same wish, by other phrases; None where these phrases put two

@@ -3,7 +3,7 @@
 A domain adds what its customers say of who they are, and the answers that a kind of task needs.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from random import Random
 from typing import Final, TypeVar
 
@@ -51,6 +51,14 @@ def scenario(request: str, identity: str) -> Scenario:
         task_instructions="Agree to what fits your request, to nothing else. You have no other "
         "request.",
     )
+
+
+def fill_phrase(words: Random | None, phrases: Sequence[str], **values: str) -> str:
+    """Return the first phrase, or one of the others where the case has `words` of its own, with
+    the values filled in. A name with a capital, such as {Method}, gives its value one."""
+    template = phrases[0] if words is None else words.choice(phrases[1:])
+    capitals = {name.capitalize(): f"{text[:1].upper()}{text[1:]}" for name, text in values.items()}
+    return template.format_map(capitals | values)
 
 
 def find_customer(

@@ -14,7 +14,7 @@ from functools import cached_property
 from typing import Any, ClassVar
 
 from envs.database import Database, Tables
-from envs.environment import Environment, UnknownTask
+from envs.environment import Environment, UnknownTask, split_phrasing
 from envs.task import GENERATED, TaskDefinition
 from envs.tau2.benchmark import Benchmark, folder, load
 from envs.tau2.toolset import Tau2Toolset
@@ -43,6 +43,20 @@ class Tau2Environment(Environment):
     @abstractmethod
     def synthetic_policy(self) -> str:
         """The policy of generated tasks, in our words."""
+
+    @abstractmethod
+    def write_task(self, capability: str, seed: int, phrasing: int | None = None) -> TaskDefinition:
+        """The task of this kind with this seed, in its first words or in those of a phrasing."""
+
+    def generate(self, capability: str, seed: int) -> TaskDefinition:
+        """The task of this kind with this seed."""
+        return self.write_task(capability, seed)
+
+    def rephrase(self, task: TaskDefinition, seed: int) -> TaskDefinition | None:
+        """The same customer with the same request, by other phrases; None for a real task."""
+        if task.split != GENERATED:
+            return None
+        return self.task("/".join([*task.id.split("/")[:3], str(seed)]))
 
     @cached_property
     def benchmark(self) -> Benchmark:
@@ -88,10 +102,16 @@ class Tau2Environment(Environment):
         return (self.benchmark.tasks[task_id] for task_id in self.benchmark.splits[split])
 
     def task(self, task_id: str) -> TaskDefinition:
-        """The task with this id: generated `name/capability/seed`, or real `name/number`.
+        """The task with this id: generated `name/capability/seed`, with `/phrasing` in other words,
+        or real `name/number`.
 
         Raises UnknownTask, and its subclass NoBenchmark.
         """
+        phrased = split_phrasing(task_id)
+        if phrased is not None:
+            original, phrasing = phrased
+            capability = super().task(original).capability
+            return self.write_task(capability, int(original.rpartition("/")[2]), phrasing)
         real = task_id.startswith(f"{self.name}/") and task_id.count("/") == 1
         task = self.benchmark.tasks.get(task_id) if real else None
         return task or super().task(task_id)

@@ -16,7 +16,7 @@ from pydantic import Field
 from envs.catalog import catalog, identify
 from events.canonical import exact_json, sha256
 from events.messages import Action, Message, executed_calls
-from events.rollouts import RolloutContent, RolloutEnded, Task
+from events.rollouts import RolloutContent, RolloutEnded, Task, ToolRoles
 from producers.conversation import findings, parse_arguments, parse_messages
 from producers.importers.documents import Shape, records
 from producers.importers.records import (
@@ -92,6 +92,7 @@ class WireRollout(Wire):
     termination: str | None = None
     simulator: str | None = None
     write_tools: list[str] | None = None
+    tool_roles: ToolRoles | None = None
 
 
 def recognises(shape: Shape, keys: frozenset[str]) -> bool:
@@ -153,6 +154,7 @@ def _rollout(
         simulator=wire.simulator,
         write_tools=None if wire.write_tools is None else tuple(wire.write_tools),
         known_tools=offered,
+        tool_roles=wire.tool_roles,
         content=RolloutContent(messages=messages),
     )
 

@@ -9,7 +9,7 @@ from daemon.core.app import App
 from daemon.core.decision_log import Decisions
 from daemon.core.leadership import Leadership
 from daemon.cycle.leader import Leader
-from tests.consumers.cycling import cycle_id, job_over, requested
+from tests.consumers.cycling import PATTERN, cycle_id, job_over, requested
 from tests.consumers.folding import at, ended
 from tests.daemon.conftest import Kintsugi
 from tests.daemon.written import REJECTED, TASKS, Fixed
@@ -83,6 +83,9 @@ def test_a_person_asks_for_a_cycle_and_sees_it(begun: Path, kintsugi: Kintsugi) 
     assert (shown["cycle"], shown["job"]) == (cycle_id(), JOB)
     assert [one["check"] for one in shown["rejections"]] == ["leak"]
     assert "needs train next" in kintsugi("cycle", "show", cycle_id()).out
+    directive = kintsugi("cycle", "show", cycle_id()).out
+    assert f"- {TASKS} tasks for {PATTERN} (new). It forgets." in directive
+    assert "Cause: It takes a yes for the end." in directive
     assert cycle_id()[:13] in kintsugi("cycle", "ls").out
     status = kintsugi("status", "--json").json
     assert (status["cycle"]["cycle"], status["cycle"]["step"]) == (cycle_id(), "train")

@@ -22,7 +22,10 @@ class Fixed:
     def write_directive(self, cycle: CycleRow) -> DirectiveWritten:
         """One pattern, two tasks."""
         assert cycle.round is not None, "a cycle is diagnosed first"
-        quota = Quota(pattern=PATTERN, tasks=TASKS, priority=0.5, status="NEW")
+        quota = Quota(
+            pattern=PATTERN, tasks=TASKS, priority=0.5, status="NEW", description="It forgets.",
+            root_cause="It takes a yes for the end.",
+        )  # fmt: skip
         return DirectiveWritten(
             cycle=cycle.cycle, round=cycle.round, directive=Directive(quotas=(quota,))
         )

@@ -13,13 +13,14 @@ from events.lifecycle import NEXT
 from events.log import Headers
 from events.messages import Action, Message, StrictModel, ToolCall
 from events.registry import REGISTRY
-from events.rollouts import EventData, Labels, Task
+from events.rollouts import EventData, Labels, Task, ToolRoles
 from events.serving import ArmCounts, LiveEvidence, PassRates, RouteShare
 from events.streams import MAX_INLINE_BODY_BYTES, MAX_VALUE_BYTES, STREAMS
 
 PAGE = (Path(__file__).parents[2] / "docs" / "events.md").read_text()
 PARTS: dict[str, type[StrictModel]] = {
-    "Task": Task, "Labels": Labels, "Directive": Directive, "BadTries": BadTries, "Quota": Quota,
+    "Task": Task, "Labels": Labels, "ToolRoles": ToolRoles,
+    "Directive": Directive, "BadTries": BadTries, "Quota": Quota,
     "Mastered": Mastered,
     "PatternFinding": PatternFinding, "Verified": Verified, "Message": Message,
     "ToolCall": ToolCall, "Action": Action,

@@ -8,9 +8,12 @@ from pathlib import Path
 from typing import ClassVar
 
 from envs.agents import Agent, NullAgent
+from envs.airline.environment import Airline
+from envs.bfcl.environment import Bfcl
 from envs.environment import Environment
 from envs.evaluation import Attempt, Setup, make_environment_user, play
 from envs.players import LocalPlayer
+from envs.retail.environment import Retail
 from envs.shop.environment import Shop
 from envs.task import TaskDefinition
 from events.blobs import BlobStore
@@ -19,6 +22,7 @@ from events.memory import MemoryLog
 from events.messages import Message
 from events.streams import ROLLOUTS
 from producers.simulation import Provenance, append_rollouts, build_rollout_event
+from tests.envs.clinic import Clinic
 
 SHOP = Shop()
 PROVENANCE = Provenance(alias="agent", base="base-1", policy="adapter-3", purpose="evaluate")
@@ -86,6 +90,24 @@ def test_tools_that_no_catalog_declares_are_named_in_the_event() -> None:
     assert set(undeclared.write_tools or ()) == SHOP.writes
     declared = build_rollout_event(attempt(), SHOP, PROVENANCE, "r1")
     assert (declared.known_tools, declared.write_tools) == (None, None)
+
+
+def test_a_catalog_is_recorded_only_where_neither_name_nor_rule_tells_it() -> None:
+    clinic = Clinic()
+    played = asyncio.run(
+        play(
+            Setup(
+                clinic,
+                lambda task, _: LocalPlayer(clinic.oracle(task)),
+                make_environment_user(clinic),
+            ),
+            clinic.generate("slot", 0),
+            0,
+        )
+    )
+    assert build_rollout_event(played, clinic, PROVENANCE, "r1").tool_roles == clinic.catalog.roles
+    for environment in (Shop(), Kiosk(), Retail(), Airline(), Bfcl()):
+        assert environment.recorded_tool_roles is None, environment.name
 
 
 def test_what_was_appended_is_read_back_whole(tmp_path: Path) -> None:

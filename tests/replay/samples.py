@@ -42,6 +42,7 @@ from events.rollouts import (
     RolloutEnded,
     SessionEnded,
     Task,
+    ToolRoles,
 )
 from events.serving import (
     AdapterEvaluated,
@@ -144,6 +145,11 @@ SAMPLES: Final[tuple[EventData, ...]] = (
         reward=0.25, reward_parts={"database": 0.0, "outputs": None}, grader="shop/1",
         termination="user_stop", reason="the user hung up", simulator="simulator-1",
         write_tools=("cancel_order",), known_tools=("cancel_order", "find_order"),
+        tool_roles=ToolRoles(
+            writes=("cancel_order",), transfer=("ring_person",), authenticating=("find_user",),
+            user_record=("find_user",), record_arguments=("order",),
+            selection_arguments=("item",), unordered={"cancel_order": ("reasons",)},
+        ),
         calls=("call-1", "call-2"), forks=("call-2",), gathered=3,
         labels=Labels(
             messages=3, tool_calls=2, tool_errors=1, malformed_calls=1, loops=0,

@@ -30,7 +30,10 @@ FAILED = ("r1", "r2")
 
 def directed() -> DirectiveWritten:
     """Two tasks for one pattern, which two failures show."""
-    quota = Quota(pattern=PATTERN, tasks=2, priority=0.5, status="NEW", examples=FAILED)
+    quota = Quota(
+        pattern=PATTERN, tasks=2, priority=0.5, status="NEW", examples=FAILED,
+        description="It forgets the change.", root_cause="It takes a yes for the end.",
+    )  # fmt: skip
     return DirectiveWritten(cycle=cycle_id(), round=0, directive=Directive(quotas=(quota,)))
 
 
@@ -88,6 +91,16 @@ def test_everything_on_the_way_can_be_asked_for(
         found = explain(connection, name)
     assert (found.node, found.kind, len(found.because)) == (name, kind, below)
     assert found.said
+
+
+def test_a_pattern_of_a_cycle_and_each_task_say_what_the_directive_says(promoted: Leading) -> None:
+    words = "It forgets the change.; cause: It takes a yes for the end."
+    with promoted.tables() as connection:
+        (pattern,) = explain(connection, cycle_id()).because
+        task = explain(connection, "written-1")
+    assert pattern.said.endswith(words)
+    assert task.said.startswith(f"written for {PATTERN}; inherit")
+    assert task.said.endswith(f"new; {words}")
 
 
 def test_a_route_after_a_rollback_names_the_adapter_that_was_taken_out(promoted: Leading) -> None:

@@ -6,9 +6,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from consumers.diagnosis.detectors import CATEGORIES
-from consumers.reads.evidence import TaskRate
+from consumers.reads.evidence import RoundRollout, TaskRate
 from consumers.reads.rollouts import PatternLine
-from daemon.controller.directive import Failures, directive, find_strengths, text
+from daemon.controller.directive import (
+    Failures,
+    describe_directive,
+    directive,
+    find_mastered_tasks,
+    find_strengths,
+    leave_out_mastered,
+)
 from events.learning import BadTries, PatternFinding
 from events.messages import Action
 
@@ -40,7 +47,7 @@ def test_quotas_are_shared_and_none_is_more_than_half(
     priorities: dict[str, float], most: int
 ) -> None:
     lines = [line(name, priority) for name, priority in priorities.items()]
-    made = directive(lines, (), (), (), (), (), most)
+    made = directive(lines, (), (), (), (), most)
     tasks = {quota.pattern: quota.tasks for quota in made.quotas}
     wanted = [name for name, priority in priorities.items() if priority > 0]
     cap = math.ceil(most / 2)
@@ -49,20 +56,20 @@ def test_quotas_are_shared_and_none_is_more_than_half(
     assert len(tasks) == min(len(wanted), most)
     ranked = [quota.priority for quota in made.quotas]
     assert ranked == sorted(ranked, reverse=True)
-    assert directive(reversed(lines), (), (), (), (), (), most) == made
+    assert directive(reversed(lines), (), (), (), (), most) == made
 
 
 def test_without_an_analyzer_every_category_has_words() -> None:
-    made = directive([line(name, 1.0) for name in PATTERNS], (), (), (), (), (), 99)
+    made = directive([line(name, 1.0) for name in PATTERNS], (), (), (), (), 99)
     assert all("cancel_order" in quota.description for quota in made.quotas)
-    (only,) = directive([line("tool_loop|*", 1.0)], (), (), (), (), (), 4).quotas
+    (only,) = directive([line("tool_loop|*", 1.0)], (), (), (), (), 4).quotas
     assert only.description == "The agent made the same call again and again."
     assert only.examples == ("old-1",)
 
 
 def test_examples_are_those_that_were_sampled() -> None:
     sampled = Failures(PATTERNS[0], ("new-1", "new-2"))
-    (quota,) = directive([line(PATTERNS[0], 1.0)], [sampled], (), (), (), (), 4).quotas
+    (quota,) = directive([line(PATTERNS[0], 1.0)], [sampled], (), (), (), 4).quotas
     assert quota.examples == ("new-1", "new-2")
 
 
@@ -74,13 +81,13 @@ def test_a_finding_gives_words_by_its_name_or_by_its_examples_and_never_a_quota(
         finding(PATTERNS[8], f"{by_examples}/1", f"{by_examples}/2", f"{by_neither}/1"),
     ]
     lines = [line(name, 1.0) for name in PATTERNS[:3]]
-    made = directive(lines, failures, findings, (), (), (), 12)
+    made = directive(lines, failures, findings, (), (), 12)
     words = {quota.pattern: quota.description for quota in made.quotas}
     assert words[by_name] == f"About {by_name}."
     assert words[by_examples] == f"About {PATTERNS[8]}."
     assert words[by_neither].startswith("The agent")
     assert [quota.tasks for quota in made.quotas] == [
-        quota.tasks for quota in directive(lines, failures, (), (), (), (), 12).quotas
+        quota.tasks for quota in directive(lines, failures, (), (), (), 12).quotas
     ]
 
 
@@ -102,6 +109,28 @@ def test_mastered_is_by_what_is_called_and_smoothed() -> None:
     assert found[0].pass_rate == 21 / 22
 
 
+def failure(task: str, number: int) -> RoundRollout:
+    return RoundRollout(f"{task}/{number}", task, 0.0, "tool_loop", "cancel")
+
+
+def test_failures_of_mastered_kinds_are_left_out_where_enough_others_are_left() -> None:
+    rates = [
+        rate("easy", ("get", "cancel"), 20, 19),
+        rate("hard", ("find", "cancel"), 5, 1),
+        rate("unknown", None, 30, 30),
+    ]
+    mastered = find_mastered_tasks(rates)
+    assert mastered == {"easy"}
+    noise = [failure("easy", 1)]
+    for others in (
+        [failure("hard", n) for n in range(4)],
+        [failure("unknown", n) for n in range(4)],
+    ):
+        assert leave_out_mastered([*noise, *others], mastered) == others
+        assert leave_out_mastered([*noise, *others[1:]], mastered) == [*noise, *others[1:]]
+    assert leave_out_mastered(noise, mastered) == noise
+
+
 def bad_tries(pattern: str, tries: int, rejected: int) -> BadTries:
     reasons = ("novelty: the same",)
     return BadTries(
@@ -121,15 +150,14 @@ def test_the_words_of_a_directive() -> None:
         bad_tries("wrong_tool|pay", 5, 4),
         bad_tries("over_cautious|pay", 3, 3),
     ]
-    written = text(directive(lines, (), findings, rates, ["s1", "s1", "s2"], bad, 6))
+    written = describe_directive(directive(lines, (), findings, rates, bad, 6))
     assert written == (
         "Write tasks for these weaknesses of the agent:\n"
         "- 3 tasks for tool_loop|get_order (persistent). About tool_loop|get_order.\n"
         "  Cause: It guesses.\n"
         "- 3 tasks for wrong_tool|pay (new). The agent used another tool than the one that was "
         "called for. The change that it is about is pay.\n"
-        "The agent can do this; combine a weakness with it: cancel (92%).\n"
+        "The agent can do this, so its failures there are hardly followed: cancel (92%).\n"
         "These improve by themselves: over_cautious|pay.\n"
-        "2 tasks are there already; do not write them again.\n"
         "Of 5 earlier tasks for wrong_tool|pay by inherit, 4 were rejected: novelty: the same"
     ), "nothing is said of what is not written for"

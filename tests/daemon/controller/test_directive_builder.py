@@ -7,7 +7,7 @@ is perfect in the others.
 import asyncio
 import json
 import shutil
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -41,12 +41,18 @@ SHOP = Shop()
 FORGOTTEN = {"cancel": "cancel_order", "fallback": "exchange_item"}
 
 
-def attempted(task: TaskDefinition) -> Attempt:
-    """By an agent that forgets the last call of some kinds."""
+def is_forgotten(task: TaskDefinition) -> bool:
+    return task.capability in FORGOTTEN
+
+
+def attempted(
+    task: TaskDefinition, forgets: Callable[[TaskDefinition], bool] = is_forgotten
+) -> Attempt:
+    """By an agent that forgets the last call of some tasks."""
 
     def agent(given: TaskDefinition, _seed: int) -> LocalPlayer:
         criteria = given.criteria
-        if given.capability in FORGOTTEN:
+        if forgets(given):
             gold = (criteria.gold_actions or ())[:-1]
             criteria = criteria.model_copy(update={"gold_actions": gold})
         return LocalPlayer(SHOP.oracle(given.model_copy(update={"criteria": criteria})))
@@ -54,14 +60,20 @@ def attempted(task: TaskDefinition) -> Attempt:
     return asyncio.run(play(Setup(SHOP, agent, make_environment_user(SHOP)), task, 0))
 
 
-def record(app: App, alias: str, base: str, tasks: Sequence[TaskDefinition]) -> None:
+def record(
+    app: App,
+    alias: str,
+    base: str,
+    tasks: Sequence[TaskDefinition],
+    forgets: Callable[[TaskDefinition], bool] = is_forgotten,
+) -> None:
     provenance = Provenance(alias, base, base, "live")
     append_rollouts(
         app.spool,
         app.blobs,
         [
             build_rollout_event(
-                attempted(task), SHOP, provenance, derive_id("test", alias, base, task.id)
+                attempted(task, forgets), SHOP, provenance, derive_id("test", alias, base, task.id)
             )
             for task in tasks
         ],
@@ -105,6 +117,26 @@ def test_the_directive_is_of_this_agent_on_this_base_alone(app: App) -> None:
         assert set(quota.examples) <= own
     assert [one.task for one in made.directive.mastered] == ["find_user+get_order"]
     assert (made.analyzer, made.trouble, made.findings) == (None, "", ())
+
+
+@pytest.mark.parametrize(("hard", "followed"), [(5, 5), (3, 6)])
+def test_a_failure_of_what_the_agent_can_do_is_followed_only_where_few_others_are(
+    tmp_path: Path, hard: int, followed: int
+) -> None:
+    """Both kinds end in a cancellation; in the harder one the order's number has to be found."""
+    easy = tasks(("cancel",), 30)
+    candidates = tasks(("unknown_order",), 60)
+    harder = [task for task in candidates if task.criteria.gold_actions
+              and task.criteria.gold_actions[-1].name == "cancel_order"][:hard]  # fmt: skip
+    forgotten = {task.id for task in (*easy[:3], *harder)}
+    with App(Settings(home=tmp_path)) as opened:
+        record(opened, "agent", "base", [*easy, *harder], lambda task: task.id in forgotten)
+        opened.diagnose("diagnose")
+        (quota,) = directed(opened).directive.quotas
+    ours = {derive_id("test", "agent", "base", task.id) for task in harder}
+    assert quota.pattern == "missing_write_action|cancel_order"
+    assert ours <= set(quota.examples)
+    assert len(quota.examples) == followed
 
 
 def test_a_redo_directs_the_same_and_another_cycle_takes_other_examples(app: App) -> None:
@@ -155,7 +187,6 @@ def append(app: App, proposals: Sequence[tuple[str, Decision]]) -> None:
 
 def test_what_was_written_is_known_to_the_next_cycle_and_a_redo_writes_the_same(app: App) -> None:
     made = directed(app, "cycle-3")
-    assert made.directive.known == ()
     proposals = list(propose(SHOP, wanted(app, made)))
     started = CycleStarted(
         cycle="cycle-3", alias="agent", base="base", number=1, environment="shop",
@@ -166,7 +197,7 @@ def test_what_was_written_is_known_to_the_next_cycle_and_a_redo_writes_the_same(
         assert rollouts.dead_letters(connection) == []
     assert list(propose(SHOP, wanted(app, made))) == proposals
     later = directed(app, "cycle-4")
-    assert len(later.directive.known) == 6
+    assert later.directive.known == (), "the Proposer reads the buffer itself"
     given = wanted(app, later)
     assert len(given.known) == 6
     written = {one.data.task.id for one in proposals if isinstance(one.data, TaskProposed)}

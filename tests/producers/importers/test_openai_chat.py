@@ -7,7 +7,9 @@ from typing import Any
 
 import pytest
 
+from consumers.diagnosis.labels import label_rollout
 from events.messages import Action
+from events.rollouts import ToolRoles
 from producers.conversation import parse_arguments
 from producers.importers.openai_chat import WireRollout
 from tests.producers.samples import Json, only, openai_call, openai_record, places, read, write
@@ -50,8 +52,10 @@ def test_every_documented_field_is_read(tmp_path: Path) -> None:
         termination="hung up",
         simulator="people",
         write_tools=["cancel"],
+        tool_roles={"writes": ["cancel"], "unordered": {"cancel": ["orders"]}},
     )
     data = rollout.data
+    assert data.tool_roles == ToolRoles(writes=("cancel",), unordered={"cancel": ("orders",)})
     assert data.known_tools == ("get_order_details", "web")
     assert data.task.id == "retail/3"
     assert data.task.capability == "orders"
@@ -100,6 +104,32 @@ def test_the_environment_is_known_by_the_offered_tools(tmp_path: Path) -> None:
     ]
     assert one(tmp_path, tools=tools, task_id="t").data.task.id == "retail/t"
     assert one(tmp_path, task_id="t").data.task.environment == "retail"
+
+
+def test_the_roles_that_a_record_declares_of_its_tools_are_what_diagnosis_asks(
+    tmp_path: Path,
+) -> None:
+    record: Json = {
+        "messages": [
+            {"role": "user", "content": "Please give me the slot at 8."},
+            {"role": "assistant", "tool_calls": [openai_call("ring_doctor", "{}", "c1")]},
+            {"role": "tool", "tool_call_id": "c1", "content": "ringing"},
+        ],
+        "task_id": "slot",
+        "gold_actions": [{"name": "slot_take", "arguments": {"slot": "8"}}],
+        "reward": 0.0,
+    }
+    roles = {"writes": ["slot_take"], "transfer": ["ring_doctor"], "user_record": ["who_rings"]}
+    plain = only(write(tmp_path / "a.jsonl", record)).data
+    declared = only(write(tmp_path / "b.jsonl", record | {"tool_roles": roles})).data
+    assert label_rollout(plain).labels.categories == ("premature_termination",)
+    assert label_rollout(declared).labels.categories[:2] == ("user_id_failure", "over_cautious")
+
+
+def test_a_role_that_does_not_exist_is_named(tmp_path: Path) -> None:
+    record = openai_record(tool_roles={"opens": ["door"]})
+    _, rejected = read(write(tmp_path / "a.jsonl", record))
+    assert "tool_roles.opens" in rejected[0].reason
 
 
 def test_tasks_of_undeclared_tools_keep_their_plain_id(tmp_path: Path) -> None:

@@ -1,0 +1,232 @@
+"""A live session that names its task is worth what the same transcript is worth in simulation."""
+
+import asyncio
+from collections.abc import Sequence
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from consumers.diagnosis.labels import label_rollout
+from daemon.config.settings import Environments, Privacy, Settings
+from daemon.core.app import App
+from daemon.sessions import transcript
+from daemon.sessions.closing import close_sessions
+from envs.airline.environment import Airline
+from envs.endpoint import Usage
+from envs.environment import Environment
+from envs.evaluation import Setup, make_environment_user, play
+from envs.players import LocalPlayer
+from envs.retail.environment import Retail
+from envs.shop.environment import Shop
+from events.messages import Message, ToolCall
+from events.rollouts import RolloutEnded
+from producers.simulation import Provenance, build_rollout_event
+from tests.daemon.sessions.recorded_session import START, record_session
+from tests.envs import clinic
+from tests.envs.clinic import Clinic
+
+PROVENANCE = Provenance(alias="agent", base="base", policy="base", purpose="evaluate")
+CLOSING = Message(role="assistant", content="Your request is complete.")
+NONSENSE = (
+    Message(role="assistant", tool_calls=(ToolCall(name="no_such_tool", arguments={}),)),
+    Message(role="assistant", tool_calls=(ToolCall(name="get_user_details", arguments="{"),)),
+)
+TWICE = (
+    Message(
+        role="assistant",
+        tool_calls=(ToolCall(name="get_order_details", arguments={"order_id": "#W0"}),),
+    ),
+) * 3
+
+
+class Recital(LocalPlayer):
+    """An agent that says its messages one after the other, each of `tokens` tokens."""
+
+    def __init__(self, messages: Sequence[Message], tokens: int | None) -> None:
+        self.messages, self.tokens, self.done = messages, tokens, 0
+
+    @property
+    def usage(self) -> Usage:  # type: ignore[override]
+        total = None if self.tokens is None else self.done * self.tokens
+        return Usage(requests=self.done, completion_tokens=total)
+
+    async def reply(self, messages: Sequence[Message]) -> Message:
+        self.done += 1
+        return self.messages[min(self.done, len(self.messages)) - 1]
+
+
+def gold_calls(environment: Environment, task_id: str) -> list[Message]:
+    """The perfect agent's calls, each in a message of its own."""
+    return [
+        Message(role="assistant", tool_calls=(ToolCall(name=a.name, arguments=a.arguments),))
+        for a in environment.task(task_id).criteria.gold_actions or ()
+    ]
+
+
+def simulate(
+    environment: Environment, task_id: str, says: Sequence[Message], tokens: int | None
+) -> RolloutEnded:
+    """The event of a simulated rollout in which the agent says this."""
+    setup = Setup(
+        environment,
+        agent=lambda task, seed: Recital(says, tokens),
+        user=make_environment_user(environment),
+    )
+    attempt = asyncio.run(play(setup, environment.task(task_id), 0))
+    return build_rollout_event(attempt, environment, PROVENANCE, "simulated")
+
+
+def replay_live(
+    home: Path, environment: Environment, simulated: RolloutEnded, tokens: int | None
+) -> RolloutEnded:
+    """The event of a live session with the transcript of a simulated rollout."""
+    assert simulated.content is not None
+    assert simulated.task is not None
+    messages = simulated.content.messages
+    spoken = [m for m in messages if m.role == "assistant" and m.sampled is not False]
+    paths = (Path(clinic.__file__),) if environment.name == "clinic" else ()
+    settings = Settings(home=home, environments=Environments(paths=paths))
+    with App(settings) as app:
+        policy = environment.policy(environment.task(simulated.task.id))
+        app.append(record_session(messages, simulated.task.id, policy, [tokens] * len(spoken)))
+        closed = close_sessions(app, START + timedelta(hours=1))
+        assert (closed.rollouts, closed.failures, closed.troubles) == (1, (), ())
+        with app.reading() as connection:
+            (name,) = connection.exec_driver_sql("SELECT rollout FROM rollouts").scalars()
+            found = transcript.find(connection, name)
+        return transcript.read(found, app.log, app.bodies).data
+
+
+def compare(home: Path, environment: Environment, task: str, says: Sequence[Message],
+            tokens: int | None = 7) -> RolloutEnded:  # fmt: skip
+    """The live event of a transcript, which has the verdict of the simulated one."""
+    simulated = simulate(environment, task, says, tokens)
+    live = replay_live(home, environment, simulated, tokens)
+    assert live.success == simulated.success
+    assert live.reward == simulated.reward
+    assert live.reward_parts == simulated.reward_parts
+    assert live.grader == simulated.grader
+    assert live.tool_roles == simulated.tool_roles
+    assert live.write_tools == simulated.write_tools
+    ours, theirs = label_rollout(live).labels, label_rollout(simulated).labels
+    assert (ours.category, ours.categories, ours.pivot) == (
+        theirs.category, theirs.categories, theirs.pivot,
+    )  # fmt: skip
+    return live
+
+
+def test_a_write_before_authentication_is_a_policy_violation_of_a_live_success(home: Path) -> None:
+    retail, task = Retail(), "retail/modify_address/3"
+    find, *others = gold_calls(retail, task)
+    live = compare(home, retail, task, [*others, find, CLOSING])
+    assert (live.success, live.reward) == (True, 0.5)
+    assert live.reward_parts["penalty_authentication"] == -0.5
+    assert label_rollout(live).labels.category == "policy_violation"
+
+
+def test_a_clean_success_has_the_whole_reward_and_no_category(home: Path) -> None:
+    retail, task = Retail(), "retail/modify_address/3"
+    live = compare(home, retail, task, [*gold_calls(retail, task), CLOSING])
+    assert (live.success, live.reward) == (True, 1.0)
+    assert label_rollout(live).labels.category is None
+
+
+def test_malformed_and_repeated_calls_cost_a_live_session_what_they_cost_in_simulation(
+    home: Path,
+) -> None:
+    retail, task = Retail(), "retail/cancel/1"
+    live = compare(home, retail, task, [*NONSENSE, *TWICE, *gold_calls(retail, task), CLOSING])
+    assert live.success is True
+    assert live.reward_parts["penalty_format"] == -0.1
+    assert live.reward_parts["penalty_repetition"] == -0.04
+    assert live.reward == pytest.approx(0.86)
+
+
+def test_an_authentication_that_failed_authenticates_no_live_session(home: Path) -> None:
+    """A client's tool results have no flag: whether one is an error follows from the replay."""
+    retail, task = Retail(), "retail/modify_address/3"
+    find, *others = gold_calls(retail, task)
+    unknown = ToolCall(name="find_user_id_by_email", arguments={"email": "nobody@example.com"})
+    wrong = Message(role="assistant", tool_calls=(unknown,))
+    live = compare(home, retail, task, [wrong, *others, find, CLOSING])
+    assert live.reward_parts["penalty_authentication"] == -0.5
+
+
+@pytest.mark.parametrize(
+    ("environment", "task"),
+    [(Shop(), "shop/cancel/1"), (Airline(), "airline/cancel/1"), (Retail(), "retail/cancel/1")],
+    ids=["shop", "airline", "retail"],
+)
+def test_a_failure_has_the_same_category_live_and_simulated(
+    home: Path, environment: Environment, task: str
+) -> None:
+    live = compare(home, environment, task, [*gold_calls(environment, task)[:1], CLOSING])
+    assert live.success is False
+    assert label_rollout(live).labels.category == "missing_write_action"
+
+
+def test_the_length_is_shaped_where_the_engine_counted_its_tokens(home: Path) -> None:
+    retail, task = Retail(), "retail/cancel/1"
+    live = compare(home, retail, task, [*gold_calls(retail, task), CLOSING], tokens=4000)
+    assert live.reward_parts["penalty_length"] == pytest.approx(-0.1)
+
+
+def test_an_unknown_length_is_no_penalty_and_is_said(home: Path) -> None:
+    retail, task = Retail(), "retail/cancel/1"
+    live = compare(home, retail, task, [*gold_calls(retail, task), CLOSING], tokens=None)
+    assert live.reward_parts["penalty_length"] is None
+    assert live.reward == 1.0
+
+
+def call(name: str, **arguments: str) -> Message:
+    return Message(role="assistant", tool_calls=(ToolCall(name=name, arguments=arguments),))
+
+
+RINGS = call("who_rings", birthday="1 May")
+TAKES = call("slot_take", slot="8", patient="Rosa")
+
+
+@pytest.mark.parametrize(
+    ("says", "category"),
+    [
+        ([RINGS, TAKES, CLOSING], None),
+        ([TAKES, RINGS, CLOSING], "policy_violation"),
+        ([CLOSING], "user_id_failure"),
+        ([RINGS, call("ring_doctor"), CLOSING], "over_cautious"),
+        ([RINGS, call("slot_take", slot="9", patient="Rosa"), CLOSING], "wrong_item_selection"),
+    ],
+    ids=["clean", "before-authentication", "no-record", "transferred", "selection"],
+)
+def test_what_an_environment_of_ones_own_declares_is_what_diagnosis_asks(
+    home: Path, says: list[Message], category: str | None
+) -> None:
+    live = compare(home, Clinic(), "clinic/slot/0", says)
+    assert live.tool_roles == Clinic().catalog.roles
+    assert label_rollout(live).labels.category == category
+
+
+def test_a_sealed_session_is_labelled_by_what_its_environment_declares(home: Path) -> None:
+    clinic_, task = Clinic(), "clinic/slot/0"
+    simulated = simulate(clinic_, task, [RINGS, call("ring_doctor"), CLOSING], None)
+    assert simulated.content is not None
+    settings = Settings(
+        home=home,
+        environments=Environments(paths=(Path(clinic.__file__),)),
+        privacy=Privacy(seal=True),
+    )
+    with App(settings) as app:
+        key = app.keys.of("rosa")
+        tokens = [None] * sum(m.role == "assistant" for m in simulated.content.messages)
+        policy = clinic_.policy(clinic_.task(task))
+        app.append(
+            record_session(simulated.content.messages, task, policy, tokens, person="rosa", key=key)
+        )
+        assert close_sessions(app, START + timedelta(hours=1)).rollouts == 1
+        with app.reading() as connection:
+            rows = connection.exec_driver_sql("SELECT category, categories FROM rollouts").all()
+            (name,) = connection.exec_driver_sql("SELECT rollout FROM rollouts").scalars()
+            record = transcript.read(transcript.find(connection, name), app.log, app.bodies)
+    assert record.sealed
+    assert record.data.labels is not None
+    assert [row.category for row in rows] == ["over_cautious"]
