@@ -20,9 +20,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from consumers.reads import planning, serving
-from consumers.reads.cycle_state import CycleState, read_cycle_state
-from consumers.reads.learning import CycleRow
+from consumers.reads import learning, planning, serving
+from consumers.reads.cycle_state import read_job_adapter
+from consumers.reads.learning import CycleRow, JobRow
+from consumers.reads.serving import AdapterRow
 from events.envelope import parse_timestamp
 from events.lifecycle import SERVING, State
 from events.rollouts import Purpose
@@ -87,19 +88,19 @@ def read_cost(connection: "Connection", settings: "Settings", row: CycleRow) -> 
     """The cost of a cycle; None while it is open, and where its events have no times."""
     if row.started is None or row.ended is None or row.outcome is None:
         return None
-    state = read_cycle_state(connection, row)
-    job = state.job
+    job = None if row.job is None else learning.job(connection, row.job)
+    adapter = None if row.job is None else read_job_adapter(connection, row.job)
     trained = 0 if job is None else job.rollouts or 0
-    moments = _Moments(row, _read_stage_ends(connection, row, state), trained)
+    moments = _Moments(row, _read_stage_ends(connection, row, job, adapter), trained)
     minutes = moments.minutes()
     seconds = None if job is None else job.seconds
     gpus = None if job is None else count_gpus(settings, job.spec.device)
-    gain = measure_gain(None if state.adapter is None else state.adapter.gate)
+    gain = measure_gain(None if adapter is None else adapter.gate)
     hours = sum(spent or 0.0 for stage, spent in minutes.items() if stage != "canary") / 60
     per_point, reason = _price_points(row, gain, hours)
     return CycleCost(
         minutes=minutes,
-        total_minutes=_minutes_between(row.started, row.ended),
+        total_minutes=minutes_between(row.started, row.ended),
         job_hours=None if seconds is None else seconds / 3600,
         gpu_hours=None if seconds is None or gpus is None else gpus * seconds / 3600,
         rollouts=moments.count_rollouts(connection),
@@ -154,9 +155,10 @@ def _price_points(
     return nothing, "the gate measured no gain"
 
 
-def _read_stage_ends(connection: "Connection", row: CycleRow, state: CycleState) -> StageEnds:
+def _read_stage_ends(
+    connection: "Connection", row: CycleRow, job: JobRow | None, adapter: AdapterRow | None
+) -> StageEnds:
     """Stage -> the time of the event that ended it; None where the next one was never begun."""
-    job, adapter = state.job, state.adapter
     ends: StageEnds = dict.fromkeys(STAGES)
     ends |= {"diagnose": row.diagnosed, "direct": row.directed}
     ends["propose"] = None if job is None else job.requested
@@ -186,7 +188,7 @@ class _Moments:
         """Stage -> minutes."""
         minutes: dict[str, float | None] = dict.fromkeys(STAGES)
         for stage, begin, end in self._spans():
-            minutes[stage] = _minutes_between(begin, end)
+            minutes[stage] = minutes_between(begin, end)
         return minutes
 
     def count_rollouts(self, connection: "Connection") -> RolloutCounts:
@@ -214,6 +216,6 @@ class _Moments:
             begin = end
 
 
-def _minutes_between(begin: str, end: str) -> float:
+def minutes_between(begin: str, end: str) -> float:
     """Minutes from one time to another; none where the clock was set back between them."""
     return max(0.0, (parse_timestamp(end) - parse_timestamp(begin)).total_seconds() / 60)

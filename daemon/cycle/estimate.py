@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
 LAST: Final = 10
 """Finished cycles, and jobs, that an estimate rests on at most: the newest."""
+_LOOKED_AT: Final = 200
+"""Cycles and jobs among which those are sought: the newest."""
 
 Basis = Literal["agent", "home"]
 
@@ -79,7 +81,7 @@ def read_history(connection: "Connection", settings: "Settings", alias: str, bas
     """The finished cycles and the jobs of a home that a cycle of this agent is compared with."""
     finished = [
         row
-        for row in learning.cycles(connection)
+        for row in learning.cycles(connection, limit=_LOOKED_AT)
         if row.base == base and row.outcome not in (None, "cancelled")
     ]
     own = [row for row in finished if row.alias == alias]
@@ -87,7 +89,7 @@ def read_history(connection: "Connection", settings: "Settings", alias: str, bas
     cycles = [cost for cost in costs if cost is not None]
     rates = [
         job.rollouts / job.seconds
-        for job in learning.jobs(connection)
+        for job in learning.jobs(connection, limit=_LOOKED_AT)
         if job.base == base and job.outcome == "trained" and job.rollouts and job.seconds
     ]
     basis: Basis | None = None if not cycles else "agent" if own else "home"
