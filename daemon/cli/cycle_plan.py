@@ -66,7 +66,10 @@ def _explain_unprobed(settings: "Settings", no_probe: bool) -> str:
         return "--no-probe"
     if not settings.proposer.probe:
         return "the setting proposer.probe is off"
-    return "no engine is named, neither by --upstream nor in the setting upstreams"
+    return (
+        "no engine is named, neither by --upstream nor in the setting upstreams (kintsugi up has "
+        f"its own at http://127.0.0.1:{settings.engine.port}/v1)"
+    )
 
 
 def build_document(planned: "CyclePlan") -> dict[str, Any]:
