@@ -43,7 +43,7 @@ class CycleState:
 def read_cycle_state(connection: Connection, cycle: CycleRow) -> CycleState:
     """How far a cycle has come."""
     job = None if cycle.job is None else learning.job(connection, cycle.job)
-    adapter = None if cycle.job is None else _adapter_of(connection, cycle.job)
+    adapter = None if cycle.job is None else read_job_adapter(connection, cycle.job)
     return CycleState(
         cycle=cycle,
         job=job,
@@ -72,7 +72,8 @@ def find_job_cancellations(connection: Connection) -> dict[str, str]:
     return reasons
 
 
-def _adapter_of(connection: Connection, job: str) -> AdapterRow | None:
+def read_job_adapter(connection: Connection, job: str) -> AdapterRow | None:
+    """The adapter that a job left; None without one."""
     adapters = Adapter.table().c
     name = connection.execute(select(adapters.adapter).where(adapters.job == job)).scalar()
     return None if name is None else serving.adapter_row(connection, name)

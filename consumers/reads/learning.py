@@ -30,6 +30,8 @@ from events.learning import (
 from events.position import Position
 from events.rollouts import Task as TaskData
 
+_NUMBER_DIGITS: Final = 6
+"""Most digits of a cycle's number; what is longer is the beginning of an id."""
 _AT_ONCE: Final = 100
 """Rows of the buffer that are fetched together."""
 
@@ -156,8 +158,9 @@ def cycle(connection: Connection, name: str) -> CycleRow | None:
 
 
 def find_cycle(connection: Connection, name: str) -> CycleRow:
-    """A cycle by its id, or how it begins. Raises UnknownId."""
-    row = cycle(connection, _whole(connection, Cycle, "cycle", name))
+    """A cycle by its id or number, or how its id begins. Raises UnknownId."""
+    numbered = _find_numbered(connection, name)
+    row = cycle(connection, numbered or _whole(connection, Cycle, "cycle", name))
     if row is None:
         raise UnknownId(f"there is no cycle {name!r}; see kintsugi cycle ls")
     return row
@@ -288,6 +291,20 @@ def _whole(connection: Connection, table: type[ProjectionTable], key: str, begin
             f"several {key}s begin with {begins!r}: {', '.join(matches)}, ...; give more"
         )
     return matches[0] if len(matches) == 1 else begins
+
+
+def _find_numbered(connection: Connection, name: str) -> str | None:
+    """The id of the one cycle that has this number; None for what is no number, or of no cycle.
+    Raises UnknownId where several agents have one."""
+    if not (name.isascii() and name.isdecimal() and len(name) <= _NUMBER_DIGITS):
+        return None
+    table = Cycle.table().c
+    query = select(table.cycle, table.alias, table.base).where(table.number == int(name))
+    rows = connection.execute(query.order_by(table.alias, table.base)).all()
+    if len(rows) > 1:
+        cycles = ", ".join(f"{row.cycle} of {row.alias} on {row.base}" for row in rows)
+        raise UnknownId(f"several cycles have the number {name}: {cycles}; give the id")
+    return rows[0].cycle if rows else None
 
 
 def _first_cycle(connection: Connection, query: Select[Any]) -> CycleRow | None:

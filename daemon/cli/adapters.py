@@ -181,6 +181,35 @@ def push_(
 
 
 @command(group)
+def export(
+    cli: Cli,
+    adapter: Named,
+    out: Annotated[
+        Path,
+        typer.Option("--out", metavar="FILE", help="A .tar.gz, or a folder by any other name."),
+    ],
+    force: Annotated[bool, typer.Option("--force", help="Replace a bundle that is there.")] = False,
+) -> None:
+    """Write an adapter into one bundle: PEFT, the gate's evidence, lineage, probes, a model card.
+
+    The same adapter, tables and settings give the same bytes.
+    """
+    from daemon.adapters.bundle import build_bundle, write_bundle
+    from daemon.serving.export import collect_facts
+
+    with cli.app() as app:
+        bundled = collect_facts(app, adapter)
+    contents = build_bundle(bundled)
+    write_bundle(contents, bundled.adapter, out, force=force)
+    if cli.out.json:
+        files = {name: len(content) for name, content in sorted(contents.items())}
+        cli.out.document({"adapter": bundled.adapter, "out": str(out), "files": files})
+    else:
+        size = sum(map(len, contents.values()))
+        cli.out.show(f"{bundled.adapter} is in {out}: {len(contents)} files, {size:,} bytes")
+
+
+@command(group)
 def stage(
     cli: Cli,
     adapter: Named,

@@ -11,6 +11,7 @@ from daemon.cli.serving import ActorName, WhyNot, act_of
 
 if TYPE_CHECKING:
     from consumers.reads.learning import CycleRow, RejectionRow
+    from daemon.cycle.cost import CycleCost
     from daemon.cycle.outlook import Outlook
 
 group = noun("cycle", "From failures to a better adapter, round by round.")
@@ -31,11 +32,15 @@ def ls(
 ) -> None:
     """List cycles, the newest first."""
     from consumers.reads import learning
+    from daemon.cycle.cost import read_cost
     from daemon.cycle.views import read_step
 
     with cli.app() as app, app.reading() as connection:
         rows = learning.cycles(connection, alias, limit)
-        lines = [line(row, read_step(connection, row)) for row in rows]
+        lines = [
+            line(row, read_step(connection, row), read_cost(connection, app.settings, row))
+            for row in rows
+        ]
     if cli.out.json:
         cli.out.document(lines)
     elif lines:
@@ -44,13 +49,19 @@ def ls(
         cli.out.hint("no cycle has begun yet; kintsugi status says what the next one waits for")
 
 
-def line(row: "CycleRow", step: str | None) -> dict[str, Any]:
+def line(row: "CycleRow", step: str | None, cost: "CycleCost | None") -> dict[str, Any]:
     """A cycle in a list."""
     names = (
         "cycle", "alias", "base", "number", "environment", "trigger", "reason", "round",
         "accepted", "rejected", "job", "outcome", "ended_because", "started", "ended",
     )  # fmt: skip
-    return {**{name: getattr(row, name) for name in names}, "step": step}
+    return {**{name: getattr(row, name) for name in names}, "step": step, "cost": _cost(cost)}
+
+
+def _cost(cost: "CycleCost | None") -> dict[str, Any] | None:
+    if cost is None:
+        return None
+    return {**asdict(cost), "rollouts": {**asdict(cost.rollouts), "total": cost.rollouts.total}}
 
 
 def _build_table(lines: list[dict[str, Any]]) -> Any:
@@ -65,36 +76,52 @@ def _build_table(lines: list[dict[str, Any]]) -> Any:
             cycle["accepted"],
             cycle["rejected"],
             cycle["started"],
+            None if cycle["cost"] is None else f"{cycle['cost']['hours']:.2f}",
+            _describe_price(cycle["cost"]),
             cycle["ended_because"] or cycle["reason"],
         ]
         for cycle in lines
     ]
-    numbers = ["number", "tasks", "rejected"]
-    columns = ["cycle", "number", "alias", "base", "by", "came to", *numbers[1:], "began", "why"]
+    numbers = ["number", "tasks", "rejected", "hours", "hours/point"]
+    columns = [
+        "cycle", "number", "alias", "base", "by", "came to", "tasks", "rejected", "began", "hours",
+        "hours/point", "why",
+    ]  # fmt: skip
     return table(columns, rows, right=numbers, whole=("cycle", "came to"))
+
+
+def _describe_price(cost: dict[str, Any] | None) -> str | None:
+    """Hours per point on the target, in a list."""
+    price = None if cost is None else cost["hours_per_point"]["target"]
+    return None if price is None else f"{price:.3f}"
 
 
 @command(group)
 def show(
     cli: Cli,
-    cycle: Annotated[str, typer.Argument(metavar="ID", help="Its id, or how that begins.")],
+    cycle: Annotated[
+        str, typer.Argument(metavar="ID", help="Its id, how that begins, or its number.")
+    ],
 ) -> None:
-    """Show one cycle: why it began, its directive, what was written in vain, and what came of it.
+    """Show one cycle: why it began, its directive, what was written in vain, what came of it and
+    what it cost.
 
     `kintsugi explain ID` goes back to the rollouts.
     """
     from consumers.reads import learning
     from daemon.controller.directive import describe_directive
+    from daemon.cycle.cost import read_cost
     from daemon.cycle.views import read_step
 
     with cli.app() as app, app.reading() as connection:
         row = learning.find_cycle(connection, cycle)
         step = read_step(connection, row)
         rejected = learning.rejections_of(connection, row.cycle)
+        cost = read_cost(connection, app.settings, row)
     if cli.out.json:
-        cli.out.document(_document(row, step, rejected))
+        cli.out.document({**_document(row, step, rejected), "cost": _cost(cost)})
         return
-    cli.out.show(_about(row, step))
+    cli.out.show(_about(row, step, cost))
     if row.directive is not None and row.directive.quotas:
         quotas = [[item.pattern, item.tasks, f"{item.priority:.3g}", item.status]
                   for item in row.directive.quotas]  # fmt: skip
@@ -118,7 +145,7 @@ def _document(row: "CycleRow", step: str | None, rejected: "list[RejectionRow]")
     }
 
 
-def _about(row: "CycleRow", step: str | None) -> Any:
+def _about(row: "CycleRow", step: str | None, cost: "CycleCost | None") -> Any:
     return facts(
         {
             "cycle": f"{row.cycle}, number {row.number} of {row.alias} on {row.base}",
@@ -131,8 +158,31 @@ def _about(row: "CycleRow", step: str | None) -> Any:
             "came to": f"needs {step} next"
             if row.outcome is None
             else f"{row.outcome}, {row.ended}: {row.ended_because}",
+            **({} if cost is None else _describe_cost(cost)),
         }
     )
+
+
+def _describe_cost(cost: "CycleCost") -> dict[str, str]:
+    minutes = ", ".join(
+        f"{stage} {spent:.1f}" for stage, spent in cost.minutes.items() if spent is not None
+    )
+    counts = cost.rollouts
+    gains = [f"{points:+.1f} {where}" for where, points in cost.gain.items() if points is not None]
+    prices = [
+        f"{price:.3f} {where}" for where, price in cost.hours_per_point.items() if price is not None
+    ]
+    values = {
+        "minutes": f"{cost.total_minutes:.1f}: {minutes}",
+        "rollouts": f"{counts.total:,}: probes {counts.probe:,}, training {counts.training:,}, "
+        f"evaluation {counts.evaluation:,}",
+        "points gained": ", ".join(gains) or "not measured",
+        "hours per point": ", ".join(prices) or f"none; {cost.without_gain}",
+    }
+    if cost.job_hours is not None:
+        gpus = "" if cost.gpu_hours is None else f", {cost.gpu_hours:.2f} GPU-hours"
+        values["job hours"] = f"{cost.job_hours:.2f}{gpus}"
+    return values
 
 
 @command(group)

@@ -12,6 +12,7 @@ from daemon.cli import (
     adapters,
     archive,
     config,
+    cycle_plan,
     cycles,
     db,
     diagnose,
@@ -80,3 +81,4 @@ for module in (
 ):  # fmt: skip
     app.add_typer(module.group)
 archive.register(log.group)
+cycle_plan.register(cycles.group)

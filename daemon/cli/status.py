@@ -80,6 +80,19 @@ def _loop(document: dict[str, Any]) -> dict[str, str]:
     for agent in expected["agents"]:
         missing = "; ".join(agent["missing"])
         values[f"next cycle of {agent['alias']}"] = "due" if agent["due"] else f"not due; {missing}"
+        if agent["rollouts"] is not None:
+            values[f"it reads of {agent['alias']}"] = _describe_reads(agent)
     if not expected["agents"]:
         values["next cycle"] = f"not due; missing {'; '.join(expected['missing'])}"
     return values
+
+
+def _describe_reads(agent: dict[str, Any]) -> str:
+    """What the next cycle of an agent would read, and how long the last ones took."""
+    reads = [f"{agent['rollouts']:,} new rollouts, {agent['failures']:,} new failures"]
+    weights = [f"{line['pattern']} {line['priority']:.3g}" for line in agent["patterns"]]
+    reads.append(f"patterns of the last round: {', '.join(weights) or 'none'}")
+    if agent["last_minutes"]:
+        minutes = ", ".join(f"{spent:.1f}" for spent in agent["last_minutes"])
+        reads.append(f"the last cycles took {minutes} minutes")
+    return "; ".join(reads)

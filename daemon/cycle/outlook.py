@@ -11,7 +11,9 @@ from datetime import datetime
 from typing import TYPE_CHECKING
 
 from consumers.diagnosis.round_counts import Pair
-from consumers.reads import agents, learning
+from consumers.reads import agents, learning, planning
+from consumers.reads.planning import PatternWeight
+from daemon.cycle.cost import minutes_between
 from daemon.cycle.scheduler import Due, NotDue, decide, not_due_without_environment
 from daemon.cycle.views import read_facts, read_step
 from events.errors import KintsugiError
@@ -42,6 +44,14 @@ class Outlook:
     """The open one."""
     step: str | None
     """What that needs next."""
+    rollouts: int | None = None
+    """Rollouts that the next cycle would read; None where it can read none. So is the next."""
+    failures: int | None = None
+    """Different failures among them."""
+    patterns: tuple[PatternWeight, ...] = ()
+    """What it would write tasks for as of the last round, the highest priority first."""
+    last_minutes: tuple[float, ...] = ()
+    """How long the last finished cycles took, the newest first."""
 
 
 def read_outlooks(connection: "Connection", settings: "Settings", now: datetime) -> list[Outlook]:
@@ -79,6 +89,13 @@ def _read_outlook(
         missing=() if isinstance(decision, Due) else decision.missing,
         cycle=None if cycle is None else cycle.cycle,
         step=None if cycle is None else read_step(connection, cycle),
+        rollouts=None if facts is None else facts.rollouts,
+        failures=None if facts is None else facts.failures,
+        patterns=tuple(planning.heaviest_patterns(connection, pair.alias, pair.base)),
+        last_minutes=tuple(
+            minutes_between(begin, end)
+            for begin, end in planning.last_cycle_times(connection, pair.alias, pair.base)
+        ),
     )
 
 

@@ -50,10 +50,14 @@ class CyclePlanner:
         app: "App",
         engines: Sequence[Engine] = (),
         stopping: Callable[[], bool] = lambda: False,
+        *,
+        record: bool = True,
     ) -> None:
         """`engines`: those that may be asked about written tasks; if there are none, no engine is
-        asked. `stopping`: whether the process was told to stop."""
+        asked. `stopping`: whether the process was told to stop. `record`: whether what is played
+        for a written task is appended to the log; a dry run appends nothing."""
         self._app, self._engines, self._stopping = app, engines, stopping
+        self._record = record
 
     def write_directive(self, cycle: CycleRow) -> DirectiveWritten:
         """The directive of a cycle that was diagnosed."""
@@ -148,7 +152,7 @@ class CyclePlanner:
             engine=engine,
             sampling=sampling,
         )
-        return Prober(self._app, environment, probed, self._stopping)
+        return Prober(self._app, environment, probed, self._stopping, record=self._record)
 
     def _read_traffic(
         self, connection: "Connection", environment: "Environment", cycle: CycleRow

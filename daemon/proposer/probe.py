@@ -67,10 +67,13 @@ class Prober:
         environment: Environment,
         probed: ProbeTarget,
         stopping: Callable[[], bool] = lambda: False,
+        *,
+        record: bool = True,
     ) -> None:
-        """`stopping`: whether the process was told to stop; then no rollout is begun."""
+        """`stopping`: whether the process was told to stop; then no rollout is begun. `record`:
+        whether the rollouts are appended to the log."""
         self._app, self._environment, self._probed = app, environment, probed
-        self._stopping = stopping
+        self._stopping, self._recording = stopping, record
 
     def __call__(self, task: TaskDefinition) -> int:
         """Return how many of `SAMPLES` rollouts pass. Raises CannotSample, EnvironmentFailure."""
@@ -116,7 +119,8 @@ class Prober:
                 plan = [(task, trial) for trial in trials]
                 playing = play_all(self._setup(endpoint), plan, concurrency=len(plan))
                 async for attempts in await stack.enter_async_context(aclosing(playing)):
-                    self._record(attempts)
+                    if self._recording:
+                        self._record(attempts)
                     results += attempts
         except (EndpointRefusal, EndpointUnavailable) as error:
             raise CannotSample(f"{probed.policy} cannot be asked about a task: {error}") from error

@@ -56,6 +56,15 @@ def test_status_says_in_numbers_what_the_next_cycle_waits_for(
     (one,) = expected["agents"]
     assert (one["alias"], one["base"], one["cycle"], one["step"]) == ("agent", "base", None, None)
     assert "198 more rollouts" in kintsugi("status").out
+    assert (one["rollouts"], one["failures"], one["patterns"], one["last_minutes"]) == (
+        2,
+        1,
+        [],
+        [],
+    )
+    assert "2 new rollouts, 1 new failures; patterns of the last round: none" in (
+        kintsugi("status").out
+    )
 
 
 def test_of_an_empty_home_rollouts_are_missing(home: Path, kintsugi: Kintsugi) -> None:
@@ -130,6 +139,28 @@ def test_what_is_over_is_not_called_off(begun: Path, kintsugi: Kintsugi) -> None
     assert "no open cycle" in none.err
     (line,) = kintsugi("cycle", "ls", "--json").json
     assert (line["outcome"], line["step"]) == ("failed", None)
+
+
+def test_a_finished_cycle_says_what_it_cost_and_status_how_long_it_took(
+    begun: Path, kintsugi: Kintsugi
+) -> None:
+    assert kintsugi("cycle", "show", "1", "--json").json["cost"] is None
+    with App(load()) as app:
+        Decisions(app).take(job_over(outcome="failed", seconds=90.0), "over", "job")
+    lead()
+    cost = kintsugi("cycle", "show", "1", "--json").json["cost"]
+    (line,) = kintsugi("cycle", "ls", "--json").json
+    assert line["cost"] == cost
+    assert (cost["job_hours"], cost["gpu_hours"]) == (0.025, None)
+    assert cost["rollouts"] == {"probe": 0, "training": 64, "evaluation": 0, "total": 64}
+    assert cost["without_gain"] == "it ended failed, so nothing that answers was gained"
+    assert cost["minutes"]["evaluate"] is None
+    shown = kintsugi("cycle", "show", "1").out
+    assert "training 64" in shown
+    assert "none; it ended failed" in shown
+    (agent,) = kintsugi("status", "--json").json["next_cycle"]["agents"]
+    assert agent["last_minutes"] == [pytest.approx(cost["total_minutes"])]
+    assert "the last cycles took 0.0 minutes" in kintsugi("status").out
 
 
 @pytest.mark.parametrize(

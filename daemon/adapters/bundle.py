@@ -1,0 +1,154 @@
+"""One bundle of an adapter that a stranger can use: files, evidence, lineage, probes, card.
+
+    contents = build_bundle(facts)
+    write_bundle(contents, facts.adapter, Path("better.tar.gz"), force=False)
+
+    NAME/adapter/          the directory of PEFT, as it is in the home
+    NAME/gate.json         what the gate said last, every measurement, and the settings in force
+    NAME/lineage.json      why it is as it is, down to the ids of rollouts; its base and its parents
+    NAME/probes.json       what base and adapter answer to fixed prompts, with log-probabilities
+    NAME/README.md         the model card, made from the above
+    NAME/MANIFEST.json     the sha256 of every other file
+
+Guarantees: the same files, tables and settings give the same bytes, whenever and wherever they are
+exported; a file or folder is whole or absent. Of rollouts there are ids and no words. Not covered:
+a signature; whoever changes a file can change the manifest too.
+"""
+
+import gzip
+import hashlib
+import json
+import os
+import shutil
+import tarfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from io import BytesIO
+from pathlib import Path
+from typing import Any, Final
+
+from daemon.adapters.directory import PROVENANCE, BadAdapter, Provenance
+from daemon.adapters.fingerprint import Expectation
+from daemon.adapters.model_card import CardFacts, build_card
+from events.errors import KintsugiError
+
+ADAPTER: Final = "adapter"
+"""Folder of the bundle that PEFT loads."""
+MANIFEST: Final = "MANIFEST.json"
+FORMAT: Final = 1
+ARCHIVE_SUFFIXES: Final = (".tar.gz", ".tgz")
+"""How the name of an archive ends; any other name is a folder's."""
+_LEVEL: Final = 6
+_UNFINISHED: Final = ".unfinished"
+
+
+class BundleRefusal(KintsugiError):
+    """An adapter that cannot be exported, or a place where nothing may be written."""
+
+
+@dataclass(frozen=True, slots=True)
+class BundleFacts:
+    """What is known of an adapter, as JSON values where it goes into a file as it is."""
+
+    card: CardFacts
+    folder: Path
+    """Its directory in the home."""
+    gate: Mapping[str, Any]
+    lineage: Mapping[str, Any]
+    probes: Expectation
+
+    @property
+    def adapter(self) -> str:
+        """Its name."""
+        return self.card.adapter
+
+
+def read_provenance(folder: Path) -> Provenance | None:
+    """What the learner wrote of an adapter; None for one of another trainer."""
+    path = folder / PROVENANCE
+    return Provenance.model_validate_json(path.read_bytes()) if path.exists() else None
+
+
+def build_bundle(facts: BundleFacts) -> dict[str, bytes]:
+    """Path in the bundle -> content. Raises BadAdapter for a file that cannot be read."""
+    contents = {
+        "README.md": build_card(facts.card).encode(),
+        "gate.json": _as_json(facts.gate),
+        "lineage.json": _as_json(facts.lineage),
+        "probes.json": _as_json(facts.probes.model_dump(mode="json")),
+    }
+    try:
+        for path in sorted(facts.folder.iterdir()):
+            contents[f"{ADAPTER}/{path.name}"] = path.read_bytes()
+    except OSError as error:
+        raise BadAdapter(f"{error.filename} cannot be read: {error.strerror}") from error
+    digests = {name: hashlib.sha256(contents[name]).hexdigest() for name in sorted(contents)}
+    manifest = {"format": FORMAT, "adapter": facts.adapter, "files": digests}
+    return {**contents, MANIFEST: _as_json(manifest)}
+
+
+def write_bundle(contents: Mapping[str, bytes], name: str, place: Path, *, force: bool) -> None:
+    """Write a bundle into an archive, or into the folder `place` where its name is not one of an
+    archive. Raises BundleRefusal where something is there and `force` is not set."""
+    archive = place.name.endswith(ARCHIVE_SUFFIXES)
+    if place.exists() or place.is_symlink():
+        _check_replaceable(place, archive, force)
+    unfinished = place.with_name(place.name + _UNFINISHED)
+    try:
+        place.parent.mkdir(parents=True, exist_ok=True)
+        _remove(unfinished)
+        if archive:
+            unfinished.write_bytes(pack(contents, name))
+        else:
+            for path, content in contents.items():
+                file = unfinished / path
+                file.parent.mkdir(parents=True, exist_ok=True)
+                file.write_bytes(content)
+            _remove(place)
+        unfinished.rename(place)
+    except OSError as error:
+        _remove(unfinished)
+        raise BundleRefusal(
+            f"{place} could not be written: {error.strerror or error}; nothing of it was left "
+            "behind: see to the disk, or name another place with --out"
+        ) from error
+
+
+def pack(contents: Mapping[str, bytes], name: str) -> bytes:
+    """A gzipped tar archive of the folder `name`: entries in order, without times and owners."""
+    packed = BytesIO()
+    with (
+        gzip.GzipFile(
+            filename="", mode="wb", fileobj=packed, compresslevel=_LEVEL, mtime=0
+        ) as zipped,
+        tarfile.open(fileobj=zipped, mode="w", format=tarfile.PAX_FORMAT) as archive,
+    ):
+        for path in sorted(contents):
+            entry = tarfile.TarInfo(f"{name}/{path}")
+            entry.size, entry.mode, entry.mtime = len(contents[path]), 0o644, 0
+            archive.addfile(entry, BytesIO(contents[path]))
+    return packed.getvalue()
+
+
+def _check_replaceable(place: Path, archive: bool, force: bool) -> None:
+    """Raises BundleRefusal for what may not be replaced: a folder is, only if it is a bundle."""
+    if not force:
+        raise BundleRefusal(f"{place} exists; name another with --out, or replace it with --force")
+    if archive and place.is_dir():
+        raise BundleRefusal(f"{place} is a folder; name a file with --out")
+    if not archive and not (place / MANIFEST).is_file():
+        raise BundleRefusal(
+            f"{place} is no bundle, and is not replaced; name another folder with --out"
+        )
+
+
+def _remove(place: Path) -> None:
+    if place.is_dir() and not place.is_symlink():
+        shutil.rmtree(place)
+    elif place.exists() or place.is_symlink():
+        os.unlink(place)
+
+
+def _as_json(document: Any) -> bytes:
+    text = json.dumps(document, ensure_ascii=False, allow_nan=False, indent=1, sort_keys=True)
+    return f"{text}\n".encode()

@@ -1,0 +1,240 @@
+"""`kintsugi cycle plan`: what the next cycle of an agent would do, before it begins."""
+
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import typer
+
+from daemon.cli.command import Cli, command
+from daemon.cli.output import facts, table
+from daemon.cli.serving import EngineUrls
+
+if TYPE_CHECKING:
+    from daemon.config.settings import Settings
+    from daemon.cycle.plan import CyclePlan
+    from daemon.proposer.probe import Engine
+
+_SHORT: Final = 48
+"""Characters of a task's id that a terminal shows."""
+
+_PATTERN_FIELDS: Final = (
+    "pattern", "priority", "status", "failures", "attempts", "pass_rate",
+)  # fmt: skip
+
+
+def register(group: typer.Typer) -> None:
+    """Add the command."""
+    command(group)(plan)
+
+
+def plan(
+    cli: Cli,
+    alias: Annotated[str, typer.Argument(metavar="ALIAS", help="The agent's public name.")],
+    no_probe: Annotated[
+        bool, typer.Option("--no-probe", help="Have the policy that answers play no task.")
+    ] = False,
+    upstream: EngineUrls = None,
+) -> None:
+    """Show what the next cycle would read, write, train and take; nothing is trained or recorded.
+
+    The tasks are written and checked as in a cycle. What a cycle reads later may differ.
+    """
+    from daemon.cycle.plan import plan_cycle
+
+    with cli.app() as app:
+        engines = [] if no_probe else _list_engines(app.settings, upstream)
+        planned = plan_cycle(app, alias, engines)
+        why = _explain_unprobed(app.settings, no_probe)
+    if cli.out.json:
+        cli.out.document({**build_document(planned), "not_probed": None if planned.probed else why})
+        return
+    _show(cli, planned)
+    if not planned.probed:
+        cli.out.hint(f"the policy that answers was not asked about the tasks: {why}")
+
+
+def _list_engines(settings: "Settings", urls: list[str] | None) -> "list[Engine]":
+    from daemon.config.upstreams import key_of
+    from daemon.proposer.probe import Engine
+
+    named = urls or [upstream.url for upstream in settings.upstreams]
+    return [Engine(url.rstrip("/"), key_of(settings, url.rstrip("/"))) for url in named]
+
+
+def _explain_unprobed(settings: "Settings", no_probe: bool) -> str:
+    if no_probe:
+        return "--no-probe"
+    if not settings.proposer.probe:
+        return "the setting proposer.probe is off"
+    return (
+        "no engine is named, neither by --upstream nor in the setting upstreams (kintsugi up has "
+        f"its own at http://127.0.0.1:{settings.engine.port}/v1)"
+    )
+
+
+def build_document(planned: "CyclePlan") -> dict[str, Any]:
+    """The plan as JSON."""
+    outlook, unread = planned.outlook, planned.unread
+    return {
+        "alias": outlook.alias,
+        "base": outlook.base,
+        "environment": outlook.environment,
+        "cycle": planned.cycle,
+        "number": planned.number,
+        "due": outlook.due,
+        "missing": outlook.missing,
+        "open": None if outlook.cycle is None else {"cycle": outlook.cycle, "step": outlook.step},
+        "reads": {
+            "rollouts": unread.rollouts, "judged": unread.judged, "failures": unread.failed,
+        },
+        "round": planned.round,
+        "patterns": [
+            {name: getattr(line, name) for name in _PATTERN_FIELDS} for line in planned.patterns
+        ],
+        "directive": planned.directive.directive.model_dump(mode="json"),
+        "trouble": planned.directive.trouble,
+        "probed": planned.probed,
+        "tasks": [
+            {
+                "task": data.task.id,
+                "pattern": data.pattern,
+                "mode": data.mode,
+                "source_rollout": data.source_rollout,
+                "checks": {check.check: check.note for check in data.verified},
+            }
+            for data in planned.accepted
+        ],
+        "rejected": [
+            {
+                "pattern": data.pattern,
+                "mode": data.mode,
+                "check": data.check,
+                "reason": data.reason,
+                "source_rollout": data.source_rollout,
+            }
+            for data in planned.rejected
+        ],
+        "job": _build_job(planned),
+        "lacking": planned.lacking,
+        "estimate": asdict(planned.estimate),
+        "seconds": planned.seconds,
+    }  # fmt: skip
+
+
+def _build_job(planned: "CyclePlan") -> dict[str, Any] | None:
+    if planned.job is None:
+        return None
+    spec = planned.job.spec
+    algorithm = spec.algorithm.model_dump(mode="json")
+    return {
+        "job": planned.job.job,
+        "capability": planned.job.capability,
+        "parent": spec.parent,
+        "rollouts": spec.sampler.rollouts,
+        "minutes": planned.job.minutes,
+        "device": spec.device,
+        "preset": planned.preset,
+        "algorithm": algorithm,
+        "pools": [
+            {
+                "pool": pool.name,
+                "share": pool.share,
+                "tasks": len(pool.tasks),
+                "references": len(pool.references),
+                "replay": pool.replay,
+            }
+            for pool in spec.pools
+        ],
+    }
+
+
+def _show(cli: Cli, planned: "CyclePlan") -> None:
+    cli.out.show(_summarize(planned))
+    if planned.patterns:
+        quotas = {quota.pattern: quota.tasks for quota in planned.directive.directive.quotas}
+        rows = [
+            [line.pattern, f"{line.priority:.3g}", line.status, line.failures,
+             quotas.get(line.pattern, 0)]
+            for line in planned.patterns
+        ]  # fmt: skip
+        columns = ["pattern", "priority", "status", "failures", "tasks"]
+        right = ("priority", "failures", "tasks")
+        cli.out.show("", table(columns, rows, right=right, whole=("pattern",)))
+    if planned.accepted:
+        rows = [
+            [data.task.id[:_SHORT], data.pattern, data.mode, data.verified[-1].note]
+            for data in planned.accepted
+        ]
+        cli.out.show("", table(["would write", "for", "mode", "last check"], rows))
+    if planned.rejected:
+        rows = [[data.pattern, data.mode, data.check, data.reason] for data in planned.rejected]
+        cli.out.show("", table(["would reject for", "mode", "check", "why"], rows))
+    if planned.job is not None:
+        rows = [
+            [pool.name, f"{pool.share:.1%}", len(pool.tasks), "yes" if pool.replay else ""]
+            for pool in planned.job.spec.pools
+        ]
+        columns = ["pool of the job", "share", "tasks", "replay"]
+        cli.out.show("", table(columns, rows, right=("share", "tasks"), whole=(columns[0],)))
+
+
+def _summarize(planned: "CyclePlan") -> Any:
+    outlook, unread, job = planned.outlook, planned.unread, planned.job
+    values = {
+        "cycle": f"{planned.number} of {outlook.alias} on {outlook.base}",
+        "due": "now" if outlook.due else f"not yet; {'; '.join(outlook.missing)}",
+    }
+    if outlook.cycle is not None:
+        values["open"] = (
+            f"{outlook.cycle} needs {outlook.step} next; this is the plan of the one after it, as "
+            "if it began now"
+        )
+    values["would read"] = (
+        f"{unread.rollouts:,} rollouts, {unread.judged:,} of them judged, {unread.failed:,} "
+        "different failures"
+    )
+    values["tasks"] = (
+        f"{len(planned.accepted):,} would be written, {len(planned.rejected):,} rejected"
+    )
+    if job is None:
+        values["job"] = f"none; {planned.lacking}"
+    else:
+        parent = "the base" if job.spec.parent is None else job.spec.parent
+        preset = "" if planned.preset is None else f", by the preset {planned.preset}"
+        values["job"] = (
+            f"{job.spec.sampler.rollouts:,} rollouts at most, for {job.capability or 'any kind'}, "
+            f"on from {parent}{preset}"
+        )
+    return facts({**values, **_describe_estimate(planned)})
+
+
+def _describe_estimate(planned: "CyclePlan") -> dict[str, str]:
+    estimate = planned.estimate
+    parts = {
+        "writing": estimate.writing_minutes,
+        "training": estimate.training_minutes,
+        "evaluation": estimate.evaluation_minutes,
+    }
+    minutes = ", ".join(
+        f"{name} {'unknown' if value is None else f'{value:.1f}'}" for name, value in parts.items()
+    )
+    of = {"agent": "of this agent", "home": "of other agents", None: ""}[estimate.basis]
+    rests = f" ({estimate.cycles} cycles {of}, {estimate.jobs} jobs)" if estimate.cycles else ""
+    total = estimate.rollouts.total
+    counts = {
+        "probes": estimate.rollouts.probe,
+        "training": estimate.rollouts.training,
+        "evaluation": estimate.rollouts.evaluation,
+    }
+    played = ", ".join(
+        f"{name} {'unknown' if value is None else f'{value:,}'}" for name, value in counts.items()
+    )
+    values = {
+        "minutes": f"{minutes}{rests}",
+        "rollouts": played if total is None else f"{total:,}: {played}",
+    }
+    if estimate.gpu_hours is not None:
+        values["GPU-hours"] = f"{estimate.gpu_hours:.2f}"
+    if estimate.unknown:
+        values["unknown"] = "; ".join(estimate.unknown)
+    return values

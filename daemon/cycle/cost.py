@@ -1,0 +1,221 @@
+"""What a cycle cost and what it gained: minutes, rollouts, GPU-hours, and hours per point.
+
+    read_cost(connection, settings, row)     of a cycle that is over
+
+Everything is read from the times and reports of its events. A stage lasts from the event that ended
+the one before it to its own; the last one that was begun lasts until the cycle ended:
+
+    diagnose   propose   stage      canary
+    direct     train     evaluate
+
+Hours per point are the hours of all stages but `canary`, which waits for sessions and keeps no
+machine busy, by the points of pass^1 that the gate measured. They count only where the adapter was
+promoted: what does not answer gained nothing.
+
+Not covered: which GPUs a job really used. Their number is that of the settings of today, times the
+time that the job ran.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from consumers.reads import learning, planning, serving
+from consumers.reads.cycle_state import read_job_adapter
+from consumers.reads.learning import CycleRow, JobRow
+from consumers.reads.serving import AdapterRow
+from events.envelope import parse_timestamp
+from events.lifecycle import SERVING, State
+from events.rollouts import Purpose
+from events.serving import GateDecided
+
+if TYPE_CHECKING:
+    from sqlalchemy import Connection
+
+    from daemon.config.settings import Settings
+    from events.gate import Check, GateReport
+
+STAGES: Final = ("diagnose", "direct", "propose", "train", "stage", "evaluate", "canary")
+"""What a cycle goes through, in order."""
+WRITING: Final = ("diagnose", "direct", "propose")
+"""The stages before the job."""
+_PLAYED: Final[Mapping[str, Purpose]] = {"propose": "probe", "evaluate": "evaluate"}
+"""Stage -> the purpose of the rollouts that are played in it."""
+StageEnds = dict[str, str | None]
+_TARGET: Final = "target"
+_OVERALL: Final = "overall"
+
+
+@dataclass(frozen=True, slots=True)
+class RolloutCounts:
+    """How many rollouts a cycle had played."""
+
+    probe: int
+    """Of written tasks, by the policy that answered."""
+    training: int
+    evaluation: int
+    """By candidate and incumbent, the pilot included."""
+
+    @property
+    def total(self) -> int:
+        """All of them."""
+        return self.probe + self.training + self.evaluation
+
+
+@dataclass(frozen=True, slots=True)
+class CycleCost:
+    """What a finished cycle cost, and what it gained."""
+
+    minutes: Mapping[str, float | None]
+    """Stage -> how long it took; None for one that was not reached."""
+    total_minutes: float
+    job_hours: float | None
+    """How long the job ran; None without one."""
+    gpu_hours: float | None
+    """None where neither the settings nor the job name a GPU."""
+    rollouts: RolloutCounts
+    gain: Mapping[str, float | None]
+    """`target` and `overall` -> points of pass^1 as the gate measured them; None without a gate."""
+    hours: float
+    """Of all stages but `canary`."""
+    hours_per_point: Mapping[str, float | None]
+    """The same keys as `gain`; None where nothing was gained."""
+    without_gain: str | None
+    """Why there are no hours per point; None where there are some."""
+
+
+def read_cost(connection: "Connection", settings: "Settings", row: CycleRow) -> CycleCost | None:
+    """The cost of a cycle; None while it is open, and where its events have no times."""
+    if row.started is None or row.ended is None or row.outcome is None:
+        return None
+    job = None if row.job is None else learning.job(connection, row.job)
+    adapter = None if row.job is None else read_job_adapter(connection, row.job)
+    trained = 0 if job is None else job.rollouts or 0
+    moments = _Moments(row, _read_stage_ends(connection, row, job, adapter), trained)
+    minutes = moments.minutes()
+    seconds = None if job is None else job.seconds
+    gpus = None if job is None else count_gpus(settings, job.spec.device)
+    gain = measure_gain(None if adapter is None else adapter.gate)
+    hours = sum(spent or 0.0 for stage, spent in minutes.items() if stage != "canary") / 60
+    per_point, reason = _price_points(row, gain, hours)
+    return CycleCost(
+        minutes=minutes,
+        total_minutes=minutes_between(row.started, row.ended),
+        job_hours=None if seconds is None else seconds / 3600,
+        gpu_hours=None if seconds is None or gpus is None else gpus * seconds / 3600,
+        rollouts=moments.count_rollouts(connection),
+        gain=gain,
+        hours=hours,
+        hours_per_point=per_point,
+        without_gain=reason,
+    )
+
+
+def count_gpus(settings: "Settings", device: str) -> float | None:
+    """How many GPUs a job takes: what it reserves on a Ray cluster, one where it computes on
+    `cuda` of this machine; None where neither names any."""
+    if settings.jobs.runner == "ray":
+        return settings.jobs.ray.gpus or None
+    return 1.0 if device.startswith("cuda") else None
+
+
+def measure_gain(report: "GateReport | None") -> dict[str, float | None]:
+    """The points of pass^1 that a gate measured, on its target and overall. Of several targets
+    each counts by its number of tasks."""
+    checks = () if report is None else report.checks
+    targets = [
+        check for check in checks if check.name == _TARGET or check.name.startswith(f"{_TARGET} ")
+    ]
+    overall = [check for check in checks if check.name == _OVERALL]
+    return {_TARGET: _mean_points(targets), _OVERALL: _mean_points(overall)}
+
+
+def _mean_points(checks: "list[Check]") -> float | None:
+    tasks = sum(check.tasks for check in checks)
+    if not tasks:
+        return None
+    return 100 * sum(check.value * check.tasks for check in checks) / tasks
+
+
+def _price_points(
+    row: CycleRow, gain: Mapping[str, float | None], hours: float
+) -> tuple[dict[str, float | None], str | None]:
+    """Hours per point, and why there are none."""
+    nothing: dict[str, float | None] = dict.fromkeys(gain)
+    if row.outcome != "promoted":
+        return nothing, f"it ended {row.outcome}, so nothing that answers was gained"
+    prices = {
+        name: hours / points if points is not None and points > 0 else None
+        for name, points in gain.items()
+    }
+    if any(price is not None for price in prices.values()):
+        return prices, None
+    if all(points is None for points in gain.values()):
+        return nothing, "no gate measured it"
+    return nothing, "the gate measured no gain"
+
+
+def _read_stage_ends(
+    connection: "Connection", row: CycleRow, job: JobRow | None, adapter: AdapterRow | None
+) -> StageEnds:
+    """Stage -> the time of the event that ended it; None where the next one was never begun."""
+    ends: StageEnds = dict.fromkeys(STAGES)
+    ends |= {"diagnose": row.diagnosed, "direct": row.directed}
+    ends["propose"] = None if job is None else job.requested
+    if job is None or adapter is None:
+        return ends
+    ends["train"] = job.ended
+    steps = [
+        step
+        for step in serving.adapter_steps(connection, adapter.adapter)
+        if step.refused is None and step.time is not None and step.time <= (row.ended or "")
+    ]
+    ends["stage"] = next((step.time for step in steps if step.state is State.STAGED), None)
+    if any(step.state in SERVING for step in steps):
+        decided = [step.time for step in steps if step.type == GateDecided.TYPE]
+        ends["evaluate"] = decided[-1] if decided else None
+    return ends
+
+
+class _Moments:
+    """When each stage of a finished cycle ended."""
+
+    def __init__(self, row: CycleRow, ends: StageEnds, trained: int) -> None:
+        """`trained`: how many rollouts the job used."""
+        self._row, self._ends, self._trained = row, ends, trained
+
+    def minutes(self) -> dict[str, float | None]:
+        """Stage -> minutes."""
+        minutes: dict[str, float | None] = dict.fromkeys(STAGES)
+        for stage, begin, end in self._spans():
+            minutes[stage] = minutes_between(begin, end)
+        return minutes
+
+    def count_rollouts(self, connection: "Connection") -> RolloutCounts:
+        """What was played: for probes and evaluation, what the agent's rollouts of that purpose
+        were while the stage lasted."""
+        spans = {stage: (begin, end) for stage, begin, end in self._spans()}
+        counts = {
+            stage: planning.count_between(
+                connection, self._row.alias, self._row.base, purpose, *spans[stage]
+            )
+            for stage, purpose in _PLAYED.items()
+            if stage in spans
+        }
+        return RolloutCounts(counts.get("propose", 0), self._trained, counts.get("evaluate", 0))
+
+    def _spans(self) -> Iterator[tuple[str, str, str]]:
+        """The stages that were begun, each with its beginning and its end."""
+        begin, over = self._row.started, self._row.ended
+        assert begin is not None, "only a cycle with both times has moments"
+        assert over is not None, "only a cycle with both times has moments"
+        for stage, end in self._ends.items():
+            yield stage, begin, end or over
+            if end is None:
+                return
+            begin = end
+
+
+def minutes_between(begin: str, end: str) -> float:
+    """Minutes from one time to another; none where the clock was set back between them."""
+    return max(0.0, (parse_timestamp(end) - parse_timestamp(begin)).total_seconds() / 60)

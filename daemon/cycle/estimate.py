@@ -1,0 +1,163 @@
+"""What a planned cycle would take, from the finished cycles and jobs of the same home.
+
+    history = read_history(connection, settings, alias, base)
+    estimate(history, planned, gpus)
+
+Minutes of writing and of evaluation are medians over the finished cycles of the agent on this
+base, or, where there are none, over those of other agents on it. Minutes of training follow from
+the median of rollouts per second of earlier jobs. What no earlier cycle shows is None, and
+`unknown` says why: no number is made up.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from statistics import median
+from typing import TYPE_CHECKING, Final, Literal
+
+from consumers.reads import learning
+from daemon.cycle.cost import WRITING, CycleCost, read_cost
+from daemon.proposer.verification import SAMPLES
+
+if TYPE_CHECKING:
+    from sqlalchemy import Connection
+
+    from daemon.config.settings import Settings
+    from events.jobs import JobSpec
+
+LAST: Final = 10
+"""Finished cycles, and jobs, that an estimate rests on at most: the newest."""
+_LOOKED_AT: Final = 200
+"""Cycles and jobs among which those are sought: the newest."""
+
+Basis = Literal["agent", "home"]
+
+
+@dataclass(frozen=True, slots=True)
+class History:
+    """What finished cycles on one base cost."""
+
+    basis: Basis | None
+    """Whose cycles they are: the agent's own, or other agents' of the home; None without any."""
+    cycles: Sequence[CycleCost]
+    rates: Sequence[float]
+    """Rollouts per second of the jobs that trained."""
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedRollouts:
+    """How many rollouts a cycle would play."""
+
+    probe: int
+    training: int | None
+    """The job's budget; None without a job."""
+    evaluation: int | None
+    """None where no earlier cycle shows it."""
+    total: int | None
+    """None where a part of it is unknown."""
+
+
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """What a cycle would take, in minutes, rollouts and GPU-hours."""
+
+    basis: Basis | None
+    cycles: int
+    """Finished cycles that the minutes of writing and evaluation rest on."""
+    jobs: int
+    """Jobs that the minutes of training rest on."""
+    writing_minutes: float | None
+    training_minutes: float | None
+    evaluation_minutes: float | None
+    minutes: float | None
+    """The sum; None where a part of it is unknown."""
+    rollouts: PlannedRollouts
+    gpu_hours: float | None
+    """Of training."""
+    unknown: tuple[str, ...]
+    """Why a number is missing, one sentence each."""
+
+
+def read_history(connection: "Connection", settings: "Settings", alias: str, base: str) -> History:
+    """The finished cycles and the jobs of a home that a cycle of this agent is compared with."""
+    finished = [
+        row
+        for row in learning.cycles(connection, limit=_LOOKED_AT)
+        if row.base == base and row.outcome not in (None, "cancelled")
+    ]
+    own = [row for row in finished if row.alias == alias]
+    costs = (read_cost(connection, settings, row) for row in (own or finished)[:LAST])
+    cycles = [cost for cost in costs if cost is not None]
+    rates = [
+        job.rollouts / job.seconds
+        for job in learning.jobs(connection, limit=_LOOKED_AT)
+        if job.base == base and job.outcome == "trained" and job.rollouts and job.seconds
+    ]
+    basis: Basis | None = None if not cycles else "agent" if own else "home"
+    return History(basis, cycles, rates[:LAST])
+
+
+def estimate(
+    history: History, probed: int, spec: "JobSpec | None", limit: float, gpus: float | None
+) -> Estimate:
+    """What a cycle would take that probes `probed` tasks and requests the job `spec`, which is
+    stopped after `limit` minutes and takes `gpus`; None: no GPU is named."""
+    writing = _median_of(
+        sum(cost.minutes[stage] or 0.0 for stage in WRITING) for cost in history.cycles
+    )
+    evaluation = _median_of(cost.minutes["evaluate"] for cost in history.cycles)
+    played = _median_of(cost.rollouts.evaluation or None for cost in history.cycles)
+    training = _estimate_training(history, spec, limit)
+    probes = probed * SAMPLES
+    rollouts = PlannedRollouts(
+        probe=probes,
+        training=None if spec is None else spec.sampler.rollouts,
+        evaluation=None if played is None or spec is None else round(played),
+        total=None
+        if played is None or spec is None
+        else probes + spec.sampler.rollouts + round(played),
+    )
+    parts = (writing, training, evaluation)
+    return Estimate(
+        basis=history.basis,
+        cycles=len(history.cycles),
+        jobs=len(history.rates),
+        writing_minutes=writing,
+        training_minutes=training,
+        evaluation_minutes=None if spec is None else evaluation,
+        minutes=None if None in parts else sum(part for part in parts if part is not None),
+        rollouts=rollouts,
+        gpu_hours=None if training is None or gpus is None else gpus * training / 60,
+        unknown=tuple(_list_unknown(writing, training, evaluation, spec, gpus)),
+    )
+
+
+def _estimate_training(history: History, spec: "JobSpec | None", limit: float) -> float | None:
+    rate = _median_of(history.rates)
+    if spec is None or rate is None:
+        return None
+    return min(limit, spec.sampler.rollouts / rate / 60)
+
+
+def _median_of(values: Iterable[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return median(known) if known else None
+
+
+def _list_unknown(
+    writing: float | None,
+    training: float | None,
+    evaluation: float | None,
+    spec: "JobSpec | None",
+    gpus: float | None,
+) -> Iterable[str]:
+    if writing is None:
+        yield "minutes of writing: no cycle on this base has finished in this home"
+    if spec is None:
+        yield "minutes of training and evaluation: no job would be requested"
+        return
+    if training is None:
+        yield "minutes of training: no job on this base has trained in this home"
+    if evaluation is None:
+        yield "minutes and rollouts of evaluation: no adapter of this base was evaluated by a cycle"
+    if gpus is None:
+        yield "GPU-hours: neither jobs.ray.gpus nor training.device names a GPU"

@@ -1,0 +1,254 @@
+"""What the next cycle of an agent would do if it began now: a dry run that appends nothing.
+
+    plan = plan_cycle(app, alias, engines)
+
+The round is closed on copies of its tables (consumers/diagnosis/preview.py). On them the planner of
+the real cycle (planner.py) writes the directive and the tasks under the id that the next cycle will
+have, so what is drawn is what that cycle would draw from the same rollouts. An analyzer that is
+configured is asked, and with `engines` the policy that answers plays the tasks. What it plays is
+not recorded.
+
+Guarantee: no event is appended, and no table that others see is written. It runs beside the roles
+and without them. Not covered: rollouts that are recorded between the plan and the cycle, and what
+the policy would answer another time.
+"""
+
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+from consumers.diagnosis.preview import preview_round
+from consumers.diagnosis.round_counts import Pair
+from consumers.reads import agents, rollouts
+from consumers.reads.learning import CycleRow
+from consumers.reads.rollouts import PatternLine
+from consumers.reads.scheduling import Scheduling, scheduling
+from daemon.config.settings import ConfigurationError
+from daemon.core.app import App, explain_errors
+from daemon.cycle.cost import count_gpus
+from daemon.cycle.estimate import Estimate, History, estimate, read_history
+from daemon.cycle.leader import Proposal, RetryLater
+from daemon.cycle.outlook import read_outlook
+from daemon.cycle.planner import CyclePlanner
+from daemon.cycle.views import build_facts, find_environment
+from daemon.proposer.candidate import CannotSample
+from daemon.proposer.probe import Engine
+from envs.endpoint import EndpointUnavailable
+from events.envelope import derive_id, utc_now
+from events.errors import WrongUsage
+from events.learning import (
+    DirectiveWritten,
+    JobRequested,
+    PatternsDiagnosed,
+    TaskProposed,
+    TaskRejected,
+)
+
+if TYPE_CHECKING:
+    from sqlalchemy import Connection
+
+    from daemon.cycle.outlook import Outlook
+    from daemon.cycle.scheduler import Facts
+    from events.bodies import FindKey
+    from events.log import Entry, EventLog
+
+
+class UnknownAgent(WrongUsage):
+    """An agent of which nothing is known."""
+
+
+@dataclass(frozen=True, slots=True)
+class CyclePlan:
+    """What the next cycle of an agent would do."""
+
+    cycle: str
+    """Id that it would have."""
+    number: int
+    outlook: "Outlook"
+    """When it is due, and which cycle is open now."""
+    unread: Scheduling
+    """What it would read."""
+    round: int
+    """Number that its round would have; that of the last round where nothing is new."""
+    patterns: tuple[PatternLine, ...]
+    """As of that round, the highest priority first."""
+    directive: DirectiveWritten
+    probed: bool
+    """Whether the policy that answers played the tasks."""
+    accepted: tuple[TaskProposed, ...]
+    rejected: tuple[TaskRejected, ...]
+    job: JobRequested | None
+    preset: str | None
+    """Name of the job's published algorithm; None where the settings name none."""
+    lacking: str | None
+    """Why no job would be requested."""
+    estimate: Estimate
+    seconds: float
+    """How long the plan took."""
+
+
+@dataclass(slots=True)
+class _Draft:
+    """A plan as far as it has been made."""
+
+    directive: DirectiveWritten
+    patterns: list[PatternLine]
+    round: int
+    proposal: Proposal = field(default_factory=lambda: Proposal({}))
+
+
+class _PreviewApp(App):
+    """The application as a dry run sees it: tables of one connection, and a log that is only
+    read."""
+
+    def __init__(self, app: App, connection: "Connection") -> None:
+        super().__init__(app.settings)
+        self._real, self._connection = app, connection
+
+    @contextmanager
+    def reading(self) -> Iterator["Connection"]:
+        with explain_errors(self._real.engine):
+            if self._connection.in_transaction():
+                # Whoever reads asks for the key of an event, which is another read.
+                yield self._connection
+                return
+            with self._connection.begin():
+                yield self._connection
+
+    @property
+    def log(self) -> "EventLog":
+        return self._real.readable_log
+
+    @property
+    def find_key(self) -> "FindKey":
+        return self._real.find_key
+
+    def append(self, entries: "Sequence[Entry]") -> None:
+        raise AssertionError(f"a dry run appends nothing, and {len(entries)} events were given")
+
+
+def plan_cycle(app: App, alias: str, engines: Sequence[Engine] = ()) -> CyclePlan:
+    """Plan the next cycle of an agent; with `engines` the policy that answers at the first of them
+    is asked about each task, as in a cycle. Raises UnknownAgent, ConfigurationError,
+    EndpointUnavailable."""
+    began = time.monotonic()
+    app.settle()
+    now = utc_now()
+    with app.reading() as connection:
+        pair = _find_pair(connection, app, alias)
+        environment = find_environment(app.settings, alias)
+        outlook = read_outlook(connection, app.settings, alias, now)
+        assert outlook is not None, "the agent is among those that were seen"
+        if environment is None:
+            raise ConfigurationError(f"no cycle of {alias} can begin: {outlook.missing[0]}")
+        unread = scheduling(connection, pair.alias, pair.base, now)
+        history = read_history(connection, app.settings, pair.alias, pair.base)
+    facts = build_facts(unread, pair, environment)
+    row = _build_row(facts)
+    draft = _draft(app, row, engines)
+    return _assemble(app, row, outlook, unread, draft, history, bool(engines), began)
+
+
+def _find_pair(connection: "Connection", app: App, alias: str) -> Pair:
+    pairs = {pair.alias: pair for pair in agents.present(connection)}
+    if alias in pairs:
+        return pairs[alias]
+    names = sorted(pairs)
+    if alias in {agent.alias for agent in app.settings.agents}:
+        raise UnknownAgent(
+            f"no rollout of {alias!r} is recorded, so there is nothing to plan; bring some by the "
+            "gateway or kintsugi import"
+        )
+    raise UnknownAgent(
+        f"there is no agent {alias!r}; rollouts are recorded of {', '.join(names) or 'none'}"
+    )
+
+
+def _build_row(facts: "Facts") -> CycleRow:
+    """The row that the next cycle would have when it has just begun."""
+    name = derive_id("cycle", facts.alias, facts.base, str(facts.number))
+    return CycleRow(
+        cycle=name, alias=facts.alias, base=facts.base, number=facts.number,
+        environment=facts.environment, trigger="operator", reason="planned",
+        position=facts.position, slot=None, acted=None, round=None, directive=None, findings=(),
+        summary=None, analyzer=None, trouble=None, accepted=0, rejected=0, job=None, outcome=None,
+        ended_because=None, event=name, started=None, diagnosed=None, directed=None, ended=None,
+    )  # fmt: skip
+
+
+def _draft(app: App, row: CycleRow, engines: Sequence[Engine]) -> _Draft:
+    """What the round, the directive and the tasks would be."""
+    data = PatternsDiagnosed(trigger="schedule", position=row.position, cycle=row.cycle)
+    with (
+        explain_errors(app.engine),
+        preview_round(app.engine, data, row.alias) as (connection, number),
+    ):
+        preview = _PreviewApp(app, connection)
+        planner = CyclePlanner(preview, engines, record=False)
+        with preview.reading():
+            lines = [
+                line
+                for line in rollouts.pattern_lines(connection, row.alias)
+                if line.base == row.base
+            ]
+        diagnosed = replace(row, round=number)
+        directive = planner.write_directive(diagnosed)
+        draft = _Draft(directive, lines, number)
+        draft.proposal = _propose(planner, replace(diagnosed, directive=directive.directive))
+        return draft
+
+
+def _propose(planner: CyclePlanner, row: CycleRow) -> Proposal:
+    try:
+        return planner.propose_tasks(row)
+    except RetryLater as error:
+        if not isinstance(error.__cause__, CannotSample):
+            raise
+        raise EndpointUnavailable(
+            f"{error.__cause__}; plan without the policy that answers: --no-probe"
+        ) from error
+
+
+def _assemble(
+    app: App,
+    row: CycleRow,
+    outlook: "Outlook",
+    unread: Scheduling,
+    draft: _Draft,
+    history: History,
+    probed: bool,
+    began: float,
+) -> CyclePlan:
+    decisions = draft.proposal.said.values()
+    accepted = tuple(data for data in decisions if isinstance(data, TaskProposed))
+    rejected = tuple(data for data in decisions if isinstance(data, TaskRejected))
+    job = next((data for data in decisions if isinstance(data, JobRequested)), None)
+    probed = probed and app.settings.proposer.probe
+    # V8 comes last: what failed another check was never played.
+    played = sum(data.check == "informative" for data in rejected) + len(accepted)
+    settings = app.settings
+    return CyclePlan(
+        cycle=row.cycle,
+        number=row.number,
+        outlook=outlook,
+        unread=unread,
+        round=draft.round,
+        patterns=tuple(draft.patterns),
+        directive=draft.directive,
+        probed=probed,
+        accepted=accepted,
+        rejected=rejected,
+        job=job,
+        preset=settings.training.algorithm or None,
+        lacking=draft.proposal.lacking,
+        estimate=estimate(
+            history,
+            played if probed else 0,
+            None if job is None else job.spec,
+            settings.jobs.minutes,
+            count_gpus(settings, settings.training.device),
+        ),
+        seconds=time.monotonic() - began,
+    )

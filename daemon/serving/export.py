@@ -1,0 +1,141 @@
+"""Export an adapter of the home as one bundle, with what the tables say of it.
+
+    facts = collect_facts(app, "better-200-0f8fad5b")
+    write_bundle(build_bundle(facts), ...)
+
+Reads tables and files and changes neither. Raises for what cannot be exported: a name that no
+adapter has, files that were collected or that are not what was produced.
+"""
+
+from collections.abc import Iterator
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from consumers.reads import explanation, learning, serving
+from consumers.reads.explanation import Node
+from consumers.reads.learning import JobRow
+from consumers.reads.serving import AdapterRow, EvaluationLine, UnknownAdapter
+from daemon.adapters.adoption import intact, read_expectation
+from daemon.adapters.bundle import BundleFacts, BundleRefusal, read_provenance
+from daemon.adapters.compatibility import fit
+from daemon.adapters.directory import Provenance
+from daemon.adapters.model_card import CardFacts, Measured
+from events.errors import WrongUsage
+from events.lifecycle import State
+
+if TYPE_CHECKING:
+    from sqlalchemy import Connection
+
+    from daemon.core.app import App
+
+
+class NoSuchAdapter(WrongUsage):
+    """A name that no adapter of the home has."""
+
+
+def collect_facts(app: "App", name: str) -> BundleFacts:
+    """What is known of the adapter `name` (or of the one whose name begins so). Raises
+    NoSuchAdapter, BundleRefusal, BadAdapter, NoFingerprint."""
+    with app.reading() as connection:
+        try:
+            row = serving.find_adapter(connection, name)
+        except UnknownAdapter as error:
+            raise NoSuchAdapter(str(error)) from error
+        folder = Path(row.path)
+        _check_files(row, folder)
+        measured = serving.evaluation_lines(connection, row.adapter)
+        job = None if row.job is None else learning.job(connection, row.job)
+        tree = explanation.explain(connection, row.adapter)
+        parents = list(_iter_parents(connection, tree))
+    provenance = read_provenance(folder)
+    return BundleFacts(
+        card=_build_card_facts(row, folder, provenance, measured, job, parents),
+        folder=folder,
+        gate=_build_gate(app, row, measured),
+        lineage={
+            "adapter": row.adapter,
+            "sha256": row.sha256,
+            "base": {
+                "name": row.base,
+                "sha256": None if provenance is None else provenance.base.sha256,
+            },
+            "parents": [
+                {"adapter": parent.adapter, "sha256": parent.sha256, "job": parent.job}
+                for parent in parents
+            ],
+            "because": asdict(tree)["because"],
+        },
+        probes=read_expectation(folder),
+    )
+
+
+def _check_files(row: AdapterRow, folder: Path) -> None:
+    """Raises BundleRefusal where the files are gone, BadAdapter where they are others."""
+    if row.state is State.COLLECTED or not folder.is_dir():
+        gone = "were collected" if row.state is State.COLLECTED else f"are not in {folder}"
+        raise BundleRefusal(
+            f"the files of {row.adapter} {gone}; restore that folder from a backup and push it "
+            "under another --name, or export an adapter that kintsugi adapters ls shows with files"
+        )
+    intact(folder, row.sha256, None, None)
+
+
+def _iter_parents(connection: "Connection", node: Node) -> Iterator[AdapterRow]:
+    """The adapters from whose weights one went on, the nearest first."""
+    seen = {node.node}
+    while (name := _find_parent(node)) is not None and name not in seen:
+        seen.add(name)
+        yield serving.find_adapter(connection, name)
+        node = explanation.explain(connection, name)
+
+
+def _find_parent(node: Node) -> str | None:
+    jobs = (child for child in node.because if child.kind == "job")
+    parents = (child.node for job in jobs for child in job.because if child.kind == "adapter")
+    return next(parents, None)
+
+
+def _build_card_facts(
+    row: AdapterRow,
+    folder: Path,
+    provenance: Provenance | None,
+    measured: list[EvaluationLine],
+    job: JobRow | None,
+    parents: list[AdapterRow],
+) -> CardFacts:
+    return CardFacts(
+        adapter=row.adapter,
+        alias=row.alias,
+        base=row.base,
+        sha256=row.sha256,
+        capability=row.capability,
+        state=row.state.value,
+        rank=fit(folder, None).rank,
+        provenance=provenance,
+        gate=row.gate,
+        measured=[
+            Measured(
+                line.incumbent, line.environment, line.tasks, line.trials, line.incumbent_pass,
+                line.candidate_pass,
+            )
+            for line in measured
+        ],
+        pools={} if job is None else {pool.name: len(pool.tasks) for pool in job.spec.pools},
+        environment=None if job is None else job.spec.environment,
+        parents=[parent.adapter for parent in parents],
+    )  # fmt: skip
+
+
+def _build_gate(app: "App", row: AdapterRow, measured: list[EvaluationLine]) -> dict[str, Any]:
+    settings = app.settings
+    return {
+        "adapter": row.adapter,
+        "incumbent": row.incumbent,
+        "report": None if row.gate is None else row.gate.model_dump(mode="json"),
+        "evaluations": [asdict(line) for line in measured],
+        "settings": {
+            "gate": settings.gate.model_dump(mode="json"),
+            "trial": settings.trial.model_dump(mode="json"),
+        },
+    }
