@@ -20,9 +20,9 @@ a normal test at the variances of these draws; a test by steps, exact and over f
     targets            several targets (targets.py): `rate` of candidates that are said to lift one
                        that they do not, of those that lift one of several, and of those that pass
                        though they cost the kind of another target the margin
-    cycles             20 promotions, each of which may change one kind (cycles.py): `rate` of chains
-                       that end below the margin of the best policy that ever served it, and of
-                       candidates that are promoted; the rule of earlier versions beside it
+    cycles             20 candidates, each of which may change one kind (cycles.py): `rate` of
+                       chains that end below the margin of the best policy that ever served it, and
+                       of candidates that are promoted; the rule of earlier versions beside it
     violations         `rate` of equal candidates that fail by theirs
 
 Exit code 1 where a row is not met. Pure arithmetic: the figures are the same on every machine.
