@@ -1,11 +1,12 @@
 """Simulated evaluations with several targets.
 
     simulate_targets(gains, shared, tasks, count, seed)     how many lift what they do not
+    simulate_lifts(gains, tasks, count, seed)               how many lift any
     simulate_harm(tasks, count, seed)                       how many pass that harm a kind
 
-Each target is a kind of its own; with `shared`, each is a kind in equal shares with the next one, so
-that every task belongs to two targets. Verdicts are drawn as in simulation.py, four trials a task,
-and judged by the gate (daemon/evaluation/gate.py).
+Each target is a kind of its own; with `shared`, each is a kind in equal shares with the next one,
+so that every task belongs to two targets. Verdicts are drawn as in simulation.py, four trials a
+task, and judged by the gate's tests (daemon/evaluation/gate.py), with the bound of looks.py.
 """
 
 from collections.abc import Sequence
@@ -14,22 +15,15 @@ from random import Random
 from statistics import NormalDist, mean
 from typing import Final
 
-from daemon.evaluation.gate import (
-    Conduct,
-    Evaluation,
-    Pair,
-    decide,
-    list_differences,
-    judge_targets,
-)
+from daemon.evaluation.gate import LEVEL, Pair, judge_targets, list_differences
 from daemon.evaluation.targets import PlannedTarget
 from events.gate import GateSettings
+from ops.bench.looks import bound
 from ops.bench.pieces import Json
 from ops.bench.simulation import pairs, spread
 
 TRIALS: Final = 4
 ALPHA: Final = 0.05
-_SAME: Final = Conduct(rollouts=1, violations=0, tool_calls=1, malformed=0, tokens=1)
 _NORMAL: Final = NormalDist()
 
 
@@ -65,11 +59,13 @@ def simulate_harm(tasks: int, count: int, seed: int) -> Json:
     chance = Random(f"harm {tasks} {seed}")
     gains = (0.2, -GateSettings().slice_margin)
     targets = _build_targets(len(gains), shared=False, tasks=tasks)
-    settings = GateSettings()
+    margin = GateSettings().slice_margin
     passed = 0
     for _ in range(count):
-        evaluation = Evaluation(targets, _draw_pairs(chance, gains, tasks), _SAME, _SAME)
-        passed += decide(evaluation, settings).decision == "PROMOTE"
+        drawn = _draw_pairs(chance, gains, tasks)
+        lifted = _list_lifted(targets, drawn)
+        harmed = tuple(sorted(pair.difference for pair in drawn if pair.slice == "1"))
+        passed += "1" in lifted or ("0" in lifted and bound(harmed, LEVEL) > -margin)
     return {"count": count, "passed": passed}
 
 
@@ -95,7 +91,10 @@ def _find_lifted(
     chance: Random, gains: Sequence[float], targets: Sequence[PlannedTarget], tasks: int
 ) -> set[str]:
     """The targets that one candidate is said to lift."""
-    drawn = _draw_pairs(chance, gains, tasks)
+    return _list_lifted(targets, _draw_pairs(chance, gains, tasks))
+
+
+def _list_lifted(targets: Sequence[PlannedTarget], drawn: Sequence[Pair]) -> set[str]:
     values = {target.name: list_differences(target, drawn) for target in targets}
     results = judge_targets(targets, values, "sign_flip", ALPHA)
     return {

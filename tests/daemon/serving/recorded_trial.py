@@ -19,8 +19,8 @@ from events.rollouts import RolloutEnded
 
 COMMAND: Final = (sys.executable, "-m", "tests.daemon.serving.recorded_trial")
 RATES: Final = "RECORDED_RATES"
-"""Environment variable: kind -> pass rates of incumbent and candidate, and of the best policy of the
-kind where that plays as well, JSON."""
+"""Environment variable: kind -> pass rates of incumbent and candidate, and of the best policy of
+the kind where that plays as well, JSON."""
 _BEST: Final = 2
 
 
