@@ -57,7 +57,8 @@ class Check(StrictModel):
     """One thing that has to hold."""
 
     name: str
-    """`target`, `overall`, `slice NAME`, `violations`, `format`, `tokens` or `golden`."""
+    """`target`, `overall`, `slice NAME`, `best NAME`, `violations`, `format`, `tokens` or
+    `golden`."""
     verdict: Verdict
     value: float
     """What was measured: a difference of pass^1, a count, a share or a growth."""
@@ -75,6 +76,12 @@ class Check(StrictModel):
     incumbent: Rate | None = None
     """Violations per rollout, or malformed calls per tool call; None where there were none."""
     candidate: Rate | None = None
+    against: str | None = None
+    """Of a `best` check: the policy that the candidate is compared with; of all others None, which
+    is the incumbent."""
+    chained: bool = False
+    """Whether that policy did not play: its difference from the incumbent is then that of earlier
+    reports, and the variances are added."""
 
 
 class GatePlan(StrictModel):
@@ -94,8 +101,37 @@ class GatePlan(StrictModel):
     """Chance that so many tasks show that gain."""
 
 
+class TargetReport(StrictModel):
+    """What the gate says of one target: tasks that a cycle was to make the agent better at."""
+
+    name: str
+    """Kind of task, or the shares of several kinds."""
+    patterns: tuple[str, ...] = ()
+    """Failure patterns whose tasks they are; empty where no cycle trained the candidate."""
+    kinds: dict[str, Share]
+    """Kind of task -> its share of the target's tasks."""
+    tasks: int
+    """How many its test looked at."""
+    gain: float
+    """Mean difference of pass^1."""
+    low: float
+    """Lower 95 % bound of that, one-sided."""
+    p_value: float | None = None
+    """None for an e-process."""
+    level: float
+    """What `p_value` had to keep to: `alpha`, of several targets adjusted by Holm's method."""
+    verdict: Verdict
+    """PASS: it was shown to be lifted."""
+    power: Share | None = None
+    """Chance with which so many tasks show the gain of the plan; None without a plan."""
+    detectable: float | None = None
+    """Gain that these tasks show with a power of 80 %, at the smallest level of Holm's method."""
+
+
 class GateReport(StrictModel):
-    """A decision and its reasons."""
+    """A decision and its reasons. Where there are several targets, `p_value`, `e_value`, `tasks`,
+    `detectable` and `plan` are those of the lifted one with the smallest p-value, and of the one
+    with the smallest p-value where none was lifted."""
 
     decision: Decision
     test: Test
@@ -112,3 +148,5 @@ class GateReport(StrictModel):
     checks: tuple[Check, ...]
     plan: GatePlan | None = None
     """None where the number of tasks was a person's choice."""
+    targets: tuple[TargetReport, ...] = ()
+    """In the order of their plan; empty in reports of earlier versions, which had one target."""

@@ -233,6 +233,14 @@ class TaskRejected(Decision):
     """The request, as far as there is one."""
 
 
+class JobParent(StrictModel):
+    """A rejected candidate from which a job trains on, in place of the incumbent."""
+
+    adapter: Name
+    reason: Reason
+    """In words, with what the gate measured."""
+
+
 class JobRequested(Decision):
     """A training run is wanted. A retry reads the spec from here."""
 
@@ -249,6 +257,8 @@ class JobRequested(Decision):
     spec: JobSpec
     minutes: Annotated[float, Field(gt=0)]
     """After which it is stopped."""
+    parent: JobParent | None = None
+    """None: it trains on from the incumbent, or from the base."""
 
 
 class JobEnded(Decision):

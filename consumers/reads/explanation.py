@@ -129,7 +129,17 @@ def _gate(report: str | None) -> str:
         if check["name"] in ("target", "overall")
     ]
     gained = f", points of pass^1: {', '.join(gains)}" if gains else ""
-    return f"gate {fields['decision']} over {fields['tasks']} tasks{p_value}{gained}"
+    words = "".join(f"; {describe_target(target)}" for target in fields.get("targets", ()))
+    return f"gate {fields['decision']} over {fields['tasks']} tasks{p_value}{gained}{words}"
+
+
+def describe_target(target: dict[str, Any]) -> str:
+    """What the gate says of one target, and the gain that it could have shown."""
+    verdict = {"PASS": "lifted", "FAIL": "not lifted"}.get(target["verdict"], "open")
+    text = f"{target['name']} {verdict}, {100 * target['gain']:+.1f} points"
+    if target["detectable"] is None:
+        return text
+    return f"{text}, could have seen {100 * target['detectable']:+.1f} with 80 %"
 
 
 def _job(connection: Connection, name: str) -> Node | None:
@@ -150,7 +160,8 @@ def _find_parent_adapter(connection: Connection, folder: str | None) -> Node | N
     row = None if folder is None else _row(connection, Adapter, "path", folder)
     if row is None:
         return None
-    text = _line("the job went on from its weights", row.state, _describe_capability(row))
+    rejected = "" if row.gate is None or row.state == "promoted" else _gate(row.gate)
+    text = _line("the job went on from its weights", row.state, _describe_capability(row), rejected)
     return Node(row.adapter, "adapter", text)
 
 

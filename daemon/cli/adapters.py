@@ -55,13 +55,25 @@ def _build_table(lines: "list[AdapterLine]") -> Any:
             line.base,
             line.capability,
             line.gate["decision"] if line.gate else None,
+            _list_detectable(line.gate),
             line.since,
             line.reason,
         ]
         for line in lines
     ]
-    columns = ["adapter", "state", "alias", "base", "for", "gate", "since", "reason"]
+    columns = ["adapter", "state", "alias", "base", "for", "gate", "could see", "since", "reason"]
     return table(columns, rows, whole=("adapter", "state"))
+
+
+def _list_detectable(gate: dict[str, Any] | None) -> str | None:
+    """The gain that the gate could have shown of each target with a power of 80 %, in points."""
+    targets = () if gate is None else gate.get("targets", ())
+    words = [
+        f"{target['name']} {100 * target['detectable']:+.1f}"
+        for target in targets
+        if target["detectable"] is not None
+    ]
+    return ", ".join(words) or None
 
 
 @command(group)
@@ -86,7 +98,7 @@ def show(cli: Cli, adapter: Named) -> None:
     steps = [[step.time, step.state or "", step.refused or step.reason] for step in life]
     cli.out.show(table(["when", "state", "why"], steps, whole=("when", "state")))
     if row.gate is not None:
-        cli.out.show("", _report(row.gate))
+        cli.out.show("", _report(row.gate), *_show_targets(row.gate))
 
 
 def _document(row: "AdapterRow") -> dict[str, Any]:
@@ -128,6 +140,32 @@ def _report(report: "GateReport") -> Any:
     ]
     columns = ["check", "verdict", "measured", "limit", "at least", "tasks"]
     return table(columns, rows, right=columns[2:], whole=("check", "verdict"))
+
+
+def _show_targets(report: "GateReport") -> list[Any]:
+    """What the gate says of each target, and what it could have seen; nothing of an old report."""
+    if not report.targets:
+        return []
+    rows = [
+        [
+            target.name,
+            {"PASS": "lifted", "FAIL": "not lifted", "EXTEND": "open"}[target.verdict],
+            f"{100 * target.gain:+.1f}",
+            None if target.p_value is None else f"{target.p_value:.2g}",
+            f"{target.level:.2g}",
+            f"{target.tasks:,}",
+            None if target.power is None else f"{target.power:.0%}",
+            None
+            if target.detectable is None
+            else f"could have seen {100 * target.detectable:+.1f} points with 80 %",
+            ", ".join(target.patterns),
+        ]
+        for target in report.targets
+    ]
+    columns = [
+        "target", "verdict", "points", "p", "level", "tasks", "power", "detectable", "patterns",
+    ]  # fmt: skip
+    return ["", table(columns, rows, right=columns[2:7], whole=("target", "verdict"))]
 
 
 @command(group, "push")
@@ -365,6 +403,7 @@ def _print_decision(cli: Cli, comparison: "Comparison", judged: "ComparisonResul
         f"pass^1 {rates.candidate:.3f}, of {comparison.incumbent or comparison.adapter.base} "
         f"{rates.incumbent:.3f}: {report.decision}",
         _report(report),
+        *_show_targets(report),
     )
     if report.decision == "PROMOTE":
         cli.out.hint(f"let it answer: kintsugi adapters promote {name} --share 0.05")

@@ -21,6 +21,7 @@ from daemon.controller.directive_builder import direct
 from daemon.cycle.job_spec import NotTrainable, build_job_spec, name_capability
 from daemon.cycle.leader import Proposal, RetryLater
 from daemon.cycle.learning_rate import needs_size
+from daemon.cycle.parent import describe_parent, find_rejected_parent
 from daemon.cycle.views import find_agent
 from daemon.jobs.own_successes import offer_successes
 from daemon.proposer import sources
@@ -32,7 +33,14 @@ from envs.endpoint import Sampling
 from envs.registry import EnvironmentBroken, UnknownEnvironment, open_from_event
 from events.envelope import derive_id
 from events.jobs import TaskPool
-from events.learning import Decision, DirectiveWritten, JobRequested, TaskProposed, TaskRejected
+from events.learning import (
+    Decision,
+    DirectiveWritten,
+    JobParent,
+    JobRequested,
+    TaskProposed,
+    TaskRejected,
+)
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection
@@ -90,6 +98,7 @@ class CyclePlanner:
                 if line.base == cycle.base
             }
             incumbent = self._read_incumbent(connection, cycle)
+            rejected = find_rejected_parent(connection, cycle, incumbent)
         try:
             decisions: dict[str, Decision] = {
                 entry.id: entry.data for entry in propose(environment, wanted)
@@ -113,9 +122,8 @@ class CyclePlanner:
             return Proposal(
                 decisions, "every written task of a pattern with a priority is passed by now"
             )
-        parent = None if incumbent is None else Path(incumbent.path)
         try:
-            job = self._build_job(environment, cycle, task_pools, parent)
+            job = self._build_job(environment, cycle, task_pools, incumbent, rejected)
         except NotTrainable as error:
             return Proposal(decisions, str(error))
         return Proposal({**decisions, derive_id("job requested", cycle.cycle): job})
@@ -172,9 +180,13 @@ class CyclePlanner:
         environment: "Environment",
         cycle: CycleRow,
         task_pools: Sequence[TaskPool],
-        parent: Path | None,
+        incumbent: AdapterRow | None,
+        rejected: AdapterRow | None,
     ) -> JobRequested:
+        """The request of a job that trains on from a rejected candidate, or where there is none
+        from the incumbent. Raises NotTrainable, RetryLater."""
         settings = self._app.settings
+        start = rejected or incumbent
         agent = find_agent(settings, cycle.alias)
         if agent is None:
             raise RetryLater(
@@ -191,7 +203,8 @@ class CyclePlanner:
                 )  # fmt: skip
         spec = build_job_spec(
             settings.training, agent, job=job, base=cycle.base, pools=task_pools,
-            benchmarks=settings.benchmarks, environments=settings.environments.paths, parent=parent,
+            benchmarks=settings.benchmarks, environments=settings.environments.paths,
+            parent=None if start is None else Path(start.path),
             parameters=_count_parameters(settings.training, agent), successes=successes,
         )  # fmt: skip
         return JobRequested(
@@ -204,6 +217,9 @@ class CyclePlanner:
             ),
             spec=spec,
             minutes=settings.jobs.minutes,
+            parent=None
+            if rejected is None
+            else JobParent(adapter=rejected.adapter, reason=describe_parent(rejected)),
         )
 
 

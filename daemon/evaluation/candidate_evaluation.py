@@ -6,11 +6,15 @@
     look 1      both play so many fresh tasks; the gate decides
     look 2 ...  more tasks of the kinds that are undecided, until there are no more
 
+The candidate of a cycle is judged on what the cycle wrote tasks for (targets.py), any other on its
+own kind. Where the best policy that ever served a kind is not the incumbent (best_policies.py), it
+plays the kind's tasks of a look as well, unless the gate has rejected the candidate without it.
+
 Each is a trial (trial.py), which runs beside the worker as jobs do and outlives it. Which tasks are
-played follows from candidate and incumbent, from seeds that training does not come near, so each
-candidate has a set of its own, and a process that goes on after a `kill -9` has the same one. Its
-rollouts are events; so is what the gate says at every look. What is not shown when no more may be
-played counts as false: the last look rejects.
+played follows from candidate, incumbent and targets, from seeds that training does not come near,
+so each candidate has a set of its own, and a process that goes on after a `kill -9` has the same
+one. Its rollouts are events; so is what the gate says at every look. What is not shown when no more
+may be played counts as false: the last look rejects.
 
 What passed a gate against an incumbent that was replaced since is evaluated anew, on fresh tasks.
 
@@ -18,19 +22,30 @@ Guarantees: nothing counts twice, whatever was killed when; the plan of the targ
 A candidate that cannot be played is rejected, with the reason.
 """
 
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Collection, Generator, Iterator, Mapping, Sequence
+from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 from random import Random
 from statistics import mean
 from typing import TYPE_CHECKING, Final
 
-from consumers.reads import rollouts, serving
+from consumers.reads import learning, rollouts, serving, succession
 from consumers.reads.serving import AdapterRow
 from daemon.core.decision_log import DecisionRefusal, Decisions
+from daemon.evaluation.best_policies import BestPolicy, find_best
 from daemon.evaluation.comparison import FIRST_TASK, TASKS, conduct_in
-from daemon.evaluation.gate import Conduct, Evaluation, Pair, TooFewTrials, decide, pair_outcomes
+from daemon.evaluation.gate import (
+    Conduct,
+    Evaluation,
+    Pair,
+    Reference,
+    TooFewTrials,
+    decide,
+    pair_outcomes,
+)
 from daemon.evaluation.sample_size import Sizes, extend_sizes, looks_of, sizes_of
+from daemon.evaluation.targets import Target, find_targets
 from daemon.evaluation.trial import Adapter, BadPlan, Plan, TrialAttempt, read_attempts
 from daemon.jobs.runner import (
     OUT,
@@ -43,18 +58,22 @@ from daemon.jobs.runner import (
     JobStartError,
     verdict,
 )
+from envs.environment import UnknownTask
 from envs.registry import locate, open_place
 from events.canonical import exact_json, sha256
 from events.envelope import derive_id
 from events.errors import KintsugiError
 from events.gate import GateReport
 from events.learning import Decision
+from events.lifecycle import State
 from events.messages import StrictModel
 from events.rollouts import clip_reason
 from events.serving import AdapterEvaluated, AdapterMoved, GateDecided, PassRates
 from producers.simulation import append_rollouts
 
 if TYPE_CHECKING:
+    from sqlalchemy import Connection
+
     from daemon.config.settings import Agent
     from daemon.core.app import App
 
@@ -100,20 +119,28 @@ class CandidateEvaluation:
         self._environment = open_place(
             agent.environment, benchmarks=settings.benchmarks, paths=settings.environments.paths
         )
-        self._target = self._find_target()
+        with app.reading() as connection:
+            self._targets = self._find_targets(connection)
+            self._best = self._find_best(connection)
         compared = [row.adapter, row.sha256, "" if incumbent is None else incumbent.adapter]
         if gates:
             # Also beside an incumbent that is back: what was said of it once is not said again.
             compared.append(str(gates))
         rules = [self._trial.model_dump(mode="json"), self._gate.model_dump(mode="json")]
-        self.digest: Final = sha256(exact_json([compared, self._place, self.kinds, rules]))
+        aims = [target.model_dump(mode="json") for target in self._targets]
+        best = {kind: self._name_policy(policy) for kind, policy in self._best.items()}
+        self.digest: Final = sha256(
+            exact_json([compared, self._place, self.kinds, rules, aims, best])
+        )
         """Names it: equal for what is compared in the same way."""
 
     @property
     def kinds(self) -> tuple[str, ...]:
-        """What is looked at, each for itself: the kinds of the agent's traffic, and the target."""
+        """What is looked at, each for itself: the kinds of the agent's traffic, and those of the
+        targets."""
         traffic = self._agent.traffic or self._environment.capabilities
-        return tuple(dict.fromkeys((*traffic, self._target)))
+        aimed = (kind for target in self._targets for kind in target.kinds)
+        return tuple(dict.fromkeys((*traffic, *aimed)))
 
     def advance(self) -> Iterator[str]:
         """Do the next thing, if there is one; what happened, as sentences.
@@ -134,9 +161,11 @@ class CandidateEvaluation:
             plan = self._plan(number, sizes, earlier)
             noted = self._read_note(number)
             if noted is None:
-                if not (yield from self._run(number, plan)):
+                if not (yield from self._run(self._job(number), plan, _look_name(number))):
                     return
                 noted = yield from self._close_trial(number, plan, sizes, earlier)
+            if noted is None:
+                return
             if noted.following is None:
                 return
             if number != _PILOT:
@@ -190,24 +219,73 @@ class CandidateEvaluation:
         ]
         return tuple(task for _, _, task in sorted(entries))
 
-    def _find_target(self) -> str:
-        target = self._row.capability
-        if target is None or target not in self._environment.capabilities:
+    def _reference_plan(
+        self, number: int, plan: Plan, policy: BestPolicy, kinds: Collection[str]
+    ) -> Plan | None:
+        """What a best policy plays of a look's tasks; None where there are none of its kinds."""
+        tasks = tuple(
+            task for task in plan.tasks if self._environment.task(task).capability in kinds
+        )
+        if not tasks:
+            return None
+        row = policy.adapter
+        changes = {
+            "name": f"{self.digest} best {number}",
+            "players": (None if row is None else _adapter(row),),
+            "tasks": tasks,
+        }
+        return plan.model_copy(update=changes)
+
+    def _find_targets(self, connection: "Connection") -> tuple[Target, ...]:
+        """What the candidate is to be better at: what its cycle wrote tasks for, or where no cycle
+        trained it, its kind. A test that takes one target gets the largest. Raises CannotExamine.
+        """
+        job = None if self._row.job is None else learning.job(connection, self._row.job)
+        written: list[tuple[str, str]] = []
+        if job is not None and job.cycle is not None:
+            for pattern, task in succession.list_written_tasks(connection, job.cycle):
+                kind = self._find_kind(task)
+                if kind is not None:
+                    written.append((pattern, kind))
+        targets = find_targets(written)
+        if targets:
+            return targets if self._gate.test == "sign_flip" else targets[:1]
+        capability = self._row.capability
+        if capability is None or capability not in self._environment.capabilities:
             raise CannotExamine(
-                f"{self._row.adapter} is for {target!r}, and {self._environment.name} has "
+                f"{self._row.adapter} is for {capability!r}, and {self._environment.name} has "
                 f"{', '.join(self._environment.capabilities)}; evaluate it by hand: kintsugi "
                 "adapters evaluate --target"
             )
-        return target
+        return (Target.of_kind(capability),)
+
+    def _find_kind(self, task: str) -> str | None:
+        """The generator that draws tasks like this one; None for one that has none."""
+        try:
+            kind = self._environment.task(task).capability
+        except UnknownTask:
+            # It was written for another environment, which the agent had then.
+            return None
+        return kind if kind in self._environment.capabilities else None
+
+    def _find_best(self, connection: "Connection") -> dict[str, BestPolicy]:
+        """Kind -> the policy that was best at it, where that is not the incumbent."""
+        row = self._row
+        promotions = succession.list_promotions(connection, row.alias, row.base)
+        incumbent = None if self._incumbent is None else self._incumbent.adapter
+        return find_best(promotions, incumbent, self.kinds)
+
+    def _name_policy(self, policy: BestPolicy) -> str:
+        return self._row.base if policy.adapter is None else policy.adapter.adapter
 
     # Playing
 
-    def _run(self, number: int, plan: Plan) -> Generator[str, None, bool]:
+    def _run(self, name: str, plan: Plan, what: str) -> Generator[str, None, bool]:
         """Bring a trial on; whether it is over. Raises CannotExamine."""
-        name, settings = self._job(number), self._app.settings.jobs
+        settings = self._app.settings.jobs
         match self._runner.state(name):
             case Absent():
-                yield from self._start(number, plan)
+                yield from self._start(name, plan, what)
             case Active() as running:
                 late = running.seconds >= settings.minutes * 60
                 if late or running.silent >= settings.heartbeat_seconds:
@@ -217,50 +295,109 @@ class CandidateEvaluation:
             case Exit() as ended:
                 result = verdict(ended, settings.attempts)
                 if isinstance(result, Again) and ended.seconds < settings.minutes * 60:
-                    yield from self._start(number, plan)
+                    yield from self._start(name, plan, what)
                 elif isinstance(result, Again) or result.outcome != "played":
                     raise CannotExamine(f"it could not be played: {result.reason}")
                 else:
                     return True
         return False
 
-    def _start(self, number: int, plan: Plan) -> Iterator[str]:
-        name = self._job(number)
+    def _start(self, name: str, plan: Plan, what: str) -> Iterator[str]:
         if self._runner.start(Job(name, plan)):
-            what = "the pilot" if number == _PILOT else f"look {number}"
             yield f"{self._row.adapter}: {what} began, {len(plan.tasks)} tasks"
 
     def _job(self, number: int) -> str:
         return f"{self.digest[:32]}-{number}"
 
-    def _read_attempts(self, number: int, plan: Plan) -> list[TrialAttempt]:
-        folder = self._runner.folder(self._job(number)) / OUT
+    def _reference_job(self, policy: str, number: int) -> str:
+        return f"{self.digest[:24]}-best-{sha256(policy)[:8]}-{number}"
+
+    def _read_attempts(self, job: str, plan: Plan) -> list[TrialAttempt]:
+        folder = self._runner.folder(job) / OUT
         return [attempt for chunk in read_attempts(folder, plan) for attempt in chunk]
 
     # What came out
 
     def _close_trial(
         self, number: int, plan: Plan, sizes: Sizes | None, earlier: Sequence[Plan]
-    ) -> Generator[str, None, _TrialNote]:
-        """A finished trial is recorded, and what follows is noted beside it."""
-        played = self._read_attempts(number, plan)
+    ) -> Generator[str, None, _TrialNote | None]:
+        """A finished trial is recorded, and what follows is noted beside it; None while the best
+        policy of a kind still plays."""
+        played = self._read_attempts(self._job(number), plan)
         self._record(played)
         if sizes is None:
             following: Sizes | None = sizes_of(
-                _by_kind(played), self._target, self._trial, self._gate
+                _by_kind(played), self._targets, self._trial, self._gate, tuple(self._best)
             )
             assert following is not None, "a pilot is followed by a look"
-            yield f"{self._row.adapter}: {following.words(self._target)}"
+            yield f"{self._row.adapter}: {following.words()}"
         else:
-            looks = enumerate(earlier, start=1)
-            before = [
-                attempt for place, look in looks for attempt in self._read_attempts(place, look)
+            looks = [*earlier, plan]
+            whole = [
+                attempt
+                for place, look in enumerate(looks, start=1)
+                for attempt in self._read_attempts(self._job(place), look)
             ]
-            report, following = self._judge([*before, *played], sizes, number)
+            pairs = _pairs(whole, self._trial.trials)
+            evaluation = self._measure(whole, pairs, sizes)
+            report = decide(evaluation, self._gate)
+            if self._best and report.decision != "REJECT":
+                references = yield from self._play_references(whole, looks)
+                if references is None:
+                    return None
+                report = decide(replace(evaluation, references=references), self._gate)
+            report, following = self._conclude(report, sizes)
+            self._say(pairs, report, number)
             yield f"{self._row.adapter}: {report.decision} at look {number}"
         noted = _TrialNote(following=following)
         _write(self._runner.folder(self._job(number)) / _NOTED, noted)
         return noted
+
+    def _play_references(
+        self, played: Sequence[TrialAttempt], looks: Sequence[Plan]
+    ) -> Generator[str, None, list[Reference] | None]:
+        """The best policies on the tasks of their kinds, of all looks; None while one plays. One
+        whose files are gone, or that cannot be played, is stood for by earlier reports."""
+        by_policy: dict[str, list[str]] = {}
+        for kind, policy in self._best.items():
+            by_policy.setdefault(self._name_policy(policy), []).append(kind)
+        references: list[Reference] = []
+        waiting = False
+        for name, kinds in by_policy.items():
+            policy = self._best[kinds[0]]
+            attempts: list[TrialAttempt] | None = None
+            if policy.adapter is None or policy.adapter.state is not State.COLLECTED:
+                try:
+                    attempts = yield from self._play_reference(policy, kinds, looks)
+                except CannotExamine as error:
+                    yield f"{self._row.adapter}: {name} does not play beside it: {error}"
+                else:
+                    if attempts is None:
+                        waiting = True
+                        continue
+            for kind in kinds:
+                pairs = None
+                if attempts is not None:
+                    pairs = _reference_pairs(attempts, played, kind, self._trial.trials)
+                references.append(Reference(kind, name, self._best[kind].gap, pairs))
+        return None if waiting else references
+
+    def _play_reference(
+        self, policy: BestPolicy, kinds: Collection[str], looks: Sequence[Plan]
+    ) -> Generator[str, None, list[TrialAttempt] | None]:
+        """One best policy; None while it plays. Raises CannotExamine."""
+        name = self._name_policy(policy)
+        attempts: list[TrialAttempt] = []
+        for number, look in enumerate(looks, start=1):
+            plan = self._reference_plan(number, look, policy, kinds)
+            if plan is None:
+                continue
+            job = self._reference_job(name, number)
+            if not (yield from self._run(job, plan, f"{name} at {_look_name(number)}")):
+                return None
+            attempts += self._read_attempts(job, plan)
+        self._record(attempts)
+        return attempts
 
     def _record(self, played: Sequence[TrialAttempt]) -> None:
         """Append the rollouts that are not in the tables yet."""
@@ -273,27 +410,25 @@ class CandidateEvaluation:
             append_rollouts(app.spool, app.blobs, missing[start : start + _BATCH])
         app.settle()
 
-    def _judge(
-        self, played: Sequence[TrialAttempt], sizes: Sizes, number: int
-    ) -> tuple[GateReport, Sizes | None]:
-        """The gate's word on all looks so far, said, and what is to be played next."""
-        pairs = _pairs(played, self._trial.trials)
-        evaluation = Evaluation(
-            self._target,
-            sizes.plan.planned,
+    def _measure(
+        self, played: Sequence[TrialAttempt], pairs: Sequence[Pair], sizes: Sizes
+    ) -> Evaluation:
+        """All looks so far, without the best policies."""
+        return Evaluation(
+            sizes.targets,
             pairs,
             incumbent=self._conduct(played, 0),
             candidate=self._conduct(played, 1),
-            looks=looks_of(sizes, self._target, self._trial),
+            looks=looks_of(sizes, self._trial),
         )
-        report = decide(evaluation, self._gate)
-        following = None
-        if report.decision == "EXTEND":
-            following = extend_sizes(sizes, report, self._target, self._trial)
-            if following is None:
-                report = report.model_copy(update={"decision": "REJECT"})
-        report = report.model_copy(update={"plan": sizes.plan})
-        self._say(pairs, report, number)
+
+    def _conclude(self, report: GateReport, sizes: Sizes) -> tuple[GateReport, Sizes | None]:
+        """The report of a look, and what is to be played next; where no more may be, it rejects."""
+        if report.decision != "EXTEND":
+            return report, None
+        following = extend_sizes(sizes, report, self._trial)
+        if following is None:
+            report = report.model_copy(update={"decision": "REJECT"})
         return report, following
 
     def _conduct(self, played: Sequence[TrialAttempt], player: int) -> Conduct:
@@ -383,6 +518,22 @@ def _pairs(played: Sequence[TrialAttempt], trials: int) -> list[Pair]:
         attempt.head.task.id: _kind(attempt) for attempt in played if attempt.head.task is not None
     }
     return pair_outcomes(_outcomes(played, 0), _outcomes(played, 1), slices, trials)
+
+
+def _reference_pairs(
+    attempts: Sequence[TrialAttempt], played: Sequence[TrialAttempt], kind: str, trials: int
+) -> list[Pair]:
+    """The tasks of a kind, with the best policy in the incumbent's place. Raises TooFewTrials."""
+    slices = {
+        attempt.head.task.id: kind
+        for attempt in attempts
+        if attempt.head.task is not None and _kind(attempt) == kind
+    }
+    return pair_outcomes(_outcomes(attempts, 0), _outcomes(played, 1), slices, trials)
+
+
+def _look_name(number: int) -> str:
+    return "the pilot" if number == _PILOT else f"look {number}"
 
 
 def _write(path: Path, noted: _TrialNote) -> None:

@@ -44,6 +44,7 @@ from daemon.evaluation.run import (
     prepare_setup,
     survey,
 )
+from daemon.evaluation.targets import PlannedTarget
 from envs.environment import Environment
 from envs.statistics import Outcomes
 from events import private
@@ -250,7 +251,8 @@ def judge(
     with app.reading() as connection:
         conducts = [_conduct(connection, side, comparison.tokens) for side in comparison.sides]
     candidate, incumbent = conducts
-    evaluation = Evaluation(comparison.target, comparison.planned, pairs, incumbent, candidate)
+    target = PlannedTarget.of_count(comparison.target, comparison.planned)
+    evaluation = Evaluation([target], pairs, incumbent, candidate)
     rates = PassRates(
         incumbent=mean(mean(pair.incumbent) for pair in pairs),
         candidate=mean(mean(pair.candidate) for pair in pairs),

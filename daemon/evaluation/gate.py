@@ -3,9 +3,13 @@
 Candidate and incumbent attempt the same fresh tasks with the same seeds. The unit is the task: of
 each, D is the difference of the two shares of passed trials. All of this must hold:
 
-    target        its mean D is above 0 (test below) and at least `min_gain`
+    target        the mean D of a target is above 0 (test below) and at least `min_gain`; of several
+                  targets that of at least one (Holm 1979)
     overall       the lower bound of the mean D of all tasks is above -`overall_margin`
-    each slice    the same with -`slice_margin`; FAIL where it is shown to be worse; else EXTEND
+    each slice    the same with -`slice_margin`; FAIL where it is shown to be worse; else EXTEND.
+                  Not of a slice that is a lifted target
+    best          the same against the best policy that ever served a slice, where that is not the
+                  incumbent, at a level of `BEST_LEVEL`; FAIL where it is shown to be below
     violations    FAIL where their rate is shown to be higher (conditional binomial test of the
                   rollouts, and sign-flip test of the tasks: trials of one task may err alike)
     format        malformed tool calls: FAIL where their share grew by more than `format_margin`,
@@ -18,10 +22,11 @@ The default test is the sign-flip test on tasks, exact: under no difference, D a
 likely (Fisher; ADR 0044). With one trial a task it is McNemar's exact test. As all conditions
 must hold, none of them needs a correction for the others (intersection-union, Berger 1982).
 
-EXTEND plays more tasks of what is open, and looks again. The target's tasks are planned and never
-extended. Everything else keeps its 5 % over all looks (`Looks`): each look has the same level, the
-one at which so many normal tests of twice the tasks each time reject a true hypothesis in 5 % of
-the cases (Pocock 1977; ADR 0044), and a slice FAILs with a chance of at most 10 % over all looks.
+EXTEND plays more tasks of what is open, and looks again. The tasks of a target are planned and its
+test looks at no others. Everything else keeps its 5 % over all looks (`Looks`): each look has the
+same level, the one at which so many normal tests of twice the tasks each time reject a true
+hypothesis in 5 % of the cases (Pocock 1977; ADR 0044), and a slice FAILs with a chance of at most
+10 % over all looks.
 
 Pure. Bounds are those of envs/statistics.py, which hold for few tasks as well. Not covered: a gate
 set used again (spend with `spend_alpha`), a person who has one adapter evaluated again and again
@@ -29,20 +34,34 @@ set used again (spend with `spend_alpha`), a person who has one adapter evaluate
 come in clusters (each is counted as if it stood alone).
 """
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
-from math import exp, lcm, log, pi, sqrt
+from math import exp, hypot, lcm, log, pi, sqrt
 from statistics import NormalDist, mean, stdev
 from typing import Final
 
 from daemon.evaluation.binomial import conditional_binomial
+from daemon.evaluation.targets import PlannedTarget
 from envs import statistics
 from events.errors import KintsugiError
-from events.gate import Check, Decision, GateReport, GateSettings, Rate, Test, Verdict
+from events.gate import (
+    Check,
+    Decision,
+    GateReport,
+    GateSettings,
+    Rate,
+    TargetReport,
+    Test,
+    Verdict,
+)
 
 LEVEL: Final = 0.05
 """Chance to err of every check but the target's, one-sided, over all looks."""
+BEST_LEVEL: Final = 0.01
+"""The same of a comparison with the best policy of a slice, shared equally by the looks. A chain of
+promotions asks it again and again: at 0.05, 9 of 100 chains of 20 end below the margin (ADR
+0051)."""
 _LEVELS: Final = (0.05, 0.03036, 0.02181, 0.01693, 0.01379, 0.01159, 0.00998, 0.00874)
 """The level of one look, by the number of looks, so that `LEVEL` is kept over all of them: normal
 tests of sums whose tasks double from look to look (correlations sqrt(n_i / n_j)), by numerical
@@ -121,13 +140,33 @@ class Looks:
 
 
 @dataclass(frozen=True, slots=True)
+class Gap:
+    """An estimated difference of pass^1, and the variance of the estimate."""
+
+    value: float
+    variance: float
+
+
+@dataclass(frozen=True, slots=True)
+class Reference:
+    """The best policy that ever served a slice, where it is not the incumbent."""
+
+    slice: str
+    policy: str
+    gap: Gap
+    """Of the incumbent to it, by earlier reports."""
+    pairs: Sequence[Pair] | None = None
+    """Tasks of the slice, with its verdicts in the incumbent's place; None where it cannot play:
+    then `gap` stands for it."""
+
+
+@dataclass(frozen=True, slots=True)
 class Evaluation:
     """What was measured."""
 
-    target: str
-    """The slice that the candidate is to be better at."""
-    planned: int
-    """How many tasks of the target were planned before the first of them was run."""
+    targets: Sequence[PlannedTarget]
+    """What the candidate is to be better at, and how many tasks of it were planned before the first
+    of them was run."""
     pairs: Sequence[Pair]
     """Tasks with the verdicts of both, in an order fixed beforehand."""
     incumbent: Conduct
@@ -135,6 +174,8 @@ class Evaluation:
     golden: Sequence[Pair] = ()
     """Tasks that the incumbent passed in nearly all of many trials."""
     looks: Looks = Looks()
+    references: Sequence[Reference] = ()
+    """At most one for each slice."""
 
 
 def pair_outcomes(
@@ -189,24 +230,25 @@ def decide(
 
     `attempt` counts the candidates on a gate set that is used again; None: its tasks are fresh.
     `spent` says that no more can be run.
-    Raises ValueError without a task of the target, or without a rollout of both.
+    Raises ValueError without a task of a target, without a rollout of both, or for several targets
+    of a test that takes one.
     """
     if not (evaluation.incumbent.rollouts and evaluation.candidate.rollouts):
         raise ValueError("incumbent and candidate have no rollouts; nothing was evaluated")
     alpha = settings.alpha if attempt is None else spend_alpha(settings.alpha, attempt)
-    target = [pair.difference for pair in evaluation.pairs if pair.slice == evaluation.target]
-    if not target:
-        raise ValueError(f"no task of the target {evaluation.target!r} was run")
-    result = verdict_of(target, evaluation.planned, settings.test, alpha)
+    results = _report_targets(evaluation, settings, alpha)
+    leading = min(results, key=_rank)
+    lifted = {result.report.name for result in results if result.report.verdict == "PASS"}
     checks = (
-        _target(target, result, settings),
+        _target(results, leading, settings),
         _above(
             "overall",
             [p.difference for p in evaluation.pairs],
             settings.overall_margin,
             level_of(evaluation.looks.most),
         ),
-        *_slices(evaluation, settings),
+        *_slices(evaluation, settings, lifted),
+        *(_best(reference, evaluation, settings) for reference in evaluation.references),
         *_conduct(evaluation, settings),
         *_golden(evaluation.golden, settings),
     )
@@ -214,11 +256,13 @@ def decide(
         decision=_decision(checks, spent),
         test=settings.test,
         alpha=alpha,
-        p_value=result.p_value,
-        e_value=result.e_value,
-        tasks=result.tasks,
-        detectable=detectable(target[: result.tasks], alpha),
+        p_value=leading.report.p_value,
+        e_value=leading.e_value,
+        tasks=leading.report.tasks,
+        detectable=leading.report.detectable,
         checks=checks,
+        plan=leading.plan.plan,
+        targets=tuple(result.report for result in results),
     )
 
 
@@ -229,7 +273,7 @@ def _decision(checks: Sequence[Check], spent: bool) -> Decision:
     return "REJECT" if spent or "FAIL" in verdicts else "EXTEND"
 
 
-# The test of the target
+# The tests of the targets
 
 
 @dataclass(frozen=True, slots=True)
@@ -241,6 +285,105 @@ class TargetResult:
     """How many it looked at."""
     p_value: float | None = None
     e_value: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Result:
+    """What is said of one target."""
+
+    plan: PlannedTarget
+    report: TargetReport
+    played: int
+    """Tasks that there are; a test by steps may have looked at fewer."""
+    e_value: float | None
+
+
+def _rank(result: _Result) -> tuple[bool, float]:
+    """Lifted targets first, and of equals the smallest p-value."""
+    p_value = result.report.p_value
+    return result.report.verdict != "PASS", 1.0 if p_value is None else p_value
+
+
+def _report_targets(
+    evaluation: Evaluation, settings: GateSettings, alpha: float
+) -> tuple[_Result, ...]:
+    targets = evaluation.targets
+    values = {target.name: list_differences(target, evaluation.pairs) for target in targets}
+    tests = judge_targets(targets, values, settings.test, alpha)
+    return tuple(
+        _result(target, values[target.name], *tests[target.name], settings, alpha / len(targets))
+        for target in targets
+    )
+
+
+def judge_targets(
+    targets: Sequence[PlannedTarget], values: Mapping[str, Sequence[float]], test: Test,
+    alpha: float,
+) -> dict[str, tuple[TargetResult, float]]:  # fmt: skip
+    """Target -> what the test says, and the level that its p-value had to keep to: `alpha`, over
+    several targets together (Holm). `values`: the differences of each, in the order of its tasks.
+
+    Raises ValueError without a value, and for several targets of a test that takes one.
+    """
+    if not targets:
+        raise ValueError("an evaluation has at least one target")
+    if len(targets) > 1 and test != "sign_flip":
+        raise ValueError(
+            f"gate.test is {test}, which tests one target, and there are {len(targets)}; set it "
+            "to sign_flip, or evaluate one of them"
+        )
+    results: dict[str, TargetResult] = {}
+    for target in targets:
+        if not values[target.name]:
+            raise ValueError(f"no task of the target {target.name!r} was run")
+        results[target.name] = verdict_of(values[target.name], target.planned, test, alpha)
+    if len(targets) == 1:
+        return {name: (result, alpha) for name, result in results.items()}
+    # A target that is not played out keeps its place, and shows nothing yet.
+    p_values = {
+        name: 1.0 if result.p_value is None else result.p_value for name, result in results.items()
+    }
+    levels, shown = holm_levels(p_values, alpha), holm(p_values, alpha)
+    for name, result in results.items():
+        if result.verdict != "EXTEND":
+            results[name] = replace(result, verdict="PASS" if name in shown else "FAIL")
+    return {name: (result, levels[name]) for name, result in results.items()}
+
+
+def list_differences(target: PlannedTarget, pairs: Sequence[Pair]) -> list[float]:
+    """The differences of a target's planned tasks, in the order of `pairs`: of each slice the
+    first ones."""
+    left = target.task_counts
+    differences = []
+    for pair in pairs:
+        if left.get(pair.slice, 0) > 0:
+            left[pair.slice] -= 1
+            differences.append(pair.difference)
+    return differences
+
+
+def _result(
+    target: PlannedTarget, values: Sequence[float], test: TargetResult, level: float,
+    settings: GateSettings, least_level: float,
+) -> _Result:  # fmt: skip
+    gain = mean(values)
+    verdict = test.verdict
+    if verdict == "PASS" and gain < settings.min_gain:
+        verdict = "FAIL"
+    report = TargetReport(
+        name=target.name,
+        patterns=target.patterns,
+        kinds=target.kinds,
+        tasks=test.tasks,
+        gain=gain,
+        low=bound(values),
+        p_value=test.p_value,
+        level=level,
+        verdict=verdict,
+        power=None if target.plan is None else target.plan.power,
+        detectable=detectable(values[: test.tasks], least_level),
+    )
+    return _Result(target, report, len(values), test.e_value)
 
 
 def verdict_of(values: Sequence[float], planned: int, test: Test, alpha: float) -> TargetResult:
@@ -370,18 +513,22 @@ class EProcess:
 # What else has to hold
 
 
-def _target(values: Sequence[float], result: TargetResult, settings: GateSettings) -> Check:
-    gain = mean(values)
-    verdict = result.verdict
-    if verdict == "PASS" and gain < settings.min_gain:
-        verdict = "FAIL"
+def _target(results: Sequence[_Result], leading: _Result, settings: GateSettings) -> Check:
+    """Whether any target was lifted; the numbers are the leading one's."""
+    verdicts = {result.report.verdict for result in results}
+    report = leading.report
+    verdict: Verdict = "FAIL"
+    if "PASS" in verdicts:
+        verdict = "PASS"
+    elif "EXTEND" in verdicts:
+        verdict = "EXTEND"
     return Check(
         name="target",
         verdict=verdict,
-        value=gain,
+        value=report.gain,
         limit=settings.min_gain,
-        low=bound(values),
-        tasks=len(values),
+        low=report.low,
+        tasks=leading.played,
     )
 
 
@@ -402,10 +549,13 @@ def _above(
     )  # fmt: skip
 
 
-def _slices(evaluation: Evaluation, settings: GateSettings) -> list[Check]:
+def _slices(evaluation: Evaluation, settings: GateSettings, lifted: Collection[str]) -> list[Check]:
+    """Every slice but those that are a lifted target, or the only one, which has to be lifted."""
+    targets = evaluation.targets
+    shown = {target.only_kind for target in targets if target.name in lifted or len(targets) == 1}
     by_slice: dict[str, list[float]] = {}
     for pair in evaluation.pairs:
-        if pair.slice != evaluation.target:
+        if pair.slice not in shown:
             by_slice.setdefault(pair.slice, []).append(pair.difference)
     p_values = {name: sign_flip([-value for value in d]) for name, d in by_slice.items()}
     looks = evaluation.looks
@@ -420,6 +570,36 @@ def _slices(evaluation: Evaluation, settings: GateSettings) -> list[Check]:
         )
         for name in sorted(by_slice)
     ]
+
+
+def _best(reference: Reference, evaluation: Evaluation, settings: GateSettings) -> Check:
+    """Non-inferiority to the best policy of a slice. FAIL where the upper bound is below the
+    margin: more tasks would show nothing else."""
+    level = BEST_LEVEL / evaluation.looks.of(reference.slice)
+    chained = reference.pairs is None
+    pairs = reference.pairs
+    if pairs is None:
+        pairs = [pair for pair in evaluation.pairs if pair.slice == reference.slice]
+    values = [pair.difference for pair in pairs]
+    value, low = mean(values), bound(values, level)
+    high = -bound([-item for item in values], level)
+    if chained:
+        # The bounds are of fresh tasks, the gap of earlier ones: their errors are independent.
+        z = _NORMAL.inv_cdf(1 - level)
+        spare = z * sqrt(reference.gap.variance)
+        center = value + reference.gap.value
+        low = center - hypot(value - low, spare)
+        high = center + hypot(high - value, spare)
+        value = center
+    verdict: Verdict = "EXTEND"
+    if low > -settings.slice_margin:
+        verdict = "PASS"
+    elif high < -settings.slice_margin:
+        verdict = "FAIL"
+    return Check(
+        name=f"best {reference.slice}", verdict=verdict, value=value, limit=-settings.slice_margin,
+        low=low, level=level, tasks=len(values), against=reference.policy, chained=chained,
+    )  # fmt: skip
 
 
 def _conduct(evaluation: Evaluation, settings: GateSettings) -> list[Check]:
@@ -567,11 +747,18 @@ def holm(p_values: Mapping[str, float], level: float) -> set[str]:
     """Return the names whose hypothesis is rejected (Holm 1979); the chance to reject any true one
     is at most `level`."""
     rejected: set[str] = set()
-    for place, (name, p) in enumerate(sorted(p_values.items(), key=lambda item: item[1])):
-        if p > level / (len(p_values) - place):
+    for name, adjusted in holm_levels(p_values, level).items():
+        if p_values[name] > adjusted:
             break
         rejected.add(name)
     return rejected
+
+
+def holm_levels(p_values: Mapping[str, float], level: float) -> dict[str, float]:
+    """Name -> level that its p-value has to keep to, the smallest p-value first. A hypothesis is
+    rejected only with all before it."""
+    ranked = sorted(p_values, key=lambda name: p_values[name])
+    return {name: level / (len(ranked) - place) for place, name in enumerate(ranked)}
 
 
 def detectable(values: Sequence[float], alpha: float) -> float | None:

@@ -1,25 +1,28 @@
 """How many tasks a candidate and the incumbent are to play before the gate decides (pure).
 
-    sizes = sizes_of(pilot, target, trial, gate)      kind -> tasks, and the plan of the target
-    more = extend_sizes(sizes, report, target, trial)     with more where nothing was shown yet
+    sizes = sizes_of(pilot, targets, trial, gate)     kind -> tasks, and the plans of the targets
+    more = extend_sizes(sizes, report, trial)         with more where nothing was shown yet
 
 A task's trials are drawn from its own chance p to be passed, so one trial's difference of two like
 players has the variance 2 p (1 - p); the incumbent's pilot says what that is for each kind. How
 much true differences vary between tasks is unknown beforehand: they are taken to have a
-standard deviation of 0.1. Of the target so many tasks are planned that the wanted
-gain is found with a power of 80 %; of every other kind so many that one which is no worse is shown
-to be within the margin, and no fewer than it takes to show that of one in which both always pass.
-The target's number is fixed before the candidate has played: to look again at more would be a
-second chance. The others are looked at again, with twice the tasks each time and at most so often
+standard deviation of 0.1. Of a target so many tasks are planned that the wanted gain is found with
+a power of 80 %, at the level at which the first of so many targets has to be shown (Holm); targets
+that share a kind share its tasks. Of every kind but a single target so many that one which is no
+worse is shown to be within the margin, and no fewer than it takes to show that of one in which both
+always pass.
+A target's number is fixed before the candidate has played: to look again at more would be a second
+chance. The kinds are looked at again, with twice the tasks each time and at most so often
 as `looks_of` says, which the gate's levels rest on (gate.py).
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from math import ceil, log
 from statistics import mean
 from typing import TYPE_CHECKING, Final
 
 from daemon.evaluation.gate import Looks, level_of, power_of, tasks_for
+from daemon.evaluation.targets import PlannedTarget, Target
 from events.gate import GatePlan, GateReport, GateSettings
 from events.messages import StrictModel
 
@@ -42,46 +45,84 @@ class Sizes(StrictModel):
 
     tasks: dict[str, int]
     """Kind -> tasks."""
-    plan: GatePlan
-    """Plan of the target."""
+    targets: tuple[PlannedTarget, ...]
+    """With their plans."""
+    held: tuple[str, ...] = ()
+    """Kinds that are compared with their best policy as well."""
     first: dict[str, int] | None = None
     """Kind -> tasks at the first look; None where these are the first."""
     look: int = 1
     """Number of the look for which these are played."""
 
-    def words(self, target: str) -> str:
+    @property
+    def only_target(self) -> str | None:
+        """The kind that is the one target: no slice of the gate."""
+        return self.targets[0].only_kind if len(self.targets) == 1 else None
+
+    def words(self) -> str:
         """Return the sizes as a sentence for a person."""
-        plan, others = self.plan, sum(self.tasks.values()) - self.tasks[target]
+        counts: dict[str, int] = {}
+        for target in self.targets:
+            for kind, count in target.task_counts.items():
+                counts[kind] = max(count, counts.get(kind, 0))
+        others = sum(self.tasks.values()) - sum(counts.values())
+        named = ", ".join(f"{target.planned} tasks of {target.name}" for target in self.targets)
+        plans = [target.plan for target in self.targets if target.plan is not None]
+        power = " and ".join(f"{plan.power:.0%}" for plan in plans)
         return (
-            f"{plan.planned} tasks of {target} and {others} of other kinds, {plan.trials} trials "
-            f"each: a gain of {plan.gain:g} is found with a chance of {plan.power:.0%}"
+            f"{named} and {others} of other kinds, {plans[0].trials} trials each: a gain of "
+            f"{plans[0].gain:g} is found with a chance of {power}"
         )
 
 
-def sizes_of(pilot: Verdicts, target: str, trial: "Trial", gate: GateSettings) -> Sizes:
-    """The sizes by the spread that the pilot of the incumbent shows. Every kind is in it."""
+def sizes_of(
+    pilot: Verdicts, targets: Sequence[Target], trial: "Trial", gate: GateSettings,
+    held: Collection[str] = (),
+) -> Sizes:  # fmt: skip
+    """The sizes by the spread that the pilot of the incumbent shows; every kind is in it. `held`:
+    kinds whose best policy is not the incumbent."""
     spreads = {kind: within(tasks) for kind, tasks in pilot.items()}
 
-    def count_tasks(kind: str, difference: float) -> int:
-        needed = tasks_for(difference, BETWEEN, spreads[kind], trial.trials, gate.alpha)
+    def count_tasks(difference: float, spread: float, level: float) -> int:
+        needed = tasks_for(difference, BETWEEN, spread, trial.trials, level)
         return min(max(needed, trial.least_tasks), trial.most_tasks)
 
+    planned = tuple(
+        _plan_target(target, spreads, count_tasks, trial, gate.alpha / len(targets))
+        for target in targets
+    )
+    sizes = Sizes(tasks={}, targets=planned, held=tuple(held))
     tasks = {
-        kind: count_tasks(kind, trial.gain)
-        if kind == target
-        else _showable(count_tasks(kind, gate.slice_margin), gate.slice_margin, trial.most_tasks)
+        kind: 0
+        if kind == sizes.only_target
+        else _showable(
+            count_tasks(gate.slice_margin, spreads[kind], gate.alpha),
+            gate.slice_margin,
+            trial.most_tasks,
+        )
         for kind in pilot
     }
-    planned, spread = tasks[target], spreads[target]
+    for target in planned:
+        for kind, count in target.task_counts.items():
+            tasks[kind] = max(count, tasks[kind])
+    return sizes.model_copy(update={"tasks": tasks})
+
+
+def _plan_target(
+    target: Target, spreads: Mapping[str, float], count_tasks: Callable[[float, float, float], int],
+    trial: "Trial", level: float,
+) -> PlannedTarget:  # fmt: skip
+    spread = sum(share * spreads[kind] for kind, share in target.kinds.items())
+    planned = count_tasks(trial.gain, spread, level)
     plan = GatePlan(
         gain=trial.gain,
         trials=trial.trials,
         between=BETWEEN,
         within=spread,
         planned=planned,
-        power=power_of(planned, trial.gain, BETWEEN, spread, trial.trials, gate.alpha),
+        power=power_of(planned, trial.gain, BETWEEN, spread, trial.trials, level),
     )
-    return Sizes(tasks=tasks, plan=plan)
+    return PlannedTarget(**target.model_dump(), planned=planned, plan=plan)
 
 
 def _showable(count: int, margin: float, most: int) -> int:
@@ -107,11 +148,13 @@ def _looks(first: int, most: int) -> int:
     return looks
 
 
-def looks_of(sizes: Sizes, target: str, trial: "Trial") -> Looks:
+def looks_of(sizes: Sizes, trial: "Trial") -> Looks:
     """How often the gate may look at these sizes and what they grow to."""
     first = sizes.tasks if sizes.first is None else sizes.first
     of_slice = {
-        kind: _looks(count, trial.most_tasks) for kind, count in first.items() if kind != target
+        kind: _looks(count, trial.most_tasks)
+        for kind, count in first.items()
+        if kind != sizes.only_target or kind in sizes.held
     }
     return Looks(max(of_slice.values(), default=1), of_slice)
 
@@ -128,17 +171,18 @@ def within(tasks: Sequence[Sequence[bool]]) -> float:
     return 2 * mean(estimates)
 
 
-def extend_sizes(sizes: Sizes, report: GateReport, target: str, trial: "Trial") -> Sizes | None:
+def extend_sizes(sizes: Sizes, report: GateReport, trial: "Trial") -> Sizes | None:
     """More tasks of the kinds that are open; None where every one of them has the most, or the
     gate has looked as often as it may."""
-    if sizes.look >= looks_of(sizes, target, trial).most:
+    if sizes.look >= looks_of(sizes, trial).most:
         return None
     open_checks = {check.name for check in report.checks if check.verdict == "EXTEND"}
     overall = "overall" in open_checks
     first = sizes.tasks if sizes.first is None else sizes.first
 
     def grow(kind: str, count: int) -> int:
-        if kind == target or not (overall or f"slice {kind}" in open_checks):
+        undecided = not open_checks.isdisjoint((f"slice {kind}", f"best {kind}"))
+        if not (undecided or (overall and kind != sizes.only_target)):
             return count
         # A kind that was not open before catches up, so that the last look is at the most.
         return min(first[kind] * int(_GROWTH**sizes.look), max(count, trial.most_tasks))

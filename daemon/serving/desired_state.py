@@ -8,8 +8,9 @@ steps, so a process that was killed in the middle, or finds a restarted replica,
 
 Guarantees: an adapter is unloaded only when every live gateway has applied the route without it and
 has neither a call nor an open session on it (or it has been retired for the longest age of a
-session); its files go only when no replica names it, every replica was asked, and the grace has
-passed. Not covered: calls that reach an engine by no gateway; and the room (residency.py).
+session); its files go only when no replica names it, every replica was asked, the grace has passed,
+and neither a job nor a gate may need them. Not covered: calls that reach an engine by no gateway;
+and the room (residency.py).
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -67,6 +68,8 @@ class Situation:
     """URLs of the replicas that did not answer."""
     now: datetime
     keeping: Retention
+    needed: frozenset[str] = frozenset()
+    """Adapters whose files a job or a gate may read yet."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,7 +199,9 @@ def _notes(situation: Situation, wanted: Mapping[str, Role]) -> Iterator[Step]:
 def _deletions(situation: Situation) -> Iterator[Step]:
     if situation.lost:
         return
-    kept = _former(situation.table, situation.keeping.versions) | situation.pinned
+    kept = (
+        _former(situation.table, situation.keeping.versions) | situation.pinned | situation.needed
+    )
     named = {name for replica in situation.replicas for name in replica.adapters}
     for row in situation.table.adapters:
         gone = row.state is State.UNLOADED and _age(row, situation) >= situation.keeping.grace

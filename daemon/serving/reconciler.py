@@ -21,12 +21,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from consumers.database import DatabaseError
-from consumers.reads import gateways, serving
-from consumers.reads.serving import AdapterRow
+from consumers.reads import gateways, serving, succession
+from consumers.reads.serving import AdapterRow, RouteTable
 from daemon.adapters.adoption import intact
 from daemon.adapters.directory import UNFINISHED
 from daemon.adapters.fingerprint import Proof
 from daemon.core.decision_log import DecisionRefusal, Decisions
+from daemon.evaluation.best_policies import find_best, list_measured_kinds
 from daemon.serving.backoff import Backoff
 from daemon.serving.desired_state import (
     PIN,
@@ -48,6 +49,8 @@ from events.errors import KintsugiError, LogError
 from events.serving import AdapterMoved, AdapterStaged
 
 if TYPE_CHECKING:
+    from sqlalchemy import Connection
+
     from daemon.core.app import App
 
 
@@ -65,8 +68,9 @@ def observe(app: "App", look: Look, now: datetime) -> Situation:
     """Return the situation from the tables and replicas as they are now."""
     settings = app.settings.serving
     with app.reading() as connection:
+        table = serving.route_table(connection)
         return Situation(
-            table=serving.route_table(connection),
+            table=table,
             gateways=gateways.read_live_gateways(connection, settings.gateway_timeout_seconds),
             pinned=read_pins(serving.operator_actions(connection, PIN, UNPIN)),
             replicas=tuple(look.holding.values()),
@@ -77,7 +81,22 @@ def observe(app: "App", look: Look, now: datetime) -> Situation:
                 timedelta(seconds=settings.grace_seconds),
                 settings.kept_versions,
             ),
+            needed=_find_needed(connection, table),
         )
+
+
+def _find_needed(connection: "Connection", table: RouteTable) -> frozenset[str]:
+    """The adapters from which a job trains on or may do so, and those that were best at a kind of
+    task, with which candidates are compared."""
+    needed = set(succession.list_training_bases(connection))
+    for route in table.routes:
+        state = route.standing
+        promotions = succession.list_promotions(connection, route.alias, state.base)
+        best = find_best(promotions, state.incumbent, list_measured_kinds(promotions))
+        needed.update(
+            policy.adapter.adapter for policy in best.values() if policy.adapter is not None
+        )
+    return frozenset(needed)
 
 
 class Reconciler:

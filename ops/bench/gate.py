@@ -17,6 +17,12 @@ a normal test at the variances of these draws; a test by steps, exact and over f
                        target that it masters: `rate` of rejections
     looks              one other kind at all looks that may be taken at it (looks.py): `rate` of
                        those that pass, where the candidate is worse by the margin, and is not
+    targets            several targets (targets.py): `rate` of candidates that are said to lift one
+                       that they do not, of those that lift one of several, and of those that pass
+                       though they cost the kind of another target the margin
+    cycles             20 candidates, each of which may change one kind (cycles.py): `rate` of
+                       chains that end below the margin of the best policy that ever served it, and
+                       of candidates that are promoted; the rule of earlier versions beside it
     violations         `rate` of equal candidates that fail by theirs
 
 Exit code 1 where a row is not met. Pure arithmetic: the figures are the same on every machine.
@@ -35,11 +41,19 @@ from statistics import NormalDist
 from typing import Final
 
 from daemon.evaluation.gate import Conduct, Evaluation, Pair, decide, verdict_of
+from daemon.evaluation.targets import PlannedTarget
 from events.gate import Decision, GateSettings, Test
+from ops.bench.cycles import count_promotions, simulate_chains
 from ops.bench.intervals import wilson
 from ops.bench.looks import simulate_looks, simulate_violations
 from ops.bench.pieces import Json, Pieces
 from ops.bench.simulation import many, pairs, spread
+from ops.bench.targets import (
+    power_of_first,
+    simulate_harm,
+    simulate_lifts,
+    simulate_targets,
+)
 
 ALPHA: Final = 0.05
 PIECE: Final = 500
@@ -110,7 +124,8 @@ def _decide_harmless(chance: Random, tasks: int, trials: int) -> Decision:
         for pair in pairs(chance, tasks, trials, 0.0)
     ]
     same = Conduct(rollouts=1, violations=0, tool_calls=1, malformed=0, tokens=1)
-    evaluation = Evaluation("target", tasks, [*mastered, *kinds], same, same)
+    target = PlannedTarget.of_count("target", tasks)
+    evaluation = Evaluation([target], [*mastered, *kinds], same, same)
     return decide(evaluation, GateSettings()).decision
 
 
@@ -152,6 +167,33 @@ def _violations(expected: float) -> Row:
     return Row(name, ALPHA, at_most=True, work=partial(simulate_violations, expected))
 
 
+def _targets(gains: tuple[float, ...], shared: bool = False) -> Row:
+    """Targets of 100 tasks, of which a candidate lifts some."""
+    lifted = sum(gain > 0 for gain in gains)
+    tasks = ", tasks shared" if shared else ""
+    name = f"targets, {len(gains)}, {lifted} lifted{tasks}: said of another"
+    return Row(name, ALPHA, at_most=True, work=partial(simulate_targets, gains, shared, 100))
+
+
+def _lifts(targets: int, tasks: int) -> Row:
+    """One of several targets lifted by 10 points."""
+    gains = (0.1, *(0.0,) * (targets - 1))
+    name = f"targets, {targets} of {tasks} tasks, one +10 points: lifted"
+    planned = power_of_first(targets, tasks, 0.1)
+    return Row(name, planned, at_most=False, work=partial(simulate_lifts, gains, tasks))
+
+
+def _cycles(label: str, change: tuple[float, float], planned: float, *, best: bool = True) -> Row:
+    name = f"cycles, {label}{'' if best else ', incumbent alone'}: below the margin"
+    return Row(name, planned, at_most=best, work=partial(simulate_chains, change, best=best))
+
+
+def _promotions(label: str, change: tuple[float, float], planned: float, best: bool) -> Row:
+    name = f"cycles, {label}{'' if best else ', incumbent alone'}: promoted"
+    return Row(name, planned, at_most=False, work=partial(count_promotions, change, best=best))
+
+
+COSTS: Final = (-0.04, -0.01)
 ROWS: Final = (
     *(_level("sign_flip", n, r) for r, n in ((1, 700), (4, 191), (8, 106))),
     *(_power("sign_flip", n, r, 0.05, 0.8) for r, n in ((1, 700), (4, 191), (8, 106))),
@@ -165,6 +207,22 @@ ROWS: Final = (
     *(_looks(r, rate, -0.05, ALPHA) for rate in (0.45, 0.985, 1.0) for r in (1, 2, 4, 8)),
     *(_looks(r, 0.45, 0.0, p) for r, p in ((1, 0.65), (2, 0.85), (4, 0.95), (8, 0.99))),
     *(_looks(r, 0.985, 0.0, 0.99) for r in (1, 2, 4, 8)),
+    *(_targets((0.0,) * n) for n in (1, 2, 3, 4)),
+    *(_targets((0.0,) * n, shared=True) for n in (3, 4)),
+    _targets((0.2, 0.0, 0.0, 0.0)),
+    _targets((0.2, 0.2, 0.0, 0.0)),
+    *(_lifts(n, 100) for n in (1, 2, 4)),
+    Row(
+        "targets, one lifted, the kind of the other worse by the margin: promoted",
+        ALPHA,
+        at_most=True,
+        work=partial(simulate_harm, 100),
+    ),
+    _cycles("1 to 4 points less each", COSTS, ALPHA),
+    _cycles("1 to 4 points less each", COSTS, 0.95, best=False),
+    _cycles("4 points either way", (-0.04, 0.04), ALPHA),
+    _promotions("no change", (0.0, 0.0), 0.9, best=True),
+    _promotions("no change", (0.0, 0.0), 0.9, best=False),
     *(_violations(expected) for expected in (0.3, 1, 3, 10)),
 )
 """The sizes of ALGORITHMS 6.3 and 6.4."""

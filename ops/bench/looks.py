@@ -21,6 +21,7 @@ from daemon.config.settings import Trial
 from daemon.evaluation.binomial import conditional_binomial
 from daemon.evaluation.gate import LEVEL, Looks, level_of
 from daemon.evaluation.sample_size import looks_of, sizes_of
+from daemon.evaluation.targets import Target
 from events.gate import GateSettings
 from ops.bench.pieces import Json
 from ops.bench.simulation import SPREAD
@@ -77,12 +78,14 @@ def _draw_slice(
     rates, _ = _chances(chance, PILOT, change, rate)
     pilot = (chance.random((PILOT, often)) < rates[:, None]).tolist()
     trial, gate = Trial(trials=trials, pilot_tasks=PILOT, most_tasks=most), GateSettings()
-    sizes = sizes_of({_TARGET: pilot, _SLICE: pilot}, _TARGET, trial, gate)
+    targets = (Target.of_kind(_TARGET),)
+    sizes = sizes_of({_TARGET: pilot, _SLICE: pilot}, targets, trial, gate)
     values.first = sizes.tasks[_SLICE]
     # Before the levels were spent a slice began with what its margin needs, or `least_tasks`.
     plain = trial.model_copy(update={"gain": gate.slice_margin})
-    values.first_each = sizes_of({_SLICE: pilot}, _SLICE, plain, gate).tasks[_SLICE]
-    return values, looks_of(sizes, _TARGET, trial)
+    alone = (Target.of_kind(_SLICE),)
+    values.first_each = sizes_of({_SLICE: pilot}, alone, plain, gate).tasks[_SLICE]
+    return values, looks_of(sizes, trial)
 
 
 def _chances(

@@ -12,6 +12,7 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
+from consumers.reads.explanation import describe_target
 from events.lifecycle import State
 from ops.demo.watch import DemoState, Point
 
@@ -138,7 +139,8 @@ def _gate(seen: DemoState) -> str:
         report = adapter.gate
         p_value = "" if report.p_value is None else f", p = {report.p_value:.2g}"
         power = "" if report.plan is None else f", power {report.plan.power:.0%}"
-        return f"{report.decision} over {report.tasks} tasks of the target{p_value}{power}"
+        targets = "".join(f"; {describe_target(target.model_dump())}" for target in report.targets)
+        return f"{report.decision} over {report.tasks} tasks of the target{p_value}{power}{targets}"
     if adapter.state is State.REJECTED:
         return f"rejected: {adapter.reason}"
     if seen.trial is None:

@@ -7,8 +7,16 @@ import pytest
 
 from events import codec, envelope
 from events.envelope import Envelope, to_headers
-from events.gate import Check, GatePlan, GateReport, Rate
-from events.learning import BadTries, Directive, Mastered, PatternFinding, Quota, Verified
+from events.gate import Check, GatePlan, GateReport, Rate, TargetReport
+from events.learning import (
+    BadTries,
+    Directive,
+    JobParent,
+    Mastered,
+    PatternFinding,
+    Quota,
+    Verified,
+)
 from events.lifecycle import NEXT
 from events.log import Headers
 from events.messages import Action, Message, StrictModel, ToolCall
@@ -27,7 +35,7 @@ PARTS: dict[str, type[StrictModel]] = {
     "RouteShare": RouteShare, "PassRates": PassRates, "LiveEvidence": LiveEvidence,
     "ArmCounts": ArmCounts,
     "GateReport": GateReport, "GatePlan": GatePlan, "Check": Check,
-    "Rate": Rate,
+    "Rate": Rate, "TargetReport": TargetReport, "JobParent": JobParent,
 }  # fmt: skip
 
 

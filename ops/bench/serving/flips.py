@@ -21,6 +21,7 @@ import httpx2
 
 from daemon.core.decision_log import Decisions
 from daemon.evaluation.gate import Conduct, Evaluation, decide
+from daemon.evaluation.targets import PlannedTarget
 from events.gate import GateReport, GateSettings
 from events.serving import AdapterEvaluated, GateDecided, PassRates
 from ops.bench.pieces import Json
@@ -40,7 +41,8 @@ _CALM: Final = Conduct(rollouts=240, violations=0, tool_calls=1, malformed=0, to
 def build_report() -> GateReport:
     """What the gate says of a candidate that is clearly better."""
     tried = pairs(Random(1), _TASKS, _TRIALS, _GAIN)
-    report = decide(Evaluation("target", _TASKS, tried, _CALM, _CALM), GateSettings())
+    target = PlannedTarget.of_count("target", _TASKS)
+    report = decide(Evaluation([target], tried, _CALM, _CALM), GateSettings())
     assert report.decision == "PROMOTE", report
     return report
 

@@ -13,6 +13,7 @@ import pytest
 from sqlalchemy import select
 
 from consumers.reads import learning
+from consumers.reads.explanation import explain
 from consumers.reads.learning import CycleRow
 from consumers.reads.scheduling import CYCLE_START
 from consumers.tables import Rollout
@@ -28,15 +29,18 @@ from daemon.jobs.own_successes import read_file
 from envs.task import TaskDefinition
 from events.envelope import derive_id, utc_now
 from events.jobs import TaskPool
-from events.learning import Quota, TaskProposed, TaskRejected
+from events.learning import JobEnded, JobRequested, Quota, TaskProposed, TaskRejected
 from events.rollouts import Task
+from events.serving import GateDecided
 from events.streams import LEARNING
 from producers.simulation import Provenance, append_rollouts, build_rollout_event
 from tests.consumers.cycling import proposed
+from tests.consumers.deciding import evaluated, produced, staged
 from tests.consumers.folding import at, ended
 from tests.consumers.plans import plans_of
 from tests.daemon.conftest import Kintsugi
 from tests.daemon.controller.test_directive_builder import SHOP, attempted, record, tasks
+from tests.daemon.cycle.test_parent import rejection
 from tests.daemon.jobs.test_own_successes import record as session
 from tests.daemon.solver import letters
 
@@ -201,6 +205,47 @@ def test_a_warm_start_is_requested_with_the_successes_that_the_log_holds(
     assert (warm.successes if warm else None) == (
         sha256(content).hexdigest() if mode == "always" else None
     )
+
+
+def test_the_job_after_a_candidate_that_was_rejected_without_harm_goes_on_from_it(
+    tmp_path: Path,
+) -> None:
+    with home(tmp_path, tasks(("cancel",), 4)) as app:
+        leader = Leader(app, CyclePlanner(app), Leadership(app))
+        app.settle()
+        Decisions(app).act(Act("ada"), CYCLE_START, {"alias": "agent"})
+        assert leader.tick().troubles == []
+        with app.reading() as connection:
+            (first,) = learning.cycles(connection)
+        assert first.job is not None
+        candidate = produced("try-1").model_copy(update={"base": "base", "job": first.job})
+        gated = GateDecided(adapter="try-1", alias="agent", report=rejection())
+        said = [
+            JobEnded(job=first.job, outcome="trained"),
+            candidate, staged("try-1"), evaluated("try-1"), gated,
+        ]  # fmt: skip
+        Decisions(app).record(
+            {derive_id("said", str(n)): data for n, data in enumerate(said)}, "somebody"
+        )
+        leader.tick()
+        app.settle()
+        Decisions(app).act(Act("bob"), CYCLE_START, {"alias": "agent"})
+        assert leader.tick().troubles == []
+        with app.reading() as connection:
+            second = next(iter(learning.cycles(connection)))
+            ended_first = learning.cycle(connection, first.cycle)
+            words = explain(connection, second.job or "").because[0]
+        records = [app.bodies.whole(one).event.data for one in app.log.read(LEARNING.name, 0, 0)]
+    assert ended_first is not None
+    assert ended_first.outcome == "rejected"
+    before, after = (one for one in records if isinstance(one, JobRequested))
+    assert (before.parent, before.spec.parent) == (None, None)
+    assert after.spec.parent == candidate.path
+    assert after.parent is not None
+    assert after.parent.adapter == "try-1"
+    assert after.parent.reason.startswith("rejected without harm: cancel +4.0 points")
+    assert words.node == "try-1"
+    assert "the job went on from its weights; rejected; for cancel; gate REJECT" in words.said
 
 
 def test_where_no_oracle_passes_no_task_survives_its_checks(tmp_path: Path) -> None:

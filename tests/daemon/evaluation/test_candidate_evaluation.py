@@ -10,21 +10,34 @@ from typing import Any, Final
 
 import pytest
 
-from consumers.reads import serving
+from consumers.reads import serving, succession
+from consumers.reads.explanation import explain
 from consumers.reads.serving import AdapterRow
 from daemon.adapters.adoption import adopt
 from daemon.config.settings import Agent, Settings, Trial
 from daemon.core.app import App
 from daemon.core.decision_log import Decisions
+from daemon.evaluation.best_policies import find_best
 from daemon.evaluation.candidate_evaluation import CandidateEvaluation, CannotExamine
 from daemon.evaluation.trial import Adapter, Plan, main, read_attempts
 from daemon.jobs.local import LocalRunner
 from daemon.jobs.runner_factory import trials_of
 from envs.shop.environment import Shop
 from events.codec import decode
-from events.learning import Decision
-from events.rollouts import RolloutEnded
-from events.serving import AdapterEvaluated, AdapterProduced, AdapterStaged, GateDecided
+from events.envelope import derive_id
+from events.gate import Check, GateReport
+from events.jobs import JobSpec, TaskPool
+from events.learning import CycleStarted, Decision, JobRequested, TaskProposed
+from events.rollouts import RolloutEnded, Task
+from events.serving import (
+    AdapterEvaluated,
+    AdapterProduced,
+    AdapterStaged,
+    GateDecided,
+    PassRates,
+    RouteChanged,
+    RouteShare,
+)
 from ops.random_adapters import Maker
 from tests.daemon.serving.recorded_trial import COMMAND, RATES
 from tests.daemon.solver import letters
@@ -65,13 +78,16 @@ def app(tmp_path: Path) -> Iterator[App]:
         yield app
 
 
-def staged(app: App, source: Path, base: Path, capability: str = "half") -> AdapterRow:
+def staged(
+    app: App, source: Path, base: Path, capability: str = "half", job: str | None = None
+) -> AdapterRow:
     """An adapter of the home that replicas are said to hold."""
     adopted = adopt(source, app.settings.adapters, base, kind="agent")
     said: dict[str, Decision] = {
         "produced": AdapterProduced(
             adapter=adopted.name, alias="agent", base="letters", sha256=adopted.sha256,
-            path=str(adopted.folder), capability=capability, origin="push",
+            path=str(adopted.folder), capability=capability, job=job,
+            origin="push" if job is None else "job",
         ),
         "staged": AdapterStaged(
             adapter=adopted.name, replicas=("http://one/v1",), distance=0, from_base=1
@@ -233,16 +249,164 @@ def test_a_gate_that_was_passed_is_passed_anew_beside_another_incumbent(
     for gates, incumbent in enumerate((hers, None), start=1):
         name = None if incumbent is None else incumbent.adapter
         row = row_of(large, row.adapter)
-        while row.incumbent != name:
+        while row.incumbent != name or row.state == "evaluated":
             list(CandidateEvaluation(large, runner, agent, row, incumbent, gates).advance())
             time.sleep(0.1)
             row = row_of(large, row.adapter)
         assert row.state == "gated"
         with large.reading() as connection:
             assert serving.count_gate_passes(connection, row.adapter) == gates + 1
-    assert len(of_type(large, GateDecided)) == 3
+    passed = [one.report.decision for one in of_type(large, GateDecided)]
+    assert passed.count("PROMOTE") == 3
     played = [one.task.id for one in rollouts(large) if one.task and one.policy == row.adapter]
     assert len(set(played)) == len(played) / 2, "each task is fresh, two trials each"
+
+
+def trained(app: App, source: Path, base: Path, written: dict[str, list[str]]) -> AdapterRow:
+    """An adapter of a cycle that wrote so many tasks of these kinds for its patterns."""
+    cycle, job = derive_id("cycle", "agent", "letters", "1"), derive_id("job", "a cycle")
+    kinds = {
+        f"shop/{kind}/{number}": pattern
+        for pattern, names in written.items()
+        for number, kind in enumerate(names)
+    }
+    said: list[Decision] = [
+        CycleStarted(
+            cycle=cycle, alias="agent", base="letters", number=1, environment="shop",
+            trigger="operator", reason="a person", position={},
+        ),
+        *(
+            TaskProposed(
+                alias="agent", base="letters", task=Task(id=task, environment="shop"),
+                pattern=pattern, cycle=cycle,
+            )
+            for task, pattern in kinds.items()
+        ),
+        JobRequested(
+            job=job, cycle=cycle, alias="agent", base="letters", capability=OTHER, minutes=1,
+            spec=JobSpec(
+                job=job, base="letters", checkpoint=str(base), environment="shop",
+                pools=(TaskPool(name="p", tasks=tuple(kinds)),),
+            ),
+        ),
+    ]  # fmt: skip
+    app.settle()
+    Decisions(app).record(
+        {derive_id("said", str(n)): data for n, data in enumerate(said)}, "somebody"
+    )
+    return staged(app, source, base, TARGET, job=job)
+
+
+def test_a_candidate_of_a_cycle_is_judged_on_what_its_tasks_were_written_for(
+    large: App, base: Path, unchanged: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Killed at any look, the next process has the same targets and plans."""
+    recorded(monkeypatch, target=(0.4, 0.8), other=(0.99, 0.99))
+    written = {"p": [TARGET] * 5, "q": [TARGET] * 3, "r": [OTHER] * 4}
+    row = trained(large, unchanged, base, written)
+    agent = RECORDED.model_copy(update={"checkpoint": base})
+    runner = LocalRunner(large.home / "trials", command=COMMAND)
+    digests = set()
+    while row.state in ("staged", "evaluated"):
+        evaluation = CandidateEvaluation(large, runner, agent, row, None)
+        digests.add(evaluation.digest)
+        list(evaluation.advance())
+        for noted in (large.home / "trials").glob("*/noted.json"):
+            noted.unlink()
+        time.sleep(0.1)
+        row = row_of(large, row.adapter)
+    assert len(digests) == 1
+    assert row.state == "gated"
+    assert row.gate is not None
+    lifted, other = row.gate.targets
+    assert (lifted.name, lifted.patterns, lifted.verdict) == (TARGET, ("p", "q"), "PASS")
+    assert (other.name, other.patterns, other.verdict) == (OTHER, ("r",), "FAIL")
+    assert other.detectable is not None
+    assert row.gate.plan is not None
+    assert lifted.power == row.gate.plan.power
+    names = {check.name for check in row.gate.checks}
+    assert f"slice {OTHER}" in names
+    assert f"slice {TARGET}" not in names
+    with large.reading() as connection:
+        words = explain(connection, row.adapter).said
+    assert f"{TARGET} lifted" in words
+    assert f"{OTHER} not lifted" in words
+    assert "could have seen" in words
+
+
+def incumbent_that_cost(app: App, row: AdapterRow, change: float) -> AdapterRow:
+    """An incumbent that was promoted although it changed the other kind so."""
+    name = f"{row.adapter[:-1]}x"
+    said: dict[str, Decision] = {
+        "produced": AdapterProduced(
+            adapter=name, alias="agent", base="letters", sha256=row.sha256, path=row.path,
+            capability=TARGET, origin="push",
+        ),
+        "staged": AdapterStaged(
+            adapter=name, replicas=("http://one/v1",), distance=0, from_base=1
+        ),
+        "evaluated": AdapterEvaluated(
+            adapter=name, environment="shop", tasks=400, trials=2,
+            pass_hat_1=PassRates(incumbent=0.5, candidate=0.5),
+        ),
+        "gate": GateDecided(
+            adapter=name, alias="agent",
+            report=GateReport(
+                decision="PROMOTE", test="sign_flip", alpha=0.05, tasks=400,
+                checks=(
+                    Check(
+                        name=f"slice {OTHER}", verdict="PASS", value=change, limit=-0.05,
+                        low=change - 0.01, level=0.05, tasks=400,
+                    ),
+                ),
+            ),
+        ),
+        "promoted": RouteChanged(
+            alias="agent", base="letters", shares=(RouteShare(adapter=name, share=1.0),),
+            why="promoted",
+        ),
+    }  # fmt: skip
+    Decisions(app).take_all(said, "somebody", origin=name)
+    found = row_of(app, name)
+    assert found.state == "promoted"
+    return found
+
+
+@pytest.mark.parametrize(("best", "decision"), [(0.99, "PROMOTE"), (1.0, "REJECT")])
+def test_the_best_policy_of_a_kind_plays_the_kind_as_well(
+    large: App,
+    base: Path,
+    unchanged: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    best: float,
+    decision: str,
+) -> None:
+    """The candidate is no worse than its incumbent, which is 20 points below its base."""
+    level = 0.99 if decision == "PROMOTE" else 0.8
+    rates = {TARGET: (0.4, 0.8, 0.4), OTHER: (level, level, best)}
+    monkeypatch.setenv(RATES, json.dumps(rates))
+    row = staged(large, unchanged, base, TARGET)
+    incumbent = incumbent_that_cost(large, row, -0.03)
+    agent = RECORDED.model_copy(update={"checkpoint": base})
+    runner = LocalRunner(large.home / "trials", command=COMMAND)
+    while row.state in ("staged", "evaluated"):
+        list(CandidateEvaluation(large, runner, agent, row, incumbent).advance())
+        time.sleep(0.1)
+        row = row_of(large, row.adapter)
+    assert row.gate is not None
+    assert row.gate.decision == decision
+    checks = {check.name: check for check in row.gate.checks}
+    held = checks[f"best {OTHER}"]
+    assert (held.against, held.chained) == ("letters", False)
+    assert held.verdict == ("PASS" if decision == "PROMOTE" else "FAIL")
+    played = [one for one in rollouts(large) if one.policy == "letters"]
+    assert {one.task.capability for one in played if one.task} == {OTHER}
+    assert len(played) == 2 * held.tasks
+    with large.reading() as connection:
+        needed = find_best(
+            succession.list_promotions(connection, "agent", "letters"), incumbent.adapter, (OTHER,)
+        )
+    assert needed[OTHER].adapter is None
 
 
 def test_what_cannot_be_played_is_rejected_with_the_reason(

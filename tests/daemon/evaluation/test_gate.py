@@ -29,9 +29,11 @@ from daemon.evaluation.gate import (
     tasks_for,
     verdict_of,
 )
+from daemon.evaluation.targets import PlannedTarget
 from events.gate import Check, GateReport, GateSettings
 from ops.bench.simulation import many, pairs
 
+TARGET = PlannedTarget.of_count("target", 1)
 CALM = Conduct(rollouts=100, violations=2, tool_calls=400, malformed=4, tokens=20_000)
 
 
@@ -51,7 +53,8 @@ def evaluation(
     golden: Sequence[Pair] = (),
 ) -> Evaluation:
     tasks = sum(pair.slice == "target" for pair in run)
-    return Evaluation("target", planned or tasks, run, CALM, candidate, golden)
+    target = PlannedTarget.of_count("target", planned or max(1, tasks))
+    return Evaluation([target], run, CALM, candidate, golden)
 
 
 BETTER = alike(60, "target", 0.25, 0.75) + alike(80, "plain", 1, 1)
@@ -166,7 +169,7 @@ def test_equal_policies_fail_by_their_violations_as_rarely_as_the_level_says(
     @cache
     def most(before: int) -> float:
         incumbent = replace(CALM, rollouts=rollouts, violations=before)
-        found = Evaluation("target", 1, alike(1, "target", 0, 1), incumbent, incumbent)
+        found = Evaluation([TARGET], alike(1, "target", 0, 1), incumbent, incumbent)
         return check(decide(found, GateSettings()), "violations").limit
 
     def violations() -> int:

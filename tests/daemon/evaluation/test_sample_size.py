@@ -7,9 +7,22 @@ import pytest
 from daemon.config.settings import Trial
 from daemon.evaluation.gate import bound, detectable, level_of
 from daemon.evaluation.sample_size import BETWEEN, Sizes, extend_sizes, looks_of, sizes_of, within
+from daemon.evaluation.targets import PlannedTarget, Target
 from events.gate import Check, GatePlan, GateReport, GateSettings
 
 GATE = GateSettings()
+TARGET = Target.of_kind("target")
+
+
+def planned(plan: GatePlan) -> PlannedTarget:
+    return PlannedTarget(**TARGET.model_dump(), planned=plan.planned, plan=plan)
+
+
+def plan_of(sizes: Sizes) -> GatePlan:
+    """Of the one target."""
+    ((plan,),) = ([target.plan for target in sizes.targets],)
+    assert plan is not None
+    return plan
 
 
 def pilot(chance: Random, rates: dict[str, float], tasks: int = 24) -> dict[str, list[list[bool]]]:
@@ -29,29 +42,29 @@ def test_the_spread_of_a_kind_is_that_of_a_difference() -> None:
 def test_a_kind_that_is_even_needs_more_tasks_than_one_that_is_sure() -> None:
     trial = Trial(least_tasks=10, most_tasks=1_000)
     found = pilot(Random("sizes"), {"target": 0.5, "sure": 1.0, "even": 0.5})
-    sizes = sizes_of(found, "target", trial, GATE)
+    sizes = sizes_of(found, (TARGET,), trial, GATE)
     assert sizes.tasks["sure"] < sizes.tasks["target"] < sizes.tasks["even"]
-    assert sizes.plan.planned == sizes.tasks["target"]
-    assert 0.8 <= sizes.plan.power < 0.81
-    assert f"found with a chance of {sizes.plan.power:.0%}" in sizes.words("target")
+    assert plan_of(sizes).planned == sizes.tasks["target"]
+    assert 0.8 <= plan_of(sizes).power < 0.81
+    assert f"found with a chance of {plan_of(sizes).power:.0%}" in sizes.words()
 
 
 def test_what_is_planned_is_what_the_gate_can_see() -> None:
     chance = Random("seen")
     found = pilot(chance, {"target": 0.5}, tasks=400)
     trial = Trial(gain=0.1, trials=4, least_tasks=1, most_tasks=10_000)
-    sizes = sizes_of(found, "target", trial, GATE)
+    sizes = sizes_of(found, (TARGET,), trial, GATE)
     spread = (BETWEEN + within(found["target"]) / 4) ** 0.5
-    differences = [chance.gauss(0.1, spread) for _ in range(sizes.plan.planned)]
+    differences = [chance.gauss(0.1, spread) for _ in range(plan_of(sizes).planned)]
     seen = detectable(differences, GATE.alpha)
     assert seen == pytest.approx(0.1, abs=0.015)
 
 
 def test_too_few_tasks_are_said_to_have_too_little_power() -> None:
     found = pilot(Random("few"), {"target": 0.5})
-    sizes = sizes_of(found, "target", Trial(least_tasks=1, most_tasks=20), GATE)
-    assert sizes.plan.planned == 20
-    assert sizes.plan.power < 0.5
+    sizes = sizes_of(found, (TARGET,), Trial(least_tasks=1, most_tasks=20), GATE)
+    assert plan_of(sizes).planned == 20
+    assert plan_of(sizes).power < 0.5
 
 
 def report(**verdicts: str) -> GateReport:
@@ -66,34 +79,36 @@ def report(**verdicts: str) -> GateReport:
 
 def test_only_what_is_open_is_played_again_until_there_is_no_more() -> None:
     plan = GatePlan(gain=0.1, trials=4, between=0, within=0, planned=30, power=1)
-    sizes = Sizes(tasks={"target": 30, "one": 20, "other": 20}, plan=plan)
+    sizes = Sizes(tasks={"target": 30, "one": 20, "other": 20}, targets=(planned(plan),))
     trial = Trial(most_tasks=70)
-    more = extend_sizes(sizes, report(slice_one="EXTEND", slice_other="PASS"), "target", trial)
+    more = extend_sizes(sizes, report(slice_one="EXTEND", slice_other="PASS"), trial)
     assert more is not None
     assert more.tasks == {"target": 30, "one": 40, "other": 20}
-    more = extend_sizes(more, report(overall="EXTEND"), "target", trial)
+    more = extend_sizes(more, report(overall="EXTEND"), trial)
     assert more is not None
     assert more.tasks == {"target": 30, "one": 70, "other": 70}
-    assert more.plan == plan
-    last = extend_sizes(more, report(slice_one="EXTEND"), "target", trial)
+    assert more.targets == sizes.targets
+    last = extend_sizes(more, report(slice_one="EXTEND"), trial)
     assert last is None
 
 
 def test_the_gate_looks_no_more_often_than_its_levels_allow() -> None:
     plan = GatePlan(gain=0.1, trials=4, between=0, within=0, planned=30, power=1)
     trial = Trial(most_tasks=512)
-    sizes: Sizes | None = Sizes(tasks={"target": 30, "one": 64, "other": 300}, plan=plan)
+    sizes: Sizes | None = Sizes(
+        tasks={"target": 30, "one": 64, "other": 300}, targets=(planned(plan),)
+    )
     assert sizes is not None
-    most = looks_of(sizes, "target", trial)
+    most = looks_of(sizes, trial)
     assert (most.most, most.of_slice) == (4, {"one": 4, "other": 2})
     seen, chance = [sizes.tasks["one"]], Random("open")
     while True:
         # Whatever is open at a look, first the one and then the other.
         names = chance.choice(("slice_one", "slice_other", "overall"))
-        sizes = extend_sizes(sizes, report(**{names: "EXTEND"}), "target", trial)
+        sizes = extend_sizes(sizes, report(**{names: "EXTEND"}), trial)
         if sizes is None:
             break
-        assert looks_of(sizes, "target", trial) == most
+        assert looks_of(sizes, trial) == most
         seen.append(sizes.tasks["one"])
     assert len(seen) <= most.most
 
@@ -102,7 +117,7 @@ def test_a_kind_in_which_both_always_pass_is_shown_at_its_first_look() -> None:
     sure = pilot(Random("sure"), {"target": 0.5, "sure": 1.0})
     for most in (64, 128, 256, 512, 4096):
         trial = Trial(trials=2, least_tasks=1, most_tasks=most)
-        sizes = sizes_of(sure, "target", trial, GATE)
-        looks = looks_of(sizes, "target", trial)
+        sizes = sizes_of(sure, (TARGET,), trial, GATE)
+        looks = looks_of(sizes, trial)
         count = sizes.tasks["sure"]
         assert bound([0.0] * count, level_of(looks.of("sure"))) > -GATE.slice_margin

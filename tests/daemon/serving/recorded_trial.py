@@ -19,7 +19,9 @@ from events.rollouts import RolloutEnded
 
 COMMAND: Final = (sys.executable, "-m", "tests.daemon.serving.recorded_trial")
 RATES: Final = "RECORDED_RATES"
-"""Environment variable: kind -> pass rates of incumbent and candidate, JSON."""
+"""Environment variable: kind -> pass rates of incumbent and candidate, and of the best policy of
+the kind where that plays as well, JSON."""
+_BEST: Final = 2
 
 
 def played(plan: Plan) -> Iterator[TrialAttempt]:
@@ -28,8 +30,9 @@ def played(plan: Plan) -> Iterator[TrialAttempt]:
     for chunk in _chunks(plan):
         for player, task, trial in chunk:
             definition = environment.task(task)
-            rate = rates[definition.capability][player]
-            passed = Random(f"{player} {task} {trial}").random() < rate
+            side = _BEST if " best " in plan.name else player
+            rate = rates[definition.capability][side]
+            passed = Random(f"{side} {task} {trial}").random() < rate
             head = RolloutEnded(
                 rollout=plan.rollout(player, task, trial), alias=plan.alias, base=plan.base,
                 policy=plan.name_policy(player), source="simulation", purpose="evaluate",

@@ -98,6 +98,14 @@ def test_what_never_was_on_a_replica_is_not_wanted_there() -> None:
     assert roles(situation(adapter("r", State.REJECTED, replicas=()))) == {}
 
 
+def test_the_files_that_a_job_or_a_gate_may_need_stay() -> None:
+    old = timestamp(NOW - timedelta(days=1))
+    rows = [adapter(name, State.UNLOADED, since=old) for name in ("best", "parent", "other")]
+    needed = situation(*rows, needed=frozenset({"best", "parent"}))
+    assert steps(needed) == [Delete("other")]
+    assert len(steps(replace(needed, needed=frozenset()))) == 3
+
+
 def test_a_replica_gets_what_it_lacks_and_what_it_was_not_seen_to_answer_with() -> None:
     row = adapter("p", State.PROMOTED)
     both = (holding(), holding("p", url=R2))

@@ -1,0 +1,81 @@
+"""Which adapter a cycle's job trains on from: the incumbent, or what a rejected candidate learnt.
+
+    find_rejected_parent(connection, cycle, incumbent)
+
+A candidate may be rejected because its tasks were too few to show what it gained. The next job then
+goes on from it, if the newest job left it, no check but the target's failed, its targets gained on
+the whole, and the incumbent that it was compared with still answers. After `MOST_TRIES` rejected
+candidates in a row, each trained on from the one before, the next job goes on from the incumbent: a
+chain of chance gains ends. Each candidate is compared with the incumbent on fresh tasks, whatever
+it was trained from, so this adds no chance to promote one that is no better.
+"""
+
+from typing import TYPE_CHECKING, Final
+
+from consumers.reads import learning, succession
+from consumers.reads.learning import CycleRow
+from consumers.reads.serving import AdapterRow
+from events.lifecycle import State
+from events.rollouts import clip_reason
+
+if TYPE_CHECKING:
+    from sqlalchemy import Connection
+
+    from events.gate import GateReport
+
+MOST_TRIES: Final = 2
+"""Rejected candidates in a row that are trained on from."""
+_KEPT: Final = (State.REJECTED, State.UNLOADED)
+"""States of a rejected candidate whose files are there."""
+
+
+def find_rejected_parent(
+    connection: "Connection", cycle: CycleRow, incumbent: AdapterRow | None
+) -> AdapterRow | None:
+    """The rejected candidate from which a cycle's job trains on; None: from the incumbent."""
+    row = succession.find_last_candidate(connection, cycle.alias)
+    if row is None or row.base != cycle.base or row.state not in _KEPT:
+        return None
+    if row.gate is None or not is_harmless(row.gate):
+        return None
+    if row.incumbent != (None if incumbent is None else incumbent.adapter):
+        return None
+    tries = _count_tries(connection, row, None if incumbent is None else incumbent.path)
+    return row if tries <= MOST_TRIES else None
+
+
+def is_harmless(report: "GateReport") -> bool:
+    """Whether a report rejects a candidate that gained on its targets and was not shown to be worse
+    at anything."""
+    if report.decision != "REJECT":
+        return False
+    failed = {check.name for check in report.checks if check.verdict == "FAIL"}
+    if failed - {"target"}:
+        return False
+    whole = sum(target.tasks for target in report.targets)
+    return whole > 0 and sum(target.gain * target.tasks for target in report.targets) > 0
+
+
+def describe_parent(row: AdapterRow) -> str:
+    """Why a job trains on from a rejected candidate, in words."""
+    assert row.gate is not None, "a gate rejected it"
+    gains = ", ".join(
+        f"{target.name} {100 * target.gain:+.1f} points over {target.tasks} tasks (p = "
+        f"{1.0 if target.p_value is None else target.p_value:.2g})"
+        for target in row.gate.targets
+    )
+    return clip_reason(f"rejected without harm: {gains}")
+
+
+def _count_tries(connection: "Connection", row: AdapterRow, incumbent: str | None) -> int:
+    """How many candidates were trained one from the other since the incumbent, with this one."""
+    tries = 0
+    candidate: AdapterRow | None = row
+    while candidate is not None and tries <= MOST_TRIES:
+        tries += 1
+        job = None if candidate.job is None else learning.job(connection, candidate.job)
+        path = None if job is None else job.spec.parent
+        if path is None or path == incumbent:
+            return tries
+        candidate = succession.find_adapter_at(connection, path)
+    return tries
