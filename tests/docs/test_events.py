@@ -8,7 +8,15 @@ import pytest
 from events import codec, envelope
 from events.envelope import Envelope, to_headers
 from events.gate import Check, GatePlan, GateReport, Rate
-from events.learning import BadTries, Directive, Mastered, PatternFinding, Quota, Verified
+from events.learning import (
+    BadTries,
+    Directive,
+    Mastered,
+    PatternFinding,
+    Quota,
+    RepairEdit,
+    Verified,
+)
 from events.lifecycle import NEXT
 from events.log import Headers
 from events.messages import Action, Message, StrictModel, ToolCall
@@ -21,7 +29,8 @@ PAGE = (Path(__file__).parents[2] / "docs" / "events.md").read_text()
 PARTS: dict[str, type[StrictModel]] = {
     "Task": Task, "Labels": Labels, "Directive": Directive, "BadTries": BadTries, "Quota": Quota,
     "Mastered": Mastered,
-    "PatternFinding": PatternFinding, "Verified": Verified, "Message": Message,
+    "PatternFinding": PatternFinding, "Verified": Verified,
+    "RepairEdit": RepairEdit, "Message": Message,
     "ToolCall": ToolCall, "Action": Action,
     "RouteShare": RouteShare, "PassRates": PassRates, "LiveEvidence": LiveEvidence,
     "ArmCounts": ArmCounts,
