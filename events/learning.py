@@ -323,7 +323,7 @@ class RepairSearched(Decision):
     """Version of the search and of how its result is read."""
     outcome: RepairOutcome
     edits: tuple[RepairEdit, ...] = ()
-    """The repair, the earliest call first."""
+    """The repair: drops, other arguments, other tools, insertions; of each the earliest first."""
     replays: Count = 0
     category: Category | None = None
     """What is proven; None where the rules' label stays."""

@@ -12,12 +12,12 @@ the tool of the first gold write that the edits make, `*` where they make none. 
 tried nothing at all because it never reached the user's record, `user_id_failure` stays.
 """
 
-from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from collections.abc import Sequence
+from typing import Final
 
 from consumers.diagnosis.detectors import CATEGORIES, USER_ID
 from consumers.diagnosis.facts import Facts
-from consumers.diagnosis.matching import GoldWrite, value_key
+from consumers.diagnosis.matching import GoldWrite
 from consumers.diagnosis.rules import find_early_end, find_refusals
 from daemon.repair.search import Operation, RepairSearch, WriteEdit
 from envs.catalog import ToolCatalog
@@ -35,29 +35,6 @@ def categorize(
     gold = [edit.gold for edit in edits if edit.gold is not None]
     pivot = search.gold[min(gold)].action.name if gold else ANY_TOOL
     return category, pivot
-
-
-def find_differences(
-    search: RepairSearch, edit: WriteEdit, catalog: ToolCatalog
-) -> tuple[str, ...]:
-    """Names of the arguments in which a write and the gold write in its place differ, sorted; none
-    across tools."""
-    if edit.operation is not Operation.ARGUMENTS:
-        return ()
-    written = search.writes[edit.place].call
-    actual: Mapping[str, Any] = written.arguments if isinstance(written.arguments, dict) else {}
-    actual, wanted = catalog.canonicalize(written.name, actual), _gold(search, edit).arguments
-    return tuple(
-        sorted(
-            name
-            for name in wanted.keys() | actual.keys()
-            if _key(wanted, name) != _key(actual, name)
-        )
-    )
-
-
-def _key(arguments: Mapping[str, Any], name: str) -> bytes | None:
-    return value_key(arguments[name]) if name in arguments else None
 
 
 def _categorize_edit(search: RepairSearch, edit: WriteEdit, facts: Facts) -> str:
@@ -78,9 +55,14 @@ def _categorize_arguments(search: RepairSearch, edit: WriteEdit, catalog: ToolCa
         return "incorrect_arguments"
     if catalog.record(arguments) != _gold(search, edit).record:
         return "wrong_entity"
-    if catalog.selection_arguments.intersection(find_differences(search, edit, catalog)):
+    if catalog.selection_arguments.intersection(_find_differences(search, edit)):
         return "wrong_item_selection"
     return "incorrect_arguments"
+
+
+def _find_differences(search: RepairSearch, edit: WriteEdit) -> tuple[str, ...]:
+    assert edit.gold is not None, "only a drop has no gold write"
+    return search.find_differences(edit.place, edit.gold)
 
 
 def _gold(search: RepairSearch, edit: WriteEdit) -> GoldWrite:

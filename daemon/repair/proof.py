@@ -13,7 +13,7 @@ from typing import Final, cast, get_args
 from consumers.diagnosis.detectors import diagnose
 from consumers.diagnosis.facts import Facts
 from consumers.reads.repairs import REPAIR_RULES
-from daemon.repair.category import ANY_TOOL, categorize, find_differences
+from daemon.repair.category import ANY_TOOL, categorize
 from daemon.repair.search import Operation, RepairSearch, SearchResult, WriteEdit
 from envs.catalog import catalog
 from envs.environment import Environment
@@ -53,7 +53,7 @@ def prove(environment: Environment, known: TaskDefinition, data: RolloutEnded) -
         result,
         "repaired",
         *categorize(search, result.edits, facts, rule),
-        edits=tuple(_describe(environment, search, edit, facts) for edit in result.edits),
+        edits=[_describe(environment, search, edit, facts) for edit in result.edits],
     )
 
 
@@ -127,7 +127,9 @@ def _describe(
         name = gold.action.name
         return RepairEdit(operation="insert", tool=name, expected=name, gold=gold.place)
     written = search.writes[edit.place]
-    differing = find_differences(search, edit, environment.catalog)
+    differing: tuple[str, ...] = ()
+    if edit.operation is Operation.ARGUMENTS and edit.gold is not None:
+        differing = search.find_differences(edit.place, edit.gold)
     return RepairEdit(
         operation=edit.operation.word,
         turn=written.turn,

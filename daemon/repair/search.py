@@ -5,27 +5,31 @@
     tool        make a gold write of another tool on the same record in its place
     insert      make a gold write that is missing
 
-Fewest edits first, then in the order of this list, then the earliest place; up to `EDITS` edits,
-`REPLAYS` replays and `SECONDS` seconds. A replay runs the tools over a fresh state, without model
-and user, exactly as grading does (envs/grading.py).
+Fewest edits first, then in the order of this list, then writes that the tool accepted before those
+that it refused, then the fewest arguments that change, then the earliest place; up to `EDITS`
+edits, `REPLAYS` replays and `SECONDS` seconds. A replay runs the tools over a fresh state, without
+model and user, exactly as grading does (envs/grading.py).
 
 What is not tried: writes that are gold writes already stay as they are; a write that the tool
 refused changes nothing, so it is not dropped, and of equal refused ones only the first is changed;
-a gold write is inserted where gold's order puts it, or at the end. Several edits are replayed
-together only where what each does alone can add up to the wanted state: every record that differs
-is put right by one of them or touched by two. An edit that does nothing alone may enable another.
+a gold write is inserted where gold's order puts it, or at the end; another tool takes the place
+only of a write for which no gold write of its own tool is missing on that record. Several edits are
+replayed together only where what each does alone can add up to the wanted state: every record that
+differs, and that some edit touches alone, is put right by one of them or touched by two. An edit
+that does nothing alone may enable another.
 
 Guarantee: the same rollout and task give the same edits, unless the seconds run out first.
 """
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
-from itertools import combinations
+from itertools import combinations, combinations_with_replacement, product
 from typing import Any, Final
 
-from consumers.diagnosis.matching import GoldWrite, gold_writes
+from consumers.diagnosis.matching import GoldWrite, gold_writes, value_key
 from envs.catalog import ToolCatalog
 from envs.database import Database
 from envs.environment import Environment
@@ -35,13 +39,13 @@ from events.canonical import exact_json
 from events.learning import Operation as WrittenOperation
 from events.messages import ExecutedCall
 
-EDITS: Final = 3
+EDITS: Final = 5
 """Most edits of one repair."""
 
 REPLAYS: Final = 400
 """Most replays of one search."""
 
-SECONDS: Final = 3.0
+SECONDS: Final = 2.0
 """Longest duration of one search; the replay that runs then is finished."""
 
 WRITES: Final = 60
@@ -75,6 +79,10 @@ class WriteEdit:
     """One change of the agent's writes."""
 
     operation: Operation
+    is_refused: bool
+    """Whether it changes a write that the tool refused."""
+    distance: int
+    """Number of arguments that change, where the tool stays; else 0."""
     place: int
     """Index among the agent's writes; of an insertion, the write before which it is made."""
     gold: int | None = None
@@ -129,12 +137,17 @@ class _Replayer:
     errors: list[bool] = field(default_factory=list)
     """Of the last replay: whether each call was answered with an error."""
 
+    def check_time(self) -> None:
+        """Raises _BoundReached."""
+        if time.monotonic() > self.deadline:
+            raise _BoundReached("the time for one search")
+
     def replay(self, calls: Sequence[_Call]) -> Database:
         """The state that the calls leave. Raises _BoundReached."""
         if self.count >= self.most:
             raise _BoundReached(f"{self.most} replays")
-        if self.count and time.monotonic() > self.deadline:
-            raise _BoundReached("the time for one search")
+        if self.count:
+            self.check_time()
         self.count += 1
         database = self.environment.reset(self.task)
         tools = self.environment.toolset(database)
@@ -172,6 +185,14 @@ class RepairSearch:
         self._replayer = _Replayer(environment, task, replays, deadline)
         self.refused: list[bool] = []
         """Of each write, whether the tool answers it with an error."""
+
+    def find_differences(self, place: int, index: int) -> tuple[str, ...]:
+        """Names of the arguments in which a write and a gold write differ, sorted."""
+        call, wanted = self.writes[place].call, self.gold[index].arguments
+        arguments = call.arguments if isinstance(call.arguments, dict) else {}
+        actual = self._catalog.canonicalize(call.name, arguments)
+        names = wanted.keys() | actual.keys()
+        return tuple(sorted(name for name in names if _key(wanted, name) != _key(actual, name)))
 
     def run(self) -> SearchResult:
         """Find the smallest repair. Raises whatever the environment's code raises."""
@@ -215,9 +236,11 @@ class RepairSearch:
             if not left:
                 return (edit,)
             effects[edit] = _Effect(wrong - left, left - wrong, _differing(base, state))
+        reachable = wrong & _join(effect.touched for effect in effects.values())
         for size in range(2, self._edits + 1):
-            for chosen in combinations(edits, size):
-                if _conflicts(chosen) or not _can_add_up([effects[e] for e in chosen], wrong):
+            for chosen in _combine(edits, size):
+                self._replayer.check_time()
+                if _conflicts(chosen) or not _can_add_up([effects[e] for e in chosen], reachable):
                     continue
                 if not _differing(self._expected, self._replayer.replay(self._apply(chosen))):
                     return chosen
@@ -228,25 +251,32 @@ class RepairSearch:
         made = self._match_exact_writes()
         missing = [place for place in range(len(self.gold)) if place not in made.values()]
         repeated: set[str] = set()
-        for place, (name, arguments) in enumerate(self._calls):
-            if place in made:
+        for place, call in enumerate(self._calls):
+            text = exact_json(call)
+            if place in made or (self.refused[place] and text in repeated):
                 continue
-            if self.refused[place]:
-                text = exact_json([name, arguments])
-                if text in repeated:
-                    continue
-                repeated.add(text)
-            else:
-                yield WriteEdit(Operation.DROP, place)
-            for index in missing:
-                if self.gold[index].action.name == name:
-                    yield WriteEdit(Operation.ARGUMENTS, place, index)
-                elif not self.refused[place] and self._is_same_record(arguments, index):
-                    yield WriteEdit(Operation.TOOL, place, index)
+            repeated.add(text)
+            yield from self._list_changes(place, missing)
         for index in missing:
             before = [place for place, gold in made.items() if gold < index]
             for place in sorted({max(before, default=-1) + 1, len(self._calls)}):
-                yield WriteEdit(Operation.INSERT, place, index)
+                yield WriteEdit(Operation.INSERT, False, 0, place, index)
+
+    def _list_changes(self, place: int, missing: Sequence[int]) -> Iterator[WriteEdit]:
+        """The edits of one write; `missing` are gold writes that were not made."""
+        name, arguments = self._calls[place]
+        is_refused = self.refused[place]
+        on_record = [index for index in missing if self._is_same_record(arguments, index)]
+        own = [index for index in missing if self.gold[index].action.name == name]
+        for index in own:
+            distance = len(self.find_differences(place, index))
+            yield WriteEdit(Operation.ARGUMENTS, is_refused, distance, place, index)
+        if is_refused:
+            return
+        yield WriteEdit(Operation.DROP, False, 0, place)
+        if not set(own).intersection(on_record):
+            for index in on_record:
+                yield WriteEdit(Operation.TOOL, False, 0, place, index)
 
     def _match_exact_writes(self) -> dict[int, int]:
         """Place of each write that is a gold write, and whose: one write for one gold write."""
@@ -294,6 +324,19 @@ def _differing(expected: Database, actual: Database) -> frozenset[_Place]:
     return frozenset((item.path[0], item.path[1]) for item in expected.difference(actual))
 
 
+def _combine(edits: Sequence[WriteEdit], size: int) -> Iterator[tuple[WriteEdit, ...]]:
+    """Every choice of `size` edits: by their operations, the smallest changes first, and then by
+    their places."""
+    by_operation = {operation: list[WriteEdit]() for operation in Operation}
+    for edit in edits:
+        by_operation[edit.operation].append(edit)
+    for operations in combinations_with_replacement(Operation, size):
+        counts = Counter(operations)
+        groups = [combinations(by_operation[name], count) for name, count in counts.items()]
+        for chosen in product(*groups):
+            yield tuple(edit for group in chosen for edit in group)
+
+
 def _conflicts(edits: Sequence[WriteEdit]) -> bool:
     """Whether two edits change the same write or make the same gold write."""
     places = [edit.place for edit in edits if edit.operation is not Operation.INSERT]
@@ -301,12 +344,20 @@ def _conflicts(edits: Sequence[WriteEdit]) -> bool:
     return len(set(places)) < len(places) or len(set(gold)) < len(gold)
 
 
+def _join(places: Iterable[frozenset[_Place]]) -> frozenset[_Place]:
+    return frozenset[_Place]().union(*places)
+
+
+def _key(arguments: Mapping[str, Any], name: str) -> bytes | None:
+    return value_key(arguments[name]) if name in arguments else None
+
+
 def _can_add_up(effects: Sequence[_Effect], wrong: frozenset[_Place]) -> bool:
-    """Whether what edits do alone can put every record right together."""
+    """Whether what edits do alone can put these records right together, and break none."""
     if any(not effect.touched for effect in effects):
         return True
-    fixed = frozenset[_Place]().union(*(effect.fixed for effect in effects))
-    broken = frozenset[_Place]().union(*(effect.broken for effect in effects))
+    fixed = _join(effect.fixed for effect in effects)
+    broken = _join(effect.broken for effect in effects)
     return all(
         sum(place in effect.touched for effect in effects) >= 2
         for place in (wrong - fixed) | broken

@@ -1,6 +1,8 @@
 """What replays prove: each edit, pairs of them, and what cannot be proven."""
 
+from collections import Counter
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,8 +16,9 @@ from daemon.repair.proof import prove
 from daemon.repair.search import RepairSearch
 from envs.catalog import catalog
 from events.learning import RepairEdit, RepairSearched
-from events.messages import Message
+from events.messages import Action, Message
 from events.rollouts import RolloutContent, RolloutEnded
+from ops.bench.repair import compare
 from tests.daemon.repair.shop import SHOP, Write, failure, gold
 
 PAYMENT = SHOP.task("shop/payment/0")
@@ -80,6 +83,40 @@ def test_a_refused_selection_is_an_incorrect_argument() -> None:
     ((name, arguments),) = gold(EXCHANGE)
     result = proven(failure(EXCHANGE, [(name, {**arguments, "colour": "no"})]), EXCHANGE)
     assert labels(result) == ("repaired", "incorrect_arguments", "exchange_item")
+
+
+def test_an_accepted_write_is_changed_rather_than_a_refused_one() -> None:
+    ((name, arguments),) = gold(EXCHANGE)
+    stock = SHOP.reset(EXCHANGE)["products"][arguments["item"]]["stock"]
+    other = next(c for c, count in stock.items() if count and c != arguments["colour"])
+    calls = [(name, {**arguments, "colour": colour}) for colour in ("no", other)]
+    result = proven(failure(EXCHANGE, calls), EXCHANGE)
+    assert [(edit.operation, edit.turn) for edit in result.edits] == [("arguments", 5)]
+    assert result.category == "wrong_item_selection"
+
+
+def test_the_fewest_arguments_are_changed() -> None:
+    """Two gold writes of one tool are missing; the agent's differs from one in less."""
+    order = gold(TWO)[0][1]["order_id"]
+    elsewhere = pending(TWO, order)
+    first = Action(name="modify_address", arguments={"order_id": elsewhere, "street": "Aldgate"})
+    second = Action(name="modify_address", arguments={"order_id": order, "street": "Moorgate"})
+    criteria = TWO.criteria.model_copy(update={"gold_actions": (first, second)})
+    task = TWO.model_copy(update={"criteria": criteria})
+    wrong: Write = ("modify_address", {"order_id": order, "street": "Nowhere"})
+    result = proven(failure(task, [wrong]), task)
+    assert [(edit.operation, edit.gold) for edit in result.edits] == [
+        ("arguments", 1), ("insert", 0),
+    ]  # fmt: skip
+    assert labels(result) == ("repaired", "incorrect_arguments", "modify_address")
+
+
+def test_a_write_that_stands_for_its_own_tool_is_given_to_no_other() -> None:
+    """Its arguments are mended, and the other gold write is added."""
+    ((payment, _), (address, where)) = gold(TWO)
+    result = proven(failure(TWO, [(address, {**where, "street": "Nowhere"})]), TWO)
+    assert ("tool", address) not in operations(result)
+    assert ("insert", payment) in operations(result)
 
 
 def test_a_write_on_another_record_is_a_wrong_entity() -> None:
@@ -271,3 +308,17 @@ def test_a_system_prompt_moves_the_turns_with_it() -> None:
         update={"content": RolloutContent(messages=(prompt, *data.content.messages))}
     )
     assert [edit.turn for edit in proven(moved, REFUSE).edits] == [4]
+
+
+@pytest.mark.benchmarks
+def test_recorded_failures_are_replayed_and_repaired(benchmarks: Path) -> None:
+    """docs/LOG.md, executed repair: what the real recordings come to."""
+    found = list(compare(benchmarks))
+    trusted = [item for item in found if item.is_trusted]
+    assert Counter(item.repair.outcome for item in trusted) == {"repaired": 99, "state_right": 4}
+    assert all(item.repair.pivot in (None, item.rules.pivot) for item in trusted)
+    agrees = [item.repair.category == item.rules.category for item in trusted]
+    assert sum(agrees) == 92
+    # Rollouts filed under the tasks of others contradict their verdicts, or cannot be repaired.
+    others = Counter(item.repair.outcome for item in found if not item.is_trusted)
+    assert others["skipped"] == 2
