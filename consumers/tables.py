@@ -21,10 +21,10 @@ from sqlalchemy import BigInteger, Index, MetaData, Table, Text, text
 from sqlalchemy.sql import ColumnElement
 from sqlmodel import Field, SQLModel
 
-REVISION: Final = "0012"
+REVISION: Final = "0014"
 """The migration that makes these tables; a test holds it to the newest one in migrations/."""
 
-FOLD_VERSION: Final = 9
+FOLD_VERSION: Final = 10
 """Raised with every change of what a fold makes of an event; then `kintsugi rebuild` is due."""
 
 PROJECTION: Final = "history"
@@ -308,6 +308,32 @@ class Task(ProjectionTable, table=True):
     """Id of the `TaskProposed`."""
     offset: int | None = _offset()
     """Offset of that event on `learning`."""
+
+
+class Repair(ProjectionTable, table=True):
+    """What a search for the smallest repair of a failed rollout came to.
+
+    Apart from the rollouts: its events have one order with the rounds, theirs have not. Whoever
+    reads a category or a pivot joins it (consumers/diagnosis/labelled.py).
+    """
+
+    __tablename__ = "repairs"
+    MERGE: ClassVar[Merge] = Merge.LAST
+
+    rollout: str = _key()
+    rules: str = _string()
+    outcome: str = _string()
+    category: str | None = _string()
+    """What is proven; null where the label of the rules stays. So is the next."""
+    pivot: str | None = _string()
+    edits: str = _string()
+    """JSON list: events/learning.py."""
+    replays: int = _integer()
+    reason: str = _string()
+    time: str | None = _pointer(STRING)
+    event_source: str = _pointer(STRING)
+    sequence: int = _pointer()
+    offset: int = _offset()
 
 
 class TaskPattern(ProjectionTable, table=True):
@@ -799,7 +825,7 @@ METADATA: Final[MetaData] = SQLModel.metadata
 PROJECTED: Final[tuple[type[ProjectionTable], ...]] = (
     Rollout, Call, SessionEnd, Feedback, Task, TaskPattern, Pattern, PatternRound, Round,
     Leader, Cycle, Rejection, Job, Adapter, Route, LifecycleStep, Evaluation, OperatorAction,
-    Erasure, DeadLetter,
+    Erasure, DeadLetter, Repair,
 )  # fmt: skip
 """The tables that hash and comparison cover, in this order."""
 

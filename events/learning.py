@@ -9,6 +9,7 @@
     JobRequested        a training run, with everything that its result depends on
     JobEnded            what became of it
     CycleEnded          how the cycle came out
+    RepairSearched      which change of its calls would have turned a failed rollout
     PersonErased        nobody can read any more what a person said
 
 Adapters and routes follow (serving.py). All are plain JSON without sections, so that `kcat` and
@@ -53,6 +54,20 @@ CycleOutcome = Literal[
 ]  # fmt: skip
 """`rejected` by the gate, `rolled_back` by live traffic; `inconclusive`: its canary showed nothing
 in its time; `nothing_learnable`: no failure, no task that passed, or no adapter from them."""
+
+
+RepairOutcome = Literal["repaired", "state_right", "exhausted", "skipped"]
+"""`repaired`: a change was found; `state_right`: the state is as it should be without one;
+`exhausted`: no change within the bounds; `skipped`: the rollout could not be replayed."""
+
+Operation = Literal["drop", "arguments", "tool", "insert"]
+"""A call is left out, gets other arguments, becomes a call of another tool, or is added."""
+
+Category = Annotated[str, Field(pattern=r"^[a-z_]{1,32}$")]
+"""Category of failure (docs/patterns.md)."""
+
+PivotTool = Annotated[str, Field(min_length=1, max_length=100)]
+"""Tool of a gold action, or `*`; as short as an action's name, for it becomes part of a key."""
 
 
 class Decision(EventData):
@@ -288,6 +303,45 @@ class CycleEnded(Decision):
     cycle: Id
     outcome: CycleOutcome
     reason: Reason
+
+
+class RepairEdit(StrictModel):
+    """One change of the agent's calls. Names tools and arguments, and quotes no value: rollouts may
+    be sealed, and this stream is plain."""
+
+    operation: Operation
+    turn: Count | None = None
+    """Message that holds the call; None for an insertion. So is the next."""
+    call: Count | None = None
+    """Index among the agent's calls."""
+    tool: Annotated[str, Field(max_length=128)]
+    """Tool of the call; of an insertion, the tool that is called."""
+    expected: Annotated[str, Field(max_length=128)] | None = None
+    """Tool of the gold write that is made; None for a drop."""
+    gold: Count | None = None
+    """Index of that write among the task's gold actions."""
+    arguments: Annotated[tuple[Name, ...], Field(max_length=100)] = ()
+    """Names of the arguments that differ, where the tool stays."""
+
+
+class RepairSearched(Decision):
+    """A failed rollout was replayed, and the smallest change of its calls searched that makes the
+    state right. What it proves supersedes the label of the rules."""
+
+    TYPE: ClassVar[str] = "RepairSearched"
+
+    rollout: Id
+    rules: Name
+    """Version of the search and of how its result is read."""
+    outcome: RepairOutcome
+    edits: tuple[RepairEdit, ...] = ()
+    """The repair: drops, other arguments, other tools, insertions; of each the earliest first."""
+    replays: Count = 0
+    category: Category | None = None
+    """What is proven; None where the rules' label stays."""
+    pivot: PivotTool | None = None
+    reason: Reason = ""
+    """Which bound ended the search, or why the rollout could not be replayed."""
 
 
 class PersonErased(Decision):

@@ -23,6 +23,7 @@ from events.learning import (
     LeaderClaimed,
     PatternsDiagnosed,
     PersonErased,
+    RepairSearched,
     TaskProposed,
     TaskRejected,
 )
@@ -140,5 +141,6 @@ REGISTRY: Final = Registry.of(
         AdapterMoved,
         OperatorActed,
         PersonErased,
+        RepairSearched,
     )
 )

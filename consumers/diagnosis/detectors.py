@@ -10,7 +10,8 @@ first of them in this order is the category:
     context_overflow      it ended because the context was full                    same
     tool_loop             a call 3 times in a row or 4 times in all (name and      same
                           canonical arguments), or 4 errors from one tool
-    user_id_failure       no tool that reaches the user's record succeeded         same
+    user_id_failure       no tool that reaches the user's record succeeded; comes    same
+                          last where the agent tried something else all the same
     policy_violation      a successful write stands for no gold write; or the      success only
                           rollout succeeded with a shaped reward below `KAPPA`
     wrong_tool            a write stands for another on the same record; or gold   -
@@ -27,6 +28,10 @@ first of them in this order is the category:
     missing_write_action  a gold write was neither made, replaced nor tried        -
     information_error     the state is right and a required output was not said    -
     other                 none of these
+
+Something else was tried where the agent called a write or handed the user over, or where the state
+is right and an output is missing: then that is what failed, and who never asked for the user's
+record did not fail for it.
 
 What stands for what is decided in matching.py. Where the grader says that the state is right (part
 `DB` or `r_actions` is 1) no write was wrong, whatever the calls look like, and the rules from
@@ -48,6 +53,9 @@ from events.rollouts import RolloutEnded
 
 CATEGORIES: Final = (*RULES, "other")
 """Categories in the order in which the primary label is chosen."""
+
+USER_ID: Final = "user_id_failure"
+INFORMATION: Final = "information_error"
 
 KAPPA: Final = 0.6
 """Failure threshold of the shaped reward: docs/patterns.md, our own choice. A success without
@@ -81,6 +89,8 @@ def diagnose(rollout: RolloutEnded, catalog: ToolCatalog | None) -> Diagnosis:
     }
     if not evidence:
         evidence = {"other": []}
+    if USER_ID in evidence and (facts.tried_else or INFORMATION in evidence):
+        evidence[USER_ID] = evidence.pop(USER_ID)
     categories = tuple(evidence)
     return Diagnosis(categories[0], categories, facts.pivot, evidence)
 

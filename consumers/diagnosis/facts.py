@@ -163,6 +163,12 @@ class Facts:
         return next((c for c in self.calls if c.name in transfers and not c.failed), None)
 
     @cached_property
+    def tried_else(self) -> bool:
+        """Whether the agent called a write or handed the user over, with success or without."""
+        names = self.catalog.writes | self.catalog.transfer
+        return any(call.name in names for call in self.calls)
+
+    @cached_property
     def gold_transfers(self) -> bool:
         transfers = self.catalog.transfer
         return any(

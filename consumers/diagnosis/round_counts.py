@@ -14,6 +14,7 @@ from sqlalchemy import Connection, Subquery, and_, case, func, literal, not_, se
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.sql import ColumnElement
 
+from consumers.diagnosis.labelled import label_columns, rollouts_with_repairs
 from consumers.tables import Rollout, TaskPattern
 from events.position import Position, entries
 from events.rollouts import NOBODY
@@ -180,6 +181,7 @@ def representatives(number: int) -> Subquery:
     """One rollout of each (policy, task, trace) of a round: the smallest (time, rollout) of all
     judged ones with its key, passed ones included."""
     rollouts = Rollout.table().c
+    category, pivot = label_columns()
     place = func.row_number().over(
         partition_by=(rollouts.alias, rollouts.base, rollouts.policy, rollouts.trace_key),
         order_by=(rollouts.time.asc().nulls_first(), rollouts.rollout),
@@ -187,10 +189,11 @@ def representatives(number: int) -> Subquery:
     ranked = (
         select(
             rollouts.alias, rollouts.base, rollouts.rollout, rollouts.task_key, rollouts.time,
-            rollouts.category, rollouts.success, rollouts.reward, rollouts.pivot,
-            (rollouts.category + literal("|") + rollouts.pivot).label("pattern"),
+            category.label("category"), rollouts.success, rollouts.reward, pivot.label("pivot"),
+            (category + literal("|") + pivot).label("pattern"),
             place.label("place"),
         )
+        .select_from(rollouts_with_repairs())
         .where(*_build_conditions(number))
         .subquery()
     )  # fmt: skip

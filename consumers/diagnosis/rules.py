@@ -179,23 +179,31 @@ def _find_invalid_calls(facts: Facts) -> list[Finding]:
 
 
 def _over_cautious(facts: Facts) -> list[Finding]:
-    if not facts.omissions:
+    return find_refusals(facts, facts.omissions)
+
+
+def find_refusals(facts: Facts, omissions: Sequence[GoldWrite]) -> list[Finding]:
+    """What shows that the agent handed over or refused instead of making these gold writes; empty
+    where it did neither."""
+    if not omissions:
         return []
-    omitted = [_gold(write) for write in facts.omissions]
+    omitted = [_gold(write) for write in omissions]
     if not facts.gold_transfers and (turn := _find_transfer_turn(facts)) is not None:
         return [{"transferred": turn}, *omitted]
     refusals = [turn for turn, text in facts.agent_texts if refuses(text)]
     if not refusals:
         return []
-    after = _find_writes_after(facts, refusals[-1])
-    refused = [_gold(w) for w in facts.omissions if (w.action.name, w.record) not in after]
+    after = _find_writes_after(facts, omissions, refusals[-1])
+    refused = [_gold(w) for w in omissions if (w.action.name, w.record) not in after]
     return [{"refused": refusals[:NAMED]}, *refused] if refused else []
 
 
-def _find_writes_after(facts: Facts, turn: int) -> set[tuple[str, Record | None]]:
+def _find_writes_after(
+    facts: Facts, omissions: Sequence[GoldWrite], turn: int
+) -> set[tuple[str, Record | None]]:
     """The writes that the agent made after its last refusal, and on which records: what it took
     back."""
-    names = {write.action.name for write in facts.omissions}
+    names = {write.action.name for write in omissions}
     return {
         (call.name, parse_agent_write(call.item, facts.catalog).record)
         for call in facts.calls
@@ -213,7 +221,8 @@ def _find_transfer_turn(facts: Facts) -> int | None:
     return next((turn for turn, text in facts.agent_texts if hands_over(text)), None)
 
 
-def _premature_termination(facts: Facts) -> list[Finding]:
+def find_early_end(facts: Facts) -> list[Finding]:
+    """What shows that the conversation was cut off, broke off, or ended on the agent's question."""
     termination = facts.rollout.termination
     low = (termination or "").lower()
     if any(word in low for word in _CUT):
@@ -347,7 +356,7 @@ RULES: Final[Mapping[str, Callable[[Facts], list[Finding]]]] = {
     "wrong_item_selection": _wrong_item_selection,
     "incorrect_arguments": _incorrect_arguments,
     "over_cautious": _over_cautious,
-    "premature_termination": _premature_termination,
+    "premature_termination": find_early_end,
     "missing_write_action": _write_omission,
     "information_error": _information_error,
 }

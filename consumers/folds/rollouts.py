@@ -37,6 +37,7 @@ from consumers.folds.cycles import (
 )
 from consumers.folds.erasures import fold_person_erasure
 from consumers.folds.record import FoldInput
+from consumers.folds.repairs import fold_repair
 from consumers.tables import Call, DeadLetter, Feedback, Rollout, SessionEnd, Task, TaskPattern
 from events.canonical import exact_json
 from events.envelope import derive_id
@@ -50,6 +51,7 @@ from events.learning import (
     LeaderClaimed,
     PatternsDiagnosed,
     PersonErased,
+    RepairSearched,
     TaskProposed,
     TaskRejected,
 )
@@ -335,6 +337,7 @@ FOLDS: Final[Mapping[str, Fold]] = {
     AdapterMoved.TYPE: fold_adapter_move,
     OperatorActed.TYPE: fold_operator_action,
     PersonErased.TYPE: fold_person_erasure,
+    RepairSearched.TYPE: fold_repair,
 }
 """Event type of `learning` -> its fold."""
 

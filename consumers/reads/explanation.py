@@ -13,6 +13,7 @@ from typing import Any
 
 from sqlalchemy import Connection, Row, select
 
+from consumers.reads.repairs import read_repair
 from consumers.tables import (
     Adapter,
     Cycle,
@@ -268,6 +269,9 @@ def _rollout(connection: Connection, name: str) -> Node | None:
         return None
     verdict = {True: "passed", False: "failed", None: "unjudged"}[row.success]
     what = None if row.category is None else f"{row.category}|{row.pivot}"
+    repair = read_repair(connection, name)
+    if repair is not None and repair.category is not None:
+        what = f"{repair.category}|{repair.pivot} by its repair, {what} by the rules"
     return Node(name, "rollout", _line(verdict, what, row.task, f"by {row.policy}"))
 
 

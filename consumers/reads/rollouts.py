@@ -12,7 +12,9 @@ from typing import Any, Final, Literal
 from sqlalchemy import Connection, func, select, tuple_
 from sqlalchemy.sql import ColumnElement
 
+from consumers.diagnosis.labelled import labelled_rollouts
 from consumers.diagnosis.round_counts import of_agents
+from consumers.reads.repairs import RepairRow, read_repair
 from consumers.tables import DeadLetter, OperatorAction, Pattern, PatternRound, Rollout, Round, Task
 from events.position import Position
 from events.rollouts import ClosingFailed
@@ -51,6 +53,11 @@ class RolloutRow:
     partition: int
     offset: int
     gold_actions: list[dict[str, Any]] | None
+    rule_category: str | None = None
+    """Primary category by the rules; `line.category` is the repair's where it proves one."""
+    rule_pivot: str | None = None
+    repair: RepairRow | None = None
+    """None where no repair was searched yet."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,8 +128,9 @@ def rollout_lines(
     connection: Connection, selection: Selection = "all", limit: int | None = None
 ) -> list[RolloutLine]:
     """Rollouts in order of time, task, trial and id; what is missing comes first."""
-    rollouts = Rollout.table().c
-    query = select(Rollout.table()).order_by(
+    labelled = labelled_rollouts()
+    rollouts = labelled.c
+    query = select(labelled).order_by(
         rollouts.time.asc().nulls_first(),
         rollouts.task.asc().nulls_first(),
         rollouts.trial.asc().nulls_first(),
@@ -139,11 +147,12 @@ def rollout_lines(
 
 def rollout_row(connection: Connection, rollout: str) -> RolloutRow | None:
     """One rollout by its id; None when there is none."""
-    rollouts, tasks = Rollout.table().c, Task.table().c
+    labelled, tasks = labelled_rollouts(), Task.table().c
+    rollouts = labelled.c
     row = connection.execute(
-        select(Rollout.table(), tasks.gold_actions)
+        select(labelled, tasks.gold_actions)
         .join_from(
-            Rollout.table(),
+            labelled,
             Task.table(),
             (tasks.alias == rollouts.alias) & (tasks.task == rollouts.task),
             isouter=True,
@@ -165,6 +174,9 @@ def rollout_row(connection: Connection, rollout: str) -> RolloutRow | None:
         partition=row.partition,
         offset=row.offset,
         gold_actions=json.loads(row.gold_actions) if row.gold_actions else None,
+        rule_category=row.rule_category,
+        rule_pivot=row.rule_pivot,
+        repair=read_repair(connection, rollout),
     )
 
 

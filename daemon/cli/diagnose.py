@@ -1,8 +1,13 @@
 """`kintsugi diagnose`: close a round by hand."""
 
+from typing import TYPE_CHECKING, Annotated
+
 import typer
 
 from daemon.cli.command import Cli, command
+
+if TYPE_CHECKING:
+    from daemon.repair.background import RepairReport
 
 
 def register(app: typer.Typer) -> None:
@@ -10,10 +15,24 @@ def register(app: typer.Typer) -> None:
     command(app)(diagnose)
 
 
-def diagnose(cli: Cli) -> None:
+def diagnose(
+    cli: Cli,
+    repair: Annotated[
+        bool, typer.Option("--repair", help="First search the repair of every failed rollout.")
+    ] = False,
+) -> None:
     """Close a round of the training history over everything that was recorded."""
-    with cli.app() as app, cli.out.progress("Folding") as advance:
-        line = app.diagnose("diagnose", advance)
+    from daemon.repair.background import RepairQueue
+
+    with cli.app() as app:
+        report = None
+        if repair:
+            with cli.out.progress("Searching repairs") as advance:
+                report = RepairQueue(app).drain(advance)
+        with cli.out.progress("Folding") as advance:
+            line = app.diagnose("diagnose", advance)
+    for trouble in report.troubles if report else ():
+        cli.out.hint(trouble)
     if cli.out.json:
         cli.out.document(
             {
@@ -21,13 +40,22 @@ def diagnose(cli: Cli) -> None:
                 "patterns": line.patterns if line else 0,
                 "unjudged": line.unjudged if line else 0,
                 "other": line.other if line else 0,
+                "repairs": None if report is None else dict(sorted(report.outcomes.items())),
             }
         )
-    elif line is not None:
-        cli.out.show(
-            f"round {line.round}: {line.failed:,} failures in {line.patterns:,} patterns, "
-            f"{line.other:,} that no rule explains, {line.unjudged:,} of {line.rollouts:,} "
-            "rollouts unjudged"
-        )
+    else:
+        if report is not None:
+            cli.out.show(_describe(report))
+        if line is not None:
+            cli.out.show(
+                f"round {line.round}: {line.failed:,} failures in {line.patterns:,} patterns, "
+                f"{line.other:,} that no rule explains, {line.unjudged:,} of {line.rollouts:,} "
+                "rollouts unjudged"
+            )
     if line is None:
         cli.out.hint("no rollout is recorded yet: kintsugi import PATH")
+
+
+def _describe(report: "RepairReport") -> str:
+    outcomes = ", ".join(f"{n:,} {name}" for name, n in sorted(report.outcomes.items()))
+    return f"repairs: {report.searches:,} searched{f' ({outcomes})' if outcomes else ''}"

@@ -9,6 +9,7 @@ from daemon.cli.command import Cli, command, noun
 from daemon.cli.output import facts, plain, table
 
 if TYPE_CHECKING:
+    from consumers.reads.repairs import RepairRow
     from consumers.reads.rollouts import RolloutLine, Selection
     from daemon.sessions.transcript import Transcript
     from events.messages import Message
@@ -127,6 +128,8 @@ def show(
     cli.out.show(_head(transcript), "")
     if transcript.erased:
         cli.out.hint("what was said is erased: its person's key was destroyed")
+    if transcript.row.repair is not None:
+        cli.out.show(_title("Repair"), _repair(transcript.row.repair), "", columns=_COLUMNS)
     if transcript.row.evidence:
         cli.out.show(_title("Evidence"), _evidence(transcript, full), "", columns=_COLUMNS)
     cli.out.show(_title("Calls: expected and made"), _calls(transcript, full), "", columns=_COLUMNS)
@@ -147,6 +150,8 @@ def _document(transcript: "Transcript") -> dict[str, Any]:
         "reason": transcript.data.reason,
         "time": row.time,
         "pivot": row.pivot,
+        "rule": None if row.rule_category is None else f"{row.rule_category}|{row.rule_pivot}",
+        "repair": None if row.repair is None else asdict(row.repair),
         "evidence": row.evidence,
         "round": row.round,
         "erased": transcript.erased,
@@ -191,6 +196,8 @@ def _head(transcript: "Transcript") -> Any:
     if line.category is not None:
         values["category"] = f"{line.category} at {row.pivot}"
         others = [name for name in line.categories if name != line.category]
+        if row.rule_category != line.category or row.rule_pivot != row.pivot:
+            values["by the rules"] = f"{row.rule_category} at {row.rule_pivot}"
         if others:
             values["also"] = ", ".join(others)
     if row.termination:
@@ -211,6 +218,33 @@ def _evidence(transcript: "Transcript", full: bool) -> Any:
             for finding in evidence.get(category) or [{}]
         ],
     )
+
+
+def _repair(repair: "RepairRow") -> Any:
+    """The proof: what was changed, and what came of it."""
+    replays = f"{repair.replays} replays"
+    if repair.outcome == "repaired":
+        return table(
+            ["", f"the smallest change that makes the state right, {replays}"],
+            [[str(n), _describe_edit(edit)] for n, edit in enumerate(repair.edits, start=1)],
+        )
+    said = {
+        "state_right": "the state is right as it is; no change of the calls is needed",
+        "exhausted": f"no change makes the state right: {repair.reason}, {replays}",
+        "skipped": f"it could not be replayed: {repair.reason}",
+    }
+    return said.get(repair.outcome, repair.outcome)
+
+
+def _describe_edit(edit: dict[str, Any]) -> str:
+    place = f"[{edit['turn']}] {edit['tool']}" if "turn" in edit else edit["tool"]
+    gold = f"gold action {edit.get('gold')}"
+    return {
+        "drop": f"leave out {place}",
+        "arguments": f"{place} with other {', '.join(edit.get('arguments', ()))}, as {gold}",
+        "tool": f"{edit.get('expected')} in place of {place}, as {gold}",
+        "insert": f"add {place}, as {gold}",
+    }[edit["operation"]]
 
 
 def _calls(transcript: "Transcript", full: bool) -> Any:

@@ -45,6 +45,13 @@ def _facts(document: dict[str, Any]) -> Any:
         f"{document['rollouts']:,}, unjudged {document['unjudged']:,}, not in a round yet "
         f"{document['undiagnosed']:,}"
     )
+    repairs = document["repairs"]
+    if any(repairs.values()):
+        values["repairs"] = (
+            f"{repairs['repaired']:,} failures repaired, {repairs['state_right']:,} with the state "
+            f"right, {repairs['exhausted']:,} without a repair within the bounds, "
+            f"{repairs['skipped']:,} that cannot be replayed, {repairs['waiting']:,} to search"
+        )
     values["dead letters"] = f"{document['dead_letters']:,}"
     values["last round"] = (
         "none"

@@ -30,7 +30,9 @@ HALTS: Final = (
 )  # fmt: skip
 """What is wrong with log or tables, and so with whatever reads them."""
 
-PARTS: Final = ("sessions", "canaries", "jobs", "cycles", "gateways", "keys", "replicas")
+PARTS: Final = (
+    "sessions", "canaries", "jobs", "cycles", "gateways", "keys", "replicas", "repairs",
+)  # fmt: skip
 """The parts of a round of the role `work`."""
 
 log = logging.getLogger(__name__)

@@ -7,6 +7,7 @@
     replicas    brought to what routes want; where they serve another base, routes move there
     gateways    the rows of those that were killed are taken out
     keys        those of erased persons that came back with a backup are destroyed again
+    repairs     the smallest change of its calls is searched for a few failed rollouts
 
 Each part asks the tables what there is to do, so that the next round finishes one that was cut
 short, and two workers at once do the work once.
@@ -31,6 +32,7 @@ from daemon.cycle.worker import CycleWorker
 from daemon.jobs.runner_factory import jobs_of, trials_of
 from daemon.jobs.training_runs import advance
 from daemon.maintenance.erasure import sweep
+from daemon.repair.background import RepairQueue
 from daemon.serving.bases import move
 from daemon.serving.canary_monitor import Guards
 from daemon.serving.fleet import Fleet
@@ -64,6 +66,8 @@ class RoundResult:
     """Steps that could not be done, as sentences; they are tried again."""
     set_aside: list[str] = field(default_factory=list)
     """Class of the error of each session that became a dead letter."""
+    repairs: int = 0
+    """Failed rollouts whose repair was searched."""
     failed: list[str] = field(default_factory=list)
     """Parts of the round that failed; the next round does what they left."""
 
@@ -80,6 +84,7 @@ class Worker:
         self._fleet = fleet
         self._cycles = CycleWorker(app, fleet, self._trials, clock)
         self._reconciler = Reconciler(app, fleet, clock)
+        self._repairs = RepairQueue(app)
         self._lost: set[str] = set()
         """Rollouts that were appended and did not reach the tables."""
         self._next = 0
@@ -95,6 +100,7 @@ class Worker:
             "gateways": self._forget_gateways,
             "keys": self._sweep_keys,
             "replicas": self._reconcile,
+            "repairs": self._search_repairs,
         }
         result, first = RoundResult(), self._next
         breaks = Breaks(result.failed, result.troubles)
@@ -152,6 +158,11 @@ class Worker:
             done.loaded, done.unloaded, done.collected,
         )  # fmt: skip
         result.troubles += done.troubles
+
+    def _search_repairs(self, result: RoundResult) -> None:
+        report = self._repairs.advance()
+        result.repairs = report.searches
+        result.troubles += report.troubles
 
     def _forget_gateways(self, _: RoundResult) -> None:
         from daemon.core.app import explain_errors

@@ -34,7 +34,7 @@ def add_verdict(app: "App", data: RolloutEnded, task_id: str, tokens: int | None
     EnvironmentBroken."""
     try:
         # A task without any answer of an engine says nothing of the agent.
-        definition = None if data.base == NOBODY else _definition(app, task_id)
+        definition = None if data.base == NOBODY else open_task(app, task_id)
         if definition is None:
             return data.model_copy(update={"task": Task(id=task_id)})
         return _grade(data, *definition, tokens)
@@ -65,10 +65,14 @@ def _grade(
     )
 
 
-def _definition(app: "App", task_id: str) -> tuple[Environment, TaskDefinition] | None:
-    """Return a task and its environment; None if either is not known here. Raises EnvironmentsAway,
-    EnvironmentBroken."""
+def open_task(
+    app: "App", task_id: str, cache: dict[str, Environment] | None = None
+) -> tuple[Environment, TaskDefinition] | None:
+    """Return a task and its environment; None if either is not known here. `cache` keeps what was
+    opened, by name, for further calls. Raises EnvironmentsAway, EnvironmentBroken."""
     settings = app.settings
+    name = task_id.partition("/")[0]
+    cache = {} if cache is None else cache
     away = [str(path) for path in settings.environments.paths if is_away(path.expanduser())]
     if away:
         raise EnvironmentsAway(
@@ -76,12 +80,11 @@ def _definition(app: "App", task_id: str) -> tuple[Environment, TaskDefinition] 
             f"said whose task {task_id} is; bring it back, or take it out of the setting"
         )
     try:
-        environment = open_environment(
-            task_id.partition("/")[0],
-            benchmarks=settings.benchmarks,
-            paths=settings.environments.paths,
-        )
-        task = environment.task(task_id)
+        if name not in cache:
+            cache[name] = open_environment(
+                name, benchmarks=settings.benchmarks, paths=settings.environments.paths
+            )
+        task = cache[name].task(task_id)
     except (UnknownEnvironment, UnknownTask) as error:
         if settings.benchmarks is not None and is_away(settings.benchmarks):
             raise EnvironmentsAway(
@@ -90,4 +93,4 @@ def _definition(app: "App", task_id: str) -> tuple[Environment, TaskDefinition] 
                 "the setting"
             ) from error
         return None
-    return environment, task
+    return cache[name], task

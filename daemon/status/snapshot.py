@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 def situation(app: "App") -> dict[str, Any]:
     """Return the document. Raises DatabaseUnavailable."""
     from consumers.reads import learning, rollouts
+    from consumers.reads.repairs import REPAIR_RULES, count_repairs
     from consumers.reads.serving import adapter_lines, route_lines
     from daemon.core.health import read_fold_state
     from daemon.cycle.outlook import read_outlooks
@@ -30,6 +31,7 @@ def situation(app: "App") -> dict[str, Any]:
 
     with app.reading() as connection:
         counts = rollouts.count_backlog(connection)
+        repairs = count_repairs(connection, REPAIR_RULES)
         letters = rollouts.dead_letter_counts(connection)
         line = rollouts.last_round(connection)
         routes, adapters = route_lines(connection), adapter_lines(connection, collected=False)
@@ -44,6 +46,7 @@ def situation(app: "App") -> dict[str, Any]:
         "rollouts": counts.rollouts,
         "undiagnosed": counts.undiagnosed,
         "unjudged": counts.unjudged,
+        "repairs": asdict(repairs),
         "dead_letters": sum(letters.values()),
         "cycle": {**_round(line), **_cycle(cycle, step)},
         "next_cycle": _next_cycle(expected),

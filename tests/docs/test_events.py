@@ -15,6 +15,7 @@ from events.learning import (
     Mastered,
     PatternFinding,
     Quota,
+    RepairEdit,
     Verified,
 )
 from events.lifecycle import NEXT
@@ -30,7 +31,8 @@ PARTS: dict[str, type[StrictModel]] = {
     "Task": Task, "Labels": Labels, "ToolRoles": ToolRoles,
     "Directive": Directive, "BadTries": BadTries, "Quota": Quota,
     "Mastered": Mastered,
-    "PatternFinding": PatternFinding, "Verified": Verified, "Message": Message,
+    "PatternFinding": PatternFinding, "Verified": Verified,
+    "RepairEdit": RepairEdit, "Message": Message,
     "ToolCall": ToolCall, "Action": Action,
     "RouteShare": RouteShare, "PassRates": PassRates, "LiveEvidence": LiveEvidence,
     "ArmCounts": ArmCounts,

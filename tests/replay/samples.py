@@ -22,6 +22,8 @@ from events.learning import (
     PatternsDiagnosed,
     PersonErased,
     Quota,
+    RepairEdit,
+    RepairSearched,
     TaskProposed,
     TaskRejected,
     Verified,
@@ -263,6 +265,21 @@ SAMPLES: Final[tuple[EventData, ...]] = (
     ClosingFailed(
         session="session-1", end="01936f00-0000-7000-8000-00000000000e", rollout="rollout-1",
         error="BlobError", reason="blob 0f3c is not in /var/lib/kintsugi/blobs; restore it",
+    ),
+    RepairSearched(
+        rollout="rollout-1",
+        rules="1",
+        outcome="repaired",
+        edits=(
+            RepairEdit(
+                operation="arguments", turn=5, call=2, tool="cancel_order",
+                expected="cancel_order", gold=0, arguments=("order", "reasons"),
+            ),
+        ),
+        replays=7,
+        category="wrong_entity",
+        pivot="cancel_order",
+        reason="none within 3 edits",
     ),
 )  # fmt: skip
 

@@ -17,7 +17,7 @@ from tests.consumers.folding import Broker, fold, hash_of
 from tests.replay.test_golden import golden_record
 from tests.replay.write_golden import GOLDEN
 
-STATE: Final = {9: "f6d8f3b9e9426a7a2c434c0b826383d0db7d36a0e227a9bb2c95fe307f18060c"}
+STATE: Final = {10: "cc40c09a61a86a8c3d9e0a142be9016194ec0f5d0ebdca20ca6a24d27666b15a"}
 """Fold version -> hash of the state that the corpus of released versions folds to."""
 
 FACTS: Final = (
@@ -49,6 +49,7 @@ DECISIONS: Final = (
     "AdapterMoved.v1",
     "CycleEnded.v1",
     "PersonErased.v1",
+    "RepairSearched.v1",
     "PatternsDiagnosed.v1.1",
     "TaskProposed.v1.1",
     "GateDecided.v1.1",
@@ -108,5 +109,5 @@ def test_the_golden_corpus_folds_to_the_golden_state(engine: Engine) -> None:
     assert task.cycle == cycle.cycle
     assert job is not None
     assert job.outcome == "trained"
-    assert runner.counters.folded == 40
+    assert runner.counters.folded == 41
     assert hash_of(engine) == STATE[FOLD_VERSION]

@@ -221,6 +221,31 @@ def test_an_error_is_read_from_the_text_where_nobody_flagged_it() -> None:
     assert diagnose(rollout(silent, BYE), AIRLINE).category == "user_id_failure"
 
 
+def test_a_record_that_was_not_needed_for_what_was_tried_is_no_primary_fault() -> None:
+    """Whoever changed something, handed over or said a wrong figure failed at that."""
+    look = call("get_reservation_details", reservation_id="A")
+    wrote = diagnose(rollout(look, DONE_B, BYE, expected=[CANCEL_A]), AIRLINE)
+    assert wrote.categories == ("wrong_entity", "user_id_failure")
+    failed = call("cancel_reservation", error=True, reservation_id="X")
+    assert diagnose(rollout(failed, BYE, expected=[CANCEL_A]), AIRLINE).categories == (
+        "incorrect_arguments",
+        "user_id_failure",
+    )
+    handed = diagnose(
+        rollout(look, call("transfer_to_human_agents"), BYE, expected=[CANCEL_A]), AIRLINE
+    )
+    assert handed.categories[0] == "over_cautious"
+    silent = diagnose(rollout(look, BYE, outputs=["312"]), AIRLINE)
+    assert silent.categories == ("information_error", "user_id_failure")
+    talked = diagnose(rollout(look, agent("Sorry."), BYE, expected=[CANCEL_A]), AIRLINE)
+    assert talked.categories == ("user_id_failure", "missing_write_action")
+
+
+def test_a_record_that_was_never_reached_stays_the_fault_where_nothing_else_is() -> None:
+    done = rollout(DONE_A, BYE, expected=[CANCEL_A])
+    assert diagnose(done, AIRLINE).categories == ("user_id_failure",)
+
+
 @pytest.mark.parametrize("tool", sorted(RETAIL.user_record))
 def test_each_way_to_the_record_counts_in_retail(tool: str) -> None:
     assert diagnose(rollout(call(tool), BYE), RETAIL).category == "other"
@@ -555,16 +580,16 @@ def test_categories_keep_the_order_of_the_rules() -> None:
     )
     assert found.categories == (
         "tool_loop",
-        "user_id_failure",
         "wrong_entity",
         "wrong_item_selection",
         "incorrect_arguments",
         "over_cautious",
         "premature_termination",
         "missing_write_action",
+        "user_id_failure",
     )
     assert found.category == "tool_loop"
-    places = [CATEGORIES.index(name) for name in found.categories]
+    places = [CATEGORIES.index(name) for name in found.categories if name != "user_id_failure"]
     assert places == sorted(places)
 
 
@@ -753,15 +778,40 @@ def test_every_real_failure_is_diagnosed(benchmarks: Path, file: str, failures: 
 
 
 @pytest.mark.benchmarks
+def test_a_record_that_was_never_reached_hides_no_other_fault(benchmarks: Path) -> None:
+    """Of 26 that were user_id_failure by the order of the rules alone, 13 tried something else."""
+    files = (
+        "tau_bench/gpt-4o-airline.trials_0_1.json",
+        "tau2_simulations/gpt-4.1_airline_1trial.json",
+        "tau2_simulations/gpt-4.1_retail_1trial.json",
+        "tau2_simulations/pr103_azure_airline.even_tasks.json",
+        "tau2_simulations/qwen2.5-7b_airline_1trial.even_tasks.json",
+    )
+    diagnoses = [
+        diagnose(data, catalog((data.task and data.task.environment) or ""))
+        for file in files
+        for data in of(benchmarks / file)
+    ]
+    first = [
+        found
+        for found in diagnoses
+        if found.categories and min(found.categories, key=CATEGORIES.index) == "user_id_failure"
+    ]
+    assert len(first) == 26
+    assert sum(found.category != "user_id_failure" for found in first) == 13
+
+
+@pytest.mark.benchmarks
 def test_transcripts_read_by_hand_keep_their_category(benchmarks: Path) -> None:
-    """docs/LOG.md, 2026-11-21: the judgement of a reader, with the reason for each."""
+    """docs/LOG.md, 2026-11-21: the judgement of a reader, with the reason for each; of 15 and 19
+    what came second there, since a write was tried."""
     by_hand = {
         ("airline/0", 0): "incorrect_arguments",
         ("airline/3", 0): "tool_loop",
         ("airline/7", 0): "wrong_item_selection",
         ("airline/10", 0): "incorrect_arguments",
-        ("airline/15", 0): "user_id_failure",
-        ("airline/19", 0): "user_id_failure",
+        ("airline/15", 0): "policy_violation",
+        ("airline/19", 0): "wrong_item_selection",
         ("airline/23", 0): "user_id_failure",
         ("airline/28", 0): "policy_violation",
         ("airline/33", 0): "over_cautious",

@@ -1,0 +1,131 @@
+"""Typed reads of repairs: what was proven of a rollout, and which rollouts wait for a search."""
+
+import json
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from sqlalchemy import Connection, func, or_, select
+from sqlalchemy.sql import ColumnElement
+
+from consumers.diagnosis.labelled import rollouts_with_repairs
+from consumers.diagnosis.round_counts import of_agents
+from consumers.folds.repairs import SKIPPED
+from consumers.tables import Repair, Rollout
+
+REPAIR_RULES: Final = "1"
+"""Version of the search and of how its result is read (daemon/repair): with another one rollouts
+are searched again."""
+
+
+@dataclass(frozen=True, slots=True)
+class RepairRow:
+    """What the search for the smallest repair of a rollout came to."""
+
+    rules: str
+    outcome: str
+    category: str | None
+    pivot: str | None
+    edits: list[dict[str, Any]]
+    replays: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class RepairCounts:
+    """Failed rollouts of the agents' own traffic, by what a search came to."""
+
+    repaired: int = 0
+    state_right: int = 0
+    exhausted: int = 0
+    skipped: int = 0
+    """Rollouts that could not be replayed."""
+    waiting: int = 0
+    """Rollouts that name a task of a declared environment and were not searched yet."""
+
+
+@dataclass(frozen=True, slots=True)
+class RepairCandidate:
+    """A failed rollout for which a repair is to be searched."""
+
+    rollout: str
+    environment: str
+    reason: str | None
+    """Why it was skipped before; None where it was not."""
+
+
+def read_repair(connection: Connection, rollout: str) -> RepairRow | None:
+    """The result of a rollout's search; None where there is none."""
+    repairs = Repair.table()
+    row = connection.execute(select(repairs).where(repairs.c.rollout == rollout)).first()
+    if row is None:
+        return None
+    return RepairRow(
+        row.rules, row.outcome, row.category, row.pivot, json.loads(row.edits), row.replays,
+        row.reason,
+    )  # fmt: skip
+
+
+def filter_searched(connection: Connection, rules: str, rollouts: Sequence[str]) -> set[str]:
+    """Return those of `rollouts` that have a result of this version of the rules."""
+    repairs = Repair.table().c
+    query = select(repairs.rollout).where(repairs.rules == rules, repairs.rollout.in_(rollouts))
+    return set(connection.execute(query).scalars())
+
+
+def read_repair_candidates(
+    connection: Connection,
+    rules: str,
+    limit: int | None,
+    *,
+    without: Collection[str] = (),
+    away: Collection[str] = (),
+    with_skipped: bool = False,
+) -> list[RepairCandidate]:
+    """Failed rollouts without a result of this version of the rules: those that no round has
+    counted first, and of these the newest. `without` are rollouts and `away` environments to leave
+    out; `with_skipped` adds those that could not be replayed."""
+    rollouts, repairs = Rollout.table().c, Repair.table().c
+    unsearched: ColumnElement[bool] = repairs.rollout.is_(None) | (repairs.rules != rules)
+    if with_skipped:
+        unsearched = or_(unsearched, repairs.outcome == SKIPPED)
+    query = (
+        select(rollouts.rollout, rollouts.environment, repairs.reason)
+        .select_from(rollouts_with_repairs())
+        .where(_can_be_searched(), unsearched)
+        .where(rollouts.rollout.not_in(sorted(without)))
+        .where(rollouts.environment.not_in(sorted(away)))
+        .order_by(rollouts.round.is_not(None), rollouts.time.desc().nulls_last(), rollouts.rollout)
+        .limit(limit)
+    )
+    return [
+        RepairCandidate(row.rollout, row.environment, row.reason)
+        for row in connection.execute(query)
+    ]
+
+
+def count_repairs(connection: Connection, rules: str) -> RepairCounts:
+    """Count failed rollouts by the outcome of their search; results of another version of the rules
+    count as waiting."""
+    repairs = Repair.table().c
+    is_current = func.coalesce(repairs.rules, "") == rules
+    rows = connection.execute(
+        select(repairs.outcome, is_current.label("is_current"), func.count().label("rollouts"))
+        .select_from(rollouts_with_repairs())
+        .where(_can_be_searched())
+        .group_by(repairs.outcome, is_current)
+    ).all()
+    counts = {row.outcome: row.rollouts for row in rows if row.is_current}
+    return RepairCounts(**counts, waiting=sum(row.rollouts for row in rows if not row.is_current))
+
+
+def _can_be_searched() -> ColumnElement[bool]:
+    """Whether a rollout failed and names a task of a declared environment."""
+    rollouts = Rollout.table().c
+    return (
+        rollouts.success.is_(False)
+        & rollouts.category.is_not(None)
+        & rollouts.task.is_not(None)
+        & rollouts.environment.is_not(None)
+        & of_agents(rollouts)
+    )

@@ -1,0 +1,204 @@
+"""Search the repairs of failed rollouts, a few with each round of the role `work`.
+
+    RepairQueue(app).advance()    a few: those that no round has counted first, then the newest
+    RepairQueue(app).drain()      all of them, and those that were skipped once more
+
+Each result is one event, with an id made from the rollout and the version of the rules: two workers
+at once, or one that was killed between search and append, leave one result in the tables. What
+cannot be replayed (no such task here, an environment that is broken or whose code raises, a person
+who was erased) is an event as well, with the reason; the background work does not try it again,
+`kintsugi diagnose --repair` does. An environment whose folder is away now is waited for.
+
+Not covered: environment code that never returns.
+"""
+
+import math
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+
+from consumers.folds.repairs import SKIPPED
+from consumers.position import position
+from consumers.reads.repairs import (
+    REPAIR_RULES,
+    RepairCandidate,
+    filter_searched,
+    read_repair_candidates,
+)
+from consumers.reads.rollouts import rollout_row
+from daemon.repair.proof import prove, skip
+from daemon.sessions.closing import STOPS, WAITS, failure
+from daemon.sessions.transcript import read
+from daemon.sessions.verdict import EnvironmentsAway, open_task
+from envs.environment import Environment
+from events.codec import encode
+from events.envelope import Envelope, derive_id, utc_now
+from events.learning import RepairSearched
+from events.log import Entry, now_ms
+from events.position import Position
+from events.privacy.keys import KeysUnavailable
+from events.streams import ROLLOUTS
+
+if TYPE_CHECKING:
+    from daemon.core.app import App
+
+AT_ONCE: Final = 8
+"""Most rollouts of one round of the role."""
+
+SECONDS: Final = 0.5
+"""After which a round of the role begins no further search."""
+
+AWAY_SECONDS: Final = 600.0
+"""How long what is away now is left alone."""
+
+
+@dataclass(slots=True)
+class RepairReport:
+    """What was done."""
+
+    outcomes: Counter[str] = field(default_factory=Counter)
+    """Outcome -> rollouts."""
+    troubles: list[str] = field(default_factory=list)
+    """Why others wait, as sentences."""
+
+    @property
+    def searches(self) -> int:
+        """Rollouts that have a result now, a skipped one included."""
+        return self.outcomes.total()
+
+    def add(self, other: "RepairReport") -> None:
+        """Count what another report says."""
+        self.outcomes.update(other.outcomes)
+        self.troubles += [text for text in other.troubles if text not in self.troubles]
+
+
+class RepairQueue:
+    """The failed rollouts of a home for which a repair is to be searched."""
+
+    def __init__(self, app: "App", clock: Callable[[], float] = time.monotonic) -> None:
+        self._app = app
+        self._clock = clock
+        self._away: dict[str, float] = {}
+        """Environment -> when it is asked for again."""
+        self._held: dict[str, float] = {}
+        """Rollout -> when it is tried again: what it needs is away, or its result was appended and
+        did not come into the tables."""
+        self._environments: dict[str, Environment] = {}
+        """What the searches of one call have opened."""
+        self._idle_at: Position | None = None
+        """The rollouts that had been folded when there was last nothing to do."""
+
+    def advance(self, limit: int = AT_ONCE, seconds: float = SECONDS) -> RepairReport:
+        """Search the repairs of at most `limit` rollouts; no search begins after `seconds`. Raises
+        LogError, DatabaseUnavailable, KeysUnavailable."""
+        now = self._clock()
+        self._away = {name: until for name, until in self._away.items() if until > now}
+        self._held = {name: until for name, until in self._held.items() if until > now}
+        with self._app.reading() as connection:
+            folded: Position = {ROLLOUTS.name: position(connection).get(ROLLOUTS.name, {})}
+            if folded == self._idle_at:
+                return RepairReport()
+            candidates = read_repair_candidates(
+                connection, REPAIR_RULES, limit, without=self._held, away=self._away
+            )
+        if not candidates and not self._away and not self._held:
+            self._idle_at = folded
+        return self._work(candidates, now + seconds)
+
+    def drain(self, progress: Callable[[int], None] = lambda _: None) -> RepairReport:
+        """Search every repair that can be searched now, those of skipped rollouts included;
+        `progress` is told how many more were done. Raises as `advance`."""
+        self._app.settle()
+        with self._app.reading() as connection:
+            candidates = read_repair_candidates(connection, REPAIR_RULES, None, with_skipped=True)
+        total = RepairReport()
+        for start in range(0, len(candidates), AT_ONCE):
+            report = self._work(candidates[start : start + AT_ONCE], math.inf)
+            total.add(report)
+            progress(report.searches)
+        return total
+
+    def _work(self, candidates: Sequence[RepairCandidate], until: float) -> RepairReport:
+        """Search, append, fold."""
+        report = RepairReport()
+        results: list[RepairSearched] = []
+        for place, candidate in enumerate(candidates):
+            if place and self._clock() > until:
+                break
+            if candidate.environment in self._away:
+                continue
+            result = self._search(candidate, report)
+            if result is None:
+                continue
+            report.outcomes[result.outcome] += 1
+            if result.outcome != SKIPPED or result.reason != candidate.reason:
+                results.append(result)
+        self._environments.clear()
+        self._append(results)
+        return report
+
+    def _search(self, candidate: RepairCandidate, report: RepairReport) -> RepairSearched | None:
+        """The result for one rollout; None where it has to wait."""
+        rollout = candidate.rollout
+        try:
+            return _search_rollout(self._app, rollout, self._environments)
+        except EnvironmentsAway as error:
+            self._away[candidate.environment] = self._clock() + AWAY_SECONDS
+            report.troubles.append(f"repairs in {candidate.environment} wait: {error}")
+            return None
+        except KeysUnavailable:
+            raise
+        except WAITS as error:
+            self._held[rollout] = self._clock() + AWAY_SECONDS
+            report.troubles.append(f"the repair of rollout {rollout} waits: {error}")
+            return None
+        except STOPS:
+            raise
+        except SystemExit:
+            return skip(rollout, "its environment ends the program that replays it; mend its code")
+        except Exception as error:  # of this rollout alone: its result says so
+            return skip(rollout, failure(rollout, error).reason)
+
+    def _append(self, results: Sequence[RepairSearched]) -> None:
+        if not results:
+            return
+        self._app.append([_entry(result) for result in results])
+        self._app.settle()
+        names = [result.rollout for result in results]
+        with self._app.reading() as connection:
+            stored = filter_searched(connection, REPAIR_RULES, names)
+        self._held |= dict.fromkeys(set(names) - stored, math.inf)
+
+
+def _search_rollout(
+    app: "App", rollout: str, environments: dict[str, Environment]
+) -> RepairSearched:
+    with app.reading() as connection:
+        row = rollout_row(connection, rollout)
+    if row is None or row.line.task is None:
+        return skip(rollout, "it names no task")
+    transcript = read(row, app.readable_log, app.bodies)
+    if transcript.erased:
+        return skip(rollout, "what was said is erased: its person's key was destroyed")
+    opened = open_task(app, row.line.task, environments)
+    if opened is None:
+        return skip(rollout, f"no environment here has its task {row.line.task}")
+    environment, task = opened
+    return prove(environment, task, transcript.data)
+
+
+def _entry(data: RepairSearched) -> Entry:
+    """The event, under an id that a redo has too. A rollout that was skipped may have a result
+    later, so the reason makes a part of that id."""
+    skipped = (data.outcome, data.reason) if data.outcome == SKIPPED else ()
+    envelope = Envelope(
+        id=derive_id("repair", data.rollout, data.rules, *skipped),
+        type=data.TYPE,
+        version=data.VERSION,
+        subject=data.key(),
+        time=utc_now(),
+        correlation=data.rollout,
+    )
+    return encode(envelope, data, now_ms()).entry

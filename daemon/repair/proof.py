@@ -1,0 +1,150 @@
+"""What the replay of one failed rollout proves: its smallest repair, as an event.
+
+The recorded task says what was to be done, as it does where rollouts are graded again; the
+environment's task of this id gives the state in which it begins. A rollout is searched only where
+the replay is the rollout: the tools accept and refuse the same writes, and the state is wrong
+exactly where the grader said so. Where the state is right and nothing but a required output is
+missing, no call can mend it: that is an `information_error`, proven as well.
+"""
+
+from collections.abc import Sequence
+from typing import Final, cast, get_args
+
+from consumers.diagnosis.detectors import diagnose
+from consumers.diagnosis.facts import Facts
+from consumers.reads.repairs import REPAIR_RULES
+from daemon.repair.category import ANY_TOOL, categorize
+from daemon.repair.search import Operation, RepairSearch, SearchResult, WriteEdit
+from envs.catalog import catalog
+from envs.environment import Environment
+from envs.episode import REGULAR, Termination
+from envs.grading import grade
+from envs.task import Basis, TaskDefinition
+from events.learning import RepairEdit, RepairOutcome, RepairSearched
+from events.rollouts import RolloutEnded, Task, clip_reason
+
+_NAMES: Final = 100
+"""Most names of arguments that an edit lists."""
+
+
+def prove(environment: Environment, known: TaskDefinition, data: RolloutEnded) -> RepairSearched:
+    """Search the repair of a failed rollout; `known` is the environment's task of that id. Raises
+    whatever the environment's code raises."""
+    task = _recorded_task(known, data.task)
+    if "DB" not in task.criteria.reward_basis or task.criteria.gold_actions is None:
+        return skip(data.rollout, "the verdict of its task does not compare states with gold's")
+    facts = Facts(data, environment.catalog)
+    search = RepairSearch(
+        environment, task, [call.item for call in facts.calls], environment.catalog
+    )
+    result = search.run()
+    trouble = result.mismatch or _find_contradiction(facts, result)
+    if trouble:
+        return skip(data.rollout, f"the replay is not what was recorded: {trouble}")
+    if result.edits is None:
+        return _conclude(data, result, "exhausted")
+    if not result.edits:
+        lacks_output = _lacks_only_outputs(environment, task, data)
+        proven = ("information_error", ANY_TOOL) if lacks_output else (None, None)
+        return _conclude(data, result, "state_right", *proven)
+    rule = diagnose(data, catalog(environment.name)).category
+    return _conclude(
+        data,
+        result,
+        "repaired",
+        *categorize(search, result.edits, facts, rule),
+        edits=[_describe(environment, search, edit, facts) for edit in result.edits],
+    )
+
+
+def skip(rollout: str, reason: str) -> RepairSearched:
+    """The event of a rollout that could not be replayed."""
+    return RepairSearched(
+        rollout=rollout, rules=REPAIR_RULES, outcome="skipped", reason=clip_reason(reason)
+    )
+
+
+def _conclude(
+    data: RolloutEnded,
+    result: SearchResult,
+    outcome: RepairOutcome,
+    category: str | None = None,
+    pivot: str | None = None,
+    edits: Sequence[RepairEdit] = (),
+) -> RepairSearched:
+    return RepairSearched(
+        rollout=data.rollout,
+        rules=REPAIR_RULES,
+        outcome=outcome,
+        edits=tuple(edits),
+        replays=result.replays,
+        category=category,
+        pivot=pivot,
+        reason=f"none within {result.bound}" if result.bound else "",
+    )
+
+
+def _recorded_task(known: TaskDefinition, recorded: Task | None) -> TaskDefinition:
+    """The environment's task, to be judged as the rollout was."""
+    if recorded is None or recorded.gold_actions is None or recorded.definition == known.digest():
+        return known
+    basis = tuple(part for part in recorded.reward_basis if part in get_args(Basis))
+    criteria = known.criteria.model_copy(
+        update={
+            "gold_actions": recorded.gold_actions,
+            "outputs": recorded.outputs,
+            **({"reward_basis": cast("tuple[Basis, ...]", basis)} if basis else {}),
+        }
+    )
+    return known.model_copy(update={"criteria": criteria})
+
+
+def _find_contradiction(facts: Facts, result: SearchResult) -> str:
+    """How the state's verdict differs from the recorded one; empty where it does not."""
+    recorded = facts.state_verdict
+    if recorded is None or (recorded == 1.0) == (result.edits == ()):
+        return ""
+    return f"the state was graded {recorded:g} and is {'right' if result.edits == () else 'wrong'}"
+
+
+def _lacks_only_outputs(environment: Environment, task: TaskDefinition, data: RolloutEnded) -> bool:
+    """Whether a required output was not said, and nothing else is known to be wrong."""
+    if data.termination in frozenset(Termination) - REGULAR:
+        return False
+    messages = data.content.messages if data.content else ()
+    spoken = [message for message in messages if message.role not in ("system", "developer")]
+    parts = grade(environment, task, spoken, Termination.USER_STOP).parts
+    return {name for name, value in parts.items() if value == 0.0} == {"COMMUNICATE"}
+
+
+def _describe(
+    environment: Environment, search: RepairSearch, edit: WriteEdit, facts: Facts
+) -> RepairEdit:
+    """An edit in names: of the arguments, those that gold or the tool itself has."""
+    gold = None if edit.gold is None else search.gold[edit.gold]
+    if edit.operation is Operation.INSERT:
+        assert gold is not None, "only a drop has no gold write"
+        name = gold.action.name
+        return RepairEdit(operation="insert", tool=name, expected=name, gold=gold.place)
+    written = search.writes[edit.place]
+    differing: tuple[str, ...] = ()
+    if edit.operation is Operation.ARGUMENTS and edit.gold is not None:
+        differing = search.find_differences(edit.place, edit.gold)
+    return RepairEdit(
+        operation=edit.operation.word,
+        turn=written.turn,
+        call=next(place for place, call in enumerate(facts.calls) if call.item is written),
+        tool=written.call.name,
+        expected=None if gold is None else gold.action.name,
+        gold=None if gold is None else gold.place,
+        arguments=tuple(
+            name for name in differing if name in _known_names(environment, search, edit)
+        )[:_NAMES],
+    )
+
+
+def _known_names(environment: Environment, search: RepairSearch, edit: WriteEdit) -> set[str]:
+    """Names of arguments that are no words of the agent's own."""
+    tool = environment.toolset.tools().get(search.writes[edit.place].call.name)
+    names = set() if tool is None else set(tool.schema["function"]["parameters"]["properties"])
+    return names | (set() if edit.gold is None else set(search.gold[edit.gold].arguments))

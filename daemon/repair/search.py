@@ -1,0 +1,364 @@
+"""Search the smallest change of an agent's writes that leaves the state as the gold writes do.
+
+    drop        leave out a write
+    arguments   give a write the arguments of a gold write of the same tool
+    tool        make a gold write of another tool on the same record in its place
+    insert      make a gold write that is missing
+
+Fewest edits first, then in the order of this list, then writes that the tool accepted before those
+that it refused, then the fewest arguments that change, then the earliest place; up to `EDITS`
+edits, `REPLAYS` replays and `SECONDS` seconds. A replay runs the tools over a fresh state, without
+model and user, exactly as grading does (envs/grading.py).
+
+What is not tried: writes that are gold writes already stay as they are; a write that the tool
+refused changes nothing, so it is not dropped, and of equal refused ones only the first is changed;
+a gold write is inserted where gold's order puts it, or at the end; another tool takes the place
+only of a write for which no gold write of its own tool is missing on that record. Several edits are
+replayed together only where what each does alone can add up to the wanted state: every record that
+differs, and that some edit touches alone, is put right by one of them or touched by two. An edit
+that does nothing alone may enable another.
+
+Guarantee: the same rollout and task give the same edits, unless the seconds run out first.
+"""
+
+import time
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import IntEnum
+from itertools import combinations, combinations_with_replacement, product
+from typing import Any, Final
+
+from consumers.diagnosis.matching import GoldWrite, gold_writes, value_key
+from envs.catalog import ToolCatalog
+from envs.database import Database
+from envs.environment import Environment
+from envs.grading import replay_gold
+from envs.task import TaskDefinition
+from events.canonical import exact_json
+from events.learning import Operation as WrittenOperation
+from events.messages import ExecutedCall
+
+EDITS: Final = 5
+"""Most edits of one repair."""
+
+REPLAYS: Final = 400
+"""Most replays of one search."""
+
+SECONDS: Final = 2.0
+"""Longest duration of one search; the replay that runs then is finished."""
+
+WRITES: Final = 60
+"""Most writes of the agent, and of gold, that are searched."""
+
+
+class Operation(IntEnum):
+    """What an edit does, the smallest change first."""
+
+    DROP = 0
+    ARGUMENTS = 1
+    TOOL = 2
+    INSERT = 3
+
+    @property
+    def word(self) -> WrittenOperation:
+        """Its name in events."""
+        return _WORDS[self]
+
+
+_WORDS: Final[Mapping[int, WrittenOperation]] = {
+    Operation.DROP: "drop",
+    Operation.ARGUMENTS: "arguments",
+    Operation.TOOL: "tool",
+    Operation.INSERT: "insert",
+}
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class WriteEdit:
+    """One change of the agent's writes."""
+
+    operation: Operation
+    is_refused: bool
+    """Whether it changes a write that the tool refused."""
+    distance: int
+    """Number of arguments that change, where the tool stays; else 0."""
+    place: int
+    """Index among the agent's writes; of an insertion, the write before which it is made."""
+    gold: int | None = None
+    """Index among the gold writes; None for a drop."""
+
+
+@dataclass(frozen=True, slots=True)
+class SearchResult:
+    """What a search came to."""
+
+    edits: tuple[WriteEdit, ...] | None
+    """The smallest repair; () where the state is right as it is, None within the bound."""
+    replays: int
+    bound: str = ""
+    """The bound that ended the search, in words; empty where it ended by itself."""
+    mismatch: str = ""
+    """Why the replay is not the recorded rollout, so that nothing was searched; else empty."""
+
+
+_Call = tuple[str, Mapping[str, Any] | str]
+"""Tool and arguments of a write to replay."""
+
+_Place = tuple[str, str]
+"""Table and key of a record."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Effect:
+    """What one edit does when it is made alone."""
+
+    fixed: frozenset[_Place]
+    """Records that differed from gold's and no longer do."""
+    broken: frozenset[_Place]
+    """Records that differ from gold's and did not."""
+    touched: frozenset[_Place]
+    """Records that are not as they were without it."""
+
+
+class _BoundReached(Exception):
+    """A bound of the search, in words."""
+
+
+@dataclass(slots=True)
+class _Replayer:
+    """Replays of one rollout, counted and bounded."""
+
+    environment: Environment
+    task: TaskDefinition
+    most: int
+    deadline: float
+    count: int = 0
+    errors: list[bool] = field(default_factory=list)
+    """Of the last replay: whether each call was answered with an error."""
+
+    def check_time(self) -> None:
+        """Raises _BoundReached."""
+        if time.monotonic() > self.deadline:
+            raise _BoundReached("the time for one search")
+
+    def replay(self, calls: Sequence[_Call]) -> Database:
+        """The state that the calls leave. Raises _BoundReached."""
+        if self.count >= self.most:
+            raise _BoundReached(f"{self.most} replays")
+        if self.count:
+            self.check_time()
+        self.count += 1
+        database = self.environment.reset(self.task)
+        tools = self.environment.toolset(database)
+        self.errors = [tools.call(name, arguments).error for name, arguments in calls]
+        return database
+
+
+class RepairSearch:
+    """The search for one rollout."""
+
+    def __init__(
+        self,
+        environment: Environment,
+        task: TaskDefinition,
+        calls: Sequence[ExecutedCall],
+        catalog: ToolCatalog,
+        *,
+        edits: int = EDITS,
+        replays: int = REPLAYS,
+        seconds: float = SECONDS,
+    ) -> None:
+        """`calls` are those of the rollout, in order."""
+        self._catalog = catalog
+        self._edits = edits
+        self.writes = [
+            item
+            for item in calls
+            if item.requestor == "assistant" and item.call.name in environment.writes
+        ]
+        """The agent's writes, whatever came of them."""
+        self.gold: list[GoldWrite] = gold_writes(task.criteria.gold_actions or (), catalog)
+        self._calls: list[_Call] = [(item.call.name, item.call.arguments) for item in self.writes]
+        self._expected = replay_gold(environment, task)
+        deadline = time.monotonic() + seconds
+        self._replayer = _Replayer(environment, task, replays, deadline)
+        self.refused: list[bool] = []
+        """Of each write, whether the tool answers it with an error."""
+
+    def find_differences(self, place: int, index: int) -> tuple[str, ...]:
+        """Names of the arguments in which a write and a gold write differ, sorted."""
+        call, wanted = self.writes[place].call, self.gold[index].arguments
+        arguments = call.arguments if isinstance(call.arguments, dict) else {}
+        actual = self._catalog.canonicalize(call.name, arguments)
+        names = wanted.keys() | actual.keys()
+        return tuple(sorted(name for name in names if _key(wanted, name) != _key(actual, name)))
+
+    def run(self) -> SearchResult:
+        """Find the smallest repair. Raises whatever the environment's code raises."""
+        if max(len(self.writes), len(self.gold)) > WRITES:
+            return SearchResult(None, 0, bound=f"{WRITES} writes")
+        base = self._replayer.replay(self._calls)
+        self.refused = self._replayer.errors
+        mismatch = self._find_mismatch()
+        if mismatch:
+            return SearchResult(None, self._replayer.count, mismatch=mismatch)
+        wrong = _differing(self._expected, base)
+        if not wrong:
+            return SearchResult((), self._replayer.count)
+        try:
+            repair = self._search(base, wrong)
+        except _BoundReached as reached:
+            return SearchResult(None, self._replayer.count, bound=str(reached))
+        bound = "" if repair is not None else f"{self._edits} edits"
+        return SearchResult(repair, self._replayer.count, bound=bound)
+
+    def _find_mismatch(self) -> str:
+        """The first write that the tools answer otherwise than they did in the rollout."""
+        for item, refused in zip(self.writes, self.refused, strict=True):
+            answer = item.result
+            if answer is None:
+                continue
+            recorded = answer.error
+            if recorded is None:
+                recorded = answer.text.startswith("Error")
+            if bool(recorded) != refused:
+                now = "refuses" if refused else "accepts"
+                return f"{item.call.name} {now} at turn {item.turn} what it answered otherwise"
+        return ""
+
+    def _search(self, base: Database, wrong: frozenset[_Place]) -> tuple[WriteEdit, ...] | None:
+        edits = sorted(self._list_edits())
+        effects: dict[WriteEdit, _Effect] = {}
+        for edit in edits:
+            state = self._replayer.replay(self._apply((edit,)))
+            left = _differing(self._expected, state)
+            if not left:
+                return (edit,)
+            effects[edit] = _Effect(wrong - left, left - wrong, _differing(base, state))
+        reachable = wrong & _join(effect.touched for effect in effects.values())
+        for size in range(2, self._edits + 1):
+            for chosen in _combine(edits, size):
+                self._replayer.check_time()
+                if _conflicts(chosen) or not _can_add_up([effects[e] for e in chosen], reachable):
+                    continue
+                if not _differing(self._expected, self._replayer.replay(self._apply(chosen))):
+                    return chosen
+        return None
+
+    def _list_edits(self) -> Iterator[WriteEdit]:
+        """Every edit that is tried."""
+        made = self._match_exact_writes()
+        missing = [place for place in range(len(self.gold)) if place not in made.values()]
+        repeated: set[str] = set()
+        for place, call in enumerate(self._calls):
+            text = exact_json(call)
+            if place in made or (self.refused[place] and text in repeated):
+                continue
+            repeated.add(text)
+            yield from self._list_changes(place, missing)
+        for index in missing:
+            before = [place for place, gold in made.items() if gold < index]
+            for place in sorted({max(before, default=-1) + 1, len(self._calls)}):
+                yield WriteEdit(Operation.INSERT, False, 0, place, index)
+
+    def _list_changes(self, place: int, missing: Sequence[int]) -> Iterator[WriteEdit]:
+        """The edits of one write; `missing` are gold writes that were not made."""
+        name, arguments = self._calls[place]
+        is_refused = self.refused[place]
+        on_record = [index for index in missing if self._is_same_record(arguments, index)]
+        own = [index for index in missing if self.gold[index].action.name == name]
+        for index in own:
+            distance = len(self.find_differences(place, index))
+            yield WriteEdit(Operation.ARGUMENTS, is_refused, distance, place, index)
+        if is_refused:
+            return
+        yield WriteEdit(Operation.DROP, False, 0, place)
+        if not set(own).intersection(on_record):
+            for index in on_record:
+                yield WriteEdit(Operation.TOOL, False, 0, place, index)
+
+    def _match_exact_writes(self) -> dict[int, int]:
+        """Place of each write that is a gold write, and whose: one write for one gold write."""
+        made: dict[int, int] = {}
+        for index, gold in enumerate(self.gold):
+            wanted = exact_json([gold.action.name, gold.action.arguments])
+            for place, call in enumerate(self._calls):
+                if place not in made and not self.refused[place] and exact_json(call) == wanted:
+                    made[place] = index
+                    break
+        return made
+
+    def _is_same_record(self, arguments: Mapping[str, Any] | str, index: int) -> bool:
+        record = self.gold[index].record
+        return (
+            record is not None
+            and not isinstance(arguments, str)
+            and self._catalog.record(arguments) == record
+        )
+
+    def _apply(self, edits: Sequence[WriteEdit]) -> list[_Call]:
+        """The writes with these edits made."""
+        at = {edit.place: edit for edit in edits if edit.operation is not Operation.INSERT}
+        inserted = [edit for edit in edits if edit.operation is Operation.INSERT]
+        calls: list[_Call] = []
+        for place in range(len(self._calls) + 1):
+            calls += [self._gold_call(edit) for edit in inserted if edit.place == place]
+            if place == len(self._calls):
+                break
+            edit = at.get(place)
+            if edit is None:
+                calls.append(self._calls[place])
+            elif edit.operation is not Operation.DROP:
+                calls.append(self._gold_call(edit))
+        return calls
+
+    def _gold_call(self, edit: WriteEdit) -> _Call:
+        assert edit.gold is not None, "only a drop has no gold write"
+        action = self.gold[edit.gold].action
+        return action.name, action.arguments
+
+
+def _differing(expected: Database, actual: Database) -> frozenset[_Place]:
+    """The records that are not equal in the two states."""
+    return frozenset((item.path[0], item.path[1]) for item in expected.difference(actual))
+
+
+def _combine(edits: Sequence[WriteEdit], size: int) -> Iterator[tuple[WriteEdit, ...]]:
+    """Every choice of `size` edits: by their operations, the smallest changes first, and then by
+    their places."""
+    by_operation = {operation: list[WriteEdit]() for operation in Operation}
+    for edit in edits:
+        by_operation[edit.operation].append(edit)
+    for operations in combinations_with_replacement(Operation, size):
+        counts = Counter(operations)
+        groups = [combinations(by_operation[name], count) for name, count in counts.items()]
+        for chosen in product(*groups):
+            yield tuple(edit for group in chosen for edit in group)
+
+
+def _conflicts(edits: Sequence[WriteEdit]) -> bool:
+    """Whether two edits change the same write or make the same gold write."""
+    places = [edit.place for edit in edits if edit.operation is not Operation.INSERT]
+    gold = [edit.gold for edit in edits if edit.gold is not None]
+    return len(set(places)) < len(places) or len(set(gold)) < len(gold)
+
+
+def _join(places: Iterable[frozenset[_Place]]) -> frozenset[_Place]:
+    return frozenset[_Place]().union(*places)
+
+
+def _key(arguments: Mapping[str, Any], name: str) -> bytes | None:
+    return value_key(arguments[name]) if name in arguments else None
+
+
+def _can_add_up(effects: Sequence[_Effect], wrong: frozenset[_Place]) -> bool:
+    """Whether what edits do alone can put these records right together, and break none."""
+    if any(not effect.touched for effect in effects):
+        return True
+    fixed = _join(effect.fixed for effect in effects)
+    broken = _join(effect.broken for effect in effects)
+    return all(
+        sum(place in effect.touched for effect in effects) >= 2
+        for place in (wrong - fixed) | broken
+    )
