@@ -31,7 +31,7 @@ from events.envelope import Envelope, derive_id
 from events.errors import KintsugiError
 from events.jobs import JobSpec
 from events.learning import JobRequested
-from events.log import now_ms
+from events.log import Entry, now_ms
 from events.rollouts import CallEnded, CallStarted
 from ops.learning.arms import convert_rollout, make_attempts
 from ops.learning.screen.settings import Configuration, Settings
@@ -104,7 +104,7 @@ class Recorder:
         attempts = make_attempts(islice(mixed, self._settings.recorded), self._seed, "traffic")
         base = self._settings.base
         provenance = Provenance(alias=_ALIAS, base=base, policy=base, purpose="live")
-        entries = []
+        entries: list[Entry] = []
         for rollout in self.player.play(self._shop, attempts, self.policy):
             name = derive_id("screen", rollout.attempt.task.id)
             calls = list(_record_calls(rollout, provenance, name))

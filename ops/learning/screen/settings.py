@@ -4,6 +4,7 @@ commit and the digest of these.
 A configuration is one change from `today`, what jobs of the loop did before ADR 0054: GRPO with an
 asymmetric clip, a penalty k2 of .1 and groups of one verdict kept with the advantages of their
 rewards. What settings can say is said by settings; the rest replaces the algorithm.
+`sentinel_k2_zero` is what they do since; the two that begin with `loop` put a warm start before it.
 """
 
 from collections.abc import Mapping
@@ -12,7 +13,7 @@ from typing import Annotated, Any, Final, Literal
 
 from pydantic import Field
 
-from daemon.config.presets import preset
+from daemon.config.presets import build_loop_algorithm, preset
 from daemon.engine.reference.weights import CHECKPOINT
 from events.algorithm import Algorithm, FilterConfig, KlConfig, LossConfig, TisConfig
 from events.canonical import exact_json, sha256
@@ -70,6 +71,7 @@ class Settings(StrictModel):
 
 _TODAY: Final = Algorithm(loss=LossConfig(kl=_K2), filter=FilterConfig(informative=False))
 _SENTINEL: Final = preset("sentinel")
+_LOOP: Final = build_loop_algorithm(0.1)
 _ZERO: Final = FilterConfig(informative=False, uniform="zero")
 
 CONFIGURATIONS: Final[Mapping[str, Configuration]] = {
@@ -88,6 +90,10 @@ CONFIGURATIONS: Final[Mapping[str, Configuration]] = {
     "warm_always": Configuration(algorithm=_TODAY, training={"warm_start": "always"}),
     "warm_own": Configuration(algorithm=_TODAY, training={"warm_start": "always"}, shows="own"),
     "warm_both": Configuration(algorithm=_TODAY, training={"warm_start": "always"}, shows="both"),
+    "loop_warm_own": Configuration(algorithm=_LOOP, training={"warm_start": "always"}, shows="own"),
+    "loop_warm_both": Configuration(
+        algorithm=_LOOP, training={"warm_start": "always"}, shows="both"
+    ),
     "warm_auto": Configuration(algorithm=_TODAY, training={"warm_start": "auto"}),
     "tis": Configuration(
         algorithm=_TODAY.model_copy(update={"loss": LossConfig(kl=_K2, tis=_TIS)})
