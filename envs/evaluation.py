@@ -298,7 +298,7 @@ def assess_recorded(
     """
     flagged, malformed = flag_errors(environment, task, messages)
     conduct = conduct_of(flagged, environment.catalog, malformed, tokens)
-    return assess(environment, task, messages, Termination.USER_STOP, conduct)
+    return assess(environment, task, flagged, Termination.USER_STOP, conduct)
 
 
 def penalties(conduct: Conduct, shaping: Shaping) -> dict[str, float | None]:

@@ -19,6 +19,7 @@ from envs.evaluation import Setup, make_environment_user, play
 from envs.players import LocalPlayer
 from envs.retail.environment import Retail
 from envs.shop.environment import Shop
+from envs.shop.oracle import ShopOracle
 from events.messages import Message, ToolCall
 from events.rollouts import RolloutEnded
 from producers.simulation import Provenance, build_rollout_event
@@ -153,6 +154,19 @@ def test_an_authentication_that_failed_authenticates_no_live_session(home: Path)
     assert live.reward_parts["penalty_authentication"] == -0.5
 
 
+def test_a_rule_that_asks_whether_a_call_failed_judges_a_live_session_alike(home: Path) -> None:
+    """Of shop, a failed look-up is no authentication, and a write after it breaks the policy."""
+    shop, task = Shop(), "shop/cancel/1"
+    _, look_up, write = gold_calls(shop, task)
+    oracle = ShopOracle(shop.task(task), shop.writes)
+    question = Message(role="assistant", content=oracle.question(oracle.actions[-1]))
+    nobody = call("find_user", name="Nobody", zip="00000")
+    done = Message(role="assistant", content=oracle.final_text())
+    live = compare(home, shop, task, [nobody, look_up, question, write, done])
+    assert (live.success, live.reward_parts["POLICY"]) == (False, 0.0)
+    assert (live.reward_parts["DB"], live.reward_parts["COMMUNICATE"]) == (1.0, 1.0)
+
+
 @pytest.mark.parametrize(
     ("environment", "task"),
     [(Shop(), "shop/cancel/1"), (Airline(), "airline/cancel/1"), (Retail(), "retail/cancel/1")],
@@ -179,7 +193,7 @@ def test_an_unknown_length_is_no_penalty_and_is_said(home: Path) -> None:
     assert live.reward == 1.0
 
 
-def call(name: str, **arguments: str) -> Message:
+def call(name: str, /, **arguments: str) -> Message:
     return Message(role="assistant", tool_calls=(ToolCall(name=name, arguments=arguments),))
 
 
