@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from daemon.config.settings import Settings
     from daemon.cycle.plan import CyclePlan
     from daemon.proposer.probe import Engine
+    from events.learning import TaskProposed
 
 _SHORT: Final = 48
 """Characters of a task's id that a terminal shows."""
@@ -162,10 +163,10 @@ def _show(cli: Cli, planned: "CyclePlan") -> None:
         cli.out.show("", table(columns, rows, right=right, whole=("pattern",)))
     if planned.accepted:
         rows = [
-            [data.task.id[:_SHORT], data.pattern, data.mode, data.verified[-1].note]
+            [data.task.id[:_SHORT], data.pattern, data.mode, _find_pass_rate(data)]
             for data in planned.accepted
         ]
-        cli.out.show("", table(["would write", "for", "mode", "last check"], rows))
+        cli.out.show("", table(["would write", "for", "mode", "passed now"], rows))
     if planned.rejected:
         rows = [[data.pattern, data.mode, data.check, data.reason] for data in planned.rejected]
         cli.out.show("", table(["would reject for", "mode", "check", "why"], rows))
@@ -176,6 +177,12 @@ def _show(cli: Cli, planned: "CyclePlan") -> None:
         ]
         columns = ["pool of the job", "share", "tasks", "replay"]
         cli.out.show("", table(columns, rows, right=("share", "tasks"), whole=(columns[0],)))
+
+
+def _find_pass_rate(data: "TaskProposed") -> str | None:
+    """How many rollouts of the policy that answers passed a task; None where it was not asked."""
+    notes = {check.check: check.note for check in data.verified}
+    return notes.get("informative")
 
 
 def _summarize(planned: "CyclePlan") -> Any:

@@ -72,9 +72,9 @@ class Estimate:
     """The sum; None where a part of it is unknown."""
     rollouts: PlannedRollouts
     gpu_hours: float | None
-    """Of training."""
+    """Of training; None where no GPU is named, and where its minutes are unknown."""
     unknown: tuple[str, ...]
-    """Why a number is missing, one sentence each."""
+    """What no earlier cycle shows, and why: one sentence each."""
 
 
 def read_history(connection: "Connection", settings: "Settings", alias: str, base: str) -> History:
@@ -127,7 +127,7 @@ def estimate(
         minutes=None if None in parts else sum(part for part in parts if part is not None),
         rollouts=rollouts,
         gpu_hours=None if training is None or gpus is None else gpus * training / 60,
-        unknown=tuple(_list_unknown(writing, training, evaluation, spec, gpus)),
+        unknown=tuple(_list_unknown(writing, training, evaluation, spec)),
     )
 
 
@@ -148,7 +148,6 @@ def _list_unknown(
     training: float | None,
     evaluation: float | None,
     spec: "JobSpec | None",
-    gpus: float | None,
 ) -> Iterable[str]:
     if writing is None:
         yield "minutes of writing: no cycle on this base has finished in this home"
@@ -159,5 +158,3 @@ def _list_unknown(
         yield "minutes of training: no job on this base has trained in this home"
     if evaluation is None:
         yield "minutes and rollouts of evaluation: no adapter of this base was evaluated by a cycle"
-    if gpus is None:
-        yield "GPU-hours: neither jobs.ray.gpus nor training.device names a GPU"
