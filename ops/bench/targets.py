@@ -10,7 +10,6 @@ task, and judged by the gate's tests (daemon/evaluation/gate.py), with the bound
 """
 
 from collections.abc import Sequence
-from dataclasses import replace
 from random import Random
 from statistics import NormalDist, mean
 from typing import Final
@@ -105,8 +104,13 @@ def _list_lifted(targets: Sequence[PlannedTarget], drawn: Sequence[Pair]) -> set
 
 
 def _draw_pairs(chance: Random, gains: Sequence[float], tasks: int) -> list[Pair]:
-    return [
-        replace(pair, task=f"{kind} {pair.task}", slice=str(kind))
-        for kind, gain in enumerate(gains)
-        for pair in pairs(chance, tasks, TRIALS, gain)
-    ]
+    """The verdicts of all kinds. A loss is a gain with the sides exchanged, for clipping would make
+    a loss of tasks that are hardly passed a smaller one."""
+    drawn = []
+    for kind, gain in enumerate(gains):
+        for pair in pairs(chance, tasks, TRIALS, abs(gain)):
+            before, after = pair.incumbent, pair.candidate
+            if gain < 0:
+                before, after = after, before
+            drawn.append(Pair(f"{kind} {pair.task}", str(kind), before, after))
+    return drawn

@@ -123,7 +123,8 @@ def test_without_the_files_of_the_best_the_variances_are_added() -> None:
     gap = Gap(-0.01, 0.008**2)
     report = judge(Reference("plain", "base", gap))
     found = check(report, "best plain")
-    assert (found.chained, found.value) == (True, pytest.approx(-0.01))
+    assert found.chained
+    assert found.value == pytest.approx(-0.01)
     fresh = -bound([0.0] * 300, BEST_LEVEL)
     assert found.low is not None
     assert found.low < -0.01 - fresh, "wider than what was played today"
