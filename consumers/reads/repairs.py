@@ -80,11 +80,13 @@ def read_repair_candidates(
     *,
     without: Collection[str] = (),
     away: Collection[str] = (),
+    uncounted: bool = False,
     with_skipped: bool = False,
 ) -> list[RepairCandidate]:
     """Failed rollouts without a result of this version of the rules: those that no round has
     counted first, and of these the newest. `without` are rollouts and `away` environments to leave
-    out; `with_skipped` adds those that could not be replayed."""
+    out; `uncounted` leaves out what a round has counted, `with_skipped` adds those that could not
+    be replayed."""
     rollouts, repairs = Rollout.table().c, Repair.table().c
     unsearched: ColumnElement[bool] = repairs.rollout.is_(None) | (repairs.rules != rules)
     if with_skipped:
@@ -98,6 +100,8 @@ def read_repair_candidates(
         .order_by(rollouts.round.is_not(None), rollouts.time.desc().nulls_last(), rollouts.rollout)
         .limit(limit)
     )
+    if uncounted:
+        query = query.where(rollouts.round.is_(None))
     return [
         RepairCandidate(row.rollout, row.environment, row.reason)
         for row in connection.execute(query)

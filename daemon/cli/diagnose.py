@@ -40,7 +40,7 @@ def diagnose(
                 "patterns": line.patterns if line else 0,
                 "unjudged": line.unjudged if line else 0,
                 "other": line.other if line else 0,
-                "repairs": None if report is None else dict(sorted(report.outcomes.items())),
+                **({} if report is None else {"repairs": dict(sorted(report.outcomes.items()))}),
             }
         )
     else:

@@ -42,6 +42,8 @@ from events.privacy.keys import KeysUnavailable
 from events.streams import ROLLOUTS
 
 if TYPE_CHECKING:
+    from sqlalchemy import Connection
+
     from daemon.core.app import App
 
 AT_ONCE: Final = 8
@@ -49,6 +51,10 @@ AT_ONCE: Final = 8
 
 SECONDS: Final = 0.5
 """After which a round of the role begins no further search."""
+
+BACKLOG_SECONDS: Final = 60.0
+"""After which rollouts that a round has counted are looked for again, where none was left: that
+goes through every failure there is, and the others are few."""
 
 AWAY_SECONDS: Final = 600.0
 """How long what is away now is left alone."""
@@ -89,6 +95,8 @@ class RepairQueue:
         """What the searches of one call have opened."""
         self._idle_at: Position | None = None
         """The rollouts that had been folded when there was last nothing to do."""
+        self._backlog_at = -math.inf
+        """When rollouts that a round has counted are looked for again."""
 
     def advance(self, limit: int = AT_ONCE, seconds: float = SECONDS) -> RepairReport:
         """Search the repairs of at most `limit` rollouts; no search begins after `seconds`. Raises
@@ -98,14 +106,27 @@ class RepairQueue:
         self._held = {name: until for name, until in self._held.items() if until > now}
         with self._app.reading() as connection:
             folded: Position = {ROLLOUTS.name: position(connection).get(ROLLOUTS.name, {})}
-            if folded == self._idle_at:
-                return RepairReport()
-            candidates = read_repair_candidates(
-                connection, REPAIR_RULES, limit, without=self._held, away=self._away
-            )
+            candidates = self._read_candidates(connection, limit, folded, now)
         if not candidates and not self._away and not self._held:
             self._idle_at = folded
         return self._work(candidates, now + seconds)
+
+    def _read_candidates(
+        self, connection: "Connection", limit: int, folded: Position, now: float
+    ) -> list[RepairCandidate]:
+        """What no round has counted, else of the rest; nothing where nothing can be new."""
+        candidates: list[RepairCandidate] = []
+        if folded != self._idle_at:
+            candidates = read_repair_candidates(
+                connection, REPAIR_RULES, limit,
+                without=self._held, away=self._away, uncounted=True,
+            )  # fmt: skip
+        if not candidates and now >= self._backlog_at:
+            candidates = read_repair_candidates(
+                connection, REPAIR_RULES, limit, without=self._held, away=self._away
+            )
+            self._backlog_at = -math.inf if candidates else now + BACKLOG_SECONDS
+        return candidates
 
     def drain(self, progress: Callable[[int], None] = lambda _: None) -> RepairReport:
         """Search every repair that can be searched now, those of skipped rollouts included;

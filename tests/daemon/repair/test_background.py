@@ -13,16 +13,17 @@ from typing import Any
 import pytest
 
 from consumers.diagnosis.labels import label_rollout
-from consumers.reads.repairs import REPAIR_RULES, count_repairs
+from consumers.reads.repairs import REPAIR_RULES, count_repairs, read_repair_candidates
 from daemon.config.settings import Environments, Settings, load
 from daemon.core.app import App
-from daemon.repair.background import AWAY_SECONDS, RepairQueue
+from daemon.repair.background import AWAY_SECONDS, BACKLOG_SECONDS, RepairQueue
 from envs.registry import open_place
 from events.codec import encode
 from events.envelope import Envelope
 from events.log import now_ms
 from events.privacy.sealing import Key
 from events.rollouts import RolloutEnded
+from tests.consumers.plans import plans_of
 from tests.daemon.commands import environment
 from tests.daemon.conftest import Kintsugi
 from tests.daemon.repair.shop import SHOP, failure, gold
@@ -123,6 +124,33 @@ def test_the_role_repairs_what_no_round_has_counted_first_and_then_the_newest(
         order.append(results(kintsugi)[-1]["rollout"])
     assert order == ["second", "first", "older than new", "old"]
     assert queue.advance().searches == 0
+
+
+def test_what_a_round_has_counted_is_looked_for_once_in_a_minute(
+    app: App, kintsugi: Kintsugi
+) -> None:
+    moments = [0.0]
+    queue = RepairQueue(app, clock=lambda: moments[0])
+    assert queue.advance().searches == 0
+    record(app, looping("counted"))
+    kintsugi("diagnose")
+    assert queue.advance().searches == 0
+    record(app, looping("new"))
+    assert queue.advance().searches == 1
+    moments[0] = BACKLOG_SECONDS
+    assert queue.advance().searches == 1
+    assert [line["rollout"] for line in results(kintsugi)] == ["new", "counted"]
+
+
+def test_looking_for_nothing_goes_through_no_table(app: App) -> None:
+    """Of the failures that were repaired those of closed rounds are not read with every round."""
+    record(app, looping("a"))
+    RepairQueue(app).drain()
+    with app.reading() as connection:
+        plans = plans_of(connection)
+        assert read_repair_candidates(connection, REPAIR_RULES, 8, uncounted=True) == []
+    steps = [step for plan in plans for step in plan.split("; ")]
+    assert not [step for step in steps if step.startswith("SCAN rollouts")], steps
 
 
 def test_a_round_of_the_role_repairs_and_reports_it(app: App, kintsugi: Kintsugi) -> None:
