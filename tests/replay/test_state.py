@@ -17,7 +17,7 @@ from tests.consumers.folding import Broker, fold, hash_of
 from tests.replay.test_golden import golden_record
 from tests.replay.write_golden import GOLDEN
 
-STATE: Final = {9: "f6d8f3b9e9426a7a2c434c0b826383d0db7d36a0e227a9bb2c95fe307f18060c"}
+STATE: Final = {10: "fb29324b391b1c5cee5546ee6687ac8b8a8adcb3c0be709dd5c765f9061a934d"}
 """Fold version -> hash of the state that the corpus of released versions folds to."""
 
 FACTS: Final = (
