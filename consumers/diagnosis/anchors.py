@@ -2,8 +2,8 @@
 
 A rollout can lie in several neighbourhoods, which its row in the tables names:
 
-    kind    the generator of its task, `ENV/GENERATOR`, where the task's id says that it was
-            generated; no label of the environment is read
+    kind    the generator of its task, `ENV/GENERATOR` (kinds.py), where the task was generated; no
+            label of the environment is read
     tools   every tool of its gold actions and of the agent's calls
     words   a min-hash of its opening request, where it has no kind: two requests that share
             words have equal values at many of its places
@@ -20,7 +20,6 @@ from hashlib import blake2b
 from struct import unpack
 from typing import Final
 
-from envs.environment import is_seed
 from events.messages import Message
 
 ANCHORS: Final = 32
@@ -47,14 +46,6 @@ _REQUEST_CHARACTERS: Final = 4_000
 _REQUEST_WORDS: Final = 64
 _WORD: Final = re.compile(r"[^\W\d_]{3,}")
 _LEAST_WEIGHT: Final = 2.0**-20
-
-
-def find_kind(task_id: str | None) -> str | None:
-    """Return `ENV/GENERATOR` of the id of a generated task (`ENV/GENERATOR/SEED`, with more parts
-    for one in other words); None for any other."""
-    parts = [] if task_id is None else task_id.split("/")
-    seed = next((place for place, part in enumerate(parts) if is_seed(part)), 0)
-    return "/".join(parts[:seed]) if seed >= 2 else None
 
 
 def sign_request(messages: Sequence[Message]) -> str | None:

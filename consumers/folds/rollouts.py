@@ -10,7 +10,8 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from consumers.batch import Batch, Row, Staging
-from consumers.diagnosis.anchors import find_kind, select_tools
+from consumers.diagnosis.anchors import select_tools
+from consumers.diagnosis.kinds import find_kind
 from consumers.diagnosis.labels import label_event
 from consumers.diagnosis.rounds import close_round
 from consumers.folds.adapters import (

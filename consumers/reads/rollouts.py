@@ -72,13 +72,13 @@ class PatternLine:
     """What a random failure of it meets around it; docs/patterns.md."""
     priority: float
     status: str
-    operator: Override | None
-    reason: str | None
-    """Why a person pinned or muted it."""
     examples: list[str]
     round: int
     trend: list[float]
     """Priority of its last rounds, oldest first."""
+    operator: Override | None = None
+    reason: str | None = None
+    """Why a person pinned or muted it."""
 
 
 @dataclass(frozen=True, slots=True)

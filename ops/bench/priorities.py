@@ -173,7 +173,7 @@ def _build_rollout(
         kind == WEAK if scenario.ids == "none" else kind not in (WEAK, BROKEN)
     ) and chance.random() < (1 if kind == WEAK else 0.5)  # fmt: skip
     words = [*chance.sample(OPENINGS[kind].split(), 7), *chance.sample(NAMES, 2)]
-    calls = [("look_up", {"query": name}, True)]
+    calls: list[tuple[str, dict[str, Any], bool]] = [("look_up", {"query": name}, True)]
     if loops:
         calls += [("look_up", {"query": name, "page": page}, False) for page in range(4)]
     if passed:

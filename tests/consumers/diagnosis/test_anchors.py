@@ -9,10 +9,10 @@ from consumers.diagnosis.anchors import (
     TOOLS,
     AnchorIndex,
     add_round,
-    find_kind,
     select_tools,
     sign_request,
 )
+from consumers.diagnosis.kinds import find_kind
 from events.messages import Message
 
 

@@ -4,6 +4,7 @@ operator says of a pattern."""
 import json
 import random
 from pathlib import Path
+from typing import Any
 
 from sqlalchemy import Engine, select
 
@@ -33,7 +34,7 @@ def task(kind: str, seed: int) -> Task:
     return Task(id=f"shop/{kind}/{seed}", gold_actions=GOLD)
 
 
-def kind_of(kind: str, name: str, failures: int, passes: int, **fields: object) -> list[Entry]:
+def kind_of(kind: str, name: str, failures: int, passes: int, **fields: Any) -> list[Entry]:
     """Attempts of one generator, no two at the same task."""
     seeds = iter(range(1000))
     return [

@@ -197,7 +197,7 @@ def test_rollouts_made_by_the_daemon_are_no_failures_and_evidence_of_who_answers
         return [failure(f"f{number}"), success(f"s{number}"), failure(f"u{number}", task="u")]
 
     def made(number: int, policy: str) -> list[Entry]:
-        fields = {"purpose": purpose, "policy": policy}
+        fields: dict[str, Any] = {"purpose": purpose, "policy": policy}
         names = [f"{purpose}-{policy}-{number}-{place}" for place in range(6)]
         return [
             *(failure(f"{name}-f", "t", **fields) for name in names[:2]),
