@@ -13,7 +13,7 @@ def test_the_weakness_is_first_where_tasks_never_repeat(ids: str) -> None:
 
 
 def test_broken_tasks_are_below_the_weakness_once_they_are_known() -> None:
-    row = measure(Scenario(repeat=True, broken=True, size=256, rounds=3), range(2))
+    row = measure(Scenario(repeat=True, broken=True, size=512, rounds=3), range(2))
     assert row["broken_below"]["value"] == row["first"]["value"] == 1
 
 
