@@ -106,6 +106,7 @@ class Rollout(ProjectionTable, table=True):
         Index("ix_rollouts_failures", "alias", "base", "purpose", "round", "policy", "trace_key",
               sqlite_where=text("category IS NOT NULL"),
               postgresql_where=text("category IS NOT NULL")),
+        Index("ix_rollouts_task", "task_key", "alias", "base"),
         Index("ix_rollouts_unread", "partition", "event_source", "sequence",
               sqlite_where=text("round IS NULL"), postgresql_where=text("round IS NULL")),
         Index("ix_rollouts_session", "session",
@@ -153,8 +154,18 @@ class Rollout(ProjectionTable, table=True):
     """JSON: which turns and calls show it."""
     trace_key: str = _string()
     """The dedup key: same task and same tool-call trace."""
+    kind: str | None = _string()
+    """`ENV/GENERATOR` of a generated task. This and the next two: whose neighbour it is
+    (consumers/diagnosis/anchors.py)."""
+    tools: str = _string()
+    """JSON list: tools of its gold actions and of the agent's calls."""
+    words: str | None = _string()
+    """Signature of the opening request; null where there is a kind, and where it is sealed."""
     round: int | None = _integer()
     """The round that counted it; None until one has."""
+    outdated: bool | None = None
+    """Whether its policy did not answer the alias when that round was closed: then it counts in no
+    number of it."""
     partition: int = _pointer()
     event_source: str = _pointer(STRING)
     sequence: int = _pointer()
@@ -337,7 +348,8 @@ class Repair(ProjectionTable, table=True):
 
 
 class TaskPattern(ProjectionTable, table=True):
-    """A task is tagged with a pattern: proposed for it, or a failure on it was attributed to it."""
+    """A task is tagged with a pattern: proposed for it, or a failure on it was attributed to it.
+    What the daemon has a policy play on such a task is evidence of the pattern."""
 
     __tablename__ = "task_patterns"
     MERGE: ClassVar[Merge] = Merge.FIRST
@@ -367,8 +379,15 @@ class Pattern(ProjectionTable, table=True):
     """e_t: the moving average of the pattern's share of failures."""
     streak: int = _integer()
     absent: int = _integer()
+    learnability: float = 1.0
     priority: float = 0.0
+    """With the operator's word."""
     status: str = _string()
+    operator: str | None = _string()
+    """`pinned` or `muted`; null for a pattern that nobody forces or silences."""
+    operator_reason: str | None = _string()
+    anchors: str = _string()
+    """JSON object: anchor -> weight, of consumers/diagnosis/anchors.py."""
     examples: str = _string()
     """JSON list of rollouts: of the last round that saw a failure."""
     first_round: int = _integer()
@@ -394,6 +413,7 @@ class PatternRound(ProjectionTable, table=True):
     recurrence: float = 0.0
     streak: int = _integer()
     absent: int = _integer()
+    learnability: float = 1.0
     priority: float = 0.0
     status: str = _string()
 

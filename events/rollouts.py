@@ -107,6 +107,11 @@ class Labels(StrictModel):
     trace_key: str
     """Digest of the task and the tool-call trace; of a sealed rollout a keyed one, equal for the
     same calls of one person."""
+    tools: tuple[str, ...] = ()
+    """Tools that the agent called; of a sealed rollout, those of them that it was offered."""
+    words: str | None = None
+    """Signature of the user's first message, which is equal in part for requests that share words;
+    None for a sealed rollout."""
 
 
 ToolName = Annotated[str, Field(min_length=1, max_length=256)]

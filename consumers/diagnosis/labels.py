@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from consumers.diagnosis.anchors import select_tools, sign_request
 from consumers.diagnosis.detectors import dedup_key, diagnose
 from consumers.diagnosis.facts import Finding, agent_calls
 from consumers.diagnosis.rules import tool_loops
@@ -57,6 +58,8 @@ def label_rollout(data: RolloutEnded) -> LabelResult:
         categories=diagnosis.categories,
         pivot=diagnosis.pivot,
         trace_key=dedup_key(data),
+        tools=tuple(select_tools(call.name for call in calls)),
+        words=sign_request(messages),
     )
     kept = {name: _first(findings) for name, findings in diagnosis.evidence.items()}
     return LabelResult(labels, kept if diagnosis.category else None)

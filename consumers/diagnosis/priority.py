@@ -13,7 +13,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from fractions import Fraction
-from typing import Final
+from typing import Final, Literal
+
+Override = Literal["pinned", "muted"]
+"""What a person made of a pattern."""
 
 
 class Status(StrEnum):
@@ -29,13 +32,17 @@ class Status(StrEnum):
 
 RESOLVED_ABSENT: Final = 2
 RESOLVED_ATTEMPTS: Final = 16
-RESOLVED_PASS_RATE: Final = Fraction(85, 100)
+RESOLVED_PASS_RATE: Final = 0.85
 PERSISTENT_STREAK: Final = 3
-IMPROVING_GAIN: Final = Fraction(10, 100)
-TOO_HARD_ATTEMPTS: Final = 32
-TOO_HARD_FACTOR: Final = 0.25
+IMPROVING_GAIN: Final = 0.10
+BROKEN_FACTOR: Final = 0.25
 STREAK_CAP: Final = 4
 REGRESSED_FACTOR: Final = 1.5
+PINNED_ALONE: Final = 0.5
+"""Priority of a pinned pattern where neither it nor any other has one."""
+
+_ROUNDING: Final = 1e-9
+"""Rates are floats: 0.6 - 0.5 is below 0.1."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,15 +56,13 @@ class PatternState:
     absent: int
     """Rounds in a row without, up to this one."""
     pass_rate: float
-    """ρ: of related rollouts of the round, (passes + 1) / (attempts + 2)."""
+    """ρ: of the rollouts around its failures in the round, smoothed; see `update`."""
     attempts: int
     passes: int
     status: Status
-
-    @property
-    def learnability(self) -> float:
-        """λ: a quarter where many attempts all failed, so probably the task is at fault; else 1."""
-        return TOO_HARD_FACTOR if self.attempts >= TOO_HARD_ATTEMPTS and not self.passes else 1.0
+    learnability: float = 1.0
+    """λ: 1 less three quarters of the share of the round's failures that lie on tasks that many
+    attempts and no policy passed, so that probably these tasks are at fault."""
 
     @property
     def priority(self) -> float:
@@ -69,60 +74,114 @@ class PatternState:
         return self.recurrence * urgency * (1 - self.pass_rate) * self.learnability * regressed
 
 
+@dataclass(frozen=True, slots=True)
+class RoundEvidence:
+    """What a round says of one pattern."""
+
+    failures: int
+    """Deduplicated failures attributed to the pattern."""
+    failed_total: int
+    """Deduplicated failures of the round."""
+    attempts: int
+    """Rollouts around the pattern's failures."""
+    passes: int
+    share: float
+    """The pass rate that a random failure of the pattern meets around it, in [0, 1]."""
+    weight: float
+    """Attempts that the share is worth, at most `attempts`."""
+    broken: int = 0
+    """Failures on tasks that nobody passes."""
+
+    def __post_init__(self) -> None:
+        parts = (
+            (self.failures, self.failed_total, "failures"),
+            (self.passes, self.attempts, "passes"),
+            (self.broken, self.failures, "failures on tasks that nobody passes"),
+        )
+        for part, whole, name in parts:
+            if not 0 <= part <= whole:
+                raise ValueError(
+                    f"{part} of {whole} {name} cannot be; a part counts at most its whole"
+                )
+        if not 0 <= self.share <= 1:
+            raise ValueError(f"a pass rate of {self.share} cannot be; it lies between 0 and 1")
+        if not 0 <= self.weight <= self.attempts:
+            raise ValueError(
+                f"{self.attempts} attempts cannot be worth {self.weight}; at most as many"
+            )
+
+    @property
+    def pass_rate(self) -> float:
+        """ρ = (share · weight + 1) / (weight + 2)."""
+        return (self.share * self.weight + 1) / (self.weight + 2)
+
+    @property
+    def learnability(self) -> float:
+        """λ = 1 - ¾ · broken / failures."""
+        return 1 - (1 - BROKEN_FACTOR) * self.broken / max(1, self.failures)
+
+
 def update(
-    previous: PatternState | None, failures: int, failed_total: int, attempts: int, passes: int
+    previous: PatternState | None, evidence: RoundEvidence, *, pinned: bool = False
 ) -> PatternState:
     """The pattern after one more round.
 
-    `failures` are the deduplicated failures attributed to it, `failed_total` all of the round;
-    `attempts` and `passes` count the round's rollouts on its tasks. With s = failures / max(1,
-    failed_total): e = ½ e + ½ s, from 0; streak and absent count rounds with and without failures.
+    With s = failures / max(1, failed_total): e = ½ e + ½ s, from 0; streak and absent count rounds
+    with and without failures. A pinned pattern is not RESOLVED.
     """
-    if not (0 <= failures <= failed_total and 0 <= passes <= attempts):
-        raise ValueError(
-            f"{failures} of {failed_total} failures and {passes} of {attempts} passes cannot be; "
-            "a part counts at most its whole"
-        )
-    share = failures / max(1, failed_total)
-    streak = (previous.streak if previous else 0) + 1 if failures else 0
-    absent = 0 if failures else (previous.absent if previous else 0) + 1
-    pass_rate = (passes + 1) / (attempts + 2)
+    share = evidence.failures / max(1, evidence.failed_total)
+    streak = (previous.streak if previous else 0) + 1 if evidence.failures else 0
+    absent = 0 if evidence.failures else (previous.absent if previous else 0) + 1
     return PatternState(
         recurrence=0.5 * (previous.recurrence if previous else 0.0) + 0.5 * share,
         streak=streak,
         absent=absent,
-        pass_rate=pass_rate,
-        attempts=attempts,
-        passes=passes,
-        status=_status(previous, failures, streak, absent, attempts, passes),
+        pass_rate=evidence.pass_rate,
+        attempts=evidence.attempts,
+        passes=evidence.passes,
+        status=_status(previous, evidence, streak, absent, pinned),
+        learnability=evidence.learnability,
     )
 
 
 def _status(
-    previous: PatternState | None,
-    failures: int,
-    streak: int,
-    absent: int,
-    attempts: int,
-    passes: int,
+    previous: PatternState | None, evidence: RoundEvidence, streak: int, absent: int, pinned: bool
 ) -> Status:
-    """The first that fits, in this order. Rates are compared as fractions: as floats 0.6 - 0.5 is
-    below 0.1."""
-    pass_rate = Fraction(passes + 1, attempts + 2)
-    mastered = attempts >= RESOLVED_ATTEMPTS and pass_rate >= RESOLVED_PASS_RATE
-    if absent >= RESOLVED_ABSENT or mastered:
+    """The first that fits, in this order."""
+    mastered = (
+        evidence.weight >= RESOLVED_ATTEMPTS - _ROUNDING
+        and evidence.pass_rate >= RESOLVED_PASS_RATE - _ROUNDING
+    )
+    if (absent >= RESOLVED_ABSENT or mastered) and not pinned:
         return Status.RESOLVED
-    if failures and previous and previous.status is Status.RESOLVED:
+    if evidence.failures and previous and previous.status is Status.RESOLVED:
         return Status.REGRESSED
     if streak >= PERSISTENT_STREAK:
         return Status.PERSISTENT
-    if previous and pass_rate - _exact_pass_rate(previous) >= IMPROVING_GAIN:
+    if previous and evidence.pass_rate - previous.pass_rate >= IMPROVING_GAIN - _ROUNDING:
         return Status.IMPROVING
     return Status.ACTIVE if previous else Status.NEW
 
 
-def _exact_pass_rate(state: PatternState) -> Fraction:
-    return Fraction(state.passes + 1, state.attempts + 2)
+def apply_overrides(
+    priorities: Mapping[str, float], overrides: Mapping[str, Override]
+) -> dict[str, float]:
+    """Return the priorities of one agent's patterns after what a person made of them: 0 for a muted
+    pattern, and for a pinned one at least the highest of the others."""
+    others = (priority for pattern, priority in priorities.items() if pattern not in overrides)
+    highest = max(others, default=0.0)
+    return {
+        pattern: _override(priority, overrides.get(pattern), highest)
+        for pattern, priority in priorities.items()
+    }
+
+
+def _override(priority: float, override: Override | None, highest: float) -> float:
+    if override == "muted":
+        return 0.0
+    if override == "pinned":
+        return max(priority, highest) or PINNED_ALONE
+    return priority
 
 
 def rank_patterns(states: Mapping[str, PatternState]) -> list[str]:

@@ -1,8 +1,9 @@
 """Counting a round, in SQL: what it holds never depends on how many rollouts a round has.
 
 The questions are asked in this order (rounds.py): `claim` marks the round's rollouts, `failures`
-counts the deduplicated failures per pattern, `tag` remembers on which tasks they happened, and
-`attempts` counts what the round's rollouts made of the tagged tasks.
+counts the deduplicated failures per pattern, where they lie and how many are on tasks that nobody
+passes, and `tag` remembers on which tasks they happened. What was tried around them is counted in
+neighbourhood.py.
 """
 
 from collections import defaultdict
@@ -14,6 +15,8 @@ from sqlalchemy import Connection, Subquery, and_, case, func, literal, not_, se
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.sql import ColumnElement
 
+from consumers.diagnosis import anchors
+from consumers.diagnosis.answering import is_current
 from consumers.diagnosis.labelled import label_columns, rollouts_with_repairs
 from consumers.tables import Rollout, TaskPattern
 from events.position import Position, entries
@@ -21,7 +24,12 @@ from events.rollouts import NOBODY
 from events.streams import ROLLOUTS
 
 LIVE_PURPOSES: Final = ("live", "import")
-"""Rollouts made for training, evaluation or probes never enter the agent's statistics."""
+"""The agent's own traffic. Rollouts made for training, evaluation or probes are no failures of it
+and enter its counts of traffic nowhere."""
+
+BROKEN_ATTEMPTS: Final = 8
+"""Judged attempts of one task, none of them passed, from which on it may be the task that is at
+fault."""
 
 EXAMPLES: Final = 5
 """How many rollouts a pattern names."""
@@ -50,6 +58,8 @@ class Totals:
 
     rollouts: int
     judged: int
+    current: int
+    """Judged rollouts of policies that answer the alias, and imported ones."""
 
 
 @dataclass
@@ -61,19 +71,17 @@ class Failures:
     other: int = 0
     by_pattern: dict[str, int] = field(default_factory=dict)
     examples: dict[str, list[str]] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True)
-class Attempts:
-    """Judged rollouts of a round on tasks tagged with a pattern."""
-
-    attempts: int = 0
-    passes: int = 0
+    anchors: dict[str, dict[str, int]] = field(default_factory=dict)
+    """Pattern -> anchor -> failures there, of the anchors with most of them."""
+    broken: dict[str, int] = field(default_factory=dict)
+    """Pattern -> failures on tasks with `BROKEN_ATTEMPTS` attempts or more and not one pass."""
 
 
 def claim(connection: Connection, position: Position, number: int) -> None:
-    """Mark the rollouts at or before `position` that no earlier round counted."""
+    """Mark the rollouts at or before `position` that no earlier round counted, and those of them
+    whose policies do not answer now."""
     rollouts = Rollout.table()
+    outdated = case((is_current(connection, rollouts.c), False), else_=True)
     for stream, partition, source, sequence in entries(position):
         if stream == ROLLOUTS.name:
             connection.execute(
@@ -84,7 +92,7 @@ def claim(connection: Connection, position: Position, number: int) -> None:
                     rollouts.c.event_source == source,
                     rollouts.c.sequence <= sequence,
                 )
-                .values(round=number)
+                .values(round=number, outdated=outdated)
             )
 
 
@@ -95,11 +103,14 @@ def totals(connection: Connection, number: int) -> dict[Pair, Totals]:
         select(
             rollouts.alias, rollouts.base, func.count().label("rollouts"),
             func.count(rollouts.success).label("judged"),
+            func.count(rollouts.success).filter(rollouts.outdated.is_(False)).label("current"),
         )
         .where(rollouts.round == number, of_agents(rollouts))
         .group_by(rollouts.alias, rollouts.base)
     )  # fmt: skip
-    return {Pair(row.alias, row.base): Totals(row.rollouts, row.judged) for row in rows}
+    return {
+        Pair(row.alias, row.base): Totals(row.rollouts, row.judged, row.current) for row in rows
+    }
 
 
 def failures(connection: Connection, number: int) -> Mapping[Pair, Failures]:
@@ -118,6 +129,8 @@ def failures(connection: Connection, number: int) -> Mapping[Pair, Failures]:
         else:
             seen.by_pattern[row.pattern] = row.n
     _add_examples(connection, number, by_pair)
+    _add_anchors(connection, number, by_pair)
+    _add_broken(connection, number, by_pair)
     return by_pair
 
 
@@ -139,6 +152,62 @@ def _add_examples(connection: Connection, number: int, by_pair: Mapping[Pair, Fa
         by_pair[Pair(row.alias, row.base)].examples.setdefault(row.pattern, []).append(row.rollout)
 
 
+def _add_anchors(connection: Connection, number: int, by_pair: Mapping[Pair, Failures]) -> None:
+    failed = _select_failures(number).c
+    anchor = case(
+        (failed.kind.is_not(None), literal(anchors.KIND) + failed.kind),
+        (failed.pivot != "*", literal(anchors.TOOL) + failed.pivot),
+        (failed.words.is_not(None), literal(anchors.WORDS) + failed.words),
+        else_=literal(anchors.TASK) + failed.task_key,
+    )
+    counted = (
+        select(failed.alias, failed.base, failed.pattern, anchor.label("anchor"),
+               func.count().label("n"))
+        .where(failed.category != OTHER)
+        .group_by(failed.alias, failed.base, failed.pattern, anchor)
+        .subquery()
+    )  # fmt: skip
+    place = func.row_number().over(
+        partition_by=(counted.c.alias, counted.c.base, counted.c.pattern),
+        order_by=(counted.c.n.desc(), counted.c.anchor),
+    )
+    ranked = select(counted, place.label("place")).subquery()
+    for row in connection.execute(select(ranked).where(ranked.c.place <= anchors.ANCHORS)):
+        by_anchor = by_pair[Pair(row.alias, row.base)].anchors.setdefault(row.pattern, {})
+        by_anchor[row.anchor] = row.n
+
+
+def _add_broken(connection: Connection, number: int, by_pair: Mapping[Pair, Failures]) -> None:
+    failed = _select_failures(number).c
+    tried = (
+        select(failed.alias, failed.base, failed.task_key, failed.pattern,
+               func.count().label("n"))
+        .where(failed.category != OTHER)
+        .group_by(failed.alias, failed.base, failed.task_key, failed.pattern)
+        .subquery()
+    )  # fmt: skip
+    attempts = Rollout.table().alias("attempts")
+    # Every judged rollout on the task that a round has claimed, whatever it was made for.
+    outcomes = (
+        select(func.count())
+        .where(
+            attempts.c.alias == tried.c.alias,
+            attempts.c.base == tried.c.base,
+            attempts.c.task_key == tried.c.task_key,
+            attempts.c.round <= number,
+            attempts.c.success.is_not(None),
+        )
+        .correlate(tried)
+    )
+    passed = outcomes.where(attempts.c.success, attempts.c.category.is_(None))
+    for row in connection.execute(
+        select(tried.c.alias, tried.c.base, tried.c.pattern, func.sum(tried.c.n).label("n"))
+        .where(outcomes.scalar_subquery() >= BROKEN_ATTEMPTS, passed.scalar_subquery() == 0)
+        .group_by(tried.c.alias, tried.c.base, tried.c.pattern)
+    ):
+        by_pair[Pair(row.alias, row.base)].broken[row.pattern] = int(row.n)
+
+
 def tag(connection: Connection, number: int) -> None:
     """Tag each task with the patterns that the round's failures on it were attributed to."""
     failed = _select_failures(number).c
@@ -155,31 +224,9 @@ def tag(connection: Connection, number: int) -> None:
     )
 
 
-def attempts(connection: Connection, pair: Pair, number: int) -> dict[str, Attempts]:
-    """Attempts and passes of the round per pattern, over the tasks tagged with it.
-
-    A pass is a success that no rule objects to: a success below the failure threshold of the shaped
-    reward counts as a failure of its pattern, and cannot count as a pass of it too.
-    """
-    rollouts, tags = Rollout.table().c, TaskPattern.table().c
-    passed = case((rollouts.success & rollouts.category.is_(None), 1), else_=0)
-    same_task = (
-        (rollouts.alias == tags.alias)
-        & (rollouts.base == tags.base)
-        & (rollouts.task_key == tags.task_key)
-    )
-    rows = connection.execute(
-        select(tags.pattern, func.count().label("attempts"), func.sum(passed).label("passes"))
-        .join_from(TaskPattern.table(), Rollout.table(), same_task)
-        .where(tags.alias == pair[0], tags.base == pair[1], *_build_conditions(number))
-        .group_by(tags.pattern)
-    )
-    return {row.pattern: Attempts(row.attempts, int(row.passes)) for row in rows}
-
-
 def representatives(number: int) -> Subquery:
     """One rollout of each (policy, task, trace) of a round: the smallest (time, rollout) of all
-    judged ones with its key, passed ones included."""
+    judged ones with its key, passed ones included and outdated ones not."""
     rollouts = Rollout.table().c
     category, pivot = label_columns()
     place = func.row_number().over(
@@ -190,7 +237,7 @@ def representatives(number: int) -> Subquery:
         select(
             rollouts.alias, rollouts.base, rollouts.rollout, rollouts.task_key, rollouts.time,
             category.label("category"), rollouts.success, rollouts.reward, pivot.label("pivot"),
-            (category + literal("|") + pivot).label("pattern"),
+            rollouts.kind, rollouts.words, (category + literal("|") + pivot).label("pattern"),
             place.label("place"),
         )
         .select_from(rollouts_with_repairs())
@@ -212,5 +259,6 @@ def _build_conditions(number: int) -> tuple[ColumnElement[bool], ...]:
     return (
         rollouts.round == number,
         rollouts.success.is_not(None),
+        rollouts.outdated.is_(False),
         of_agents(rollouts),
     )

@@ -2,26 +2,37 @@
 
 Runs at `PatternsDiagnosed`, whose position says which rollouts the round may read: those folded at
 or before it that no earlier round counted. Numbers are kept per (alias, base model); a pair without
-judged rollouts in the round keeps its patterns as they are, since nothing was learned about them.
+judged rollouts of who answers it now keeps its patterns as they are, since nothing was learned.
 
+    claim         the rollouts, and which of them are of policies that do not answer any more
     deduplicate   one representative per (policy, task, trace): the smallest (time, rollout)
     attribute     each deduplicated failure to one pattern: primary category and pivot
-    tag           its task with that pattern, so that later rollouts on it count as attempts
-    count         attempts and passes over this round's rollouts on tagged tasks
+    locate        each failure at an anchor, which its pattern keeps with a weight
+    count         attempts and passes around the anchors (neighbourhood.py)
     update        recurrence, streak, status and priority (priority.py)
+    override      what a person pinned or muted
 
 Source: docs/patterns.md (after SENTINEL, arXiv 2606.12908).
 """
 
 import json
-from dataclasses import dataclass
+from collections.abc import Mapping
 
 from sqlalchemy import Connection, select
 
 from consumers.batch import Batch, Row
 from consumers.diagnosis import round_counts
-from consumers.diagnosis.priority import PatternState, Status, update
-from consumers.diagnosis.round_counts import Attempts, Failures, Pair
+from consumers.diagnosis.anchors import add_round
+from consumers.diagnosis.neighbourhood import Neighbourhood, count_neighbours
+from consumers.diagnosis.priority import (
+    Override,
+    PatternState,
+    RoundEvidence,
+    Status,
+    apply_overrides,
+    update,
+)
+from consumers.diagnosis.round_counts import Failures, Pair
 from consumers.tables import Pattern, PatternRound, Round
 from events.canonical import exact_json
 from events.learning import PatternsDiagnosed
@@ -44,7 +55,7 @@ def close_round(data: PatternsDiagnosed, time: str | None, pointer: Row, batch: 
         round_counts.failures(connection, number),
     )
     for pair in sorted(totals):
-        if totals[pair].judged:
+        if totals[pair].current:
             _update_pair(batch, pair, number, failures.get(pair, Failures()))
     rollouts = sum(of_pair.rollouts for of_pair in totals.values())
     judged = sum(of_pair.judged for of_pair in totals.values())
@@ -75,82 +86,111 @@ def _last_round(connection: Connection) -> tuple[int | None, Position]:
     return (None, {}) if row is None else (row.round, json.loads(row.position))
 
 
-@dataclass(frozen=True, slots=True)
-class _PatternRecord:
-    state: PatternState
-    first_round: int
-    examples: str
+def override_pattern(
+    batch: Batch, alias: str, pattern: str, override: Override | None, reason: str | None
+) -> None:
+    """Pin, mute or release a pattern of an agent, on every base where it is known. Unknown ones
+    stay so."""
+    batch.flush()
+    patterns = Pattern.table().c
+    bases = select(patterns.base).where(patterns.alias == alias, patterns.pattern == pattern)
+    for base in batch.connection.execute(bases.order_by(patterns.base)).scalars().all():
+        rows = _read_patterns(batch.connection, Pair(alias, base))
+        row = {**rows[pattern], "operator": override, "operator_reason": reason}
+        if override == "pinned" and row["status"] == Status.RESOLVED:
+            row["status"] = Status.ACTIVE.value
+        _stage_patterns(batch, {**rows, pattern: row})
 
 
 def _update_pair(batch: Batch, pair: Pair, number: int, failures: Failures) -> None:
-    attempts = round_counts.attempts(batch.connection, pair, number)
     older = _read_patterns(batch.connection, pair)
     # A proposed task may name a pattern without failures yet: it is none so far.
-    for pattern in sorted(older.keys() | failures.by_pattern.keys()):
-        known, seen = older.get(pattern), attempts.get(pattern, Attempts())
-        state = update(
-            known.state if known else None,
-            failures=failures.by_pattern.get(pattern, 0),
-            failed_total=failures.total,
-            attempts=seen.attempts,
-            passes=seen.passes,
+    names = sorted(older.keys() | failures.by_pattern.keys())
+    anchors = {
+        name: add_round(
+            json.loads(older[name]["anchors"]) if name in older else {},
+            failures.anchors.get(name, {}),
         )
-        _stage_pattern(batch, pair, number, pattern, known, state, failures)
-
-
-def _read_patterns(connection: Connection, pair: Pair) -> dict[str, _PatternRecord]:
-    patterns = Pattern.table()
-    rows = connection.execute(
-        select(patterns).where(patterns.c.alias == pair[0], patterns.c.base == pair[1])
-    )
-    return {
-        row.pattern: _PatternRecord(
-            PatternState(
-                recurrence=row.recurrence,
-                streak=row.streak,
-                absent=row.absent,
-                pass_rate=row.pass_rate,
-                attempts=row.attempts,
-                passes=row.passes,
-                status=Status(row.status),
-            ),
-            row.first_round,
-            row.examples,
-        )
-        for row in rows
+        for name in names
     }
+    neighbours = count_neighbours(batch.connection, pair, number, anchors)
+    rows = {}
+    for name in names:
+        state = _next_state(older.get(name), failures, name, neighbours[name])
+        rows[name] = {
+            **_next_row(pair, number, name, older.get(name), failures),
+            **_state_columns(state),
+            "anchors": exact_json(anchors[name]),
+        }
+    history = _stage_patterns(batch, rows)
+    columns = PatternRound.table().columns.keys()
+    for row in history:
+        of_round = {name: value for name, value in row.items() if name in columns}
+        batch.stage(PatternRound, {**of_round, "failed": failures.total})
 
 
-def _stage_pattern(
-    batch: Batch, pair: Pair, number: int, pattern: str, known: _PatternRecord | None,
-    state: PatternState,
-    failures: Failures,
-) -> None:  # fmt: skip
+def _next_state(
+    older: Row | None, failures: Failures, pattern: str, seen: Neighbourhood
+) -> PatternState:
+    evidence = RoundEvidence(
+        failures=failures.by_pattern.get(pattern, 0),
+        failed_total=failures.total,
+        attempts=seen.attempts,
+        passes=seen.passes,
+        share=seen.share,
+        weight=seen.weight,
+        broken=failures.broken.get(pattern, 0),
+    )
+    pinned = older is not None and older["operator"] == "pinned"
+    return update(None if older is None else _parse_state(older), evidence, pinned=pinned)
+
+
+def _next_row(pair: Pair, number: int, pattern: str, older: Row | None, failures: Failures) -> Row:
+    """What a pattern's row holds beside its state."""
     category, pivot = pattern.split("|", 1)
-    row: Row = {
-        "alias": pair[0],
-        "base": pair[1],
+    examples = failures.examples.get(pattern)
+    return {
+        "alias": pair.alias,
+        "base": pair.base,
         "pattern": pattern,
+        "category": category,
+        "pivot": pivot,
         "round": number,
         "failures": failures.by_pattern.get(pattern, 0),
-        "attempts": state.attempts,
-        "passes": state.passes,
-        "pass_rate": state.pass_rate,
-        "recurrence": state.recurrence,
-        "streak": state.streak,
-        "absent": state.absent,
-        "priority": state.priority,
-        "status": state.status.value,
+        "examples": exact_json(examples) if examples or older is None else older["examples"],
+        "first_round": number if older is None else older["first_round"],
+        "operator": None if older is None else older["operator"],
+        "operator_reason": None if older is None else older["operator_reason"],
     }
-    batch.stage(PatternRound, {**row, "failed": failures.total})
-    examples = failures.examples.get(pattern)
-    batch.stage(
-        Pattern,
-        {
-            **row,
-            "category": category,
-            "pivot": pivot,
-            "examples": exact_json(examples) if examples or not known else known.examples,
-            "first_round": known.first_round if known else number,
-        },
+
+
+def _stage_patterns(batch: Batch, rows: Mapping[str, Row]) -> list[Row]:
+    """Stage all patterns of a pair with the priorities that its overrides leave; return them."""
+    priorities = apply_overrides(
+        {name: _parse_state(row).priority for name, row in rows.items()},
+        {name: row["operator"] for name, row in rows.items() if row["operator"] is not None},
     )
+    staged = [{**row, "priority": priorities[name]} for name, row in rows.items()]
+    for row in staged:
+        batch.stage(Pattern, row)
+    return staged
+
+
+def _read_patterns(connection: Connection, pair: Pair) -> dict[str, Row]:
+    patterns = Pattern.table()
+    query = select(patterns).where(patterns.c.alias == pair.alias, patterns.c.base == pair.base)
+    rows = connection.execute(query.order_by(patterns.c.pattern)).mappings()
+    return {row["pattern"]: dict(row) for row in rows}
+
+
+_STATE = (
+    "recurrence", "streak", "absent", "pass_rate", "attempts", "passes", "learnability",
+)  # fmt: skip
+
+
+def _parse_state(row: Row) -> PatternState:
+    return PatternState(**{name: row[name] for name in _STATE}, status=Status(row["status"]))
+
+
+def _state_columns(state: PatternState) -> Row:
+    return {name: getattr(state, name) for name in _STATE} | {"status": state.status.value}

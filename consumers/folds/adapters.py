@@ -14,6 +14,7 @@ from typing import Any
 from sqlalchemy import func, select
 
 from consumers.batch import Batch, Row
+from consumers.folds.overrides import apply_pattern_override
 from consumers.folds.record import FoldInput
 from consumers.folds.routing import Candidate, RouteRefusal, RouteState, apply_route_change
 from consumers.tables import (
@@ -140,6 +141,7 @@ def fold_operator_action(folding: FoldInput, data: OperatorActed, batch: Batch) 
             **folding.place(),
         },
     )
+    apply_pattern_override(data, batch)
 
 
 def candidate(row: Row) -> Candidate:

@@ -10,6 +10,8 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from consumers.batch import Batch, Row, Staging
+from consumers.diagnosis.anchors import select_tools
+from consumers.diagnosis.kinds import find_kind
 from consumers.diagnosis.labels import label_event
 from consumers.diagnosis.rounds import close_round
 from consumers.folds.adapters import (
@@ -61,6 +63,7 @@ from events.rollouts import (
     CallStarted,
     ClosingFailed,
     FeedbackReceived,
+    Labels,
     RolloutEnded,
     SessionEnded,
 )
@@ -113,11 +116,13 @@ def fold_rollout(folding: FoldInput, data: RolloutEnded, batch: Staging) -> None
             "reward": data.reward,
             "termination": data.termination,
             "time": folding.time,
-            **labels.model_dump(exclude={"categories", "pivot"}),
+            **labels.model_dump(exclude={"categories", "pivot", "tools", "words"}),
+            **_neighbour_columns(data, labels),
             "categories": exact_json(labels.categories),
             "pivot": labels.pivot if labels.category else None,
             "evidence": None if result.evidence is None else exact_json(result.evidence),
             "round": None,
+            "outdated": None,
             **folding.pointer(),
         },
     )
@@ -126,6 +131,18 @@ def fold_rollout(folding: FoldInput, data: RolloutEnded, batch: Staging) -> None
         # A rollout without a time sorts first, as everywhere; a proposal comes before rollouts.
         order = f"1|{folding.time or ''}|{data.rollout}"
         batch.stage(Task, _task_row(data.alias, task, "rollout", order))
+
+
+def _neighbour_columns(data: RolloutEnded, labels: Labels) -> Row:
+    task = data.task
+    gold = (task.gold_actions or ()) if task else ()
+    kind = find_kind(task.id) if task else None
+    expected = [action.name for action in gold if action.requestor == "assistant"]
+    return {
+        "kind": kind,
+        "tools": exact_json(select_tools([*expected, *labels.tools])),
+        "words": labels.words if kind is None else None,
+    }
 
 
 def fold_call_list(folding: FoldInput, data: CallsGathered, batch: Staging) -> None:

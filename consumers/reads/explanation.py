@@ -229,7 +229,11 @@ def _pattern(connection: Connection, name: str) -> Node | None:
     rollouts = (_rollout(connection, item) for item in json.loads(row.examples))
     return Node(
         name, "pattern",
-        _line(f"{row.alias} on {row.base}", f"{row.failures} failures, {row.status}"),
+        _line(
+            f"{row.alias} on {row.base}",
+            f"{row.failures} failures, {row.status}",
+            None if row.operator is None else f"{row.operator}: {row.operator_reason}",
+        ),
         tuple(item for item in rollouts if item is not None),
     )  # fmt: skip
 

@@ -9,10 +9,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
-from sqlalchemy import Connection, func, select, tuple_
+from sqlalchemy import Connection, case, func, select, tuple_
 from sqlalchemy.sql import ColumnElement
 
 from consumers.diagnosis.labelled import labelled_rollouts
+from consumers.diagnosis.priority import Override
 from consumers.diagnosis.round_counts import of_agents
 from consumers.reads.repairs import RepairRow, read_repair
 from consumers.tables import DeadLetter, OperatorAction, Pattern, PatternRound, Rollout, Round, Task
@@ -72,16 +73,19 @@ class PatternLine:
     failures: int
     """Deduplicated failures that the round attributed to it."""
     attempts: int
-    """Judged rollouts of the round on tasks tagged with it."""
+    """Judged rollouts of the round around its failures."""
     passes: int
     pass_rate: float
-    """(passes + 1) / (attempts + 2)."""
+    """What a random failure of it meets around it; docs/patterns.md."""
     priority: float
     status: str
     examples: list[str]
     round: int
     trend: list[float]
     """Priority of its last rounds, oldest first."""
+    operator: Override | None = None
+    reason: str | None = None
+    """Why a person pinned or muted it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -252,10 +256,11 @@ def read_conduct(connection: Connection, ids: Sequence[str]) -> list[RolloutCond
 
 
 def pattern_lines(connection: Connection, alias: str | None = None) -> list[PatternLine]:
-    """Failure patterns, highest priority first."""
+    """Failure patterns, highest priority first; of equal ones a pinned one."""
     patterns = Pattern.table().c
+    pinned = case((patterns.operator == "pinned", 0), else_=1)
     query = select(Pattern.table()).order_by(
-        patterns.priority.desc(), patterns.streak.desc(), patterns.pattern,
+        patterns.priority.desc(), pinned, patterns.streak.desc(), patterns.pattern,
         patterns.alias, patterns.base,
     )  # fmt: skip
     if alias is not None:
@@ -274,6 +279,8 @@ def pattern_lines(connection: Connection, alias: str | None = None) -> list[Patt
             pass_rate=row.pass_rate,
             priority=row.priority,
             status=row.status,
+            operator=row.operator,
+            reason=row.operator_reason,
             examples=json.loads(row.examples),
             round=row.round,
             trend=trends.get((row.alias, row.base, row.pattern), []),

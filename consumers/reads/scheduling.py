@@ -15,6 +15,7 @@ from typing import Any, Final
 from sqlalchemy import Connection, and_, false, func, or_, select, union_all
 from sqlalchemy.sql import ColumnElement
 
+from consumers.diagnosis.answering import is_current
 from consumers.diagnosis.priority import Status
 from consumers.diagnosis.round_counts import LIVE_PURPOSES
 from consumers.position import position
@@ -43,7 +44,7 @@ class Scheduling:
     these."""
     judged: int
     failed: int
-    """Deduplicated."""
+    """Deduplicated, of policies that answer now and of imports: what a round would count."""
     priority: float
     """Sum over the patterns that are not resolved, as of the last round."""
     first_seen: str | None
@@ -167,7 +168,7 @@ def _count_rollouts(
     counted = select(func.count().label("rollouts"), func.count(table.success).label("judged"))
     each = [connection.execute(counted.where(*own, condition)).one() for condition in conditions]
     # Only rollouts with a verdict have a category.
-    failed = (*own, table.category.is_not(None))
+    failed = (*own, table.category.is_not(None), is_current(connection, table))
     kind = select(table.policy, table.trace_key)
     kinds = union_all(*(kind.where(*failed, condition) for condition in conditions)).subquery()
     different = select(kinds).distinct().subquery()

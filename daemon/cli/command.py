@@ -5,7 +5,7 @@ its own parameters and the common ones, which may stand before or after the comm
 """
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property, wraps
@@ -98,19 +98,48 @@ def command(group: typer.Typer, name: str | None = None) -> Callable[[F], F]:
     return register
 
 
+def default_command(group: typer.Typer) -> Callable[[F], F]:
+    """Register `(cli, ...) -> exit code` as what a noun does where no command of it is named. Its
+    options stand behind the noun; those of a command behind the command."""
+
+    def register(function: F) -> F:
+        group.callback(invoke_without_command=True)(_with_common_options(function, _is_default))
+        return function
+
+    return register
+
+
+def _is_default(context: typer.Context, options: Mapping[str, Any]) -> bool:
+    """Whether a noun stands without a command; raises BadParameter for options before one."""
+    if context.invoked_subcommand is None:
+        return True
+    misplaced = [name for name, value in options.items() if value is not None]
+    if misplaced:
+        raise typer.BadParameter(
+            f"it stands before {context.invoked_subcommand}; put it behind",
+            param_hint=f"--{misplaced[0]}",
+        )
+    return False
+
+
 def noun(name: str, help: str) -> typer.Typer:
     """A group of commands on one noun."""
     return typer.Typer(name=name, help=help, add_completion=False)
 
 
-def _with_common_options(function: Callable[..., int | None]) -> Callable[..., int | None]:
+def _with_common_options(
+    function: Callable[..., int | None],
+    is_wanted: Callable[[typer.Context, Mapping[str, Any]], bool] = lambda context, options: True,
+) -> Callable[..., int | None]:
     own = list(inspect.signature(function).parameters.values())[1:]
 
     @wraps(function)
     def run(context: typer.Context, **options: Any) -> int | None:
         common = {option: options.pop(option) for option in _COMMON}
-        # What stood before the command's name went to the root (root.py).
-        before = context.find_root().params
+        if not is_wanted(context, options):
+            return None
+        # What stood before the command's name went to the noun or to the root (root.py).
+        before = _read_parents(context)
         try:
             return function(_cli(common, before), **options)
         except BrokenPipeError as error:
@@ -128,6 +157,20 @@ def _with_common_options(function: Callable[..., int | None]) -> Callable[..., i
     run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     run.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
     return run
+
+
+def _read_parents(context: typer.Context) -> dict[str, Any]:
+    """The common options that stood before the command's name: those nearest to it."""
+    before: dict[str, Any] = {}
+    parent = context.parent
+    while parent is not None:
+        before |= {
+            name: value
+            for name, value in parent.params.items()
+            if name in _COMMON and value and not before.get(name)
+        }
+        parent = parent.parent
+    return before
 
 
 def _cli(common: dict[str, Any], before: dict[str, Any]) -> Cli:

@@ -1,14 +1,26 @@
-"""`kintsugi patterns`: what the agent keeps failing at, ranked."""
+"""`kintsugi patterns`: what the agent keeps failing at, ranked; an operator may force or silence a
+pattern."""
 
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from daemon.cli.command import Cli, command
+from daemon.cli.command import Cli, command, default_command, noun
 from daemon.cli.output import table
+from daemon.cli.serving import ActorName, WhyNot, act_of
 
 if TYPE_CHECKING:
     from consumers.reads.rollouts import PatternLine
+    from daemon.core.decision_log import Act
+
+group = noun("patterns", "Failure patterns, ranked; pin or mute one.")
+
+PatternName = Annotated[
+    str, typer.Argument(metavar="PATTERN", help="CATEGORY|TOOL, as kintsugi patterns names it.")
+]
+OfAgent = Annotated[
+    str | None, typer.Option("--alias", help="Whose pattern; where several agents have it.")
+]
 
 _WIDE = 110
 """Columns from which there is room for examples and longer bars."""
@@ -22,19 +34,18 @@ _FIELDS = (
 )  # fmt: skip
 """The promised ones first, then what may be added."""
 
-_MORE_FIELDS = ("passes", "round", "trend")
+_MORE_FIELDS = ("passes", "round", "trend", "operator", "reason")
 
 _SHOWN_ID = 13
 """Characters of an example's id: enough to be unique, and `rollouts show` takes a prefix."""
 
-_STYLES = {"REGRESSED": "red", "PERSISTENT": "red", "NEW": "yellow", "RESOLVED": "green"}
+_STYLES = {
+    "REGRESSED": "red", "PERSISTENT": "red", "NEW": "yellow", "RESOLVED": "green",
+    "pinned": "bold", "muted": "dim",
+}  # fmt: skip
 
 
-def register(app: typer.Typer) -> None:
-    """Add the command."""
-    command(app)(patterns)
-
-
+@default_command(group)
 def patterns(
     cli: Cli,
     alias: Annotated[str | None, typer.Option(help="Only this agent.")] = None,
@@ -46,9 +57,7 @@ def patterns(
         lines = pattern_lines(connection, alias)
         counts = count_backlog(connection)
     if cli.out.json:
-        cli.out.document(
-            [{name: getattr(line, name) for name in (*_FIELDS, *_MORE_FIELDS)} for line in lines]
-        )
+        cli.out.document([_build_document(line) for line in lines])
     elif lines:
         cli.out.show(_build_table(lines, wide=cli.out.columns >= _WIDE))
     if not counts.rollouts:
@@ -60,6 +69,88 @@ def patterns(
     elif not lines:
         whose = f" of alias {alias!r}" if alias is not None else ""
         cli.out.hint(f"no failure{whose} among {counts.rollouts:,} rollouts forms a pattern")
+
+
+@command(group)
+def pin(
+    cli: Cli, pattern: PatternName, reason: WhyNot, alias: OfAgent = None, actor: ActorName = None
+) -> None:
+    """Put a pattern first: its priority is at least the highest of its agent."""
+    from consumers.folds.overrides import PIN
+
+    _override(cli, PIN, pattern, alias, act_of(actor, _check_reason(reason)))
+
+
+@command(group)
+def mute(
+    cli: Cli, pattern: PatternName, reason: WhyNot, alias: OfAgent = None, actor: ActorName = None
+) -> None:
+    """Give a pattern no priority: no task is written for it."""
+    from consumers.folds.overrides import MUTE
+
+    _override(cli, MUTE, pattern, alias, act_of(actor, _check_reason(reason)))
+
+
+@command(group)
+def release(
+    cli: Cli,
+    pattern: PatternName,
+    alias: OfAgent = None,
+    reason: WhyNot = "",
+    actor: ActorName = None,
+) -> None:
+    """Leave a pattern to its numbers again."""
+    from consumers.folds.overrides import RELEASE
+
+    _override(cli, RELEASE, pattern, alias, act_of(actor, reason))
+
+
+def _check_reason(reason: str) -> str:
+    if not reason.strip():
+        raise typer.BadParameter("say why, for the record", param_hint="--reason")
+    return reason
+
+
+def _override(cli: Cli, action: str, pattern: str, alias: str | None, act: "Act") -> None:
+    from consumers.reads.rollouts import pattern_lines
+    from daemon.core.decision_log import Decisions
+
+    with cli.app() as app:
+        app.settle()
+        with app.reading() as connection:
+            lines = pattern_lines(connection, alias)
+        whose = _find_agent(lines, pattern, alias)
+        acted = Decisions(app).act(act, action, {"alias": whose, "pattern": pattern})
+        with app.reading() as connection:
+            lines = [row for row in pattern_lines(connection, whose) if row.pattern == pattern]
+    if cli.out.json:
+        cli.out.document({"acted": acted, "patterns": [_build_document(line) for line in lines]})
+        return
+    for line in lines:
+        state = line.operator or "left to its numbers"
+        cli.out.show(
+            f"{pattern} of {line.alias} on {line.base} is {state}, priority {line.priority:.3f}"
+        )
+
+
+def _find_agent(lines: "list[PatternLine]", pattern: str, alias: str | None) -> str:
+    """Return the agent that has the pattern. Raises BadParameter where none has, or several."""
+    agents = sorted({line.alias for line in lines if line.pattern == pattern})
+    if len(agents) == 1:
+        return agents[0]
+    if agents:
+        raise typer.BadParameter(
+            f"{', '.join(agents)} have {pattern}; name one of them", param_hint="--alias"
+        )
+    names = ", ".join(sorted({line.pattern for line in lines})) or "none"
+    whose = "" if alias is None else f" of alias {alias!r}"
+    raise typer.BadParameter(
+        f"no pattern{whose} is called {pattern!r}; there are: {names}", param_hint="PATTERN"
+    )
+
+
+def _build_document(line: "PatternLine") -> dict[str, Any]:
+    return {name: getattr(line, name) for name in (*_FIELDS, *_MORE_FIELDS)}
 
 
 def _build_table(lines: "list[PatternLine]", wide: bool) -> Any:
@@ -79,7 +170,7 @@ def _build_table(lines: "list[PatternLine]", wide: bool) -> Any:
                 sparkline(line.trend),
                 f"{line.failures:,} of {line.attempts:,}",
                 f"{line.pass_rate:.0%}",
-                Text(line.status, _STYLES.get(line.status, "")),
+                Text(line.operator or line.status, _STYLES.get(line.operator or line.status, "")),
                 *([", ".join(id[:_SHOWN_ID] for id in line.examples[:2])] if wide else []),
             ]
         )

@@ -72,12 +72,12 @@ def root(
 
 
 for module in (
-    imports, evaluation, diagnose, patterns, status, rebuild, replay, diff, whatif,
+    imports, evaluation, diagnose, status, rebuild, replay, diff, whatif,
     doctor, gateway, roles, trace, up, explain, erase,
 ):  # fmt: skip
     module.register(app)
 for module in (
-    rollouts, environments, cycles, jobs, adapters, routes, log, spool, dlq, db, config,
+    rollouts, patterns, environments, cycles, jobs, adapters, routes, log, spool, dlq, db, config,
 ):  # fmt: skip
     app.add_typer(module.group)
 archive.register(log.group)

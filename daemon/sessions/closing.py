@@ -474,6 +474,14 @@ def _entry(
 
 
 def _labels(data: RolloutEnded, key: Key) -> Labels:
-    """What a fold needs to know of a rollout that it cannot read."""
+    """What a fold needs to know of a rollout that it cannot read: no words of the person, and only
+    tools that the agent was offered."""
     labels = label_rollout(data).labels
-    return labels.model_copy(update={"trace_key": digest_with_key(key, labels.trace_key)})
+    offered = frozenset(data.known_tools or ())
+    return labels.model_copy(
+        update={
+            "trace_key": digest_with_key(key, labels.trace_key),
+            "tools": tuple(tool for tool in labels.tools if tool in offered),
+            "words": None,
+        }
+    )

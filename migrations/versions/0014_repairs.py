@@ -8,7 +8,7 @@ from alembic import op
 STRING = sa.Text().with_variant(sa.Text(collation="C"), "postgresql")
 
 revision: str = "0014"
-down_revision: str | None = "0012"
+down_revision: str | None = "0013"
 branch_labels: str | Sequence[str] | None = None
 depends_on: str | Sequence[str] | None = None
 

@@ -41,7 +41,7 @@ def rollout(name: str, **fields: object) -> RolloutEnded:
         "rollout": name,
         "alias": "agent",
         "base": "base",
-        "policy": "base",
+        "policy": fields.get("base", "base"),
         "source": "test",
         "task": Task(id="t"),
         "success": False,

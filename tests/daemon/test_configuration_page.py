@@ -53,6 +53,8 @@ def commands(
     tree = typer.main.get_command(group)
 
     def walk(command: Any, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], Any]]:
+        if path and getattr(command, "invoke_without_command", False):
+            yield path, command  # A noun that does something by itself.
         if hasattr(command, "commands"):
             for name, child in command.commands.items():
                 yield from walk(child, (*path, name))

@@ -146,8 +146,8 @@ def test_patterns_are_ranked(imported: Path, kintsugi: Kintsugi) -> None:
         (line["priority"] for line in lines), reverse=True
     )
     assert (lines[0]["alias"], lines[0]["base"], lines[0]["failures"]) == ("agent", "small", 2)
-    # The unjudged rollout counts in neither.
-    assert lines[0]["attempts"] == 3
+    # All judged ones have the same tool in their gold; the unjudged one counts in neither.
+    assert (lines[0]["attempts"], lines[0]["passes"]) == (4, 2)
     failed = {line["rollout"] for line in kintsugi("rollouts", "ls", "--failed", "--json").json}
     assert set(lines[0]["examples"]) == failed
     assert kintsugi("patterns", "--alias", "nobody", "--json").json == []

@@ -156,7 +156,8 @@ SAMPLES: Final[tuple[EventData, ...]] = (
         labels=Labels(
             messages=3, tool_calls=2, tool_errors=1, malformed_calls=1, loops=0,
             category="missing_write_action", categories=("missing_write_action", "tool_loop"),
-            pivot="cancel_order", trace_key="0f3c9a1e" * 8,
+            pivot="cancel_order", trace_key="0f3c9a1e" * 8, tools=("cancel_order", "get_order"),
+            words="0f3c" * 16,
         ),
         content=RolloutContent(messages=(_ASKED, _CALLED, _ANSWERED)),
     ),

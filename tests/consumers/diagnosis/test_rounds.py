@@ -17,6 +17,7 @@ from events.memory import MemoryLog
 from events.messages import Action, Message, ToolCall
 from events.rollouts import RolloutContent, Task
 from events.streams import ROLLOUTS
+from tests.consumers.diagnosis.test_priority import evidence_of
 from tests.consumers.folding import (
     at,
     close_round,
@@ -34,10 +35,12 @@ GOLD = (Action(name="cancel_order", arguments={"order_id": "1"}),)
 MISSING = "missing_write_action|cancel_order"
 
 
-def failure(name: str, task: str = "t", second: int | None = None, **fields: object) -> Entry:
+def failure(
+    name: str, task: str | Task | None = "t", second: int | None = None, **fields: object
+) -> Entry:
     """A rollout that never made the gold write; each says something else, so none is a repeat."""
     given: dict[str, object] = {
-        "task": Task(id=task, gold_actions=GOLD),
+        "task": Task(id=task, gold_actions=GOLD) if isinstance(task, str) else task,
         "write_tools": ("cancel_order",),
         "termination": "user_stop",
         "content": said(name),
@@ -61,7 +64,7 @@ def said(query: str) -> RolloutContent:
     )
 
 
-def success(name: str, task: str = "t", **fields: object) -> Entry:
+def success(name: str, task: str | Task | None = "t", **fields: object) -> Entry:
     return failure(name, task, None, **{"success": True, "reward": 1.0, **fields})
 
 
@@ -84,9 +87,9 @@ def test_failures_of_one_kind_make_one_pattern_with_the_formula_of_the_notes(
     close_round(log, engine)
     line = patterns(engine)[MISSING]
     assert (line.category, line.pivot) == ("missing_write_action", "cancel_order")
-    assert (line.failures, line.attempts, line.passes) == (3, 4, 1)  # task u is not tagged
-    assert line.pass_rate == 2 / 6
-    assert line.priority == pytest.approx(0.5 * 1.0 * 1.5 * (1 - 2 / 6))
+    assert (line.failures, line.attempts, line.passes) == (3, 5, 2)  # task u has the same gold tool
+    assert line.pass_rate == pytest.approx(3 / 7)
+    assert line.priority == pytest.approx(0.5 * 1.0 * 1.5 * (1 - 3 / 7))
     assert line.status == "NEW"
     assert line.examples == ["f0", "f1", "f2"]
 
@@ -118,10 +121,8 @@ def test_one_trace_on_one_task_counts_once_and_its_earliest_rollout_represents_i
 
 
 def test_another_policy_version_is_another_attempt_at_the_same_trace(engine: Engine) -> None:
-    same = said("same")
-    close_round(
-        log_of([failure("a", content=same), failure("b", policy="v2", content=same)]), engine
-    )
+    same: dict[str, Any] = {"content": said("same"), "purpose": "import"}
+    close_round(log_of([failure("a", **same), failure("b", policy="v2", **same)]), engine)
     assert patterns(engine)[MISSING].failures == 2
 
 
@@ -180,11 +181,8 @@ def test_two_agents_and_two_base_models_never_share_numbers(engine: Engine) -> N
     assert len(lines) == 3
 
 
-def test_unjudged_rollouts_and_those_of_training_count_nowhere(engine: Engine) -> None:
-    log = log_of([
-        failure("f"), failure("nobody", success=None, reward=None),
-        failure("training", purpose="train"), failure("probe", purpose="probe"),
-    ])  # fmt: skip
+def test_unjudged_rollouts_count_nowhere(engine: Engine) -> None:
+    log = log_of([failure("f"), failure("nobody", success=None, reward=None)])
     close_round(log, engine)
     line = patterns(engine)[MISSING]
     assert (line.failures, line.attempts) == (1, 1)
@@ -192,26 +190,34 @@ def test_unjudged_rollouts_and_those_of_training_count_nowhere(engine: Engine) -
 
 
 @pytest.mark.parametrize("purpose", ["train", "evaluate", "probe"])
-def test_rollouts_made_by_the_daemon_move_no_number_of_any_round(
+def test_rollouts_made_by_the_daemon_are_no_failures_and_evidence_of_who_answers(
     engine: Engine, tmp_path: Path, purpose: str
 ) -> None:
     def own(number: int) -> list[Entry]:
         return [failure(f"f{number}"), success(f"s{number}"), failure(f"u{number}", task="u")]
 
-    def made(number: int) -> list[Entry]:
-        tasks = ("t", "u", "v")
-        worse = [failure(f"{purpose}-f-{task}-{number}", task, purpose=purpose) for task in tasks]
-        return [*worse, *(success(f"{purpose}-s-{n}-{number}", purpose=purpose) for n in range(20))]
+    def made(number: int, policy: str) -> list[Entry]:
+        fields: dict[str, Any] = {"purpose": purpose, "policy": policy}
+        names = [f"{purpose}-{policy}-{number}-{place}" for place in range(6)]
+        return [
+            *(failure(f"{name}-f", "t", **fields) for name in names[:2]),
+            *(success(f"{name}-s", "v", **fields) for name in names),
+        ]
 
-    plain, mixed = MemoryLog(), MemoryLog()
-    beside = fresh(tmp_path, "beside")
+    logs = {"plain": MemoryLog(), "candidate": MemoryLog(), "base": MemoryLog()}
+    engines = {"plain": fresh(tmp_path, "plain"), "candidate": fresh(tmp_path, "candidate")}
+    engines["base"] = engine
     for number in range(3):
-        plain.append(own(number))
-        mixed.append([*made(number), *own(number)])
-        close_round(plain, beside, f"round-{number}")
-        close_round(mixed, engine, f"round-{number}")
-    assert patterns(engine) == patterns(beside)
-    assert last(engine) == last(beside)
+        for policy, log in logs.items():
+            log.append(own(number) if policy == "plain" else [*made(number, policy), *own(number)])
+            close_round(log, engines[policy], f"round-{number}")
+    lines = {policy: patterns(engines[policy])[MISSING] for policy in logs}
+    assert lines["candidate"] == lines["plain"]
+    assert (lines["plain"].attempts, lines["plain"].passes) == (3, 1)
+    assert (lines["base"].attempts, lines["base"].passes) == (11, 7)
+    assert lines["base"].failures == lines["plain"].failures == 2
+    assert lines["base"].priority < lines["plain"].priority
+    assert last(engines["base"]) == last(engines["plain"])
 
 
 def test_what_no_engine_answered_is_no_agents_failure(engine: Engine) -> None:
@@ -255,7 +261,7 @@ def test_history_of_three_rounds_follows_the_arithmetic(engine: Engine) -> None:
         log.append([failure(f"f{number}-{n}") for n in range(failed)])
         log.append([success(f"s{number}-{n}") for n in range(passed)])
         close_round(log, engine, str(number))
-        state = update(state, failed, failed, failed + passed, passed)
+        state = update(state, evidence_of(failed, failed, failed + passed, passed))
     with database.read_transaction(engine) as connection:
         history = connection.execute(
             select(PatternRound.table()).order_by(PatternRound.table().c.round)
