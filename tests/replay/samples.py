@@ -6,7 +6,7 @@ A field that a sample leaves at its default would be a field that no test of old
 import array
 from typing import Any, Final
 
-from events.gate import Check, GatePlan, GateReport, Rate
+from events.gate import Check, GatePlan, GateReport, Rate, TargetReport
 from events.jobs import JobSpec, LoraSettings, OptimizerSettings, Sampler, TaskPool, WarmStart
 from events.learning import (
     BadTries,
@@ -15,6 +15,7 @@ from events.learning import (
     Directive,
     DirectiveWritten,
     JobEnded,
+    JobParent,
     JobRequested,
     LeaderClaimed,
     Mastered,
@@ -94,12 +95,19 @@ _ANSWERED: Final = Message(
 _CHECK: Final = Check(
     name="overall", verdict="PASS", value=0.0625, limit=-0.01, low=-0.005, tasks=64, level=0.03125,
     p_value=0.25, incumbent=Rate(value=0.25, low=0.125, high=0.5),
-    candidate=Rate(value=0.125, low=0.0625, high=0.25),
+    candidate=Rate(value=0.125, low=0.0625, high=0.25), against="adapter-2", chained=True,
 )  # fmt: skip
 _REPORT: Final = GateReport(
     decision="PROMOTE", test="group_sequential", alpha=0.05, p_value=0.0125, e_value=31.5, tasks=64,
     detectable=0.125, checks=(_CHECK,),
     plan=GatePlan(gain=0.125, trials=4, between=0.03125, within=0.25, planned=60, power=0.8125),
+    targets=(
+        TargetReport(
+            name="cancel", patterns=("missing_write_action|cancel_order",), kinds={"cancel": 1.0},
+            tasks=64, gain=0.25, low=0.125, p_value=0.0125, level=0.05, verdict="PASS",
+            power=0.8125, detectable=0.125,
+        ),
+    ),
 )  # fmt: skip
 
 _DIRECTIVE: Final = Directive(
@@ -252,6 +260,7 @@ SAMPLES: Final[tuple[EventData, ...]] = (
     JobRequested(
         job="job-1", cycle="cycle-1", alias="shop-agent", base="base-1", capability="cancel",
         spec=_SPEC, minutes=30.5,
+        parent=JobParent(adapter="shop-2026-1", reason="the gate rejected it without harm"),
     ),
     JobEnded(
         job="job-1", outcome="trained", reason="the budget is spent",
