@@ -8,9 +8,10 @@ A rollout can lie in several neighbourhoods, which its row in the tables names:
     words   a min-hash of its opening request, where it has no kind: two requests that share
             words have equal values at many of its places
 
-A failure has one anchor, the first of: its kind, its pattern's pivot tool, its words, its own
-task. A pattern keeps the anchors of its failures with a weight, the number of failures, halved with
-every round. Guarantee: no clock and no randomness; the words of a sealed rollout are never read.
+A failure has one anchor, the first of: its kind; its pattern's pivot tool with its words, at which
+the near rollouts with that tool lie; the tool alone; its words; its own task. A pattern keeps the
+anchors of its failures with a weight, the number of failures, halved with every round.
+Guarantee: no clock and no randomness; the words of a sealed rollout are never read.
 Source: docs/patterns.md.
 """
 
@@ -27,6 +28,8 @@ ANCHORS: Final = 32
 
 KIND: Final = "kind:"
 TOOL: Final = "tool:"
+NEAR_TOOL: Final = "near:"
+"""Then the words, a colon and the tool."""
 WORDS: Final = "words:"
 TASK: Final = "task:"
 
@@ -70,13 +73,20 @@ def select_tools(names: Iterable[str]) -> list[str]:
 
 def add_round(weights: Mapping[str, float], failures: Mapping[str, int]) -> dict[str, float]:
     """Return a pattern's anchors after one more round with so many failures at each: the heaviest
-    `ANCHORS`, equal ones by name."""
+    `ANCHORS`, equal ones by a hash: by name, those of one wording would be kept and others not."""
     added = {
         anchor: weights.get(anchor, 0.0) / 2 + failures.get(anchor, 0)
         for anchor in weights.keys() | failures.keys()
     }
-    ranked = sorted(added, key=lambda anchor: (-added[anchor], anchor))[:ANCHORS]
+    ranked = sorted(added, key=lambda anchor: (-added[anchor], _hash(anchor)))[:ANCHORS]
     return {anchor: added[anchor] for anchor in sorted(ranked) if added[anchor] >= _LEAST_WEIGHT}
+
+
+def find_wide_anchor(anchor: str) -> str | None:
+    """Return the anchor of the tool alone for the one of a tool and words; None for any other."""
+    if not anchor.startswith(NEAR_TOOL):
+        return None
+    return TOOL + anchor.removeprefix(NEAR_TOOL).split(":", 1)[1]
 
 
 class AnchorIndex:
@@ -86,9 +96,8 @@ class AnchorIndex:
         self._anchors = frozenset(anchors)
         self._near: dict[tuple[int, str], list[str]] = {}
         for anchor in sorted(self._anchors):
-            if anchor.startswith(WORDS):
-                for place in _places(anchor.removeprefix(WORDS)):
-                    self._near.setdefault(place, []).append(anchor)
+            for place in _places(_select_words(anchor)):
+                self._near.setdefault(place, []).append(anchor)
 
     def match(
         self, kind: str | None, tools: Sequence[str], words: str | None, task_key: str
@@ -99,14 +108,26 @@ class AnchorIndex:
         if kind is not None:
             names.append(KIND + kind)
         matches = self._anchors.intersection(names)
-        return matches if words is None else matches.union(self._match_words(words))
+        return matches if words is None else matches.union(self._match_words(words, tools))
 
-    def _match_words(self, words: str) -> list[str]:
+    def _match_words(self, words: str, tools: Sequence[str]) -> list[str]:
         equal: dict[str, int] = {}
         for place in _places(words):
             for anchor in self._near.get(place, ()):
                 equal[anchor] = equal.get(anchor, 0) + 1
-        return [anchor for anchor, places in equal.items() if places >= NEAR]
+        wide = {None, *(TOOL + tool for tool in tools)}
+        return [
+            anchor
+            for anchor, places in equal.items()
+            if places >= NEAR and find_wide_anchor(anchor) in wide
+        ]
+
+
+def _select_words(anchor: str) -> str:
+    """The signature in an anchor; empty where it has none."""
+    if anchor.startswith(NEAR_TOOL):
+        return anchor.removeprefix(NEAR_TOOL).split(":", 1)[0]
+    return anchor.removeprefix(WORDS) if anchor.startswith(WORDS) else ""
 
 
 def _places(signature: str) -> list[tuple[int, str]]:

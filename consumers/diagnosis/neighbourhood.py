@@ -11,14 +11,18 @@ or on tasks that the pattern is tagged with.
     weight             as many attempts of one and the same task would make the share as certain:
                        (sum of w)^2 / sum of w^2 / n over the anchors, at most `attempts`
 
-An anchor where nothing was tried counts as half a pass in one attempt.
+The rate of an anchor of tool and words is that of the near rollouts, with that of all rollouts with
+the tool as `PRIOR` more attempts: (c + PRIOR * rate) / (n + PRIOR). The failure is a near rollout
+of itself, so by its own a request like no other would look hopeless. The rollouts with the tool
+count in `attempts` and `passes`, and in `weight` as `PRIOR` at most. Any other anchor
+where nothing was tried counts as half a pass in one attempt.
 
 Guarantee: memory grows with the anchors of the patterns and not with the rollouts of a round.
 """
 
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import groupby
 from math import fsum
 from operator import attrgetter
@@ -26,12 +30,15 @@ from typing import Any, Final
 
 from sqlalchemy import Connection, and_, case, or_, select
 
-from consumers.diagnosis.anchors import AnchorIndex
+from consumers.diagnosis.anchors import AnchorIndex, find_wide_anchor
 from consumers.diagnosis.round_counts import Pair, of_agents
 from consumers.tables import Rollout, TaskPattern
 
 SOLVER_PURPOSES: Final = ("train", "evaluate", "probe")
 """What the daemon has a policy play."""
+
+PRIOR: Final = 4
+"""Attempts that the rate of a whole tool is worth beside those of near requests."""
 
 _ROWS_AT_ONCE: Final = 1_000
 
@@ -56,6 +63,18 @@ class _Outcomes:
         self.passes += passed
 
 
+@dataclass(slots=True)
+class _Counts:
+    """Of one pattern, each rollout at most once in each."""
+
+    at: _Outcomes = field(default_factory=_Outcomes)
+    """At its anchors."""
+    tagged: _Outcomes = field(default_factory=_Outcomes)
+    """On its tasks and not at its anchors."""
+    all: _Outcomes = field(default_factory=_Outcomes)
+    """These, and those with the tool of an anchor of words."""
+
+
 def count_neighbours(
     connection: Connection, pair: Pair, number: int, weights: Mapping[str, Mapping[str, float]]
 ) -> dict[str, Neighbourhood]:
@@ -66,60 +85,77 @@ def count_neighbours(
     reward counts as a failure of its pattern, and cannot count as a pass of it too.
     """
     patterns_at: dict[str, list[str]] = {}
+    patterns_around: dict[str, set[str]] = {}
     for pattern, anchors in weights.items():
         for anchor in anchors:
             patterns_at.setdefault(anchor, []).append(pattern)
-    index = AnchorIndex(patterns_at)
-    by_anchor = {anchor: _Outcomes() for anchor in patterns_at}
-    near = {pattern: _Outcomes() for pattern in weights}
-    tagged = {pattern: _Outcomes() for pattern in weights}
+            wide = find_wide_anchor(anchor)
+            if wide is not None:
+                patterns_around.setdefault(wide, set()).add(pattern)
+    names = patterns_at.keys() | patterns_around.keys()
+    index = AnchorIndex(names)
+    by_anchor = {anchor: _Outcomes() for anchor in names}
+    counts = {pattern: _Counts() for pattern in weights}
     for _, rows in groupby(_stream(connection, pair, number), attrgetter("rollout")):
         tags = list(rows)
         row = tags[0]
         matches = index.match(row.kind, json.loads(row.tools), row.words, row.task_key)
-        patterns = {pattern for anchor in matches for pattern in patterns_at[anchor]}
         for anchor in matches:
             by_anchor[anchor].add(row.passed)
-        for pattern in patterns:
-            near[pattern].add(row.passed)
-        for pattern in {tag.pattern for tag in tags} & weights.keys() - patterns:
-            tagged[pattern].add(row.passed)
+        at = {pattern for anchor in matches for pattern in patterns_at.get(anchor, ())}
+        around = {pattern for anchor in matches for pattern in patterns_around.get(anchor, ())}
+        tagged = {tag.pattern for tag in tags} & weights.keys() - at
+        for pattern in at:
+            counts[pattern].at.add(row.passed)
+        for pattern in tagged:
+            counts[pattern].tagged.add(row.passed)
+        for pattern in at | around | tagged:
+            counts[pattern].all.add(row.passed)
     return {
-        pattern: _join(near[pattern], tagged[pattern], anchors, by_anchor)
-        for pattern, anchors in weights.items()
+        pattern: _join(counts[pattern], anchors, by_anchor) for pattern, anchors in weights.items()
     }
 
 
 def _join(
-    near: _Outcomes,
-    tagged: _Outcomes,
-    weights: Mapping[str, float],
-    by_anchor: Mapping[str, _Outcomes],
+    counts: _Counts, weights: Mapping[str, float], by_anchor: Mapping[str, _Outcomes]
 ) -> Neighbourhood:
-    """Both parts of the evidence, each as heavy as it has attempts."""
-    attempts = near.attempts + tagged.attempts
-    if not attempts:
+    """The evidence at the anchors and that of tagged tasks, each as heavy as it has attempts."""
+    every, tagged = counts.all, counts.tagged
+    if not every.attempts:
         return Neighbourhood()
-    share, weight = _weigh(near, weights, by_anchor) if near.attempts else (0.0, 0.0)
-    share = (share * weight + tagged.passes) / (weight + tagged.attempts)
+    share, weight = _weigh(counts, weights, by_anchor)
+    certain = weight + tagged.attempts
+    share = (share * weight + tagged.passes) / certain
     return Neighbourhood(
-        attempts, near.passes + tagged.passes, min(1.0, share), weight + tagged.attempts
+        every.attempts, every.passes, min(1.0, share), min(certain, every.attempts)
     )
 
 
 def _weigh(
-    near: _Outcomes, weights: Mapping[str, float], by_anchor: Mapping[str, _Outcomes]
+    counts: _Counts, weights: Mapping[str, float], by_anchor: Mapping[str, _Outcomes]
 ) -> tuple[float, float]:
-    """Share and weight of the rollouts at the anchors."""
-    counted = [
-        (weight, outcomes.passes, outcomes.attempts) if outcomes.attempts else (weight, 0.5, 1)
-        for anchor, weight in sorted(weights.items())
-        for outcomes in (by_anchor[anchor],)
-    ]
+    """Share and weight of the rollouts at the anchors; (0, 0) where there are none."""
+    around = [find_wide_anchor(anchor) for anchor in weights]
+    prior = max((min(PRIOR, by_anchor[wide].attempts) for wide in around if wide), default=0)
+    most = counts.at.attempts + prior
+    if not most:
+        return 0.0, 0.0
+    counted = [(weight, *_rate(anchor, by_anchor)) for anchor, weight in sorted(weights.items())]
     total = fsum(weight for weight, _, _ in counted)
-    share = fsum(weight * passes / attempts for weight, passes, attempts in counted) / total
+    share = fsum(weight * rate for weight, rate, _ in counted) / total
     variance = fsum(weight**2 / attempts for weight, _, attempts in counted)
-    return share, min(total**2 / variance, near.attempts)
+    return share, min(total**2 / variance, most)
+
+
+def _rate(anchor: str, by_anchor: Mapping[str, _Outcomes]) -> tuple[float, float]:
+    """The pass rate at an anchor, and the attempts that it is worth."""
+    outcomes, wide = by_anchor[anchor], by_anchor.get(find_wide_anchor(anchor) or "")
+    if wide is not None and wide.attempts:
+        attempts = outcomes.attempts + PRIOR
+        return (outcomes.passes + PRIOR * wide.passes / wide.attempts) / attempts, attempts
+    if outcomes.attempts:
+        return outcomes.passes / outcomes.attempts, outcomes.attempts
+    return 0.5, 1
 
 
 def _stream(connection: Connection, pair: Pair, number: int) -> Iterable[Any]:

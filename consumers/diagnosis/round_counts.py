@@ -156,20 +156,25 @@ def _add_anchors(connection: Connection, number: int, by_pair: Mapping[Pair, Fai
     failed = _select_failures(number).c
     anchor = case(
         (failed.kind.is_not(None), literal(anchors.KIND) + failed.kind),
+        (
+            and_(failed.pivot != "*", failed.words.is_not(None)),
+            literal(anchors.NEAR_TOOL) + failed.words + literal(":") + failed.pivot,
+        ),
         (failed.pivot != "*", literal(anchors.TOOL) + failed.pivot),
         (failed.words.is_not(None), literal(anchors.WORDS) + failed.words),
         else_=literal(anchors.TASK) + failed.task_key,
     )
     counted = (
         select(failed.alias, failed.base, failed.pattern, anchor.label("anchor"),
-               func.count().label("n"))
+               func.count().label("n"), func.min(failed.trace_key).label("key"))
         .where(failed.category != OTHER)
         .group_by(failed.alias, failed.base, failed.pattern, anchor)
         .subquery()
     )  # fmt: skip
     place = func.row_number().over(
         partition_by=(counted.c.alias, counted.c.base, counted.c.pattern),
-        order_by=(counted.c.n.desc(), counted.c.anchor),
+        # Equal ones by a hash (add_round says why).
+        order_by=(counted.c.n.desc(), counted.c.key, counted.c.anchor),
     )
     ranked = select(counted, place.label("place")).subquery()
     for row in connection.execute(select(ranked).where(ranked.c.place <= anchors.ANCHORS)):
@@ -237,8 +242,8 @@ def representatives(number: int) -> Subquery:
         select(
             rollouts.alias, rollouts.base, rollouts.rollout, rollouts.task_key, rollouts.time,
             category.label("category"), rollouts.success, rollouts.reward, pivot.label("pivot"),
-            rollouts.kind, rollouts.words, (category + literal("|") + pivot).label("pattern"),
-            place.label("place"),
+            rollouts.kind, rollouts.words, rollouts.trace_key, place.label("place"),
+            (category + literal("|") + pivot).label("pattern"),
         )
         .select_from(rollouts_with_repairs())
         .where(*_build_conditions(number))

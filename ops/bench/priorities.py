@@ -14,14 +14,16 @@ label it, and `PatternsDiagnosed` closes a round after every SIZE rollouts. What
     fix        half way an adapter takes the route, with which the weak kind passes with .95; a
                quarter of the first round after it still is of the old policy
     drift      the weak kind's share falls from twice `share` to nothing
+    alike      requests of the two kinds of a tool have most words in common
 
     large      a healthy kind has most of the traffic, passes with .88, and fails in each of two
                ways as often as the weak kind
 
 Per row, over seeds and rounds: `first`, how often the weak kind's pattern has the highest
-priority, and `broken_below`, how often the broken kind's has a lower one than the weak kind's; from
-the second round on, and where tasks are broken from the one on in which each of them is expected to
-have twelve attempts, of which a verdict takes eight. `rounds_to_fall`, after how many rounds of the
+priority, `resolved`, how often it is RESOLVED (before a fix), and `broken_below`, how often the
+broken kind's has a lower one than the weak kind's; from the second round on, and where tasks are
+broken from the one on in which each of them is expected to have twelve attempts, of which a verdict
+takes eight. `rounds_to_fall`, after how many rounds of the
 new policy the weak pattern has less than half of the priority that it had or is RESOLVED: the mean,
 and the slowest seed.
 """
@@ -101,6 +103,7 @@ class Scenario:
     fix: bool = False
     drift: bool = False
     large: bool = False
+    alike: bool = False
 
 
 ROWS: Final[Mapping[str, Scenario]] = {
@@ -115,6 +118,10 @@ ROWS: Final[Mapping[str, Scenario]] = {
     "no task, rounds of 128": Scenario(ids="none"),
     "generated, rare weakness": Scenario(share=0.04, size=256),
     "loaded, rare weakness": Scenario(ids="loaded", share=0.04, size=256),
+    "loaded, requests alike, rounds of 128": Scenario(ids="loaded", alike=True),
+    "loaded, requests alike, rare weakness": Scenario(
+        ids="loaded", alike=True, share=0.04, size=256
+    ),
     "generated, fixed": Scenario(fix=True, rounds=8),
     "loaded, fixed": Scenario(ids="loaded", fix=True, rounds=8),
     "no task, fixed": Scenario(ids="none", fix=True, rounds=8),
@@ -172,7 +179,7 @@ def _build_rollout(
     loops = not passed and (
         kind == WEAK if scenario.ids == "none" else kind not in (WEAK, BROKEN)
     ) and chance.random() < (1 if kind == WEAK else 0.5)  # fmt: skip
-    words = [*chance.sample(OPENINGS[kind].split(), 7), *chance.sample(NAMES, 2)]
+    words = [*_draw_topic(scenario, kind, chance), *chance.sample(NAMES, 2)]
     calls: list[tuple[str, dict[str, Any], bool]] = [("look_up", {"query": name}, True)]
     if loops:
         calls += [("look_up", {"query": name, "page": page}, False) for page in range(4)]
@@ -194,6 +201,16 @@ def _build_rollout(
         termination="user_stop" if passed or loops or task is not None else "max_steps",
         content=RolloutContent(messages=tuple(messages)),
     )  # fmt: skip
+
+
+def _draw_topic(scenario: Scenario, kind: int, chance: random.Random) -> list[str]:
+    """Seven words of the kind; where requests are alike, five of the tool's two kinds' and two of
+    its own."""
+    if not scenario.alike:
+        return chance.sample(OPENINGS[kind].split(), 7)
+    of_tool = OPENINGS[kind // 2 * 2].split()
+    own = of_tool[7:] if kind % 2 == 0 else OPENINGS[kind].split()[:3]
+    return [*chance.sample(of_tool[:7], 5), *chance.sample(own, 2)]
 
 
 def route_changes() -> list[EventData]:
@@ -249,7 +266,11 @@ def measure(scenario: Scenario, seeds: Sequence[int]) -> dict[str, Any]:
     weak = weak_pattern(scenario)
     counted = [lines for rounds in plays for lines in rounds[begin:end]]
     first = [lines[0].pattern == weak for lines in counted]
-    row: dict[str, Any] = {**asdict(scenario), "seeds": len(seeds), "first": _share(first)}
+    resolved = [_is_resolved(lines, weak) for lines in counted]
+    row: dict[str, Any] = {
+        **asdict(scenario), "seeds": len(seeds), "first": _share(first),
+        "resolved": _share(resolved),
+    }  # fmt: skip
     if scenario.broken:
         row["broken_below"] = _share(
             [_priority(lines, BROKEN_PATTERN) < _priority(lines, weak) for lines in counted]
@@ -270,6 +291,10 @@ def _first_counted(scenario: Scenario) -> int:
 
 def _priority(lines: Sequence[PatternLine], pattern: str) -> float:
     return next((line.priority for line in lines if line.pattern == pattern), 0.0)
+
+
+def _is_resolved(lines: Sequence[PatternLine], pattern: str) -> bool:
+    return any(line.pattern == pattern and line.status == "RESOLVED" for line in lines)
 
 
 def _rounds_to_fall(rounds: Sequence[Sequence[PatternLine]], weak: str, fix: int) -> int:
@@ -306,7 +331,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         table[name] = measure(ROWS[name], range(options.seeds))
         if not options.json:
             figures = {key: table[name].get(key) for key in
-                       ("first", "broken_below", "rounds_to_fall")}  # fmt: skip
+                       ("first", "resolved", "broken_below", "rounds_to_fall")}  # fmt: skip
             print(name, json.dumps(figures), flush=True)
     if options.json:
         print(json.dumps({"benchmark": "priorities", "rows": table}, indent=2))

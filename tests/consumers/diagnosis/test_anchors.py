@@ -9,6 +9,7 @@ from consumers.diagnosis.anchors import (
     TOOLS,
     AnchorIndex,
     add_round,
+    find_wide_anchor,
     select_tools,
     sign_request,
 )
@@ -70,6 +71,27 @@ def test_a_rollout_lies_at_its_kind_its_tools_and_its_task() -> None:
     }  # fmt: skip
     assert index.match(None, [], None, "rollout:r") == {"task:rollout:r"}
     assert index.match(None, ["look"], signed("something else"), "x") == set()
+
+
+def test_at_a_tool_and_words_lie_the_near_rollouts_with_that_tool() -> None:
+    request = "hello i want to exchange the blue shoes of my last order for a larger pair"
+    anchor = f"near:{signed(request)}:pay:now"
+    index = AnchorIndex([anchor, "tool:pay:now"])
+    alike = signed("Hello, I want to exchange the red shoes of my order for a larger pair.")
+    assert index.match(None, ["pay:now"], alike, "x") == {anchor, "tool:pay:now"}
+    assert index.match(None, ["cancel"], alike, "x") == set()
+    assert index.match(None, ["pay:now"], signed("refund tomorrow's hotel in Lisbon"), "x") == {
+        "tool:pay:now"
+    }
+    assert index.match(None, ["pay:now"], None, "x") == {"tool:pay:now"}
+    assert find_wide_anchor(anchor) == "tool:pay:now"
+    assert find_wide_anchor("tool:pay:now") is None
+
+
+def test_equal_anchors_are_kept_whatever_their_wording() -> None:
+    names = [f"near:{word}{number:03d}:pay" for word in "ab" for number in range(40)]
+    kept = add_round({}, dict.fromkeys(names, 1))
+    assert {name[5] for name in kept} == {"a", "b"}
 
 
 def test_a_row_names_a_bounded_number_of_tools() -> None:

@@ -15,7 +15,7 @@ from consumers.tables import Pattern
 from events.log import Entry
 from events.memory import MemoryLog
 from events.messages import Action
-from events.rollouts import Task
+from events.rollouts import RolloutContent, Task
 from events.serving import (
     AdapterProduced,
     AdapterStaged,
@@ -88,18 +88,85 @@ def test_two_failures_of_a_large_healthy_generator_do_not_dilute_a_weak_one(
 
 
 def test_a_loaded_task_is_the_neighbour_of_others_with_its_pivot_tool(engine: Engine) -> None:
-    def loaded(name: str, gold: tuple[Action, ...], passed: bool) -> Entry:
-        made = success if passed else failure
-        return made(name, task=Task(id=name, gold_actions=gold))
+    def of_tool(name: str, gold: tuple[Action, ...], passed: bool) -> Entry:
+        report = success if passed else failure
+        return report(name, task=Task(id=name, gold_actions=gold))
 
     log = log_of([
-        *(loaded(f"f{n}", GOLD, passed=False) for n in range(3)),
-        *(loaded(f"s{n}", GOLD, passed=True) for n in range(5)),
-        *(loaded(f"o{n}", OTHER_GOLD, passed=True) for n in range(7)),
+        *(of_tool(f"f{n}", GOLD, passed=False) for n in range(3)),
+        *(of_tool(f"s{n}", GOLD, passed=True) for n in range(5)),
+        *(of_tool(f"o{n}", OTHER_GOLD, passed=True) for n in range(7)),
     ])  # fmt: skip
     close_round(log, engine)
     line = patterns(engine)[MISSING]
     assert (line.failures, line.attempts, line.passes) == (3, 8, 5)
+
+
+REQUESTS = {
+    "swap": "please swap the shoes from my delivery for another size and colour",
+    "stop": "stop the purchase because it was ordered yesterday by mistake",
+}
+
+
+def loaded(name: str, request: str, *, passed: bool, **fields: Any) -> Entry:
+    """A task of an id that names no generator, whose opening request is `request`."""
+    first, *others = said(name).messages
+    content = RolloutContent(messages=(first.model_copy(update={"content": request}), *others))
+    report = success if passed else failure
+    return report(name, task=Task(id=name, gold_actions=GOLD), content=content, **fields)
+
+
+def of_request(request: str, failures: int, passes: int, **fields: Any) -> list[Entry]:
+    text = REQUESTS[request]
+    return [
+        *(loaded(f"{request}-f{n}", text, passed=False, **fields) for n in range(failures)),
+        *(loaded(f"{request}-s{n}", text, passed=True, **fields) for n in range(passes)),
+    ]
+
+
+def test_a_rare_weakness_is_not_hidden_by_other_requests_to_the_same_tool(engine: Engine) -> None:
+    log = log_of([*of_request("swap", 12, 8), *of_request("stop", 0, 180)])
+    close_round(log, engine)
+    line = patterns(engine)[MISSING]
+    assert (line.failures, line.attempts, line.passes) == (12, 200, 188)
+    share = (8 + 4 * 188 / 200) / (20 + 4)
+    assert abs(line.pass_rate - (share * 24 + 1) / (24 + 2)) < 1e-12
+    assert line.status == "NEW"
+
+
+def test_a_request_like_no_other_has_most_of_its_pass_rate_from_its_tool(engine: Engine) -> None:
+    log = log_of([*of_request("swap", 1, 0), *of_request("stop", 0, 9)])
+    close_round(log, engine)
+    line = patterns(engine)[MISSING]
+    share = (0 + 4 * 9 / 10) / (1 + 4)
+    assert abs(line.pass_rate - (share * 5 + 1) / (5 + 2)) < 1e-12
+
+
+def test_what_the_tool_alone_passes_resolves_no_pattern(engine: Engine) -> None:
+    close_round(log := log_of(of_request("swap", 12, 8)), engine, "one")
+    log.append(of_request("stop", 0, 180))
+    close_round(log, engine, "two")
+    line = patterns(engine)[MISSING]
+    assert (line.failures, line.attempts, line.passes) == (0, 180, 180)
+    assert abs(line.pass_rate - (4 + 1) / (4 + 2)) < 1e-12
+    assert line.status != "RESOLVED"
+
+
+def test_near_passes_resolve_a_pattern_of_loaded_tasks(engine: Engine) -> None:
+    close_round(log := log_of(of_request("swap", 12, 8)), engine, "one")
+    log.append([loaded(f"again{n}", REQUESTS["swap"], passed=True) for n in range(30)])
+    close_round(log, engine, "two")
+    assert patterns(engine)[MISSING].status == "RESOLVED"
+
+
+def test_a_failure_without_words_has_its_tool_alone_around_it(engine: Engine) -> None:
+    log = log_of([
+        *(loaded(f"f{n}", "12 34", passed=False) for n in range(6)),
+        *(loaded(f"s{n}", "12 34", passed=True) for n in range(2)),
+        *of_request("stop", 0, 12),
+    ])  # fmt: skip
+    close_round(log, engine)
+    assert abs(patterns(engine)[MISSING].pass_rate - (14 + 1) / (20 + 2)) < 1e-12
 
 
 def test_without_task_and_tool_the_requests_that_share_words_are_neighbours(
@@ -190,7 +257,9 @@ def test_the_order_of_the_rollouts_changes_nothing(engine: Engine, tmp_path: Pat
         *kind_of("pay", "b", 3, 20),
         *(failure(f"t{n}", task=Task(id=f"t{n % 3}", gold_actions=GOLD)) for n in range(20)),
         *(failure(f"w{n}", task=None, content=said(f"{n}")) for n in range(5)),
-    ]
+        *(loaded(f"u{n}", f"{REQUESTS['swap']} {'abcdefgh'[n % 8] * (3 + n)}", passed=n > 50)
+          for n in range(60)),
+    ]  # fmt: skip
     shuffled = list(entries)
     random.Random(7).shuffle(shuffled)
     other = fresh(tmp_path, "other")
