@@ -90,16 +90,28 @@ def override_pattern(
     batch: Batch, alias: str, pattern: str, override: Override | None, reason: str | None
 ) -> None:
     """Pin, mute or release a pattern of an agent, on every base where it is known. Unknown ones
-    stay so."""
+    stay so. The status is that of the pattern's last round, except that a pinned one is not
+    RESOLVED."""
     batch.flush()
     patterns = Pattern.table().c
     bases = select(patterns.base).where(patterns.alias == alias, patterns.pattern == pattern)
     for base in batch.connection.execute(bases.order_by(patterns.base)).scalars().all():
         rows = _read_patterns(batch.connection, Pair(alias, base))
-        row = {**rows[pattern], "operator": override, "operator_reason": reason}
-        if override == "pinned" and row["status"] == Status.RESOLVED:
-            row["status"] = Status.ACTIVE.value
+        status = _read_round_status(batch.connection, rows[pattern])
+        if override == "pinned" and status == Status.RESOLVED:
+            status = Status.ACTIVE.value
+        words = {"operator": override, "operator_reason": reason, "status": status}
+        row = {**rows[pattern], **words}
         _stage_patterns(batch, {**rows, pattern: row})
+
+
+def _read_round_status(connection: Connection, row: Row) -> str:
+    """The status that a pattern had at the end of the round that its row is of."""
+    history = PatternRound.table().c
+    query = select(history.status).where(
+        *(history[name] == row[name] for name in ("alias", "base", "pattern", "round"))
+    )
+    return str(connection.execute(query).scalar_one())
 
 
 def _update_pair(batch: Batch, pair: Pair, number: int, failures: Failures) -> None:

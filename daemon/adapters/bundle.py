@@ -38,6 +38,8 @@ MANIFEST: Final = "MANIFEST.json"
 FORMAT: Final = 1
 ARCHIVE_SUFFIXES: Final = (".tar.gz", ".tgz")
 """How the name of an archive ends; any other name is a folder's."""
+_OTHER_ARCHIVES: Final = (".tar", ".tar.bz2", ".tar.xz", ".tar.zst", ".zip")
+"""How no folder is called by intention."""
 _LEVEL: Final = 6
 _UNFINISHED: Final = ".unfinished"
 
@@ -89,8 +91,12 @@ def build_bundle(facts: BundleFacts) -> dict[str, bytes]:
 
 def write_bundle(contents: Mapping[str, bytes], name: str, place: Path, *, force: bool) -> None:
     """Write a bundle into an archive, or into the folder `place` where its name is not one of an
-    archive. Raises BundleRefusal where something is there and `force` is not set."""
+    archive. Raises BundleRefusal where something is there and `force` is not set, or where it holds
+    what no bundle holds."""
+    place = Path(os.path.abspath(place))
     archive = place.name.endswith(ARCHIVE_SUFFIXES)
+    if place.name.endswith(_OTHER_ARCHIVES):
+        raise BundleRefusal(f"{place} is no kind of archive that is written; name it .tar.gz")
     if place.exists() or place.is_symlink():
         _check_replaceable(place, archive, force)
     unfinished = place.with_name(place.name + _UNFINISHED)
@@ -136,10 +142,31 @@ def _check_replaceable(place: Path, archive: bool, force: bool) -> None:
         raise BundleRefusal(f"{place} exists; name another with --out, or replace it with --force")
     if archive and place.is_dir():
         raise BundleRefusal(f"{place} is a folder; name a file with --out")
-    if not archive and not (place / MANIFEST).is_file():
+    if archive:
+        return
+    if (files := _read_manifest(place)) is None:
         raise BundleRefusal(
             f"{place} is no bundle, and is not replaced; name another folder with --out"
         )
+    files.add(MANIFEST)
+    paths = (path.relative_to(place).as_posix() for path in place.rglob("*") if not path.is_dir())
+    foreign = sorted(path for path in paths if path not in files)
+    if foreign:
+        raise BundleRefusal(
+            f"{place / foreign[0]} is no file of a bundle, and {place} is not replaced; move it "
+            "away, or name another folder with --out"
+        )
+
+
+def _read_manifest(place: Path) -> set[str] | None:
+    """The files that a bundle's manifest names; None where the folder has no such manifest."""
+    try:
+        manifest = json.loads((place / MANIFEST).read_bytes())
+    except (OSError, ValueError):
+        return None
+    if not isinstance(manifest, dict) or not {"format", "adapter", "files"} <= manifest.keys():
+        return None
+    return set(manifest["files"]) if isinstance(manifest["files"], dict) else None
 
 
 def _remove(place: Path) -> None:

@@ -113,7 +113,13 @@ def _describe_check(check: Check) -> str:
         "" if number is None else f"{100 * number:+.1f}" if in_points else f"{number:.4g}"
         for number in values
     )
-    return f"| {check.name} | {check.verdict} | {value} | {low} | {limit} | {check.tasks:,} |"
+    name = _escape_cell(check.name)
+    return f"| {name} | {check.verdict} | {value} | {low} | {limit} | {check.tasks:,} |"
+
+
+def _escape_cell(text: str) -> str:
+    """A name in a cell of a table: that of a pattern holds the character that ends a cell."""
+    return text.replace("|", "\\|")
 
 
 def _describe_loading(facts: CardFacts) -> str:
@@ -163,7 +169,7 @@ def _describe_training(facts: CardFacts) -> str:
         lines.append(f"The rollouts are episodes that the learner played in `{facts.environment}`.")
     if facts.pools:
         lines += ["", "| pool | tasks |", "|---|---|"]
-        lines += [f"| {pool} | {tasks:,} |" for pool, tasks in facts.pools.items()]
+        lines += [f"| {_escape_cell(pool)} | {n:,} |" for pool, n in facts.pools.items()]
     if facts.parents:
         lines += ["", f"It goes on from {', then '.join(f'`{name}`' for name in facts.parents)}."]
     lines += ["", "Why it was trained, down to the failed rollouts, is in `lineage.json`.", ""]

@@ -19,7 +19,7 @@ _SHORT: Final = 48
 """Characters of a task's id that a terminal shows."""
 
 _PATTERN_FIELDS: Final = (
-    "pattern", "priority", "status", "failures", "attempts", "pass_rate",
+    "pattern", "priority", "status", "failures", "attempts", "pass_rate", "operator",
 )  # fmt: skip
 
 
@@ -154,7 +154,7 @@ def _show(cli: Cli, planned: "CyclePlan") -> None:
     if planned.patterns:
         quotas = {quota.pattern: quota.tasks for quota in planned.directive.directive.quotas}
         rows = [
-            [line.pattern, f"{line.priority:.3g}", line.status, line.failures,
+            [line.pattern, f"{line.priority:.3g}", line.operator or line.status, line.failures,
              quotas.get(line.pattern, 0)]
             for line in planned.patterns
         ]  # fmt: skip

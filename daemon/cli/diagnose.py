@@ -22,6 +22,7 @@ def diagnose(
     ] = False,
 ) -> None:
     """Close a round of the training history over everything that was recorded."""
+    from consumers.reads.rollouts import last_round
     from daemon.repair.background import RepairQueue
 
     with cli.app() as app:
@@ -29,6 +30,8 @@ def diagnose(
         if repair:
             with cli.out.progress("Searching repairs") as advance:
                 report = RepairQueue(app).drain(advance)
+        with app.reading() as connection:
+            before = last_round(connection)
         with cli.out.progress("Folding") as advance:
             line = app.diagnose("diagnose", advance)
     for trouble in report.troubles if report else ():
@@ -54,6 +57,10 @@ def diagnose(
             )
     if line is None:
         cli.out.hint("no rollout is recorded yet: kintsugi import PATH")
+    elif before is not None and before.round == line.round:
+        late = report is not None and report.outcomes["repaired"]
+        counted = "; what was repaired now counts in no closed round" if late else ""
+        cli.out.hint(f"nothing is new since round {line.round}{counted}")
 
 
 def _describe(report: "RepairReport") -> str:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 group = noun("patterns", "Failure patterns, ranked; pin or mute one.")
 
 PatternName = Annotated[
-    str, typer.Argument(metavar="PATTERN", help="CATEGORY|TOOL, as kintsugi patterns names it.")
+    str, typer.Argument(metavar="PATTERN", help="CATEGORY|TOOL, or as kintsugi patterns shows it.")
 ]
 OfAgent = Annotated[
     str | None, typer.Option("--alias", help="Whose pattern; where several agents have it.")
@@ -119,6 +119,7 @@ def _override(cli: Cli, action: str, pattern: str, alias: str | None, act: "Act"
         app.settle()
         with app.reading() as connection:
             lines = pattern_lines(connection, alias)
+        pattern = _find_name(lines, pattern)
         whose = _find_agent(lines, pattern, alias)
         acted = Decisions(app).act(act, action, {"alias": whose, "pattern": pattern})
         with app.reading() as connection:
@@ -131,6 +132,11 @@ def _override(cli: Cli, action: str, pattern: str, alias: str | None, act: "Act"
         cli.out.show(
             f"{pattern} of {line.alias} on {line.base} is {state}, priority {line.priority:.3f}"
         )
+
+
+def _find_name(lines: "list[PatternLine]", shown: str) -> str:
+    """Return the name of the pattern that the table shows as `shown`, else `shown` itself."""
+    return next((line.pattern for line in lines if _describe_pattern(line) == shown), shown)
 
 
 def _find_agent(lines: "list[PatternLine]", pattern: str, alias: str | None) -> str:
@@ -165,7 +171,7 @@ def _build_table(lines: "list[PatternLine]", wide: bool) -> Any:
             [
                 rank,
                 *([f"{line.alias} ({line.base})"] if several else []),
-                line.category if line.pivot == "*" else f"{line.category} at {line.pivot}",
+                _describe_pattern(line),
                 Text.assemble(f"{line.priority:.3f} ", (share, "cyan")),
                 sparkline(line.trend),
                 f"{line.failures:,} of {line.attempts:,}",
@@ -180,6 +186,10 @@ def _build_table(lines: "list[PatternLine]", wide: bool) -> Any:
     ]  # fmt: skip
     right, whole = ("#", "failures", "passes"), ("priority", "trend", "status", "examples")
     return table(columns, rows, right=right, whole=whole)
+
+
+def _describe_pattern(line: "PatternLine") -> str:
+    return line.category if line.pivot == "*" else f"{line.category} at {line.pivot}"
 
 
 def bar(value: float, highest: float, cells: int) -> str:

@@ -68,6 +68,14 @@ def test_an_unknown_pattern_is_answered_with_those_that_exist(
     assert pattern in kintsugi("patterns", "pin", "nothing", "--reason", "why").err
 
 
+def test_a_pattern_is_also_named_as_the_table_shows_it(kintsugi: Kintsugi, pattern: str) -> None:
+    category, pivot = pattern.split("|")
+    shown = f"{category} at {pivot}"
+    assert shown in kintsugi("patterns").out
+    muted = kintsugi("patterns", "mute", shown, "--reason", "why", "--json").json
+    assert [line["pattern"] for line in muted["patterns"]] == [pattern]
+
+
 def test_a_pattern_of_several_agents_needs_its_agent(
     kintsugi: Kintsugi, pattern: str, tmp_path: Path
 ) -> None:

@@ -340,6 +340,10 @@ def test_a_pinned_pattern_alone_has_a_priority_although_it_was_resolved(engine: 
     line = patterns(engine)[MISSING]
     assert line.status == "ACTIVE"
     assert line.priority > 0
+    log.append([acted(MUTE, "mute"), acted(RELEASE, "release")])
+    fold(log, engine)
+    line = patterns(engine)[MISSING]
+    assert (line.operator, line.status, line.priority) == (None, "RESOLVED", 0)
 
 
 def test_a_pattern_keeps_its_anchors_in_its_row(engine: Engine) -> None:

@@ -154,7 +154,7 @@ def test_evidence_and_lineage_go_down_to_the_failed_rollouts(
         "pass^1 0.750, of its base 0.500",
         "PeftModel.from_pretrained",
         "vllm serve",
-        "missing_write_action|cancel_order | 1 |",
+        "| missing_write_action\\|cancel_order | 1 |",
     ):
         assert words in card
     everything = b"".join(path.read_bytes() for path in bundle.rglob("*") if path.is_file())
@@ -207,6 +207,35 @@ def test_an_unknown_name_a_taken_place_and_collected_files_are_refused(
     gone = kintsugi("adapters", "export", pushed, "--out", tmp_path / "y.tar.gz")
     assert (gone.code, "were collected" in gone.err) == (1, True)
     assert not (tmp_path / "y.tar.gz").exists()
+
+
+def test_only_a_folder_that_holds_nothing_but_a_bundle_is_replaced(
+    pushed: str, kintsugi: Kintsugi, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    site = tmp_path / "site"
+    site.mkdir()
+    (site / MANIFEST).write_text('{"name": "a page of mine"}')
+    foreign = kintsugi("adapters", "export", pushed, "--out", site, "--force")
+    assert (foreign.code, "is no bundle" in foreign.err) == (1, True)
+    bundle = export(kintsugi, pushed, tmp_path / "bundle")
+    notes = bundle / "adapter" / "notes.txt"
+    notes.write_text("mine")
+    kept = kintsugi("adapters", "export", pushed, "--out", bundle, "--force")
+    assert (kept.code, str(notes) in kept.err) == (1, True)
+    assert notes.read_text() == "mine"
+    notes.unlink()
+    (bundle / "README.md").write_text("damaged")
+    monkeypatch.chdir(bundle)
+    export(kintsugi, pushed, Path("."), "--force")
+    assert (bundle / "README.md").read_text() != "damaged"
+
+
+def test_an_archive_of_another_kind_is_refused(
+    pushed: str, kintsugi: Kintsugi, tmp_path: Path
+) -> None:
+    refused = kintsugi("adapters", "export", pushed, "--out", tmp_path / "x.zip")
+    assert (refused.code, ".tar.gz" in refused.err) == (1, True)
+    assert not (tmp_path / "x.zip").exists()
 
 
 def test_files_that_changed_since_are_not_exported(

@@ -192,7 +192,7 @@ def test_a_plan_over_postgresql_is_that_over_sqlite(tmp_path: Path, postgres_url
 @pytest.fixture
 def configured(tmp_path: Path, home: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A home in force with failures of an agent that has an environment."""
-    agents = [{"alias": "agent", "environment": "shop", "checkpoint": "/models/base"}]
+    agents = [{"alias": "agent", "environment": "shop", "checkpoint": str(CHECKPOINT)}]
     monkeypatch.setenv("KINTSUGI_AGENTS", json.dumps(agents))
     monkeypatch.setenv("KINTSUGI_PROPOSER__TASKS", "4")
     return home
@@ -216,7 +216,8 @@ def test_the_command_prints_the_plan_and_appends_nothing(
     assert result.code == 0, result.err
     plan = result.json
     assert plan["reads"] == {"rollouts": 8, "judged": 8, "failures": 4}
-    assert [line["pattern"] for line in plan["patterns"]] == ["missing_write_action|cancel_order"]
+    (line,) = plan["patterns"]
+    assert (line["pattern"], line["operator"]) == ("missing_write_action|cancel_order", None)
     wanted = sum(quota["tasks"] for quota in plan["directive"]["quotas"])
     assert 0 < len(plan["tasks"]) <= wanted
     assert all(len(task["checks"]) == 9 for task in plan["tasks"])

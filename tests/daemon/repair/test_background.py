@@ -99,8 +99,12 @@ def test_a_repair_after_the_round_changes_what_is_shown_and_the_rounds_after_it(
     app: App, kintsugi: Kintsugi
 ) -> None:
     record(app, looping())
-    kintsugi("diagnose")
-    assert RepairQueue(app).advance().outcomes == {"repaired": 1}
+    assert kintsugi("diagnose").err == ""
+    late = kintsugi("diagnose", "--repair")
+    assert (
+        "nothing is new since round 0; what was repaired now counts in no closed round" in late.err
+    )
+    assert kintsugi("diagnose").err.strip() == "nothing is new since round 0"
     (line,) = kintsugi("patterns", "--json").json
     assert line["pattern"] == "tool_loop|return_item"
     assert kintsugi("rollouts", "show", "loop", "--json").json["category"] == "incorrect_arguments"
