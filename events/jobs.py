@@ -191,7 +191,7 @@ class WarmStart(StrictModel):
     siblings: tuple[Id, ...] = ()
     """Tasks that look like those of the pools and have the opposite answer, shown beside them."""
     successes: Sha256 | None = Field(default=None, exclude_if=_is_absent)
-    """Of the file with the tokens of the pools' successes (daemon/solver/warm_start.py)."""
+    """Of the file with the tokens of the pools' successes (daemon/jobs/own_successes.py)."""
     sft: SftSettings = SftSettings()
 
 

@@ -9,7 +9,7 @@ from consumers.folds.cycles import PROPOSED
 from consumers.reads import learning, serving
 from consumers.reads.serving import AdapterRow
 from consumers.tables import Adapter, Job, LifecycleStep, Task
-from events.lifecycle import State
+from events.lifecycle import SERVING, State
 
 
 def list_promotions(connection: Connection, alias: str, base: str) -> list[AdapterRow]:
@@ -42,6 +42,17 @@ def find_last_candidate(connection: Connection, alias: str) -> AdapterRow | None
     """The adapter that the newest job of an alias left; None where that job left none or runs."""
     job = next(iter(learning.jobs(connection, alias, limit=1)), None)
     return None if job is None else find_adapter_of_job(connection, job.job)
+
+
+def has_served(connection: Connection, adapter: str) -> bool:
+    """Whether an adapter ever answered sessions, of an alias as a whole or of a share."""
+    steps = LifecycleStep.table().c
+    query = select(steps.state).where(
+        steps.kind == "adapter",
+        steps.subject == adapter,
+        steps.state.in_([state.value for state in SERVING]),
+    )
+    return connection.execute(query.limit(1)).first() is not None
 
 
 def find_adapter_of_job(connection: Connection, job: str) -> AdapterRow | None:

@@ -266,14 +266,22 @@ def layers(checkpoint: Path) -> dict[str, tuple[int, int] | None]:
 
 def count_parameters(checkpoint: Path) -> int:
     """Return the number of a base's weights, by the headers of its files. Raises BadBase, also for
-    a quantised base, whose files pack several weights into one number."""
-    count = 0
+    a quantised base, whose files pack several weights into one number: one with a packed layer that
+    is known by its name, or with more other numbers than weights."""
+    count = others = 0
     for file in _files(checkpoint):
         for name, (dtype, shape) in _header(file).items():
             if dtype in _MATRICES:
                 count += prod(shape)
             elif name.rpartition(".")[2] in _PACKED:
                 raise BadBase(f"{file} holds {name} as {dtype}: quantised weights are not counted")
+            else:
+                others += prod(shape)
+    if others > count > 0:
+        raise BadBase(
+            f"{checkpoint} holds {others:,} numbers of types that are none of weights, and "
+            f"{count:,} weights: quantised weights are not counted"
+        )
     if not count:
         raise BadBase(f"{checkpoint} holds no weight; name the folder of a checkpoint")
     return count

@@ -4,10 +4,11 @@
 
 A candidate may be rejected because its tasks were too few to show what it gained. The next job then
 goes on from it, if the newest job left it, no check but the target's failed, its targets gained on
-the whole, and the incumbent that it was compared with still answers. After `MOST_TRIES` rejected
-candidates in a row, each trained on from the one before, the next job goes on from the incumbent: a
-chain of chance gains ends. Each candidate is compared with the incumbent on fresh tasks, whatever
-it was trained from, so this adds no chance to promote one that is no better.
+the whole, it never answered a session, and the incumbent that it was compared with still answers.
+After `MOST_TRIES` rejected candidates in a row, each trained on from the one before, the next job
+goes on from the incumbent: a chain of chance gains ends. Each candidate is compared with the
+incumbent on fresh tasks, whatever it was trained from, so this adds no chance to promote one that
+is no better.
 """
 
 from typing import TYPE_CHECKING, Final
@@ -39,6 +40,9 @@ def find_rejected_parent(
     if row.gate is None or not is_harmless(row.gate):
         return None
     if row.incumbent != (None if incumbent is None else incumbent.adapter):
+        return None
+    if succession.has_served(connection, row.adapter):
+        # An operator had it answer nevertheless, and something else answers again.
         return None
     tries = _count_tries(connection, row, None if incumbent is None else incumbent.path)
     return row if tries <= MOST_TRIES else None

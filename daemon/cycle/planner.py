@@ -45,7 +45,6 @@ from events.learning import (
 if TYPE_CHECKING:
     from sqlalchemy import Connection
 
-    from daemon.config.settings import Agent, Training
     from daemon.core.app import App
     from envs.environment import Environment
 
@@ -88,6 +87,11 @@ class CyclePlanner:
             )
         except (EnvironmentBroken, UnknownEnvironment) as error:
             return Proposal({}, str(error))
+        try:
+            # Before anything is played for tasks that no job could learn.
+            parameters = self._count_parameters(cycle)
+        except NotTrainable as error:
+            return Proposal({}, str(error))
         with self._app.reading() as connection:
             wanted = self._proposal_request(connection, environment, cycle)
             written = sources.read_pool_entries(connection, cycle.alias, cycle.base)
@@ -123,7 +127,7 @@ class CyclePlanner:
                 decisions, "every written task of a pattern with a priority is passed by now"
             )
         try:
-            job = self._build_job(environment, cycle, task_pools, incumbent, rejected)
+            job = self._build_job(environment, cycle, task_pools, incumbent, rejected, parameters)
         except NotTrainable as error:
             return Proposal(decisions, str(error))
         return Proposal({**decisions, derive_id("job requested", cycle.cycle): job})
@@ -175,6 +179,19 @@ class CyclePlanner:
         row = None if name is None else serving.adapter_row(connection, name)
         return None if row is None or row.base != cycle.base else row
 
+    def _count_parameters(self, cycle: CycleRow) -> int | None:
+        """The size of the agent's base, where a setting follows from it. Raises NotTrainable."""
+        training, agent = self._app.settings.training, find_agent(self._app.settings, cycle.alias)
+        if agent is None or agent.checkpoint is None or not needs_size(training):
+            return None
+        try:
+            return count_parameters(agent.checkpoint)
+        except BadBase as error:
+            raise NotTrainable(
+                f"no learning rate follows from the base: {error}; set training.lr, and for a warm "
+                "start training.warm_start_lr and training.warm_start_epochs"
+            ) from error
+
     def _build_job(
         self,
         environment: "Environment",
@@ -182,6 +199,7 @@ class CyclePlanner:
         task_pools: Sequence[TaskPool],
         incumbent: AdapterRow | None,
         rejected: AdapterRow | None,
+        parameters: int | None,
     ) -> JobRequested:
         """The request of a job that trains on from a rejected candidate, or where there is none
         from the incumbent. Raises NotTrainable, RetryLater."""
@@ -205,7 +223,7 @@ class CyclePlanner:
             settings.training, agent, job=job, base=cycle.base, pools=task_pools,
             benchmarks=settings.benchmarks, environments=settings.environments.paths,
             parent=None if start is None else Path(start.path),
-            parameters=_count_parameters(settings.training, agent), successes=successes,
+            parameters=parameters, successes=successes,
         )  # fmt: skip
         return JobRequested(
             job=job,
@@ -221,19 +239,6 @@ class CyclePlanner:
             if rejected is None
             else JobParent(adapter=rejected.adapter, reason=describe_parent(rejected)),
         )
-
-
-def _count_parameters(training: "Training", agent: "Agent") -> int | None:
-    """The size of an agent's base, where a setting follows from it. Raises NotTrainable."""
-    if agent.checkpoint is None or not needs_size(training):
-        return None
-    try:
-        return count_parameters(agent.checkpoint)
-    except BadBase as error:
-        raise NotTrainable(
-            f"no learning rate follows from the base: {error}; set training.lr, and for a warm "
-            "start training.warm_start_lr and training.warm_start_epochs"
-        ) from error
 
 
 def _describe_rejections(decisions: Sequence[Decision]) -> str:

@@ -28,7 +28,7 @@ from envs.environment import Environment, UnknownTask
 from envs.task import GENERATED
 from events.bodies import Whole
 from events.codec import decode
-from events.errors import KintsugiError, LogTruncated
+from events.errors import BlobError, BlobUnavailable, KintsugiError, LogTruncated
 from events.jobs import TaskPool
 from events.rollouts import CallEnded, RolloutEnded
 from events.streams import ROLLOUTS
@@ -165,7 +165,8 @@ def _read_turns(
 
 
 def _read_event(app: "App", rollout: str, partition: int, offset: int, *, arrays: bool) -> Whole:
-    """Read an event of a rollout. Raises NotShown for a sealed one, or one that was trimmed."""
+    """Read an event of a rollout. Raises NotShown for a sealed one, or one that was trimmed or lost
+    its blob; BlobUnavailable where waiting may bring the blob back."""
     gone = f"an event of rollout {rollout} is no longer in the log"
     try:
         records = app.log.read(ROLLOUTS.name, partition, offset, limit=1)
@@ -175,4 +176,9 @@ def _read_event(app: "App", rollout: str, partition: int, offset: int, *, arrays
         raise NotShown(gone)
     if decode(records[0]).sealed:
         raise NotShown(f"rollout {rollout} is a person's, and sealed")
-    return app.bodies.whole(records[0], arrays=arrays)
+    try:
+        return app.bodies.whole(records[0], arrays=arrays)
+    except BlobUnavailable:
+        raise
+    except BlobError as error:
+        raise NotShown(f"an event of rollout {rollout} cannot be read: {error}") from error

@@ -25,7 +25,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from daemon.proposer.candidate import CandidateFacts, CannotSample, CheckFailure, PriorTask
+from daemon.proposer.candidate import (
+    FIRST_HELD_OUT,
+    CandidateFacts,
+    CannotSample,
+    CheckFailure,
+    PriorTask,
+)
 from daemon.proposer.observability import collect_user_text, is_computable, leaves, words
 from envs.environment import UnknownTask, is_seed
 from envs.grading import grade
@@ -229,6 +235,8 @@ def contamination(examined: CandidateFacts) -> str:
         raise CheckFailure(f"its seed {seed} is none of those kept for written tasks")
     if examined.candidate.mode == "inherit" and seed != seed_of(examined.candidate.source.id):
         raise CheckFailure(f"its seed {seed} is not that of {examined.candidate.source.id}")
+    if seed is not None and seed >= FIRST_HELD_OUT and seed not in evaluation.seeds:
+        raise CheckFailure(f"its seed {seed} is kept for reports and gates")
     return ""
 
 

@@ -257,6 +257,18 @@ def test_layers_of_a_quantised_base_have_no_shape_that_is_seen(copy: Path, tmp_p
     assert "of 28 layers are those of the base, which is quantised" in str(fit(copy, tmp_path))
 
 
+def test_a_base_whose_packed_layers_have_other_names_has_no_size(tmp_path: Path) -> None:
+    """As in MXFP4, whose layers are `NAME_blocks` and `NAME_scales` of bytes."""
+    path = tmp_path / "model.safetensors"
+    mask = torch.zeros(2, 2, dtype=torch.uint8)
+    save_file({"embed.weight": torch.zeros(4, 8), "attn.bias": mask}, path)
+    assert count_parameters(tmp_path) == 32, "a mask packs no weights"
+    blocks = torch.zeros(4, 4, 8, dtype=torch.uint8)
+    save_file({"embed.weight": torch.zeros(4, 8), "mlp.up_proj_blocks": blocks}, path)
+    with pytest.raises(BadBase, match="128 numbers of types that are none of weights, and 32"):
+        count_parameters(tmp_path)
+
+
 @pytest.mark.parametrize("content", [None, b"", b"\xff" * 16, b"\x02" + b"\0" * 7 + b"[]"])
 def test_a_base_that_cannot_be_read_is_no_base(
     copy: Path, tmp_path: Path, content: bytes | None

@@ -145,6 +145,22 @@ def test_after_another_incumbent_answers_it_is_no_parent(engine: Engine) -> None
     assert tries.parent() is not None, "beside the base it was compared with"
 
 
+def test_a_rejected_candidate_that_was_taken_out_of_service_is_no_parent(engine: Engine) -> None:
+    """An operator had it answer, and then had the incumbent of its gate answer again."""
+    tries = Tries(engine)
+    tries.leading.all(*passed("first"), routed("promoted", {"first": 1.0}))
+    with tries.leading.tables() as connection:
+        (incumbent,) = succession.list_promotions(connection, "agent", "base")
+    name = tries.reject(rejection(), incumbent="first")
+    assert tries.parent(incumbent) is not None
+    tries.leading.all(routed("operator", {name: 1.0}), routed("rollback", {"first": 1.0}))
+    tries.leading.all(moved(name, "unloaded"))
+    with tries.leading.tables() as connection:
+        row = succession.find_last_candidate(connection, "agent")
+    assert row is None or row.state == "unloaded"
+    assert tries.parent(incumbent) is None
+
+
 def test_after_a_job_that_left_nothing_the_incumbent_is_trained_on_from(engine: Engine) -> None:
     """Else a candidate that cannot be trained on from would be tried in every cycle."""
     tries = Tries(engine)

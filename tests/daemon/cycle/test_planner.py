@@ -282,6 +282,16 @@ def test_what_the_settings_cannot_make_is_said_and_ends_the_cycle(
         assert asked(app)[0] is not None, "the next cycle begins"
 
 
+def test_a_base_of_unknown_size_ends_the_cycle_before_a_task_is_written(tmp_path: Path) -> None:
+    """To write tasks may take eight rollouts of each, in every cycle anew."""
+    with home(tmp_path, tasks(("cancel",), 4), checkpoint=tmp_path) as app:
+        reason = ended_because(app)
+        with app.reading() as connection:
+            assert list(learning.tasks_of(connection, "agent")) == []
+    assert reason.startswith(f"no learning rate follows from the base: {tmp_path} holds neither")
+    assert reason.endswith("training.warm_start_lr and training.warm_start_epochs")
+
+
 def test_without_an_environment_no_cycle_begins_and_the_status_says_why(
     tmp_path: Path, kintsugi: Kintsugi
 ) -> None:

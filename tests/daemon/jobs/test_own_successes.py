@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from hashlib import sha256
 from pathlib import Path
+from random import Random
 from typing import Any, Final
 
 import pytest
@@ -28,9 +29,13 @@ ALICE: Final = Key("k1", "alice", bytes(32))
 BEGIN: Final = datetime(2026, 1, 1, tzinfo=UTC)
 
 
-def record(app: App, task: str, *, sealed: bool = False, tokens: bool = True, **ended: Any) -> str:
-    """A live session of two calls on this task; `ended` changes its end. Its id."""
+def record(
+    app: App, task: str, *, sealed: bool = False, tokens: bool = True, prompt: int = 0, **ended: Any
+) -> str:
+    """A live session of two calls on this task, whose prompts begin with so many further tokens;
+    `ended` changes its end. Its id."""
     name = derive_id(task, str(ended))
+    noise = [Random(number).getrandbits(30) for number in range(prompt)]
     data: list[tuple[EventData, Arrays]] = []
     for turn in range(2):
         call = f"{name}/{turn}"
@@ -38,7 +43,7 @@ def record(app: App, task: str, *, sealed: bool = False, tokens: bool = True, **
             (CallStarted(call=call, session=name, alias="agent", base="base", policy="p1"), {})
         )
         arrays: Arrays = {
-            "prompt_token_ids": array("i", [7, 8, 9][: turn + 2]),
+            "prompt_token_ids": array("i", [*noise, *[7, 8, 9][: turn + 2]]),
             "token_ids": array("i", [10 + turn, 1]),
             "logprobs": array("f", [-0.5, -0.25]),
         }
@@ -60,7 +65,10 @@ def record(app: App, task: str, *, sealed: bool = False, tokens: bool = True, **
             subject=event.key(), time=BEGIN + timedelta(seconds=number),
             person="alice" if sealed else None, keyid="k1" if sealed else None,
         )  # fmt: skip
-        app.spool.append([encode(envelope, event, 1, arrays, ALICE if sealed else None).entry])
+        encoded = encode(envelope, event, 1, arrays, ALICE if sealed else None)
+        if encoded.blob is not None:
+            app.blobs.put(encoded.blob)
+        app.spool.append([encoded.entry])
     app.settle()
     return name
 
@@ -129,3 +137,18 @@ def test_the_same_file_is_made_from_the_log_of_another_home(app: App, tmp_path: 
 def test_a_rollout_that_is_gone_is_named(app: App) -> None:
     with app.reading() as connection, pytest.raises(NotShown, match="rollout gone is not in"):
         read_file(app, connection, ("gone",))
+
+
+def test_a_session_whose_blob_is_lost_keeps_no_other_from_being_shown(app: App) -> None:
+    lost = record(app, "shop/cancel/5", prompt=300_000)
+    blobs = [path for path in (app.home / "blobs").rglob("*") if path.is_file()]
+    assert blobs, "its tokens are in blobs of their own"
+    (weak, _), _ = offered(app)
+    assert weak.successes == (lost,)
+    for path in blobs:
+        path.unlink()
+    kept = record(app, "shop/cancel/6")
+    (weak, _), _ = offered(app)
+    assert weak.successes == (kept,)
+    with app.reading() as connection, pytest.raises(NotShown, match="cannot be read: blob"):
+        read_file(app, connection, (lost, kept))

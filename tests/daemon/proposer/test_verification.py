@@ -249,6 +249,19 @@ def test_contamination_is_a_seed_a_signature_or_a_definition_of_an_evaluation() 
     CHECKS["contamination"](examined(changed(task, id="shop/cancel/16777216/7"), "inherit", source))
 
 
+@pytest.mark.parametrize("seed", [2**27, 2**28 - 1, 2**32])
+def test_no_task_says_in_other_words_what_reports_and_gates_ask(seed: int) -> None:
+    source = SHOP.generate("cancel", seed)
+    other = SHOP.rephrase(source, 7)
+    assert other is not None
+    why = refused("contamination", examined(other, "inherit", source))
+    assert why == f"its seed {seed} is kept for reports and gates"
+    written = SHOP.generate("cancel", 2**28)
+    again = SHOP.rephrase(written, 7)
+    assert again is not None
+    CHECKS["contamination"](examined(again, "inherit", written))
+
+
 class Broken(Shop):
     """One whose own code raises."""
 
