@@ -33,8 +33,6 @@ class Status(StrEnum):
 RESOLVED_ABSENT: Final = 2
 RESOLVED_ATTEMPTS: Final = 16
 RESOLVED_PASS_RATE: Final = 0.85
-RESOLVED_SHARE: Final = 0.2
-"""With more of a round's failures no pattern is RESOLVED by what passes around them."""
 PERSISTENT_STREAK: Final = 3
 IMPROVING_GAIN: Final = 0.10
 BROKEN_FACTOR: Final = 0.25
@@ -153,7 +151,6 @@ def _status(
     mastered = (
         evidence.weight >= RESOLVED_ATTEMPTS - _ROUNDING
         and evidence.pass_rate >= RESOLVED_PASS_RATE - _ROUNDING
-        and evidence.failures <= RESOLVED_SHARE * max(1, evidence.failed_total) + _ROUNDING
     )
     if (absent >= RESOLVED_ABSENT or mastered) and not pinned:
         return Status.RESOLVED

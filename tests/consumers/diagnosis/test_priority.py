@@ -203,11 +203,6 @@ def test_a_broken_task_demotes_itself_and_not_its_pattern() -> None:
     assert part.priority == pytest.approx(healthy.priority * (1 - 0.75 * 2 / 8))
 
 
-def test_with_much_of_the_failures_no_pattern_resolves_by_what_passes_around_it() -> None:
-    assert update(None, evidence_of(2, 10, 100, 98)).status is Status.RESOLVED
-    assert update(None, evidence_of(3, 10, 100, 97)).status is Status.NEW
-
-
 def test_a_pinned_pattern_does_not_resolve() -> None:
     mastered = evidence_of(0, 4, 40, 40)
     previous = update(None, evidence_of(1, 4, 2, 1))
