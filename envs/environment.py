@@ -22,7 +22,7 @@ from typing import Any, ClassVar, Final
 from envs.agents import Agent, GoldAgent
 from envs.catalog import ToolCatalog, catalog, infer_catalog
 from envs.database import Database
-from envs.task import GENERATED, Basis, TaskDefinition
+from envs.task import GENERATED, Basis, TaskDefinition, is_seed
 from envs.tools import Toolset
 from envs.users import ScriptUser, User
 from events.errors import KintsugiError
@@ -31,9 +31,6 @@ from events.rollouts import ToolRoles
 
 _PRISTINE_STATES: Final = 64
 """Generated states kept at once: a group of rollouts shares its task's, and one may be 10 MB."""
-
-_SEED_DIGITS: Final = 18
-"""Most digits of the seed in a task's id: any number of 18 digits fits 64 bits."""
 
 
 class UnknownTask(KintsugiError):
@@ -52,11 +49,6 @@ class Limits:
     """Calls in one message; tau2-bench has no such bound, and its agents make at most a few."""
     max_rounds: int | None = None
     """Messages with calls between two messages of the user; None: as many as there are steps."""
-
-
-def is_seed(text: str) -> bool:
-    """Whether a part of a task's id is the seed of a generated one."""
-    return len(text) <= _SEED_DIGITS and text.isascii() and text.isdecimal()
 
 
 def split_phrasing(task_id: str) -> tuple[str, int] | None:

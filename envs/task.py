@@ -41,6 +41,14 @@ NL_ASSERTION   needs a judge: never evaluated, unless there is nothing to assert
 GENERATED: Final = "generated"
 """The split of the tasks that an environment writes itself."""
 
+_SEED_DIGITS: Final = 18
+"""Most digits of the seed in a task's id: any number of 18 digits fits 64 bits."""
+
+
+def is_seed(text: str) -> bool:
+    """Whether a part of a task's id is the seed of a generated one."""
+    return len(text) <= _SEED_DIGITS and text.isascii() and text.isdecimal()
+
 
 class Scenario(StrictModel):
     """What a user knows and wants; the fields are tau2-bench's user instructions."""

@@ -1,6 +1,6 @@
 """The kind of a task: the generator that its id names."""
 
-from envs.environment import is_seed
+from envs.task import is_seed
 
 
 def find_kind(task_id: str | None) -> str | None:

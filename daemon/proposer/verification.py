@@ -33,9 +33,9 @@ from daemon.proposer.candidate import (
     PriorTask,
 )
 from daemon.proposer.observability import collect_user_text, is_computable, leaves, words
-from envs.environment import UnknownTask, is_seed
+from envs.environment import UnknownTask
 from envs.grading import grade
-from envs.task import GENERATED, TaskDefinition
+from envs.task import GENERATED, TaskDefinition, is_seed
 from events.learning import Check, Verified
 from events.messages import executed_calls
 
