@@ -231,15 +231,23 @@ class World:
         """A person has the base or one of their adapters answer alone, whoever does now."""
         if self.replacements >= number * REPLACEMENTS:
             return
-        self.app.settle()
-        with self.app.reading() as connection:
-            route = serving.route_row(connection, ALIAS)
-        now = None if route is None else route.standing.incumbent
+        now = self._read_incumbent()
         wanted = self.random.choice([name for name in (None, *PUSHED) if name != now])
         decisions = Decisions(self.app)
         cause = decisions.act(ADA, "route set", {"alias": ALIAS})
         decisions.take(routed("operator", {wanted: 1.0}), "route", cause)
         self.replacements += 1
+        with self.app.reading() as connection:
+            waits = learning.open_cycle(connection, ALIAS) is None
+        if waits:
+            self._arrive(BATCH)  # What the former incumbent failed at makes no cycle due.
+
+    def _read_incumbent(self) -> str | None:
+        """Who answers by the log: an adapter; None for the base."""
+        self.app.settle()
+        with self.app.reading() as connection:
+            route = serving.route_row(connection, ALIAS)
+        return None if route is None else route.standing.incumbent
 
     def pause(self, paused: Daemon) -> None:
         """The other one lives on meanwhile, and the lease runs out."""
@@ -276,11 +284,12 @@ class World:
             connection.execute(text("UPDATE leases SET expires = expires - :s"), {"s": seconds})
 
     def _arrive(self, count: int) -> None:
-        """The agent failed at something."""
+        """The agent, answered by the incumbent, failed at something."""
+        policy = self._read_incumbent() or "base"
         for _ in range(count):
             self._rollouts += 1
             name = f"rollout-{self._rollouts}"
-            self.app.append([ended(name, at(self._rollouts))])
+            self.app.append([ended(name, at(self._rollouts), policy=policy)])
 
 
 class Hands:

@@ -123,7 +123,9 @@ def test_the_roles_that_a_record_declares_of_its_tools_are_what_diagnosis_asks(
     plain = only(write(tmp_path / "a.jsonl", record)).data
     declared = only(write(tmp_path / "b.jsonl", record | {"tool_roles": roles})).data
     assert label_rollout(plain).labels.categories == ("premature_termination",)
-    assert label_rollout(declared).labels.categories[:2] == ("user_id_failure", "over_cautious")
+    # The agent handed the user over, so that it never asked for the record comes last.
+    categories = label_rollout(declared).labels.categories
+    assert (categories[0], categories[-1]) == ("over_cautious", "user_id_failure")
 
 
 def test_a_role_that_does_not_exist_is_named(tmp_path: Path) -> None:
