@@ -9,7 +9,7 @@ person did stands there as well: a pushed adapter ends at who pushed it.
 
 import json
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 from sqlalchemy import Connection, Row, select
 
@@ -26,6 +26,10 @@ from consumers.tables import (
     Task,
 )
 from events.errors import KintsugiError
+
+
+_NAMED: Final = 3
+"""Names of each kind that an ambiguous beginning is answered with."""
 
 
 class UnknownNode(KintsugiError):
@@ -45,16 +49,52 @@ class Node:
 
 
 def explain(connection: Connection, name: str) -> Node:
-    """Why the route, adapter, job, cycle, pattern, task or rollout `name` is as it is. Raises
-    UnknownNode."""
+    """Why the route, adapter, job, cycle, pattern, task or rollout `name` is as it is; of adapters,
+    jobs, cycles and rollouts the beginning of a name is enough. Raises UnknownNode."""
+    node = _find(connection, name)
+    if node is not None:
+        return node
+    names = _find_names_by_prefix(connection, name) if name else []
+    if len(names) > 1:
+        raise UnknownNode(
+            f"several names begin with {name!r}: {', '.join(names[:_NAMED])}, ...; give more of it"
+        )
+    node = _find(connection, names[0]) if names else None
+    if node is None:
+        raise UnknownNode(
+            f"no route, adapter, job, cycle, pattern, task or rollout is called {name!r}; see "
+            "kintsugi route show, adapters ls, jobs ls and patterns"
+        )
+    return node
+
+
+def _find(connection: Connection, name: str) -> Node | None:
     for find in (_route, _adapter, _job, _cycle, _pattern, _task, _rollout):
         node = find(connection, name)
         if node is not None:
             return node
-    raise UnknownNode(
-        f"no route, adapter, job, cycle, pattern, task or rollout is called {name!r}; see kintsugi "
-        "route show, adapters ls, jobs ls and patterns"
+    return None
+
+
+def _find_names_by_prefix(connection: Connection, prefix: str) -> list[str]:
+    """Names that begin so, a few of each kind whose names commands cut short."""
+    columns = (
+        Adapter.table().c.adapter,
+        Job.table().c.job,
+        Cycle.table().c.cycle,
+        Rollout.table().c.rollout,
     )
+    return [
+        name
+        for column in columns
+        for name in connection.execute(
+            select(column)
+            .where(column.startswith(prefix, autoescape=True))
+            .distinct()
+            .order_by(column)
+            .limit(_NAMED)
+        ).scalars()
+    ]
 
 
 def _route(connection: Connection, alias: str) -> Node | None:

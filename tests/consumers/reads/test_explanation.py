@@ -141,6 +141,17 @@ def test_what_nobody_has_heard_of_is_said(engine: Engine) -> None:
         explain(connection, "nothing")
 
 
+def test_the_beginning_of_a_name_is_enough_while_it_is_the_only_one(promoted: Leading) -> None:
+    with promoted.tables() as connection:
+        assert explain(connection, cycle_id()[:13]) == explain(connection, cycle_id())
+        assert explain(connection, JOB[:13]) == explain(connection, JOB)
+        assert explain(connection, "bet").node == "better"
+        with pytest.raises(UnknownNode, match="'r': r1, r2, "):
+            explain(connection, "r")
+        with pytest.raises(UnknownNode, match="is called ''"):
+            explain(connection, "")
+
+
 def test_who_pushed_is_the_end_of_a_pushed_adapter(engine: Engine) -> None:
     leading = Leading(engine)
     produced, *_ = passed("own")
