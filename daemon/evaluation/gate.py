@@ -408,9 +408,11 @@ def _once(values: Sequence[float], planned: int, alpha: float) -> TargetResult:
 def _quarterly(values: Sequence[float], planned: int, alpha: float) -> TargetResult:
     if alpha != LOOKS_ALPHA:
         raise ValueError(f"group_sequential has bounds for alpha {LOOKS_ALPHA}, not {alpha:g}")
-    tasks = 0
+    tasks, p = 0, 1.0
     for look, bound in enumerate(LOOKS, start=1):
         tasks = look * planned // len(LOOKS)
+        if tasks == 0:
+            continue  # Fewer tasks are planned than looks.
         if len(values) < tasks:
             return TargetResult("EXTEND", len(values))
         p = sign_flip(values[:tasks])

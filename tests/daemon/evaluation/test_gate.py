@@ -138,6 +138,13 @@ def test_a_group_sequential_gate_keeps_alpha_over_its_four_looks() -> None:
     assert passed <= 0.05 + 3 * sqrt(0.05 * 0.95 / count)
 
 
+@pytest.mark.parametrize("planned", [1, 2, 3])
+def test_a_group_sequential_gate_of_fewer_tasks_than_looks_decides(planned: int) -> None:
+    verdicts = {verdict_of([1.0] * planned, planned, "group_sequential", 0.05).verdict}
+    verdicts.add(verdict_of([-1.0] * planned, planned, "group_sequential", 0.05).verdict)
+    assert verdicts == {"FAIL"}, "so few tasks show nothing"
+
+
 def test_a_group_sequential_gate_waits_for_its_next_look() -> None:
     settings = GateSettings(test="group_sequential")
     wavering = pairs(Random(5), 60, 4, gain=0.05)
