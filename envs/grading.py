@@ -125,17 +125,16 @@ def flag_errors(
     already whether it is an error keeps its word.
     """
     tools = environment.toolset(environment.reset(task))
+    places = {id(message): place for place, message in enumerate(messages)}
     flagged, malformed = list(messages), 0
-    place = turn = -1
     for item in executed_calls(messages):
-        place = place + 1 if item.turn == turn else item.turn + 1
-        turn = item.turn
         if item.requestor != "assistant" or item.result is None:
             continue
         answer = tools.call(item.call.name, item.call.arguments)
         malformed += answer.malformed
         if item.result.error is None:
-            flagged[place] = item.result.model_copy(update={"error": answer.error})
+            flag = {"error": answer.error}
+            flagged[places[id(item.result)]] = item.result.model_copy(update=flag)
     return flagged, malformed
 
 

@@ -7,6 +7,7 @@ malformed), and a user may call tools too (tau2's telecom), so who asked is the 
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import repeat, takewhile
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -82,23 +83,38 @@ class ExecutedCall:
 
 
 def executed_calls(messages: Sequence[Message]) -> list[ExecutedCall]:
-    """Every tool call with its result, paired by position.
+    """Every tool call with its result, in the order of the calls.
 
-    The n results that follow a message with n calls belong to these calls in order. Ids are not
-    used: some agents repeat them inside one rollout.
+    The results that follow a message with n calls belong to these calls: by their ids where the
+    message's calls have distinct ids and each result names another of them (calls that ran at the
+    same time may be answered in any order), else in order. Ids say nothing beyond one message:
+    some agents repeat them inside one rollout.
     """
     executed: list[ExecutedCall] = []
     for turn, message in enumerate(messages):
-        if message.role not in ("assistant", "user"):
+        if message.role not in ("assistant", "user") or not message.tool_calls:
             continue
-        for place, call in enumerate(message.tool_calls, start=turn + 1):
-            following = messages[place] if place < len(messages) else None
-            result = following if following is not None and following.role == "tool" else None
-            requestor: Literal["assistant", "user"] = (
-                "user" if message.role == "user" else "assistant"
-            )
-            executed.append(ExecutedCall(turn, requestor, call, result))
+        requestor: Literal["assistant", "user"] = "user" if message.role == "user" else "assistant"
+        following = messages[turn + 1 : turn + 1 + len(message.tool_calls)]
+        results = list(takewhile(lambda item: item.role == "tool", following))
+        executed += [
+            ExecutedCall(turn, requestor, call, result)
+            for call, result in _pair_results(message.tool_calls, results)
+        ]
     return executed
+
+
+def _pair_results(
+    calls: Sequence[ToolCall], results: Sequence[Message]
+) -> Iterable[tuple[ToolCall, Message | None]]:
+    """Return each call with its result, None where there is none."""
+    by_id = {result.tool_call_id: result for result in results}
+    ids = {call.id for call in calls}
+    are_distinct = len(ids) == len(calls) and len(by_id) == len(results)
+    if are_distinct and None not in ids and by_id.keys() <= ids:
+        return [(call, by_id.get(call.id)) for call in calls]
+    in_order = (*results, *repeat(None, len(calls) - len(results)))
+    return list(zip(calls, in_order, strict=True))
 
 
 def trace(calls: Iterable[ExecutedCall]) -> list[tuple[str, str, dict[str, Any] | str]]:

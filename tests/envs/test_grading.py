@@ -9,7 +9,14 @@ from hypothesis import strategies as st
 
 from envs.database import ABSENT
 from envs.episode import Episode, Termination, play
-from envs.grading import Grade, find_absent_actions, find_absent_outputs, grade, replay_gold
+from envs.grading import (
+    Grade,
+    find_absent_actions,
+    find_absent_outputs,
+    flag_errors,
+    grade,
+    replay_gold,
+)
 from envs.task import Basis, Criteria, TaskDefinition
 from events.messages import Action, Message, ToolCall, executed_calls
 from tests.envs.mini import Mini, Reciting, called, calls, graded, heard, said, task
@@ -201,6 +208,17 @@ def test_a_gold_action_is_called_if_the_arguments_that_count_are_equal(
     executed = executed_calls([calls(("other", {}), ("t", arguments))])
     criteria = Criteria(gold_actions=(expected,))
     assert find_absent_actions(criteria, executed) == (() if found else (expected,))
+
+
+def test_a_result_is_flagged_as_its_own_call_went_in_whatever_order_results_came() -> None:
+    made = tuple(
+        ToolCall(name="cancel_order", arguments={"order_id": order}, id=order)
+        for order in ("w9", "w1")
+    )
+    answers = [Message(role="tool", content="?", tool_call_id=order) for order in ("w1", "w9")]
+    asked = Message(role="assistant", tool_calls=made)
+    flagged, _ = flag_errors(Mini(), task("cancel"), [asked, *answers])
+    assert {item.tool_call_id: item.error for item in flagged[1:]} == {"w1": False, "w9": True}
 
 
 def test_one_call_may_stand_for_two_gold_actions_and_none_for_an_uncalled_one() -> None:
