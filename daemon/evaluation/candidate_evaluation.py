@@ -338,20 +338,31 @@ class CandidateEvaluation:
                 for place, look in enumerate(looks, start=1)
                 for attempt in self._read_attempts(self._job(place), look)
             ]
-            pairs = _pairs(whole, self._trial.trials)
-            evaluation = self._measure(whole, pairs, sizes)
-            report = decide(evaluation, self._gate)
-            if self._best and report.decision != "REJECT":
-                references = yield from self._play_references(whole, looks)
-                if references is None:
+            report = self._read_report(number)
+            if report is None:
+                report = yield from self._judge(whole, looks, sizes)
+                if report is None:
                     return None
-                report = decide(replace(evaluation, references=references), self._gate)
-            report, following = self._conclude(report, sizes)
-            self._say(pairs, report, number)
+                report = self._conclude(report, sizes)
+                self._append_report(_pairs(whole, self._trial.trials), report, number)
+            following = self._extend(report, sizes)
             yield f"{self._row.adapter}: {report.decision} at look {number}"
         noted = _TrialNote(following=following)
         _write(self._runner.folder(self._job(number)) / _NOTED, noted)
         return noted
+
+    def _judge(
+        self, played: Sequence[TrialAttempt], looks: Sequence[Plan], sizes: Sizes
+    ) -> Generator[str, None, GateReport | None]:
+        """What the gate says of all looks so far; None while the best policy of a kind plays."""
+        evaluation = self._measure(played, _pairs(played, self._trial.trials), sizes)
+        report = decide(evaluation, self._gate)
+        if not self._best or report.decision == "REJECT":
+            return report
+        references = yield from self._play_references(played, looks)
+        if references is None:
+            return None
+        return decide(replace(evaluation, references=references), self._gate)
 
     def _play_references(
         self, played: Sequence[TrialAttempt], looks: Sequence[Plan]
@@ -422,14 +433,17 @@ class CandidateEvaluation:
             looks=looks_of(sizes, self._trial),
         )
 
-    def _conclude(self, report: GateReport, sizes: Sizes) -> tuple[GateReport, Sizes | None]:
-        """The report of a look, and what is to be played next; where no more may be, it rejects."""
+    def _conclude(self, report: GateReport, sizes: Sizes) -> GateReport:
+        """The report of a look; where something is open and no more may be played, it rejects."""
+        if report.decision == "EXTEND" and self._extend(report, sizes) is None:
+            return report.model_copy(update={"decision": "REJECT"})
+        return report
+
+    def _extend(self, report: GateReport, sizes: Sizes) -> Sizes | None:
+        """What is to be played after a look; None where its report is the last."""
         if report.decision != "EXTEND":
-            return report, None
-        following = extend_sizes(sizes, report, self._trial)
-        if following is None:
-            report = report.model_copy(update={"decision": "REJECT"})
-        return report, following
+            return None
+        return extend_sizes(sizes, report, self._trial)
 
     def _conduct(self, played: Sequence[TrialAttempt], player: int) -> Conduct:
         own = [attempt for attempt in played if attempt.player == player]
@@ -437,9 +451,8 @@ class CandidateEvaluation:
         with self._app.reading() as connection:
             return conduct_in(connection, list(tokens), tokens)
 
-    def _say(self, pairs: Sequence[Pair], report: GateReport, number: int) -> None:
+    def _append_report(self, pairs: Sequence[Pair], report: GateReport, number: int) -> None:
         """Both together, once: a measurement that was parted from its decision would be none."""
-        origin = f"{self.digest} {number}"
         incumbent = None if self._incumbent is None else self._incumbent.adapter
         decisions: dict[str, Decision] = {
             "evaluated": AdapterEvaluated(
@@ -460,10 +473,19 @@ class CandidateEvaluation:
                 report=report,
             ),
         }
+        Decisions(self._app).take_all(decisions, self._row.cause, self._origin(number))
+
+    def _read_report(self, number: int) -> GateReport | None:
+        """The report of a look that was appended before a kill: what follows is what follows from
+        it, whoever could play then and cannot now."""
         with self._app.reading() as connection:
-            steps = serving.steps_of(connection, derive_id(origin, "gate"))
-        if not any(step.refused is None for step in steps):
-            Decisions(self._app).take_all(decisions, self._row.cause, origin)
+            steps = serving.steps_of(connection, derive_id(self._origin(number), "gate"))
+            row = serving.adapter_row(connection, self._row.adapter)
+        was_taken = any(step.refused is None for step in steps)
+        return row.gate if was_taken and row is not None else None
+
+    def _origin(self, number: int) -> str:
+        return f"{self.digest} {number}"
 
     def _reject(self, reason: str) -> str:
         moved = AdapterMoved(

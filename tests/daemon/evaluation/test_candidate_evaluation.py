@@ -17,15 +17,17 @@ from daemon.adapters.adoption import adopt
 from daemon.config.settings import Agent, Settings, Trial
 from daemon.core.app import App
 from daemon.core.decision_log import Decisions
+from daemon.evaluation import candidate_evaluation
 from daemon.evaluation.best_policies import find_best
 from daemon.evaluation.candidate_evaluation import CandidateEvaluation, CannotExamine
+from daemon.evaluation.gate import Evaluation, decide
 from daemon.evaluation.trial import Adapter, Plan, main, read_attempts
 from daemon.jobs.local import LocalRunner
 from daemon.jobs.runner_factory import trials_of
 from envs.shop.environment import Shop
 from events.codec import decode
 from events.envelope import derive_id
-from events.gate import Check, GateReport
+from events.gate import Check, GateReport, GateSettings
 from events.jobs import JobSpec, TaskPool
 from events.learning import CycleStarted, Decision, JobRequested, TaskProposed
 from events.rollouts import RolloutEnded, Task
@@ -171,6 +173,14 @@ def large(tmp_path: Path) -> Iterator[App]:
         yield app
 
 
+@pytest.fixture
+def larger(tmp_path: Path) -> Iterator[App]:
+    """With trials that may go on after their first look."""
+    sizes = {"gain": 0.2, "pilot_tasks": 12, "least_tasks": 64, "most_tasks": 512}
+    with opened(tmp_path / "larger", **sizes) as app:
+        yield app
+
+
 def recorded(
     monkeypatch: pytest.MonkeyPatch, target: tuple[float, float], other: tuple[float, float]
 ) -> None:
@@ -206,18 +216,18 @@ def test_an_adapter_that_ruins_another_kind_is_rejected_by_its_slice(
 
 
 def test_what_is_open_is_played_further_and_in_the_end_rejected(
-    large: App, base: Path, unchanged: Path, monkeypatch: pytest.MonkeyPatch
+    larger: App, base: Path, unchanged: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     recorded(monkeypatch, target=(0.4, 0.7), other=(0.5, 0.46))
-    row = staged(large, unchanged, base, TARGET)
-    told = examined(large, row, base, COMMAND, RECORDED)
-    decisions = [one.report.decision for one in of_type(large, GateDecided)]
+    row = staged(larger, unchanged, base, TARGET)
+    told = examined(larger, row, base, COMMAND, RECORDED)
+    decisions = [one.report.decision for one in of_type(larger, GateDecided)]
     assert decisions[-1] == "REJECT"
-    assert set(decisions[:-1]) <= {"EXTEND"}
+    assert set(decisions[:-1]) == {"EXTEND"}
     assert len(decisions) == sum("at look" in one for one in told)
-    tasks = [one.tasks for one in of_type(large, AdapterEvaluated)]
+    tasks = [one.tasks for one in of_type(larger, AdapterEvaluated)]
     assert tasks == sorted(tasks)
-    found = rollouts(large)
+    found = rollouts(larger)
     assert len({one.rollout for one in found}) == len(found), "no task is played twice"
 
 
@@ -234,6 +244,29 @@ def test_whoever_goes_on_after_a_kill_says_the_same_once(
     before = len(rollouts(large)), len(of_type(large, Decision))
     list(CandidateEvaluation(large, runner, agent, row, None).advance())
     assert (len(rollouts(large)), len(of_type(large, Decision))) == before
+
+
+def test_what_follows_a_look_follows_from_the_report_in_the_log(
+    larger: App, base: Path, unchanged: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever goes on after a kill plays on where the log says EXTEND, and does not decide again."""
+    recorded(monkeypatch, target=(0.4, 0.7), other=(0.5, 0.46))
+    row = staged(larger, unchanged, base, TARGET)
+    agent = RECORDED.model_copy(update={"checkpoint": base})
+    runner = LocalRunner(larger.home / "trials", command=COMMAND)
+    while not of_type(larger, GateDecided):
+        for told in CandidateEvaluation(larger, runner, agent, row, None).advance():
+            if told.endswith("EXTEND at look 1"):
+                break  # Killed between the event and the note.
+        time.sleep(0.1)
+
+    def decide_otherwise(evaluation: Evaluation, settings: GateSettings) -> GateReport:
+        return decide(evaluation, settings).model_copy(update={"decision": "REJECT"})
+
+    monkeypatch.setattr(candidate_evaluation, "decide", decide_otherwise)
+    examined(larger, row_of(larger, row.adapter), base, COMMAND, RECORDED)
+    decisions = [one.report.decision for one in of_type(larger, GateDecided)]
+    assert decisions == ["EXTEND", "REJECT"]
 
 
 def test_a_gate_that_was_passed_is_passed_anew_beside_another_incumbent(
