@@ -27,7 +27,6 @@ from consumers.tables import (
 )
 from events.errors import KintsugiError
 
-
 _NAMED: Final = 3
 """Names of each kind that an ambiguous beginning is answered with."""
 

@@ -249,7 +249,7 @@ def test_whoever_goes_on_after_a_kill_says_the_same_once(
 def test_what_follows_a_look_follows_from_the_report_in_the_log(
     larger: App, base: Path, unchanged: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whoever goes on after a kill plays on where the log says EXTEND, and does not decide again."""
+    """Whoever goes on after a kill plays on where the log says EXTEND, and decides nothing anew."""
     recorded(monkeypatch, target=(0.4, 0.7), other=(0.5, 0.46))
     row = staged(larger, unchanged, base, TARGET)
     agent = RECORDED.model_copy(update={"checkpoint": base})
