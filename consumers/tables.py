@@ -321,6 +321,10 @@ class Task(ProjectionTable, table=True):
     """Offset of that event on `learning`."""
 
 
+SKIPPED: Final = "skipped"
+"""Outcome of the search of a rollout that could not be replayed; it may be tried again."""
+
+
 class Repair(ProjectionTable, table=True):
     """What a search for the smallest repair of a failed rollout came to.
 

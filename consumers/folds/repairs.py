@@ -5,18 +5,13 @@ means nothing in which order the two come. A redo of a search changes nothing: o
 version of the rules the first that could replay the rollout counts.
 """
 
-from typing import Final
-
 from sqlalchemy import select
 
 from consumers.batch import Batch
 from consumers.folds.record import FoldInput
-from consumers.tables import Repair
+from consumers.tables import SKIPPED, Repair
 from events.canonical import exact_json
 from events.learning import RepairSearched
-
-SKIPPED: Final = "skipped"
-"""Outcome of a rollout that could not be replayed; it may be tried again."""
 
 
 def fold_repair(folding: FoldInput, data: RepairSearched, batch: Batch) -> None:

@@ -10,8 +10,7 @@ from sqlalchemy.sql import ColumnElement
 
 from consumers.diagnosis.labelled import rollouts_with_repairs
 from consumers.diagnosis.round_counts import of_agents
-from consumers.folds.repairs import SKIPPED
-from consumers.tables import Repair, Rollout
+from consumers.tables import SKIPPED, Repair, Rollout
 
 REPAIR_RULES: Final = "1"
 """Version of the search and of how its result is read (daemon/repair): with another one rollouts

@@ -19,7 +19,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
-from consumers.folds.repairs import SKIPPED
 from consumers.position import position
 from consumers.reads.repairs import (
     REPAIR_RULES,
@@ -28,6 +27,7 @@ from consumers.reads.repairs import (
     read_repair_candidates,
 )
 from consumers.reads.rollouts import rollout_row
+from consumers.tables import SKIPPED
 from daemon.repair.proof import prove, skip
 from daemon.sessions.closing import STOPS, WAITS, failure
 from daemon.sessions.transcript import read
