@@ -8,7 +8,7 @@ covered: sessions of a canary (canary_outcomes.py).
 """
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from statistics import mean
 from typing import Final
@@ -221,7 +221,8 @@ def _read_verdicts(
 
 
 def read_successors(connection: Connection, alias: str, base: str, folder: str) -> list[int]:
-    """The numbers of the cycles whose jobs trained on from the adapter in a folder, in log order."""
+    """The numbers of the cycles whose jobs trained on from the adapter in a folder, in log
+    order."""
     jobs, cycles = Job.table().c, Cycle.table().c
     query = (
         select(cycles.number, jobs.spec)
@@ -237,9 +238,8 @@ def read_successors(connection: Connection, alias: str, base: str, folder: str) 
     return [row.number for row in rows if json.loads(row.spec)["parent"] == folder]
 
 
-def _chunks(names: Iterable[str]) -> Iterable[list[str]]:
-    """The names without repetition, as many at once as a statement may hold."""
+def _chunks(names: Iterable[str]) -> Iterator[list[str]]:
+    """Yield the names without repetition, as many at once as a statement may hold."""
     unique = list(dict.fromkeys(names))
-    return (
-        unique[start : start + _IDS_PER_QUERY] for start in range(0, len(unique), _IDS_PER_QUERY)
-    )
+    for start in range(0, len(unique), _IDS_PER_QUERY):
+        yield unique[start : start + _IDS_PER_QUERY]

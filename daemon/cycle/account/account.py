@@ -7,8 +7,8 @@ Each stage has its figures (stages.py), what it lost (balance.py), a verdict and
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
-from typing import Final
+from dataclasses import asdict, dataclass
+from typing import Any, Final
 
 from daemon.cycle.account.balance import (
     STAGES,
@@ -88,18 +88,22 @@ def build_account(facts: CycleFacts) -> CycleAccount:
     limit = find_limit(balance)
     diagnosis, tasks = describe_diagnosis(facts), describe_tasks(facts)
     learner, gate, canary = describe_learner(facts), describe_gate(facts), describe_canary(facts)
-    figures: dict[Stage, tuple[Figures, str]] = {
-        "diagnosis": (diagnosis, _explain_diagnosis(facts, diagnosis)),
-        "tasks": (tasks, _explain_tasks(facts, tasks)),
-        "learner": (learner, _explain_learner(learner)),
-        "gate": (gate, _explain_gate(facts, gate, balance)),
-        "canary": (canary, _explain_canary(facts, canary)),
+    figures: dict[Stage, Figures] = {
+        "diagnosis": diagnosis, "tasks": tasks, "learner": learner, "gate": gate, "canary": canary,
+    }  # fmt: skip
+    because: dict[Stage, str] = {
+        "diagnosis": _explain_diagnosis(facts, diagnosis),
+        "tasks": _explain_tasks(facts, tasks),
+        "learner": _explain_learner(learner),
+        "gate": _explain_gate(facts, gate, balance),
+        "canary": _explain_canary(facts, canary),
     }
     stages = {
         stage: StageAccount(
-            balance.lost[stage],
-            judge_stage(stage, balance, limit, reached=is_reached(stage, facts)),
-            *reversed(figures[stage]),
+            lost=balance.lost[stage],
+            verdict=judge_stage(stage, balance, limit, reached=is_reached(stage, facts)),
+            because=because[stage],
+            figures=figures[stage],
         )
         for stage in STAGES
     }
@@ -107,6 +111,27 @@ def build_account(facts: CycleFacts) -> CycleAccount:
         cycle=row.cycle, alias=row.alias, base=row.base, number=row.number, outcome=row.outcome,
         ended_because=row.ended_because or "", stages=stages, balance=balance, limit=limit,
     )  # fmt: skip
+
+
+def build_document(account: CycleAccount) -> dict[str, Any]:
+    """The account as JSON."""
+    names = ("cycle", "alias", "base", "number", "outcome", "ended_because")
+    points = asdict(account.balance)
+    del points["lost"]
+    return {
+        **{name: getattr(account, name) for name in names},
+        "limit": asdict(account.limit),
+        "points": points,
+        "stages": {
+            name: {
+                "lost": None if stage.lost is None else asdict(stage.lost),
+                "verdict": stage.verdict,
+                "because": stage.because,
+                **asdict(stage.figures),
+            }
+            for name, stage in account.stages.items()
+        },
+    }
 
 
 def is_reached(stage: Stage, facts: CycleFacts) -> bool:

@@ -1,4 +1,4 @@
-"""What each stage of a cycle lost, in points of all traffic's pass^1, and which stage limits (pure).
+"""What each stage of a cycle lost, in points of all traffic's pass^1, and which one limits (pure).
 
     potential   all failures of the round's traffic
     directed    those of kinds that the directive gave a task at least, or the job's pools hold

@@ -43,29 +43,27 @@ def read_facts(connection: "Connection", row: CycleRow) -> CycleFacts:
     adapter = None if job is None else read_job_adapter(connection, job.job)
     written = cycle_account.read_written_tasks(connection, row.cycle)
     names = [task.task for task in written]
-    rejections = Counter(item.check for item in learning.rejections_of(connection, row.cycle))
+    rejections: Counter[str] = Counter(
+        item.check for item in learning.rejections_of(connection, row.cycle)
+    )
     probes = cycle_account.count_passes(connection, *pair, "probe", names).values()
     sampled, ungrouped = ([], 0) if job is None else _read_sampled(connection, job)
-    numbers = () if row.round is None else (row.round,)
+    number = row.round
     return CycleFacts(
         row=row,
-        traffic=tuple(
-            count
-            for number in numbers
-            for count in cycle_account.read_round_traffic(connection, *pair, number)
-        ),
-        unjudged=sum(cycle_account.count_unjudged(connection, *pair, item) for item in numbers),
-        patterns=tuple(
-            pattern
-            for number in numbers
-            for pattern in cycle_account.read_round_patterns(connection, *pair, number)
-        ),
+        traffic=()
+        if number is None
+        else tuple(cycle_account.read_round_traffic(connection, *pair, number)),
+        unjudged=0 if number is None else cycle_account.count_unjudged(connection, *pair, number),
+        patterns=()
+        if number is None
+        else tuple(cycle_account.read_round_patterns(connection, *pair, number)),
         written=tuple(written),
         rejections=rejections,
         probes=(sum(count for count, _ in probes), sum(passed for _, passed in probes)),
         job=job,
         parent=None if job is None else _find_parent(connection, job),
-        kinds=_read_kinds(connection, job, names),
+        kinds=_read_kinds(connection, row.alias, job, names),
         sampled=tuple(sampled),
         ungrouped=ungrouped,
         adapter=adapter,
@@ -86,14 +84,11 @@ def _find_parent(connection: "Connection", job: JobRow) -> str | None:
 
 
 def _read_kinds(
-    connection: "Connection", job: JobRow | None, written: list[str]
+    connection: "Connection", alias: str, job: JobRow | None, written: list[str]
 ) -> dict[str, str | None]:
     pools = () if job is None else job.spec.pools
     tasks = [task for pool in pools for task in (*pool.tasks, *pool.references)]
-    alias = None if job is None else job.alias
-    return (
-        {} if alias is None else cycle_account.read_task_kinds(connection, alias, tasks + written)
-    )
+    return cycle_account.read_task_kinds(connection, alias, tasks + written)
 
 
 def _read_sampled(connection: "Connection", job: JobRow) -> tuple[list[SampledRollout], int]:

@@ -71,8 +71,8 @@ class Diagnosis:
     round: int | None
     judged: int
     unjudged: int
-    unlabelled: int
-    """Failures that have no pattern: no rule explains them."""
+    without_pattern: int
+    """Failures that no rule explains: they form no pattern."""
     kinds: tuple[KindTraffic, ...]
     """Most failures first."""
     patterns: tuple[PatternRank, ...]
@@ -202,6 +202,8 @@ class KindGain:
     """Of the round's rollouts that have a kind."""
     gain: Interval | None
     """Points of pass^1 of the kind."""
+    traffic_gain: float | None
+    """The same in points of all traffic's pass^1: times its share."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -265,7 +267,7 @@ def describe_diagnosis(facts: CycleFacts) -> Diagnosis:
         round=facts.row.round,
         judged=facts.judged,
         unjudged=facts.unjudged,
-        unlabelled=sum(
+        without_pattern=sum(
             count.rollouts
             for count in facts.traffic
             if not count.success and count.pattern not in {row.pattern for row in patterns}
@@ -553,7 +555,8 @@ def _describe_gains(facts: CycleFacts) -> tuple[KindGain, ...]:
         gain = estimate_mean(values)
         share = facts.by_kind[kind] / known if known else 0.0
         points = None if gain is None else to_points(gain)
-        rows.append(KindGain(kind, len(values), share, points))
+        weighted = None if points is None or not known else share * points.value
+        rows.append(KindGain(kind, len(values), share, points, weighted))
     return tuple(sorted(rows, key=lambda row: (-row.traffic_share, row.kind)))
 
 
