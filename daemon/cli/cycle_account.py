@@ -17,9 +17,10 @@ if TYPE_CHECKING:
 
 _POINTS: Final = ("potential", "directed", "aimed", "learnt", "accepted", "kept")
 _NUMBERS: Final = (
-    "rollouts", "failures", "pass rate", "lost", "quota", "written", "pooled", "before training",
-    "gate tasks", "gain", "of traffic", "priority", "share", "tasks", "groups", "informative",
-    "first", "last", "low", "power", "detectable", "value", "limit", "number", *_POINTS,
+    "rollouts", "failures", "pass rate", "lost", "quota", "written", "pooled", "of the job",
+    "before training", "gate tasks", "gain", "of traffic", "priority", "share", "tasks", "groups",
+    "informative", "first", "last", "low", "power", "detectable", "value", "limit", "number",
+    *_POINTS,
 )  # fmt: skip
 _NO_FIGURE: Final = "–"
 
@@ -162,6 +163,7 @@ def _build_kind_table(diagnosis: "Diagnosis", tasks: "Tasks", gate: "Gate") -> A
             None if row is None else f"{row.quota:.1f}",
             None if own is None else own.written,
             None if own is None else own.pooled,
+            _describe_rollout_share(own),
             _describe_difficulty(own),
             None if gain is None else gain.tasks,
             _points(None if gain is None else gain.gain, sign=True),
@@ -169,9 +171,16 @@ def _build_kind_table(diagnosis: "Diagnosis", tasks: "Tasks", gate: "Gate") -> A
         ])  # fmt: skip
     columns = [
         "kind", "rollouts", "failures", "pass rate", "lost", "quota", "written", "pooled",
-        "before training", "gate tasks", "gain", "of traffic",
+        "of the job", "before training", "gate tasks", "gain", "of traffic",
     ]  # fmt: skip
     return _table(columns, rows, "kind")
+
+
+def _describe_rollout_share(kind: "KindTasks | None") -> str | None:
+    """The kind's part of the job's rollouts at pools that are no replay."""
+    if kind is None or kind.rollout_share is None:
+        return None
+    return f"{kind.rollout_share:.0%}" + (", few" if kind.starved else "")
 
 
 def _describe_difficulty(kind: "KindTasks | None") -> str | None:

@@ -11,6 +11,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, Final
 
 from daemon.cycle.account.balance import (
+    LEAST,
     STAGES,
     Balance,
     Limit,
@@ -191,6 +192,9 @@ def _explain_tasks(facts: CycleFacts, figures: Tasks) -> str:
         text += "not shown to be easier than the traffic of their kinds"
     else:
         text += "how hard they are beside the traffic is not recorded"
+    starved = [kind.kind for kind in figures.kinds if kind.starved]
+    if starved:
+        text += f"; few rollouts for {', '.join(starved)}"
     if figures.passed_share is not None:
         text += f"; {figures.passed_share:.0%} of the job's rollouts in groups that all passed"
     return text
@@ -210,10 +214,16 @@ def _explain_learner(figures: Learner) -> str:
         f"{sum(part.passed for part in counts)} of {sum(part.attempts for part in counts)}"
         for counts in ([pool.first for pool in targets], [pool.last for pool in targets])
     )
-    return (
+    text = (
         f"{what}{reason}; of the target pools {informative} of {groups} groups were informative, "
         f"and passed {' at first, '.join(parts)} at last"
     )
+    left = sorted(
+        ((kind.left, kind.kind) for kind in figures.kinds if (kind.left or 0.0) > LEAST),
+        reverse=True,
+    )
+    points = ", ".join(f"{kind} {value:.1f}" for value, kind in left)
+    return f"{text}; points left: {points}" if points else text
 
 
 def _explain_gate(facts: CycleFacts, figures: Gate, balance: Balance) -> str:

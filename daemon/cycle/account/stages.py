@@ -97,6 +97,12 @@ class KindTasks:
     """Tasks of the job's pools that are no replay."""
     live: PassCount
     """The round's traffic of this kind."""
+    failure_share: float
+    """Of all failures of the round."""
+    rollout_share: float | None
+    """Of the job's recorded rollouts at pools that are no replay; None where there are none."""
+    starved: bool | None
+    """Whether the kind's share of failures is shown to be more than twice that."""
     sampled: PassCount
     """Those tasks as the job sampled them before its first step."""
     easier: bool | None
@@ -131,7 +137,7 @@ class Tasks:
     targeted_share: float | None
     """Of the job's recorded rollouts, those at pools that are no replay."""
     passed_share: float | None
-    """Of the job's recorded rollouts, those in groups in which all passed."""
+    """Of the job's judged rollouts, those in groups in which all passed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,6 +156,21 @@ class PoolSamples:
     first_reward: float | None
     """Mean shaped reward there."""
     last_reward: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class KindSamples:
+    """What the job sampled of one kind, in pools that are no replay."""
+
+    kind: str
+    rollouts: int
+    groups: int
+    informative: int
+    first: PassCount
+    last: PassCount
+    left: float | None
+    """Points of all traffic's pass^1 that its failures cost and that the gate did not see gained;
+    None without a gate."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,6 +195,8 @@ class Learner:
     references: int | None
     """Reference trajectories that were shown; None where no rollout was recorded."""
     pools: tuple[PoolSamples, ...]
+    kinds: tuple[KindSamples, ...]
+    """Of the pools that are no replay, most rollouts first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -284,8 +307,6 @@ def describe_diagnosis(facts: CycleFacts) -> Diagnosis:
 def describe_tasks(facts: CycleFacts) -> Tasks:
     """What was written, and what the job was given."""
     groups = _group(facts.sampled)
-    targets = {task for task, pool in _pools_of(facts).items() if not _is_replay(facts, pool)}
-    judged = [item for item in facts.sampled if item.success is not None]
     passed = sum(len(group) for group in groups if all(group))
     return Tasks(
         written=len(facts.written),
@@ -294,8 +315,8 @@ def describe_tasks(facts: CycleFacts) -> Tasks:
         probes=PassCount(*facts.probes),
         kinds=_describe_kind_tasks(facts),
         pools=_describe_pools(facts),
-        targeted_share=_share(sum(item.task in targets for item in judged), len(judged)),
-        passed_share=_share(passed, len(judged)),
+        targeted_share=_share(len(_select_targeted(facts)), len(facts.sampled)),
+        passed_share=_share(passed, sum(map(len, groups))),
     )
 
 
@@ -316,6 +337,7 @@ def describe_learner(facts: CycleFacts) -> Learner:
         warm_start=None if job is None or job.spec.warm_start is None else job.spec.warm_start.mode,
         references=None if used is None or not recorded else max(0, used - recorded),
         pools=_describe_samples(facts),
+        kinds=_describe_kind_samples(facts),
     )
 
 
@@ -415,22 +437,43 @@ def _find_first_kind(facts: CycleFacts, patterns: Sequence[PatternRank]) -> str 
 
 def _describe_kind_tasks(facts: CycleFacts) -> tuple[KindTasks, ...]:
     written = Counter(task.kind or UNKNOWN for task in facts.written)
-    pools = _pools_of(facts)
-    sampled: defaultdict[str, list[bool]] = defaultdict(list)
-    for item in facts.sampled:
-        pool = pools.get(item.task)
-        if item.untrained and item.success is not None and not _is_replay(facts, pool):
-            sampled[_kind_of(facts, item.task)].append(item.success)
-    names = sorted(written.keys() | facts.job_kinds.keys() | sampled.keys())
+    sampled = _select_targeted(facts)
+    by_kind: defaultdict[str, list[SampledRollout]] = defaultdict(list)
+    for item in sampled:
+        by_kind[_kind_of(facts, item.task)].append(item)
+    names = sorted(written.keys() | facts.job_kinds.keys() | by_kind.keys())
     rows = []
     for kind in names:
-        attempts = facts.by_kind[kind]
-        live = PassCount(attempts, attempts - facts.failures_by_kind[kind])
-        own = PassCount(len(sampled[kind]), sum(sampled[kind]))
+        attempts, failures = facts.by_kind[kind], facts.failures_by_kind[kind]
+        live = PassCount(attempts, attempts - failures)
+        own = _count_passes(item for item in by_kind[kind] if item.untrained)
+        share = _share(len(by_kind[kind]), len(sampled))
         rows.append(
-            KindTasks(kind, written[kind], facts.job_kinds[kind], live, own, _is_easier(own, live))
+            KindTasks(
+                kind=kind,
+                written=written[kind],
+                pooled=facts.job_kinds[kind],
+                live=live,
+                failure_share=failures / facts.failed if facts.failed else 0.0,
+                rollout_share=share,
+                starved=None if share is None else _is_starved(failures, facts.failed, share),
+                sampled=own,
+                easier=_is_easier(own, live),
+            )
         )
     return tuple(sorted(rows, key=lambda row: (-row.pooled, -row.written, row.kind)))
+
+
+def _select_targeted(facts: CycleFacts) -> list[SampledRollout]:
+    """The rollouts of the job at pools that are no replay."""
+    pools = _pools_of(facts)
+    return [item for item in facts.sampled if not _is_replay(facts, pools.get(item.task))]
+
+
+def _is_starved(failures: int, failed: int, rollout_share: float) -> bool:
+    """Whether a kind's share of failures is shown to be more than twice its share of rollouts."""
+    share = estimate_share(failures, failed)
+    return share is not None and share.low > 2 * rollout_share
 
 
 def _is_easier(tasks: PassCount, live: PassCount) -> bool | None:
@@ -486,9 +529,34 @@ def _describe_samples(facts: CycleFacts) -> tuple[PoolSamples, ...]:
     return tuple(
         _describe_pool_samples(pool, _is_replay(facts, pool), items, is_first, is_last)
         for pool, items in sorted(
-            by_pool.items(), key=lambda entry: (_is_replay(facts, entry[0]), -len(entry[1]), entry)
+            by_pool.items(),
+            key=lambda entry: (_is_replay(facts, entry[0]), -len(entry[1]), entry[0]),
         )
     )
+
+
+def _describe_kind_samples(facts: CycleFacts) -> tuple[KindSamples, ...]:
+    by_kind: defaultdict[str, list[SampledRollout]] = defaultdict(list)
+    for item in _select_targeted(facts):
+        by_kind[_kind_of(facts, item.task)].append(item)
+    is_first, is_last = _parts(facts.sampled)
+    gains = {gain.kind: gain.traffic_gain for gain in _describe_gains(facts)}
+    rows = []
+    for kind, items in by_kind.items():
+        groups, gain = _group(items), gains.get(kind)
+        cost = 100 * facts.failures_by_kind[kind] / facts.judged if facts.judged else 0.0
+        rows.append(
+            KindSamples(
+                kind=kind,
+                rollouts=len(items),
+                groups=len(groups),
+                informative=sum(any(group) and not all(group) for group in groups),
+                first=_count_passes(filter(is_first, items)),
+                last=_count_passes(filter(is_last, items)),
+                left=None if gain is None else cost - gain,
+            )
+        )
+    return tuple(sorted(rows, key=lambda row: (-row.rollouts, row.kind)))
 
 
 def _describe_pool_samples(
