@@ -13,9 +13,9 @@ counts as none. A failure without a kind counts by its pattern. Where live traff
 to be worse than the incumbent, that is not promoted, the canary lost nothing and nothing was
 learnt.
 
-The rule of the limit, `find_limit`: the stage that lost most, where that is shown; it is where the
-lower end of its 95 % interval is above `LEAST` points and above what each other stage lost, and
-above what is not measured.
+The rule of the limit, `find_limit`: the stage that lost most, where that is shown. It is shown
+where the 95 % interval of its loss lies above `LEAST` points, that of its difference from each
+other stage's loss above 0, and its lower end above what is not measured.
 """
 
 from collections.abc import Callable, Mapping
@@ -148,13 +148,11 @@ def measure_gate_gain(facts: CycleFacts) -> Interval | None:
     traffic or tasks have no kinds, what the gate says of all its tasks. None without a gate."""
     if facts.adapter is None or facts.adapter.gate is None:
         return None
-    known = facts.by_kind.total()
     differences: dict[str, list[float]] = {}
     for pair in facts.pairs:
         if pair.kind is not None:
             differences.setdefault(pair.kind, []).append(pair.candidate - pair.incumbent)
-    weights = {kind: count / known for kind, count in facts.by_kind.items()}
-    gain = estimate_gain(weights, differences)
+    gain = estimate_gain(facts.by_kind, differences)
     if gain is not None:
         return to_points(gain)
     for check in facts.adapter.gate.checks:
@@ -190,7 +188,7 @@ def find_limit(balance: Balance) -> Limit:
     text = f"{ranked[0]} lost {describe_points(first)}"
     if first.low <= LEAST:
         return Limit(None, "not_shown", f"{text}: too few rollouts to show that it lost any")
-    rivals = [stage for stage in ranked[1:] if losses[stage].value >= first.low]
+    rivals = [stage for stage in ranked[1:] if subtract(first, losses[stage]).low <= 0]
     if rivals:
         others = ", ".join(f"{stage} {describe_points(losses[stage])}" for stage in rivals)
         return Limit(None, "not_shown", f"{text}, which is not shown to be more than {others}")

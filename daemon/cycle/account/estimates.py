@@ -3,7 +3,7 @@
 
     estimate_share(passes, attempts)     Clopper and Pearson, as everywhere in the gate
     subtract(first, second)              of two independent estimates (MOVER)
-    estimate_gain(weights, differences)  of kinds of tasks, weighted by their share of traffic
+    estimate_gain(traffic, differences)  of kinds of tasks, weighted by their share of traffic
 
 `subtract` recovers the variances from the two intervals (Zou and Donner, Statistics in Medicine
 2008, 27: 1693-1702): low = a - b - sqrt((a - a_low)^2 + (b_high - b)^2), high likewise.
@@ -47,28 +47,36 @@ def clip_to_gain(estimate: Interval) -> Interval:
 
 
 def estimate_gain(
-    weights: Mapping[str, float], differences: Mapping[str, Sequence[float]]
+    traffic: Mapping[str, int], differences: Mapping[str, Sequence[float]]
 ) -> Interval | None:
     """The gain in pass^1 of all traffic, as a share.
 
-    `weights`: kind of task -> its share of traffic; `differences`: kind -> candidate less incumbent
+    `traffic`: kind of task -> rollouts, N in all; `differences`: kind -> candidate less incumbent
     on each of its tasks. A kind without tasks counts as unchanged. None where no kind has both.
 
-    sum_k w_k mean(D_k) ± z sqrt(sum_k w_k^2 s_k^2 / n_k), where s_k^2 has one imagined value of
-    variance 1/4 among its n_k, as in the gate: few tasks that are alike do not show that all are.
+    The estimate is g = sum_k w_k mean(D_k) with w_k the kind's share of traffic. Its variance is
+    that of the tasks, sum_k w_k^2 s_k^2 / n_k, where s_k^2 has one imagined value of variance 1/4
+    among its n_k, as in the gate: few tasks that are alike do not show that all are. To it comes
+    that of the shares, (sum_k w_k mean(D_k)^2 - g^2) / N (stratified sampling with estimated
+    weights; Cochran, Sampling Techniques, 1977, 12.2).
     """
-    known = [kind for kind in weights if differences.get(kind)]
-    if not known:
+    whole = sum(traffic.values())
+    shares = {kind: count / whole for kind, count in traffic.items() if differences.get(kind)}
+    if not shares:
         return None
-    value = sum(weights[kind] * mean(differences[kind]) for kind in known)
-    variance = sum(weights[kind] ** 2 * _variance_of_mean(differences[kind]) for kind in known)
-    half = _Z * sqrt(variance)
+    means = {kind: mean(differences[kind]) for kind in shares}
+    value = sum(share * means[kind] for kind, share in shares.items())
+    of_tasks = sum(
+        share**2 * _variance_of_mean(differences[kind]) for kind, share in shares.items()
+    )
+    of_shares = sum(share * means[kind] ** 2 for kind, share in shares.items()) - value**2
+    half = _Z * sqrt(of_tasks + max(0.0, of_shares) / whole)
     return Interval(value, value - half, value + half)
 
 
 def estimate_mean(differences: Sequence[float]) -> Interval | None:
     """The mean difference on the tasks of one kind, in the same way; None of nothing."""
-    return estimate_gain({"": 1.0}, {"": differences})
+    return estimate_gain({"": 1}, {"": differences})
 
 
 def _variance_of_mean(values: Sequence[float]) -> float:

@@ -512,7 +512,7 @@ def _pools_of(facts: CycleFacts) -> Mapping[str, str]:
 
 def _is_replay(facts: CycleFacts, pool: str | None) -> bool:
     """Whether a pool keeps what is passed; a task of no known pool counts as one of it."""
-    if pool is None or facts.job is None:
+    if pool is None or pool == UNKNOWN or facts.job is None:
         return True
     return any(item.name == pool and item.replay for item in facts.job.spec.pools)
 
