@@ -404,7 +404,7 @@ OUTCOMES: tuple[CycleOutcome, ...] = ("promoted", "rejected", "rolled_back", "in
 KINDS = st.sampled_from("XYZ")
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(
     failures=st.dictionaries(KINDS, st.integers(0, 200), min_size=1),
     quotas=st.dictionaries(st.sampled_from("xyz"), st.integers(1, 40), min_size=1),
