@@ -170,14 +170,20 @@ def _explain_diagnosis(facts: CycleFacts, figures: Diagnosis) -> str:
         return facts.row.ended_because or "the directive gave no pattern a task"
     if not figures.weakest:
         return "no failed rollout of the round has a kind"
-    weakest = " or ".join(figures.weakest)
-    place = {True: "is ranked first", False: f"is not ranked first, {figures.ranked_first} is"}
-    if figures.weakest_first is None:
-        ranked = f"the kind of the first pattern is {UNKNOWN}"
-    else:
-        ranked = place[figures.weakest_first]
     lacking = ", ".join(figures.without_quota)
-    return f"{weakest} fails most and {ranked}" + (f"; no task for {lacking}" if lacking else "")
+    return _explain_ranking(figures) + (f"; no task for {lacking}" if lacking else "")
+
+
+def _explain_ranking(figures: Diagnosis) -> str:
+    """Which kinds fail most, and which is ranked first."""
+    weakest = ", ".join(figures.weakest)
+    first = figures.ranked_first
+    if first is None:
+        return f"most failures: {weakest}; the kind of the first pattern is {UNKNOWN}"
+    if len(figures.weakest) > 1:
+        return f"most failures, none shown to have fewer: {weakest}; {first} is ranked first"
+    place = "ranked first" if figures.weakest_first else f"not ranked first, {first} is"
+    return f"{weakest} fails most and is {place}"
 
 
 def _explain_tasks(facts: CycleFacts, figures: Tasks) -> str:

@@ -23,6 +23,8 @@ from envs.statistics import Interval
 
 UNKNOWN: Final = "unknown"
 """Kind of a task that has none, and of a rollout that names no task."""
+_LEAST_SHARE: Final = 0.05
+"""Share of failures below which no kind is said to be starved."""
 _PARTS: Final = 4
 """First and last part of a job are such a share of its batches each."""
 
@@ -102,7 +104,7 @@ class KindTasks:
     rollout_share: float | None
     """Of the job's recorded rollouts at pools that are no replay; None where there are none."""
     starved: bool | None
-    """Whether the kind's share of failures is shown to be more than twice that."""
+    """Whether the kind's share of failures is shown to be above 5 %, and more than twice that."""
     sampled: PassCount
     """Those tasks as the job sampled them before its first step."""
     easier: bool | None
@@ -471,9 +473,10 @@ def _select_targeted(facts: CycleFacts) -> list[SampledRollout]:
 
 
 def _is_starved(failures: int, failed: int, rollout_share: float) -> bool:
-    """Whether a kind's share of failures is shown to be more than twice its share of rollouts."""
+    """Whether a kind's share of failures is shown to be above `_LEAST_SHARE`, and more than twice
+    its share of rollouts."""
     share = estimate_share(failures, failed)
-    return share is not None and share.low > 2 * rollout_share
+    return share is not None and share.low > max(_LEAST_SHARE, 2 * rollout_share)
 
 
 def _is_easier(tasks: PassCount, live: PassCount) -> bool | None:
