@@ -89,16 +89,17 @@ def read_round_traffic(
     rollouts = Rollout.table().c
     category, pivot = label_columns()
     pattern = case((rollouts.success.is_(False), category + literal("|") + pivot))
-    columns = (rollouts.capability, pattern.label("pattern"), rollouts.success)
-    rows = connection.execute(
-        select(*columns, func.count().label("n"))
+    judged = (
+        select(rollouts.capability, pattern.label("pattern"), rollouts.success)
         .select_from(rollouts_with_repairs())
         .where(
             rollouts.alias == alias, rollouts.base == base, rollouts.round == number,
             rollouts.success.is_not(None), rollouts.outdated.is_(False), of_agents(rollouts),
         )
-        .group_by(*columns)
+        .subquery()
     )  # fmt: skip
+    columns = tuple(judged.c)
+    rows = connection.execute(select(*columns, func.count().label("n")).group_by(*columns))
     counts = [TrafficCount(row.capability, row.pattern, row.success, row.n) for row in rows]
     return sorted(counts, key=lambda count: (count.kind or "", count.pattern or "", count.success))
 

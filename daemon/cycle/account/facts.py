@@ -118,12 +118,24 @@ class CycleFacts:
         return table
 
     @cached_property
+    def later_tasks(self) -> tuple[WrittenTask, ...]:
+        """Tasks that the cycle wrote, that its job sampled, and that no pool of the spec names:
+        they entered the pool of their pattern while the job ran."""
+        if self.job is None:
+            return ()
+        first = {task for pool in self.job.spec.pools for task in (*pool.tasks, *pool.references)}
+        drawn = {item.task for item in self.sampled} - first
+        return tuple(task for task in self.written if task.task in drawn)
+
+    @cached_property
     def job_kinds(self) -> Counter[str]:
         """Kind -> tasks of the job's pools that are no replay, references included."""
         if self.job is None:
             return Counter()
-        tasks = (task for pool in self.job.spec.target_pools
-                 for task in (*pool.tasks, *pool.references))  # fmt: skip
+        tasks = [
+            task for pool in self.job.spec.target_pools for task in (*pool.tasks, *pool.references)
+        ]
+        tasks += [task.task for task in self.later_tasks]
         kinds = (self.kinds.get(task) for task in tasks)
         return Counter(kind for kind in kinds if kind is not None)
 
@@ -132,7 +144,8 @@ class CycleFacts:
         """The job's pools that are no replay: they are called after patterns."""
         if self.job is None:
             return frozenset()
-        return frozenset(pool.name for pool in self.job.spec.target_pools)
+        pools = {pool.name for pool in self.job.spec.target_pools}
+        return frozenset(pools | {task.pattern for task in self.later_tasks})
 
     @cached_property
     def quotas(self) -> Mapping[str, int]:

@@ -358,6 +358,17 @@ def test_a_pool_is_told_from_its_first_to_its_last_part() -> None:
     assert learner.kinds[0].left == pytest.approx(15 - 15), "the gate saw all of X gained"
 
 
+def test_a_kind_whose_tasks_were_written_while_the_job_ran_is_aimed_at() -> None:
+    facts = Story(trained=("Y",), gains={"X": 0.0, "Y": 0.1}).facts()
+    later = WrittenTask("t/later", "x", "X", "inherit")
+    facts = replace(facts, written=(*facts.written, later), kinds={**facts.kinds, "t/later": "X"})
+    assert lost(build_account(facts))["tasks"] == 15, "it was not sampled"
+    account = build_account(replace(facts, sampled=sampled((1, "t/later", [True, False]))))
+    assert lost(account)["tasks"] == 0
+    learner: Any = account.stages["learner"].figures
+    assert [(pool.pool, pool.replay) for pool in learner.pools] == [("x", False)]
+
+
 def test_a_task_of_no_known_pool_is_not_counted_as_aimed() -> None:
     facts = replace(Story().facts(), sampled=sampled((0, "elsewhere", [True, False])))
     learner: Any = build_account(facts).stages["learner"].figures
