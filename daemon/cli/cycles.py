@@ -106,10 +106,14 @@ def show(
     """Show one cycle: why it began, its directive, what was written in vain, what came of it and
     what it cost.
 
-    `kintsugi explain ID` goes back to the rollouts.
+    `kintsugi explain ID` goes back to the rollouts, `kintsugi cycle account ID` says where its gain
+    went.
     """
     from consumers.reads import learning
+    from daemon.cli.cycle_account import describe_limit
     from daemon.controller.directive import describe_directive
+    from daemon.cycle.account.account import build_document
+    from daemon.cycle.account.read import read_account
     from daemon.cycle.cost import read_cost
     from daemon.cycle.views import read_step
 
@@ -118,10 +122,14 @@ def show(
         step = read_step(connection, row)
         rejected = learning.rejections_of(connection, row.cycle)
         cost = read_cost(connection, app.settings, row)
+        account = read_account(connection, row)
     if cli.out.json:
-        cli.out.document({**_document(row, step, rejected), "cost": _cost(cost)})
+        accounted = None if account is None else build_document(account)
+        document = {**_document(row, step, rejected), "cost": _cost(cost), "account": accounted}
+        cli.out.document(document)
         return
-    cli.out.show(_about(row, step, cost))
+    limit = {} if account is None else {"limited by": describe_limit(account)}
+    cli.out.show(_about(row, step, cost, limit))
     if row.directive is not None and row.directive.quotas:
         quotas = [[item.pattern, item.tasks, f"{item.priority:.3g}", item.status]
                   for item in row.directive.quotas]  # fmt: skip
@@ -145,7 +153,9 @@ def _document(row: "CycleRow", step: str | None, rejected: "list[RejectionRow]")
     }
 
 
-def _about(row: "CycleRow", step: str | None, cost: "CycleCost | None") -> Any:
+def _about(
+    row: "CycleRow", step: str | None, cost: "CycleCost | None", more: dict[str, str]
+) -> Any:
     return facts(
         {
             "cycle": f"{row.cycle}, number {row.number} of {row.alias} on {row.base}",
@@ -159,6 +169,7 @@ def _about(row: "CycleRow", step: str | None, cost: "CycleCost | None") -> Any:
             if row.outcome is None
             else f"{row.outcome}, {row.ended}: {row.ended_because}",
             **({} if cost is None else _describe_cost(cost)),
+            **more,
         }
     )
 

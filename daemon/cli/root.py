@@ -12,6 +12,7 @@ from daemon.cli import (
     adapters,
     archive,
     config,
+    cycle_account,
     cycle_plan,
     cycles,
     db,
@@ -82,3 +83,4 @@ for module in (
     app.add_typer(module.group)
 archive.register(log.group)
 cycle_plan.register(cycles.group)
+cycle_account.register(cycles.group)

@@ -1,0 +1,161 @@
+"""Read what a finished cycle left, and account for it.
+
+    read_account(connection, row)     None while the cycle is open
+
+Within one `database.read_transaction`, which is one moment of the tables. Nothing but tables is
+read, so the answer is the same on every machine and after a rebuild. Not covered: what a job only
+reports while it runs, such as the KL divergence of its updates.
+"""
+
+from collections import Counter
+from math import ceil
+from typing import TYPE_CHECKING, Final
+
+from consumers.reads import cycle_account, learning, serving, succession
+from consumers.reads.canary_outcomes import canary_share, in_order, read_session_verdicts
+from consumers.reads.cycle_state import read_job_adapter
+from consumers.reads.learning import CycleRow, JobRow
+from consumers.reads.serving import AdapterRow
+from daemon.cycle.account.account import CycleAccount, build_account
+from daemon.cycle.account.facts import ArmSessions, CanaryFacts, CycleFacts, SampledRollout
+from daemon.cycle.cost import minutes_between
+from events.envelope import derive_id
+from events.lifecycle import State
+
+if TYPE_CHECKING:
+    from sqlalchemy import Connection
+
+_ROLLOUT: Final = "rollout"
+
+
+def read_account(connection: "Connection", row: CycleRow) -> CycleAccount | None:
+    """The account of a cycle; None while it is open, and where its events have no times."""
+    if row.outcome is None or row.started is None or row.ended is None:
+        return None
+    return build_account(read_facts(connection, row))
+
+
+def read_facts(connection: "Connection", row: CycleRow) -> CycleFacts:
+    """What a finished cycle left in the tables."""
+    assert row.ended is not None, "only a finished cycle with times has facts"
+    pair = (row.alias, row.base)
+    job = None if row.job is None else learning.job(connection, row.job)
+    adapter = None if job is None else read_job_adapter(connection, job.job)
+    written = cycle_account.read_written_tasks(connection, row.cycle)
+    names = [task.task for task in written]
+    rejections: Counter[str] = Counter(
+        item.check for item in learning.rejections_of(connection, row.cycle)
+    )
+    probes = cycle_account.count_passes(connection, *pair, "probe", names).values()
+    sampled, ungrouped = ([], 0) if job is None else _read_sampled(connection, job)
+    number = row.round
+    return CycleFacts(
+        row=row,
+        traffic=()
+        if number is None
+        else tuple(cycle_account.read_round_traffic(connection, *pair, number)),
+        unjudged=0 if number is None else cycle_account.count_unjudged(connection, *pair, number),
+        patterns=()
+        if number is None
+        else tuple(cycle_account.read_round_patterns(connection, *pair, number)),
+        written=tuple(written),
+        rejections=rejections,
+        probes=(sum(count for count, _ in probes), sum(passed for _, passed in probes)),
+        job=job,
+        parent=None if job is None else _find_parent(connection, job),
+        kinds=_read_kinds(connection, row.alias, job, names),
+        sampled=tuple(sampled),
+        ungrouped=ungrouped,
+        adapter=adapter,
+        pairs=() if adapter is None else _read_pairs(connection, adapter, row.ended),
+        canary=None if adapter is None else _read_canary(connection, row, adapter),
+        successors=()
+        if adapter is None
+        else tuple(cycle_account.read_successors(connection, *pair, adapter.path)),
+    )
+
+
+def _find_parent(connection: "Connection", job: JobRow) -> str | None:
+    """The adapter that a job trained on from; None for the base, and for one that is not known."""
+    if job.spec.parent is None:
+        return None
+    row = succession.find_adapter_at(connection, job.spec.parent)
+    return None if row is None else row.adapter
+
+
+def _read_kinds(
+    connection: "Connection", alias: str, job: JobRow | None, written: list[str]
+) -> dict[str, str | None]:
+    pools = () if job is None else job.spec.pools
+    tasks = [task for pool in pools for task in (*pool.tasks, *pool.references)]
+    return cycle_account.read_task_kinds(connection, alias, tasks + written)
+
+
+def _read_sampled(connection: "Connection", job: JobRow) -> tuple[list[SampledRollout], int]:
+    """The recorded rollouts of a job in the order in which they were sampled, and the number of
+    those whose place is unknown."""
+    rows = cycle_account.read_job_rollouts(connection, job.alias, job.base, job.job)
+    sampler = job.spec.sampler
+    # Reference trajectories take the number of a batch and are not recorded.
+    batches = ceil(len(rows) / job.spec.batch) + 1
+    places = {
+        derive_id(job.job, _ROLLOUT, f"{job.job}/{batch}/{group}/{member}"): (batch, group, member)
+        for batch in range(batches)
+        for group in range(sampler.groups)
+        for member in range(sampler.size)
+    }
+    first = f"{job.job}-0"
+    placed = sorted((places[row.rollout], row) for row in rows if row.rollout in places)
+    sampled = [
+        SampledRollout(batch, group, row.task, row.success, row.reward, row.policy == first)
+        for (batch, group, _), row in placed
+        if row.task is not None
+    ]
+    return sampled, len(rows) - len(sampled)
+
+
+def _read_pairs(
+    connection: "Connection", adapter: AdapterRow, until: str
+) -> tuple[cycle_account.TaskPair, ...]:
+    if adapter.gate is None:
+        return ()
+    players = (adapter.incumbent or adapter.base, adapter.adapter)
+    return tuple(
+        cycle_account.read_task_pairs(connection, adapter.alias, adapter.base, players, until)
+    )
+
+
+def _read_canary(
+    connection: "Connection", row: CycleRow, adapter: AdapterRow
+) -> CanaryFacts | None:
+    """What the sessions of a canary came to before the cycle ended; None without a canary."""
+    assert row.ended is not None, "only a finished cycle with times has facts"
+    since = next(
+        (
+            step.time
+            for step in serving.adapter_steps(connection, adapter.adapter)
+            if step.state is State.CANARY and step.refused is None and step.time is not None
+        ),
+        None,
+    )
+    if since is None or since > row.ended:
+        return None
+    verdicts = [
+        verdict
+        for verdict in read_session_verdicts(connection, row.alias, row.base, since)
+        if (verdict.time or "") <= row.ended
+    ]
+    arms = {name: [verdict.success for verdict in verdicts if verdict.adapter == name]
+            for name in (adapter.adapter, adapter.incumbent)}  # fmt: skip
+    players = adapter.adapter, adapter.incumbent or adapter.base
+    drawn = (canary_share(item.shares, *players) for item in sorted(verdicts, key=in_order))
+    return CanaryFacts(
+        canary=_count_arm(arms[adapter.adapter]),
+        incumbent=_count_arm(arms[adapter.incumbent]),
+        shares=tuple(dict.fromkeys(share for share in drawn if share is not None)),
+        minutes=minutes_between(since, row.ended),
+    )
+
+
+def _count_arm(verdicts: list[bool]) -> ArmSessions:
+    return ArmSessions(len(verdicts), sum(verdicts))
