@@ -1,0 +1,210 @@
+"""One run: a warm start where the arm has one, then rounds of diagnosis and training, each followed
+by an evaluation on held-out tasks.
+
+A round is a job as the daemon runs it, which goes on from the adapter of the round before; both
+ways of training have the same rounds, so that they differ in their tasks alone. Everything follows
+from the key and the settings (and the machine's arithmetic). Jobs leave adapters and journals in a
+folder beside the result, from which a run that was killed goes on.
+"""
+
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+
+import torch
+
+from daemon.adapters.directory import WEIGHTS, verify
+from daemon.engine.policy import Policy
+from daemon.solver import job
+from events.errors import KintsugiError
+from events.jobs import InProcessSource, JobSpec, Sampler, TaskPool, WarmStart
+from ops.learning import arms
+from ops.learning.results import Costs, PolicyEvaluation
+from ops.learning.run import (
+    LENGTH,
+    SLOTS,
+    Bench,
+    JobError,
+    build_steps,
+    count_uses,
+    describe_source,
+    read_batches,
+)
+from ops.learning.seeds import COMPARED, TUNED, Seeds
+from ops.learning.sentinel.results import ComparisonRun, Key, Round
+from ops.learning.sentinel.settings import ARMS, Settings
+from ops.learning.targets import NothingToTarget, Targets
+
+
+class UnknownTraffic(KintsugiError):
+    """A traffic that the settings do not have."""
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """A policy that training goes on from."""
+
+    policy: Policy
+    adapter: Path | None
+    """Its adapter; None for the base."""
+
+
+def compare(key: Key, settings: Settings, folder: Path) -> ComparisonRun:
+    """Make one result. Raises UnknownTraffic, JobError and what a job raises."""
+    torch.set_num_threads(1)
+    began, processor = time.monotonic(), time.process_time()
+    if key.mix not in settings.mixes:
+        raise UnknownTraffic(f"{key.mix!r} is no traffic; there are {', '.join(settings.mixes)}")
+    bench = Bench(settings, settings.mixes[key.mix], select_seeds(key, settings, 0), key.seed)
+    arm, warmed = ARMS[key.arm], Costs()
+    start = Start(bench.policy, None)
+    if arm.warm:
+        start, warmed = _warm(bench, key, settings, folder)
+    rounds: list[Round] = []
+    if arm.training == "none":
+        evaluations = [bench.evaluate_policy(start.policy, warmed.total, warmed.total)]
+    else:
+        pairs = list(_train(bench, key, settings, folder, start, warmed.total))
+        rounds = [finished for finished, _ in pairs]
+        evaluations = [evaluation for _, evaluation in pairs]
+    return ComparisonRun(
+        key=key,
+        source=describe_source(settings.checkpoint, settings.digest),
+        weights=bench.mix,
+        warm_start=warmed,
+        rounds=tuple(rounds),
+        evaluations=tuple(evaluations),
+        seconds=time.monotonic() - began,
+        processor_seconds=time.process_time() - processor,
+    )
+
+
+def select_seeds(key: Key, settings: Settings, number: int) -> Seeds:
+    """Return the block of task seeds of a round; held-out tasks and the warm start use the first
+    one's. Raises ValueError for a seed without blocks."""
+    blocks = TUNED if key.development else COMPARED
+    return Seeds.among(blocks, key.seed * len(settings.budgets) + number)
+
+
+def _warm(bench: Bench, key: Key, settings: Settings, folder: Path) -> tuple[Start, Costs]:
+    """Return the policy after the warm start that all warm arms of a seed share, made where it is
+    missing."""
+    name = key.model_copy(update={"arm": "warm"}).name
+    drawn = bench.shop.mixture(bench.mix, seed=key.seed, first_task=bench.seeds.references)
+    shown = tuple(task.id for task in islice(drawn, settings.references))
+    # A pool needs a task that could be drawn; a warm start alone draws none.
+    idle = bench.shop.generate(next(iter(bench.mix)), bench.seeds.training).id
+    pool = TaskPool(name="traffic", tasks=(idle,), references=shown)
+    warm = WarmStart(mode="always", sft=settings.sft)
+    spec = _spec(bench, settings, name, settings.references, None, (pool,), warm)
+    adapter, _ = _run_job(spec, folder / name)
+    if adapter is None:
+        raise JobError(f"{name}: the warm start left no adapter; see {folder / name}")
+    return (
+        Start(bench.policy.with_adapter(adapter, name), adapter),
+        Costs(references=settings.references),
+    )
+
+
+def _train(
+    bench: Bench, key: Key, settings: Settings, folder: Path, start: Start, spent: int
+) -> Iterator[tuple[Round, PolicyEvaluation]]:
+    """Yield every round with the evaluation of its policy; `spent` is what the start cost."""
+    for number, budget in enumerate(settings.budgets):
+        seeds = select_seeds(key, settings, number)
+        place = folder / key.name / str(number)
+        targets, diagnosis = None, 0
+        if ARMS[key.arm].training == "targeted":
+            diagnosis = settings.diagnosis
+            targets = _diagnose(bench, start.policy, seeds)
+        rollouts = budget - spent - diagnosis
+        pools = _plan(bench, targets, settings, seeds, rollouts).pools
+        name = f"{key.name}-{number}"
+        spec = _spec(bench, settings, name, rollouts, start.adapter, pools, None)
+        adapter, ended = _run_job(spec, place)
+        if adapter is not None:
+            start = Start(bench.policy.with_adapter(adapter, spec.job), adapter)
+        finished = _describe_round(spec, place, targets, diagnosis, spent, ended)
+        spent += finished.spent.total
+        yield finished, bench.evaluate_policy(start.policy, budget, spent)
+
+
+def _diagnose(bench: Bench, policy: Policy, seeds: Seeds) -> Targets | None:
+    """Return what to train; None where no generator fails often enough."""
+    try:
+        return bench.diagnose_traffic(policy, seeds)
+    except NothingToTarget:
+        return None
+
+
+def _plan(
+    bench: Bench, targets: Targets | None, settings: Settings, seeds: Seeds, rollouts: int
+) -> arms.Plan:
+    groups = rollouts // settings.size
+    if targets is None:
+        return arms.plan_general(bench.shop, bench.mix, seeds, bench.seed, groups)
+    return arms.plan_targets(bench.shop, targets, settings, seeds, bench.seed, groups, warm=False)
+
+
+def _spec(
+    bench: Bench,
+    settings: Settings,
+    name: str,
+    rollouts: int,
+    parent: Path | None,
+    pools: tuple[TaskPool, ...],
+    warm_start: WarmStart | None,
+) -> JobSpec:
+    """Return a job's spec: a warm start alone, or GRPO."""
+    return JobSpec(
+        job=name,
+        base=settings.base,
+        checkpoint=str(settings.checkpoint),
+        parent=None if parent is None else str(parent),
+        environment=bench.shop.name,
+        pools=pools,
+        warm_start=warm_start,
+        grpo=warm_start is None,
+        seed=bench.seed,
+        sampler=Sampler(
+            groups=settings.groups,
+            size=settings.size,
+            rollouts=rollouts,
+            max_tokens=settings.max_tokens,
+            momentum=settings.momentum,
+            source=InProcessSource(slots=SLOTS, length=LENGTH),
+        ),
+        algorithm=settings.updates.algorithm,
+        optimizer=settings.updates.optimizer,
+        lora=settings.lora,
+        limits=settings.limits,
+        threads=1,
+    )
+
+
+def _run_job(spec: JobSpec, folder: Path) -> tuple[Path | None, str]:
+    """Run a job; return its adapter, None after a competence gap, and how it ended. Raises
+    JobError."""
+    outcome = job.run(spec, folder)
+    if outcome.outcome == "failed":
+        raise JobError(f"{spec.job}: {outcome.reason}")
+    adapter = None if outcome.adapter is None else Path(outcome.adapter)
+    return adapter, outcome.reason or outcome.outcome
+
+
+def _describe_round(
+    spec: JobSpec, folder: Path, targets: Targets | None, diagnosis: int, spent: int, ended: str
+) -> Round:
+    batches = read_batches(spec, folder)
+    adapter = folder / job.ADAPTER
+    provenance = verify(adapter) if adapter.exists() else None
+    return Round(
+        spent=Costs(diagnosis=diagnosis).model_copy(update=count_uses(batches)),
+        targets=() if targets is None else targets.targets,
+        ended=ended,
+        updates=0 if provenance is None else provenance.steps,
+        adapter=None if provenance is None else provenance.files[WEIGHTS],
+        steps=tuple(build_steps(spec, batches, spent + diagnosis)),
+    )
