@@ -72,7 +72,9 @@ def _run(options: argparse.Namespace) -> int:
     if options.only is not None:
         stages = [_find_stage(stages, options.only)]
     documents = [document for stage in stages if (document := _run_stage(stage, folder))]
-    if unjudged := sum(sum(document.get("lacking", {}).values()) for document in documents):
+    if unjudged := sum(
+        sum(document.get("unjudged_attempts", {}).values()) for document in documents
+    ):
         print(f"{unjudged} attempts have no verdict, and count in no figure", file=sys.stderr)
         return PARTLY
     return DONE

@@ -117,20 +117,29 @@ def build_evaluation(plan: Reproduction, folder: Folder, policy: Policy) -> list
     ]  # fmt: skip
 
 
-def run_command(
-    folder: Folder, command: Sequence[str], done: Sequence[int] = (0, _DONE_IN_PART)
-) -> Document:
-    """Run a command of a stage; return the last JSON document of its stdout. Raises EndpointAway,
-    StageFailure."""
-    program = {"kintsugi": [sys.executable, "-m", "daemon"], "python": [sys.executable]}
-    arguments = [*program[command[0]], *command[1:]]
-    finished = subprocess.run(
-        arguments, env=_environment(folder), capture_output=True, text=True, check=False
-    )
+def run_command(folder: Folder, command: Sequence[str]) -> Document:
+    """Run a command of a stage; return the JSON object that its stdout ends with. Raises
+    EndpointAway, StageFailure."""
+    module = {"kintsugi": ["daemon"], "python": []}[command[0]]
+    arguments = [*module, *(part for part in command[1:] if part != "-m")]
+    reading, writing = os.pipe()
+    try:
+        # The command ends with this process, which holds the other end of its standard input.
+        finished = subprocess.run(
+            [sys.executable, "-m", "daemon.roles.parent_watch", *arguments],
+            env=_environment(folder),
+            stdin=reading,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+    finally:
+        os.close(reading)
+        os.close(writing)
     said = " ".join(finished.stderr.split())[-_LAST_WORDS:]
     if finished.returncode == _UNAVAILABLE:
         raise EndpointAway(said)
-    if finished.returncode not in done:
+    if finished.returncode not in (0, _DONE_IN_PART):
         raise StageFailure(
             f"{shlex.join(command)} ended with exit code {finished.returncode}: {said}"
         )

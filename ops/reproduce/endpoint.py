@@ -13,7 +13,7 @@ from transformers import AutoModelForCausalLM
 from daemon.adapters.directory import verify
 from daemon.adapters.fingerprint import COARSEST, distance, prompts
 from daemon.engine.fingerprint import fingerprint
-from daemon.serving.replica import Replica
+from daemon.serving.replica import NoAnswer, Replica
 from events.errors import KintsugiError
 from ops.reproduce.settings import Reproduction
 
@@ -38,7 +38,14 @@ def check_endpoint(plan: Reproduction) -> float:
         )
         model.to(plan.device)
         probes = prompts(int(model.config.vocab_size))
-        gap = distance(replica.score(plan.model, probes), fingerprint(model, probes))
+        try:
+            seen = replica.score(plan.model, probes)
+        except NoAnswer as error:
+            # As to token ids beyond its vocabulary.
+            raise WrongCheckpoint(
+                f"{plan.base_url} refuses the probes of {plan.checkpoint}: {error}"
+            ) from error
+        gap = distance(seen, fingerprint(model, probes))
     if not gap <= COARSEST:
         raise WrongCheckpoint(
             f"{plan.model} at {plan.base_url} answers {gap:.3f} nats from what {plan.checkpoint} "

@@ -54,7 +54,7 @@ def build_table(plan: Reproduction, folder: Folder) -> Document:
     gains.append(["targeted gain, times the general one", str(len(common)), *times])
     return {
         "pass_hat": {policy: evaluations[policy]["pass_hat"] for policy in POLICIES},
-        "lacking": {policy: evaluations[policy]["unjudged"] for policy in POLICIES},
+        "unjudged_attempts": {policy: evaluations[policy]["unjudged"] for policy in POLICIES},
         "differences": {
             name: {
                 str(k): {"value": part.value, "low": part.low, "high": part.high}

@@ -165,12 +165,12 @@ def plan_jobs(plan: Reproduction, home: Path) -> Jobs:
     jobs = [event.spec for event in events if isinstance(event, JobRequested)]
     if not jobs:
         raise NoJob(f"{home} gave no job: {proposal.lacking}; record more, or another --seed")
-    evaluated = _read_signatures(plan, environment)
-    pools, excluded = _exclude(environment, jobs[0].pools, evaluated)
+    evaluated = read_signatures(plan, environment)
+    pools, excluded = exclude_evaluated(environment, jobs[0].pools, evaluated)
     targeted = _fit(plan, jobs[0], "targeted", plan.counts.rollouts - plan.counts.recorded, pools)
     groups = plan.counts.rollouts // plan.counts.size
     drawn = draw_traffic(plan, environment, _FIRST_GENERAL, groups)
-    own, others = _exclude(environment, [TaskPool(name="traffic", tasks=drawn)], evaluated)
+    own, others = exclude_evaluated(environment, [TaskPool(name="traffic", tasks=drawn)], evaluated)
     return Jobs(
         general=_fit(plan, jobs[0], "general", plan.counts.rollouts, own),
         targeted=targeted,
@@ -201,13 +201,13 @@ def select_evaluated(plan: Reproduction) -> Selection:
     return Selection(plan.split, plan.counts.tasks)
 
 
-def _read_signatures(plan: Reproduction, environment: Environment) -> frozenset[str]:
+def read_signatures(plan: Reproduction, environment: Environment) -> frozenset[str]:
     """Return the signatures of all tasks of the evaluated split."""
     tasks = select_evaluated(plan).tasks(environment, plan.seed)
     return frozenset(task.signature for task in tasks if task.signature is not None)
 
 
-def _exclude(
+def exclude_evaluated(
     environment: Environment, pools: Sequence[TaskPool], evaluated: frozenset[str]
 ) -> tuple[tuple[TaskPool, ...], int]:
     """Return the pools without tasks that ask for the calls of an evaluated one, and how many those

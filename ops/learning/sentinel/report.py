@@ -22,8 +22,9 @@ from events.errors import KintsugiError
 from ops.learning import bootstrap
 from ops.learning.bootstrap import TaskRates, compute_task_rates, interval, replicates
 from ops.learning.report import format_change, format_interval, format_table
+from ops.learning.results import PolicyEvaluation
 from ops.learning.sentinel.results import ComparisonRun
-from ops.learning.sentinel.settings import ARMS, MIXES, PAIRS, SEEDS, Arm
+from ops.learning.sentinel.settings import ARMS, MIXES, PAIRS, SEEDS, SETTINGS, Arm
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -74,19 +75,46 @@ class Comparison:
         weak = dict.fromkeys((kind for kind in weights if kind not in PLAIN), 1.0)
         return {"all traffic": weights, "weak mean": weak}
 
-    def find_seeds(self, *arms: Arm) -> list[int]:
-        """Return the seeds that all of these arms have."""
-        return sorted(set.intersection(*(set(self.runs.get(arm, {})) for arm in arms)))
+    def find_seeds(self, *arms: Arm, budget: int | None = None) -> list[int]:
+        """Return the seeds that all of these arms have, the trained ones after this budget."""
+        return sorted(
+            set.intersection(
+                *(
+                    {
+                        seed
+                        for seed, run in self.runs.get(arm, {}).items()
+                        if _select_evaluation(run, budget) is not None
+                    }
+                    for arm in arms
+                )
+            )
+        )
+
+    def select_evaluations(
+        self, arm: Arm, seeds: Sequence[int], budget: int | None
+    ) -> list[PolicyEvaluation]:
+        """Return an arm's evaluations on these seeds after a budget; None: the last ones."""
+        chosen = [_select_evaluation(self.runs[arm][seed], budget) for seed in seeds]
+        return [evaluation for evaluation in chosen if evaluation is not None]
 
     def compute_rates(
         self, arm: Arm, seeds: Sequence[int], budget: int | None, k: int
     ) -> TaskRates:
-        """Return pass^k of an arm on these seeds after a budget; None: of the last evaluation."""
-        chosen = [
-            [e for e in self.runs[arm][seed].evaluations if budget in (None, e.budget)][-1]
-            for seed in seeds
-        ]
-        return compute_task_rates([evaluation.outcomes for evaluation in chosen], k)
+        """Return pass^k of an arm on these seeds after a budget."""
+        evaluations = self.select_evaluations(arm, seeds, budget)
+        return compute_task_rates([evaluation.outcomes for evaluation in evaluations], k)
+
+    def compute_spent(self, arm: Arm, seeds: Sequence[int], budget: int | None) -> float:
+        """Return the rollouts spent on these policies, as the mean over seeds."""
+        return float(np.mean([e.spent for e in self.select_evaluations(arm, seeds, budget)]))
+
+
+def _select_evaluation(run: ComparisonRun, budget: int | None) -> PolicyEvaluation | None:
+    """Return the evaluation of a run after a budget, the only one of an arm that is not trained;
+    None where the run has not come so far."""
+    whole = budget is None or ARMS[run.key.arm].training == "none"
+    chosen = [e for e in run.evaluations if whole or e.budget == budget]
+    return chosen[-1] if chosen else None
 
 
 def group_runs(runs: Sequence[ComparisonRun]) -> list[Comparison]:
@@ -150,47 +178,34 @@ def _describe_source(comparison: Comparison) -> str:
 
 def _list_missing(comparison: Comparison) -> str:
     """Say which of the planned runs are there, and which are not."""
-    whole = [seed for seed in SEEDS if all(seed in comparison.runs.get(arm, {}) for arm in ARMS)]
+    last = max(SETTINGS.budgets)
+    there = {arm: comparison.find_seeds(arm, budget=last) for arm in ARMS}
+    whole = [seed for seed in SEEDS if all(seed in seeds for seeds in there.values())]
     missing = [
         f"{arm} of seed {', '.join(map(str, lacking))}"
         for arm in ARMS
-        if (lacking := [seed for seed in SEEDS if seed not in comparison.runs.get(arm, {})])
+        if (lacking := [seed for seed in SEEDS if seed not in there[arm]])
     ]
     counted = f"{len(whole)} of {len(SEEDS)} seeds have all arms."
-    return f"{counted} Missing: {'; '.join(missing)}." if missing else counted
+    return f"{counted} Missing or unfinished: {'; '.join(missing)}." if missing else counted
 
 
 def _scores(comparison: Comparison) -> Iterator[list[str]]:
     names = comparison.figures
     yield ["arm", "rollouts", "seeds", *(f"{name} pass^{k}" for name in names for k in _POWERS)]
     for arm in ARMS:
-        seeds = comparison.find_seeds(arm)
         budgets = comparison.budgets if ARMS[arm].training != "none" else [None]
-        for budget in budgets if seeds else []:
+        for budget in budgets:
+            seeds = comparison.find_seeds(arm, budget=budget)
+            if not seeds:
+                continue
             cells = [
                 format_interval(interval(comparison.compute_rates(arm, seeds, budget, k), weights))
                 for weights in names.values()
                 for k in _POWERS
             ]
-            spent = _format_spent(comparison, arm, seeds, budget)
+            spent = f"{comparison.compute_spent(arm, seeds, budget):,.0f}"
             yield [ARMS[arm].title, spent, str(len(seeds)), *cells]
-
-
-def _format_spent(
-    comparison: Comparison, arm: Arm, seeds: Sequence[int], budget: int | None
-) -> str:
-    return f"{_mean_spent(comparison, arm, seeds, budget):,.0f}"
-
-
-def _mean_spent(
-    comparison: Comparison, arm: Arm, seeds: Sequence[int], budget: int | None
-) -> float:
-    """Return the rollouts spent when the policy of a budget was made, as the mean over seeds."""
-    spent = [
-        [e for e in comparison.runs[arm][seed].evaluations if budget in (None, e.budget)][-1].spent
-        for seed in seeds
-    ]
-    return float(np.mean(spent))
 
 
 def _compare_gains(comparison: Comparison, figure: str) -> Iterator[list[str]]:
@@ -201,9 +216,9 @@ def _compare_gains(comparison: Comparison, figure: str) -> Iterator[list[str]]:
         "each seed", "times", "more than 1 time",
     ]  # fmt: skip
     for start, general, targeted in PAIRS:
-        seeds = comparison.find_seeds(start, general, targeted)
-        for budget in comparison.budgets if seeds else []:
-            for k in _POWERS:
+        for budget in comparison.budgets:
+            seeds = comparison.find_seeds(start, general, targeted, budget=budget)
+            for k in _POWERS if seeds else ():
                 begin = comparison.compute_rates(start, seeds, None, k)
                 own = comparison.compute_rates(targeted, seeds, budget, k)
                 other = comparison.compute_rates(general, seeds, budget, k)
@@ -235,18 +250,13 @@ def describe_ratio(own: TaskRates, other: TaskRates, weights: Mapping[str, float
 
 
 def _kinds(comparison: Comparison) -> list[list[str]]:
-    weights = comparison.any_run.weights
-    arms = [arm for arm in ARMS if comparison.find_seeds(arm)]
+    last = max(comparison.budgets, default=None)
+    seeds = {arm: comparison.find_seeds(arm, budget=last) for arm in ARMS}
+    arms = [arm for arm in ARMS if seeds[arm]]
     rows = [["kind", "share", *(ARMS[arm].title for arm in arms)]]
-    for kind, share in weights.items():
-        cells = [
-            format_interval(
-                interval(
-                    comparison.compute_rates(arm, comparison.find_seeds(arm), None, 1), {kind: 1.0}
-                )
-            )
-            for arm in arms
-        ]
+    rates = {arm: comparison.compute_rates(arm, seeds[arm], last, 1) for arm in arms}
+    for kind, share in comparison.any_run.weights.items():
+        cells = [format_interval(interval(rates[arm], {kind: 1.0})) for arm in arms]
         rows.append([kind, f"{share:.3f}", *cells])
     return rows
 
@@ -312,20 +322,22 @@ def draw(comparisons: Sequence[Comparison], file: Path) -> None:
 
 
 def _draw_gains(axis: "Axes", comparison: Comparison, name: str) -> None:
-    weights = comparison.figures[name]
+    weights, budgets = comparison.figures[name], comparison.budgets
     for start, *trained in PAIRS:
         for arm in trained:
-            seeds = comparison.find_seeds("base", start, arm)
+            reached = [comparison.find_seeds("base", start, arm, budget=b) for b in budgets]
+            # The seeds of the largest budget that any has come to, at every budget below it.
+            seeds = next((own for own in reversed(reached) if own), [])
             if not seeds:
                 continue
-            base = comparison.compute_rates("base", seeds, None, 1)
             places: list[tuple[Arm, int | None]] = [(start, None)]
-            places += [(arm, budget) for budget in comparison.budgets]
+            places += [(arm, b) for b, own in zip(budgets, reached, strict=True) if own]
+            base = comparison.compute_rates("base", seeds, None, 1)
             gains = [
                 interval(comparison.compute_rates(a, seeds, budget, 1) - base, weights)
                 for a, budget in places
             ]
-            x = [_mean_spent(comparison, a, seeds, budget) for a, budget in places]
+            x = [comparison.compute_spent(a, seeds, budget) for a, budget in places]
             label = f"{ARMS[arm].title} ({len(seeds)} of {len(SEEDS)} seeds)"
             axis.plot(x, [g.value for g in gains], marker="o", label=label, color=_COLOURS[arm])
             lows, highs = [g.low for g in gains], [g.high for g in gains]

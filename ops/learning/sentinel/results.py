@@ -47,7 +47,7 @@ class Round(StrictModel):
 
 
 class ComparisonRun(StrictModel):
-    """A finished run."""
+    """A finished run, or what is finished of one."""
 
     key: Key
     source: Source
@@ -59,13 +59,24 @@ class ComparisonRun(StrictModel):
     evaluations: tuple[PolicyEvaluation, ...]
     """Of the base and the warm start one, of the others one per budget."""
     seconds: float
-    """Wall time of the process, evaluations included; less than the run's where it went on from
-    journals."""
+    """Wall time, evaluations included; what a killed process did of an unfinished round is left
+    out."""
     processor_seconds: float
-    """Processor time of the same."""
+    """Processor time likewise."""
+
+
+def locate_unfinished(folder: Path, key: Key) -> Path:
+    """Return the path of what is finished of a run."""
+    return folder / key.name / "unfinished.json"
 
 
 def read(folder: Path) -> list[ComparisonRun]:
-    """All results of a folder, by name."""
-    files = sorted(folder.glob("*.json"))
-    return [ComparisonRun.model_validate_json(file.read_bytes()) for file in files]
+    """All results of a folder, by name; of runs without one, what is finished of them."""
+    whole = [_read(file) for file in sorted(folder.glob("*.json"))]
+    names = {run.key.name for run in whole}
+    begun = sorted(folder.glob("*/unfinished.json"))
+    return whole + [_read(file) for file in begun if file.parent.name not in names]
+
+
+def _read(file: Path) -> ComparisonRun:
+    return ComparisonRun.model_validate_json(file.read_bytes())

@@ -8,8 +8,8 @@ folder beside the result, from which a run that was killed goes on.
 """
 
 import time
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
 
@@ -21,7 +21,7 @@ from daemon.solver import job
 from events.errors import KintsugiError
 from events.jobs import InProcessSource, JobSpec, Sampler, TaskPool, WarmStart
 from ops.learning import arms
-from ops.learning.results import Costs, PolicyEvaluation
+from ops.learning.results import Costs, PolicyEvaluation, Source, write_document
 from ops.learning.run import (
     LENGTH,
     SLOTS,
@@ -33,13 +33,17 @@ from ops.learning.run import (
     read_batches,
 )
 from ops.learning.seeds import COMPARED, TUNED, Seeds
-from ops.learning.sentinel.results import ComparisonRun, Key, Round
+from ops.learning.sentinel.results import ComparisonRun, Key, Round, locate_unfinished
 from ops.learning.sentinel.settings import ARMS, Settings
 from ops.learning.targets import NothingToTarget, Targets
 
 
 class UnknownTraffic(KintsugiError):
     """A traffic that the settings do not have."""
+
+
+class OtherSettings(KintsugiError):
+    """A folder of runs that were made with other settings."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,33 +56,84 @@ class Start:
 
 
 def compare(key: Key, settings: Settings, folder: Path) -> ComparisonRun:
-    """Make one result. Raises UnknownTraffic, JobError and what a job raises."""
+    """Make one result. What is finished of it is left in its folder after every round, and not done
+    again. Raises UnknownTraffic, OtherSettings, JobError and what a job raises."""
     torch.set_num_threads(1)
-    began, processor = time.monotonic(), time.process_time()
     if key.mix not in settings.mixes:
         raise UnknownTraffic(f"{key.mix!r} is no traffic; there are {', '.join(settings.mixes)}")
     bench = Bench(settings, settings.mixes[key.mix], select_seeds(key, settings, 0), key.seed)
-    arm, warmed = ARMS[key.arm], Costs()
-    start = Start(bench.policy, None)
+    draft = _begin(bench, key, settings, folder)
+    clock = _Clock(draft)
+    arm, start = ARMS[key.arm], Start(bench.policy, None)
     if arm.warm:
-        start, warmed = _warm(bench, key, settings, folder)
-    rounds: list[Round] = []
-    if arm.training == "none":
-        evaluations = [bench.evaluate_policy(start.policy, warmed.total, warmed.total)]
-    else:
-        pairs = list(_train(bench, key, settings, folder, start, warmed.total))
-        rounds = [finished for finished, _ in pairs]
-        evaluations = [evaluation for _, evaluation in pairs]
-    return ComparisonRun(
-        key=key,
-        source=describe_source(settings.checkpoint, settings.digest),
-        weights=bench.mix,
-        warm_start=warmed,
-        rounds=tuple(rounds),
-        evaluations=tuple(evaluations),
-        seconds=time.monotonic() - began,
-        processor_seconds=time.process_time() - processor,
-    )
+        start, draft.warm_start = _warm(bench, key, settings, folder)
+    if arm.training == "none" and not draft.evaluations:
+        spent = draft.warm_start.total
+        draft.evaluations.append(bench.evaluate_policy(start.policy, spent, spent))
+    if arm.training != "none":
+        for _ in _train(bench, key, settings, folder, start, draft):
+            write_document(locate_unfinished(folder, key), draft.freeze(clock))
+    return draft.freeze(clock)
+
+
+@dataclass
+class _Draft:
+    """A result in the making."""
+
+    key: Key
+    source: Source
+    weights: Mapping[str, float]
+    warm_start: Costs = field(default_factory=Costs)
+    rounds: list[Round] = field(default_factory=list)
+    evaluations: list[PolicyEvaluation] = field(default_factory=list)
+    seconds: float = 0.0
+    """Of processes before this one."""
+    processor_seconds: float = 0.0
+    """Likewise."""
+
+    def freeze(self, clock: "_Clock") -> ComparisonRun:
+        """Return the result as far as it has come."""
+        seconds, processor = clock.read()
+        return ComparisonRun(
+            key=self.key,
+            source=self.source,
+            weights=self.weights,
+            warm_start=self.warm_start,
+            rounds=tuple(self.rounds),
+            evaluations=tuple(self.evaluations),
+            seconds=seconds,
+            processor_seconds=processor,
+        )
+
+
+class _Clock:
+    """Wall and processor time of a run, those of earlier processes included."""
+
+    def __init__(self, draft: _Draft) -> None:
+        self._wall = time.monotonic() - draft.seconds
+        self._processor = time.process_time() - draft.processor_seconds
+
+    def read(self) -> tuple[float, float]:
+        """Return both, in seconds."""
+        return time.monotonic() - self._wall, time.process_time() - self._processor
+
+
+def _begin(bench: Bench, key: Key, settings: Settings, folder: Path) -> _Draft:
+    """Return what an earlier process has finished of a run, or nothing of it. Raises
+    OtherSettings."""
+    source = describe_source(settings.checkpoint, settings.digest)
+    draft = _Draft(key, source, bench.mix)
+    path = locate_unfinished(folder, key)
+    if path.exists():
+        before = ComparisonRun.model_validate_json(path.read_bytes())
+        if before.source.settings != settings.digest:
+            raise OtherSettings(
+                f"{path} was made with settings {before.source.settings[:12]}, and these are "
+                f"{settings.digest[:12]}; name another folder"
+            )
+        draft.rounds, draft.evaluations = list(before.rounds), list(before.evaluations)
+        draft.seconds, draft.processor_seconds = before.seconds, before.processor_seconds
+    return draft
 
 
 def select_seeds(key: Key, settings: Settings, number: int) -> Seeds:
@@ -109,26 +164,34 @@ def _warm(bench: Bench, key: Key, settings: Settings, folder: Path) -> tuple[Sta
 
 
 def _train(
-    bench: Bench, key: Key, settings: Settings, folder: Path, start: Start, spent: int
-) -> Iterator[tuple[Round, PolicyEvaluation]]:
-    """Yield every round with the evaluation of its policy; `spent` is what the start cost."""
+    bench: Bench, key: Key, settings: Settings, folder: Path, start: Start, draft: _Draft
+) -> Iterator[Round]:
+    """Yield every round that is not finished, once it and its evaluation are in the draft."""
+    spent = draft.warm_start.total
     for number, budget in enumerate(settings.budgets):
+        place, name = folder / key.name / str(number), f"{key.name}-{number}"
+        if number < len(draft.rounds):
+            finished, adapter = draft.rounds[number], place / job.ADAPTER
+            spent += finished.spent.total
+            if finished.adapter is not None:
+                start = Start(bench.policy.with_adapter(adapter, name), adapter)
+            continue
         seeds = select_seeds(key, settings, number)
-        place = folder / key.name / str(number)
         targets, diagnosis = None, 0
         if ARMS[key.arm].training == "targeted":
             diagnosis = settings.diagnosis
             targets = _diagnose(bench, start.policy, seeds)
         rollouts = budget - spent - diagnosis
         pools = _plan(bench, targets, settings, seeds, rollouts).pools
-        name = f"{key.name}-{number}"
         spec = _spec(bench, settings, name, rollouts, start.adapter, pools, None)
-        adapter, ended = _run_job(spec, place)
-        if adapter is not None:
-            start = Start(bench.policy.with_adapter(adapter, spec.job), adapter)
+        trained, ended = _run_job(spec, place)
+        if trained is not None:
+            start = Start(bench.policy.with_adapter(trained, name), trained)
         finished = _describe_round(spec, place, targets, diagnosis, spent, ended)
         spent += finished.spent.total
-        yield finished, bench.evaluate_policy(start.policy, budget, spent)
+        draft.rounds.append(finished)
+        draft.evaluations.append(bench.evaluate_policy(start.policy, budget, spent))
+        yield finished
 
 
 def _diagnose(bench: Bench, policy: Policy, seeds: Seeds) -> Targets | None:
