@@ -180,7 +180,7 @@ def scores(experiment: Experiment) -> str:
                     *cubes,
                 ]
             )
-    return _table(rows)
+    return format_table(rows)
 
 
 def _cells(experiment: Experiment, rates: TaskRates) -> list[str]:
@@ -188,7 +188,7 @@ def _cells(experiment: Experiment, rates: TaskRates) -> list[str]:
 
 
 def _cell(rates: TaskRates, weights: Mapping[str, float]) -> str:
-    return _format_interval(interval(rates, weights))
+    return format_interval(interval(rates, weights))
 
 
 def _format_cost(experiment: Experiment, arm: Arm, budget: int | None) -> str:
@@ -218,13 +218,13 @@ def gains(experiment: Experiment) -> str:
                 [
                     _arm(arm),
                     _format_cost(experiment, arm, budget),
-                    _format_change(interval(gain, weights["overall"])),
-                    _format_change(interval(gain, weights["weak mean"])),
+                    format_change(interval(gain, weights["overall"])),
+                    format_change(interval(gain, weights["weak mean"])),
                     each,
                     _against(experiment, rates, base, budget) if arm != "a" else "",
                 ]
             )
-    return "Gains over the base:\n\n" + _table(rows)
+    return "Gains over the base:\n\n" + format_table(rows)
 
 
 def _against(experiment: Experiment, rates: TaskRates, base: TaskRates, budget: int | None) -> str:
@@ -235,7 +235,7 @@ def _against(experiment: Experiment, rates: TaskRates, base: TaskRates, budget: 
         return ""
     weights = experiment.weights["overall"]
     own, other = replicates(rates - base, weights), replicates(general - base, weights)
-    difference = _format_change(interval(rates - general, weights))
+    difference = format_change(interval(rates - general, weights))
     if np.quantile(other, 0.025) <= 0:
         return f"{difference}; no ratio: (a) may have gained nothing"
     low, high = np.quantile(own / other, [0.025, 0.975])
@@ -252,10 +252,10 @@ def plain(experiment: Experiment) -> str:
         row = [kind, _cell(base, {kind: 1})]
         for rates in last.values():
             row.append(
-                _format_change(interval(rates - base, {kind: 1})) if rates is not None else ""
+                format_change(interval(rates - base, {kind: 1})) if rates is not None else ""
             )
         rows.append(row)
-    return "Plain kinds at the end, change from the base:\n\n" + _table(rows)
+    return "Plain kinds at the end, change from the base:\n\n" + format_table(rows)
 
 
 def mechanism(experiment: Experiment) -> str:
@@ -280,7 +280,7 @@ def mechanism(experiment: Experiment) -> str:
                 f"{np.mean([run.seconds for run in runs]):,.0f} s",
             ]
         )
-    return "Where the budget went (means over seeds):\n\n" + _table(rows)
+    return "Where the budget went (means over seeds):\n\n" + format_table(rows)
 
 
 def _informative(runs: Sequence[Run]) -> str:
@@ -292,15 +292,18 @@ def _arm(arm: Arm) -> str:
     return ARMS[arm] if arm == "base" else f"({arm}) {ARMS[arm]}"
 
 
-def _format_interval(estimate: Interval) -> str:
+def format_interval(estimate: Interval) -> str:
+    """Format a figure with its bounds."""
     return f"{estimate.value:.3f} [{estimate.low:.3f}, {estimate.high:.3f}]"
 
 
-def _format_change(estimate: Interval) -> str:
+def format_change(estimate: Interval) -> str:
+    """Format a difference with its bounds, each with its sign."""
     return f"{estimate.value:+.3f} [{estimate.low:+.3f}, {estimate.high:+.3f}]"
 
 
-def _table(rows: Sequence[Sequence[str]]) -> str:
+def format_table(rows: Sequence[Sequence[str]]) -> str:
+    """Format rows as a table of Markdown; the first row is its head."""
     head, *body = ("| " + " | ".join(row) + " |" for row in rows)
     return "\n".join([head, "|" + "---|" * len(rows[0]), *body])
 

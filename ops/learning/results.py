@@ -101,11 +101,15 @@ def path(folder: Path, key: Key) -> Path:
 
 def write(folder: Path, run: Run) -> None:
     """Leave the result, whole or not at all."""
-    folder.mkdir(parents=True, exist_ok=True)
-    target = path(folder, run.key)
+    write_document(path(folder, run.key), run)
+
+
+def write_document(target: Path, document: StrictModel) -> None:
+    """Write a JSON file, whole or not at all."""
+    target.parent.mkdir(parents=True, exist_ok=True)
     partial = target.with_suffix(".partial")
     with partial.open("w", encoding="utf-8") as file:
-        file.write(run.model_dump_json() + "\n")
+        file.write(document.model_dump_json() + "\n")
         file.flush()
         os.fsync(file.fileno())
     partial.rename(target)

@@ -8,12 +8,12 @@ import subprocess
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import accumulate
 from pathlib import Path
-from typing import Final
+from typing import Final, Self
 
 import torch
 from transformers import AutoModelForCausalLM
@@ -42,8 +42,8 @@ from ops.learning.settings import Settings, traffic
 from ops.learning.targets import Targets, choose
 from producers.simulation import Provenance
 
-_SLOTS: Final = 64
-_LENGTH: Final = 512
+SLOTS: Final = 64
+LENGTH: Final = 512
 """Tokens of the longest conversation."""
 _RULE_TASKS: Final = 100
 """Per kind, of the figures that the unseen set is chosen by; once each."""
@@ -60,7 +60,22 @@ class Bench:
     """What a run works with: the settings, the environment, the base policy, the sampler."""
 
     settings: Settings
-    key: Key
+    mix: Mapping[str, float]
+    """Kind of task -> its share of the traffic."""
+    seeds: Seeds
+    """Task seeds of what is diagnosed, trained on and held out."""
+    seed: int
+    """Of everything else that is drawn."""
+
+    @classmethod
+    def of(cls, settings: Settings, key: Key) -> Self:
+        """The bench of a run of the four arms. Raises ValueError for a seed without a block."""
+        return cls(
+            settings,
+            traffic(key.capabilities, key.share),
+            Seeds.of(key.seed, development=key.development),
+            key.seed,
+        )
 
     @cached_property
     def shop(self) -> Shop:
@@ -76,18 +91,8 @@ class Bench:
     def player(self) -> InProcess:
         """Samples at temperature 1."""
         chat = Chat(self.settings.checkpoint)
-        engine = Engine(self.policy, _SLOTS, _LENGTH)
+        engine = Engine(self.policy, SLOTS, LENGTH)
         return InProcess(engine, chat, max_tokens=self.settings.max_tokens)
-
-    @property
-    def seeds(self) -> Seeds:
-        """The run's block of task seeds."""
-        return Seeds.of(self.key.seed, development=self.key.development)
-
-    @cached_property
-    def mix(self) -> dict[str, float]:
-        """The traffic."""
-        return traffic(self.key.capabilities, self.key.share)
 
     @cached_property
     def tasks(self) -> list[TaskDefinition]:
@@ -97,20 +102,21 @@ class Bench:
     def evaluate_policy(self, policy: Policy, budget: int, spent: int) -> PolicyEvaluation:
         """A policy's outcomes."""
         outcomes = evaluate(
-            self.player, self.shop, policy, self.tasks, self.settings.trials, self.key.seed
+            self.player, self.shop, policy, self.tasks, self.settings.trials, self.seed
         )
         return PolicyEvaluation.model_validate(
             {"budget": budget, "spent": spent, "outcomes": outcomes}
         )
 
-    def diagnose_traffic(self) -> Targets:
-        """What recorded traffic of the base says to train. Raises NothingToTarget."""
+    def diagnose_traffic(self, policy: Policy, seeds: Seeds) -> Targets:
+        """What recorded traffic of a policy says to train. Raises NothingToTarget."""
+        # A round counts who answers the alias now: with no route in its log, that is the base, so
+        # the policy stands there under the base's name, whatever adapter it has.
         name = self.settings.base
         provenance = Provenance(alias="agent", base=name, policy=name, purpose="live")
         attempts = arms.play_traffic(
-            self.player, self.shop, self.policy, self.mix, self.seeds, self.key.seed,
-            self.settings.diagnosis,
-        )  # fmt: skip
+            self.player, self.shop, policy, self.mix, seeds, self.seed, self.settings.diagnosis
+        )
         with tempfile.TemporaryDirectory() as home:
             diagnosis = diagnose(Path(home), self.shop, attempts, provenance)
         return choose(diagnosis, self.shop, self.settings.rule)
@@ -120,8 +126,9 @@ def run(key: Key, settings: Settings, budget: int, folder: Path) -> Run:
     """Make one result. Raises NothingToTarget, JobError and what the job raises."""
     torch.set_num_threads(1)
     began = time.monotonic()
-    bench = Bench(settings, key)
-    draft = _base(bench) if key.arm == "base" else _train(bench, budget, folder / key.name)
+    bench = Bench.of(settings, key)
+    trained = key.arm != "base"
+    draft = _train(bench, key, budget, folder / key.name) if trained else _base(bench)
     return Run(
         key=key,
         source=describe_source(settings.checkpoint, settings.digest),
@@ -156,26 +163,26 @@ def _base(bench: Bench) -> _RunDraft:
     )
 
 
-def _train(bench: Bench, budget: int, folder: Path) -> _RunDraft:
+def _train(bench: Bench, key: Key, budget: int, folder: Path) -> _RunDraft:
     settings, draft = bench.settings, _RunDraft()
-    if bench.key.arm != "a":
-        draft.targets = bench.diagnose_traffic()
+    if key.arm != "a":
+        draft.targets = bench.diagnose_traffic(bench.policy, bench.seeds)
         draft.spent = Costs(diagnosis=settings.diagnosis)
-    spec = _spec(bench, draft.targets, budget - draft.spent.total)
+    spec = _spec(bench, key, draft.targets, budget - draft.spent.total)
     outcome = job.run(spec, folder)
     if outcome.outcome != "trained" or outcome.adapter is None:
-        raise JobError(f"{bench.key.name}: {outcome.outcome}, {outcome.reason}")
+        raise JobError(f"{key.name}: {outcome.outcome}, {outcome.reason}")
     draft.ended = outcome.reason or "budget spent"
-    batches = _batches(spec, folder)
-    draft.steps = list(_steps(spec, batches, draft.spent.total))
-    draft.spent = draft.spent.model_copy(update=_used(batches))
+    batches = read_batches(spec, folder)
+    draft.steps = list(build_steps(spec, batches, draft.spent.total))
+    draft.spent = draft.spent.model_copy(update=count_uses(batches))
     draft.evaluations = list(_evaluations(bench, spec, batches, draft.spent.diagnosis, folder))
     return draft
 
 
-def _spec(bench: Bench, targets: Targets | None, budget: int) -> JobSpec:
+def _spec(bench: Bench, key: Key, targets: Targets | None, budget: int) -> JobSpec:
     """What the job is told; `budget` is what the diagnosis left."""
-    settings, key = bench.settings, bench.key
+    settings = bench.settings
     updates = settings.refining if key.arm in ("b", "c") else settings.updates
     groups = budget // settings.size
     if targets is None:
@@ -198,7 +205,7 @@ def _spec(bench: Bench, targets: Targets | None, budget: int) -> JobSpec:
             rollouts=budget,
             max_tokens=settings.max_tokens,
             momentum=settings.momentum,
-            source=InProcessSource(slots=_SLOTS, length=_LENGTH),
+            source=InProcessSource(slots=SLOTS, length=LENGTH),
         ),
         warm_start=plan.warm_start,
         grpo=key.arm != "c",
@@ -211,20 +218,23 @@ def _spec(bench: Bench, targets: Targets | None, budget: int) -> JobSpec:
     )
 
 
-def _batches(spec: JobSpec, folder: Path) -> list[tuple[Trajectory, ...]]:
+def read_batches(spec: JobSpec, folder: Path) -> list[tuple[Trajectory, ...]]:
     """Everything the job used, in order."""
     journal = Journal(folder / job.JOURNAL, digest(spec))
     journal.close()
     return journal.batches
 
 
-def _used(batches: Sequence[Sequence[Trajectory]]) -> dict[str, int]:
+def count_uses(batches: Sequence[Sequence[Trajectory]]) -> dict[str, int]:
     """What of the budget the job used for what."""
     shown = sum(trajectory.policy == ORACLE for batch in batches for trajectory in batch)
     return {"references": shown, "training": sum(map(len, batches)) - shown}
 
 
-def _steps(spec: JobSpec, batches: Sequence[Sequence[Trajectory]], spent: int) -> Iterator[Step]:
+def build_steps(
+    spec: JobSpec, batches: Sequence[Sequence[Trajectory]], spent: int
+) -> Iterator[Step]:
+    """Yield every batch of GRPO; `spent` is what of the budget went before the job."""
     pools = {task: pool.name for pool in spec.pools for task in pool.tasks}
     for batch in batches:
         spent += len(batch)
@@ -283,7 +293,7 @@ def _git(*arguments: str) -> str:
 def measure_development(settings: Settings) -> dict[str, float]:
     """pass^1 of every kind on development seeds that no run of these experiments uses."""
     torch.set_num_threads(1)
-    bench = Bench(settings, Key(arm="base", capabilities="main", share=1, seed=0))
+    bench = Bench.of(settings, Key(arm="base", capabilities="main", share=1, seed=0))
     tasks = generate_holdout(bench.shop, bench.shop.capabilities, _RULE_FIRST, _RULE_TASKS)
     outcomes = evaluate(bench.player, bench.shop, bench.policy, tasks, 1, 0)
     return {kind: sum(map(sum, rows.values())) / len(rows) for kind, rows in outcomes.items()}

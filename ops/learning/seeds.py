@@ -17,6 +17,8 @@ BLOCK: Final = 6 * PART
 """Seeds of one run."""
 
 REPORTED: Final = range(50_000_000, 51_000_000)
+COMPARED: Final = range(60_000_000, 62_000_000)
+"""Of the reported runs of ops/learning/sentinel, each of which has a block per round."""
 TUNED: Final = DEVELOPMENT[500_000:]
 """The first half chose the reference policy's recipe."""
 
@@ -29,11 +31,15 @@ class Seeds(StrictModel):
     @classmethod
     def of(cls, run: int, *, development: bool) -> Self:
         """The block of a run's seed. Raises ValueError for a seed without one."""
-        blocks = TUNED if development else REPORTED
+        return cls.among(TUNED if development else REPORTED, run)
+
+    @classmethod
+    def among(cls, blocks: range, number: int) -> Self:
+        """A block of a range by its number. Raises ValueError for one that is not there."""
         count = len(blocks) // BLOCK
-        if not 0 <= run < count:
-            raise ValueError(f"seed {run} has no block of task seeds; use one below {count}")
-        return cls(first=blocks[run * BLOCK])
+        if not 0 <= number < count:
+            raise ValueError(f"seed {number} has no block of task seeds; use one below {count}")
+        return cls(first=blocks[number * BLOCK])
 
     @property
     def traffic(self) -> int:

@@ -1,0 +1,1 @@
+"""Targeted against general reinforcement learning at equal rollouts (docs/learning.md)."""

@@ -1,0 +1,1 @@
+"""Published tables, run again by whoever has the model and the machines."""

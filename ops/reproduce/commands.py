@@ -1,0 +1,154 @@
+"""The folder of a reproduction, and the commands that its stages run."""
+
+import json
+import os
+import shlex
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, Literal
+
+from events.errors import KintsugiError
+from ops.reproduce.settings import TEMPERATURE, Reproduction
+
+Policy = Literal["base", "general", "targeted"]
+POLICIES: Final[tuple[Policy, ...]] = ("base", "general", "targeted")
+
+_UNAVAILABLE: Final = 4
+_DONE_IN_PART: Final = 3
+_LAST_WORDS: Final = 600
+
+Document = dict[str, Any]
+
+
+class StageFailure(KintsugiError):
+    """A command of a stage failed; the text is what it said."""
+
+
+class EndpointAway(KintsugiError):
+    """An endpoint cannot be reached."""
+
+
+@dataclass(frozen=True, slots=True)
+class Folder:
+    """Where everything of a reproduction is."""
+
+    path: Path
+
+    @property
+    def settings(self) -> Path:
+        """What it is a reproduction of."""
+        return self.path / "reproduction.json"
+
+    @property
+    def configuration(self) -> Path:
+        """The settings file of the commands, instead of any other on this machine."""
+        return self.path / "kintsugi.toml"
+
+    @property
+    def training(self) -> Path:
+        """The home that traffic is recorded in."""
+        return self.path / "training"
+
+    @property
+    def evaluation(self) -> Path:
+        """The home that evaluations are recorded in, which nothing is trained from."""
+        return self.path / "evaluation"
+
+    def job(self, policy: Policy) -> Path:
+        """Return the folder of a job."""
+        return self.path / "jobs" / policy
+
+    def spec(self, policy: Policy) -> Path:
+        """Return the file of a job's spec."""
+        return self.path / "jobs" / f"{policy}.json"
+
+    def adapter(self, policy: Policy) -> Path:
+        """Return the folder of a job's adapter."""
+        return self.job(policy) / "adapter"
+
+    def result(self, stage: str) -> Path:
+        """Return the file of a stage's result."""
+        return self.path / "stages" / f"{stage}.json"
+
+    def write(self, stage: str, document: Document) -> None:
+        """Leave a stage's result, whole or not at all."""
+        target = self.result(stage)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        partial = target.with_suffix(".partial")
+        partial.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
+        partial.replace(target)
+
+    def read(self, stage: str) -> Document:
+        """Return a stage's result. Raises StageFailure where it has not been run."""
+        try:
+            document = json.loads(self.result(stage).read_bytes())
+        except FileNotFoundError:
+            raise StageFailure(f"the stage {stage} has no result; run it first") from None
+        assert isinstance(document, dict), "stages write objects"
+        return document
+
+
+def name_policy(plan: Reproduction, policy: Policy) -> str:
+    """Return a policy's name at the endpoint."""
+    return plan.model if policy == "base" else f"sentinel-{policy}-{plan.digest[:8]}"
+
+
+def build_evaluation(plan: Reproduction, folder: Folder, policy: Policy) -> list[str]:
+    """Return the command that evaluates a policy."""
+    tasks = (
+        ["--mix", ",".join(f"{kind}={share:g}" for kind, share in plan.traffic.items())]
+        if plan.traffic
+        else ["--split", plan.split]
+    )
+    if plan.counts.tasks is not None:
+        tasks += ["--tasks", str(plan.counts.tasks)]
+    user = [] if plan.user_model is None else ["--user-model", plan.user_model]
+    if plan.user_base_url is not None:
+        user += ["--user-base-url", plan.user_base_url]
+    return [
+        "kintsugi", "eval", "--env", plan.env, *tasks, "--trials", str(plan.counts.trials),
+        "--base-url", plan.base_url, "--model", name_policy(plan, policy), "--base", plan.model,
+        "--temperature", f"{TEMPERATURE:g}", "--max-tokens", str(plan.max_tokens),
+        "--seed", str(plan.seed), "--concurrency", str(plan.concurrency), *user,
+        "--home", str(folder.evaluation), "--json",
+    ]  # fmt: skip
+
+
+def run_command(folder: Folder, command: Sequence[str]) -> Document:
+    """Run a command of a stage; return the JSON object that its stdout ends with. Raises
+    EndpointAway, StageFailure."""
+    module = {"kintsugi": ["daemon"], "python": []}[command[0]]
+    arguments = [*module, *(part for part in command[1:] if part != "-m")]
+    reading, writing = os.pipe()
+    try:
+        # The command ends with this process, which holds the other end of its standard input.
+        finished = subprocess.run(
+            [sys.executable, "-m", "daemon.roles.parent_watch", *arguments],
+            env=_environment(folder),
+            stdin=reading,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+    finally:
+        os.close(reading)
+        os.close(writing)
+    said = " ".join(finished.stderr.split())[-_LAST_WORDS:]
+    if finished.returncode == _UNAVAILABLE:
+        raise EndpointAway(said)
+    if finished.returncode not in (0, _DONE_IN_PART):
+        raise StageFailure(
+            f"{shlex.join(command)} ended with exit code {finished.returncode}: {said}"
+        )
+    document = json.loads(finished.stdout.strip().splitlines()[-1])
+    assert isinstance(document, dict), "these commands print objects"
+    return document
+
+
+def _environment(folder: Folder) -> Mapping[str, str]:
+    """This process's environment without settings of another home, database or broker."""
+    own = {name: value for name, value in os.environ.items() if not name.startswith("KINTSUGI_")}
+    return {**own, "KINTSUGI_CONFIG": str(folder.configuration)}

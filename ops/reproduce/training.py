@@ -1,0 +1,254 @@
+"""From recorded rollouts to two jobs of one budget: general on traffic, targeted on tasks that are
+written for diagnosed failures.
+
+Traffic is generated (envs/); real tasks are evaluated on and never read here but for one purpose:
+no task that asks for the same calls as an evaluated one is trained on.
+"""
+
+import asyncio
+from collections.abc import Iterator, Sequence
+from contextlib import AsyncExitStack, aclosing
+from dataclasses import dataclass, replace
+from itertools import islice
+from pathlib import Path
+from typing import Final
+
+from consumers.reads.learning import CycleRow
+from consumers.reads.rollouts import last_round
+from daemon.config.settings import Agent, Log, Proposer, Settings, Training
+from daemon.core.app import App
+from daemon.cycle.planner import CyclePlanner
+from daemon.evaluation.run import (
+    Means,
+    ModelEndpoint,
+    Run,
+    Selection,
+    Spec,
+    digest_of,
+    load_run,
+    lock_evaluation,
+    play_run,
+    prepare_setup,
+    survey,
+)
+from envs.environment import Environment
+from envs.registry import open_environment
+from events.errors import KintsugiError
+from events.jobs import EndpointSource, JobSpec, TaskPool
+from events.learning import JobRequested, TaskRejected
+from ops.reproduce.settings import TEMPERATURE, Reproduction
+from producers.simulation import Provenance
+
+ALIAS: Final = "agent"
+_FIRST_RECORDED: Final = 1_000_000
+"""Task seed of the first recorded rollout; evaluations of generated tasks begin at 0."""
+_FIRST_GENERAL: Final = 2_000_000
+"""Task seed of the first task of the general job."""
+_RETRIES: Final = 5
+
+
+class NoJob(KintsugiError):
+    """The recorded rollouts gave nothing to train on."""
+
+
+class TrafficSpec(Spec):
+    """Rollouts that stand for the agent's own traffic, which is what a round diagnoses."""
+
+    @property
+    def provenance(self) -> Provenance:
+        """That of live traffic."""
+        return Provenance(alias=self.alias, base=self.base, policy=self.agent.model, purpose="live")
+
+
+@dataclass(frozen=True, slots=True)
+class Jobs:
+    """The two jobs, and what was left out of their tasks."""
+
+    general: JobSpec
+    targeted: JobSpec
+    excluded: int
+    """Tasks that ask for the calls of an evaluated one."""
+    rejected: int
+    """Written tasks that failed a check."""
+
+
+def open_plan_environment(plan: Reproduction) -> Environment:
+    """Return the environment with the operator's folder of real tasks."""
+    return open_environment(plan.env, benchmarks=plan.benchmarks)
+
+
+def build_settings(plan: Reproduction, home: Path) -> Settings:
+    """Return the settings of a home of the reproduction; whatever else is configured on this
+    machine is not used."""
+    counts = plan.counts
+    return Settings(
+        home=home,
+        database_url=None,
+        kafka_bootstrap_servers="",
+        benchmarks=plan.benchmarks,
+        log=Log(durability="process"),
+        agents=(Agent(alias=ALIAS, environment=plan.env, checkpoint=plan.checkpoint),),
+        proposer=Proposer(tasks=counts.written, targeted_step=0.5, targeted_most=0.5, probe=False),
+        training=Training(
+            rollouts=counts.rollouts - counts.recorded,
+            groups=counts.groups,
+            size=counts.size,
+            max_tokens=plan.max_tokens,
+            temperature=TEMPERATURE,
+            algorithm="sentinel",
+            source="vllm" if plan.source == "vllm" else "in_process",
+            device=plan.device,
+            dtype=plan.dtype,
+            threads=1 if plan.device == "cpu" else None,
+        ),
+    )
+
+
+def draw_traffic(
+    plan: Reproduction, environment: Environment, first: int, count: int
+) -> tuple[str, ...]:
+    """Return ids of generated tasks in the shares of the traffic, with seeds from `first` on."""
+    shares = plan.traffic or dict.fromkeys(environment.capabilities, 1.0)
+    tasks = environment.mixture(shares, seed=plan.seed, first_task=first)
+    return tuple(task.id for task in islice(tasks, count))
+
+
+def record_traffic(plan: Reproduction, home: Path) -> int:
+    """Have the base serve the recorded tasks, each once; return how many were played. Killed, it
+    goes on where the log ends. Raises EndpointUnavailable, EndpointRefusal."""
+    environment = open_plan_environment(plan)
+    spec = TrafficSpec(
+        environment=plan.env,
+        selection=Selection(
+            ids=draw_traffic(plan, environment, _FIRST_RECORDED, plan.counts.recorded)
+        ),
+        trials=1,
+        seed=plan.seed,
+        agent=ModelEndpoint(plan.base_url, plan.model, TEMPERATURE, plan.max_tokens),
+        user=None,
+        candidates=1,
+        timeout=300.0,
+        alias=ALIAS,
+        base=plan.model,
+    )
+    lines = survey(environment, spec)
+    digest = digest_of(spec, lines)
+    with App(build_settings(plan, home)) as app, lock_evaluation(app.home, digest):
+        app.settle()
+        with app.reading() as connection:
+            run = load_run(connection, Run(digest, 1, lines, spec.trials))
+        if run.pending:
+            asyncio.run(_play(app, environment, spec, run, plan.concurrency))
+        app.settle()
+    return len(run.ended)
+
+
+async def _play(app: App, environment: Environment, spec: Spec, run: Run, most: int) -> None:
+    means = Means(None, None, most, _RETRIES)
+    async with AsyncExitStack() as stack:
+        setup = await prepare_setup(stack, environment, spec, means)
+        async with aclosing(play_run(app, setup, spec, run, most)) as batches:
+            async for _ in batches:
+                pass
+
+
+def plan_jobs(plan: Reproduction, home: Path) -> Jobs:
+    """Write the tasks of the diagnosed failures as a first cycle does, and return both jobs.
+    Raises NoJob."""
+    environment = open_plan_environment(plan)
+    with App(build_settings(plan, home)) as app:
+        row = _describe_cycle(app, plan)
+        planner = CyclePlanner(app)
+        directive = planner.write_directive(row).directive
+        proposal = planner.propose_tasks(replace(row, directive=directive))
+    events = list(proposal.said.values())
+    jobs = [event.spec for event in events if isinstance(event, JobRequested)]
+    if not jobs:
+        raise NoJob(f"{home} gave no job: {proposal.lacking}; record more, or another --seed")
+    evaluated = read_signatures(plan, environment)
+    pools, excluded = exclude_evaluated(environment, jobs[0].pools, evaluated)
+    targeted = _fit(plan, jobs[0], "targeted", plan.counts.rollouts - plan.counts.recorded, pools)
+    groups = plan.counts.rollouts // plan.counts.size
+    drawn = draw_traffic(plan, environment, _FIRST_GENERAL, groups)
+    own, others = exclude_evaluated(environment, [TaskPool(name="traffic", tasks=drawn)], evaluated)
+    return Jobs(
+        general=_fit(plan, jobs[0], "general", plan.counts.rollouts, own),
+        targeted=targeted,
+        excluded=excluded + others,
+        rejected=sum(isinstance(event, TaskRejected) for event in events),
+    )
+
+
+def _describe_cycle(app: App, plan: Reproduction) -> CycleRow:
+    """Return the first cycle of the agent, diagnosed. Raises NoJob."""
+    with app.reading() as connection:
+        closed = last_round(connection)
+    if closed is None:
+        raise NoJob(f"{app.home} has no diagnosed round; run the stage diagnose first")
+    return CycleRow(
+        cycle=f"reproduce-{plan.digest[:12]}", alias=ALIAS, base=plan.model, number=1,
+        environment=plan.env, trigger="operator", reason="reproduction", position={}, slot=None,
+        acted=None, round=closed.round, directive=None, findings=(), summary=None, analyzer=None,
+        trouble=None, accepted=0, rejected=0, job=None, outcome=None, ended_because=None,
+        event="reproduce", started=None, diagnosed=None, directed=None, ended=None,
+    )  # fmt: skip
+
+
+def select_evaluated(plan: Reproduction) -> Selection:
+    """Return the tasks that policies are evaluated on: those of the split, or generated ones."""
+    if plan.traffic:
+        return Selection(first=plan.counts.tasks, mix=plan.traffic)
+    return Selection(plan.split, plan.counts.tasks)
+
+
+def read_signatures(plan: Reproduction, environment: Environment) -> frozenset[str]:
+    """Return the signatures of all tasks of the evaluated split."""
+    tasks = select_evaluated(plan).tasks(environment, plan.seed)
+    return frozenset(task.signature for task in tasks if task.signature is not None)
+
+
+def exclude_evaluated(
+    environment: Environment, pools: Sequence[TaskPool], evaluated: frozenset[str]
+) -> tuple[tuple[TaskPool, ...], int]:
+    """Return the pools without tasks that ask for the calls of an evaluated one, and how many those
+    were; a pool of nothing else is left out. Raises NoJob where none is left."""
+    kept = [tuple(_keep(environment, pool.tasks, evaluated)) for pool in pools]
+    excluded = sum(len(pool.tasks) for pool in pools) - sum(map(len, kept))
+    left = tuple(
+        pool.model_copy(update={"tasks": tasks})
+        for pool, tasks in zip(pools, kept, strict=True)
+        if tasks
+    )
+    if not any(not pool.replay for pool in left):
+        raise NoJob(f"all {excluded} tasks to train on ask for the calls of an evaluated one")
+    return left, excluded
+
+
+def _keep(
+    environment: Environment, tasks: Sequence[str], evaluated: frozenset[str]
+) -> Iterator[str]:
+    return (task for task in tasks if environment.task(task).signature not in evaluated)
+
+
+def _fit(
+    plan: Reproduction, spec: JobSpec, name: str, rollouts: int, pools: tuple[TaskPool, ...]
+) -> JobSpec:
+    """Return the planner's spec for these pools, with the budget and source of the reproduction."""
+    changes: dict[str, object] = {"rollouts": rollouts}
+    if plan.source == "endpoint":
+        changes["source"] = EndpointSource(
+            kind="endpoint",
+            url=plan.base_url,
+            model=plan.model,
+            concurrency=plan.concurrency,
+        )
+    sampler = spec.sampler.model_copy(update=changes)
+    changed = spec.model_copy(
+        update={
+            "job": f"{name}-{plan.digest[:8]}",
+            "seed": plan.seed,
+            "pools": pools,
+            "sampler": sampler,
+        }
+    )
+    return JobSpec.model_validate(changed.model_dump())
