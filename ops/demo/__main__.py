@@ -1,13 +1,14 @@
 """make demo: a deployed agent keeps failing at something, and gets better by itself.
 
     python -m ops.demo [--home FOLDER] [--fresh] [--seed N] [--small] [--general]
-                       [--out FOLDER]
+                       [--mix FILE] [--cycles N] [--out FOLDER]
 
 Starts `kintsugi up` on a home of its own and customers who talk to its gateway, follows the tables
-until the first cycle has ended, then has the base and the adapter play held-out tasks, and writes
-demo-report.json and demo-report.html. Nothing is done by hand: the daemon is configured, and
-watched. Kill any of its processes, this one included, and run it again: it goes on where it was.
-Exit code 0 when an adapter was promoted, 3 when the cycle came out otherwise, 1 when it failed.
+until N cycles have ended (the first one, without --cycles), then has the base and the adapters play
+held-out tasks, and writes demo-report.json and demo-report.html. Nothing is done by hand: the
+daemon is configured, and watched. Kill any of its processes, this one included, and run it again:
+it goes on where it was. Exit code 0 when an adapter was promoted, 3 when every cycle came out
+otherwise, 1 when it failed.
 """
 
 import argparse
@@ -27,11 +28,12 @@ from ops.demo.children import PROGRAMS, Children
 from ops.demo.crowd import write
 from ops.demo.ending import build_story, tell
 from ops.demo.follow import Clock, follow
-from ops.demo.place import SIZES, Place, make
+from ops.demo.mixture import MIX, BadMixture, read_mixture
+from ops.demo.place import SEEDS, SIZES, Place, check_request, make
 from ops.demo.watch import look
 
 PROMOTED, FAILED, OTHERWISE, INTERRUPTED = 0, 1, 3, 130
-_SEEDS = 20
+MOST_CYCLES = 100
 
 
 def main() -> int:
@@ -40,14 +42,16 @@ def main() -> int:
     # However it is stopped, what it started is stopped with it.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     console = Console(highlight=False, width=None if sys.stdout.isatty() else view.WIDTH)
-    size = replace(SIZES["small" if options.small else "whole"], seed=options.seed)
+    size = SIZES["small" if options.small else "whole"]
+    size = replace(size, seed=options.seed, cycles=options.cycles or 1)
     try:
-        place = make(options.home, size, fresh=options.fresh)
+        place = make(options.home, size, mix=options.mix or MIX, fresh=options.fresh)
+        check_request(place, options.mix, options.cycles)
         with App(place.settings()) as app:
             # Made and migrated before another process opens it.
             app.settle()
             clock = Clock(place)
-            if not look(app).over:
+            if not look(app, place.size.cycles).over:
                 console.print(_page_hint(app, place), soft_wrap=True, markup=False)
                 with Children(place, PROGRAMS) as children:
                     follow(app, place, console, clock, children)
@@ -70,7 +74,7 @@ def main() -> int:
         return FAILED
     if story.cycle.outcome == "promoted":
         return PROMOTED
-    other = (options.seed + 1) % _SEEDS
+    other = (options.seed + 1) % SEEDS
     console.print(
         "Nothing was promoted, and the agent answers as before: the gate is there for it, and "
         f"{OTHERWISE} is the exit code. Other customers: make demo DEMO='--fresh --seed {other}'",
@@ -93,13 +97,29 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--out", type=Path, default=Path(), metavar="FOLDER", help="of the reports")
     parser.add_argument("--fresh", action="store_true", help="begin anew")
     parser.add_argument(
-        "--seed", type=int, choices=range(_SEEDS), default=0, metavar="N", help="other customers"
+        "--seed", type=int, choices=range(SEEDS), default=0, metavar="N", help="other customers"
     )
+    parser.add_argument(
+        "--mix", type=_mixture, metavar="FILE",
+        help="what customers ask for: a JSON object {kind: share}",
+    )  # fmt: skip
+    parser.add_argument(
+        "--cycles", type=int, choices=range(1, MOST_CYCLES + 1), metavar="N",
+        help="cycles that end before the demo does",
+    )  # fmt: skip
     parser.add_argument("--small", action="store_true", help="too little to learn from, but fast")
     parser.add_argument(
         "--general", action="store_true", help="the same budget on tasks of the traffic beside it"
     )
     return parser
+
+
+def _mixture(text: str) -> dict[str, float]:
+    """Raises ArgumentTypeError for a file that is no mixture."""
+    try:
+        return read_mixture(Path(text))
+    except BadMixture as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
 
 
 if __name__ == "__main__":

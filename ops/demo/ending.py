@@ -7,7 +7,7 @@ tell(console, document, story)
 import json
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
@@ -17,21 +17,24 @@ from rich.table import Table
 
 from consumers.reads import rollouts
 from consumers.reads.explanation import Node, explain
+from consumers.reads.learning import JobRow
+from consumers.reads.serving import AdapterRow
 from daemon.cli.explain import tree
 from daemon.core.app import App
 from daemon.evaluation.trial import Adapter
 from events.errors import KintsugiError
-from ops.demo import general, heldout
+from ops.demo import general, heldout, progress
+from ops.demo.heldout import Outcomes
 from ops.demo.place import ROOT, Place
 from ops.demo.report import PolicyResult, Story, gate_words
-from ops.demo.watch import Point, curve, look, tallies
+from ops.demo.watch import Point, curve, tallies
 
 _EXAMPLES: Final = {"rollout": 2, "task": 1, "pattern": 2}
 """How many of a kind the terminal names below one node; of others all."""
 
 
 class NoAdapter(KintsugiError):
-    """The cycle ended without an adapter."""
+    """No cycle left an adapter."""
 
 
 class RebuildError(KintsugiError):
@@ -39,49 +42,66 @@ class RebuildError(KintsugiError):
 
 
 def build_story(app: App, place: Place, console: Console, *, compared: bool) -> Story:
-    """Everything that came of a cycle that has ended. Raises NoAdapter, PlayError,
+    """Everything that came of the cycles of a home, which have ended. Raises NoAdapter, PlayError,
     TrainingError, RebuildError."""
-    seen = look(app)
-    cycle, job, adapter = seen.cycle, seen.job, seen.adapter
-    assert cycle is not None, "it was followed to its end"
-    if job is None or adapter is None:
+    with app.reading() as connection:
+        results = progress.read_results(connection, place.size.cycles)
+        last = results[-1].cycle
+    subject = progress.choose_subject(results)
+    if subject is None or subject.job is None or subject.candidate is None:
+        ended = "the cycle" if len(results) == 1 else f"the last of {len(results)} cycles"
         raise NoAdapter(
-            f"the cycle ended, {cycle.outcome}: {cycle.ended_because}; begin anew with --fresh"
+            f"{ended} ended, {last.outcome}: {last.ended_because}; begin anew with --fresh"
         )
+    job, adapter = subject.job, subject.candidate
+    adapters = progress.list_adapters(results, subject)
+    budget = progress.sum_budgets(results) if compared else None
+    outcomes = _measure(place, console, job, adapters, budget)
+    names = (None, *(row.adapter for row in adapters))
+    measured = dict(zip(names, outcomes, strict=False))
+    with app.reading() as connection:
+        return Story(
+            cycle=subject.cycle,
+            patterns=rollouts.pattern_lines(connection, subject.cycle.alias),
+            live=list(tallies(connection)),
+            job=job,
+            adapter=adapter,
+            before=measured[None],
+            after=PolicyResult(list(curve(place.home / "jobs" / job.job)), outcomes[1]),
+            general=PolicyResult(list(curve(general.folder_of(place))), outcomes[-1])
+            if compared
+            else None,
+            explained=explain(connection, adapter.adapter),
+            rebuild_equal=is_rebuild_equal(place),
+            mix=place.mix,
+            cycles=progress.build_entries(results, measured, place.mix),
+        )
+
+
+def _measure(
+    place: Place, console: Console, job: JobRow, adapters: Sequence[AdapterRow], budget: int | None
+) -> list[Outcomes]:
+    """What the base, these adapters and, with a budget, general RL of so many rollouts earn on
+    held-out tasks. Raises PlayError, TrainingError."""
     players: list[Adapter | None] = [
         None,
-        Adapter(name=adapter.adapter, folder=adapter.path, sha256=adapter.sha256),
+        *(Adapter(name=row.adapter, folder=row.path, sha256=row.sha256) for row in adapters),
     ]
     columns = TextColumn("{task.description:>14}"), BarColumn(), MofNCompleteColumn()
     with Progress(*columns, console=console, disable=not console.is_terminal) as shown:
-        if compared:
-            training = shown.add_task("general RL", total=job.spec.sampler.rollouts)
+        if budget is not None:
+            training = shown.add_task("general RL", total=budget)
 
             def show_training(points: list[Point]) -> None:
                 shown.update(training, completed=points[-1].rollouts if points else 0)
 
-            players.append(general.train(place, job, show_training))
+            players.append(general.train(place, job, budget, show_training))
         playing = shown.add_task("held-out tasks", total=None)
 
         def show_tasks(done: int, whole: int) -> None:
             shown.update(playing, completed=done, total=whole)
 
-        outcomes = heldout.measure(place, job.base, players, show_tasks)
-    with app.reading() as connection:
-        return Story(
-            cycle=cycle,
-            patterns=rollouts.pattern_lines(connection, cycle.alias),
-            live=list(tallies(connection)),
-            job=job,
-            adapter=adapter,
-            before=outcomes[0],
-            after=PolicyResult(seen.curve, outcomes[1]),
-            general=PolicyResult(list(curve(general.folder_of(place))), outcomes[2])
-            if compared
-            else None,
-            explained=explain(connection, adapter.adapter),
-            rebuild_equal=is_rebuild_equal(place),
-        )
+        return heldout.measure(place, job.base, players, show_tasks)
 
 
 def is_rebuild_equal(place: Place) -> bool:

@@ -12,7 +12,8 @@ import pytest
 from envs.shop.environment import Shop
 from envs.shop.kinds import PLAIN
 from ops.demo import crowd, general, heldout
-from ops.demo.place import _HERE, MIX, SIZES, PlaceConflict, make
+from ops.demo.mixture import MIX
+from ops.demo.place import _HERE, SEEDS, SIZES, PlaceConflict, make
 
 FROZEN = "cd5b2dcc583a04ca77031793751c67b4f86bcb36498f5497b490150d8f68db02"
 
@@ -72,7 +73,7 @@ def test_a_home_that_is_there_stays_as_it_is_and_another_folder_is_not_touched(
 
 def test_customers_training_and_held_out_tasks_never_meet() -> None:
     """Beside those that the Proposer (from 2**28) and the gate (from 2**32) draw."""
-    whole, seeds = SIZES["whole"], 20
+    whole, seeds = SIZES["whole"], SEEDS
     customers = range(crowd.FIRST_TASK, crowd.FIRST_TASK + seeds * crowd.PER_SEED)
     held_out = range(heldout.FIRST_TASK, heldout.FIRST_TASK + seeds * heldout.PER_SEED)
     assert whole.held_out <= heldout.PER_SEED
