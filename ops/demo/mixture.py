@@ -57,7 +57,7 @@ def check_mixture(content: Any, name: str) -> dict[str, float]:
                 "kind out"
             )
     total = math.fsum(content.values())
-    if abs(total - 1) > TOLERANCE:
+    if round(abs(total - 1), 9) > TOLERANCE:
         raise BadMixture(
             f"the shares of {name} sum to {total:.6g}; change them so that they sum to 1"
         )

@@ -16,11 +16,11 @@ _BOLD: Final = ' font-weight="bold"'
 _LINE_HEIGHT: Final = 15.0
 """Between two labels beside the lines."""
 _COLOURS: Final = (
-    "#0072b2", "#d55e00", "#009e73", "#cc79a7", "#8c6d1f", "#56b4e9",
-    "#7b3294", "#e31a1c", "#4d4d4d", "#2ca02c", "#b15928", "#008b8b",
+    "#0072b2", "#d55e00", "#009e73", "#cc79a7", "#8c6d1f", "#56b4e9", "#7b3294", "#666666",
 )  # fmt: skip
 _DASHES: Final = ("", "7 3", "2 3")
-"""Of the first, second and third dozen of kinds."""
+"""Of the first, second and third row of `_COLOURS`."""
+_MOST_TICKS: Final = 20
 
 Entries = Sequence[Mapping[str, Any]]
 """Entries of the document's `cycles`."""
@@ -94,8 +94,7 @@ def _axes(entries: Entries) -> list[str]:
             f'<text x="{left - 6:.1f}" y="{y + 4:.1f}" font-size="11" text-anchor="end">'
             f"{tenth * 10}%</text>"
         )
-    for entry in entries:
-        number = entry["number"]
+    for number in range(0, len(entries), 1 + len(entries) // _MOST_TICKS):
         parts.append(
             f'<text x="{_x(number, len(entries)):.1f}" y="{_SIZE[1] - _BOTTOM + 18}" '
             f'font-size="11" text-anchor="middle">{number or "base"}</text>'
