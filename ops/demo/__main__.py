@@ -16,20 +16,23 @@ import json
 import os
 import signal
 import sys
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 
 from daemon.core.app import App
 from events.errors import KintsugiError
-from ops.demo import report, view
+from ops.demo import fruitless, progress_chart, report, view
 from ops.demo.children import PROGRAMS, Children
 from ops.demo.crowd import write
 from ops.demo.ending import build_story, tell
 from ops.demo.follow import Clock, follow
 from ops.demo.mixture import MIX, BadMixture, read_mixture
 from ops.demo.place import SEEDS, SIZES, Place, check_request, make
+from ops.demo.progress import choose_subject, read_results
 from ops.demo.watch import look
 
 PROMOTED, FAILED, OTHERWISE, INTERRUPTED = 0, 1, 3, 130
@@ -55,24 +58,37 @@ def main() -> int:
                 console.print(_page_hint(app, place), soft_wrap=True, markup=False)
                 with Children(place, PROGRAMS) as children:
                     follow(app, place, console, clock, children)
-            story = build_story(app, place, console, compared=options.general)
-            document = report.build_report(story, clock.seconds())
+            return _end(app, place, console, clock, options)
     except KintsugiError as error:
         print(error, file=sys.stderr)
         return FAILED
     except KeyboardInterrupt:
         print("stopped; the same command goes on", file=sys.stderr)
         return INTERRUPTED
-    options.out.mkdir(parents=True, exist_ok=True)
-    write(options.out / "demo-report.json", json.dumps(document, indent=1))
-    write(options.out / "demo-report.html", report.page(document))
-    tell(console, document, story)
+
+
+def _end(
+    app: App, place: Place, console: Console, clock: Clock, options: argparse.Namespace
+) -> int:
+    """Measure what came of all cycles, leave the reports, and return the exit code. Raises
+    NoAdapter, PlayError, TrainingError, RebuildError."""
+    with app.reading() as connection:
+        results = read_results(connection, place.size.cycles)
+    if len(results) > 1 and choose_subject(results) is None:
+        document = fruitless.build_report(app, place, results, console, clock.seconds())
+        _write(options.out, document, fruitless.page(document))
+        console.print(f"{progress_chart.summary(document['cycles'])} {document['reason']}")
+    else:
+        story = build_story(app, place, results, console, compared=options.general)
+        document = report.build_report(story, clock.seconds())
+        _write(options.out, document, report.page(document))
+        tell(console, document, story)
     home = os.path.relpath(options.home)
     console.print(f"\nThe page: {options.out / 'demo-report.html'}. Look around:", end=" ")
     console.print(f"KINTSUGI_HOME={home} .venv/bin/kintsugi status", style="bold")
-    if not story.rebuild_equal:
+    if not document["rebuild_equal"]:
         return FAILED
-    if story.cycle.outcome == "promoted":
+    if any(result.cycle.outcome == "promoted" for result in results):
         return PROMOTED
     other = (options.seed + 1) % SEEDS
     console.print(
@@ -82,6 +98,13 @@ def main() -> int:
         markup=False,
     )
     return OTHERWISE
+
+
+def _write(folder: Path, document: Mapping[str, Any], page: str) -> None:
+    """Leave the report for programs and for people."""
+    folder.mkdir(parents=True, exist_ok=True)
+    write(folder / "demo-report.json", json.dumps(document, indent=1))
+    write(folder / "demo-report.html", page)
 
 
 def _page_hint(app: App, place: Place) -> str:

@@ -64,10 +64,22 @@ def train(
 ) -> Adapter:
     """Its adapter, of a job like `job` with so many rollouts; `on_progress` takes the curve. Raises
     TrainingError."""
-    folder = folder_of(place)
+    spec = spec_of(job, place.mix, rollouts)
+    return run_learner(place, folder_of(place), spec, "general", on_progress)
+
+
+def run_learner(
+    place: Place,
+    folder: Path,
+    spec: JobSpec,
+    kind: str,
+    on_progress: Callable[[list[Point]], None],
+) -> Adapter:
+    """Run a job in `folder`, laid out as the daemon's jobs are; return its adapter, whose name
+    begins with `kind`. Raises TrainingError."""
     attempts = folder / "attempts"
     attempts.mkdir(parents=True, exist_ok=True)
-    (folder / "job.json").write_text(spec_of(job, place.mix, rollouts).model_dump_json(indent=1))
+    (folder / "job.json").write_text(spec.model_dump_json(indent=1))
     number = len(list(attempts.glob("*.out"))) + 1
     with (
         (attempts / f"{number}.out").open("wb") as output,
@@ -86,8 +98,8 @@ def train(
         process.terminate()
         process.wait()
     if process.returncode != 0:
-        raise TrainingError(f"general RL left no adapter; see {attempts / f'{number}.err'}")
+        raise TrainingError(f"{kind} left no adapter; see {attempts / f'{number}.err'}")
     adapter = adopt(
-        folder / "out" / "adapter", folder / "adapters", Path(job.spec.checkpoint), kind="general"
+        folder / "out" / "adapter", folder / "adapters", Path(spec.checkpoint), kind=kind
     )
     return Adapter(name=adapter.name, folder=str(adapter.folder), sha256=adapter.sha256)
