@@ -33,6 +33,7 @@ from ops.demo.follow import Clock, follow
 from ops.demo.mixture import MIX, BadMixture, read_mixture
 from ops.demo.place import SEEDS, SIZES, Place, check_request, make
 from ops.demo.progress import choose_subject, read_results
+from ops.demo.stray_jobs import end_jobs
 from ops.demo.watch import look
 
 PROMOTED, FAILED, OTHERWISE, INTERRUPTED = 0, 1, 3, 130
@@ -58,6 +59,9 @@ def main() -> int:
                 console.print(_page_hint(app, place), soft_wrap=True, markup=False)
                 with Children(place, PROGRAMS) as children:
                     follow(app, place, console, clock, children)
+                if place.size.cycles > 1:
+                    # A slow machine may have begun one more cycle before its end was seen.
+                    end_jobs(app.settings)
             return _end(app, place, console, clock, options)
     except KintsugiError as error:
         print(error, file=sys.stderr)
@@ -75,7 +79,7 @@ def _end(
     with app.reading() as connection:
         results = read_results(connection, place.size.cycles)
     if len(results) > 1 and choose_subject(results) is None:
-        document = fruitless.build_report(app, place, results, console, clock.seconds())
+        document = fruitless.build_report(app, place, results, console, clock)
         _write(options.out, document, fruitless.page(document))
         console.print(f"{progress_chart.summary(document['cycles'])} {document['reason']}")
     else:

@@ -1,6 +1,6 @@
 """The report of several cycles of which none left an adapter: the base answers as before.
 
-    document = build_report(app, place, results, console, seconds)
+    document = build_report(app, place, results, console, clock)
     page(document)
 
 The fields of the document that are about an adapter are null.
@@ -17,13 +17,14 @@ from consumers.reads import rollouts
 from daemon.core.app import App
 from ops.demo import heldout, progress, progress_chart
 from ops.demo.ending import is_rebuild_equal, measure
+from ops.demo.follow import Clock
 from ops.demo.place import ALIAS, Place
 from ops.demo.progress import CycleResult
 from ops.demo.watch import tallies
 
 
 def build_report(
-    app: App, place: Place, results: Sequence[CycleResult], console: Console, seconds: float
+    app: App, place: Place, results: Sequence[CycleResult], console: Console, clock: Clock
 ) -> dict[str, Any]:
     """The document of demo-report.json. Raises PlayError, RebuildError."""
     mix, last = place.mix, results[-1].cycle
@@ -34,7 +35,7 @@ def build_report(
         live = list(tallies(connection))
     rates = {kind: heldout.pass_rate(base, kind) for kind in mix}
     return {
-        "seconds": round(seconds, 1),
+        "seconds": round(clock.seconds(), 1),
         "outcome": last.outcome,
         "reason": last.ended_because,
         "traffic": {"before": traffic, "after": traffic, "low": 0.0, "high": 0.0},

@@ -7,8 +7,6 @@ it begins with the base and has the rollouts of all their jobs. It is for compar
 serves. Killed and run again it goes on from its journal, as any job does.
 """
 
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Mapping
 from itertools import islice
@@ -23,7 +21,8 @@ from envs.shop.environment import Shop
 from events.envelope import derive_id
 from events.errors import KintsugiError
 from events.jobs import JobSpec, TaskPool
-from ops.demo.place import ROOT, Place
+from ops.demo.owned_process import owned_process
+from ops.demo.place import Place
 from ops.demo.watch import Point, curve
 
 FIRST_TASK: Final = (1 << 27) + (1 << 26)
@@ -81,22 +80,15 @@ def run_learner(
     attempts.mkdir(parents=True, exist_ok=True)
     (folder / "job.json").write_text(spec.model_dump_json(indent=1))
     number = len(list(attempts.glob("*.out"))) + 1
+    arguments = ("daemon.solver", str(folder / "job.json"), "--out", str(folder / "out"))
     with (
         (attempts / f"{number}.out").open("wb") as output,
         (attempts / f"{number}.err").open("wb") as complaints,
+        owned_process(arguments, place, folder / "lock", output, complaints) as process,
     ):
-        process = subprocess.Popen(
-            [sys.executable, "-m", "daemon.solver", str(folder / "job.json"),
-             "--out", str(folder / "out")],
-            cwd=ROOT, env=place.variables, stdout=output, stderr=complaints,
-        )  # fmt: skip
-    try:
         while process.poll() is None:
             on_progress(list(curve(folder)))
             time.sleep(_LOOK_SECONDS)
-    finally:
-        process.terminate()
-        process.wait()
     if process.returncode != 0:
         raise TrainingError(f"{kind} left no adapter; see {attempts / f'{number}.err'}")
     adapter = adopt(

@@ -8,9 +8,9 @@ two players are taken task by task, and their intervals are those of envs/statis
 """
 
 import subprocess
-import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from random import Random
 from statistics import fmean
@@ -22,7 +22,8 @@ from envs.shop.environment import Shop
 from envs.statistics import LEVEL, RESAMPLES, Interval, mean
 from events.canonical import exact_json, sha256
 from events.errors import KintsugiError
-from ops.demo.place import ALIAS, ROOT, Place
+from ops.demo.owned_process import owned_process
+from ops.demo.place import ALIAS, Place
 
 FIRST_TASK: Final = 1 << 27
 """Seed of the first held-out task of each kind."""
@@ -51,15 +52,14 @@ def measure(
     plans = [_plan(place, base, players, part) for part in range(PARTS)]
     folders = [place.home / "held-out" / plan.digest[:16] for plan in plans]
     whole = sum(len(plan.tasks) for plan in plans) * TRIALS * len(players)
-    running = [_start(place, folder, plan) for folder, plan in zip(folders, plans, strict=True)]
-    try:
+    with ExitStack() as stack:
+        running = [
+            stack.enter_context(_start(place, folder, plan))
+            for folder, plan in zip(folders, plans, strict=True)
+        ]
         while any(process.poll() is None for process in running):
             on_progress(min(whole, sum(_chunks(folder) for folder in folders) * CHUNK), whole)
             time.sleep(_LOOK_SECONDS)
-    finally:
-        for process in running:
-            process.terminate()
-            process.wait()
     for process, folder in zip(running, folders, strict=True):
         if process.returncode != 0:
             raise PlayError(
@@ -94,15 +94,17 @@ def _plan(place: Place, base: str, players: Sequence[Adapter | None], part: int)
     )
 
 
-def _start(place: Place, folder: Path, plan: Plan) -> "subprocess.Popen[bytes]":
+@contextmanager
+def _start(place: Place, folder: Path, plan: Plan) -> Iterator["subprocess.Popen[bytes]"]:
     folder.mkdir(parents=True, exist_ok=True)
     spec = folder / "plan.json"
     spec.write_text(plan.model_dump_json())
-    with folder.with_suffix(".log").open("wb") as output:
-        return subprocess.Popen(
-            [sys.executable, "-m", "daemon.evaluation.trial", str(spec), "--out", str(folder)],
-            cwd=ROOT, env=place.variables, stdout=output, stderr=output,
-        )  # fmt: skip
+    arguments = ("daemon.evaluation.trial", str(spec), "--out", str(folder))
+    with (
+        folder.with_suffix(".log").open("wb") as output,
+        owned_process(arguments, place, folder.with_suffix(".lock"), output, output) as process,
+    ):
+        yield process
 
 
 def _chunks(folder: Path) -> int:

@@ -54,7 +54,7 @@ class Pace:
 
 ONE_CYCLE: Final = Pace(cooldown_seconds=600.0, backoff=2.0, canary_seconds=86400.0)
 """The defaults of the daemon: nothing follows the first cycle."""
-SEVERAL_CYCLES: Final = Pace(cooldown_seconds=10.0, backoff=1.0, canary_seconds=1800.0)
+SEVERAL_CYCLES: Final = Pace(cooldown_seconds=20.0, backoff=1.0, canary_seconds=1800.0)
 """The next cycle begins when its customers have been served, however the last one ended. The
 cool-down is long enough for the last end to be seen before another cycle begins."""
 

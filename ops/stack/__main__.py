@@ -33,9 +33,10 @@ from ops.demo.children import Children
 from ops.demo.ending import is_rebuild_equal, short
 from ops.demo.follow import Clock, follow
 from ops.demo.place import ALIAS, SEEDS, SIZES, Place, make
+from ops.demo.stray_jobs import end_jobs
 from ops.demo.watch import look
 from ops.stack.proof import RouteProof, proof
-from ops.stack.roles import ROLES, end_jobs
+from ops.stack.roles import ROLES
 from ops.stack.services import Addresses, Services
 
 SERVICES: Final = Path(__file__).with_name("services.toml")
