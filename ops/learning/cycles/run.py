@@ -6,7 +6,6 @@ the other arms. What was cut short goes on there, and an arm that has a file is 
 
 import json
 import os
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping
@@ -19,7 +18,8 @@ from events.errors import KintsugiError
 from events.jobs import JobSpec
 from events.messages import StrictModel
 from ops.demo import general, heldout, progress
-from ops.demo.place import ROOT, Place, check_request, make
+from ops.demo.owned_process import owned_process
+from ops.demo.place import Place, check_request, make
 from ops.demo.watch import Point
 from ops.learning.cycles.arms import build_general, build_sft
 from ops.learning.cycles.settings import Arm, Settings
@@ -112,17 +112,19 @@ def _make_base(place: Place, settings: Settings, folder: Path) -> _Policy:
 
 def _make_loop(place: Place, settings: Settings, folder: Path) -> _Policy:
     """Run the demo in its home, or read what it left there. Raises LoopError."""
-    with (folder / "demo.log").open("ab") as output:
-        done = subprocess.run(
-            [sys.executable, "-m", "ops.demo", "--home", str(place.home), "--out", str(folder),
-             "--cycles", str(settings.cycles), "--seed", str(place.size.seed)],
-            cwd=ROOT, env=place.variables, stdin=subprocess.DEVNULL, stdout=output, stderr=output,
-            check=False,
-        )  # fmt: skip
-    if done.returncode not in _ENDS:
+    arguments = (
+        "ops.demo", "--home", str(place.home), "--out", str(folder),
+        "--cycles", str(settings.cycles), "--seed", str(place.size.seed),
+    )  # fmt: skip
+    with (
+        (folder / "demo.log").open("ab") as output,
+        owned_process(arguments, place, folder / "demo.lock", output, output) as process,
+    ):
+        process.wait()
+    if process.returncode not in _ENDS:
         raise LoopError(
-            f"the demo ended with {done.returncode}, see {folder / 'demo.log'}; the same command "
-            "goes on"
+            f"the demo ended with {process.returncode}, see {folder / 'demo.log'}; the same "
+            "command goes on"
         )
     report = json.loads((folder / "demo-report.json").read_text())
     with App(place.settings()) as app, app.reading() as connection:
