@@ -26,14 +26,13 @@ from rich.console import Console
 from daemon.core.app import App
 from events.errors import KintsugiError
 from ops.demo import fruitless, progress_chart, report, view
-from ops.demo.children import PROGRAMS, Children
+from ops.demo.children import PROGRAMS, Children, end_jobs
 from ops.demo.crowd import write
 from ops.demo.ending import build_story, tell
 from ops.demo.follow import Clock, follow
 from ops.demo.mixture import MIX, BadMixture, read_mixture
 from ops.demo.place import SEEDS, SIZES, Place, check_request, make
 from ops.demo.progress import choose_subject, read_results
-from ops.demo.stray_jobs import end_jobs
 from ops.demo.watch import look
 
 PROMOTED, FAILED, OTHERWISE, INTERRUPTED = 0, 1, 3, 130
@@ -59,9 +58,9 @@ def main() -> int:
                 console.print(_page_hint(app, place), soft_wrap=True, markup=False)
                 with Children(place, PROGRAMS) as children:
                     follow(app, place, console, clock, children)
-                if place.size.cycles > 1:
-                    # A slow machine may have begun one more cycle before its end was seen.
-                    end_jobs(app.settings)
+            if place.size.cycles > 1:
+                # A slow machine may have begun one more cycle before the end of the last was seen.
+                end_jobs(app.settings)
             return _end(app, place, console, clock, options)
     except KintsugiError as error:
         print(error, file=sys.stderr)

@@ -29,11 +29,10 @@ from daemon.config.settings import Settings
 from daemon.core.app import App
 from events.errors import KintsugiError
 from ops.demo import view
-from ops.demo.children import Children
+from ops.demo.children import Children, end_jobs
 from ops.demo.ending import is_rebuild_equal, short
 from ops.demo.follow import Clock, follow
 from ops.demo.place import ALIAS, SEEDS, SIZES, Place, make
-from ops.demo.stray_jobs import end_jobs
 from ops.demo.watch import look
 from ops.stack.proof import RouteProof, proof
 from ops.stack.roles import ROLES
