@@ -1,13 +1,14 @@
 """make demo: a deployed agent keeps failing at something, and gets better by itself.
 
     python -m ops.demo [--home FOLDER] [--fresh] [--seed N] [--small] [--general]
-                       [--out FOLDER]
+                       [--mix FILE] [--cycles N] [--out FOLDER]
 
 Starts `kintsugi up` on a home of its own and customers who talk to its gateway, follows the tables
-until the first cycle has ended, then has the base and the adapter play held-out tasks, and writes
-demo-report.json and demo-report.html. Nothing is done by hand: the daemon is configured, and
-watched. Kill any of its processes, this one included, and run it again: it goes on where it was.
-Exit code 0 when an adapter was promoted, 3 when the cycle came out otherwise, 1 when it failed.
+until N cycles have ended (the first one, without --cycles), then has the base and the adapters play
+held-out tasks, and writes demo-report.json and demo-report.html. Nothing is done by hand: the
+daemon is configured, and watched. Kill any of its processes, this one included, and run it again:
+it goes on where it was. Exit code 0 when an adapter was promoted, 3 when every cycle came out
+otherwise, 1 when it failed.
 """
 
 import argparse
@@ -15,23 +16,27 @@ import json
 import os
 import signal
 import sys
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 
 from daemon.core.app import App
 from events.errors import KintsugiError
-from ops.demo import report, view
-from ops.demo.children import PROGRAMS, Children
+from ops.demo import fruitless, progress_chart, report, view
+from ops.demo.children import PROGRAMS, Children, end_jobs
 from ops.demo.crowd import write
 from ops.demo.ending import build_story, tell
 from ops.demo.follow import Clock, follow
-from ops.demo.place import SIZES, Place, make
+from ops.demo.mixture import MIX, BadMixture, read_mixture
+from ops.demo.place import SEEDS, SIZES, Place, check_request, make
+from ops.demo.progress import choose_subject, read_results
 from ops.demo.watch import look
 
 PROMOTED, FAILED, OTHERWISE, INTERRUPTED = 0, 1, 3, 130
-_SEEDS = 20
+MOST_CYCLES = 100
 
 
 def main() -> int:
@@ -40,37 +45,55 @@ def main() -> int:
     # However it is stopped, what it started is stopped with it.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     console = Console(highlight=False, width=None if sys.stdout.isatty() else view.WIDTH)
-    size = replace(SIZES["small" if options.small else "whole"], seed=options.seed)
+    size = SIZES["small" if options.small else "whole"]
+    size = replace(size, seed=options.seed, cycles=options.cycles or 1)
     try:
-        place = make(options.home, size, fresh=options.fresh)
+        place = make(options.home, size, mix=options.mix or MIX, fresh=options.fresh)
+        check_request(place, options.mix, options.cycles)
         with App(place.settings()) as app:
             # Made and migrated before another process opens it.
             app.settle()
             clock = Clock(place)
-            if not look(app).over:
+            if not look(app, place.size.cycles).over:
                 console.print(_page_hint(app, place), soft_wrap=True, markup=False)
                 with Children(place, PROGRAMS) as children:
                     follow(app, place, console, clock, children)
-            story = build_story(app, place, console, compared=options.general)
-            document = report.build_report(story, clock.seconds())
+            if place.size.cycles > 1:
+                # A slow machine may have begun one more cycle before the end of the last was seen.
+                end_jobs(app.settings)
+            return _end(app, place, console, clock, options)
     except KintsugiError as error:
         print(error, file=sys.stderr)
         return FAILED
     except KeyboardInterrupt:
         print("stopped; the same command goes on", file=sys.stderr)
         return INTERRUPTED
-    options.out.mkdir(parents=True, exist_ok=True)
-    write(options.out / "demo-report.json", json.dumps(document, indent=1))
-    write(options.out / "demo-report.html", report.page(document))
-    tell(console, document, story)
+
+
+def _end(
+    app: App, place: Place, console: Console, clock: Clock, options: argparse.Namespace
+) -> int:
+    """Measure what came of all cycles, leave the reports, and return the exit code. Raises
+    NoAdapter, PlayError, TrainingError, RebuildError."""
+    with app.reading() as connection:
+        results = read_results(connection, place.size.cycles)
+    if len(results) > 1 and choose_subject(results) is None:
+        document = fruitless.build_report(app, place, results, console, clock)
+        _write(options.out, document, fruitless.page(document))
+        console.print(f"{progress_chart.summary(document['cycles'])} {document['reason']}")
+    else:
+        story = build_story(app, place, results, console, compared=options.general)
+        document = report.build_report(story, clock.seconds())
+        _write(options.out, document, report.page(document))
+        tell(console, document, story)
     home = os.path.relpath(options.home)
     console.print(f"\nThe page: {options.out / 'demo-report.html'}. Look around:", end=" ")
     console.print(f"KINTSUGI_HOME={home} .venv/bin/kintsugi status", style="bold")
-    if not story.rebuild_equal:
+    if not document["rebuild_equal"]:
         return FAILED
-    if story.cycle.outcome == "promoted":
+    if any(result.cycle.outcome == "promoted" for result in results):
         return PROMOTED
-    other = (options.seed + 1) % _SEEDS
+    other = (options.seed + 1) % SEEDS
     console.print(
         "Nothing was promoted, and the agent answers as before: the gate is there for it, and "
         f"{OTHERWISE} is the exit code. Other customers: make demo DEMO='--fresh --seed {other}'",
@@ -78,6 +101,13 @@ def main() -> int:
         markup=False,
     )
     return OTHERWISE
+
+
+def _write(folder: Path, document: Mapping[str, Any], page: str) -> None:
+    """Leave the report for programs and for people."""
+    folder.mkdir(parents=True, exist_ok=True)
+    write(folder / "demo-report.json", json.dumps(document, indent=1))
+    write(folder / "demo-report.html", page)
 
 
 def _page_hint(app: App, place: Place) -> str:
@@ -93,13 +123,29 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--out", type=Path, default=Path(), metavar="FOLDER", help="of the reports")
     parser.add_argument("--fresh", action="store_true", help="begin anew")
     parser.add_argument(
-        "--seed", type=int, choices=range(_SEEDS), default=0, metavar="N", help="other customers"
+        "--seed", type=int, choices=range(SEEDS), default=0, metavar="N", help="other customers"
     )
+    parser.add_argument(
+        "--mix", type=_mixture, metavar="FILE",
+        help="what customers ask for: a JSON object {kind: share}",
+    )  # fmt: skip
+    parser.add_argument(
+        "--cycles", type=int, choices=range(1, MOST_CYCLES + 1), metavar="N",
+        help="cycles that end before the demo does",
+    )  # fmt: skip
     parser.add_argument("--small", action="store_true", help="too little to learn from, but fast")
     parser.add_argument(
         "--general", action="store_true", help="the same budget on tasks of the traffic beside it"
     )
     return parser
+
+
+def _mixture(text: str) -> dict[str, float]:
+    """Raises ArgumentTypeError for a file that is no mixture."""
+    try:
+        return read_mixture(Path(text))
+    except BadMixture as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
 
 
 if __name__ == "__main__":

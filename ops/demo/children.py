@@ -2,9 +2,11 @@
 
     with Children(place, PROGRAMS) as children:
         while ...: children.look_after()
+    end_jobs(settings)
 
 `kintsugi up` brings back its own roles; this brings back `kintsugi up`, and the customers. Each
-ends with this process, whatever becomes of that (daemon/roles/parent_watch.py).
+ends with this process, whatever becomes of that (daemon/roles/parent_watch.py). Jobs and trials
+outlive them, and end by `end_jobs`.
 """
 
 import subprocess
@@ -13,10 +15,15 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Final, Self
+from typing import TYPE_CHECKING, Final, Self
 
+from daemon.jobs.local import LocalRunner
+from daemon.jobs.runner import Active
 from events.errors import KintsugiError
 from ops.demo.place import ROOT, Place
+
+if TYPE_CHECKING:
+    from daemon.config.settings import Settings
 
 Programs = Mapping[str, Sequence[str]]
 """Name -> arguments of `python -m`, in the order in which they start."""
@@ -27,6 +34,7 @@ _PAUSE_SECONDS: Final = 1.0
 _MOST_IN_A_ROW: Final = 15
 _STEADY_SECONDS: Final = 20.0
 _STOP_SECONDS: Final = 60.0
+_JOB_LOOK_SECONDS: Final = 0.2
 
 
 class WillNotRun(KintsugiError):
@@ -105,3 +113,24 @@ class Children:
 def _let_go(process: "subprocess.Popen[bytes]") -> None:
     assert process.stdin is not None, "it was given one"
     process.stdin.close()
+
+
+def end_jobs(settings: "Settings") -> int:
+    """Stop the jobs and trials that run in a home, which outlive the role `work`; how many there
+    were. The next `work` goes on with them where they were."""
+    ended = 0
+    for root in (settings.home / "jobs", settings.home / "trials"):
+        for folder in sorted(root.glob("*/attempts")):
+            ended += _end_job(LocalRunner(root, command=()), folder.parent.name)
+    return ended
+
+
+def _end_job(runner: LocalRunner, job: str) -> bool:
+    """Whether it ran."""
+    ran = False
+    while isinstance(runner.state(job), Active):
+        ran = True
+        # The first time it is asked to, and after its grace made to.
+        runner.cancel(job, "everything of its place was stopped")
+        time.sleep(_JOB_LOOK_SECONDS)
+    return ran

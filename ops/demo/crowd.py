@@ -2,11 +2,11 @@
 
     python -m ops.demo.crowd HOME [--at-once N]
 
-Each plays a task of the mix: the user's words and the shop's tools are on this side, and every word
-of the agent comes through the gateway, as from any OpenAI-compatible endpoint. The session names
-its task, with a key that is trusted to do so, and is ended when the customer leaves. A gateway that
-is away is waited for. No task is ever played again: the file `customers` of the home counts them.
-How many come per minute is said by its file `pace`, which may change at any time.
+Each plays a task of the home's mixture: the user's words and the shop's tools are on this side, and
+every word of the agent comes through the gateway, as from any OpenAI-compatible endpoint. The
+session names its task, with a key that is trusted to do so, and is ended when the customer leaves.
+A gateway that is away is waited for. No task is ever played again: the file `customers` of the home
+counts them. How many come per minute is said by its file `pace`, which may change at any time.
 """
 
 import argparse
@@ -15,7 +15,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import Final
@@ -30,7 +30,8 @@ from envs.evaluation import Setup, make_environment_user, play
 from envs.shop.environment import Shop
 from envs.task import TaskDefinition
 from events.messages import Message
-from ops.demo.place import ALIAS, MIX, Place
+from ops.demo.mixture import MIX
+from ops.demo.place import ALIAS, Place
 from producers.conversation import parse_messages
 
 FIRST_TASK: Final = 1 << 26
@@ -101,18 +102,21 @@ async def post(
 
 
 class Queue:
-    """Who comes next: tasks of the mix, each once for all time, in the pace of the home."""
+    """Who comes next: tasks of the mixture, each once for all time, in the pace of the home."""
 
-    def __init__(self, environment: Environment, home: Path, seed: int = 0) -> None:
+    def __init__(
+        self,
+        environment: Environment,
+        home: Path,
+        seed: int = 0,
+        mix: Mapping[str, float] = MIX,
+    ) -> None:
         self._counter = counter = home / "customers"
         self._pace = home / PACE
         self._number = int(counter.read_text()) if counter.exists() else 0
-        self._tasks = self._from(environment, seed, self._number)
+        tasks = environment.mixture(mix, seed, FIRST_TASK + seed * PER_SEED)
+        self._tasks = islice(tasks, self._number, None)
         self._next = time.monotonic()
-
-    @staticmethod
-    def _from(environment: Environment, seed: int, number: int) -> Iterator[TaskDefinition]:
-        return islice(environment.mixture(MIX, seed, FIRST_TASK + seed * PER_SEED), number, None)
 
     async def next(self) -> TaskDefinition:
         """The next customer's task, when it is their time."""
@@ -139,7 +143,7 @@ Hears = Callable[[httpx2.Response], Awaitable[None]]
 async def serve(place: Place, port: int, at_once: int, *hears: Hears) -> None:
     """Let customers come to the gateway at this port until this is cancelled."""
     shop = Shop()
-    queue = Queue(shop, place.home, place.size.seed)
+    queue = Queue(shop, place.home, place.size.seed, place.mix)
     client = httpx2.AsyncClient(
         base_url=f"http://127.0.0.1:{port}/v1", trust_env=False, timeout=60,
         headers={"authorization": f"Bearer {place.key}"}, event_hooks={"response": list(hears)},

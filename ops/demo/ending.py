@@ -1,13 +1,14 @@
 """How the demo ends: held-out tasks, why the adapter is there, the same tables again, in words.
 
-story = build_story(app, place, console, compared=False)
+results = read_results(connection, cycles)
+story = build_story(app, place, results, console, compared=False)
 tell(console, document, story)
 """
 
 import json
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
@@ -17,14 +18,18 @@ from rich.table import Table
 
 from consumers.reads import rollouts
 from consumers.reads.explanation import Node, explain
+from consumers.reads.learning import JobRow
+from consumers.reads.serving import AdapterRow
 from daemon.cli.explain import tree
 from daemon.core.app import App
 from daemon.evaluation.trial import Adapter
 from events.errors import KintsugiError
-from ops.demo import general, heldout
+from ops.demo import general, heldout, progress
+from ops.demo.heldout import Outcomes
 from ops.demo.place import ROOT, Place
+from ops.demo.progress import CycleResult
 from ops.demo.report import PolicyResult, Story, gate_words
-from ops.demo.watch import Point, curve, look, tallies
+from ops.demo.watch import Point, curve, tallies
 
 _EXAMPLES: Final = {"rollout": 2, "task": 1, "pattern": 2}
 """How many of a kind the terminal names below one node; of others all."""
@@ -38,50 +43,72 @@ class RebuildError(KintsugiError):
     """The log could not be folded again."""
 
 
-def build_story(app: App, place: Place, console: Console, *, compared: bool) -> Story:
-    """Everything that came of a cycle that has ended. Raises NoAdapter, PlayError,
-    TrainingError, RebuildError."""
-    seen = look(app)
-    cycle, job, adapter = seen.cycle, seen.job, seen.adapter
-    assert cycle is not None, "it was followed to its end"
-    if job is None or adapter is None:
+def build_story(
+    app: App, place: Place, results: Sequence[CycleResult], console: Console, *, compared: bool
+) -> Story:
+    """Everything that came of cycles that have ended. Raises NoAdapter, PlayError, TrainingError,
+    RebuildError."""
+    subject = progress.choose_subject(results)
+    if subject is None or subject.job is None or subject.candidate is None:
+        last = results[-1].cycle
         raise NoAdapter(
-            f"the cycle ended, {cycle.outcome}: {cycle.ended_because}; begin anew with --fresh"
+            f"the cycle ended, {last.outcome}: {last.ended_because}; begin anew with --fresh"
         )
+    job, adapter = subject.job, subject.candidate
+    adapters = progress.list_adapters(results, subject)
+    budget = progress.sum_budgets(results) if compared else None
+    trained = None if budget is None else (job, budget)
+    outcomes = measure(place, console, job.base, adapters, trained)
+    names = (None, *(row.adapter for row in adapters))
+    measured = dict(zip(names, outcomes, strict=False))
+    with app.reading() as connection:
+        return Story(
+            cycle=subject.cycle,
+            patterns=rollouts.pattern_lines(connection, subject.cycle.alias),
+            live=list(tallies(connection)),
+            job=job,
+            adapter=adapter,
+            before=measured[None],
+            after=PolicyResult(list(curve(place.home / "jobs" / job.job)), outcomes[1]),
+            general=PolicyResult(list(curve(general.folder_of(place))), outcomes[-1])
+            if compared
+            else None,
+            explained=explain(connection, adapter.adapter),
+            rebuild_equal=is_rebuild_equal(place),
+            mix=place.mix,
+            cycles=progress.build_entries(results, measured, place.mix),
+        )
+
+
+def measure(
+    place: Place,
+    console: Console,
+    base: str,
+    adapters: Sequence[AdapterRow],
+    general_rl: tuple[JobRow, int] | None = None,
+) -> list[Outcomes]:
+    """What the base, these adapters and, with a job and its rollouts, general RL earn on held-out
+    tasks. Raises PlayError, TrainingError."""
     players: list[Adapter | None] = [
         None,
-        Adapter(name=adapter.adapter, folder=adapter.path, sha256=adapter.sha256),
+        *(Adapter(name=row.adapter, folder=row.path, sha256=row.sha256) for row in adapters),
     ]
     columns = TextColumn("{task.description:>14}"), BarColumn(), MofNCompleteColumn()
     with Progress(*columns, console=console, disable=not console.is_terminal) as shown:
-        if compared:
-            training = shown.add_task("general RL", total=job.spec.sampler.rollouts)
+        if general_rl is not None:
+            job, rollouts = general_rl
+            training = shown.add_task("general RL", total=rollouts)
 
             def show_training(points: list[Point]) -> None:
                 shown.update(training, completed=points[-1].rollouts if points else 0)
 
-            players.append(general.train(place, job, show_training))
+            players.append(general.train(place, job, rollouts, show_training))
         playing = shown.add_task("held-out tasks", total=None)
 
         def show_tasks(done: int, whole: int) -> None:
             shown.update(playing, completed=done, total=whole)
 
-        outcomes = heldout.measure(place, job.base, players, show_tasks)
-    with app.reading() as connection:
-        return Story(
-            cycle=cycle,
-            patterns=rollouts.pattern_lines(connection, cycle.alias),
-            live=list(tallies(connection)),
-            job=job,
-            adapter=adapter,
-            before=outcomes[0],
-            after=PolicyResult(seen.curve, outcomes[1]),
-            general=PolicyResult(list(curve(general.folder_of(place))), outcomes[2])
-            if compared
-            else None,
-            explained=explain(connection, adapter.adapter),
-            rebuild_equal=is_rebuild_equal(place),
-        )
+        return heldout.measure(place, base, players, show_tasks)
 
 
 def is_rebuild_equal(place: Place) -> bool:
@@ -118,6 +145,9 @@ def tell(console: Console, report: Mapping[str, Any], story: Story) -> None:
     console.print("\n[bold]Why this adapter[/bold]")
     console.print(tree(short(story.explained)))
     equal = "equal, row for row" if report["rebuild_equal"] else "NOT EQUAL"
+    if len(report["cycles"]) > 2:
+        console.print("\n[bold]Cycle after cycle[/bold]")
+        console.print(_cycles_table(report["cycles"]))
     console.print(f"\nThe tables, folded again from the log: {equal}.")
     console.print(
         f"[bold]{report['outcome']}[/bold] after {report['seconds']:.0f} s: {report['reason']}"
@@ -151,6 +181,18 @@ def _table(report: Mapping[str, Any]) -> Table:
         "all traffic", traffic, [traffic["low"], traffic["high"]],
         beside and beside["traffic"]["after"],
     )  # fmt: skip
+    return table
+
+
+def _cycles_table(entries: Sequence[Mapping[str, Any]]) -> Table:
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    for name in ("  cycle", "job for", "outcome", "who answers then", "all traffic"):
+        table.add_column(name)
+    for entry in entries:
+        table.add_row(
+            f"  {entry['number']}", entry["capability"] or "", entry["outcome"] or "",
+            entry["adapter"] or "the base", f"{entry['traffic']:.1%}",
+        )  # fmt: skip
     return table
 
 

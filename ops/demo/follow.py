@@ -1,4 +1,4 @@
-"""Follow a home until its first cycle has ended, in a picture or in lines.
+"""Follow a home until the last of its cycles has ended, in a picture or in lines.
 
 follow(app, place, console, Clock(place), children)
 """
@@ -41,7 +41,8 @@ class Clock:
 
 
 def follow(app: App, place: Place, console: Console, clock: Clock, children: Children) -> None:
-    """Watch until the first cycle has ended, and keep everything running. Raises WillNotRun."""
+    """Watch until all cycles of the home have ended, and keep everything running. Raises
+    WillNotRun."""
     if console.is_terminal:
         with Live(console=console, refresh_per_second=4) as live:
             for seen in _poll(app, place, children):
@@ -58,8 +59,9 @@ def follow(app: App, place: Place, console: Console, clock: Clock, children: Chi
 
 def _poll(app: App, place: Place, children: Children) -> Iterator[DemoState]:
     """Look again and again. Raises WillNotRun."""
+    cycles = place.size.cycles
     while True:
-        seen = look(app)
+        seen = look(app, cycles)
         busy = view.stop(seen) in (_SERVES, _STILL)
         write(place.home / PACE, str(PER_MINUTE if busy else CALM))
         yield seen

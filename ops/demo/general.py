@@ -1,15 +1,14 @@
 """General RL beside the cycle's job: the same learner, spec and budget, on tasks of the traffic.
 
-    adapter = train(place, job, told)
+    adapter = train(place, job, rollouts, on_progress)
 
-What differs from the cycle's job is which tasks are drawn, and nothing else; it is for comparison
-alone and never serves. Killed and run again it goes on from its journal, as any job does.
+What differs from the cycle's job is which tasks are drawn, and nothing else; beside several cycles
+it begins with the base and has the rollouts of all their jobs. It is for comparison alone and never
+serves. Killed and run again it goes on from its journal, as any job does.
 """
 
-import subprocess
-import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from itertools import islice
 from pathlib import Path
 from typing import Final
@@ -22,7 +21,8 @@ from envs.shop.environment import Shop
 from events.envelope import derive_id
 from events.errors import KintsugiError
 from events.jobs import JobSpec, TaskPool
-from ops.demo.place import MIX, ROOT, Place
+from ops.demo.owned_process import owned_process
+from ops.demo.place import Place
 from ops.demo.watch import Point, curve
 
 FIRST_TASK: Final = (1 << 27) + (1 << 26)
@@ -39,45 +39,59 @@ def folder_of(place: Place) -> Path:
     return place.home / "general"
 
 
-def spec_of(job: JobRow) -> JobSpec:
-    """The cycle's spec over a pool of tasks as customers bring them, a new one for every group."""
-    sampler = job.spec.sampler
+def spec_of(
+    job: JobRow, mix: Mapping[str, float], rollouts: int, first_task: int = FIRST_TASK
+) -> JobSpec:
+    """The cycle's spec from the base and with so many rollouts, over a pool of tasks as customers
+    bring them, a new one for every group; `first_task` is the seed of the first."""
+    sampler = job.spec.sampler.model_copy(update={"rollouts": rollouts})
     count = max(sampler.groups, sampler.rollouts // sampler.size)
-    tasks = tuple(task.id for task in islice(Shop().mixture(MIX, 1, FIRST_TASK), count))
+    tasks = tuple(task.id for task in islice(Shop().mixture(mix, 1, first_task), count))
     return job.spec.model_copy(
         update={
             "job": derive_id(job.job, "general"),
+            "parent": None,
+            "warm_start": None,
+            "sampler": sampler,
             "pools": (TaskPool(name=TRAFFIC, share=1.0, tasks=tasks),),
         }
     )
 
 
-def train(place: Place, job: JobRow, on_progress: Callable[[list[Point]], None]) -> Adapter:
-    """Its adapter; `told` hears the curve. Raises TrainingError."""
-    folder = folder_of(place)
+def train(
+    place: Place, job: JobRow, rollouts: int, on_progress: Callable[[list[Point]], None]
+) -> Adapter:
+    """Its adapter, of a job like `job` with so many rollouts; `on_progress` takes the curve. Raises
+    TrainingError."""
+    spec = spec_of(job, place.mix, rollouts)
+    return run_learner(place, folder_of(place), spec, "general", on_progress)
+
+
+def run_learner(
+    place: Place,
+    folder: Path,
+    spec: JobSpec,
+    kind: str,
+    on_progress: Callable[[list[Point]], None],
+) -> Adapter:
+    """Run a job in `folder`, laid out as the daemon's jobs are; return its adapter, whose name
+    begins with `kind`. Raises TrainingError."""
     attempts = folder / "attempts"
     attempts.mkdir(parents=True, exist_ok=True)
-    (folder / "job.json").write_text(spec_of(job).model_dump_json(indent=1))
+    (folder / "job.json").write_text(spec.model_dump_json(indent=1))
     number = len(list(attempts.glob("*.out"))) + 1
+    arguments = ("daemon.solver", str(folder / "job.json"), "--out", str(folder / "out"))
     with (
         (attempts / f"{number}.out").open("wb") as output,
         (attempts / f"{number}.err").open("wb") as complaints,
+        owned_process(arguments, place, folder / "lock", output, complaints) as process,
     ):
-        process = subprocess.Popen(
-            [sys.executable, "-m", "daemon.solver", str(folder / "job.json"),
-             "--out", str(folder / "out")],
-            cwd=ROOT, env=place.variables, stdout=output, stderr=complaints,
-        )  # fmt: skip
-    try:
         while process.poll() is None:
             on_progress(list(curve(folder)))
             time.sleep(_LOOK_SECONDS)
-    finally:
-        process.terminate()
-        process.wait()
     if process.returncode != 0:
-        raise TrainingError(f"general RL left no adapter; see {attempts / f'{number}.err'}")
+        raise TrainingError(f"{kind} left no adapter; see {attempts / f'{number}.err'}")
     adapter = adopt(
-        folder / "out" / "adapter", folder / "adapters", Path(job.spec.checkpoint), kind="general"
+        folder / "out" / "adapter", folder / "adapters", Path(spec.checkpoint), kind=kind
     )
     return Adapter(name=adapter.name, folder=str(adapter.folder), sha256=adapter.sha256)

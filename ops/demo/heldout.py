@@ -8,9 +8,9 @@ two players are taken task by task, and their intervals are those of envs/statis
 """
 
 import subprocess
-import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from random import Random
 from statistics import fmean
@@ -22,7 +22,8 @@ from envs.shop.environment import Shop
 from envs.statistics import LEVEL, RESAMPLES, Interval, mean
 from events.canonical import exact_json, sha256
 from events.errors import KintsugiError
-from ops.demo.place import ALIAS, MIX, ROOT, Place
+from ops.demo.owned_process import owned_process
+from ops.demo.place import ALIAS, Place
 
 FIRST_TASK: Final = 1 << 27
 """Seed of the first held-out task of each kind."""
@@ -46,20 +47,19 @@ def measure(
     players: Sequence[Adapter | None],
     on_progress: Callable[[int, int], None],
 ) -> list[Outcomes]:
-    """What each player earns. `told` hears how many rollouts of how many are played. Raises
-    PlayError."""
+    """What each player earns. `on_progress` takes the rollouts that are played, and all of them.
+    Raises PlayError."""
     plans = [_plan(place, base, players, part) for part in range(PARTS)]
     folders = [place.home / "held-out" / plan.digest[:16] for plan in plans]
     whole = sum(len(plan.tasks) for plan in plans) * TRIALS * len(players)
-    running = [_start(place, folder, plan) for folder, plan in zip(folders, plans, strict=True)]
-    try:
+    with ExitStack() as stack:
+        running = [
+            stack.enter_context(_start(place, folder, plan))
+            for folder, plan in zip(folders, plans, strict=True)
+        ]
         while any(process.poll() is None for process in running):
             on_progress(min(whole, sum(_chunks(folder) for folder in folders) * CHUNK), whole)
             time.sleep(_LOOK_SECONDS)
-    finally:
-        for process in running:
-            process.terminate()
-            process.wait()
     for process, folder in zip(running, folders, strict=True):
         if process.returncode != 0:
             raise PlayError(
@@ -75,7 +75,7 @@ def _plan(place: Place, base: str, players: Sequence[Adapter | None], part: int)
     tasks = [
         shop.generate(kind, FIRST_TASK + place.size.seed * PER_SEED + number).id
         for number in range(place.size.held_out)
-        for kind in MIX
+        for kind in place.mix
     ]
     names = [None if player is None else player.sha256 for player in players]
     name = f"held-out {part} of seed {place.size.seed}: {sha256(exact_json(names))}"
@@ -94,15 +94,17 @@ def _plan(place: Place, base: str, players: Sequence[Adapter | None], part: int)
     )
 
 
-def _start(place: Place, folder: Path, plan: Plan) -> "subprocess.Popen[bytes]":
+@contextmanager
+def _start(place: Place, folder: Path, plan: Plan) -> Iterator["subprocess.Popen[bytes]"]:
     folder.mkdir(parents=True, exist_ok=True)
     spec = folder / "plan.json"
     spec.write_text(plan.model_dump_json())
-    with folder.with_suffix(".log").open("wb") as output:
-        return subprocess.Popen(
-            [sys.executable, "-m", "daemon.evaluation.trial", str(spec), "--out", str(folder)],
-            cwd=ROOT, env=place.variables, stdout=output, stderr=output,
-        )  # fmt: skip
+    arguments = ("daemon.evaluation.trial", str(spec), "--out", str(folder))
+    with (
+        folder.with_suffix(".log").open("wb") as output,
+        owned_process(arguments, place, folder.with_suffix(".lock"), output, output) as process,
+    ):
+        yield process
 
 
 def _chunks(folder: Path) -> int:
@@ -141,9 +143,9 @@ def gain(before: Outcomes, after: Outcomes, kind: str) -> Interval:
     return Interval(2 * interval.value - 1, 2 * interval.low - 1, 2 * interval.high - 1)
 
 
-def overall(outcomes: Outcomes) -> float:
-    """pass^1 of all traffic: every kind by its share."""
-    return sum(share * pass_rate(outcomes, kind) for kind, share in MIX.items())
+def overall(outcomes: Outcomes, mix: Mapping[str, float]) -> float:
+    """pass^1 of all traffic: every kind by its share in `mix`."""
+    return sum(share * pass_rate(outcomes, kind) for kind, share in mix.items())
 
 
 def pass_rate(outcomes: Outcomes, kind: str) -> float:
@@ -151,20 +153,22 @@ def pass_rate(outcomes: Outcomes, kind: str) -> float:
     return fmean(fmean(trials) for trials in outcomes[kind].values())
 
 
-def overall_gain(before: Outcomes, after: Outcomes, seed: int = 0) -> Interval:
+def overall_gain(
+    before: Outcomes, after: Outcomes, mix: Mapping[str, float], seed: int = 0
+) -> Interval:
     """The difference over all traffic, with a percentile interval over tasks drawn again within
     each kind."""
     chance = Random(f"traffic {seed}")
     pairs = {
         kind: [fmean(after[kind][task]) - fmean(trials) for task, trials in before[kind].items()]
-        for kind in MIX
+        for kind in mix
     }
     drawn = sorted(
         sum(
             share * fmean(chance.choices(pairs[kind], k=len(pairs[kind])))
-            for kind, share in MIX.items()
+            for kind, share in mix.items()
         )
         for _ in range(RESAMPLES // 10)
     )
     tail = int(len(drawn) * (1 - LEVEL) / 2)
-    return Interval(overall(after) - overall(before), drawn[tail], drawn[-1 - tail])
+    return Interval(overall(after, mix) - overall(before, mix), drawn[tail], drawn[-1 - tail])

@@ -2,9 +2,10 @@
 
     place = make(Path(".local/demo"), SIZES["whole"])
 
-The configuration follows from the frozen kintsugi.toml and mix.json beside this module, from what
-it runs on (embedded.toml; ops/stack has another), and from ports that are free and a key that is
-minted when the home is made. A home that is there stays as it is, so that what was killed goes on.
+The configuration follows from the frozen kintsugi.toml beside this module, from the mixture of the
+customers' tasks (mix.json, where no other one is named), from what it runs on (embedded.toml;
+ops/stack has another), and from ports that are free and a key that is minted when the home is made.
+A home that is there stays as it is, so that what was killed goes on.
 """
 
 import json
@@ -21,18 +22,41 @@ from daemon.config.settings import CONFIG_VARIABLE, PREFIX, Settings, load
 from daemon.engine.reference.weights import CHECKPOINT
 from events import private
 from events.errors import KintsugiError
+from ops.demo.mixture import MIX, read_mixture
 from producers.gateway.privacy.keys import hash_key, mint_key
 
 ALIAS: Final = "agent"
 _HERE: Final = Path(__file__).parent
 ROOT: Final = _HERE.parents[1]
-MIX: Final[Mapping[str, float]] = json.loads((_HERE / "mix.json").read_text())
-"""Kind of task -> its share of what customers ask for."""
 EMBEDDED: Final = _HERE / "embedded.toml"
+SEEDS: Final = 64
+"""Seeds of customers and held-out tasks that share no task."""
+_MIXTURE: Final = "mix.json"
+_BEGUN: Final = frozenset(
+    {"customers.key", "watcher.key", "size.json", _MIXTURE, "tmp-kintsugi.toml"}
+)
+"""What a home holds while it is made."""
 
 
 class PlaceConflict(KintsugiError):
-    """A folder that is no home of a demo."""
+    """A folder that is no home of a demo, or one of another demo."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """How the daemon of a home spaces its cycles."""
+
+    cooldown_seconds: float
+    backoff: float
+    canary_seconds: float
+    """After which a canary that live traffic did not decide about ends."""
+
+
+ONE_CYCLE: Final = Pace(cooldown_seconds=600.0, backoff=2.0, canary_seconds=86400.0)
+"""The defaults of the daemon: nothing follows the first cycle."""
+SEVERAL_CYCLES: Final = Pace(cooldown_seconds=20.0, backoff=1.0, canary_seconds=1800.0)
+"""The next cycle begins when its customers have been served, however the last one ended. The
+cool-down is long enough for the last end to be seen before another cycle begins."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +79,14 @@ class Size:
     min_failures: int = 8
     """Customers who were served badly, before the first cycle."""
     seed: int = 0
-    """Seed of the customers' and held-out tasks: no two seeds share one."""
+    """Seed of the customers' and held-out tasks: no two of `SEEDS` share one."""
+    cycles: int = 1
+    """Cycles after whose end the demo is over."""
+
+    @property
+    def pace(self) -> Pace:
+        """How its cycles follow each other."""
+        return ONE_CYCLE if self.cycles == 1 else SEVERAL_CYCLES
 
 
 SIZES: Final[Mapping[str, Size]] = {
@@ -103,6 +134,12 @@ class Place:
         return Size(**json.loads((self.home / "size.json").read_text()))
 
     @property
+    def mix(self) -> Mapping[str, float]:
+        """Kind of task -> its share of what customers ask for; `MIX` in a home without one."""
+        file = self.home / _MIXTURE
+        return read_mixture(file) if file.exists() else MIX
+
+    @property
     def variables(self) -> dict[str, str]:
         """The environment of its processes: nothing of what the operator has configured."""
         clean = {name: value for name, value in os.environ.items() if not _is_ours(name)}
@@ -118,7 +155,14 @@ class Place:
         return load()
 
 
-def make(home: Path, size: Size, *, fresh: bool = False, services: Path = EMBEDDED) -> Place:
+def make(
+    home: Path,
+    size: Size,
+    *,
+    mix: Mapping[str, float] = MIX,
+    fresh: bool = False,
+    services: Path = EMBEDDED,
+) -> Place:
     """The home at this folder; made where there is none, and anew with `fresh`. `services` is the
     part of its configuration that says what it runs on. Raises PlaceConflict."""
     place = Place(home.absolute())
@@ -126,23 +170,39 @@ def make(home: Path, size: Size, *, fresh: bool = False, services: Path = EMBEDD
         _clear(place)
     if place.config.exists():
         return place
-    if home.exists() and any(home.iterdir()):
+    if home.exists() and not {path.name for path in home.iterdir()} <= _BEGUN:
         raise PlaceConflict(f"{home} is not empty and no home of a demo; name another with --home")
     private.make_folder(home)
     customers, watcher = _write_key(home / "customers.key"), _write_key(home / "watcher.key")
     (home / "size.json").write_text(json.dumps(asdict(size)))
+    (home / _MIXTURE).write_text(json.dumps(dict(mix), indent=1))
     gateway, engine, kafka, postgres = _free_ports(4)
     # Keys outside any table come first in TOML, and only services have them.
     text = Template(services.read_text() + (_HERE / "kintsugi.toml").read_text()).substitute(
-        asdict(size), checkpoint=CHECKPOINT, traffic=_inline(MIX), gateway_port=gateway,
-        engine_port=engine, kafka_port=kafka, postgres_port=postgres, key=hash_key(customers),
-        watcher=hash_key(watcher),
+        asdict(size) | asdict(size.pace), checkpoint=CHECKPOINT, traffic=_inline(mix),
+        gateway_port=gateway, engine_port=engine, kafka_port=kafka, postgres_port=postgres,
+        key=hash_key(customers), watcher=hash_key(watcher),
     )  # fmt: skip
     # Last and at once: a home with a configuration is whole.
     unfinished = home / "tmp-kintsugi.toml"
     unfinished.write_text(text)
     unfinished.replace(place.config)
     return place
+
+
+def check_request(place: Place, mix: Mapping[str, float] | None, cycles: int | None) -> None:
+    """Check that a home is of this mixture and number of cycles; None for whatever it is of. Raises
+    PlaceConflict."""
+    if mix is not None and dict(mix) != dict(place.mix):
+        raise PlaceConflict(
+            f"{place.home} has customers of another mixture ({_inline(place.mix)}); leave --mix "
+            "out to go on with it, name another home with --home, or begin anew with --fresh"
+        )
+    if cycles is not None and cycles != place.size.cycles:
+        raise PlaceConflict(
+            f"{place.home} was made for --cycles {place.size.cycles}, not {cycles}; go on with "
+            "that, name another home with --home, or begin anew with --fresh"
+        )
 
 
 def _write_key(secret: Path) -> str:

@@ -17,9 +17,9 @@ from consumers.reads.rollouts import PatternLine
 from consumers.reads.serving import AdapterRow
 from daemon.replay import lineage
 from envs.statistics import Interval
-from ops.demo import heldout
+from ops.demo import heldout, progress_chart
 from ops.demo.heldout import Outcomes
-from ops.demo.place import MIX
+from ops.demo.html_table import build_table as _rows
 from ops.demo.view import curve_points
 from ops.demo.watch import Point, Tally
 
@@ -50,22 +50,28 @@ class Story:
     """The same budget on tasks of the traffic; None where that was not requested."""
     explained: Node
     rebuild_equal: bool
+    mix: Mapping[str, float]
+    """Kind of task -> its share of the traffic."""
+    cycles: Sequence[Mapping[str, Any]]
+    """The document's `cycles` (ops/demo/progress.py)."""
 
 
 def build_report(story: Story, seconds: float) -> dict[str, Any]:
     """The document of a demo that took so long."""
-    before, after = story.before, story.after.outcomes
+    before, after, mix = story.before, story.after.outcomes, story.mix
     target = story.adapter.capability or ""
     gain = heldout.gain(before, after, target)
     return {
         "seconds": round(seconds, 1),
         "outcome": story.cycle.outcome,
         "reason": story.cycle.ended_because,
-        "traffic": _both(before, after)
-        | dict(zip(("low", "high"), _bounds(heldout.overall_gain(before, after)), strict=True)),
+        "traffic": _both(before, after, mix)
+        | dict(
+            zip(("low", "high"), _bounds(heldout.overall_gain(before, after, mix)), strict=True)
+        ),
         "target": {
             "capability": target,
-            "traffic_share": MIX.get(target, 0.0),
+            "traffic_share": mix.get(target, 0.0),
             "tasks": len(before[target]),
             "before": heldout.pass_interval(before, target).value,
             "after": heldout.pass_interval(after, target).value,
@@ -80,7 +86,7 @@ def build_report(story: Story, seconds: float) -> dict[str, Any]:
                 "after": heldout.pass_rate(after, kind),
                 "gain_interval": _bounds(heldout.gain(before, after, kind)),
             }
-            for kind in MIX
+            for kind in mix
             if kind != target
         },
         "patterns": [asdict(line) for line in story.patterns],
@@ -99,11 +105,12 @@ def build_report(story: Story, seconds: float) -> dict[str, Any]:
         },
         "general": None if story.general is None else _general(story, story.general, target),
         "explained": asdict(story.explained),
+        "cycles": list(story.cycles),
     }
 
 
-def _both(before: Outcomes, after: Outcomes) -> dict[str, Any]:
-    return {"before": heldout.overall(before), "after": heldout.overall(after)}
+def _both(before: Outcomes, after: Outcomes, mix: Mapping[str, float]) -> dict[str, Any]:
+    return {"before": heldout.overall(before, mix), "after": heldout.overall(after, mix)}
 
 
 def _bounds(interval: Interval) -> list[float]:
@@ -118,12 +125,12 @@ def _gate(adapter: AdapterRow) -> dict[str, Any]:
 
 
 def _general(story: Story, general: PolicyResult, target: str) -> dict[str, Any]:
-    before, after = story.before, general.outcomes
+    before, after, mix = story.before, general.outcomes, story.mix
     return {
-        "traffic": _both(before, after),
+        "traffic": _both(before, after, mix),
         "target": {"before": heldout.pass_interval(before, target).value,
                    "after": heldout.pass_interval(after, target).value},
-        "others": {kind: heldout.pass_rate(after, kind) for kind in MIX if kind != target},
+        "others": {kind: heldout.pass_rate(after, kind) for kind in mix if kind != target},
         "curve": [(point.rollouts,
         point.traffic) for point in general.curve if point.traffic is not None],
     }  # fmt: skip
@@ -152,6 +159,7 @@ def page(report: Mapping[str, Any]) -> str:
     parts = [
         f"<h1>{escape(headline)}</h1>",
         f"<p>{escape(_summary(report))}</p>",
+        progress_chart.section(report["cycles"]),
         "<h2>Held-out tasks</h2>",
         _holdout_table(report),
         "<h2>Training</h2>",
@@ -240,17 +248,6 @@ def _checks(gate: Mapping[str, Any]) -> str:
           check["tasks"])
          for check in gate.get("checks", ())],
     )  # fmt: skip
-
-
-def _rows(names: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
-    def cells(tag: str, values: Sequence[object]) -> str:
-        return "".join(
-            f"<{tag}{' class=n' if place else ''}>{escape(str(value))}</{tag}>"
-            for place, value in enumerate(values)
-        )
-
-    body = "".join(f"<tr>{cells('td', row)}</tr>" for row in rows)
-    return f"<table><tr>{cells('th', names)}</tr>{body}</table>"
 
 
 def _node(node: Mapping[str, Any], *, open_: bool = False) -> str:

@@ -1,4 +1,4 @@
-"""The picture of the demo: seven stops, a curve and which policies answer (pure).
+"""The picture of the demo: seven stops, a curve, which policies answer, earlier cycles (pure).
 
 picture(seen, seconds)     for a terminal
 steps(seen)                the same as lines that are said once each, where there is none
@@ -14,7 +14,7 @@ from rich.text import Text
 
 from consumers.reads.explanation import describe_target
 from events.lifecycle import State
-from ops.demo.watch import DemoState, Point
+from ops.demo.watch import DemoState, PastCycle, Point
 
 STOPS: Final = ("rollout", "event", "pattern", "tasks", "training", "gate", "route")
 WIDTH: Final = 100
@@ -43,8 +43,28 @@ def picture(seen: DemoState, seconds: float) -> RenderableType:
         parts += [Text(), *_curves(seen)]
     if seen.live:
         parts += [Text(), _policies(seen)]
-    title = f"kintsugi, {int(seconds) // 60}:{int(seconds) % 60:02d}"
+    if seen.past:
+        parts += [Text(), Text(f"before: {describe_past(seen.past)}", "dim")]
+    several = f"cycle {number_of(seen)} of {seen.cycles}, " if seen.cycles > 1 else ""
+    title = f"kintsugi, {several}{int(seconds) // 60}:{int(seconds) % 60:02d}"
     return Panel(Group(*parts), title=title, width=WIDTH, title_align="left")
+
+
+def number_of(seen: DemoState) -> int:
+    """Return the number of the cycle that runs, or that comes next."""
+    return min(len(seen.past) + 1, seen.cycles)
+
+
+def describe_past(past: Sequence[PastCycle]) -> str:
+    """How cycles came out, each with what it was for."""
+    return ", ".join(
+        " ".join(filter(None, (str(cycle.number), cycle.capability, _readable(cycle.outcome))))
+        for cycle in past
+    )
+
+
+def _readable(outcome: str) -> str:
+    return outcome.replace("_", " ")
 
 
 def stop(seen: DemoState) -> int:
@@ -75,6 +95,18 @@ def describe_stops(seen: DemoState) -> list[str]:
 
 def steps(seen: DemoState) -> Iterator[tuple[str, str]]:
     """(what it is, words): of what is called alike only the first is to be said."""
+    if seen.cycles == 1:
+        yield from _steps(seen)
+        return
+    for cycle in seen.past:
+        yield f"{cycle.number} end", f"ended     {describe_past([cycle])}"
+    number = number_of(seen)
+    for name, words in _steps(seen):
+        yield f"{number} {name}", f"{number}/{seen.cycles}  {words}"
+
+
+def _steps(seen: DemoState) -> Iterator[tuple[str, str]]:
+    """Of the cycle that runs, or that comes next."""
     if seen.cycle is None:
         yield f"waiting {seen.rollouts // 60}", f"rollout   {_rollouts(seen)}"
         return

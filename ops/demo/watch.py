@@ -1,13 +1,13 @@
 """What the demo shows while it runs, read from the tables and from what job and trial report.
 
-    seen = look(app)      Seen; again and again
+    seen = look(app, cycles)      DemoState; again and again
 
 Reads only, and nothing of the daemon's memory: any process with access to the home could read what
-is shown. The first cycle of the home is the one that is followed.
+is shown. The first `cycles` cycles of the home are followed, one after the other.
 """
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -30,7 +30,8 @@ from daemon.cycle.views import read_facts
 from daemon.evaluation.trial import CHUNK, Plan
 from daemon.jobs.runner import JOURNAL, OUT, SPEC
 from daemon.proposer.buffer import REPLAY, TRAFFIC
-from events.envelope import utc_now
+from events.envelope import parse_timestamp, utc_now
+from events.learning import CycleOutcome
 from ops.demo.place import ALIAS
 
 
@@ -72,6 +73,16 @@ class Look:
 
 
 @dataclass(frozen=True, slots=True)
+class PastCycle:
+    """A cycle that has ended."""
+
+    number: int
+    outcome: CycleOutcome
+    capability: str
+    """What its job was for; empty where it had none."""
+
+
+@dataclass(frozen=True, slots=True)
 class DemoState:
     """Where everything stands."""
 
@@ -81,6 +92,7 @@ class DemoState:
     missing: tuple[str, ...]
     """Until a cycle begins; empty while one runs."""
     cycle: CycleRow | None
+    """The one that runs, or the last one when all have ended; None between two."""
     job: JobRow | None
     curve: tuple[Point, ...]
     adapter: AdapterRow | None
@@ -88,10 +100,14 @@ class DemoState:
     routes: tuple[RouteLine, ...]
     turned: str
     """Why the route is as it is, in words."""
+    cycles: int = 1
+    """Cycles that are followed."""
+    past: tuple[PastCycle, ...] = ()
+    """Those that ended before `cycle`; before the next one, where `cycle` is None."""
 
     @property
     def over(self) -> bool:
-        """Whether the cycle has ended."""
+        """Whether the last cycle that is followed has ended."""
         return self.cycle is not None and self.cycle.outcome is not None
 
     @property
@@ -100,10 +116,12 @@ class DemoState:
         return sum(tally.judged for tally in self.live)
 
 
-def look(app: App) -> DemoState:
-    """Where everything stands. Raises DatabaseUnavailable, LogError."""
+def look(app: App, cycles: int = 1) -> DemoState:
+    """Where everything stands in a home whose first `cycles` cycles are followed. Raises
+    DatabaseUnavailable, LogError."""
     with app.reading() as connection:
-        cycle = first_cycle(connection)
+        rows = followed_cycles(connection, cycles)
+        cycle = select_current(rows, cycles)
         state = None if cycle is None else read_cycle_state(connection, cycle)
         job = None if state is None else state.job
         route = serving.route_row(connection, ALIAS)
@@ -116,10 +134,35 @@ def look(app: App) -> DemoState:
             job=job,
             curve=() if job is None else tuple(curve(app.settings.home / "jobs" / job.job)),
             adapter=None if state is None else state.adapter,
-            trial=_trial(app.settings.home / "trials"),
+            trial=None if cycle is None else _trial(app.settings.home / "trials", cycle),
             routes=tuple(serving.route_lines(connection, ALIAS)),
             turned="" if route is None else f"{route.why}: {route.reason}",
+            cycles=cycles,
+            past=tuple(_past_cycles(connection, rows, cycle)),
         )
+
+
+def followed_cycles(connection: Connection, cycles: int) -> list[CycleRow]:
+    """The first cycles of the home, at most so many, in the order in which they began."""
+    return learning.cycles(connection, ALIAS)[::-1][:cycles]
+
+
+def select_current(rows: Sequence[CycleRow], cycles: int) -> CycleRow | None:
+    """The cycle that runs, or the last of so many; None while the next one has not begun."""
+    last = rows[-1] if rows else None
+    if last is None or (last.outcome is not None and len(rows) < cycles):
+        return None
+    return last
+
+
+def _past_cycles(
+    connection: Connection, rows: Sequence[CycleRow], current: CycleRow | None
+) -> Iterator[PastCycle]:
+    for number, row in enumerate(rows, start=1):
+        if row == current or row.outcome is None:
+            continue
+        job = None if row.job is None else learning.job(connection, row.job)
+        yield PastCycle(number, row.outcome, (job and job.capability) or "")
 
 
 def first_cycle(connection: Connection) -> CycleRow | None:
@@ -181,9 +224,11 @@ def _read_lines(folder: Path) -> Iterator[dict[str, Any]]:
                 yield value
 
 
-def _trial(folder: Path) -> Look | None:
-    """The trial that began last."""
-    plans = sorted(folder.glob(f"*-*/{SPEC}"), key=lambda path: int(_number(path)))
+def _trial(folder: Path, cycle: CycleRow) -> Look | None:
+    """The trial of a cycle that began last."""
+    since = 0.0 if cycle.started is None else parse_timestamp(cycle.started).timestamp()
+    own = (path for path in folder.glob(f"*-*/{SPEC}") if path.stat().st_mtime >= since)
+    plans = sorted(own, key=lambda path: int(_number(path)))
     if not plans:
         return None
     plan = Plan.model_validate_json(plans[-1].read_bytes())
@@ -198,7 +243,7 @@ def _number(path: Path) -> str:
 
 
 def _describe_needs(app: App, connection: Connection, now: datetime) -> tuple[str, ...]:
-    """What the first cycle waits for, in the scheduler's words."""
+    """What the next cycle waits for, in the scheduler's words."""
     rows = Rollout.table().c
     base = connection.execute(
         select(rows.base).where(rows.alias == ALIAS, of_agents(rows)).limit(1)

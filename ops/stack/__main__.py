@@ -29,13 +29,13 @@ from daemon.config.settings import Settings
 from daemon.core.app import App
 from events.errors import KintsugiError
 from ops.demo import view
-from ops.demo.children import Children
+from ops.demo.children import Children, end_jobs
 from ops.demo.ending import is_rebuild_equal, short
 from ops.demo.follow import Clock, follow
-from ops.demo.place import ALIAS, SIZES, Place, make
+from ops.demo.place import ALIAS, SEEDS, SIZES, Place, make
 from ops.demo.watch import look
 from ops.stack.proof import RouteProof, proof
-from ops.stack.roles import ROLES, end_jobs
+from ops.stack.roles import ROLES
 from ops.stack.services import Addresses, Services
 
 SERVICES: Final = Path(__file__).with_name("services.toml")
@@ -139,7 +139,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--home", type=Path, default=Path(".local/stack"), metavar="FOLDER")
     parser.add_argument("--fresh", action="store_true", help="begin anew")
     parser.add_argument(
-        "--seed", type=int, choices=range(20), default=0, metavar="N", help="other customers"
+        "--seed", type=int, choices=range(SEEDS), default=0, metavar="N", help="other customers"
     )
     parser.add_argument("--small", action="store_true", help="too little to learn from, but fast")
     parser.add_argument("--keep", action="store_true", help="go on until an interrupt")

@@ -18,7 +18,8 @@ import pytest
 from consumers.reads import learning, serving
 from daemon.config.settings import Settings
 from daemon.core.app import App
-from ops.demo.place import MIX, ROOT
+from ops.demo.mixture import MIX
+from ops.demo.place import ROOT
 
 pytestmark = [pytest.mark.learning, pytest.mark.processes, pytest.mark.timeout(700)]
 

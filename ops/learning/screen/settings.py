@@ -18,7 +18,8 @@ from daemon.engine.reference.weights import CHECKPOINT
 from events.algorithm import Algorithm, FilterConfig, KlConfig, LossConfig, TisConfig
 from events.canonical import exact_json, sha256
 from events.messages import StrictModel
-from ops.demo.place import MIX, SIZES
+from ops.demo.mixture import MIX
+from ops.demo.place import SIZES
 
 BASE: Final = "base"
 """Name of the run that trains nothing."""

@@ -2,17 +2,23 @@
 
 import asyncio
 import hashlib
+import json
 import os
 from collections.abc import Iterator
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 from pathlib import Path
 
 import pytest
 
+from daemon.config.settings import Settings
+from daemon.cycle.scheduler import Due, Facts, NotDue, decide
 from envs.shop.environment import Shop
 from envs.shop.kinds import PLAIN
 from ops.demo import crowd, general, heldout
-from ops.demo.place import _HERE, MIX, SIZES, PlaceConflict, make
+from ops.demo.mixture import MIX
+from ops.demo.place import _HERE, SEEDS, SIZES, PlaceConflict, check_request, make
 
 FROZEN = "cd5b2dcc583a04ca77031793751c67b4f86bcb36498f5497b490150d8f68db02"
 
@@ -70,9 +76,75 @@ def test_a_home_that_is_there_stays_as_it_is_and_another_folder_is_not_touched(
     assert (tmp_path / "mine" / "letter").read_text() == "dear"
 
 
+def test_a_home_keeps_its_mixture_and_number_of_cycles(tmp_path: Path) -> None:
+    mix = {"question": 0.25, "cancel": 0.75}
+    size = replace(SIZES["least"], cycles=3)
+    place = make(tmp_path / "home", size, mix=mix)
+    assert (list(place.mix.items()), place.size.cycles) == (list(mix.items()), 3)
+    assert place.settings().agents[0].traffic == mix
+    again = make(tmp_path / "home", SIZES["least"])
+    assert (again.mix, again.size) == (mix, size)
+    check_request(again, None, None)
+    check_request(again, mix, 3)
+    with pytest.raises(PlaceConflict, match=r"question = 0.25.*--fresh"):
+        check_request(again, MIX, 3)
+    with pytest.raises(PlaceConflict, match=r"--cycles 3, not 8; .*--fresh"):
+        check_request(again, mix, 8)
+
+
+def test_a_home_of_an_older_demo_has_the_mixture_of_the_demo_and_one_cycle(tmp_path: Path) -> None:
+    home = make(tmp_path / "home", SIZES["least"]).home
+    (home / "mix.json").unlink()
+    size = json.loads((home / "size.json").read_text())
+    del size["cycles"]
+    (home / "size.json").write_text(json.dumps(size))
+    place = make(home, SIZES["whole"])
+    check_request(place, MIX, 1)
+    assert (place.mix, place.size) == (MIX, SIZES["least"])
+
+
+def test_a_home_whose_making_was_cut_short_is_made_again(tmp_path: Path) -> None:
+    home = make(tmp_path / "home", SIZES["least"]).home
+    (home / "kintsugi.toml").rename(home / "tmp-kintsugi.toml")
+    (home / "mix.json").write_text('{"cancel": ')
+    place = make(home, SIZES["small"])
+    assert (place.mix, place.size) == (MIX, SIZES["small"])
+    assert place.settings().agents[0].traffic == MIX
+
+
+def test_one_cycle_has_the_daemons_own_pace_and_several_have_one_that_goes_on(
+    tmp_path: Path,
+) -> None:
+    first = make(tmp_path / "one", SIZES["least"]).settings()
+    daemon = Settings()
+    assert first.scheduler.cooldown_seconds == daemon.scheduler.cooldown_seconds
+    assert first.scheduler.backoff == daemon.scheduler.backoff
+    assert first.canary.max_age_seconds == daemon.canary.max_age_seconds
+    several = make(tmp_path / "several", replace(SIZES["least"], cycles=2)).settings()
+    assert several.scheduler.backoff == 1
+    assert several.scheduler.cooldown_seconds <= 20
+    assert several.canary.max_age_seconds <= 1800
+
+
+def test_the_scheduler_goes_on_after_cycles_that_changed_nothing(tmp_path: Path) -> None:
+    """By itself: after any number of them, the same customers make the next cycle due."""
+    size = replace(SIZES["whole"], cycles=8)
+    settings = make(tmp_path / "home", size).settings().scheduler
+    now = datetime(2026, 1, 1, tzinfo=UTC)
+    facts = Facts(
+        alias="agent", base="reference", environment="shop", position={}, number=8, is_open=False,
+        rollouts=size.min_rollouts, failures=size.min_failures, priority=3.0,
+        first_seen=now - timedelta(hours=1), last_started=now - timedelta(minutes=9),
+        last_ended=now - timedelta(seconds=21), fruitless=7, minutes_today=60.0,
+    )  # fmt: skip
+    assert isinstance(decide(facts, settings, now), Due)
+    early = replace(facts, last_ended=now - timedelta(seconds=5))
+    assert isinstance(decide(early, settings, now), NotDue), "the last end is seen before"
+
+
 def test_customers_training_and_held_out_tasks_never_meet() -> None:
     """Beside those that the Proposer (from 2**28) and the gate (from 2**32) draw."""
-    whole, seeds = SIZES["whole"], 20
+    whole, seeds = SIZES["whole"], SEEDS
     customers = range(crowd.FIRST_TASK, crowd.FIRST_TASK + seeds * crowd.PER_SEED)
     held_out = range(heldout.FIRST_TASK, heldout.FIRST_TASK + seeds * heldout.PER_SEED)
     assert whole.held_out <= heldout.PER_SEED

@@ -17,7 +17,7 @@ from events.jobs import JobSpec, OptimizerSettings, Sampler, TaskPool
 from events.lifecycle import State
 from ops.demo import heldout
 from ops.demo.ending import short
-from ops.demo.place import MIX
+from ops.demo.mixture import MIX
 from ops.demo.report import _STYLE, PolicyResult, Story, build_report, page, plot
 from ops.demo.watch import Point, Tally
 
@@ -80,6 +80,8 @@ def story(**changes: Any) -> Story:
         "general": None,
         "explained": Node("agent-two_writes-1", "adapter", "promoted", (Node("j", "job", NASTY),)),
         "rebuild_equal": True,
+        "mix": MIX,
+        "cycles": [],
     }  # fmt: skip
     return Story(**(fields | changes))
 
@@ -124,7 +126,7 @@ def test_without_a_difference_the_interval_holds_zero() -> None:
     same = outcomes(two_writes=2)
     found = heldout.gain(same, same, "two_writes")
     assert found.low < 0 == found.value < found.high
-    overall = heldout.overall_gain(same, same)
+    overall = heldout.overall_gain(same, same, MIX)
     assert (overall.low, overall.value, overall.high) == (0, 0, 0)
 
 

@@ -9,7 +9,7 @@ import pytest
 from daemon.config.settings import Settings
 from daemon.core.app import App
 from ops.demo.general import spec_of
-from ops.demo.place import MIX
+from ops.demo.mixture import MIX
 from ops.demo.view import picture, smooth, spark, steps, stop
 from ops.demo.watch import Point, curve, look
 from tests.ops.demo.test_report import story
@@ -47,7 +47,7 @@ def test_a_curve_has_each_batch_once_over_all_attempts(tmp_path: Path) -> None:
 
 def test_general_rl_has_the_curve_of_its_traffic(tmp_path: Path) -> None:
     job = story().job
-    (pool,) = spec_of(job).pools
+    (pool,) = spec_of(job, MIX, job.spec.sampler.rollouts).pools
     assert set(map(kind_of, pool.tasks)) <= set(MIX)
     figures = {"attempts": 8, "passed": 0.75, "groups": 1, "informative": 1.0}
     said: dict[str, Any] = {"batch": 1, "rollouts": 64, "budget": 128}

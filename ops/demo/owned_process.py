@@ -1,0 +1,40 @@
+"""A process that ends with this one, and begins when an earlier one in its place has ended.
+
+    with owned_process(["daemon.evaluation.trial", ...], place, lock, stdout, stderr) as process:
+        while process.poll() is None: ...
+
+A demo that is killed leaves its processes for a moment; the same command, run again, would start
+others over the same files. Each holds the lock of its place until it ends, and the next one waits.
+"""
+
+import fcntl
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import BinaryIO
+
+from ops.demo.place import ROOT, Place
+
+
+@contextmanager
+def owned_process(
+    arguments: Sequence[str], place: Place, lock: Path, stdout: BinaryIO, stderr: BinaryIO
+) -> Iterator["subprocess.Popen[bytes]"]:
+    """Run `python -m` with these arguments; end it on the way out, if it has not ended."""
+    with lock.open("ab") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        # The process has the lock's file too, so the lock lasts as long as either of the two.
+        process = subprocess.Popen(
+            [sys.executable, "-m", "daemon.roles.parent_watch", *arguments],
+            cwd=ROOT, env=place.variables, stdin=subprocess.PIPE, stdout=stdout, stderr=stderr,
+            pass_fds=(held.fileno(),),
+        )  # fmt: skip
+        try:
+            yield process
+        finally:
+            process.terminate()
+            process.wait()
+            assert process.stdin is not None, "it was given one"
+            process.stdin.close()

@@ -1,0 +1,1 @@
+"""Eight cycles of the loop beside general RL, supervised training and the base."""
