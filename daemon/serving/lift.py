@@ -1,6 +1,6 @@
 """Cumulative lift: what an agent's loop has won since its first promotion, over the held-out base.
 
-    read_lifts(connection, patience)    the lift of each alias whose route held sessions out
+    read_lifts(connection)    the lift of each alias whose route held sessions out
 
 The success rate of the judged sessions that were not held out (the loop's: promoted adapters,
 canaries, rolled-back ones, whatever answered) is compared with that of the held-out ones. Each
@@ -44,6 +44,10 @@ if TYPE_CHECKING:
 ERROR: Final = 0.05
 """Probability that the interval is ever wrong; each arm has half of it."""
 
+PATIENCE: Final = timedelta(hours=24)
+"""Age from which on a session that never ended is waited for no more: one that could not be closed
+delays the interval by a day, and does not stop it."""
+
 
 @dataclass(frozen=True, slots=True)
 class ArmOutcomes:
@@ -86,21 +90,14 @@ class Lift:
     """Evidence that they are not; from 100 on they are not."""
 
 
-def read_lifts(connection: "Connection", patience: timedelta) -> list[Lift]:
+def read_lifts(connection: "Connection") -> list[Lift]:
     """Return the lifts of all aliases on their present bases, in the order of the aliases; of
-    those with an adapter that was promoted and a session that was drawn since.
-
-    `patience`: age from which on a session that never ended is waited for no more.
-    """
-    lifts = (
-        _read_lift(connection, route, patience) for route in serving.route_table(connection).routes
-    )
+    those with an adapter that was promoted and a session that was drawn since."""
+    lifts = (_read_lift(connection, route) for route in serving.route_table(connection).routes)
     return [lift for lift in lifts if lift is not None]
 
 
-def _read_lift(
-    connection: "Connection", route: serving.RouteRow, patience: timedelta
-) -> Lift | None:
+def _read_lift(connection: "Connection", route: serving.RouteRow) -> Lift | None:
     alias, standing = route.alias, route.standing
     share = standing.holdout or find_last_draw(connection, alias, standing.base)
     since = find_first_promotion(connection, alias, standing.base)
@@ -108,19 +105,19 @@ def _read_lift(
     if share is None or since is None or latest is None:
         return None
     sessions = read_drawn_sessions(connection, alias, standing.base, since)
-    return measure_lift(alias, standing.base, since, share, sessions, latest, patience)
+    return measure_lift(alias, standing.base, since, share, sessions, latest)
 
 
 def measure_lift(
     alias: str, base: str, since: str, share: float, sessions: Sequence[DrawnSession],
-    latest: str, patience: timedelta,
+    latest: str,
 ) -> Lift:  # fmt: skip
     """Return the lift over drawn sessions; `latest` is the time of the latest call."""
     compared = [session for session in sessions if session.share == share]
-    due = select_due(compared, latest, patience)
+    due = select_due(compared, latest)
     holdout, loop = (_count_arm(compared, due, held_out) for held_out in (True, False))
     low, high = _bound_difference(due)
-    shares_evidence = _measure_mismatch(sessions, lambda session: True)
+    shares_evidence = _measure_mismatch(compared, lambda session: True)
     judged_evidence = _measure_mismatch(due, lambda session: session.success is not None)
     return Lift(
         alias=alias, base=base, since=since, share=share, holdout=holdout, loop=loop,
@@ -132,12 +129,10 @@ def measure_lift(
     )  # fmt: skip
 
 
-def select_due(
-    sessions: Sequence[DrawnSession], latest: str, patience: timedelta
-) -> list[DrawnSession]:
+def select_due(sessions: Sequence[DrawnSession], latest: str) -> list[DrawnSession]:
     """Return the sessions that began before the first one whose verdict may still come.
 
-    It may while a session is open, unless it is older than `patience`; and after its end until it
+    It may while a session is open, unless it is older than `PATIENCE`; and after its end until it
     is older than 99 % of the sessions of some arm and outcome were at their verdicts. Ages are
     counted up to `latest`, the time of the latest call: a clock in the tables.
     """
@@ -147,7 +142,7 @@ def select_due(
             ages.setdefault((session.held_out, session.success), []).append(session.age)
     now = parse_timestamp(latest)
     ended_since = timestamp(now - timedelta(seconds=longest_wait(ages.values())))
-    open_since = timestamp(now - patience)
+    open_since = timestamp(now - PATIENCE)
     pending = (
         session.began
         for session in sessions

@@ -339,7 +339,9 @@ def test_a_read_is_one_moment_however_many_questions_it_asks(engine: Engine) -> 
 NAMES: Final = ("a", "b")
 name = st.sampled_from(NAMES)
 arm = st.sampled_from((None, *NAMES))
-why = st.sampled_from(("operator", "canary", "promoted", "rollback", "expired", "rebased"))
+why = st.sampled_from(
+    ("operator", "canary", "promoted", "rollback", "expired", "rebased", "holdout")
+)
 verdict = st.sampled_from(("PROMOTE", "REJECT", "EXTEND"))
 retired = st.sampled_from(("rejected", "draining", "unloaded", "collected"))
 mostly_agent = st.sampled_from(("agent", "agent", "agent", "other"))
@@ -358,6 +360,10 @@ bursts = st.one_of(
     ),
     st.builds(lambda n, w: [routed(w, {n: 1.0})], arm, why),
     st.builds(lambda n: [routed("rollback", {n: 1.0})], arm),
+    st.builds(
+        lambda n, h: [routed("operator", {n: 1.0}), routed("holdout", {n: 1.0}, holdout=h)],
+        name, st.sampled_from((0.0, 0.1, 0.2)),
+    ),
     st.builds(
         lambda n, w, b, s: [
             routed(w, {n[0]: 0.25, n[1]: 0.75}, base=b, shadow=None if s in n else s)
