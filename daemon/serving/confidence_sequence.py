@@ -27,7 +27,7 @@ from typing import Final
 _FIRST: Final = 4.0
 _ALTERNATIVES: Final = 10
 _LOG_ODDS: Final = tuple(
-    sign * _FIRST / 2**step for step in range(_ALTERNATIVES) for sign in (1, -1)
+    sign * _FIRST / 2.0**step for step in range(_ALTERNATIVES) for sign in (1, -1)
 )
 """Log odds ratios of the alternatives to the mean that is tested: from 4, which few sessions show,
 to 0.008, which a million show. One between two of them costs 6 % of the width at most."""

@@ -1,10 +1,12 @@
 """Adapters and routes are what their events say, and nothing that they may not be."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Final
 
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from sqlalchemy import Connection, Engine, delete
@@ -17,7 +19,7 @@ from consumers.tables import BOOKKEEPING, PROJECTED
 from events.learning import Decision
 from events.lifecycle import LOADED, NEXT, SERVING, State
 from events.memory import MemoryLog
-from events.serving import OperatorActed
+from events.serving import OperatorActed, RouteChanged
 from events.streams import LEARNING
 from tests.consumers.deciding import (
     Control,
@@ -332,6 +334,38 @@ def test_a_read_is_one_moment_however_many_questions_it_asks(engine: Engine) -> 
     assert late.position == position
     assert [row.adapter for row in late.adapters] == ["a"]
     assert control.table().position == position + 5
+
+
+# Sessions that are held out
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        routed("holdout", {"a": 0.5, None: 0.5}, holdout=0.1),
+        routed("holdout", {"b": 1.0}, holdout=0.1),
+        routed("holdout", {"a": 1.0}, holdout=0.1, base="new"),
+        routed("holdout", {"a": 1.0}, holdout=0.1, alias="other"),
+        routed("holdout", {None: 1.0}, alias="other"),
+    ],
+    ids=["other shares", "another adapter", "another base", "another agent", "no route"],
+)
+def test_a_change_of_the_holdout_changes_nothing_else(engine: Engine, change: RouteChanged) -> None:
+    control = serving_a(engine)
+    before = control.table().routes
+    control.decide(change)
+    assert control.table().routes == before
+    control.decide(routed("holdout", {"a": 1.0}, holdout=0.1))
+    (after,) = control.table().routes
+    assert after.standing == replace(before[0].standing, holdout=0.1)
+    assert (after.why, after.since, after.cause) == (
+        before[0].why, before[0].since, before[0].cause,
+    )  # fmt: skip
+
+
+def test_nothing_is_held_out_where_the_base_answers_everything() -> None:
+    with pytest.raises(ValueError, match="where the base answers all of them"):
+        routed("operator", {None: 1.0}, holdout=0.1)
 
 
 # Any sequence of events
