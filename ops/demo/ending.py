@@ -22,6 +22,7 @@ from daemon.core.app import App
 from daemon.evaluation.trial import Adapter
 from events.errors import KintsugiError
 from ops.demo import general, heldout
+from ops.demo.lift import read_lift
 from ops.demo.place import ROOT, Place
 from ops.demo.report import PolicyResult, Story, gate_words
 from ops.demo.watch import Point, curve, look, tallies
@@ -81,6 +82,7 @@ def build_story(app: App, place: Place, console: Console, *, compared: bool) -> 
             else None,
             explained=explain(connection, adapter.adapter),
             rebuild_equal=is_rebuild_equal(place),
+            lift=read_lift(connection, cycle.alias),
         )
 
 
