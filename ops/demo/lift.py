@@ -31,6 +31,6 @@ def lift_section(report: Mapping[str, Any]) -> str:
 
 def _sentence(lift: Mapping[str, Any]) -> str:
     return (
-        f"{describe_lift(lift)}. {lift['share']:.0%} of the sessions stay with the base; the bounds "
-        "hold with 95 % however often they are read."
+        f"{describe_lift(lift)}. {lift['share']:.0%} of the sessions stay with the base; the "
+        "bounds hold with 95 % however often they are read."
     )
