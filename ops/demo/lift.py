@@ -24,9 +24,8 @@ def lift_section(report: Mapping[str, Any]) -> str:
     """Return the heading and the sentence of the page; empty where nothing was held out."""
     if report["lift"] is None:
         return ""
-    return (
-        f"<h2>Won live since the first promotion</h2>\n<p>{escape(_sentence(report['lift']))}</p>"
-    )
+    sentence = escape(_sentence(report["lift"]))
+    return f"<h2>Won live since the first promotion</h2>\n<p>{sentence}</p>"
 
 
 def _sentence(lift: Mapping[str, Any]) -> str:
