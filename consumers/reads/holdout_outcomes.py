@@ -47,8 +47,9 @@ def read_drawn_sessions(
         first[session] = min(first.get(session, entry), entry)
     rows = connection.execute(select(sessions).order_by(sessions.c.began, sessions.c.session))
     drawn = list[DrawnSession]()
+    unjudged: tuple[str, str, bool | None] = ("", "", None)
     for row in rows:
-        time, _, success = first.get(row.session, ("", "", None))
+        time, _, success = first.get(row.session, unjudged)
         drawn.append(
             DrawnSession(
                 row.session, bool(row.held_out), row.share, row.began, row.session in ended,

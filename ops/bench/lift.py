@@ -152,8 +152,10 @@ def look_at(sessions: Sessions, number: int, share: float) -> Look:
         bound_mean(passed, count, ERROR / 2)
         for passed, count in zip(successes, judged, strict=True)
     )
-    means = [float(sessions.probability[:due][arm].mean()) if arm.any() else None for arm in arms]
-    truth = None if None in means else means[1] - means[0]
+    truth = None
+    if all(judged):
+        held, others = (float(sessions.probability[:due][arm].mean()) for arm in arms)
+        truth = others - held
     drawn = int(held_out.sum())
     mismatches = (
         measure_share_mismatch({(share, True): count, (share, False): others})

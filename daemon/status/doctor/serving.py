@@ -116,9 +116,9 @@ def holdout(app: "App") -> Finding:
                 "sessions are lost, or begin anew (docs/runbooks/holdout-shares-off.md)"
             )
         if not lift.judged_ok:
-            held, others = (f"{arm.judged:,} of {arm.due:,}" for arm in arms)
+            judged, rest = (f"{arm.judged:,} of {arm.due:,}" for arm in arms)
             return False, (
-                f"{held} held-out sessions of {lift.alias} are judged, and {others} of the others: "
+                f"{judged} held-out sessions of {lift.alias} are judged, and {rest} of the others: "
                 "its lift is not to be relied on; find out why one arm is judged more often "
                 "(docs/runbooks/holdout-shares-off.md)"
             )
