@@ -1,16 +1,22 @@
 """Metrics of the holdout: the cumulative lift, and whether sessions are held out as they should be.
 
-    say_lifts(sheet, lifts, names)
+    say_lifts(sheet, RecentLifts().read(connection), names)
+
+A reading goes through every session since the first promotion, so it is reused for a minute.
 
 `arm` is `holdout` or `loop`; `bound` is `difference`, `low` or `high`; `of` is `sessions` or
 `judged`.
 """
 
-from collections.abc import Collection, Iterable
-from typing import Final
+import time
+from collections.abc import Callable, Collection, Iterable
+from typing import TYPE_CHECKING, Final
 
 from daemon.metrics.families import Family, Sheet
-from daemon.serving.lift import Lift
+from daemon.serving.lift import Lift, read_lifts
+
+if TYPE_CHECKING:
+    from sqlalchemy import Connection
 
 HOLDOUT: Final = (
     Family(
@@ -38,6 +44,26 @@ HOLDOUT: Final = (
         ("alias", "of"),
     ),
 )  # fmt: skip
+
+
+KEPT_SECONDS: Final = 60.0
+"""Seconds for which a reading of the lifts is reused."""
+
+
+class RecentLifts:
+    """The lifts as they were read last."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._lifts: list[Lift] | None = None
+        self._read_at = 0.0
+
+    def read(self, connection: "Connection") -> list[Lift]:
+        """Return the lifts, read anew where the last reading is older than `KEPT_SECONDS`."""
+        now = self._clock()
+        if self._lifts is None or now >= self._read_at + KEPT_SECONDS:
+            self._lifts, self._read_at = read_lifts(connection), now
+        return self._lifts
 
 
 def say_lifts(sheet: Sheet, lifts: Iterable[Lift], names: Collection[str]) -> None:

@@ -9,6 +9,7 @@ first; those beyond the limit are counted in `kintsugi_agents` and told no more 
 """
 
 from datetime import datetime, timedelta
+from functools import partial
 from typing import TYPE_CHECKING, Final, get_args
 
 from consumers.diagnosis.detectors import CATEGORIES
@@ -29,9 +30,8 @@ from daemon.cycle.views import (
     step_start,
 )
 from daemon.metrics.families import Family, Sheet
-from daemon.metrics.holdout import HOLDOUT, say_lifts
+from daemon.metrics.holdout import HOLDOUT, RecentLifts, say_lifts
 from daemon.metrics.observations import BackgroundCollector
-from daemon.serving.lift import read_lifts
 from events.envelope import parse_timestamp, timestamp, utc_now
 from events.gate import Decision
 from events.learning import CycleOutcome, JobOutcome
@@ -136,12 +136,15 @@ LOOP: Final = (
 
 def loop(settings: "Settings") -> BackgroundCollector:
     """Return the collector of these metrics."""
-    return BackgroundCollector("loop", LOOP, settings, read)
+    return BackgroundCollector("loop", LOOP, settings, partial(read, lifts=RecentLifts()))
 
 
-def read(app: "App", sheet: Sheet, now: datetime | None = None) -> None:
-    """Read the metrics declared above, at one moment of the tables."""
-    moment = now or utc_now()
+def read(
+    app: "App", sheet: Sheet, now: datetime | None = None, lifts: RecentLifts | None = None
+) -> None:
+    """Read the metrics declared above, at one moment of the tables; the lifts from `lifts`, or
+    anew."""
+    moment, lifts = now or utc_now(), lifts or RecentLifts()
     with app.reading() as connection:
         pairs = agents.present(connection)
         shown = _select_pairs(app.settings, pairs)
@@ -153,7 +156,7 @@ def read(app: "App", sheet: Sheet, now: datetime | None = None) -> None:
         _counts(connection, sheet, names)
         _moments(connection, sheet, names)
         _routes(connection, sheet, shown, moment)
-        say_lifts(sheet, read_lifts(connection), names)
+        say_lifts(sheet, lifts.read(connection), names)
         sheet.say("kintsugi_job_today_seconds", job_seconds(connection, moment))
         sheet.say("kintsugi_job_budget_seconds", app.settings.scheduler.budget_minutes * 60)
         _gateways(connection, app.settings, sheet)

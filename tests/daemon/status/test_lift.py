@@ -10,6 +10,7 @@ import pytest
 from daemon.core.app import App
 from daemon.metrics import loop
 from daemon.metrics.families import Sheet
+from daemon.metrics.holdout import RecentLifts
 from daemon.status.doctor.serving import holdout
 from daemon.status.page import read, render
 from daemon.status.snapshot import situation
@@ -117,7 +118,7 @@ def test_page_doctor_metrics_and_the_demos_report_say_the_same(right: App) -> No
     ("every", "judged", "of", "why"),
     [
         (40, True, "sessions", "10 of 400 sessions of agent were held out where 10.0% should be"),
-        (10, False, "judged", "0 of 40 held-out sessions of agent are judged"),
+        (10, False, "judged", "0 of 34 held-out sessions of agent are judged, and 306 of 306"),
     ],
     ids=["shares are off", "judged shares are off"],
 )
@@ -140,3 +141,18 @@ def test_without_a_holdout_nothing_is_said(tmp_path: Path) -> None:
         assert situation(app)["lift"] == []
         assert holdout(app) == (True, "none")
         assert "What was won" not in render(read(app))
+
+
+def test_metrics_read_the_lift_anew_after_a_minute(tmp_path: Path) -> None:
+    now = 0.0
+    lifts = RecentLifts(lambda: now)
+    with home(tmp_path / "home", every=10) as app:
+        with app.reading() as connection:
+            (before,) = lifts.read(connection)
+        app.append(session(400, held_out=True, began=utc_now() + timedelta(hours=1), verdict=True))
+        app.settle()
+        with app.reading() as connection:
+            assert lifts.read(connection) == [before]
+            now = 60.0
+            (after,) = lifts.read(connection)
+    assert after.holdout.sessions == before.holdout.sessions + 1
