@@ -41,7 +41,7 @@ def read_drawn_sessions(
     `since` (RFC 3339 as stored), in the order of their draws."""
     sessions = _select_sessions(alias, base, since)
     ended = set[str]()
-    first: dict[str, tuple[str, str, bool]] = {}
+    first: dict[str, tuple[str, str, bool | None]] = {}
     for session, success, time, verdict in _read_verdicts(connection, sessions, ended):
         entry = (time or "", verdict, success)
         first[session] = min(first.get(session, entry), entry)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from consumers.reads.holdout_outcomes import DrawnSession
 from daemon.serving.lift import PATIENCE, Lift, measure_lift, select_due
 from events.envelope import timestamp
-from ops.bench.lift import Traffic, look_at, simulate
+from ops.bench.lift.traffic import Traffic, look_at, simulate
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 

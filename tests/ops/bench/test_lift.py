@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from ops.bench.lift import ROWS, main
+from ops.bench.lift.__main__ import ROWS, main
 
 
 def test_a_row_says_how_often_the_interval_was_wrong(capsys: pytest.CaptureFixture[str]) -> None:
