@@ -24,7 +24,7 @@ from sqlmodel import Field, SQLModel
 REVISION: Final = "0014"
 """The migration that makes these tables; a test holds it to the newest one in migrations/."""
 
-FOLD_VERSION: Final = 10
+FOLD_VERSION: Final = 11
 """Raised with every change of what a fold makes of an event; then `kintsugi rebuild` is due."""
 
 PROJECTION: Final = "history"
@@ -182,6 +182,9 @@ class Call(ProjectionTable, table=True):
         Index("ix_calls_started", "partition", "event_source", "started_sequence"),
         Index("ix_calls_loose", "session",
               sqlite_where=text("rollout IS NULL"), postgresql_where=text("rollout IS NULL")),
+        Index("ix_calls_holdout", "alias", "started",
+              sqlite_where=text("holdout IS NOT NULL"),
+              postgresql_where=text("holdout IS NOT NULL")),
     )  # fmt: skip
     MERGE: ClassVar[Merge] = Merge.FILL
 
@@ -203,6 +206,10 @@ class Call(ProjectionTable, table=True):
     routed: str | None = _string()
     shares: str | None = _string()
     """JSON: of a call that was drawn among several, policy -> share of the route that drew it."""
+    holdout: float | None = None
+    """Held-out share of the route that drew the call; null where none was drawn."""
+    held_out: bool | None = None
+    """Whether that draw held the session out."""
     upstream: str | None = _string()
     """Who answered, as its end says."""
     started: str | None = _string()
@@ -616,7 +623,9 @@ class Route(ProjectionTable, table=True):
     alias: str = _key()
     base: str = _string()
     shares: str = _string()
-    """JSON list of {adapter, share}; null for the base."""
+    """JSON list of {adapter, share}, of the sessions that are not held out; null for the base."""
+    holdout: float | None = None
+    """Share of all sessions that the base answers whatever is promoted; null for none."""
     shadow: str | None = _string()
     incumbent: str | None = _string()
     """The policy that last answered alone, with which a canary is compared; null for the base."""

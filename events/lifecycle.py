@@ -81,6 +81,7 @@ _ENTERS: Final[Mapping[str, frozenset[State]]] = {
     "operator": LOADED - SERVING,
     "expired": frozenset(),
     "rebased": frozenset(),
+    "holdout": frozenset(),
 }
 """Why a route changes -> the states from which it may take an adapter into service."""
 

@@ -227,6 +227,14 @@ class CallStartContent(StrictModel):
     """Of an endpoint without messages: each prompt as text or token ids."""
 
 
+class HoldoutDraw(StrictModel):
+    """Whether chance held a session out, so that the base answers it whatever is promoted."""
+
+    share: Annotated[float, Field(gt=0, lt=1)]
+    """Probability with which a session is held out."""
+    held_out: bool
+
+
 class CallStarted(EventData):
     """A request went to the model."""
 
@@ -260,8 +268,11 @@ class CallStarted(EventData):
     routed: Routed | None = None
     """Why this policy was asked; None where no route had a say."""
     shares: dict[Name, Annotated[float, Field(gt=0, lt=1)]] | None = None
-    """Policy -> the probability with which chance chose it for this call; None where chance had no
-    choice."""
+    """Policy -> the probability with which chance chose it for this call, given that the session is
+    not held out; None where chance had no choice."""
+    holdout: HoldoutDraw | None = None
+    """Whether the draw of this call held the session out; None where the session had a policy
+    already, and where the route holds no session out."""
 
     content: CallStartContent | None = Field(default=None, exclude=True)
 

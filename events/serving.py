@@ -26,10 +26,11 @@ from events.rollouts import Count, Name, Reason
 Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 Text = Annotated[str, Field(max_length=4096)]
 
-Why = Literal["canary", "promoted", "rollback", "operator", "expired", "rebased"]
+Why = Literal["canary", "promoted", "rollback", "operator", "expired", "rebased", "holdout"]
 """Why a route changed. `canary` and `promoted` need a passed gate; `operator` is a person's will;
 `expired` ends a canary that showed nothing in its time; `rebased`: the engines serve another
-base model, for which adapters of the old one are nothing."""
+base model, for which adapters of the old one are nothing; `holdout`: only the held-out share is
+another."""
 
 Retired = Literal["rejected", "draining", "unloaded", "collected"]
 
@@ -150,7 +151,10 @@ class RouteChanged(Decision):
     alias: Name
     base: Name
     shares: Annotated[tuple[RouteShare, ...], Field(min_length=1)]
-    """They sum to 1; nobody has two."""
+    """Shares of the sessions that are not held out. They sum to 1; nobody has two."""
+    holdout: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    """Share of all sessions that the base answers whatever is promoted; above 0 only where an
+    adapter answers the others."""
     shadow: Name | None = None
     """An adapter that answers as well, unseen by the client."""
     why: Why
@@ -169,6 +173,10 @@ class RouteChanged(Decision):
             raise ValueError(f"somebody has two shares: {', '.join(map(str, names))}")
         if self.shadow in names and self.shadow is not None:
             raise ValueError(f"{self.shadow} has a share and is the shadow as well")
+        if self.holdout and names == [None]:
+            raise ValueError(
+                f"a holdout of {self.holdout} of the sessions where the base answers all of them"
+            )
         return self
 
 

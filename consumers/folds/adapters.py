@@ -124,7 +124,14 @@ def fold_route_change(folding: FoldInput, data: RouteChanged, batch: Batch) -> N
         if state is not None and state != row["state"]:
             _move(folding, batch, row, state, data.reason)
             _step(folding, batch, "adapter", name, state, data.reason)
-    batch.stage(Route, _route_row(folding, data, following))
+    if data.why == "holdout":
+        # Who answers, since when and why stays as it was decided.
+        routes = Route.table()
+        kept = batch.connection.execute(select(routes).where(routes.c.alias == data.alias))
+        changed = {"holdout": following.holdout or None, **folding.place()}
+        batch.stage(Route, {**kept.mappings().one(), **changed})
+    else:
+        batch.stage(Route, _route_row(folding, data, following))
 
 
 def fold_operator_action(folding: FoldInput, data: OperatorActed, batch: Batch) -> None:
@@ -163,6 +170,7 @@ def parse_route_state(row: Row) -> RouteState:
         shadow=row["shadow"],
         incumbent=row["incumbent"],
         previous=tuple(json.loads(row["previous"])),
+        holdout=row["holdout"] or 0.0,
     )
 
 
@@ -217,6 +225,7 @@ def _route_row(folding: FoldInput, data: RouteChanged, following: RouteState) ->
         "alias": data.alias,
         "base": following.base,
         "shares": exact_json([part.model_dump() for part in following.shares]),
+        "holdout": following.holdout or None,
         "shadow": following.shadow,
         "incumbent": following.incumbent,
         "previous": exact_json(following.previous),

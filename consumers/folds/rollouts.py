@@ -199,6 +199,8 @@ def fold_call_start(folding: FoldInput, data: CallStarted, batch: Staging) -> No
             "purpose": data.purpose,
             "routed": data.routed,
             "shares": None if data.shares is None else exact_json(data.shares),
+            "holdout": None if data.holdout is None else data.holdout.share,
+            "held_out": None if data.holdout is None else data.holdout.held_out,
             "started": folding.time,
             **folding.pointer("started_"),
         },

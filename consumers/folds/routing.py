@@ -6,6 +6,7 @@
                        that loses its sessions by it is no target of later rollbacks
     expired            no adapter joins
     rebased            the alias moves to another base, which answers alone
+    holdout            the held-out share changes, and nothing else
     operator           any loaded adapter of the same alias and base joins
 
 An adapter that joins is known, belongs to the route's alias and base, and was proven on replicas. A
@@ -39,6 +40,9 @@ class RouteState:
     """The policy that last answered alone; None for the base."""
     previous: tuple[str | None, ...]
     """The policies that answered alone before the incumbent, newest first."""
+    holdout: float = 0.0
+    """Share of all sessions that the base answers whatever is promoted. `shares` are those of the
+    others, and `adapters` and `before` leave it out."""
 
     @classmethod
     def of_base(cls, base: str) -> "RouteState":
@@ -82,6 +86,8 @@ def apply_route_change(
     _check_base(state, event)
     if event.why == "rollback":
         _check_rollback(state, event)
+    if event.why == "holdout":
+        _check_holdout(route, event)
     for part in event.shares:
         _check_share(state, adapters, event, part.adapter)
     if event.shadow is not None:
@@ -104,6 +110,15 @@ def _check_rebase(state: RouteState, event: RouteChanged) -> None:
         raise RouteRefusal(f"{event.alias} is answered by {event.base} already")
     if event.shares != (RouteShare(share=1),) or event.shadow is not None:
         raise RouteRefusal(f"on another base {event.alias} begins with the base alone")
+
+
+def _check_holdout(route: RouteState | None, event: RouteChanged) -> None:
+    state = None if route is None else (route.base, route.shares, route.shadow)
+    if (event.base, event.shares, event.shadow) != state:
+        raise RouteRefusal(
+            f"the route of {event.alias} has changed since; a change of the holdout keeps who "
+            "answers the other sessions"
+        )
 
 
 def _check_share(
@@ -166,7 +181,7 @@ def _next_state(state: RouteState, event: RouteChanged) -> RouteState:
     if len(event.shares) == 1:
         incumbent = event.shares[0].adapter
         previous = _previous(state, incumbent, event.why)
-    return RouteState(event.base, event.shares, event.shadow, incumbent, previous)
+    return RouteState(event.base, event.shares, event.shadow, incumbent, previous, event.holdout)
 
 
 def _previous(state: RouteState, alone: str | None, why: Why) -> tuple[str | None, ...]:

@@ -101,7 +101,12 @@ def _route(connection: Connection, alias: str) -> Node | None:
     if row is None:
         return None
     shares = {part["adapter"]: part["share"] for part in json.loads(row.shares)}
-    who = ", ".join(f"{name or row.base} {share:.0%}" for name, share in shares.items())
+    held_out = row.holdout or 0.0
+    who = ", ".join(
+        f"{name or row.base} {(1 - held_out) * share:.0%}" for name, share in shares.items()
+    )
+    if held_out:
+        who = f"{who}, held out on {row.base} {held_out:.0%}"
     named = [name for name in shares if name is not None]
     adapters = (
         _adapter(connection, name) for name in (*named, *_find_rollback_adapters(connection, row))
@@ -143,7 +148,7 @@ def _describe_routes(connection: Connection, adapter: str) -> list[str]:
     """Describe which agents the adapter answers now, and its share of their sessions."""
     routes = Route.table()
     return [
-        f"answers {row.alias} now, {part['share']:.0%}"
+        f"answers {row.alias} now, {(1 - (row.holdout or 0.0)) * part['share']:.0%}"
         for row in connection.execute(select(routes).order_by(routes.c.alias))
         for part in json.loads(row.shares)
         if part["adapter"] == adapter

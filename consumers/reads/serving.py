@@ -50,7 +50,7 @@ class RouteLine:
     adapter: str | None
     """None for the base."""
     share: float
-    """Share of the sessions; 0 for a shadow, whose answers no client gets."""
+    """Share of all sessions; 0 for a shadow, whose answers no client gets."""
     since: str | None
     cause: str
     """Id of the event that made the route so."""
@@ -58,6 +58,8 @@ class RouteLine:
     shadow: bool
     why: str
     reason: str
+    holdout: bool = False
+    """Whether these sessions are held out: the base answers them whatever is promoted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,7 +196,8 @@ def adapter_lines(
 
 
 def route_lines(connection: Connection, alias: str | None = None) -> list[RouteLine]:
-    """Routes, share by share, the largest share of an alias first and its shadow last."""
+    """Routes, share by share, the largest share of an alias first, then the sessions that are held
+    out, and its shadow last."""
     routes = Route.table()
     query = select(routes).order_by(routes.c.alias)
     if alias is not None:
@@ -203,14 +206,20 @@ def route_lines(connection: Connection, alias: str | None = None) -> list[RouteL
 
 
 def _route_lines(row: Any) -> list[RouteLine]:
-    shares = [(part["adapter"], part["share"], False) for part in json.loads(row.shares)]
+    held_out = row.holdout or 0.0
+    shares = [
+        (part["adapter"], (1 - held_out) * part["share"], False, False)
+        for part in json.loads(row.shares)
+    ]
     shares.sort(key=lambda part: (-part[1], part[0] or ""))
+    if held_out:
+        shares.append((None, held_out, False, True))
     if row.shadow is not None:
-        shares.append((row.shadow, 0.0, True))
+        shares.append((row.shadow, 0.0, True, False))
     return [
         RouteLine(row.alias, name, share, row.since, row.cause, row.base, shadow, row.why,
-                  row.reason)
-        for name, share, shadow in shares
+                  row.reason, holdout)
+        for name, share, shadow, holdout in shares
     ]  # fmt: skip
 
 

@@ -91,7 +91,7 @@ def routes(lines: "list[RouteLine]") -> Any:
     rows = [
         [
             line.alias,
-            line.adapter or line.base,
+            f"{line.adapter or line.base}{' (held out)' if line.holdout else ''}",
             "shadow" if line.shadow else f"{line.share:.1%}",
             line.why,
             line.since,

@@ -7,6 +7,7 @@ import typer
 
 from daemon.cli.command import DONE, UNAVAILABLE, Cli, command
 from daemon.cli.output import facts
+from daemon.status.stages import describe_lift
 
 
 def register(app: typer.Typer) -> None:
@@ -61,10 +62,13 @@ def _facts(document: dict[str, Any]) -> Any:
     )
     for route in document["routes"]:
         part = "shadow" if route["shadow"] else f"{route['share']:.0%}"
+        part = f"{part} held out" if route["holdout"] else part
         who = f"{route['adapter'] or route['base']}, {part}"
         values[f"route {route['alias']}"] = "; ".join(
             filter(None, [values.get(f"route {route['alias']}"), who])
         )
+    for lift in document["lift"]:
+        values[f"lift of {lift['alias']}"] = describe_lift(lift).partition(": ")[2]
     states = Counter(adapter["state"] for adapter in document["adapters"])
     values["adapters"] = ", ".join(f"{n:,} {state}" for state, n in states.items()) or "none"
     values |= _loop(document)

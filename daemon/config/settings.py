@@ -222,6 +222,9 @@ class Canary(Section):
     """Has no effect and causes a warning: `canary.risk_ratio` says how much worse it may be."""
     max_age_seconds: float = Field(default=86400.0, gt=0)
     """Seconds without a decision after which a canary ends."""
+    holdout: float = Field(default=0.0, ge=0, le=0.5)
+    """Share of an agent's sessions that its base answers whatever is promoted, to measure what was
+    won since the first promotion; 0 for none."""
 
     @field_validator("shares")
     @classmethod

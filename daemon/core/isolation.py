@@ -31,7 +31,8 @@ HALTS: Final = (
 """What is wrong with log or tables, and so with whatever reads them."""
 
 PARTS: Final = (
-    "sessions", "canaries", "jobs", "cycles", "gateways", "keys", "replicas", "repairs",
+    "sessions", "canaries", "holdouts", "jobs", "cycles", "gateways", "keys", "replicas",
+    "repairs",
 )  # fmt: skip
 """The parts of a round of the role `work`."""
 

@@ -9,6 +9,7 @@ first; those beyond the limit are counted in `kintsugi_agents` and told no more 
 """
 
 from datetime import datetime, timedelta
+from functools import partial
 from typing import TYPE_CHECKING, Final, get_args
 
 from consumers.diagnosis.detectors import CATEGORIES
@@ -29,6 +30,7 @@ from daemon.cycle.views import (
     step_start,
 )
 from daemon.metrics.families import Family, Sheet
+from daemon.metrics.holdout import HOLDOUT, RecentLifts, say_lifts
 from daemon.metrics.observations import BackgroundCollector
 from events.envelope import parse_timestamp, timestamp, utc_now
 from events.gate import Decision
@@ -117,6 +119,7 @@ LOOP: Final = (
         ("alias", "slot"),
     ),
     Family("kintsugi_live_judged_sessions", "How many sessions that rests on.", ("alias", "slot")),
+    *HOLDOUT,
     Family(
         "kintsugi_route_weight_ratio", "Share of the sessions that it is given.", ("alias", "slot")
     ),
@@ -133,12 +136,15 @@ LOOP: Final = (
 
 def loop(settings: "Settings") -> BackgroundCollector:
     """Return the collector of these metrics."""
-    return BackgroundCollector("loop", LOOP, settings, read)
+    return BackgroundCollector("loop", LOOP, settings, partial(read, lifts=RecentLifts()))
 
 
-def read(app: "App", sheet: Sheet, now: datetime | None = None) -> None:
-    """Read the metrics declared above, at one moment of the tables."""
-    moment = now or utc_now()
+def read(
+    app: "App", sheet: Sheet, now: datetime | None = None, lifts: RecentLifts | None = None
+) -> None:
+    """Read the metrics declared above, at one moment of the tables; the lifts from `lifts`, or
+    anew."""
+    moment, lifts = now or utc_now(), lifts or RecentLifts()
     with app.reading() as connection:
         pairs = agents.present(connection)
         shown = _select_pairs(app.settings, pairs)
@@ -150,6 +156,7 @@ def read(app: "App", sheet: Sheet, now: datetime | None = None) -> None:
         _counts(connection, sheet, names)
         _moments(connection, sheet, names)
         _routes(connection, sheet, shown, moment)
+        say_lifts(sheet, lifts.read(connection), names)
         sheet.say("kintsugi_job_today_seconds", job_seconds(connection, moment))
         sheet.say("kintsugi_job_budget_seconds", app.settings.scheduler.budget_minutes * 60)
         _gateways(connection, app.settings, sheet)
@@ -258,8 +265,10 @@ def _routes(connection: "Connection", sheet: Sheet, shown: list[Pair], now: date
         weights = dict.fromkeys(SLOTS, 0.0)
         weights["base"] = 0.0 if route is not None else 1.0
         if route is not None:
+            held_out = route.standing.holdout
+            weights["base"] += held_out
             for part in route.standing.shares:
-                weights[_slot(table, part.adapter)] += part.share
+                weights[_slot(table, part.adapter)] += (1 - held_out) * part.share
             _say_route_info(sheet, table, route)
             _say_gate_rates(connection, sheet, table, route)
             _live(connection, sheet, table, route, now)
@@ -275,9 +284,12 @@ def _slot(table: "RouteTable", adapter: str | None) -> str:
 
 
 def _say_route_info(sheet: Sheet, table: "RouteTable", route: "RouteRow") -> None:
-    for part in route.standing.shares:
-        name = part.adapter or route.standing.base
-        sheet.say("kintsugi_route_info", 1, route.alias, _slot(table, part.adapter), name)
+    answering = {part.adapter for part in route.standing.shares}
+    if route.standing.holdout:
+        answering.add(None)
+    for adapter in sorted(answering, key=lambda name: name or ""):
+        name = adapter or route.standing.base
+        sheet.say("kintsugi_route_info", 1, route.alias, _slot(table, adapter), name)
     if route.standing.shadow is not None:
         sheet.say("kintsugi_route_info", 1, route.alias, "shadow", route.standing.shadow)
     sheet.say("kintsugi_route_changed_timestamp_seconds", _when(route.since), route.alias)

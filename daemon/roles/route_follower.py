@@ -244,7 +244,11 @@ def write(path: Path, table: GatewayRoutes) -> None:
 def _route(row: "RouteRow") -> GatewayRoute:
     standing = row.standing
     return GatewayRoute(
-        standing.base, standing.shares, standing.shadow, taken_back=row.why == "rollback"
+        standing.base,
+        standing.shares,
+        standing.shadow,
+        taken_back=row.why == "rollback",
+        holdout=standing.holdout,
     )
 
 

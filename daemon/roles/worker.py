@@ -36,6 +36,7 @@ from daemon.repair.background import RepairQueue
 from daemon.serving.bases import move
 from daemon.serving.canary_monitor import Guards
 from daemon.serving.fleet import Fleet
+from daemon.serving.publisher import Publisher
 from daemon.serving.reconciler import Reconciler
 from daemon.sessions.closing import close_sessions
 from events.envelope import utc_now
@@ -59,7 +60,8 @@ class RoundResult:
     unloaded: list[str] = field(default_factory=list)
     collected: list[str] = field(default_factory=list)
     routed: list[str] = field(default_factory=list)
-    """Aliases whose canary was decided by live traffic, or that moved to another base."""
+    """Aliases whose canary was decided by live traffic, that moved to another base, or whose
+    held-out share changed."""
     told: list[str] = field(default_factory=list)
     """Events in jobs and cycles, as sentences."""
     troubles: list[str] = field(default_factory=list)
@@ -79,6 +81,7 @@ class Worker:
         self._app = app
         self._clock = clock
         self._guards = Guards(app)
+        self._publisher = Publisher(app, fleet, clock)
         self._jobs = jobs_of(app.settings)
         self._trials = trials_of(app.settings)
         self._fleet = fleet
@@ -95,6 +98,7 @@ class Worker:
         parts: dict[str, Callable[[RoundResult], None]] = {
             "sessions": self._close_sessions,
             "canaries": self._watch_canaries,
+            "holdouts": self._adjust_holdouts,
             "jobs": self._advance_jobs,
             "cycles": self._advance_cycles,
             "gateways": self._forget_gateways,
@@ -132,6 +136,14 @@ class Worker:
 
     def _watch_canaries(self, result: RoundResult) -> None:
         result.routed += [route.alias for route in self._guards.watch(self._clock())]
+
+    def _adjust_holdouts(self, result: RoundResult) -> None:
+        try:
+            with hold_serving_lock(self._app.home, patience=0):
+                result.routed += self._publisher.hold_out()
+        except HomeLockBusy:
+            # Another process stages or routes now; it is due in the next round.
+            return
 
     def _advance_jobs(self, result: RoundResult) -> None:
         with self._app.reading() as connection:

@@ -313,10 +313,13 @@ def _build_route(
         f"{guard.against:.3g} that it is worse, {guard.towards:.3g} that it is not; "
         f"{ENOUGH:g} decides"
     )
+    parts = _parts(watched.canary.adapter, standing.incumbent, share)
+    base_alone = all(part.adapter is None for part in parts)
     return RouteChanged(
         alias=route.alias,
         base=standing.base,
-        shares=_parts(watched.canary.adapter, standing.incumbent, share),
+        shares=parts,
+        holdout=0.0 if base_alone else standing.holdout,
         shadow=standing.shadow,
         why=why,
         reason=clip_reason(f"{summary}: {numbers}"),

@@ -278,10 +278,11 @@ def _leave(engine: Engine, name: str) -> None:
 
 def collect_route_adapters(routes: Iterable[RouteRow], base: str) -> set[str | None]:
     """Return the adapters in the routes of a base, shadows included; None stands for the base
-    itself."""
+    itself, which also answers the sessions that a route holds out."""
     ours = [route.standing for route in routes if route.standing.base == base]
     shadows = {standing.shadow for standing in ours} - {None}
-    return shadows.union(*(standing.adapters for standing in ours))
+    held_out = {None} if any(standing.holdout for standing in ours) else set()
+    return shadows.union(held_out, *(standing.adapters for standing in ours))
 
 
 def check_room(

@@ -5,12 +5,13 @@
     canary     RouteChanged: the first share of an adapter that passed its gate, without an operator
     rollback   RouteChanged: the adapter that answered before does again
     set_route  RouteChanged: the shares that an operator names
+    hold_out   RouteChanged: another held-out share, where `canary.holdout` was changed
     pin        it stays loaded under its own name
     retire     AdapterMoved: it goes out of service
 
 Each first asks the tables what is done already, so the same command again, after a `kill -9` or for
-no reason, ends where the first would have. Each but `canary` is an `OperatorActed`, which its
-effects name as their cause. What is refused at once leaves no event.
+no reason, ends where the first would have. Each but `canary` and `hold_out` is an
+`OperatorActed`, which its effects name as their cause. What is refused at once leaves no event.
 
 Guarantees: a route names an adapter only once all replicas were seen to answer with it, so partial
 success routes no session. A route that the tables would refuse is refused before it is appended.
@@ -141,7 +142,7 @@ class Publisher:
             why: Why = "operator" if override else "promoted" if share == 1 else "canary"
             route = RouteChanged(
                 alias=row.alias, base=row.base, shares=shares, shadow=standing.shadow, why=why,
-                reason=act.reason,
+                reason=act.reason, holdout=self._choose_holdout(shares),
             )  # fmt: skip
             arguments = {
                 "adapter": row.adapter, "share": f"{share:g}", "override": str(override).lower(),
@@ -161,7 +162,7 @@ class Publisher:
             _check_promotion(row, Act("kintsugi"), override=False)
             route = RouteChanged(
                 alias=row.alias, base=row.base, shares=shares, shadow=standing.shadow, why="canary",
-                reason="it passed the gate",
+                reason="it passed the gate", holdout=self._choose_holdout(shares),
             )  # fmt: skip
             self._check(route)
             rows = [self.adapter(adapter) for adapter in _list_adapters(route)]
@@ -196,6 +197,7 @@ class Publisher:
         route = RouteChanged(
             alias=alias, base=base, shares=parts, why="operator", reason=act.reason,
             shadow=None if shadow is None else rows[shadow].adapter,
+            holdout=self._choose_holdout(parts),
         )  # fmt: skip
         with hold_serving_lock(self.app.home):
             return self._flip(route, act, "route set", arguments)
@@ -216,10 +218,11 @@ class Publisher:
         target = standing.before[0]
         if to is not None:
             target = None if to == standing.base else self.adapter(to).adapter
+        shares = (RouteShare(adapter=target, share=1),)
         route = RouteChanged(
-            alias=alias, base=standing.base, shares=(RouteShare(adapter=target, share=1),),
+            alias=alias, base=standing.base, shares=shares,
             shadow=None if standing.shadow == target else standing.shadow, why="rollback",
-            reason=act.reason,
+            reason=act.reason, holdout=self._choose_holdout(shares),
         )  # fmt: skip
         arguments = {"alias": alias, "to": target or standing.base}
         if target is None or self._staging.answers(self.adapter(target)):
@@ -228,6 +231,35 @@ class Publisher:
             return self._turn(route, self.decisions.act(act, "adapters rollback", arguments))
         with hold_serving_lock(self.app.home):
             return self._flip(route, act, "adapters rollback", arguments)
+
+    def hold_out(self) -> list[str]:
+        """Within `hold_serving_lock`: give every route with adapters the held-out share of the
+        settings; return the aliases whose route changed. Raises BaseMixup, ReplicaError,
+        RouteRefusal, DecisionRefusal.
+        """
+        changed = list[str]()
+        for row in self._table().routes:
+            standing = row.standing
+            holdout = self._choose_holdout(standing.shares)
+            if holdout == standing.holdout:
+                continue
+            route = RouteChanged(
+                alias=row.alias, base=standing.base, shares=standing.shares, holdout=holdout,
+                shadow=standing.shadow, why="holdout",
+                reason=f"canary.holdout is {holdout:g}, and was {standing.holdout:g}",
+            )  # fmt: skip
+            self._check(route)
+            if not standing.holdout:
+                self._check_apart(route)
+            # The same share may be set again later: each time is a step of its own.
+            self.decisions.take(route, f"holdout {holdout:g} after {row.offset}", row.cause)
+            changed.append(row.alias)
+        return changed
+
+    def _choose_holdout(self, shares: Iterable[RouteShare]) -> float:
+        """Return the held-out share of a route: that of the settings where an adapter answers."""
+        adapts = any(part.adapter is not None for part in shares)
+        return self.app.settings.canary.holdout if adapts else 0.0
 
     def _flip(
         self, route: RouteChanged, act: Act, action: str, arguments: Mapping[str, str]
@@ -264,7 +296,7 @@ class Publisher:
         BaseMixup, ReplicaError."""
         others = [other for other in self._table().routes if other.alias != route.alias]
         names = collect_route_adapters(others, route.base) | {part.adapter for part in route.shares}
-        names |= set(_list_adapters(route))
+        names |= {*_list_adapters(route), *((None,) if route.holdout else ())}
         if None not in names:
             return
         look = self.fleet.look()

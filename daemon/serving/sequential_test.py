@@ -334,3 +334,14 @@ def on_silence(drawn: Iterable[ArmFaults]) -> Literal["roll_back", "inconclusive
     evidence = [worse.value(cells) for cells in kinds.values()]
     shown = bool(evidence) and fsum(evidence) / len(evidence) >= ENOUGH
     return "roll_back" if shown else "inconclusive"
+
+
+def measure_share_mismatch(drawn: Mapping[tuple[float, bool], int]) -> float:
+    """Return the evidence that sessions are not drawn by the shares that they should be drawn by.
+
+    `drawn`: number of sessions by the share of the arm and by whether they are of it. Null: each is
+    of the arm with the probability of its own share; the evidence reaches 100 at any time with a
+    probability of at most 1 %. It is that of `imbalance`, over all sessions or over the judged.
+    """
+    cells = {_Cell(share, True, member): number for (share, member), number in drawn.items()}
+    return Mixture(_EQUAL, _JUDGED).value(cells)

@@ -1,6 +1,7 @@
 """Where everything stands, as one document: `kintsugi status` prints it, the status page shows it.
 
-    situation(app)    log, fold, rounds, cycles, newest job, adapters, routes, leader, gateways
+    situation(app)    log, fold, rounds, cycles, newest job, adapters, routes, lift, leader,
+                      gateways
 
 Read at one moment of the tables, and of the log right after it. The names are a promise to scripts;
 fields may be added. A log that cannot be reached leaves nulls and the reason, and ends nothing.
@@ -27,6 +28,7 @@ def situation(app: "App") -> dict[str, Any]:
     from daemon.core.health import read_fold_state
     from daemon.cycle.outlook import read_outlooks
     from daemon.cycle.views import read_step
+    from daemon.serving.lift import read_lifts
     from events.envelope import utc_now
 
     with app.reading() as connection:
@@ -41,6 +43,7 @@ def situation(app: "App") -> dict[str, Any]:
         expected = read_outlooks(connection, app.settings, utc_now())
         job = _newest_job(connection)
         leading, gateways = _leader(connection), _gateways(app, connection)
+        lifts = read_lifts(connection)
     return {
         **_log(app, reached),
         "rollouts": counts.rollouts,
@@ -52,6 +55,7 @@ def situation(app: "App") -> dict[str, Any]:
         "next_cycle": _next_cycle(expected),
         "job": None if job is None else _job(app, job),
         "routes": [asdict(route) for route in routes],
+        "lift": [asdict(lift) for lift in lifts],
         "adapters": [asdict(adapter) for adapter in adapters],
         "leader": leading,
         "gateways": gateways,

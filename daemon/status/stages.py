@@ -159,12 +159,38 @@ def _route(document: Document, now: datetime) -> Stop:
         return Stop("route", Mood.RESTS, "the base answers everything")
     shares = [f"{route['adapter'] or route['base']}: {_share(route)}" for route in routes]
     newest = max(routes, key=lambda route: route["since"] or "")
-    facts = (*shares[1:], f"{newest['why']} {ago(newest['since'], now)}", newest["reason"])
-    return Stop("route", Mood.WORKS, shares[0], tuple(fact for fact in facts if fact))
+    lifts = [describe_lift(lift) for lift in document["lift"]]
+    why = f"{newest['why']} {ago(newest['since'], now)}"
+    facts = tuple(fact for fact in (*shares[1:], *lifts, why, newest["reason"]) if fact)
+    if not all(lift["shares_ok"] and lift["judged_ok"] for lift in document["lift"]):
+        return Stop("route", Mood.ATTENTION, shares[0], facts, "kintsugi doctor")
+    return Stop("route", Mood.WORKS, shares[0], facts)
 
 
 def _share(route: Mapping[str, Any]) -> str:
-    return "shadow" if route["shadow"] else f"{route['share']:.0%}"
+    if route["shadow"]:
+        return "shadow"
+    return f"{route['share']:.0%}{' held out' if route['holdout'] else ''}"
+
+
+def describe_lift(lift: Mapping[str, Any]) -> str:
+    """Return what was won since the first promotion, as `read_lifts` has it, in one line."""
+    judged = lift["holdout"]["judged"]
+    if lift["difference"] is None:
+        text = f"lift of {lift['alias']}: not known, {judged:,} held-out sessions are judged"
+    else:
+        points, low, high = (100 * lift[name] for name in ("difference", "low", "high"))
+        text = (
+            f"lift of {lift['alias']} since {lift['since'][:10]}: {points:+.1f} points of success "
+            f"[{low:+.1f}, {high:+.1f}], {judged:,} held-out sessions are judged"
+        )
+    off = [
+        words
+        for name, words in (("shares_ok", "sessions are not held out by their shares"),
+                            ("judged_ok", "its arms are not judged equally often"))
+        if not lift[name]
+    ]  # fmt: skip
+    return "; ".join((text, *off))
 
 
 _STOPS: Final[Sequence[Callable[[Document, datetime], Stop]]] = (

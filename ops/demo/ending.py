@@ -26,6 +26,7 @@ from daemon.evaluation.trial import Adapter
 from events.errors import KintsugiError
 from ops.demo import general, heldout, progress
 from ops.demo.heldout import Outcomes
+from ops.demo.lift import read_lift
 from ops.demo.place import ROOT, Place
 from ops.demo.progress import CycleResult
 from ops.demo.report import PolicyResult, Story, gate_words
@@ -77,6 +78,7 @@ def build_story(
             rebuild_equal=is_rebuild_equal(place),
             mix=place.mix,
             cycles=progress.build_entries(results, measured, place.mix),
+            lift=read_lift(connection, subject.cycle.alias),
         )
 
 

@@ -16,10 +16,12 @@ from consumers.reads.learning import CycleRow, JobRow
 from consumers.reads.rollouts import PatternLine
 from consumers.reads.serving import AdapterRow
 from daemon.replay import lineage
+from daemon.serving.lift import Lift
 from envs.statistics import Interval
 from ops.demo import heldout, progress_chart
 from ops.demo.heldout import Outcomes
 from ops.demo.html_table import build_table as _rows
+from ops.demo.lift import lift_section
 from ops.demo.view import curve_points
 from ops.demo.watch import Point, Tally
 
@@ -54,6 +56,8 @@ class Story:
     """Kind of task -> its share of the traffic."""
     cycles: Sequence[Mapping[str, Any]]
     """The document's `cycles` (ops/demo/progress.py)."""
+    lift: Lift | None = None
+    """Lift of live sessions; None while none are compared."""
 
 
 def build_report(story: Story, seconds: float) -> dict[str, Any]:
@@ -95,6 +99,7 @@ def build_report(story: Story, seconds: float) -> dict[str, Any]:
         "adapter": story.adapter.adapter,
         "gate": _gate(story.adapter),
         "rebuild_equal": story.rebuild_equal,
+        "lift": None if story.lift is None else asdict(story.lift),
         "live": [{**asdict(line), "rate": line.rate} for line in story.live],
         "training": {
             "rollouts": story.job.rollouts,
@@ -179,6 +184,7 @@ def page(report: Mapping[str, Any]) -> str:
             [(tally["policy"], tally["judged"],
             f"{tally['rate']:.1%}") for tally in report["live"]],
         ),
+        lift_section(report),
         "<h2>Why this adapter</h2>",
         f'<div class="wide">{_graph(report["explained"])}</div>',
         f"<ul>{_node(report['explained'], open_=True)}</ul>",

@@ -273,6 +273,7 @@ class Call(Response):
                 served,
                 attempt.upstream.url,
                 choice.shares if chosen else None,
+                choice.holdout,
             )
         )
 

@@ -28,6 +28,7 @@ from events.rollouts import (
     CallStartContent,
     CallStarted,
     EventData,
+    HoldoutDraw,
     Outcome,
     Routed,
 )
@@ -59,6 +60,8 @@ class ServedBy:
     """URL of the engine that is asked first."""
     shares: Mapping[str, float] | None = None
     """Policy -> its share, where the policy was drawn among several; else None."""
+    holdout: HoldoutDraw | None = None
+    """Whether the session was held out, where that was drawn for this call; else None."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -235,6 +238,7 @@ class Record:
             upstream=served_by.upstream,
             routed=served_by.routed,
             shares=None if served_by.shares is None else dict(served_by.shares),
+            holdout=served_by.holdout,
             content=CallStartContent(
                 messages=log_content.messages[known:],
                 tools=() if same_tools else tools,

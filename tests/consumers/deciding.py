@@ -60,9 +60,12 @@ def routed(
     shadow: str | None = None,
     alias: str = "agent",
     base: str = "base",
+    holdout: float = 0.0,
 ) -> RouteChanged:
     parts = tuple(RouteShare(adapter=name, share=share) for name, share in shares.items())
-    return RouteChanged(alias=alias, base=base, shares=parts, shadow=shadow, why=why)
+    return RouteChanged(
+        alias=alias, base=base, shares=parts, shadow=shadow, why=why, holdout=holdout
+    )
 
 
 def moved(adapter: str, state: str, reason: str = "") -> AdapterMoved:

@@ -22,7 +22,7 @@ from events.lifecycle import NEXT
 from events.log import Headers
 from events.messages import Action, Message, StrictModel, ToolCall
 from events.registry import REGISTRY
-from events.rollouts import EventData, Labels, Task, ToolRoles
+from events.rollouts import EventData, HoldoutDraw, Labels, Task, ToolRoles
 from events.serving import ArmCounts, LiveEvidence, PassRates, RouteShare
 from events.streams import MAX_INLINE_BODY_BYTES, MAX_VALUE_BYTES, STREAMS
 
@@ -34,7 +34,8 @@ PARTS: dict[str, type[StrictModel]] = {
     "PatternFinding": PatternFinding, "Verified": Verified,
     "RepairEdit": RepairEdit, "Message": Message,
     "ToolCall": ToolCall, "Action": Action,
-    "RouteShare": RouteShare, "PassRates": PassRates, "LiveEvidence": LiveEvidence,
+    "RouteShare": RouteShare, "HoldoutDraw": HoldoutDraw,
+    "PassRates": PassRates, "LiveEvidence": LiveEvidence,
     "ArmCounts": ArmCounts,
     "GateReport": GateReport, "GatePlan": GatePlan, "Check": Check,
     "Rate": Rate, "TargetReport": TargetReport, "JobParent": JobParent,

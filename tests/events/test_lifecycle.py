@@ -20,7 +20,9 @@ from events.serving import (
 )
 
 A: Final = "a"
-WHYS: Final[tuple[Why, ...]] = ("canary", "promoted", "rollback", "operator", "expired", "rebased")
+WHYS: Final[tuple[Why, ...]] = (
+    "canary", "promoted", "rollback", "operator", "expired", "rebased", "holdout",
+)  # fmt: skip
 
 
 def produced() -> AdapterProduced:

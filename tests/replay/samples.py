@@ -40,6 +40,7 @@ from events.rollouts import (
     EventData,
     FeedbackContent,
     FeedbackReceived,
+    HoldoutDraw,
     Labels,
     RolloutContent,
     RolloutEnded,
@@ -176,6 +177,7 @@ SAMPLES: Final[tuple[EventData, ...]] = (
         parent_tools=True, attribution="path", client="shop", purpose="probe",
         upstream="http://127.0.0.1:8000/v1", routed=None,
         shares={"adapter-3": 0.25, "base-1": 0.75},
+        holdout=HoldoutDraw(share=0.125, held_out=False),
         content=CallStartContent(
             messages=(_ASKED,),
             tools=({"type": "function", "function": {"name": "cancel_order"}},),
@@ -228,7 +230,7 @@ SAMPLES: Final[tuple[EventData, ...]] = (
             RouteShare(adapter="cancel-40-0f3c9a1e", share=0.25),
             RouteShare(adapter=None, share=0.75),
         ),
-        shadow="adapter-3", why="operator", reason="before the weekend",
+        holdout=0.125, shadow="adapter-3", why="operator", reason="before the weekend",
         evidence=LiveEvidence(
             pairs=120, against=0.5, towards=20.25, imbalance=1.5,
             canary=ArmCounts(judged=120, failed=12), incumbent=ArmCounts(judged=400, failed=90),

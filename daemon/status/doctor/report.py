@@ -32,6 +32,7 @@ CHECKS: Final[Mapping[str, Callable[[App], Finding]]] = {
     "adapters": serving.adapters,
     "gateways": serving.gateways,
     "canaries": serving.canaries,
+    "holdout": serving.holdout,
     "engines": serving.engines,
     "tracing": tracing.tracing,
 }

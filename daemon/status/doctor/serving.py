@@ -1,5 +1,6 @@
 """Checks of serving: files of adapters, routes of gateways, canaries and engines."""
 
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -96,6 +97,32 @@ def canaries(app: "App") -> Finding:
         f"{entry.guard.against:.3g} that it is worse and {entry.guard.towards:.3g} that it is not"
         for entry in watched
     )
+
+
+def holdout(app: "App") -> Finding:
+    """Check that sessions are held out, and judged, as the held-out share foretells."""
+    from daemon.serving.lift import read_lifts
+    from daemon.status.stages import describe_lift
+
+    with app.reading() as connection:
+        lifts = read_lifts(connection)
+    for lift in lifts:
+        arms = (lift.holdout, lift.loop)
+        if not lift.shares_ok:
+            held, others = (arm.sessions for arm in arms)
+            return False, (
+                f"{held:,} of {held + others:,} sessions of {lift.alias} were held out where "
+                f"{lift.share:.1%} should be: its lift is not to be relied on; find out which "
+                "sessions are lost, or begin anew (docs/runbooks/holdout-shares-off.md)"
+            )
+        if not lift.judged_ok:
+            judged, rest = (f"{arm.judged:,} of {arm.due:,}" for arm in arms)
+            return False, (
+                f"{judged} held-out sessions of {lift.alias} are judged, and {rest} of the others: "
+                "its lift is not to be relied on; find out why one arm is judged more often "
+                "(docs/runbooks/holdout-shares-off.md)"
+            )
+    return True, "; ".join(describe_lift(asdict(lift)) for lift in lifts) or "none"
 
 
 def _is_past_grace(route: "RouteRow") -> bool:

@@ -10,6 +10,11 @@ A session is drawn by a hash of its name, so that every gateway draws the same a
 changes nothing. The hash is weighted rendezvous hashing (the largest of share / -ln(hash)): a share
 that grows takes sessions from the others, and none ever goes from the one whose share grew.
 
+Where a route holds sessions out, that is drawn first, by the same hash between two parts that are
+no policies. So whether a session is held out follows from its name and the held-out share alone:
+whoever joins, leaves or is promoted, the same sessions stay with the base. The others are drawn by
+the shares.
+
 A session that has a policy keeps it when shares change. It is drawn anew where the adapter was
 taken back (a rollback, a rejection), is unloaded, or belongs to a base that the route left.
 
@@ -22,7 +27,7 @@ from hashlib import blake2b
 from math import log
 from typing import Final
 
-from events.rollouts import Routed
+from events.rollouts import HoldoutDraw, Routed
 from events.serving import RouteShare
 
 Policy = str | None
@@ -46,6 +51,8 @@ class GatewayRoute:
     taken_back: bool = False
     """Whether the last change was a rollback: then no session stays with an adapter without a
     share."""
+    holdout: float = 0.0
+    """Share of all sessions that the base answers whatever is promoted."""
 
     def has(self, policy: Policy) -> bool:
         """Whether it has a share."""
@@ -90,6 +97,8 @@ class Choice:
     shares: Mapping[str, float] | None = None
     """Policy (the base by its name) -> its share, where the policy was drawn among several; else
     None."""
+    holdout: HoldoutDraw | None = None
+    """Whether the session was held out, where that was drawn for this call; else None."""
 
     @property
     def policy(self) -> Policy:
@@ -119,7 +128,27 @@ def choose(
 
 def draw_policy(parts: Iterable[RouteShare], alias: str, session: str) -> Policy:
     """Draw the policy of a session by the shares."""
-    return max(parts, key=lambda part: (_weight(part, alias, session), part.adapter or "")).adapter
+    return max(
+        parts,
+        key=lambda part: (
+            _weigh(part.share, alias, session, part.adapter or ""),
+            part.adapter or "",
+        ),
+    ).adapter
+
+
+def is_held_out(share: float, alias: str, session: str) -> bool:
+    """Return whether a session is among the share of an alias' sessions that is held out.
+
+    One that is held out by a share is so by every larger one.
+    """
+    if share <= 0:
+        return False
+    held, others = (
+        _weigh(part, alias, session, key)
+        for part, key in ((share, "\x1fholdout"), (1 - share, "\x1fothers"))
+    )
+    return held > others
 
 
 def shadow_session(session: str) -> str:
@@ -139,15 +168,19 @@ def _choose_by_route(
     session: str,
     stays: Mapping[str, Policy],
 ) -> Choice:
-    by_share = draw_policy(route.parts, alias, session)
+    held_out = is_held_out(route.holdout, alias, session)
+    by_share = None if held_out else draw_policy(route.parts, alias, session)
     kept = alias in stays and _may_stay(routes, alias, route, stays[alias])
     first = stays[alias] if kept else by_share
     largest = sorted(route.parts, key=lambda part: -part.share)
     order = dict.fromkeys((first, by_share, *(part.adapter for part in largest), None))
     shadow = None if route.shadow == first else route.shadow
     routed: Routed = "kept" if kept else "drawn"
-    shares = None if kept else _shares_by_policy(route)
-    return Choice(alias, routed, tuple(order), route.base, shadow, shares)
+    shares = None if kept or held_out else _shares_by_policy(route)
+    draw = None
+    if route.holdout and not kept:
+        draw = HoldoutDraw(share=route.holdout, held_out=held_out)
+    return Choice(alias, routed, tuple(order), route.base, shadow, shares, draw)
 
 
 def _shares_by_policy(route: GatewayRoute) -> Mapping[str, float] | None:
@@ -169,7 +202,8 @@ def _may_stay(routes: GatewayRoutes, alias: str, route: GatewayRoute, policy: Po
     return known is not None and known.keeps and (known.alias, known.base) == (alias, route.base)
 
 
-def _weight(part: RouteShare, alias: str, session: str) -> float:
-    text = f"{alias}\x1f{session}\x1f{part.adapter or ''}".encode("utf-8", "surrogatepass")
+def _weigh(share: float, alias: str, session: str, name: str) -> float:
+    """Return the weight of a part with a name in the draw of a session; the largest has it."""
+    text = f"{alias}\x1f{session}\x1f{name}".encode("utf-8", "surrogatepass")
     number = int.from_bytes(blake2b(text, digest_size=8).digest()) >> (64 - _BITS)
-    return part.share / -log((number + 0.5) / 2**_BITS)
+    return share / -log((number + 0.5) / 2**_BITS)

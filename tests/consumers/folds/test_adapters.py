@@ -1,10 +1,12 @@
 """Adapters and routes are what their events say, and nothing that they may not be."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Final
 
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from sqlalchemy import Connection, Engine, delete
@@ -17,7 +19,7 @@ from consumers.tables import BOOKKEEPING, PROJECTED
 from events.learning import Decision
 from events.lifecycle import LOADED, NEXT, SERVING, State
 from events.memory import MemoryLog
-from events.serving import OperatorActed
+from events.serving import OperatorActed, RouteChanged
 from events.streams import LEARNING
 from tests.consumers.deciding import (
     Control,
@@ -334,12 +336,46 @@ def test_a_read_is_one_moment_however_many_questions_it_asks(engine: Engine) -> 
     assert control.table().position == position + 5
 
 
+# Sessions that are held out
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        routed("holdout", {"a": 0.5, None: 0.5}, holdout=0.1),
+        routed("holdout", {"b": 1.0}, holdout=0.1),
+        routed("holdout", {"a": 1.0}, holdout=0.1, base="new"),
+        routed("holdout", {"a": 1.0}, holdout=0.1, alias="other"),
+        routed("holdout", {None: 1.0}, alias="other"),
+    ],
+    ids=["other shares", "another adapter", "another base", "another agent", "no route"],
+)
+def test_a_change_of_the_holdout_changes_nothing_else(engine: Engine, change: RouteChanged) -> None:
+    control = serving_a(engine)
+    before = control.table().routes
+    control.decide(change)
+    assert control.table().routes == before
+    control.decide(routed("holdout", {"a": 1.0}, holdout=0.1))
+    (after,) = control.table().routes
+    assert after.standing == replace(before[0].standing, holdout=0.1)
+    assert (after.why, after.since, after.cause) == (
+        before[0].why, before[0].since, before[0].cause,
+    )  # fmt: skip
+
+
+def test_nothing_is_held_out_where_the_base_answers_everything() -> None:
+    with pytest.raises(ValueError, match="where the base answers all of them"):
+        routed("operator", {None: 1.0}, holdout=0.1)
+
+
 # Any sequence of events
 
 NAMES: Final = ("a", "b")
 name = st.sampled_from(NAMES)
 arm = st.sampled_from((None, *NAMES))
-why = st.sampled_from(("operator", "canary", "promoted", "rollback", "expired", "rebased"))
+why = st.sampled_from(
+    ("operator", "canary", "promoted", "rollback", "expired", "rebased", "holdout")
+)
 verdict = st.sampled_from(("PROMOTE", "REJECT", "EXTEND"))
 retired = st.sampled_from(("rejected", "draining", "unloaded", "collected"))
 mostly_agent = st.sampled_from(("agent", "agent", "agent", "other"))
@@ -358,6 +394,10 @@ bursts = st.one_of(
     ),
     st.builds(lambda n, w: [routed(w, {n: 1.0})], arm, why),
     st.builds(lambda n: [routed("rollback", {n: 1.0})], arm),
+    st.builds(
+        lambda n, h: [routed("operator", {n: 1.0}), routed("holdout", {n: 1.0}, holdout=h)],
+        name, st.sampled_from((0.0, 0.1, 0.2)),
+    ),
     st.builds(
         lambda n, w, b, s: [
             routed(w, {n[0]: 0.25, n[1]: 0.75}, base=b, shadow=None if s in n else s)

@@ -31,6 +31,7 @@ from events.log import Entry
 from events.streams import LEARNING
 from migrations.upgrade import upgrade
 from ops.postgres.server import Postgres, PostgresUnavailable
+from producers.gateway.routing.routes import is_held_out
 from tests.conftest import missing
 from tests.consumers.deciding import decision, produced, routed, staged
 from tests.daemon.engine.conftest import Live, adapter, listening, other_adapter
@@ -303,3 +304,28 @@ def _goes_away(server: Postgres, control: Control, engine: Live, url: str) -> No
         assert wait_for(lambda: control.reports()[0].position > flipped)
         assert answerer(gateway, "back") == "two"
         assert answerer(gateway, "away-0") == "one"
+
+
+def test_held_out_sessions_stay_with_the_base_over_promotions_rollbacks_and_a_restart(
+    engine: Live, control: Control
+) -> None:
+    home, url = control.app.home, f"{engine.url}/v1"
+    sessions = [f"s{n}" for n in range(24)]
+    held_out = {name for name in sessions if is_held_out(0.3, "agent", name)}
+    assert 2 <= len(held_out) <= 15
+
+    def answerers(gateway: Program) -> dict[str, str]:
+        """Session -> who answers it; then it ends, so that the gateway forgets who did."""
+        found = {name: answerer(gateway, name) for name in sessions}
+        for name in sessions:
+            assert httpx2.post(f"{gateway.url}/v1/sessions/{name}/end", timeout=60).is_success
+        return found
+
+    with running(home, [url]) as gateway:
+        for why, adapter in (("operator", "two"), ("operator", "one"), ("rollback", "two")):
+            flipped = control.route(why, adapter, holdout=0.3)
+            assert wait_for(partial(control.known, flipped, 1))
+            expected = {name: "tiny" if name in held_out else adapter for name in sessions}
+            assert answerers(gateway) == expected
+    with running(home, [url]) as again:
+        assert answerers(again) == expected

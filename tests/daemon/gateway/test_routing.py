@@ -15,10 +15,16 @@ import pytest
 
 from daemon.engine.chat import Chat
 from daemon.engine.policy import Policy
-from events.rollouts import CallStarted
+from events.rollouts import CallStarted, HoldoutDraw
 from events.serving import RouteShare
 from events.sqlite.log import SqliteLog
-from producers.gateway.routing.routes import Adapter, GatewayRoute, GatewayRoutes, shadow_session
+from producers.gateway.routing.routes import (
+    Adapter,
+    GatewayRoute,
+    GatewayRoutes,
+    is_held_out,
+    shadow_session,
+)
 from producers.gateway.routing.routes import Policy as Answerer
 from tests.daemon.engine.conftest import Live, adapter, listening, other_adapter
 from tests.daemon.gateway.conftest import Front, Fronted, fronting, post
@@ -451,3 +457,36 @@ def test_a_call_that_was_drawn_among_several_says_the_shares(front: Fronted) -> 
     assert [(one.routed, one.shares) for one in front.started()] == [
         ("drawn", {"tiny": 0.75, "one": 0.25}), ("kept", None),
     ]  # fmt: skip
+
+
+HELD = [name for name in (f"h{n}" for n in range(60)) if is_held_out(0.3, "agent", name)]
+"""Sessions of `agent` that a share of .3 holds out."""
+
+
+def test_a_held_out_session_is_answered_by_the_base_and_its_draw_is_recorded(
+    front: Fronted,
+) -> None:
+    route(front, {"one": 0.5, "two": 0.5}, holdout=0.3)
+    assert [answerer(front, HELD[0]) for _ in range(2)] == ["tiny", "tiny"]
+    held, kept = front.started()
+    assert (held.routed, held.shares) == ("drawn", None)
+    assert held.holdout == HoldoutDraw(share=0.3, held_out=True)
+    assert (kept.routed, kept.holdout) == ("kept", None)
+
+
+def test_a_session_that_another_policy_answers_keeps_its_draw(front: Fronted, engine: Live) -> None:
+    """The lift counts a session by its draw, so an adapter that is lost costs the loop's arm."""
+    unload(engine, "one")
+    other = next(name for name in (f"o{n}" for n in range(60)) if name not in HELD)
+    route(front, {"one": 1.0}, holdout=0.3)
+    assert answerer(front, other) == "tiny"
+    begun = front.started()
+    assert (begun[-1].routed, begun[-1].shares) == ("fallback", None)
+    assert {one.holdout for one in begun} == {HoldoutDraw(share=0.3, held_out=False)}
+
+
+def test_a_rollback_moves_nobody_who_is_held_out(front: Fronted) -> None:
+    route(front, {"two": 1.0}, holdout=0.3)
+    assert answerer(front, HELD[0]) == "tiny"
+    route(front, {"one": 1.0}, position=2, holdout=0.3, taken_back=True)
+    assert answerer(front, HELD[0]) == "tiny"

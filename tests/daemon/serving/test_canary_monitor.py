@@ -1,7 +1,9 @@
 """Live traffic decides about canaries: by evidence, by time, and never against a person."""
 
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from datetime import timedelta
+from functools import partial
 from itertools import count
 from pathlib import Path
 from random import Random
@@ -12,7 +14,7 @@ import pytest
 from daemon.config.settings import Settings
 from daemon.core.app import App
 from daemon.core.decision_log import Decisions
-from daemon.serving.canary_monitor import Guards, decide, due_share
+from daemon.serving.canary_monitor import CanaryEvidence, Guards, decide, due_share
 from daemon.serving.sequential_test import ENOUGH, UNEQUAL
 from daemon.status.doctor.serving import canaries
 from events.codec import decode, encode
@@ -24,6 +26,7 @@ from events.rollouts import (
     CallStarted,
     EventData,
     FeedbackReceived,
+    HoldoutDraw,
     RolloutContent,
     RolloutEnded,
     Task,
@@ -44,7 +47,7 @@ class Traffic:
         self.app = App(Settings(home=folder, canary=canary))
         self.decisions = Decisions(self.app)
         self.guards = Guards(self.app)
-        self._number = count()
+        self.numbers = count()
         for step, data in enumerate(passed(A)):
             self.decisions.take(data, str(step), "before")
 
@@ -52,7 +55,7 @@ class Traffic:
         self.take(routed(why, shares))
 
     def take(self, data: Decision) -> None:
-        self.decisions.take(data, f"step {next(self._number)}", "test")
+        self.decisions.take(data, f"step {next(self.numbers)}", "test")
 
     def sessions(
         self,
@@ -87,7 +90,7 @@ class Traffic:
         began: timedelta = timedelta(),
         ended: timedelta = timedelta(),
     ) -> Iterator[Entry]:
-        name = f"s{next(self._number)}"
+        name = f"s{next(self.numbers)}"
         yield entry(
             CallStarted(
                 call=f"call-{name}", session=name, alias="agent", base="base",
@@ -398,3 +401,70 @@ def test_shares_cut_the_way_into_parts_of_one_factor() -> None:
     ]  # fmt: skip
     assert [due_share(value, (0.1, 0.2, 0.3)) for value in (1, 2.8, 7.5)] == [0.1, 0.2, 0.3]
     assert due_share(19.9, (0.5,)) == 0.5
+
+
+# Sessions that are held out
+
+
+def held_out(traffic: Traffic, verdicts: Sequence[bool], policy: str = "base") -> None:
+    """Sessions that a draw gave to the base before the shares had a say, and that ended."""
+    for verdict in verdicts:
+        name = f"held-{next(traffic.numbers)}"
+        started = CallStarted(
+            call=f"call-{name}", session=name, alias="agent", base="base", policy=policy,
+            routed="drawn", holdout=HoldoutDraw(share=0.02, held_out=True),
+        )  # fmt: skip
+        over = RolloutEnded(
+            rollout=f"rollout-{name}", alias="agent", base="base", policy=policy, source="live",
+            session=name, success=verdict, task=Task(id="t", capability="k"),
+        )  # fmt: skip
+        traffic.app.append([entry(started), entry(over)])
+    traffic.app.settle()
+
+
+def test_who_is_held_out_takes_no_part_in_a_canarys_test(traffic: Traffic) -> None:
+    """Though the base, which answers them, is the incumbent."""
+    for adapter in (A, None):
+        traffic.sessions(adapter, [True, False] * 10)
+    (before,) = look(traffic)
+    held_out(traffic, [True] * 60)
+    (after,) = look(traffic)
+    assert (after.guard.against, after.guard.towards) == (
+        before.guard.against,
+        before.guard.towards,
+    )
+    assert after.guard.count_verdicts("incumbent") == 20
+    assert after.settled() == before.settled()
+    assert after.drawn() == before.drawn()
+
+
+def look(traffic: Traffic) -> Sequence[CanaryEvidence]:
+    with traffic.app.reading() as connection:
+        found = Guards(traffic.app).look(connection)
+        return [
+            replace(one, settled=partial(float, one.settled()), drawn=partial(list, one.drawn()))
+            for one in found
+        ]
+
+
+def test_a_canary_that_rises_and_is_promoted_keeps_the_holdout(tmp_path: Path) -> None:
+    made = Traffic(tmp_path / "home")
+    made.take(routed("canary", {A: 0.05, None: 0.95}, holdout=0.02))
+    for _ in range(20):
+        made.sessions(A, [True] * 2)
+        made.sessions(None, [True, False])
+        made.watch()
+    turned = made.routes()
+    assert [route.why for route in turned] == ["canary", "canary", "promoted"]
+    assert [route.holdout for route in turned] == [0.02] * 3
+    made.app.close()
+
+
+def test_where_the_base_answers_alone_again_nobody_is_held_out(tmp_path: Path) -> None:
+    made = Traffic(tmp_path / "home")
+    made.take(routed("canary", {A: 0.05, None: 0.95}, holdout=0.02))
+    made.sessions(A, [False] * 30)
+    made.sessions(None, [True] * 30)
+    (route,) = made.watch()
+    assert (route.why, shares(route), route.holdout) == ("rollback", {None: 1.0}, 0)
+    made.app.close()

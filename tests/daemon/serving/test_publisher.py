@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from consumers.folds.routing import RouteRefusal
+from consumers.reads import serving
 from consumers.reads.serving import UnknownAdapter
 from daemon.adapters.adoption import BadName, NoFingerprint, adopt, read_expectation
 from daemon.adapters.directory import CONFIG, WEIGHTS, BadAdapter
@@ -18,7 +19,7 @@ from daemon.serving.staging import ReplicaAway, StageRefusal
 from events.serving import AdapterStaged, RouteChanged
 from ops.random_adapters import Adapters
 from tests.daemon.serving.conftest import MakeHome
-from tests.daemon.serving.homes import ADA
+from tests.daemon.serving.homes import ADA, Home
 
 # Pushing
 
@@ -429,3 +430,69 @@ def test_a_rank_above_what_the_engines_take_is_refused(
     home = make_home(1, upstream={"max_lora_rank": 4})
     with pytest.raises(BadAdapter, match="rank 8, and the engines take 4"):
         home.push(adapters["v1"])
+
+
+# Sessions that are held out
+
+
+def test_promotions_rollbacks_and_routes_by_hand_hold_out_the_share_of_the_settings(
+    make_home: MakeHome, adapters: Adapters
+) -> None:
+    home = make_home(1, canary={"holdout": 0.02})
+    first = home.serve(adapters["v1"], base="reference")
+    assert held_out(home) == 0.02
+    second = home.push(adapters["v2"], base="reference")
+    home.publisher.promote(second, ADA, share=0.25, override=True)
+    assert held_out(home) == 0.02
+    with home.app.reading() as connection:
+        lines = serving.route_lines(connection, "agent")
+    assert [(line.adapter, line.holdout) for line in lines] == [
+        (first, False), (second, False), (None, True),
+    ]  # fmt: skip
+    assert [line.share for line in lines] == pytest.approx([0.735, 0.245, 0.02])
+    home.publisher.rollback("agent", ADA)
+    assert (home.shares(), held_out(home)) == ({first: 1.0}, 0.02)
+    home.publisher.rollback("agent", ADA)
+    assert (home.shares(), held_out(home)) == ({None: 1.0}, 0)
+    home.publisher.set_route("agent", {first: 0.5, None: 0.5}, ADA)
+    assert held_out(home) == 0.02
+
+
+def held_out(home: Home) -> float:
+    route = home.table().route("agent")
+    assert route is not None
+    return route.standing.holdout
+
+
+def test_a_changed_setting_changes_the_route_and_not_who_decided_it(
+    make_home: MakeHome, adapters: Adapters
+) -> None:
+    home = make_home(1)
+    name = home.serve(adapters["v1"], base="reference")
+    before = home.table().route("agent")
+    assert before is not None
+    for share in (0.02, 0.0, 0.02):
+        settings = home.app.settings
+        canary = settings.canary.model_copy(update={"holdout": share})
+        home.app.settings = settings.model_copy(update={"canary": canary})
+        assert home.publisher.hold_out() == ["agent"]
+        assert home.publisher.hold_out() == [], "and that is it"
+        after = home.table().route("agent")
+        assert after is not None
+        assert (home.shares(), after.standing.holdout) == ({name: 1.0}, share)
+        assert (after.why, after.since, after.cause) == (before.why, before.since, before.cause)
+        assert after.offset > before.offset
+    changes = [event.data for event in home.decided() if isinstance(event.data, RouteChanged)]
+    assert [(one.why, one.holdout) for one in changes[1:]] == [
+        ("holdout", 0.02), ("holdout", 0.0), ("holdout", 0.02),
+    ]  # fmt: skip
+
+
+def test_where_the_base_answers_alone_nothing_is_held_out(
+    make_home: MakeHome, adapters: Adapters
+) -> None:
+    home = make_home(1, canary={"holdout": 0.02})
+    home.serve(adapters["v1"], base="reference")
+    home.publisher.rollback("agent", ADA)
+    assert home.publisher.hold_out() == []
+    assert held_out(home) == 0

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
+from events.rollouts import HoldoutDraw
 from events.serving import RouteShare
 from producers.gateway.routing.routes import (
     Adapter,
@@ -17,6 +18,7 @@ from producers.gateway.routing.routes import (
     Policy,
     choose,
     draw_policy,
+    is_held_out,
     is_shadow,
     shadow_session,
 )
@@ -203,3 +205,55 @@ def test_a_shadow_is_not_asked_where_it_answers_already() -> None:
 def test_a_shadows_session_has_a_name_of_its_own_that_a_table_can_hold(session: str) -> None:
     assert is_shadow(shadow_session(session))
     assert len(shadow_session(session)) <= 256
+
+
+# Sessions that are held out
+
+
+@given(st.floats(0.01, 0.5), names)
+def test_the_held_out_share_is_kept_within_sampling_error(share: float, alias: str) -> None:
+    held_out = sum(is_held_out(share, alias, session) for session in SESSIONS)
+    expected = share * len(SESSIONS)
+    assert abs(held_out - expected) < 5.5 * (sqrt(expected) + 1)
+
+
+@given(st.floats(0.001, 0.5), st.floats(0.001, 0.5), names, names)
+def test_who_is_held_out_by_a_share_is_so_by_a_larger_one(
+    one: float, other: float, alias: str, session: str
+) -> None:
+    small, large = sorted((one, other))
+    assert is_held_out(large, alias, session) or not is_held_out(small, alias, session)
+    assert not is_held_out(0.0, alias, session)
+
+
+@given(weights, weights, st.booleans(), st.booleans())
+def test_the_same_sessions_are_held_out_whoever_is_promoted(
+    before: list[int], after: list[int], taken_back: bool, shadow: bool
+) -> None:
+    for shares in (before, after):
+        found = route(*shares, holdout=0.2, taken_back=taken_back, shadow="a9" if shadow else None)
+        for session in SESSIONS[:60]:
+            choice = choose(table(found), "agent", "agent", session, {})
+            held_out = is_held_out(0.2, "agent", session)
+            assert choice.holdout == HoldoutDraw(share=0.2, held_out=held_out)
+            if held_out:
+                assert (choice.policy, choice.shares, choice.base) == (None, None, "base")
+            else:
+                assert choice.policy == draw_policy(found.parts, "agent", session)
+
+
+def test_who_is_not_held_out_is_drawn_by_the_shares_alone() -> None:
+    found = parts(1, 3)
+    others = [name for name in SESSIONS if not is_held_out(0.2, "agent", name)]
+    first = sum(draw_policy(found, "agent", name) == "a1" for name in others)
+    assert abs(first - 0.75 * len(others)) < 5.5 * sqrt(0.1875 * len(others))
+
+
+def test_a_session_keeps_its_policy_when_a_holdout_begins_and_says_no_draw() -> None:
+    held_out = next(name for name in SESSIONS if is_held_out(0.2, "agent", name))
+    choice = choose(table(route(0, 1, holdout=0.2)), "agent", "agent", held_out, {"agent": "a1"})
+    assert (choice.policy, choice.routed, choice.holdout) == ("a1", "kept", None)
+
+
+def test_without_a_holdout_no_draw_is_said() -> None:
+    assert asked(table(route(1, 1)), "agent").holdout is None

@@ -1,0 +1,138 @@
+"""The sessions that chance held out, or did not, as the cumulative lift reads them.
+
+A session counts by its draw, whoever answered it afterwards: one that the shares gave to an adapter
+and that the base answered, because no engine had the adapter, is of the loop all the same. Left out
+is what no chance assigned: sessions that asked for a policy by name, that began before the holdout,
+or that were drawn again after the held-out share was changed. A session has one verdict, the first,
+as for the live guard (canary_outcomes.py).
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import Connection, Integer, Subquery, cast, func, select
+
+from consumers.tables import Adapter, Call, Feedback, LifecycleStep, Rollout
+from events.envelope import parse_timestamp
+from events.lifecycle import State
+
+
+@dataclass(frozen=True, slots=True)
+class DrawnSession:
+    """A session, whether it was held out, and its verdict."""
+
+    session: str
+    held_out: bool
+    share: float
+    """Probability with which it was held out."""
+    began: str
+    ended: bool
+    success: bool | None = None
+    """Verdict of the session; None without one."""
+    age: float | None = None
+    """Seconds from its draw to its verdict; None without a verdict or its time."""
+
+
+def read_drawn_sessions(
+    connection: Connection, alias: str, base: str, since: str
+) -> list[DrawnSession]:
+    """Return the sessions of an alias on a base that were held out or not by a draw at or after
+    `since` (RFC 3339 as stored), in the order of their draws."""
+    sessions = _select_sessions(alias, base, since)
+    ended = set[str]()
+    first: dict[str, tuple[str, str, bool | None]] = {}
+    for session, success, time, verdict in _read_verdicts(connection, sessions, ended):
+        entry = (time or "", verdict, success)
+        first[session] = min(first.get(session, entry), entry)
+    rows = connection.execute(select(sessions).order_by(sessions.c.began, sessions.c.session))
+    drawn = list[DrawnSession]()
+    unjudged: tuple[str, str, bool | None] = ("", "", None)
+    for row in rows:
+        time, _, success = first.get(row.session, unjudged)
+        drawn.append(
+            DrawnSession(
+                row.session, bool(row.held_out), row.share, row.began, row.session in ended,
+                success, _measure_age(row.began, time) if time else None,
+            )
+        )  # fmt: skip
+    return drawn
+
+
+def _measure_age(began: str, judged: str) -> float:
+    return max(0.0, (parse_timestamp(judged) - parse_timestamp(began)).total_seconds())
+
+
+def find_first_promotion(connection: Connection, alias: str, base: str) -> str | None:
+    """Return when an adapter of an alias first answered alone on a base; None before that."""
+    steps, adapters = LifecycleStep.table().c, Adapter.table().c
+    promotions = (
+        select(steps.time)
+        .where(
+            steps.kind == "adapter", steps.state == State.PROMOTED.value, steps.refused.is_(None),
+            steps.time.is_not(None), steps.subject == adapters.adapter,
+            adapters.alias == alias, adapters.base == base,
+        )
+        .order_by(steps.offset)
+    )  # fmt: skip
+    time: str | None = connection.execute(promotions.limit(1)).scalar()
+    return time
+
+
+def find_last_draw(connection: Connection, alias: str, base: str) -> float | None:
+    """Return the held-out share of the draw that came last; None before any."""
+    calls = Call.table().c
+    query = (
+        select(calls.holdout)
+        .where(
+            calls.alias == alias, calls.base == base, calls.purpose == "live",
+            calls.holdout.is_not(None),
+        )
+        .order_by(calls.started.desc(), calls.call)
+    )  # fmt: skip
+    share: float | None = connection.execute(query.limit(1)).scalar()
+    return share
+
+
+def _select_sessions(alias: str, base: str, since: str) -> Subquery:
+    """(session, held_out, share, began) of the sessions that were drawn one way, by one share."""
+    calls = Call.table().c
+    held_out = cast(calls.held_out, Integer)
+    return (
+        select(
+            calls.session, func.min(held_out).label("held_out"),
+            func.min(calls.holdout).label("share"), func.min(calls.started).label("began"),
+        )
+        .where(
+            calls.alias == alias, calls.base == base, calls.purpose == "live",
+            calls.started >= since, calls.holdout.is_not(None),
+        )
+        .group_by(calls.session)
+        .having(
+            func.min(held_out) == func.max(held_out),
+            func.min(calls.holdout) == func.max(calls.holdout),
+        )
+        .subquery("sessions")
+    )  # fmt: skip
+
+
+def _read_verdicts(
+    connection: Connection, sessions: Subquery, ended: set[str]
+) -> Iterator[tuple[str, bool, str | None, str]]:
+    """Yield the verdicts of sessions (session, success, time, id); add to `ended` the sessions that
+    became rollouts."""
+    rollouts, feedback = Rollout.table().c, Feedback.table().c
+    live = rollouts.purpose == "live"
+    for columns, verdict, those in (
+        (rollouts, rollouts.rollout, live),
+        (feedback, feedback.feedback, feedback.verified & feedback.success.is_not(None)),
+    ):
+        rows: Any = connection.execute(
+            select(columns.session, columns.success, columns.time, verdict)
+            .where(columns.session == sessions.c.session, those)
+        )  # fmt: skip
+        for session, success, time, name in rows:
+            if columns is rollouts:
+                ended.add(session)
+            if success is not None:
+                yield session, bool(success), time, name

@@ -1,0 +1,82 @@
+"""Metrics of the holdout: the cumulative lift, and whether sessions are held out as they should be.
+
+    say_lifts(sheet, RecentLifts().read(connection), names)
+
+A reading goes through every session since the first promotion, so it is reused for a minute.
+
+`arm` is `holdout` or `loop`; `bound` is `difference`, `low` or `high`; `of` is `sessions` or
+`judged`.
+"""
+
+import time
+from collections.abc import Callable, Collection, Iterable
+from typing import TYPE_CHECKING, Final
+
+from daemon.metrics.families import Family, Sheet
+from daemon.serving.lift import Lift, read_lifts
+
+if TYPE_CHECKING:
+    from sqlalchemy import Connection
+
+HOLDOUT: Final = (
+    Family(
+        "kintsugi_holdout_sessions",
+        "Sessions since the first promotion that were held out on the base, and the others.",
+        ("alias", "arm"),
+    ),
+    Family(
+        "kintsugi_holdout_judged_sessions",
+        "Those of them that count: judged, before the first whose verdict is waited for.",
+        ("alias", "arm"),
+    ),
+    Family(
+        "kintsugi_holdout_success_ratio", "Success rate of these; absent without one.",
+        ("alias", "arm"),
+    ),
+    Family(
+        "kintsugi_lift_ratio",
+        "Success rate of the loop less that of the holdout, with bounds that hold at any time.",
+        ("alias", "bound"),
+    ),
+    Family(
+        "kintsugi_holdout_mismatch",
+        "Evidence that sessions are not held out, or not judged, as the held-out share foretells.",
+        ("alias", "of"),
+    ),
+)  # fmt: skip
+
+
+KEPT_SECONDS: Final = 60.0
+"""Seconds for which a reading of the lifts is reused."""
+
+
+class RecentLifts:
+    """The lifts as they were read last."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._lifts: list[Lift] | None = None
+        self._read_at = 0.0
+
+    def read(self, connection: "Connection") -> list[Lift]:
+        """Return the lifts, read anew where the last reading is older than `KEPT_SECONDS`."""
+        now = self._clock()
+        if self._lifts is None or now >= self._read_at + KEPT_SECONDS:
+            self._lifts, self._read_at = read_lifts(connection), now
+        return self._lifts
+
+
+def say_lifts(sheet: Sheet, lifts: Iterable[Lift], names: Collection[str]) -> None:
+    """Report the lifts of the agents in `names`."""
+    for lift in lifts:
+        if lift.alias not in names:
+            continue
+        for arm, outcomes in (("holdout", lift.holdout), ("loop", lift.loop)):
+            sheet.say("kintsugi_holdout_sessions", outcomes.sessions, lift.alias, arm)
+            sheet.say("kintsugi_holdout_judged_sessions", outcomes.judged, lift.alias, arm)
+            sheet.say("kintsugi_holdout_success_ratio", outcomes.success, lift.alias, arm)
+        sheet.say("kintsugi_lift_ratio", lift.difference, lift.alias, "difference")
+        sheet.say("kintsugi_lift_ratio", lift.low, lift.alias, "low")
+        sheet.say("kintsugi_lift_ratio", lift.high, lift.alias, "high")
+        sheet.say("kintsugi_holdout_mismatch", lift.shares_evidence, lift.alias, "sessions")
+        sheet.say("kintsugi_holdout_mismatch", lift.judged_evidence, lift.alias, "judged")

@@ -1,0 +1,186 @@
+"""Cumulative lift: what an agent's loop has won since its first promotion, over the held-out base.
+
+    read_lifts(connection)    the lift of each alias whose route held sessions out
+
+The success rate of the judged sessions that were not held out (the loop's: promoted adapters,
+canaries, rolled-back ones, whatever answered) is compared with that of the held-out ones. Each
+arm's mean success probability has a confidence sequence at half the error
+(confidence_sequence.py), and the difference lies within what both allow, with a probability of at
+least 95 % at all times at once.
+
+Drift: the claim is about the means over the sessions judged so far, not about today. Chance gives
+both arms the same times as long as the held-out share stays the same, so only sessions of one share
+are compared: the one in force, else the last one. Late verdicts: sessions count in the order in
+which they began, up to the first whose verdict may still come (`select_due`), so a slow failure is
+not missing while quick successes count. Where that is may depend on anything that was seen.
+
+Pure but for `read_lifts`, which reads tables alone: every process gets the same digits. Assumes
+that whether a session is judged does not depend on its arm; `judged_evidence` measures that it
+does, and `shares_evidence` that sessions are not held out with the share that they should be. Not
+covered: a customer with several sessions, which are drawn one by one.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import TYPE_CHECKING, Final
+
+from consumers.reads import serving
+from consumers.reads.canary_outcomes import latest_call
+from consumers.reads.holdout_outcomes import (
+    DrawnSession,
+    find_first_promotion,
+    find_last_draw,
+    read_drawn_sessions,
+)
+from daemon.serving.confidence_sequence import bound_mean
+from daemon.serving.sequential_test import UNEQUAL, longest_wait, measure_share_mismatch
+from events.envelope import parse_timestamp, timestamp
+
+if TYPE_CHECKING:
+    from sqlalchemy import Connection
+
+ERROR: Final = 0.05
+"""Probability that the interval is ever wrong; each arm has half of it."""
+
+PATIENCE: Final = timedelta(hours=24)
+"""Age from which on a session that never ended is waited for no more: one that could not be closed
+delays the interval by a day, and does not stop it."""
+
+
+@dataclass(frozen=True, slots=True)
+class ArmOutcomes:
+    """The sessions of an arm."""
+
+    sessions: int
+    """Sessions that were drawn."""
+    due: int
+    """Those of them that began before the first session whose verdict is waited for."""
+    judged: int
+    """Those of `due` with a verdict."""
+    success: float | None
+    """Share of `judged` that succeeded; None without any."""
+
+
+@dataclass(frozen=True, slots=True)
+class Lift:
+    """The cumulative lift of an alias on a base."""
+
+    alias: str
+    base: str
+    since: str
+    """First promotion."""
+    share: float
+    """Held-out share of the sessions that are compared."""
+    holdout: ArmOutcomes
+    loop: ArmOutcomes
+    difference: float | None
+    """Success of the loop less that of the holdout; None while one has no verdict."""
+    low: float
+    high: float
+    """Bounds of the difference of the mean success probabilities, anytime-valid."""
+    shares_ok: bool
+    """Whether as many sessions were held out as the shares foretell."""
+    shares_evidence: float
+    """Evidence that they were not; from 100 on they were not."""
+    judged_ok: bool
+    """Whether both arms' sessions are judged equally often."""
+    judged_evidence: float
+    """Evidence that they are not; from 100 on they are not."""
+
+
+def read_lifts(connection: "Connection") -> list[Lift]:
+    """Return the lifts of all aliases on their present bases, in the order of the aliases; of
+    those with an adapter that was promoted and a session that was drawn since."""
+    lifts = (_read_lift(connection, route) for route in serving.route_table(connection).routes)
+    return [lift for lift in lifts if lift is not None]
+
+
+def _read_lift(connection: "Connection", route: serving.RouteRow) -> Lift | None:
+    alias, standing = route.alias, route.standing
+    share = standing.holdout or find_last_draw(connection, alias, standing.base)
+    since = find_first_promotion(connection, alias, standing.base)
+    latest = latest_call(connection, alias)
+    if share is None or since is None or latest is None:
+        return None
+    sessions = read_drawn_sessions(connection, alias, standing.base, since)
+    return measure_lift(alias, standing.base, since, share, sessions, latest)
+
+
+def measure_lift(
+    alias: str, base: str, since: str, share: float, sessions: Sequence[DrawnSession],
+    latest: str,
+) -> Lift:  # fmt: skip
+    """Return the lift over drawn sessions; `latest` is the time of the latest call."""
+    compared = [session for session in sessions if session.share == share]
+    due = select_due(compared, latest)
+    holdout, loop = (_count_arm(compared, due, held_out) for held_out in (True, False))
+    low, high = _bound_difference(due)
+    shares_evidence = _measure_mismatch(compared, lambda session: True)
+    judged_evidence = _measure_mismatch(due, lambda session: session.success is not None)
+    return Lift(
+        alias=alias, base=base, since=since, share=share, holdout=holdout, loop=loop,
+        difference=None if loop.success is None or holdout.success is None
+        else loop.success - holdout.success,
+        low=low, high=high,
+        shares_ok=shares_evidence < UNEQUAL, shares_evidence=shares_evidence,
+        judged_ok=judged_evidence < UNEQUAL, judged_evidence=judged_evidence,
+    )  # fmt: skip
+
+
+def select_due(sessions: Sequence[DrawnSession], latest: str) -> list[DrawnSession]:
+    """Return the sessions that began before the first one whose verdict may still come.
+
+    It may while a session is open, unless it is older than `PATIENCE`; and after its end until it
+    is older than 99 % of the sessions of some arm and outcome were at their verdicts. Ages are
+    counted up to `latest`, the time of the latest call: a clock in the tables.
+    """
+    ages: dict[tuple[bool, bool], list[float]] = {}
+    for session in sessions:
+        if session.success is not None and session.age is not None:
+            ages.setdefault((session.held_out, session.success), []).append(session.age)
+    now = parse_timestamp(latest)
+    ended_since = timestamp(now - timedelta(seconds=longest_wait(ages.values())))
+    open_since = timestamp(now - PATIENCE)
+    pending = (
+        session.began
+        for session in sessions
+        if session.success is None
+        and session.began >= (ended_since if session.ended else open_since)
+    )
+    first = min(pending, default=None)
+    return [session for session in sessions if first is None or session.began < first]
+
+
+def _count_arm(
+    compared: Iterable[DrawnSession], due: Iterable[DrawnSession], held_out: bool
+) -> ArmOutcomes:
+    ours = [session for session in due if session.held_out == held_out]
+    verdicts = [session.success for session in ours if session.success is not None]
+    return ArmOutcomes(
+        sessions=sum(session.held_out == held_out for session in compared),
+        due=len(ours),
+        judged=len(verdicts),
+        success=sum(verdicts) / len(verdicts) if verdicts else None,
+    )
+
+
+def _bound_difference(due: Iterable[DrawnSession]) -> tuple[float, float]:
+    """Return the bounds of the loop's mean success probability less the holdout's."""
+    counts = Counter(
+        (session.held_out, session.success) for session in due if session.success is not None
+    )
+    (held_low, held_high), (loop_low, loop_high) = (
+        bound_mean(counts[arm, True], counts[arm, True] + counts[arm, False], ERROR / 2)
+        for arm in (True, False)
+    )
+    return loop_low - held_high, loop_high - held_low
+
+
+def _measure_mismatch(
+    sessions: Iterable[DrawnSession], counted: Callable[[DrawnSession], bool]
+) -> float:
+    return measure_share_mismatch(
+        Counter((session.share, session.held_out) for session in sessions if counted(session))
+    )
