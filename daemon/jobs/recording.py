@@ -23,7 +23,6 @@ from daemon.solver.spec import digest
 from daemon.solver.trajectory import ORACLE, Trajectory
 from envs import grading
 from envs.registry import open_from_event
-from events.envelope import derive_id
 from events.rollouts import RolloutEnded
 from producers.simulation import SCRIPTED, SOURCE, append_rollouts
 
@@ -66,12 +65,6 @@ def record_rollouts(app: "App", job: JobRow, folder: Path) -> int:
     return len(new)
 
 
-def rollout_id(job: str, rollout: str) -> str:
-    """Return the event id of the rollout that the job calls by this name (batch, group and
-    member)."""
-    return derive_id(job, "rollout", rollout)
-
-
 def _is_reference(trajectory: Trajectory) -> bool:
     return trajectory.policy == ORACLE
 
@@ -79,7 +72,7 @@ def _is_reference(trajectory: Trajectory) -> bool:
 def _event(job: JobRow, environment: "Environment", trajectory: Trajectory) -> RolloutEnded:
     task = environment.task(trajectory.task)
     return RolloutEnded(
-        rollout=rollout_id(job.job, trajectory.rollout),
+        rollout=journal.rollout_id(job.job, trajectory.rollout),
         alias=job.alias,
         base=job.base,
         policy=trajectory.policy,
