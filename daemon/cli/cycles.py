@@ -162,7 +162,7 @@ def _show_round(row: "JobRoundRow") -> list[Any]:
     quotas = ", ".join(f"{item.pattern} {item.tasks}" for item in row.directive.quotas)
     text = (
         f"round {row.number} of the job: {row.failures} failures in {row.rollouts} rollouts; "
-        f"{len(row.tasks)} tasks written, {row.rejected} rejected; quotas: {quotas or 'none'}"
+        f"tasks: {len(row.tasks)} written, {row.rejected} rejected; quotas: {quotas or 'none'}"
     )
     pools = [
         [pool.pool, f"{pool.before:.1%}", f"{pool.share:.1%}", pool.tasks,

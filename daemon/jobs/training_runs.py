@@ -204,7 +204,8 @@ class _Look:
             yield f"rounds of job {job} were not recorded: {error}"
         else:
             if count:
-                yield f"{count} {'round' if count == 1 else 'rounds'} of job {job} were recorded"
+                rounds = "round" if count == 1 else "rounds"
+                yield f"recorded {count} {rounds} of job {job}"
 
     def _over(self, conclusion: Over, ended: Exit) -> str:
         if conclusion.outcome in ("competence_gap", "failed"):
