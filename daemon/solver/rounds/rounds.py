@@ -123,7 +123,6 @@ class Rounds:
                 )
                 pools = self._shift(connection, outcomes)
             shares = describe_shift(self._pools, pools, outcomes)
-            self._tables.tag(self._written)
         return RoundAccount(
             spec=self._digest,
             number=name.number,

@@ -9,7 +9,8 @@ daemon over the job's own rollouts.
 The patterns begin as the spec names them, so a round of the job goes on from the last round of the
 history as that round would have. Guarantees: the same events in the same order give the same rows
 (times are made from their order), nothing outside the process is read or written, and no table of
-the daemon moves.
+the daemon moves. Used by the thread that made them alone. Memory grows with the job's rollouts,
+whose conversations are held to its end beside their tokens.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -25,7 +26,7 @@ from consumers.diagnosis.priority import PatternState, Status, apply_overrides
 from consumers.position import position
 from consumers.reads.rollouts import last_round
 from consumers.runner import Runner
-from consumers.tables import BOOKKEEPING, METADATA, PROJECTED, Pattern, TaskPattern
+from consumers.tables import BOOKKEEPING, METADATA, PROJECTED, Pattern
 from events.canonical import exact_json
 from events.codec import encode
 from events.envelope import Envelope, derive_id
@@ -49,7 +50,7 @@ class JobTables:
     """Tables of the rollouts of one job."""
 
     def __init__(self, spec: JobSpec) -> None:
-        """Nothing is in them but the spec's patterns, and which tasks were written for which."""
+        """Nothing is in them but the spec's patterns."""
         assert spec.rounds is not None, "only a job with rounds has tables"
         self._job, self._alias, self._base = spec.job, spec.rounds.alias, spec.base
         self._log = MemoryLog()
@@ -59,7 +60,6 @@ class JobTables:
         self._events = 0
         with database.write_transaction(self._engine) as connection:
             _store_patterns(connection, self._alias, self._base, spec.rounds.patterns)
-        self.tag({task: pool.name for pool in spec.target_pools for task in pool.tasks})
 
     def __enter__(self) -> Self:
         return self
@@ -76,16 +76,6 @@ class JobTables:
         """The tables, to be read."""
         with database.read_transaction(self._engine) as connection:
             yield connection
-
-    def tag(self, written: Mapping[str, str]) -> None:
-        """Remember tasks (task -> pattern) that were written for patterns."""
-        rows = [
-            {"alias": self._alias, "base": self._base, "task_key": task, "pattern": pattern}
-            for task, pattern in written.items()
-        ]
-        if rows:
-            with database.write_transaction(self._engine) as connection:
-                upsert(connection, TaskPattern, rows)
 
     def close_round(self, rollouts: Sequence[RolloutEnded]) -> int:
         """Fold rollouts, in the order in which they were played, and close a round over them;

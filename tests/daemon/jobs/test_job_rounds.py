@@ -20,6 +20,7 @@ from events.jobs import JobSpec
 from events.learning import (
     CycleStarted,
     Directive,
+    DirectiveWritten,
     JobRequested,
     JobRound,
     PoolShare,
@@ -53,8 +54,9 @@ def requested(app: App, way: str) -> JobSpec:
     wanted = JobRequested(
         job="j", cycle="cycle-1", alias="agent", base="reference", spec=spec, minutes=10
     )
+    directed = DirectiveWritten(cycle="cycle-1", round=0, directive=Directive(quotas=()))
     app.settle()
-    Decisions(app).take_all({"begun": begun, "wanted": wanted}, "somebody")
+    Decisions(app).take_all({"begun": begun, "directed": directed, "wanted": wanted}, "somebody")
     return spec
 
 
@@ -114,13 +116,14 @@ def test_a_round_is_told_once_while_the_job_runs(app: App, tmp_path: Path) -> No
     assert row.tasks == (WRITTEN,)
     assert row.directive == account(spec).directive
     assert row.pools == account(spec).shares
-    assert events(app)[2:] == ["DirectiveWritten", "TaskProposed", "TaskRejected", "PoolsShifted"]
+    assert events(app)[3:] == ["DirectiveWritten", "TaskProposed", "TaskRejected", "PoolsShifted"]
     Decisions(app).record(account(spec).decisions(spec), "somebody")
     assert rounds(app) == [row], "saying it again changes nothing"
     with app.reading() as connection:
         cycle = learning.cycle(connection, "cycle-1")
         assert cycle is not None
-        assert (cycle.accepted, cycle.rejected, cycle.directive) == (1, 1, None)
+        assert (cycle.accepted, cycle.rejected) == (1, 1)
+        assert cycle.directive == Directive(quotas=()), "that of the round is the job's"
         # What the gate's targets are made of.
         assert succession.list_written_tasks(connection, "cycle-1") == [(jobs.WEAK, WRITTEN)]
         node = explain(connection, "j")
