@@ -121,8 +121,8 @@ def show(
         cost = read_cost(connection, app.settings, row)
     if cli.out.json:
         document = _document(row, step, rejected)
-        told = [_describe_round(item) for item in rounds]
-        cli.out.document({**document, "job_rounds": told, "cost": _cost(cost)})
+        job_rounds = [_describe_round(item) for item in rounds]
+        cli.out.document({**document, "job_rounds": job_rounds, "cost": _cost(cost)})
         return
     cli.out.show(_about(row, step, cost))
     if row.directive is not None and row.directive.quotas:
