@@ -374,7 +374,9 @@ def _rollout(connection: Connection, name: str) -> Node | None:
     if row is None:
         return None
     verdict = {True: "passed", False: "failed", None: "unjudged"}[row.success]
-    what = None if row.category is None else f"{row.category}|{row.pivot}"
+    # Of a rollout of training the log has no messages, so its label says nothing.
+    labelled = row.category is not None and row.purpose != "train"
+    what = f"{row.category}|{row.pivot}" if labelled else None
     repair = read_repair(connection, name)
     if repair is not None and repair.category is not None:
         what = f"{repair.category}|{repair.pivot} by its repair, {what} by the rules"

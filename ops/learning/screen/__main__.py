@@ -51,7 +51,8 @@ def _run(options: argparse.Namespace) -> int:
 def _report(options: argparse.Namespace) -> int:
     try:
         results = report.read(options.out)
-        print(report.text(results, MIXTURES[options.mixture]), end="")
+        show = report.kinds_text if options.kinds else report.text
+        print(show(results, MIXTURES[options.mixture], options.against), end="")
     except KintsugiError as error:
         print(error, file=sys.stderr)
         return 1
@@ -74,6 +75,9 @@ def _parser() -> argparse.ArgumentParser:
     )
     summary = commands.add_parser("report", help="tables on stdout")
     summary.set_defaults(command=_report)
+    names = (BASE, *CONFIGURATIONS)
+    summary.add_argument("--against", choices=names, default=BASE, help="what to compare with")
+    summary.add_argument("--kinds", action="store_true", help="the gain on every kind of task")
     for command in (run, summary):
         command.add_argument("--out", type=Path, required=True)
         command.add_argument(

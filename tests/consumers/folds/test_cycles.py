@@ -267,6 +267,16 @@ def _tasks(leading: Leading) -> list[learning.BufferTask]:
         return list(learning.tasks_of(connection, "agent", "base"))
 
 
+def said_in_round(number: int) -> list[tuple[Decision, str]]:
+    """What a job says of its round, each with the name of its event."""
+    return [
+        (in_round(directed(number), number), f"job-directive-{number}"),
+        (in_round(proposed("shop/in", number), number), f"job-task-{number}"),
+        (in_round(rejected("it leaks", number), number), f"job-rejection-{number}"),
+        (shifted(number), f"job-round-{number}"),
+    ]
+
+
 def muddle(leading: Leading, chance: random.Random, count: int) -> None:
     """Leaders that come and go, each of which says what it believes to be due, or says it again."""
     epoch = 1
@@ -281,10 +291,7 @@ def muddle(leading: Leading, chance: random.Random, count: int) -> None:
                 (proposed(f"shop/{chance.randint(1, 9)}", number, alias), f"t-{alias}-{number}"),
                 (rejected("it leaks", number), f"rejection-{number}-{chance.randint(1, 3)}"),
                 (requested(number), f"job-{number}"),
-                (in_round(directed(number), number), f"job-directive-{number}"),
-                (in_round(proposed("shop/in", number), number), f"job-task-{number}"),
-                (in_round(rejected("it leaks", number), number), f"job-rejection-{number}"),
-                (shifted(number), f"job-round-{number}"),
+                chance.choice(said_in_round(number)),
                 (job_over(number, chance.choice(["trained", "failed"])), f"job-over-{number}"),
                 (over(number, chance.choice(["promoted", "failed"]), alias), f"o-{alias}-{number}"),
                 (LeaderClaimed(epoch=epoch + chance.randint(0, 2), holder="q"), "claim"),
