@@ -21,7 +21,7 @@ from sqlalchemy import BigInteger, Index, MetaData, Table, Text, text
 from sqlalchemy.sql import ColumnElement
 from sqlmodel import Field, SQLModel
 
-REVISION: Final = "0014"
+REVISION: Final = "0015"
 """The migration that makes these tables; a test holds it to the newest one in migrations/."""
 
 FOLD_VERSION: Final = 11
@@ -578,6 +578,34 @@ class Job(ProjectionTable, table=True):
     offset: int = _offset()
 
 
+class JobRound(ProjectionTable, table=True):
+    """A round that a job closed over its own rollouts."""
+
+    __tablename__ = "job_rounds"
+    __table_args__ = (Index("ix_job_rounds_cycle", "cycle"),)
+    MERGE: ClassVar[Merge] = Merge.LAST
+
+    job: str = _key()
+    number: int = _number_key()
+    cycle: str = _string()
+    directive: str = _string()
+    """JSON."""
+    tasks: str = _string()
+    """JSON list: the tasks that it wrote and that passed every check."""
+    rejected: int = _integer()
+    """Number of tasks that it wrote and that failed one."""
+    rollouts: int | None = _integer()
+    """Rollouts that it read; null until the round is closed. So are the next three."""
+    failures: int | None = _integer()
+    unread: int | None = _integer()
+    pools: str | None = _string()
+    """JSON list: each pool's share, from then on and before."""
+    time: str | None = _pointer(STRING)
+    event_source: str = _pointer(STRING)
+    sequence: int = _pointer()
+    offset: int = _offset()
+
+
 class Adapter(ProjectionTable, table=True):
     """An adapter, and where it is in its life (events/lifecycle.py)."""
 
@@ -858,7 +886,7 @@ METADATA: Final[MetaData] = SQLModel.metadata
 PROJECTED: Final[tuple[type[ProjectionTable], ...]] = (
     Rollout, Call, SessionEnd, Feedback, Task, TaskPattern, Pattern, PatternRound, Round,
     Leader, Cycle, Rejection, Job, Adapter, Route, LifecycleStep, Evaluation, OperatorAction,
-    Erasure, DeadLetter, Repair,
+    Erasure, DeadLetter, Repair, JobRound,
 )  # fmt: skip
 """The tables that hash and comparison cover, in this order."""
 

@@ -195,6 +195,47 @@ class WarmStart(StrictModel):
     sft: SftSettings = SftSettings()
 
 
+class KnownPattern(StrictModel):
+    """A failure pattern as a round of the training history left it; a job's own rounds go on from
+    there. Fields are those of the table of patterns (consumers/diagnosis/priority.py)."""
+
+    pattern: Name
+    """`category|pivot`."""
+    recurrence: Annotated[float, Field(ge=0)]
+    streak: Annotated[int, Field(ge=0)]
+    absent: Annotated[int, Field(ge=0)]
+    pass_rate: Annotated[float, Field(ge=0, le=1)]
+    attempts: Annotated[int, Field(ge=0)]
+    passes: Annotated[int, Field(ge=0)]
+    learnability: Annotated[float, Field(ge=0, le=1)]
+    status: Name
+    anchors: dict[str, float] = {}
+    """Anchor -> weight."""
+    operator: Literal["pinned", "muted"] | None = None
+
+
+class JobRounds(StrictModel):
+    """The inner loop: after each part of the budget but the last, the job's own rollouts of that
+    part are diagnosed, tasks are written for what they show, and the pools' shares move."""
+
+    count: Annotated[int, Field(ge=2)]
+    """Equal parts of the budget. The job closes one round less."""
+    cycle: Id
+    """The cycle that asked for the job; the tasks that are written name it."""
+    alias: Name
+    history: Annotated[int, Field(ge=0)]
+    """Round of the training history that `patterns` are of."""
+    tasks: Annotated[int, Field(ge=1)]
+    """Most tasks that one round writes."""
+    explore: Annotated[float, Field(ge=0, le=1)]
+    """Share of them that are fresh tasks; the others are failed ones in other words."""
+    replay: Annotated[float, Field(ge=0, lt=1)]
+    """Share of the groups on written tasks that the job passes by then, where no pool has them."""
+    patterns: tuple[KnownPattern, ...] = ()
+    known: tuple[Id, ...] = ()
+    """Written tasks of the agent that no pool has, which must not be written again."""
+
+
 class JobSpec(StrictModel):
     """One training run."""
 
@@ -219,6 +260,8 @@ class JobSpec(StrictModel):
     warm_start: WarmStart | None = None
     grpo: bool = True
     """False: the warm start alone."""
+    rounds: JobRounds | None = Field(default=None, exclude_if=_is_absent)
+    """None: one round, the pools stay as they are."""
     checkpoints: tuple[Annotated[int, Field(ge=1)], ...] = ()
     """After how many rollouts the adapter is also saved, as `checkpoints/N`: the last one that N
     rollouts or fewer have made."""
@@ -300,6 +343,19 @@ class JobSpec(StrictModel):
         if late:
             raise ValueError(
                 f"checkpoint {late[0]} is beyond the budget of {self.sampler.rollouts} rollouts"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _parts_hold_batches(self) -> Self:
+        if self.rounds is None:
+            return self
+        if not self.grpo:
+            raise ValueError("rounds diagnose GRPO's batches, and grpo is false; leave rounds out")
+        if self.sampler.rollouts < self.rounds.count * self.batch:
+            raise ValueError(
+                f"{self.rounds.count} rounds of a budget of {self.sampler.rollouts} rollouts have "
+                f"less than one batch of {self.batch} each; ask for fewer rounds"
             )
         return self
 

@@ -3,10 +3,11 @@
     LeaderClaimed       who decides from here on; what an older leader says counts no more
     CycleStarted        a cycle of an agent is due, and why
     PatternsDiagnosed   a round closes: priorities move
-    DirectiveWritten    what the cycle's tasks shall stress
+    DirectiveWritten    what the cycle's tasks, or those of a round of its job, shall stress
     TaskProposed        a task entered the buffer
     TaskRejected        one did not, and which check it failed
     JobRequested        a training run, with everything that its result depends on
+    PoolsShifted        a round of a job is closed: what it draws from then on
     JobEnded            what became of it
     CycleEnded          how the cycle came out
     RepairSearched      which change of its calls would have turned a failed rollout
@@ -186,6 +187,13 @@ class Directive(StrictModel):
     """What to do otherwise than the cycle before."""
 
 
+class JobRound(StrictModel):
+    """A round that a job closed over its own rollouts, within its budget."""
+
+    job: Id
+    number: Annotated[int, Field(ge=1)]
+
+
 class DirectiveWritten(Decision):
     """The Controller has looked at a round and says what the cycle's tasks shall stress."""
 
@@ -202,6 +210,9 @@ class DirectiveWritten(Decision):
     """Its model; None: the deterministic detectors alone."""
     trouble: Reason = ""
     """Why the analyzer's word was not used, where one is configured."""
+    job_round: JobRound | None = None
+    """The round of a job that it is the directive of: `round` is then the one of the history that
+    the job went on from. None: the cycle's own."""
 
 
 class Verified(StrictModel):
@@ -229,6 +240,8 @@ class TaskProposed(Decision):
     """The checks that it passed, in order."""
     text_by: str | None = None
     """Who wrote the request: a model's name; None for the environment's templates."""
+    job_round: JobRound | None = None
+    """The round of a job that wrote it; None for one that was there before the job."""
 
 
 class TaskRejected(Decision):
@@ -246,6 +259,7 @@ class TaskRejected(Decision):
     source_rollout: Id | None = None
     instruction: Text = ""
     """The request, as far as there is one."""
+    job_round: JobRound | None = None
 
 
 class JobParent(StrictModel):
@@ -274,6 +288,38 @@ class JobRequested(Decision):
     """After which it is stopped."""
     parent: JobParent | None = None
     """None: it trains on from the incumbent, or from the base."""
+
+
+class PoolShare(StrictModel):
+    """A pool of a job, after a round and before it."""
+
+    pool: Name
+    share: Share
+    """Of the job's groups, from then on."""
+    before: Share
+    """Until then; 0 for a new pool."""
+    tasks: Count
+    attempts: Count
+    """Of each of its tasks the last rollouts in the job, 16 at most."""
+    passes: Count
+
+
+class PoolsShifted(Decision):
+    """A job has closed a round over its own rollouts: its directive and its tasks come before this
+    event, and the shares of its pools are new."""
+
+    TYPE: ClassVar[str] = "PoolsShifted"
+
+    cycle: Id
+    job_round: JobRound
+    rollouts: Count
+    """That the round read: those of one part of the job's budget."""
+    failures: Count
+    """Deduplicated ones among them."""
+    unread: Count = 0
+    """Rollouts whose tokens do not give the conversation back; no failure among them counts."""
+    pools: tuple[PoolShare, ...]
+    """Also those that are empty from then on, with a share of 0."""
 
 
 class JobEnded(Decision):

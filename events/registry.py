@@ -23,6 +23,7 @@ from events.learning import (
     LeaderClaimed,
     PatternsDiagnosed,
     PersonErased,
+    PoolsShifted,
     RepairSearched,
     TaskProposed,
     TaskRejected,
@@ -142,5 +143,6 @@ REGISTRY: Final = Registry.of(
         OperatorActed,
         PersonErased,
         RepairSearched,
+        PoolsShifted,
     )
 )

@@ -5,8 +5,8 @@ killed. What counts is settled here, so it is the same in every replay:
 
     epoch     a decision that carries another epoch than the current one is ignored as a whole; it
               uses up no id, so the next leader's redo of the same step counts
-    first     of what happens once (a cycle's round, directive, job and end; a job's end) the first
-              word counts, and every later one is a redo
+    first     of what happens once (a cycle's round, directive, job and end; a job's end and each of
+              its rounds) the first word counts, and every later one is a redo
     one       a cycle starts where no other one of its agent is open, with the number after the last
 
 What carries no epoch (a person's, an import's, the role `work`'s) always counts. Reads nothing but
@@ -14,13 +14,14 @@ its event and tables that `learning` alone fills; `learning` has one order, so e
 same rows.
 """
 
+import json
 from typing import Any, Final
 
 from sqlalchemy import func, select
 
 from consumers.batch import Batch, Row
 from consumers.folds.record import FoldInput
-from consumers.tables import Cycle, Job, Leader, ProjectionTable, Rejection, Task
+from consumers.tables import Cycle, Job, JobRound, Leader, ProjectionTable, Rejection, Task
 from events.canonical import exact_json
 from events.learning import (
     CycleEnded,
@@ -30,9 +31,11 @@ from events.learning import (
     JobRequested,
     LeaderClaimed,
     PatternsDiagnosed,
+    PoolsShifted,
     TaskProposed,
     TaskRejected,
 )
+from events.learning import JobRound as JobRoundName
 from events.streams import LEARNING
 
 LEADER: Final = "leader"
@@ -111,8 +114,12 @@ def store_cycle_round(
 
 
 def fold_directive(folding: FoldInput, data: DirectiveWritten, batch: Batch) -> None:
-    """A cycle knows what its tasks shall stress."""
+    """A cycle knows what its tasks shall stress; or a round of its job is begun."""
     row = _open(batch, data.cycle)
+    if data.job_round is not None:
+        if row is not None:
+            _begin_job_round(folding, data, data.job_round, batch)
+        return
     if row is None or row["directive"] is not None:
         return
     values = data.model_dump(mode="json", include={"directive", "findings"})
@@ -130,9 +137,41 @@ def fold_directive(folding: FoldInput, data: DirectiveWritten, batch: Batch) -> 
     )
 
 
+def _begin_job_round(
+    folding: FoldInput, data: DirectiveWritten, name: JobRoundName, batch: Batch
+) -> None:
+    jobs = Job.table().c
+    of_cycle = _exists(batch, Job, (jobs.job == name.job) & (jobs.cycle == data.cycle))
+    if not of_cycle or _job_round(batch, name) is not None:
+        return
+    batch.stage(
+        JobRound,
+        {
+            **name.model_dump(),
+            "cycle": data.cycle,
+            "directive": exact_json(data.directive.model_dump(mode="json")),
+            "tasks": "[]",
+            "rejected": 0,
+            **dict.fromkeys(("rollouts", "failures", "unread", "pools")),
+            "time": folding.time,
+            **folding.place(),
+        },
+    )
+
+
+def fold_pool_shift(folding: FoldInput, data: PoolsShifted, batch: Batch) -> None:
+    """A round of a job is closed: what it read, and what the job draws from then on."""
+    row = _job_round(batch, data.job_round)
+    if row is None or row["pools"] is not None:
+        return
+    pools = [pool.model_dump(mode="json") for pool in data.pools]
+    counts = data.model_dump(include={"rollouts", "failures", "unread"})
+    batch.stage(JobRound, {**row, **counts, "pools": exact_json(pools)})
+
+
 def accepts_task(folding: FoldInput, data: TaskProposed, batch: Batch) -> bool:
     """Whether a proposed task counts: no redo, and its cycle, if any, is open. The cycle counts it
-    unless it was proposed before."""
+    unless it was proposed before, and so does the round of a job that wrote it."""
     tasks = Task.table().c
     if _exists(batch, Task, tasks.event == folding.event.envelope.id):
         return False
@@ -144,6 +183,9 @@ def accepts_task(folding: FoldInput, data: TaskProposed, batch: Batch) -> bool:
     same = (tasks.alias == data.alias) & (tasks.task == data.task.id) & (tasks.origin == PROPOSED)
     if not _exists(batch, Task, same):
         batch.stage(Cycle, {**row, "accepted": row["accepted"] + 1})
+        if (round_row := _job_round(batch, data.job_round)) is not None:
+            tasks_so_far = [*json.loads(round_row["tasks"]), data.task.id]
+            batch.stage(JobRound, {**round_row, "tasks": exact_json(tasks_so_far)})
     return True
 
 
@@ -154,9 +196,12 @@ def fold_task_rejection(folding: FoldInput, data: TaskRejected, batch: Batch) ->
     if row is None or _exists(batch, Rejection, Rejection.table().c.event == event):
         return
     batch.stage(Cycle, {**row, "rejected": row["rejected"] + 1})
+    if (round_row := _job_round(batch, data.job_round)) is not None:
+        batch.stage(JobRound, {**round_row, "rejected": round_row["rejected"] + 1})
+    columns = data.model_dump(exclude={"job_round"})
     batch.stage(
         Rejection,
-        {**data.model_dump(), "event": event, "time": folding.time, **folding.place()},
+        {**columns, "event": event, "time": folding.time, **folding.place()},
     )
 
 
@@ -231,6 +276,14 @@ def _open(batch: Batch, cycle: str) -> Row | None:
 def _row(batch: Batch, table: type[ProjectionTable], where: Any) -> Row | None:
     row = batch.connection.execute(select(table.table()).where(where)).mappings().first()
     return None if row is None else dict(row)
+
+
+def _job_round(batch: Batch, name: JobRoundName | None) -> Row | None:
+    """A round of a job that has a directive; None for none."""
+    if name is None:
+        return None
+    rounds = JobRound.table().c
+    return _row(batch, JobRound, (rounds.job == name.job) & (rounds.number == name.number))
 
 
 def _exists(batch: Batch, table: type[ProjectionTable], where: Any) -> bool:

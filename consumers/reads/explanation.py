@@ -8,6 +8,7 @@ person did stands there as well: a pushed adapter ends at who pushed it.
 """
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -18,6 +19,7 @@ from consumers.tables import (
     Adapter,
     Cycle,
     Job,
+    JobRound,
     Pattern,
     PatternRound,
     ProjectionTable,
@@ -193,10 +195,56 @@ def _job(connection: Connection, name: str) -> Node | None:
         return None
     done = f"{row.steps} steps, {row.rollouts} rollouts" if row.steps else ""
     cycle = None if row.cycle is None else _cycle(connection, row.cycle)
-    because = (_find_parent_adapter(connection, json.loads(row.spec)["parent"]), cycle)
+    rounds = (_build_round_node(connection, item) for item in _read_job_rounds(connection, name))
+    parent = _find_parent_adapter(connection, json.loads(row.spec)["parent"])
+    because = (parent, *rounds, cycle)
     return Node(
         name, "job", _line(row.outcome or "open", done, row.reason),
         tuple(node for node in because if node is not None),
+    )  # fmt: skip
+
+
+def _read_job_rounds(connection: Connection, job: str) -> Sequence[Row[Any]]:
+    table = JobRound.table()
+    query = select(table).where(table.c.job == job).order_by(table.c.number)
+    return connection.execute(query).all()
+
+
+def _build_round_node(connection: Connection, row: Row[Any]) -> Node:
+    """A round that a job closed over its own rollouts: what they showed, and what it wrote."""
+    quotas = json.loads(row.directive)["quotas"]
+    counts = f"{row.failures} failures in {row.rollouts} rollouts" if row.pools else "not closed"
+    moved = [
+        f"{pool['pool']} {pool['before']:.0%} to {pool['share']:.0%}"
+        for pool in json.loads(row.pools or "[]")
+        if pool["share"] != pool["before"]
+    ]
+    return Node(
+        f"{row.job}/round/{row.number}", "job round",
+        _line(f"round {row.number}", counts, f"pools: {', '.join(moved)}" if moved else ""),
+        tuple(_build_round_pattern_node(connection, row, quota) for quota in quotas),
+    )  # fmt: skip
+
+
+def _build_round_pattern_node(connection: Connection, row: Row[Any], quota: dict[str, Any]) -> Node:
+    tasks = Task.table()
+    query = select(tasks).where(
+        tasks.c.task.in_(json.loads(row.tasks)),
+        tasks.c.cycle == row.cycle,
+        tasks.c.pattern == quota["pattern"],
+    )
+    written = connection.execute(query.order_by(tasks.c.task)).all()
+    rollouts = (_rollout(connection, name) for name in quota["examples"])
+    return Node(
+        quota["pattern"], "pattern",
+        _line(
+            quota["status"], f"priority {quota['priority']:.3g}", f"{len(written)} tasks written",
+            *_describe_weakness(quota)
+        ),
+        (
+            *(node for node in rollouts if node is not None),
+            *(_task_node(connection, task) for task in written),
+        ),
     )  # fmt: skip
 
 
@@ -223,10 +271,15 @@ def _cycle(connection: Connection, name: str) -> Node | None:
 
 
 def _build_pattern_node(connection: Connection, cycle: Row[Any], quota: dict[str, Any]) -> Node:
-    """A pattern as the cycle saw it, and the tasks that it wrote for it."""
+    """A pattern as the cycle saw it, and the tasks that it wrote for it before its job."""
     tasks = Task.table()
     query = select(tasks).where(tasks.c.cycle == cycle.cycle, tasks.c.pattern == quota["pattern"])
-    written = connection.execute(query.order_by(tasks.c.task)).all()
+    later = _read_tasks_of_rounds(connection, cycle.job)
+    written = [
+        task
+        for task in connection.execute(query.order_by(tasks.c.task)).all()
+        if task.task not in later
+    ]
     rollouts = (_rollout(connection, name) for name in quota["examples"])
     numbers = _of_round(connection, cycle, quota["pattern"])
     return Node(
@@ -240,6 +293,11 @@ def _build_pattern_node(connection: Connection, cycle: Row[Any], quota: dict[str
             *(_task_node(connection, row) for row in written),
         ),
     )  # fmt: skip
+
+
+def _read_tasks_of_rounds(connection: Connection, job: str | None) -> set[str]:
+    rounds = () if job is None else _read_job_rounds(connection, job)
+    return {task for row in rounds for task in json.loads(row.tasks)}
 
 
 def _describe_weakness(quota: dict[str, Any]) -> tuple[str, str]:
@@ -290,11 +348,16 @@ def _task(connection: Connection, name: str) -> Node | None:
 
 
 def _describe_motive(connection: Connection, task: Row[Any]) -> tuple[str, ...]:
-    """What the directive of its cycle says of the weakness that a task was written for."""
+    """What the directive of its cycle, or of the round of a job that wrote it, says of the weakness
+    that a task was written for."""
     cycle = None if task.cycle is None else _row(connection, Cycle, "cycle", task.cycle)
     if cycle is None or cycle.directive is None:
         return ()
-    quotas = json.loads(cycle.directive)["quotas"]
+    rounds = () if cycle.job is None else _read_job_rounds(connection, cycle.job)
+    directive = next(
+        (row.directive for row in rounds if task.task in json.loads(row.tasks)), cycle.directive
+    )
+    quotas = json.loads(directive)["quotas"]
     quota = next((quota for quota in quotas if quota["pattern"] == task.pattern), None)
     return () if quota is None else (quota["status"].lower(), *_describe_weakness(quota))
 
@@ -316,7 +379,9 @@ def _rollout(connection: Connection, name: str) -> Node | None:
     if row is None:
         return None
     verdict = {True: "passed", False: "failed", None: "unjudged"}[row.success]
-    what = None if row.category is None else f"{row.category}|{row.pivot}"
+    # Of a rollout of training the log has no messages, so its label says nothing.
+    labelled = row.category is not None and row.purpose != "train"
+    what = f"{row.category}|{row.pivot}" if labelled else None
     repair = read_repair(connection, name)
     if repair is not None and repair.category is not None:
         what = f"{repair.category}|{repair.pivot} by its repair, {what} by the rules"

@@ -14,7 +14,7 @@ from typing import Any, Final
 from sqlalchemy import Connection, Select, select
 
 from consumers.folds.cycles import PROPOSED
-from consumers.tables import Cycle, Job, Leader, ProjectionTable, Rejection, Task
+from consumers.tables import Cycle, Job, JobRound, Leader, ProjectionTable, Rejection, Task
 from events.errors import KintsugiError
 from events.jobs import JobSpec
 from events.learning import (
@@ -24,6 +24,7 @@ from events.learning import (
     JobOutcome,
     Mode,
     PatternFinding,
+    PoolShare,
     Trigger,
     Verified,
 )
@@ -109,6 +110,25 @@ class JobRow:
     """Id of the event that requested it."""
     requested: str | None
     ended: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class JobRoundRow:
+    """A round that a job closed over its own rollouts."""
+
+    job: str
+    number: int
+    cycle: str
+    directive: Directive
+    tasks: tuple[str, ...]
+    """Tasks that it wrote and that passed every check."""
+    rejected: int
+    rollouts: int | None
+    """None until it is closed; so are the next two, and `pools` is empty."""
+    failures: int | None
+    unread: int | None
+    pools: tuple[PoolShare, ...]
+    time: str | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -235,6 +255,13 @@ def jobs(
     return _jobs(connection, query if alias is None else query.where(table.c.alias == alias))
 
 
+def job_rounds(connection: Connection, job: str) -> list[JobRoundRow]:
+    """The rounds that a job closed, in their order."""
+    table = JobRound.table()
+    query = select(table).where(table.c.job == job).order_by(table.c.number)
+    return [_parse_job_round(dict(row)) for row in connection.execute(query).mappings()]
+
+
 def wrote_last(connection: Connection, alias: str, base: str, but: str) -> str | None:
     """The newest cycle of an agent on a base that wrote tasks, were it in vain; `but` is none."""
     table = Cycle.table()
@@ -333,6 +360,17 @@ def _jobs(connection: Connection, query: Select[Any]) -> list[JobRow]:
         )
         for row in connection.execute(query).mappings()
     ]
+
+
+def _parse_job_round(row: dict[str, Any]) -> JobRoundRow:
+    known = {name: row[name] for name in JobRoundRow.__dataclass_fields__}
+    pools = json.loads(row["pools"] or "[]")
+    known |= {
+        "directive": Directive.model_validate_json(row["directive"]),
+        "tasks": tuple(json.loads(row["tasks"])),
+        "pools": tuple(PoolShare.model_validate(pool) for pool in pools),
+    }
+    return JobRoundRow(**known)
 
 
 def _parse_buffer_task(row: dict[str, Any]) -> BufferTask:

@@ -5,6 +5,7 @@ of an index, so a status that is asked every second may ask them too. Not covere
 cycle due (scheduling.py).
 """
 
+import json
 from dataclasses import dataclass
 from typing import Final
 
@@ -12,6 +13,7 @@ from sqlalchemy import Connection, func, select
 
 from consumers.diagnosis.priority import Status
 from consumers.tables import Cycle, Pattern, Rollout
+from events.jobs import KnownPattern
 from events.rollouts import Purpose
 
 HEAVIEST: Final = 5
@@ -43,6 +45,17 @@ def heaviest_patterns(connection: Connection, alias: str, base: str) -> list[Pat
         .limit(HEAVIEST)
     )  # fmt: skip
     return [PatternWeight(*row) for row in connection.execute(query)]
+
+
+def read_known_patterns(connection: Connection, alias: str, base: str) -> tuple[KnownPattern, ...]:
+    """Return all patterns of an agent on a base as the last round left them, by name."""
+    table = Pattern.table()
+    query = select(table).where(table.c.alias == alias, table.c.base == base)
+    names = KnownPattern.model_fields.keys() - {"anchors"}
+    return tuple(
+        KnownPattern(**{name: row[name] for name in names}, anchors=json.loads(row["anchors"]))
+        for row in connection.execute(query.order_by(table.c.pattern)).mappings()
+    )
 
 
 def last_cycle_times(connection: Connection, alias: str, base: str) -> list[tuple[str, str]]:

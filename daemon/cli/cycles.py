@@ -10,7 +10,7 @@ from daemon.cli.output import facts, table
 from daemon.cli.serving import ActorName, WhyNot, act_of
 
 if TYPE_CHECKING:
-    from consumers.reads.learning import CycleRow, RejectionRow
+    from consumers.reads.learning import CycleRow, JobRoundRow, RejectionRow
     from daemon.cycle.cost import CycleCost
     from daemon.cycle.outlook import Outlook
 
@@ -121,12 +121,16 @@ def show(
         row = learning.find_cycle(connection, cycle)
         step = read_step(connection, row)
         rejected = learning.rejections_of(connection, row.cycle)
+        rounds = [] if row.job is None else learning.job_rounds(connection, row.job)
         cost = read_cost(connection, app.settings, row)
         account = read_account(connection, row)
     if cli.out.json:
+        document = _document(row, step, rejected)
+        job_rounds = [_describe_round(item) for item in rounds]
         accounted = None if account is None else build_document(account)
-        document = {**_document(row, step, rejected), "cost": _cost(cost), "account": accounted}
-        cli.out.document(document)
+        cli.out.document(
+            {**document, "job_rounds": job_rounds, "cost": _cost(cost), "account": accounted}
+        )
         return
     limit = {} if account is None else {"limited by": describe_limit(account)}
     cli.out.show(_about(row, step, cost, limit))
@@ -136,6 +140,8 @@ def show(
         columns = ["pattern", "tasks", "priority", "status"]
         cli.out.show("", table(columns, quotas, right=("tasks", "priority"), whole=("pattern",)))
         cli.out.show("", describe_directive(row.directive))
+    for item in rounds:
+        cli.out.show("", *_show_round(item))
     if rejected:
         refused = [[item.pattern, item.mode, item.check, item.reason] for item in rejected]
         cli.out.show("", table(["rejected for", "mode", "check", "why"], refused))
@@ -151,6 +157,29 @@ def _document(row: "CycleRow", step: str | None, rejected: "list[RejectionRow]")
         "step": step,
         "rejections": [asdict(item) for item in rejected],
     }
+
+
+def _describe_round(row: "JobRoundRow") -> dict[str, Any]:
+    """A round of the cycle's job, as JSON."""
+    directive = row.directive.model_dump(mode="json")
+    pools = [pool.model_dump(mode="json") for pool in row.pools]
+    return {**asdict(row), "directive": directive, "pools": pools}
+
+
+def _show_round(row: "JobRoundRow") -> list[Any]:
+    """A round of the cycle's job, as a line and a table of its pools."""
+    quotas = ", ".join(f"{item.pattern} {item.tasks}" for item in row.directive.quotas)
+    text = (
+        f"round {row.number} of the job: {row.failures} failures in {row.rollouts} rollouts; "
+        f"tasks: {len(row.tasks)} written, {row.rejected} rejected; quotas: {quotas or 'none'}"
+    )
+    pools = [
+        [pool.pool, f"{pool.before:.1%}", f"{pool.share:.1%}", pool.tasks,
+         f"{pool.passes} of {pool.attempts}"]
+        for pool in row.pools
+    ]  # fmt: skip
+    columns = ["pool", "share before", "share", "tasks", "passed of their last 16"]
+    return [text, table(columns, pools, right=columns[1:], whole=("pool",))]
 
 
 def _about(

@@ -423,6 +423,9 @@ class Training(Section):
 
     rollouts: int = Field(default=3072, ge=1)
     """Most rollouts of a job."""
+    rounds: int = Field(default=1, ge=1)
+    """Equal parts of these, at most one a batch. After each but the last the job diagnoses its own
+    rollouts, writes up to `proposer.tasks` tasks for what they show, and shifts its pools."""
     groups: int = Field(default=8, ge=1)
     """Tasks per update."""
     size: int = Field(default=8, ge=2)

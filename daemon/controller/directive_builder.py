@@ -24,7 +24,7 @@ from daemon.controller.sampling import (
 )
 from daemon.sessions import transcript
 from events.errors import LogTruncated
-from events.learning import DirectiveWritten
+from events.learning import BadTries, Directive, DirectiveWritten, PatternFinding
 from producers.gateway.privacy.redaction import Redaction
 
 if TYPE_CHECKING:
@@ -39,23 +39,19 @@ EXAMPLES: Final = 8
 def direct(app: "App", cycle: str, alias: str, base: str, number: int) -> DirectiveWritten:
     """What the tasks of `cycle` shall stress, from round `number` of this agent on this base."""
     with app.reading() as connection:
-        patterns = [row for row in rollouts.pattern_lines(connection, alias) if row.base == base]
         seen = evidence.read_round_rollouts(connection, alias, base, number)
-        rates = evidence.task_rates(connection, alias, base, number)
         before = learning.wrote_last(connection, alias, base, but=cycle)
         written = _read_history(connection, alias, base, before)
         rejected = [] if before is None else learning.rejections_of(connection, before)
         analysis = _analysis(app, connection, cycle, seen, written.names)
-    failures = [row for row in seen if row.pattern is not None]
-    mastered = directives.find_mastered_tasks(rates)
-    directive = directives.directive(
-        patterns,
-        _by_pattern(failures, mastered, cycle),
-        analysis.findings if analysis else (),
-        rates,
-        bad_tries(written.last, rejected),
-        app.settings.proposer.tasks,
-    )
+        directive = build_directive(
+            connection,
+            ClosedRound(alias, base, number),
+            app.settings.proposer.tasks,
+            cycle,
+            analysis.findings if analysis else (),
+            bad_tries(written.last, rejected),
+        )
     return DirectiveWritten(
         cycle=cycle,
         round=number,
@@ -64,6 +60,40 @@ def direct(app: "App", cycle: str, alias: str, base: str, number: int) -> Direct
         summary=analysis.summary if analysis else "",
         analyzer=analysis.model if analysis else None,
         trouble=analysis.trouble if analysis else "",
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class ClosedRound:
+    """A round of one agent on one base."""
+
+    alias: str
+    base: str
+    number: int
+
+
+def build_directive(
+    connection: "Connection",
+    closed: ClosedRound,
+    most: int,
+    seed: str,
+    findings: Sequence[PatternFinding] = (),
+    bad: Sequence[BadTries] = (),
+) -> Directive:
+    """Return the directive of a closed round for at most `most` tasks, from the tables alone;
+    `seed` draws its examples, `bad` are the tries that went wrong before."""
+    lines = rollouts.pattern_lines(connection, closed.alias)
+    seen = evidence.read_round_rollouts(connection, closed.alias, closed.base, closed.number)
+    rates = evidence.task_rates(connection, closed.alias, closed.base, closed.number)
+    mastered = directives.find_mastered_tasks(rates)
+    return directives.directive(
+        # In a job's own tables patterns of the history have no example until they fail in the job.
+        [line for line in lines if line.base == closed.base and line.examples],
+        _by_pattern([row for row in seen if row.pattern is not None], mastered, seed),
+        findings,
+        rates,
+        bad,
+        most,
     )
 
 

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from consumers.reads.learning import BufferTask, RejectionRow
-from events.learning import BadTries, Mode
+from events.learning import BadTries, Mode, TaskProposed, TaskRejected
 
 BAD: Final = 0.5
 """Share of the tries of a mode that failed."""
@@ -21,10 +21,12 @@ REASONS: Final = 3
 
 
 def bad_tries(
-    written: Sequence[BufferTask], rejected: Sequence[RejectionRow]
+    written: Sequence[BufferTask | TaskProposed],
+    rejected: Sequence[RejectionRow | TaskRejected],
 ) -> tuple[BadTries, ...]:
     """Return the modes that failed in `BAD` of their tries or more, by pattern and mode. `written`
-    are the tasks that one cycle wrote, `rejected` those that it wrote in vain."""
+    are the tasks that one cycle, or one round of a job, wrote; `rejected` those that it wrote in
+    vain."""
     failed: Counter[tuple[str, Mode]] = Counter((row.pattern, row.mode) for row in rejected)
     tries = failed + Counter((row.pattern, row.mode) for row in written if row.mode is not None)
     return tuple(
@@ -42,7 +44,7 @@ def bad_tries(
     )
 
 
-def _reasons(rejected: Sequence[RejectionRow]) -> tuple[str, ...]:
+def _reasons(rejected: Sequence[RejectionRow | TaskRejected]) -> tuple[str, ...]:
     """The most frequent ones. A check that failed in many words is told in the first of them."""
     checks = Counter(row.check for row in rejected)
     ranked = sorted(checks, key=lambda check: (-checks[check], check))

@@ -25,7 +25,9 @@ from events.errors import KintsugiError
 from events.jobs import (
     EndpointSource,
     InProcessSource,
+    JobRounds,
     JobSpec,
+    KnownPattern,
     Limits,
     LoraSettings,
     OptimizerSettings,
@@ -38,7 +40,7 @@ from events.jobs import (
 )
 
 if TYPE_CHECKING:
-    from daemon.config.settings import Agent, Training
+    from daemon.config.settings import Agent, Proposer, Training
 
 _SEED_BITS: Final = 48
 _UNLIMITED: Final = Limits(kl=None, entropy_factor=None, malformed_factor=None)
@@ -61,12 +63,13 @@ def build_job_spec(
     parent: Path | None = None,
     parameters: int | None = None,
     successes: str | None = None,
+    rounds: JobRounds | None = None,
 ) -> JobSpec:
     """The spec of a cycle's job; `environments` are the paths of the settings, `parent` is the
     folder of the adapter that serves, None where the base does; `parameters` counts the base's
     weights, for rates that the settings leave unset (see learning_rate.needs_size); `successes` is
-    the sha256 of the file of the pools' successes. Raises NotTrainable, UnknownEnvironment,
-    EnvironmentBroken."""
+    the sha256 of the file of the pools' successes; `rounds` are those of plan_rounds. Raises
+    NotTrainable, UnknownEnvironment, EnvironmentBroken."""
     if agent.environment is None or agent.checkpoint is None:
         lacking = "environment" if agent.environment is None else "checkpoint"
         raise NotTrainable(
@@ -94,6 +97,7 @@ def build_job_spec(
         sampler=_sampler(training, base),
         probe=Probe(groups=training.probe_groups, below=training.probe_below),
         warm_start=warm,
+        rounds=rounds,
         algorithm=algorithm,
         optimizer=OptimizerSettings(lr=_resolve(training.lr, compute_training_rate, parameters)),
         lora=LoraSettings(rank=training.lora_rank, alpha=training.lora_alpha),
@@ -101,6 +105,40 @@ def build_job_spec(
         device=training.device,
         dtype=training.dtype,
         threads=training.threads,
+    )
+
+
+def plan_rounds(
+    training: "Training",
+    proposer: "Proposer",
+    *,
+    cycle: str,
+    alias: str,
+    history: int,
+    patterns: Sequence[KnownPattern],
+    known: Sequence[str],
+) -> JobRounds | None:
+    """Return the rounds that a cycle's job closes over its own rollouts, None for none; `history`
+    is the round of the history that `patterns` are of, `known` are written tasks that no pool of
+    the job has. Raises NotTrainable for a budget with less than one batch a part."""
+    if training.rounds == 1:
+        return None
+    batches = training.rollouts // (training.groups * training.size)
+    if batches < training.rounds:
+        raise NotTrainable(
+            f"training.rounds is {training.rounds}, and training.rollouts ({training.rollouts}) "
+            f"has {batches} batches of {training.groups * training.size}; lower training.rounds"
+        )
+    return JobRounds(
+        count=training.rounds,
+        cycle=cycle,
+        alias=alias,
+        history=history,
+        tasks=proposer.tasks,
+        explore=proposer.explore,
+        replay=proposer.replay,
+        patterns=tuple(patterns),
+        known=tuple(known),
     )
 
 

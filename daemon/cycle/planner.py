@@ -13,12 +13,12 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from consumers.reads import rollouts, serving
+from consumers.reads import learning, planning, rollouts, serving
 from consumers.reads.learning import CycleRow
 from consumers.reads.serving import AdapterRow
 from daemon.adapters.compatibility import BadBase, count_parameters
 from daemon.controller.directive_builder import direct
-from daemon.cycle.job_spec import NotTrainable, build_job_spec, name_capability
+from daemon.cycle.job_spec import NotTrainable, build_job_spec, name_capability, plan_rounds
 from daemon.cycle.leader import Proposal, RetryLater
 from daemon.cycle.learning_rate import needs_size
 from daemon.cycle.parent import describe_parent, find_rejected_parent
@@ -32,7 +32,7 @@ from daemon.proposer.proposer import ProposalRequest, propose
 from envs.endpoint import Sampling
 from envs.registry import EnvironmentBroken, UnknownEnvironment, open_from_event
 from events.envelope import derive_id
-from events.jobs import TaskPool
+from events.jobs import JobRounds, TaskPool
 from events.learning import (
     Decision,
     DirectiveWritten,
@@ -224,6 +224,7 @@ class CyclePlanner:
             benchmarks=settings.benchmarks, environments=settings.environments.paths,
             parent=None if start is None else Path(start.path),
             parameters=parameters, successes=successes,
+            rounds=self._plan_rounds(environment, cycle, task_pools),
         )  # fmt: skip
         return JobRequested(
             job=job,
@@ -239,6 +240,22 @@ class CyclePlanner:
             if rejected is None
             else JobParent(adapter=rejected.adapter, reason=describe_parent(rejected)),
         )
+
+    def _plan_rounds(
+        self, environment: "Environment", cycle: CycleRow, task_pools: Sequence[TaskPool]
+    ) -> JobRounds | None:
+        """The rounds of the job, with all that it knows of the history. Raises NotTrainable."""
+        assert cycle.round is not None, "a cycle is diagnosed first"
+        settings = self._app.settings
+        with self._app.reading() as connection:
+            patterns = planning.read_known_patterns(connection, cycle.alias, cycle.base)
+            written = learning.patterns_of(connection, cycle.alias)
+        drawn = {task for pool in task_pools for task in (*pool.tasks, *pool.references)}
+        others = [task for task in written if task not in drawn]
+        return plan_rounds(
+            settings.training, settings.proposer, cycle=cycle.cycle, alias=cycle.alias,
+            history=cycle.round, patterns=patterns, known=sources.filter_known(environment, others),
+        )  # fmt: skip
 
 
 def _describe_rejections(decisions: Sequence[Decision]) -> str:

@@ -1,6 +1,8 @@
-"""The rollouts that a job played, as events: its journal -> `RolloutEnded`, purpose `train`.
+"""What a job did, as events: its journal -> `RolloutEnded`, purpose `train`; its rounds -> their
+directives, tasks and pools.
 
     record_rollouts(app, job, folder)      how many were appended; 0 when all of them were before
+    record_rounds(app, job, folder)        how many rounds were; one that the tables have is not
 
 A job's journal holds tokens and verdicts and no messages, and it stays where it is: an event here
 has no content and repeats no token. What it says is which task was tried by which policy version,
@@ -16,14 +18,16 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from consumers.reads import learning
 from consumers.reads.learning import JobRow
+from daemon.core.decision_log import Decisions
 from daemon.jobs.runner import JOURNAL, OUT
 from daemon.solver import journal
+from daemon.solver.rounds.account import read_account
 from daemon.solver.spec import digest
 from daemon.solver.trajectory import ORACLE, Trajectory
 from envs import grading
 from envs.registry import open_from_event
-from events.envelope import derive_id
 from events.rollouts import RolloutEnded
 from producers.simulation import SCRIPTED, SOURCE, append_rollouts
 
@@ -66,10 +70,24 @@ def record_rollouts(app: "App", job: JobRow, folder: Path) -> int:
     return len(new)
 
 
-def rollout_id(job: str, rollout: str) -> str:
-    """Return the event id of the rollout that the job calls by this name (batch, group and
-    member)."""
-    return derive_id(job, "rollout", rollout)
+def record_rounds(app: "App", job: JobRow, folder: Path) -> int:
+    """Append the rounds of a job that the tables do not have yet, each of them whole; return their
+    number. Raises LogError, BadJournal."""
+    rounds = job.spec.rounds
+    if rounds is None:
+        return 0
+    with app.reading() as connection:
+        known = {row.number for row in learning.job_rounds(connection, job.job)}
+    count = 0
+    for number in range(1, rounds.count):
+        if number in known:
+            continue
+        account = read_account(folder / OUT, number, digest(job.spec))
+        if account is None:
+            break
+        Decisions(app).record(account.decisions(job.spec), job.event)
+        count += 1
+    return count
 
 
 def _is_reference(trajectory: Trajectory) -> bool:
@@ -79,7 +97,7 @@ def _is_reference(trajectory: Trajectory) -> bool:
 def _event(job: JobRow, environment: "Environment", trajectory: Trajectory) -> RolloutEnded:
     task = environment.task(trajectory.task)
     return RolloutEnded(
-        rollout=rollout_id(job.job, trajectory.rollout),
+        rollout=journal.rollout_id(job.job, trajectory.rollout),
         alias=job.alias,
         base=job.base,
         policy=trajectory.policy,

@@ -23,7 +23,7 @@ from daemon.core.decision_log import DecisionRefusal, Decisions
 from daemon.core.isolation import Breaks
 from daemon.core.span_contexts import Contexts
 from daemon.jobs.own_successes import NotShown, read_file
-from daemon.jobs.recording import record_rollouts
+from daemon.jobs.recording import record_rollouts, record_rounds
 from daemon.jobs.runner import (
     Absent,
     Active,
@@ -112,6 +112,7 @@ class _Look:
                 if reason is not None:
                     self._runner.cancel(self._job.job, reason)
                     yield f"job {self._job.job} is told to stop: {reason}"
+                yield from self._record_rounds()
             case Exit() as ended:
                 yield from self._after(ended)
 
@@ -171,6 +172,7 @@ class _Look:
     def _after(self, ended: Exit) -> Iterator[str]:
         """An attempt is over."""
         conclusion = verdict(ended, self._settings.attempts)
+        yield from self._record_rounds()
         if self._cancelled is not None:
             yield self._end("cancelled", self._cancelled, ended)
         elif isinstance(conclusion, Again) and ended.seconds >= self._job.minutes * 60:
@@ -191,6 +193,19 @@ class _Look:
         else:
             if count:
                 yield f"{count} rollouts of job {self._job.job} were recorded"
+
+    def _record_rounds(self) -> Iterator[str]:
+        """Rounds that the job closed become events, while it runs and before it is over; what they
+        wrote is known to all that comes after them."""
+        job = self._job.job
+        try:
+            count = record_rounds(self._app, self._job, self._runner.folder(job))
+        except (BadJournal, OSError) as error:
+            yield f"rounds of job {job} were not recorded: {error}"
+        else:
+            if count:
+                rounds = "round" if count == 1 else "rounds"
+                yield f"recorded {count} {rounds} of job {job}"
 
     def _over(self, conclusion: Over, ended: Exit) -> str:
         if conclusion.outcome in ("competence_gap", "failed"):

@@ -7,9 +7,10 @@
 The followed tasks are those of the failed rollouts that the directive names for a pattern; the
 environment's label of a kind of task is never used.
 
-Guarantee: everything is drawn from the cycle's id, the pattern, the place in its quota and the try,
-so a redo writes the same tasks under the same event ids (where V8 samples the policy, as far as the
-samples agree). At most three tries a place. Not covered: appending (the cycle).
+Guarantee: everything is drawn from the cycle's id (and the round of its job), the pattern, the
+place in its quota and the try, so a redo writes the same tasks under the same event ids (where V8
+samples the policy, as far as the samples agree). At most three tries a place. Not covered:
+appending (the cycle).
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -30,7 +31,7 @@ from daemon.proposer.verification import Verdict, verify
 from envs.environment import Environment
 from envs.task import TaskDefinition
 from events.envelope import derive_id
-from events.learning import Directive, Mode, Quota, TaskProposed, TaskRejected
+from events.learning import Directive, JobRound, Mode, Quota, TaskProposed, TaskRejected
 
 TRIES: Final = 3
 """Most tries for one place of a quota."""
@@ -64,6 +65,14 @@ class ProposalRequest:
     explore: float = 0.75
     """Share of the places of a quota that are filled with fresh tasks from the first try."""
     sampler: Sampler | None = None
+    job_round: JobRound | None = None
+    """The round of the cycle's job that asks; None for the cycle itself."""
+
+    @property
+    def origin(self) -> tuple[str, ...]:
+        """What everything is drawn from."""
+        name = self.job_round
+        return (self.cycle,) if name is None else (self.cycle, name.job, str(name.number))
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +80,8 @@ class Proposal:
     """An event to append."""
 
     id: str
-    """derive_id("proposal", cycle, pattern, place, try)."""
+    """derive_id("proposal", cycle, pattern, place, try); of a round of a job, its id and number
+    follow the cycle."""
     data: TaskProposed | TaskRejected
 
 
@@ -135,6 +145,7 @@ class _Draft:
                     cycle=wanted.cycle,
                     mode=mode,
                     verified=verdict.passed,
+                    job_round=wanted.job_round,
                 ),
             )
         return Proposal(
@@ -149,6 +160,7 @@ class _Draft:
                 reason=verdict.reason,
                 source_rollout=self.source.rollout,
                 instruction=task.scenario.text()[:4096],
+                job_round=wanted.job_round,
             ),
         )
 
@@ -164,7 +176,7 @@ def _write_draft(
     """Return the candidate of one try. The last try is never a rephrasing: there may be no more of
     them."""
     share = _share(wanted, quota.pattern)
-    chance = Random(f"propose {wanted.cycle} {quota.pattern} {place} {number}")
+    chance = Random(f"propose {' '.join(wanted.origin)} {quota.pattern} {place} {number}")
     source = chance.choice(sources)
     phrasing, seed = chance.randrange(_PHRASINGS), chance.randrange(FIRST_SEED, LAST_SEED + 1)
     mode: Mode = "inherit"
@@ -204,9 +216,10 @@ def _reject_pattern(wanted: ProposalRequest, quota: Quota) -> Proposal:
             check="schema",
             reason="none of the failures that show this pattern is of a task that the environment "
             "knows, so there is none to follow",
+            job_round=wanted.job_round,
         ),
     )
 
 
 def _event_id(wanted: ProposalRequest, quota: Quota, place: int, number: int) -> str:
-    return derive_id("proposal", wanted.cycle, quota.pattern, str(place), str(number))
+    return derive_id("proposal", *wanted.origin, quota.pattern, str(place), str(number))

@@ -1,5 +1,6 @@
 """What the Proposer reads from the tables: rollouts to follow, and existing tasks."""
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from consumers.reads import learning
@@ -65,6 +66,19 @@ def traffic(
         if task.split == GENERATED and task.id not in written and not kept:
             ids.append(task.id)
     return ids
+
+
+def filter_known(environment: Environment, tasks: Sequence[str]) -> list[str]:
+    """Return those of the tasks that this environment makes: a task of another one, or of a
+    benchmark that is not there, cannot be written again here."""
+    known = []
+    for name in tasks:
+        try:
+            environment.task(name)
+        except UnknownTask:
+            continue
+        known.append(name)
+    return known
 
 
 def read_prior_tasks(

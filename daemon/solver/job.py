@@ -6,9 +6,11 @@
         job.outcome                 # set once the loop ends by itself
 
     draw tasks -> play -> journal -> update        again until the budget is spent
+    diagnose -> direct -> propose -> shift pools   after each part of it, where the spec has rounds
 
-`run` is the whole of it. The directory holds `rollouts.jsonl` (journal.py), `adapter/` once it is
-trained, `checkpoints/N/` where the spec asks for them, and `outcome.json` after a competence gap.
+`run` is the whole of it. The directory holds `rollouts.jsonl` (journal.py), `rounds/N.json`
+(rounds/account.py), `adapter/` once it is trained, `checkpoints/N/` where the spec asks for them,
+and `outcome.json` after a competence gap.
 
 Guarantees: a batch is on disk before the update that uses it; a killed job takes its batches from
 the journal, makes the same updates and goes on, and a finished one repeats its outcome and does
@@ -19,7 +21,6 @@ with it and do nothing else.
 
 import fcntl
 import json
-import os
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -31,14 +32,15 @@ from typing import IO, Any, Final, Self
 
 import torch
 
-from daemon.adapters.directory import PROVENANCE, UNFINISHED, WEIGHTS, Provenance, verify
+from daemon.adapters.directory import PROVENANCE, WEIGHTS, Provenance, verify
 from daemon.engine.chat import Chat
 from daemon.engine.fingerprint import probe_model
 from daemon.solver import journal, parallel, sft
 from daemon.solver.base import CannotBegin, checkpoint, load_model, new_learner
-from daemon.solver.journal import BadJournal, Journal, read_successes
+from daemon.solver.journal import BadJournal, Journal, read_successes, write_file
 from daemon.solver.lora import save
 from daemon.solver.parallel import Anew, Update
+from daemon.solver.rounds.rounds import Rounds
 from daemon.solver.sampling.own_vllm import OwnVllm
 from daemon.solver.sampling.remote import RemoteSource
 from daemon.solver.sampling.sources import Batch, HereSource, Source, Version, batch_of
@@ -192,6 +194,7 @@ class Job:
         self._learner = self._new_learner()
         self._guard = Guard(limits=spec.limits)
         self._choice = Choice(spec)
+        self._rounds = self._open_rounds(held)
         self.history = History()
         """Rollouts sampled since the job began, or since its warm start."""
         self._tracker = self._open_tracker(held)
@@ -242,7 +245,9 @@ class Job:
     def _grpo(self) -> Iterator[Progress]:
         judged = False
         while self.outcome is None and self._has_room(self.spec.batch):
-            yield self._step()
+            seconds = self._close_round()
+            progress = self._step()
+            yield progress.model_copy(update={"round_seconds": seconds}) if seconds else progress
             if judged or not complete(self.spec, self.history):
                 continue
             probe = probe_pools(self.spec, self.history)
@@ -267,6 +272,19 @@ class Job:
         return any(
             pool.references or pool.successes for pool in self.spec.pools if pool.name in pools
         )
+
+    # One round
+
+    def _close_round(self) -> float:
+        """Close a round if one is due, and draw from its pools; return the seconds that it took, 0
+        where none is due. Raises what Rounds.close_next does."""
+        if self._rounds is None or not self._rounds.is_due(self.rollouts):
+            return 0.0
+        began = time.monotonic()
+        self._check_stop()
+        self.activity.phase = "round"
+        self._choice.shift(self._rounds.close_next().pools)
+        return time.monotonic() - began
 
     # One update
 
@@ -293,6 +311,8 @@ class Job:
         names = [attempt.rollout for attempt in batch.attempts]
         trajectories = self._next(names, lambda: self._play(batch))
         self._choice.add(trajectories)
+        if self._rounds is not None:
+            self._rounds.add(batch.attempts, trajectories)
         self.history.add(trajectories, self._choice.pool, self._kind)
         return trajectories
 
@@ -474,7 +494,7 @@ class Job:
             reason=gap(self.history),
         )
         stored = {"spec": self.spec.model_dump(mode="json"), "outcome": outcome.model_dump()}
-        _write(self.out / OUTCOME, json.dumps(stored, indent=1).encode())
+        write_file(self.out / OUTCOME, json.dumps(stored, indent=1).encode())
         self.outcome = outcome
 
     def _save_due(self, coming: int) -> None:
@@ -543,6 +563,13 @@ class Job:
         parallel.broadcast(Anew(self.spec))
         return new_learner(self.spec, self.model, self.chat.ends)
 
+    def _open_rounds(self, held: ExitStack) -> Rounds | None:
+        settings = self.spec.rounds
+        if settings is None:
+            return None
+        rounds = Rounds(self.spec, settings, self.environment, self.chat, self.out)
+        return held.enter_context(closing(rounds))
+
     def _open_tracker(self, held: ExitStack) -> Tracker | None:
         if self.spec.tracker is None:
             return None
@@ -566,13 +593,3 @@ def _lock_file(path: Path) -> IO[bytes]:
         file.close()
         raise CannotBegin(f"another process works in {path.parent}; wait for it") from None
     return file
-
-
-def _write(path: Path, content: bytes) -> None:
-    """Write a file so that it is whole or absent."""
-    unfinished = path.with_name(UNFINISHED + path.name)
-    with unfinished.open("wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-    unfinished.replace(path)

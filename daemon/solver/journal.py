@@ -22,7 +22,9 @@ from typing import Any, Final, Literal
 
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
+from daemon.adapters.directory import UNFINISHED
 from daemon.solver.trajectory import Trajectory
+from events.envelope import derive_id
 from events.errors import KintsugiError
 from events.jobs import JobSpec, Sha256
 from events.messages import StrictModel
@@ -129,6 +131,22 @@ def _batch(path: Path, number: int, line: bytes) -> tuple[Trajectory, ...]:
             "remove it to begin again"
         ) from None
     return batch
+
+
+def write_file(path: Path, content: bytes) -> None:
+    """Write a file so that it is whole or absent, also after a kill. Raises OSError."""
+    unfinished = path.with_name(UNFINISHED + path.name)
+    with unfinished.open("wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+    unfinished.replace(path)
+
+
+def rollout_id(job: str, rollout: str) -> str:
+    """Return the id under which the log has the rollout that a job calls by this name (batch, group
+    and member)."""
+    return derive_id(job, "rollout", rollout)
 
 
 def write_successes(trajectories: Sequence[Trajectory]) -> bytes:

@@ -6,12 +6,13 @@ Replay pools keep their share. Among the others a share falls as its pool is pas
 
 which is the rule that worked in the feasibility study. Groups are spread over the pools by
 systematic sampling: each pool gets its expected number of groups, rounded up or down by chance.
-What is drawn depends on spec, number of the batch and the verdicts so far, and on nothing else.
+What is drawn depends on spec, number of the batch, the verdicts so far and the pools that rounds
+of the job left, and on nothing else.
 """
 
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from itertools import accumulate
 from random import Random
@@ -30,15 +31,28 @@ class Choice:
 
     def __init__(self, spec: JobSpec) -> None:
         self.spec = spec
+        self.pools = spec.pools
+        """The pools that tasks are drawn from now."""
         self.passed: dict[str, float] = {}
         """Pool -> moving average of its groups' pass rates."""
         self._drawn: Counter[str] = Counter()
         self._pools = {task: pool.name for pool in spec.pools for task in pool.tasks}
         self._order = lru_cache(2 * len(spec.pools))(self._shuffle)
+        self._shifts = 0
+        """How often the pools were replaced."""
 
     def pool(self, task: str) -> str:
         """Return the pool of a task."""
         return self._pools[task]
+
+    def shift(self, pools: Sequence[TaskPool]) -> None:
+        """Draw from other pools from now on, in an order drawn anew; tasks that no pool has any
+        more stay in the figures of their last pool."""
+        self.pools = tuple(pools)
+        self._pools.update({task: pool.name for pool in pools for task in pool.tasks})
+        self._drawn.clear()
+        self._order = lru_cache(2 * len(pools))(self._shuffle)
+        self._shifts += 1
 
     def draw(self, batch: int) -> list[str]:
         """Draw the tasks of a batch; they count as drawn."""
@@ -55,13 +69,14 @@ class Choice:
 
     def shares(self) -> dict[str, float]:
         """Return pool -> its share of the next batch; the shares sum to 1."""
-        total = sum(pool.share for pool in self.spec.pools)
-        weights = {pool.name: self._weight(pool) for pool in self.spec.target_pools}
-        targeted = sum(pool.share for pool in self.spec.target_pools)
+        total = sum(pool.share for pool in self.pools)
+        targets = [pool for pool in self.pools if not pool.replay]
+        weights = {pool.name: self._weight(pool) for pool in targets}
+        targeted = sum(pool.share for pool in targets)
         scale = targeted / sum(weights.values())
         return {
             pool.name: (pool.share if pool.replay else weights[pool.name] * scale) / total
-            for pool in self.spec.pools
+            for pool in self.pools
         }
 
     def _weight(self, pool: TaskPool) -> float:
@@ -78,13 +93,14 @@ class Choice:
 
     def _next(self, name: str) -> str:
         """Return a pool's next task: all of them in shuffled order, then shuffled anew."""
-        pool = next(pool for pool in self.spec.pools if pool.name == name)
+        pool = next(pool for pool in self.pools if pool.name == name)
         turn, place = divmod(self._drawn[name], len(pool.tasks))
         self._drawn[name] += 1
         return self._order(name, turn)[place]
 
     def _shuffle(self, name: str, turn: int) -> tuple[str, ...]:
-        pool = next(pool for pool in self.spec.pools if pool.name == name)
+        pool = next(pool for pool in self.pools if pool.name == name)
         tasks = list(pool.tasks)
-        Random(f"tasks {self.spec.seed} {name} {turn}").shuffle(tasks)
+        shift = f" {self._shifts}" if self._shifts else ""
+        Random(f"tasks {self.spec.seed} {name} {turn}{shift}").shuffle(tasks)
         return tuple(tasks)

@@ -70,7 +70,7 @@ class DecisionCounts:
                 self.cycles[cycle] += 1
             case PatternsDiagnosed(cycle=str(cycle)):
                 self.rounds[cycle] += 1
-            case DirectiveWritten(cycle=cycle):
+            case DirectiveWritten(cycle=cycle, job_round=None):
                 self.directives[cycle] += 1
             case JobRequested(job=job, cycle=cycle):
                 self.jobs[job] += 1

@@ -19,8 +19,11 @@ from events.learning import (
     JobEnded,
     JobOutcome,
     JobRequested,
+    JobRound,
     LeaderClaimed,
     PatternsDiagnosed,
+    PoolShare,
+    PoolsShifted,
     Quota,
     TaskProposed,
     TaskRejected,
@@ -87,6 +90,23 @@ def requested(number: int = 1, name: str | None = None, minutes: float = 30) -> 
     return JobRequested(
         job=job, cycle=cycle_id(number), alias="agent", base="base", capability="cancel", spec=spec,
         minutes=minutes,
+    )  # fmt: skip
+
+
+def in_round(
+    data: DirectiveWritten | TaskProposed | TaskRejected, cycle: int = 1, number: int = 1
+) -> Decision:
+    """What the job of a cycle wrote in one of its rounds."""
+    name = JobRound(job=derive_id("job", cycle_id(cycle)), number=number)
+    return data.model_copy(update={"job_round": name})
+
+
+def shifted(cycle: int = 1, number: int = 1, share: float = 0.25) -> PoolsShifted:
+    return PoolsShifted(
+        cycle=cycle_id(cycle),
+        job_round=JobRound(job=derive_id("job", cycle_id(cycle)), number=number),
+        rollouts=64, failures=9,
+        pools=(PoolShare(pool=PATTERN, share=share, before=0.5, tasks=3, attempts=8, passes=2),),
     )  # fmt: skip
 
 

@@ -12,8 +12,10 @@ from events.learning import (
     BadTries,
     Directive,
     JobParent,
+    JobRound,
     Mastered,
     PatternFinding,
+    PoolShare,
     Quota,
     RepairEdit,
     Verified,
@@ -39,6 +41,7 @@ PARTS: dict[str, type[StrictModel]] = {
     "ArmCounts": ArmCounts,
     "GateReport": GateReport, "GatePlan": GatePlan, "Check": Check,
     "Rate": Rate, "TargetReport": TargetReport, "JobParent": JobParent,
+    "JobRound": JobRound, "PoolShare": PoolShare,
 }  # fmt: skip
 
 

@@ -17,11 +17,14 @@ from events.learning import (
     JobEnded,
     JobParent,
     JobRequested,
+    JobRound,
     LeaderClaimed,
     Mastered,
     PatternFinding,
     PatternsDiagnosed,
     PersonErased,
+    PoolShare,
+    PoolsShifted,
     Quota,
     RepairEdit,
     RepairSearched,
@@ -204,7 +207,7 @@ SAMPLES: Final[tuple[EventData, ...]] = (
         alias="shop-agent", base="base-1", task=_TASK, pattern="cancel_order:missing",
         source_rollout="rollout-1", cycle="cycle-1", mode="inherit",
         verified=(Verified(check="gold"), Verified(check="solvable", note="scripted oracle")),
-        text_by="author-1",
+        text_by="author-1", job_round=JobRound(job="job-1", number=2),
     ),
     SessionEnded(session="session-1", because="feedback"),
     AdapterProduced(
@@ -253,11 +256,13 @@ SAMPLES: Final[tuple[EventData, ...]] = (
         cycle="cycle-1", round=0, directive=_DIRECTIVE, findings=(_FINDING,),
         summary="It stops before the last step.", analyzer="analyzer-1",
         trouble="the second answer was cut off",
+        job_round=JobRound(job="job-1", number=2),
     ),
     TaskRejected(
         cycle="cycle-1", alias="shop-agent", base="base-1", pattern="cancel_order:missing",
         mode="explore", check="leak", reason="the request names the order's id",
         source_rollout="rollout-1", instruction="Cancel #W0000001, bitte.",
+        job_round=JobRound(job="job-1", number=2),
     ),
     JobRequested(
         job="job-1", cycle="cycle-1", alias="shop-agent", base="base-1", capability="cancel",
@@ -292,6 +297,14 @@ SAMPLES: Final[tuple[EventData, ...]] = (
         category="wrong_entity",
         pivot="cancel_order",
         reason="none within 3 edits",
+    ),
+    PoolsShifted(
+        cycle="cycle-1", job_round=JobRound(job="job-1", number=2), rollouts=320, failures=17,
+        unread=1,
+        pools=(
+            PoolShare(pool="cancel_order:missing", share=0.375, before=0.5, tasks=7, attempts=96,
+                      passes=71),
+        ),
     ),
 )  # fmt: skip
 

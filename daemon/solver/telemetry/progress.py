@@ -72,6 +72,8 @@ class Progress(StrictModel):
     rollout_seconds: float = 0.0
     """Seconds spent on playing; 0 if the batch was in the journal."""
     update_seconds: float = 0.0
+    round_seconds: float = 0.0
+    """Seconds that the round before this update took; 0 where none was closed."""
 
 
 class Outcome(StrictModel):

@@ -2,7 +2,8 @@
 
     python -m ops.learning.screen run --out DIR --seeds 0 --development
     python -m ops.learning.screen run --out DIR --configurations today,zero --seeds 11,12,13
-    python -m ops.learning.screen report --out DIR
+    python -m ops.learning.screen run --out DIR --mixture weak --configurations rounds_1,rounds_4
+    python -m ops.learning.screen report --out DIR --mixture weak
 
 `run` makes one result after another in this process and goes on where it was stopped; the base is
 always among the configurations. Exit code 1 where a run failed or there is nothing to report.
@@ -16,7 +17,7 @@ from pathlib import Path
 from events.errors import KintsugiError
 from ops.learning.__main__ import parse_seeds
 from ops.learning.screen import report
-from ops.learning.screen.settings import BASE, CONFIGURATIONS, SETTINGS
+from ops.learning.screen.settings import BASE, CONFIGURATIONS, MIXTURES
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -35,7 +36,9 @@ def _run(options: argparse.Namespace) -> int:
         if path.exists():
             continue
         try:
-            result = screen(name, seed, SETTINGS, options.out, development=options.development)
+            result = screen(
+                name, seed, MIXTURES[options.mixture], options.out, development=options.development
+            )
         except KintsugiError as error:
             print(f"{path.stem}: {error}", file=sys.stderr, flush=True)
             failed += 1
@@ -47,7 +50,9 @@ def _run(options: argparse.Namespace) -> int:
 
 def _report(options: argparse.Namespace) -> int:
     try:
-        print(report.text(report.read(options.out), SETTINGS), end="")
+        results = report.read(options.out)
+        show = report.kinds_text if options.kinds else report.text
+        print(show(results, MIXTURES[options.mixture], options.against), end="")
     except KintsugiError as error:
         print(error, file=sys.stderr)
         return 1
@@ -70,8 +75,14 @@ def _parser() -> argparse.ArgumentParser:
     )
     summary = commands.add_parser("report", help="tables on stdout")
     summary.set_defaults(command=_report)
+    names = (BASE, *CONFIGURATIONS)
+    summary.add_argument("--against", choices=names, default=BASE, help="what to compare with")
+    summary.add_argument("--kinds", action="store_true", help="the gain on every kind of task")
     for command in (run, summary):
         command.add_argument("--out", type=Path, required=True)
+        command.add_argument(
+            "--mixture", choices=tuple(MIXTURES), default="demo", help="traffic; a folder has one"
+        )
     return parser
 
 

@@ -1,6 +1,7 @@
 """What a folder of results shows: held-out pass^1 before and after, of target and all traffic.
 
-Differences are taken task by task against the base's run of the same seed. Intervals of one seed
+Differences are taken task by task against the base's run of the same seed, or another
+configuration's. Intervals of one seed
 are over its tasks (ops/demo/heldout.py); of several, seeds are drawn first, then tasks
 (ops/learning/bootstrap.py).
 """
@@ -11,7 +12,7 @@ from statistics import fmean
 
 from envs.statistics import Interval
 from events.errors import KintsugiError
-from ops.learning.bootstrap import compute_task_rates, interval
+from ops.learning.bootstrap import TaskRates, compute_task_rates, interval
 from ops.learning.screen.run import Screened
 from ops.learning.screen.settings import BASE, CONFIGURATIONS, Settings
 
@@ -27,12 +28,12 @@ def read(folder: Path) -> list[Screened]:
     ]
 
 
-def text(results: Sequence[Screened], settings: Settings) -> str:
-    """The table, one row per configuration. Raises NothingToReport."""
-    rows = [row for name in CONFIGURATIONS if (row := _row(results, settings, name))]
+def text(results: Sequence[Screened], settings: Settings, against: str = BASE) -> str:
+    """The table, one row per configuration, compared with `against`. Raises NothingToReport."""
+    rows = [row for name in CONFIGURATIONS if (row := _row(results, settings, name, against))]
     if not rows:
         raise NothingToReport(
-            "no result of a configuration has one of the base beside it; run them first"
+            f"no result of a configuration has one of {against} beside it; run them first"
         )
     head = (
         f"| configuration | seeds | `{settings.target}` | gain, 95 % | all traffic | gain, 95 % |"
@@ -42,8 +43,27 @@ def text(results: Sequence[Screened], settings: Settings) -> str:
     return head + "".join(f"{row}\n" for row in rows)
 
 
-def _row(results: Sequence[Screened], settings: Settings, name: str) -> str | None:
-    pairs = list(_pairs(results, name))
+def kinds_text(results: Sequence[Screened], settings: Settings, against: str = BASE) -> str:
+    """A table of the gain on every kind, one column per configuration. Raises NothingToReport."""
+    gains: dict[str, TaskRates] = {}
+    for name in CONFIGURATIONS:
+        if pairs := list(_pairs(results, name, against)):
+            before = compute_task_rates([base.outcomes for base, _ in pairs], 1)
+            gains[name] = compute_task_rates([own.outcomes for _, own in pairs], 1) - before
+    if not gains:
+        raise NothingToReport(
+            f"no result of a configuration has one of {against} beside it; run them first"
+        )
+    head = f"| kind | {' | '.join(gains)} |\n|---|{'---|' * len(gains)}\n"
+    lines = [
+        f"| `{kind}` | {' | '.join(_cell(interval(own, {kind: 1.0})) for own in gains.values())} |"
+        for kind in settings.traffic
+    ]
+    return head + "".join(f"{line}\n" for line in lines)
+
+
+def _row(results: Sequence[Screened], settings: Settings, name: str, against: str) -> str | None:
+    pairs = list(_pairs(results, name, against))
     if not pairs:
         return None
     before = compute_task_rates([base.outcomes for base, _ in pairs], 1)
@@ -68,9 +88,14 @@ def _row(results: Sequence[Screened], settings: Settings, name: str) -> str | No
     return f"| {' | '.join(cells)} |"
 
 
-def _pairs(results: Sequence[Screened], name: str) -> Iterator[tuple[Screened, Screened]]:
-    """The base's run and the configuration's, of every seed that has both."""
-    bases = {(r.seed, r.development): r for r in results if r.configuration == BASE}
+def _pairs(
+    results: Sequence[Screened], name: str, against: str
+) -> Iterator[tuple[Screened, Screened]]:
+    """The run of `against` and the configuration's, of every seed that has both; none of the same
+    one."""
+    if name == against:
+        return
+    bases = {(r.seed, r.development): r for r in results if r.configuration == against}
     for own in results:
         base = bases.get((own.seed, own.development))
         if own.configuration == name and base is not None:

@@ -11,11 +11,14 @@ from pathlib import Path
 import torch
 
 from daemon.solver import job
+from daemon.solver.rounds.account import read_account
+from daemon.solver.spec import digest
 from daemon.solver.telemetry.progress import Progress
 from envs.shop.environment import Shop
 from events.canonical import exact_json, sha256
 from events.errors import KintsugiError
 from events.jobs import JobSpec
+from events.learning import TaskProposed
 from events.messages import StrictModel
 from ops.learning.evaluation import evaluate, generate_holdout
 from ops.learning.results import Source
@@ -64,6 +67,12 @@ class Training(StrictModel):
     """sha256 of its weights."""
     seconds: float = 0.0
     """Wall time of this process; less than the job's where it went on from a journal."""
+    rounds: int = 0
+    """Rounds that it closed over its own rollouts."""
+    round_seconds: float = 0.0
+    """Wall time of these."""
+    written: int = 0
+    """Tasks that they wrote and that passed every check."""
 
 
 class Screened(StrictModel):
@@ -116,12 +125,15 @@ def screen(
 def train(spec: JobSpec, folder: Path) -> tuple[Training, Path]:
     """Run a job; return what it did and the folder of its adapter. Raises JobError."""
     began, updates, references, successes = time.monotonic(), list[Update](), 0, 0
+    rounds = list[float]()
 
     def note(progress: Progress) -> None:
         nonlocal references, successes
         if progress.warm_start is not None:
             references += progress.warm_start.references
             successes += progress.warm_start.successes
+        if progress.round_seconds:
+            rounds.append(progress.round_seconds)
         if (metrics := progress.metrics) is not None:
             updates.append(
                 Update(
@@ -149,8 +161,18 @@ def train(spec: JobSpec, folder: Path) -> tuple[Training, Path]:
         reason=outcome.reason,
         adapter=outcome.sha256,
         seconds=time.monotonic() - began,
+        rounds=len(rounds),
+        round_seconds=sum(rounds),
+        written=count_written(spec, folder, len(rounds)),
     )
     return training, Path(outcome.adapter)
+
+
+def count_written(spec: JobSpec, folder: Path, rounds: int) -> int:
+    """Return how many tasks the rounds of a job wrote that passed every check."""
+    accounts = (read_account(folder, number, digest(spec)) for number in range(1, rounds + 1))
+    tasks = [task.data for account in accounts if account is not None for task in account.tasks]
+    return sum(isinstance(data, TaskProposed) for data in tasks)
 
 
 def write(folder: Path, result: Screened) -> None:

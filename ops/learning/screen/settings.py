@@ -4,7 +4,11 @@ commit and the digest of these.
 A configuration is one change from `today`, what jobs of the loop did before ADR 0054: GRPO with an
 asymmetric clip, a penalty k2 of .1 and groups of one verdict kept with the advantages of their
 rewards. What settings can say is said by settings; the rest replaces the algorithm.
-`sentinel_k2_zero` is what they do since; the two that begin with `loop` put a warm start before it.
+`sentinel_k2_zero` is what they do since; the two that begin with `loop` put a warm start before it,
+and those that begin with `rounds` close rounds within it (training.rounds).
+
+A mixture is the traffic that all of it is tried on: the demo's, where one kind is weak, or `weak`,
+where four are.
 """
 
 from collections.abc import Mapping
@@ -102,7 +106,20 @@ CONFIGURATIONS: Final[Mapping[str, Configuration]] = {
     "clip_equal": Configuration(
         algorithm=_TODAY.model_copy(update={"loss": LossConfig(kl=_K2, lo=0.2, hi=0.2)})
     ),
+    "rounds_1": Configuration(algorithm=_LOOP, training={"rounds": 1}),
+    "rounds_2": Configuration(algorithm=_LOOP, training={"rounds": 2}),
+    "rounds_4": Configuration(algorithm=_LOOP, training={"rounds": 4}),
 }
 """Name -> one change from `today`, in the order in which they are worth most."""
 
+WEAK_KINDS: Final = ("two_writes", "fallback", "question", "changed_mind")
+"""The kinds that the reference policy is weak in."""
+_PLAIN: Final = ("cancel", "return", "exchange", "payment", "address", "ineligible")
+
 SETTINGS: Final = Settings()
+
+MIXTURES: Final[Mapping[str, Settings]] = {
+    "demo": SETTINGS,
+    "weak": Settings(traffic=dict.fromkeys(WEAK_KINDS, 0.085) | dict.fromkeys(_PLAIN, 0.11)),
+}
+"""Name -> the settings of every job on that traffic."""

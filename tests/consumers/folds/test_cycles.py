@@ -19,11 +19,13 @@ from tests.consumers.cycling import (
     cycle_id,
     diagnosed,
     directed,
+    in_round,
     job_over,
     over,
     proposed,
     rejected,
     requested,
+    shifted,
     started,
 )
 from tests.consumers.folding import ended, fold, folded_position, fresh, hash_of
@@ -220,6 +222,33 @@ def test_the_first_end_of_a_job_counts(leading: Leading) -> None:
     assert found.spec.sampler.temperature == 0.7
 
 
+def test_a_round_of_a_job_is_told_once_and_only_of_a_job_of_its_cycle(leading: Leading) -> None:
+    leading.all(started(), directed(), in_round(directed()), shifted())
+    with leading.tables() as connection:
+        assert learning.job_rounds(connection, requested().job) == [], "nobody requested the job"
+    leading.all(requested(), shifted(), in_round(directed(2), 1))
+    with leading.tables() as connection:
+        assert learning.job_rounds(connection, requested().job) == [], "it has no directive yet"
+    leading.all(
+        in_round(directed()), in_round(proposed("shop/1")), in_round(rejected("it leaks")),
+        in_round(directed(summary="again")), shifted(), shifted(share=0.75),
+        in_round(directed(), number=2),
+    )  # fmt: skip
+    with leading.tables() as connection:
+        first, second = learning.job_rounds(connection, requested().job)
+        cycle = learning.cycle(connection, cycle_id())
+    assert (first.tasks, first.rejected, first.rollouts, first.failures) == (("shop/1",), 1, 64, 9)
+    assert [pool.share for pool in first.pools] == [0.25], "the first word counts"
+    assert (second.number, second.rollouts, second.pools) == (2, None, ())
+    assert cycle is not None
+    assert (cycle.accepted, cycle.rejected) == (1, 1)
+    assert cycle.directive == directed().directive
+    leading.all(over(), in_round(directed(), number=3))
+    with leading.tables() as connection:
+        assert len(learning.job_rounds(connection, requested().job)) == 2
+    assert rebuild(leading.log, leading.engine).equal
+
+
 def test_the_loop_rebuilds_equal(leading: Leading) -> None:
     leading.claim(1)
     leading.all(started(), directed(), proposed("shop/1"), rejected("it leaks"), epoch=1)
@@ -238,6 +267,16 @@ def _tasks(leading: Leading) -> list[learning.BufferTask]:
         return list(learning.tasks_of(connection, "agent", "base"))
 
 
+def said_in_round(number: int) -> list[tuple[Decision, str]]:
+    """What a job says of its round, each with the name of its event."""
+    return [
+        (in_round(directed(number), number), f"job-directive-{number}"),
+        (in_round(proposed("shop/in", number), number), f"job-task-{number}"),
+        (in_round(rejected("it leaks", number), number), f"job-rejection-{number}"),
+        (shifted(number), f"job-round-{number}"),
+    ]
+
+
 def muddle(leading: Leading, chance: random.Random, count: int) -> None:
     """Leaders that come and go, each of which says what it believes to be due, or says it again."""
     epoch = 1
@@ -252,6 +291,7 @@ def muddle(leading: Leading, chance: random.Random, count: int) -> None:
                 (proposed(f"shop/{chance.randint(1, 9)}", number, alias), f"t-{alias}-{number}"),
                 (rejected("it leaks", number), f"rejection-{number}-{chance.randint(1, 3)}"),
                 (requested(number), f"job-{number}"),
+                chance.choice(said_in_round(number)),
                 (job_over(number, chance.choice(["trained", "failed"])), f"job-over-{number}"),
                 (over(number, chance.choice(["promoted", "failed"]), alias), f"o-{alias}-{number}"),
                 (LeaderClaimed(epoch=epoch + chance.randint(0, 2), holder="q"), "claim"),

@@ -12,9 +12,10 @@ from typing import Any, Final, Literal
 import pytest
 from sqlalchemy import select
 
-from consumers.reads import learning
+from consumers.reads import learning, planning
 from consumers.reads.explanation import explain
 from consumers.reads.learning import CycleRow
+from consumers.reads.rollouts import pattern_lines
 from consumers.reads.scheduling import CYCLE_START
 from consumers.tables import Rollout
 from daemon.config.settings import Agent, Log, Proposer, Scheduler, Settings, Training
@@ -26,6 +27,7 @@ from daemon.cycle.outlook import read_outlooks
 from daemon.cycle.planner import CyclePlanner
 from daemon.engine.reference.weights import CHECKPOINT
 from daemon.jobs.own_successes import read_file
+from daemon.solver.rounds.tables import JobTables
 from envs.task import TaskDefinition
 from events.envelope import derive_id, utc_now
 from events.jobs import TaskPool
@@ -205,6 +207,36 @@ def test_a_warm_start_is_requested_with_the_successes_that_the_log_holds(
     assert (warm.successes if warm else None) == (
         sha256(content).hexdigest() if mode == "always" else None
     )
+
+
+def test_a_job_with_rounds_is_told_what_the_history_knows(tmp_path: Path) -> None:
+    with home(tmp_path, tasks(("cancel",), 4), training=Training(rounds=3)) as app:
+        cycle, _ = asked(app)
+        assert cycle is not None
+        with app.reading() as connection:
+            job = learning.job(connection, cycle.job or "")
+            (line,) = pattern_lines(connection, "agent")
+            (known,) = planning.read_known_patterns(connection, "agent", "base")
+    assert job is not None
+    rounds = job.spec.rounds
+    assert rounds is not None
+    assert (rounds.count, rounds.tasks, rounds.history) == (3, 4, cycle.round)
+    assert (rounds.cycle, rounds.alias, rounds.known) == (cycle.cycle, "agent", ())
+    assert rounds.patterns == (known,)
+    assert (known.pattern, known.status) == (line.pattern, line.status)
+    assert known.anchors
+    with JobTables(job.spec) as tables, tables.reading() as connection:
+        (own,) = pattern_lines(connection, "agent")
+    assert (own.pattern, own.priority) == (line.pattern, line.priority)
+
+
+def test_more_rounds_than_batches_end_the_cycle(tmp_path: Path) -> None:
+    training = Training(rounds=5, rollouts=256)
+    with home(tmp_path, tasks(("cancel",), 4), training=training) as app:
+        assert ended_because(app) == (
+            "training.rounds is 5, and training.rollouts (256) has 4 batches of 64; lower "
+            "training.rounds"
+        )
 
 
 def test_the_job_after_a_candidate_that_was_rejected_without_harm_goes_on_from_it(

@@ -12,7 +12,7 @@ from ops.learning.results import Source
 from ops.learning.screen import report
 from ops.learning.screen.plan import Recorder
 from ops.learning.screen.run import Screened, Training, Update, screen, write
-from ops.learning.screen.settings import BASE, CONFIGURATIONS, SETTINGS, Settings
+from ops.learning.screen.settings import BASE, CONFIGURATIONS, MIXTURES, SETTINGS, Settings
 from ops.learning.seeds import Seeds
 
 SMALL = Settings(
@@ -72,6 +72,29 @@ def test_a_row_compares_a_configuration_with_the_base_of_its_own_seed(tmp_path: 
     assert cells[3].startswith("+0.500 (")
     assert cells[4] == "0.916 -> 0.976"
     assert cells[-3:] == ["1", "50%", "1.5"]
+
+
+def test_configurations_are_compared_with_one_another_and_by_kind(tmp_path: Path) -> None:
+    for seed in (0, 1):
+        write(tmp_path, screened("rounds_1", seed, 4))
+        write(tmp_path, screened("rounds_4", seed, 7))
+    results = report.read(tmp_path)
+    (row,) = report.text(results, SETTINGS, "rounds_1").splitlines()[2:]
+    assert row.startswith("| rounds_4 | 0, 1 | 0.400 -> 0.700 | +0.300 (")
+    rows = report.kinds_text(results, SETTINGS, "rounds_1").splitlines()
+    assert rows[0] == "| kind | rounds_4 |"
+    assert len(rows) == 2 + len(SETTINGS.traffic)
+    assert any(line.startswith(f"| `{SETTINGS.target}` | +0.300 (") for line in rows)
+    assert "| `cancel` | +0.000 (+0.000 to +0.000) |" in rows
+
+
+def test_rounds_are_the_only_change_of_their_configurations() -> None:
+    rounds = {n: c for n, c in CONFIGURATIONS.items() if n.startswith("rounds_")}
+    assert {c.training["rounds"] for c in rounds.values()} == {1, 2, 4}
+    assert {c.algorithm for c in rounds.values()} == {build_loop_algorithm(0.1)}
+    weak = MIXTURES["weak"]
+    assert sum(weak.traffic.values()) == pytest.approx(1)
+    assert weak.model_copy(update={"traffic": SETTINGS.traffic}) == SETTINGS
 
 
 def test_a_configuration_without_its_base_is_no_report(tmp_path: Path) -> None:

@@ -1,0 +1,106 @@
+"""What a round of a job came to, as a file: DIR/rounds/N.json, whole or absent.
+
+The job writes it before it draws from the new pools; whoever runs the job makes events of it
+(daemon/jobs/recording.py). It follows from the spec and the journal, so a job that is killed and
+run again leaves the same bytes, and refuses to go on where an upgrade would make others.
+"""
+
+from pathlib import Path
+from typing import Final
+
+from pydantic import ValidationError
+
+from daemon.solver.journal import BadJournal
+from events.envelope import derive_id
+from events.jobs import JobSpec, Sha256, TaskPool
+from events.learning import (
+    Decision,
+    Directive,
+    DirectiveWritten,
+    JobRound,
+    PoolShare,
+    PoolsShifted,
+    TaskProposed,
+    TaskRejected,
+)
+from events.messages import StrictModel
+from events.registry import first_problem
+
+ROUNDS: Final = "rounds"
+"""Name of the folder of accounts in the job's directory."""
+
+
+class WrittenTask(StrictModel):
+    """A task that a round wrote, in vain or not."""
+
+    event: str
+    """Id of its event."""
+    data: TaskProposed | TaskRejected
+
+
+class RoundAccount(StrictModel):
+    """One round."""
+
+    spec: Sha256
+    number: int
+    """From 1."""
+    rollouts: int
+    """Rollouts that it read."""
+    failures: int
+    """Deduplicated failures among them."""
+    unread: int
+    """Rollouts whose tokens do not give the conversation back."""
+    directive: Directive
+    tasks: tuple[WrittenTask, ...]
+    pools: tuple[TaskPool, ...]
+    """The pools from then on."""
+    shares: tuple[PoolShare, ...]
+
+    def content(self) -> bytes:
+        """Return the content of its file."""
+        return self.model_dump_json(indent=1).encode() + b"\n"
+
+    def decisions(self, spec: JobSpec) -> dict[str, Decision]:
+        """Return the events of the round by id, in their order. Ids follow from job and number."""
+        assert spec.rounds is not None, "only a job with rounds closes some"
+        name = JobRound(job=spec.job, number=self.number)
+        cycle, place = spec.rounds.cycle, (spec.job, "round", str(self.number))
+        directed = DirectiveWritten(
+            cycle=cycle, round=spec.rounds.history, directive=self.directive, job_round=name
+        )
+        shifted = PoolsShifted(
+            cycle=cycle,
+            job_round=name,
+            rollouts=self.rollouts,
+            failures=self.failures,
+            unread=self.unread,
+            pools=self.shares,
+        )
+        return {
+            derive_id(*place): directed,
+            **{task.event: task.data for task in self.tasks},
+            derive_id(*place, "pools"): shifted,
+        }
+
+
+def account_path(out: Path, number: int) -> Path:
+    """Return where the account of a round is in a job's directory."""
+    return out / ROUNDS / f"{number}.json"
+
+
+def read_account(out: Path, number: int, spec: str) -> RoundAccount | None:
+    """Read the account of a round; None where it is not closed. `spec` is the spec's sha256. Raises
+    BadJournal for a damaged file, or another job's."""
+    path = account_path(out, number)
+    if not path.exists():
+        return None
+    try:
+        account = RoundAccount.model_validate_json(path.read_bytes())
+    except ValidationError as error:
+        raise BadJournal(
+            f"{path} is no account of a round: {first_problem(error)}; remove it, and the job "
+            "writes it again"
+        ) from None
+    if account.spec != spec:
+        raise BadJournal(f"{path} is of another spec; remove the directory to begin again")
+    return account

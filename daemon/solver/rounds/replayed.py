@@ -1,0 +1,79 @@
+"""A rollout of a job as an event with its messages, from its tokens.
+
+A journal holds tokens and verdicts. An episode is a function of its task and of what the agent
+wrote, so decoding each turn and playing the environment again gives the conversation back, whoever
+sampled it, and after a kill as before.
+"""
+
+from daemon.engine.chat import Chat
+from daemon.solver.journal import rollout_id
+from daemon.solver.sampling.local import Attempt, Rollout
+from daemon.solver.trajectory import Trajectory
+from envs.environment import Environment
+from envs.episode import Episode, Party, Termination
+from envs.evaluation import environment_code
+from envs.grading import grade
+from envs.users import User
+from events.errors import KintsugiError
+from events.jobs import JobSpec
+from events.rollouts import RolloutEnded
+from producers.simulation import Provenance, build_rollout_event
+
+
+class UnreadableRollout(KintsugiError):
+    """The tokens of a rollout do not give its conversation back; the text says why."""
+
+
+def build_event(
+    spec: JobSpec, environment: Environment, chat: Chat, attempt: Attempt, trajectory: Trajectory
+) -> RolloutEnded:
+    """Return the rollout as a round reads it. Its purpose is `import`: within the tables of a round
+    it stands for traffic. Raises UnreadableRollout, EnvironmentFailure."""
+    assert spec.rounds is not None, "only a job with rounds reads its rollouts back"
+    name = trajectory.rollout
+    if trajectory.success is None:
+        raise UnreadableRollout(f"nobody judged rollout {name}")
+    if not all(turn.completion_ids for turn in trajectory.turns):
+        raise UnreadableRollout(f"rollout {name} has a turn without tokens")
+    rollout = _play_again(environment, chat, attempt, trajectory)
+    if rollout is None or rollout.grade.success != trajectory.success:
+        raise UnreadableRollout(
+            f"rollout {name} was judged {trajectory.success} when it was played, and its tokens "
+            "make another episode"
+        )
+    number = int(trajectory.rollout.rpartition("/")[2])
+    provenance = Provenance(
+        alias=spec.rounds.alias, base=spec.base, policy=trajectory.policy, purpose="import"
+    )
+    return build_rollout_event(
+        rollout.to_attempt(number), environment, provenance, rollout_id(spec.job, name)
+    )
+
+
+def _play_again(
+    environment: Environment, chat: Chat, attempt: Attempt, trajectory: Trajectory
+) -> Rollout | None:
+    """Return the episode that these turns make, judged; None where it ends before the last."""
+    task = attempt.task
+    with environment_code(environment, f"task {task.id}"):
+        episode = Episode(environment, task, seed=attempt.seed)
+        user = environment.user(task)
+        for turn in trajectory.turns:
+            _let_user_speak(episode, user)
+            if episode.turn is not Party.AGENT:
+                return None
+            if turn.truncated:
+                episode.stop(Termination.AGENT_ERROR, "an answer was cut off")
+            else:
+                episode.receive(chat.message(turn.completion_ids, len(episode.messages)))
+        _let_user_speak(episode, user)
+        if episode.turn is Party.AGENT:
+            # The model was asked for no further turn: its context was full.
+            episode.stop(Termination.CONTEXT_OVERFLOW)
+        verdict = grade(environment, task, episode.messages, episode.termination)
+    return Rollout(attempt, episode, verdict, trajectory)
+
+
+def _let_user_speak(episode: Episode, user: User) -> None:
+    if episode.turn is Party.USER:
+        episode.receive(user.reply(episode.view(Party.USER)))

@@ -1,0 +1,203 @@
+"""Close the rounds of a job: diagnose its rollouts, direct, propose, shift the pools.
+
+    rounds = Rounds(spec, environment, chat, out)
+    rounds.add(attempts, trajectories)           every batch that was played
+    if rounds.is_due(rollouts):
+        account = rounds.close_next()            account.pools are drawn from then on
+
+The rules, the formulas and the checks are those of a cycle (consumers/diagnosis, daemon/controller,
+daemon/proposer), over tables of this process alone. Check V8 is not asked: it costs eight rollouts
+a task, and the first group of a written task tells the same within the budget. Everything follows
+from the spec and the rollouts, and chance from job and round, so a killed job closes the same
+rounds again.
+"""
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from consumers.reads.evidence import last_outcomes, read_round_rollouts
+from consumers.reads.rollouts import pattern_lines
+from daemon.controller.directive_builder import ClosedRound, build_directive
+from daemon.controller.lessons import bad_tries
+from daemon.proposer import sources
+from daemon.proposer.buffer import WINDOW, PoolEntry
+from daemon.proposer.candidate import PriorTask
+from daemon.proposer.proposer import Proposal, ProposalRequest, propose
+from daemon.solver.journal import BadJournal, write_file
+from daemon.solver.rounds.account import RoundAccount, WrittenTask, account_path
+from daemon.solver.rounds.replayed import UnreadableRollout, build_event
+from daemon.solver.rounds.shift import describe_shift, shift_pools
+from daemon.solver.rounds.tables import JobTables
+from daemon.solver.spec import digest
+from events.jobs import JobRounds, JobSpec, TaskPool
+from events.learning import Directive, JobRound, TaskProposed, TaskRejected
+from events.rollouts import RolloutEnded
+
+if TYPE_CHECKING:
+    from sqlalchemy import Connection
+
+    from daemon.engine.chat import Chat
+    from daemon.solver.sampling.local import Attempt
+    from daemon.solver.trajectory import Trajectory
+    from envs.environment import Environment
+
+
+class Rounds:
+    """The rounds of one job."""
+
+    def __init__(
+        self, spec: JobSpec, settings: JobRounds, environment: "Environment", chat: "Chat",
+        out: Path,
+    ) -> None:  # fmt: skip
+        """`settings` are the spec's rounds, `out` is the job's directory. Raises UnknownTask for a
+        known task that the environment does not make."""
+        self._spec, self._settings = spec, settings
+        self._environment, self._chat, self._out = environment, chat, out
+        self._digest = digest(spec)
+        self._tables = JobTables(spec)
+        self._part: list[tuple[Attempt, Trajectory]] = []
+        self._pools = spec.pools
+        self._written = {task: pool.name for pool in spec.target_pools for task in pool.tasks}
+        """Task -> the pattern that it was written for."""
+        own = [
+            task for pool in spec.target_pools for task in (*pool.tasks, *pool.references)
+        ]  # fmt: skip
+        self._known = [PriorTask.of(environment.task(task)) for task in (*settings.known, *own)]
+        self._tries: list[TaskProposed | TaskRejected] = []
+        """What the round before wrote."""
+        self.closed = 0
+        """Number of rounds that are closed."""
+
+    def close(self) -> None:
+        """Forget the tables."""
+        self._tables.close()
+
+    def add(self, attempts: "Sequence[Attempt]", trajectories: "Sequence[Trajectory]") -> None:
+        """Take a batch that was played, in order."""
+        self._part += zip(attempts, trajectories, strict=True)
+
+    def is_due(self, rollouts: int) -> bool:
+        """Whether a round is to be closed when so many rollouts of the budget are used."""
+        next_round, count = self.closed + 1, self._settings.count
+        if next_round >= count or not self._part:
+            return False
+        return rollouts * count >= next_round * self._spec.sampler.rollouts
+
+    def close_next(self) -> RoundAccount:
+        """Close a round over what was played since the last one, and leave its account on disk.
+
+        Raises BadJournal where another account of the round is there, EnvironmentFailure,
+        NotFolded, OSError.
+        """
+        name = JobRound(job=self._spec.job, number=self.closed + 1)
+        events = list(self._read_part())
+        account = self._account(name, events)
+        _store(self._out, account)
+        self._part.clear()
+        self._pools = account.pools
+        self.closed += 1
+        return account
+
+    def _read_part(self) -> Iterator[RolloutEnded]:
+        """Yield the part's rollouts whose conversation their tokens give back."""
+        for attempt, trajectory in self._part:
+            try:
+                yield build_event(self._spec, self._environment, self._chat, attempt, trajectory)
+            except UnreadableRollout:
+                continue  # counted: the account says how many of the part it lacks
+
+    def _account(self, name: JobRound, events: Sequence[RolloutEnded]) -> RoundAccount:
+        failures, directive = 0, Directive(quotas=())
+        tasks: list[Proposal] = []
+        pools, shares = self._pools, describe_shift(self._pools, self._pools, {})
+        if events:
+            number = self._tables.close_round(events)
+            with self._tables.reading() as connection:
+                failures = self._count_failures(connection, number)
+                directive = self._direct(connection, name, number)
+                tasks = self._propose(connection, name, directive)
+                self._keep(tasks)
+                outcomes = last_outcomes(
+                    connection, self._settings.alias, self._spec.base, list(self._written), WINDOW
+                )
+                pools = self._shift(connection, outcomes)
+            shares = describe_shift(self._pools, pools, outcomes)
+        return RoundAccount(
+            spec=self._digest,
+            number=name.number,
+            rollouts=len(self._part),
+            failures=failures,
+            unread=len(self._part) - len(events),
+            directive=directive,
+            tasks=tuple(WrittenTask(event=entry.id, data=entry.data) for entry in tasks),
+            pools=pools,
+            shares=shares,
+        )
+
+    def _count_failures(self, connection: "Connection", number: int) -> int:
+        seen = read_round_rollouts(connection, self._settings.alias, self._spec.base, number)
+        return sum(row.category is not None for row in seen)
+
+    def _direct(self, connection: "Connection", name: JobRound, number: int) -> Directive:
+        written = [data for data in self._tries if isinstance(data, TaskProposed)]
+        rejected = [data for data in self._tries if isinstance(data, TaskRejected)]
+        return build_directive(
+            connection,
+            ClosedRound(self._settings.alias, self._spec.base, number),
+            self._settings.tasks,
+            f"{name.job} {name.number}",
+            bad=bad_tries(written, rejected),
+        )
+
+    def _propose(
+        self, connection: "Connection", name: JobRound, directive: Directive
+    ) -> list[Proposal]:
+        settings = self._settings
+        wanted = ProposalRequest(
+            cycle=settings.cycle,
+            alias=settings.alias,
+            base=self._spec.base,
+            directive=directive,
+            sources=sources.sources(connection, self._environment, directive),
+            known=self._known,
+            explore=settings.explore,
+            job_round=name,
+        )
+        return list(propose(self._environment, wanted))
+
+    def _keep(self, tasks: Sequence[Proposal]) -> None:
+        """Remember what this round wrote."""
+        self._tries = [entry.data for entry in tasks]
+        for data in self._tries:
+            if isinstance(data, TaskProposed):
+                self._written.setdefault(data.task.id, data.pattern)
+                self._known.append(
+                    PriorTask.from_record(data.task.gold_actions, data.task.instruction)
+                )
+
+    def _shift(
+        self, connection: "Connection", outcomes: dict[str, tuple[int, int]]
+    ) -> tuple[TaskPool, ...]:
+        priorities = {
+            line.pattern: line.priority for line in pattern_lines(connection, self._settings.alias)
+        }
+        entries = [
+            PoolEntry(task, pattern, *outcomes.get(task, (0, 0)))
+            for task, pattern in self._written.items()
+        ]
+        return shift_pools(self._pools, entries, priorities, self._settings.replay)
+
+
+def _store(out: Path, account: RoundAccount) -> None:
+    """Leave the account on disk, whole or not at all; one that is there has to be the same."""
+    path = account_path(out, account.number)
+    if path.exists():
+        if path.read_bytes() != account.content():
+            raise BadJournal(
+                f"{path} is another account than this program makes of the same rollouts; it was "
+                "written by another version: remove the directory to begin again"
+            )
+        return
+    path.parent.mkdir(exist_ok=True)
+    write_file(path, account.content())

@@ -1,0 +1,91 @@
+"""Which pools a job draws from after a round: pure.
+
+    weight of a pattern's pool     P(pattern) · Σ 4ĉ(1−ĉ) over its tasks, ĉ = (c+1)/(n+2)
+    replay                         written tasks with ĉ ≥ .9 over their last 16 rollouts, and those
+                                   of patterns whose priority is 0
+
+P is the priority that the round gave, ĉ is of the last rollouts in the job itself. The groups on
+written tasks keep the share that the spec gives them together, and pools that replay other tasks
+(traffic) keep theirs as it is. Source: docs/proposing.md (after SENTINEL, arXiv 2606.12908), as
+between cycles.
+"""
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+
+from daemon.proposer.buffer import REPLAY, PoolEntry
+from events.jobs import TaskPool
+from events.learning import PoolShare
+
+
+def shift_pools(
+    pools: Sequence[TaskPool],
+    entries: Sequence[PoolEntry],
+    priorities: Mapping[str, float],
+    replay: float,
+) -> tuple[TaskPool, ...]:
+    """Return the pools after a round; `pools` are those before it, `entries` all tasks that were
+    written for patterns, `replay` is the share of the groups on written tasks that a pool of passed
+    ones gets where there was none.
+
+    Where no task of a pattern with a priority is left to learn, the pools stay as they are.
+    """
+    before = {pool.name: pool for pool in pools}
+    fixed = [pool for pool in pools if pool.replay and pool.name != REPLAY]
+    open_tasks: defaultdict[str, list[PoolEntry]] = defaultdict(list)
+    passed: list[str] = []
+    for entry in entries:
+        if entry.retires or priorities.get(entry.pattern, 0) <= 0:
+            passed.append(entry.task)
+        else:
+            open_tasks[entry.pattern].append(entry)
+    weights = {
+        pattern: priorities[pattern] * sum(entry.openness for entry in own)
+        for pattern, own in open_tasks.items()
+    }
+    if not weights:
+        return tuple(pools)
+    written = sum(pool.share for pool in pools if not pool.replay or pool.name == REPLAY)
+    kept = before[REPLAY].share if REPLAY in before else replay * written
+    if not passed:
+        kept = 0.0
+    whole = sum(weights.values())
+    shifted = [
+        TaskPool(
+            name=pattern,
+            share=(written - kept) * weights[pattern] / whole,
+            tasks=tuple(entry.task for entry in open_tasks[pattern]),
+        )
+        for pattern in sorted(weights, key=lambda name: (-weights[name], name))
+    ]
+    shifted += fixed
+    if passed and kept:
+        shifted.append(TaskPool(name=REPLAY, share=kept, tasks=tuple(passed), replay=True))
+    return tuple(shifted)
+
+
+def describe_shift(
+    before: Sequence[TaskPool],
+    after: Sequence[TaskPool],
+    outcomes: Mapping[str, tuple[int, int]],
+) -> tuple[PoolShare, ...]:
+    """Return the shares of all pools, those that are gone last, each with the attempts and passes
+    (task -> both) of the tasks that it has now, or had."""
+    old, new = _shares(before), _shares(after)
+    gone = [pool for pool in before if pool.name not in new]
+    return tuple(
+        PoolShare(
+            pool=pool.name,
+            share=new.get(pool.name, 0.0),
+            before=old.get(pool.name, 0.0),
+            tasks=len(pool.tasks) if pool.name in new else 0,
+            attempts=sum(outcomes.get(task, (0, 0))[0] for task in pool.tasks),
+            passes=sum(outcomes.get(task, (0, 0))[1] for task in pool.tasks),
+        )
+        for pool in (*after, *gone)
+    )
+
+
+def _shares(pools: Sequence[TaskPool]) -> dict[str, float]:
+    whole = sum(pool.share for pool in pools)
+    return {pool.name: min(1.0, pool.share / whole) for pool in pools}

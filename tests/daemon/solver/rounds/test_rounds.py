@@ -1,0 +1,262 @@
+"""A job closes rounds over its own rollouts, and a kill in any phase changes no byte."""
+
+import json
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from daemon.engine.chat import Chat
+from daemon.engine.reference.weights import CHECKPOINT
+from daemon.proposer.candidate import FIRST_SEED, LAST_SEED
+from daemon.proposer.proposer import TRIES
+from daemon.proposer.verification import CHECKS, seed_of
+from daemon.solver import journal
+from daemon.solver.job import JOURNAL, Job, run
+from daemon.solver.journal import rollout_id
+from daemon.solver.rounds.account import RoundAccount, account_path, read_account
+from daemon.solver.rounds.replayed import UnreadableRollout, build_event
+from daemon.solver.rounds.rounds import Rounds
+from daemon.solver.sampling.sources import batch_of
+from daemon.solver.spec import digest
+from daemon.solver.telemetry.progress import Outcome, Progress
+from envs.shop.environment import Shop
+from events.jobs import JobSpec
+from events.learning import DirectiveWritten, PoolsShifted, TaskProposed, TaskRejected
+from tests.daemon.solver.rounds import jobs
+
+pytestmark = pytest.mark.processes
+
+DYING: Final = """
+import os, signal, sys
+event, ending = sys.argv.pop(1), sys.argv.pop(1)
+def die(name, arguments):
+    if name == event and str(arguments[0]).endswith(ending):
+        os.kill(os.getpid(), signal.SIGKILL)
+sys.addaudithook(die)
+from daemon.solver.__main__ import main
+sys.exit(main())
+"""
+"""The learner, which kills itself where Python is about to do something with a file."""
+
+
+def written(account: RoundAccount) -> list[str]:
+    """The tasks of a round that passed every check."""
+    return [task.data.task.id for task in account.tasks if isinstance(task.data, TaskProposed)]
+
+
+class Whole:
+    """A job that nobody disturbed."""
+
+    def __init__(self, out: Path) -> None:
+        self.spec, self.out = jobs.spec(), out
+        self.progress: list[Progress] = []
+        self.outcome: Outcome = run(self.spec, out, self.progress.append)
+
+    @property
+    def account(self) -> RoundAccount:
+        account = read_account(self.out, 1, digest(self.spec))
+        assert account is not None
+        return account
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Whole:
+    return Whole(tmp_path_factory.mktemp("whole"))
+
+
+def test_a_round_reads_its_part_and_writes_tasks_for_what_it_shows(whole: Whole) -> None:
+    assert whole.outcome.outcome == "trained", whole.outcome.reason
+    account = whole.account
+    assert (account.rollouts, account.unread) == (32, 0), "two of four batches, all read back"
+    patterns = [quota.pattern for quota in account.directive.quotas]
+    assert jobs.WEAK in patterns
+    names = {rollout_id(whole.spec.job, f"{whole.spec.job}/{batch}/{group}/{member}")
+             for batch in range(2) for group in range(4) for member in range(4)}  # fmt: skip
+    assert all(set(quota.examples) <= names for quota in account.directive.quotas)
+    tasks = [task.data for task in account.tasks if isinstance(task.data, TaskProposed)]
+    assert tasks
+    assert len(account.tasks) <= TRIES * whole.spec.rounds.tasks  # type: ignore[union-attr]
+    for data in tasks:
+        assert [check.check for check in data.verified] == [c for c in CHECKS if c != "informative"]
+        assert data.job_round is not None
+        assert (data.cycle, data.job_round.job) == ("cycle-1", whole.spec.job)
+        seed = seed_of(data.task.id)
+        assert seed is not None
+        assert seed in range(FIRST_SEED, LAST_SEED + 1) or data.mode == "inherit"
+
+
+def test_the_pools_shift_and_written_tasks_are_drawn(whole: Whole) -> None:
+    account = whole.account
+    assert sum(pool.share for pool in account.pools) == pytest.approx(1)
+    assert account.pools != whole.spec.pools
+    new = set(written(account))
+    assert new <= {task for pool in account.pools for task in pool.tasks}
+    lines = (whole.out / JOURNAL).read_text().splitlines()[1:]
+    drawn = [{item["task"] for item in json.loads(line)} for line in lines]
+    assert not new & (drawn[0] | drawn[1])
+    assert new & (drawn[2] | drawn[3])
+    assert [bool(item.round_seconds) for item in whole.progress] == [False, False, True, False]
+
+
+def test_the_events_of_a_round_follow_from_the_job_and_its_number(whole: Whole) -> None:
+    first, second = (whole.account.decisions(whole.spec) for _ in range(2))
+    assert first == second
+    data = list(first.values())
+    assert isinstance(data[0], DirectiveWritten)
+    assert isinstance(data[-1], PoolsShifted)
+    assert len(data) == 2 + len(whole.account.tasks)
+    other = whole.spec.model_copy(update={"job": "00000000-0000-5000-8000-000000000002"})
+    moved = whole.account.decisions(other)
+    of_tasks = {task.event for task in whole.account.tasks}
+    assert moved.keys() & first.keys() == of_tasks, "ids of tasks are in the account"
+
+
+def test_a_job_that_was_left_after_a_round_goes_on_to_the_same_adapter(
+    whole: Whole, tmp_path: Path
+) -> None:
+    with Job(whole.spec, tmp_path) as left:
+        for progress in left:
+            if progress.round_seconds:
+                break
+    assert run(whole.spec, tmp_path).sha256 == whole.outcome.sha256
+    assert account_path(tmp_path, 1).read_bytes() == account_path(whole.out, 1).read_bytes()
+
+
+def test_an_account_of_another_version_stops_the_job(whole: Whole, tmp_path: Path) -> None:
+    path = account_path(tmp_path, 1)
+    path.parent.mkdir()
+    path.write_bytes(
+        account_path(whole.out, 1).read_bytes().replace(b'"failures": ', b'"failures": 1')
+    )
+    (tmp_path / JOURNAL).write_bytes((whole.out / JOURNAL).read_bytes())
+    outcome = run(whole.spec, tmp_path)
+    assert outcome.outcome == "failed"
+    assert "another account than this program makes" in str(outcome.reason)
+
+
+def test_no_task_is_written_that_the_agent_has_already(whole: Whole, tmp_path: Path) -> None:
+    spec, rounds = whole.spec, whole.spec.rounds
+    assert rounds is not None
+    first = written(whole.account)
+    known = rounds.model_copy(update={"known": tuple(first)})
+    batches, _ = journal.read(whole.out / JOURNAL, digest(spec))
+    environment, size = Shop(), spec.sampler.size
+    again = Rounds(spec, known, environment, Chat(CHECKPOINT), tmp_path)
+    for number, batch in enumerate(batches[:2]):
+        tasks = [trajectory.task for trajectory in batch[::size]]
+        again.add(batch_of(spec, environment, number, tasks, size).attempts, batch)
+    assert not again.is_due(31)
+    assert again.is_due(32)
+    account = again.close_next()
+    again.close()
+    assert account.failures == whole.account.failures
+    assert first
+    assert not set(first) & set(written(account))
+    checks = {task.data.check for task in account.tasks if isinstance(task.data, TaskRejected)}
+    assert "novelty" in checks
+
+
+def test_a_rollout_whose_tokens_make_another_episode_counts_in_no_round(whole: Whole) -> None:
+    spec, environment, chat = whole.spec, Shop(), Chat(CHECKPOINT)
+    batches, _ = journal.read(whole.out / JOURNAL, digest(spec))
+    batch = batches[0]
+    tasks = [trajectory.task for trajectory in batch[:: spec.sampler.size]]
+    attempts = batch_of(spec, environment, 0, tasks, spec.sampler.size).attempts
+    failed = next(n for n, item in enumerate(batch) if not item.success)
+    rollout, attempt = batch[failed], attempts[failed]
+    event = build_event(spec, environment, chat, attempt, rollout)
+    assert (event.success, event.reward) == (False, rollout.reward)
+    without_tokens = replace(rollout.turns[0], completion_ids=())
+    others = (
+        (replace(rollout, success=True), "make another episode"),
+        (replace(rollout, turns=(*rollout.turns, *rollout.turns)), "make another episode"),
+        (replace(rollout, turns=(without_tokens,)), "without tokens"),
+        (replace(rollout, success=None), "nobody judged"),
+    )
+    for other, sentence in others:
+        with pytest.raises(UnreadableRollout, match=sentence):
+            build_event(spec, environment, chat, attempt, other)
+
+
+@pytest.mark.parametrize(
+    ("event", "ending"),
+    [
+        ("open", "rounds/tmp-1.json"),
+        pytest.param("os.rename", "rounds/tmp-1.json", marks=pytest.mark.long),
+        pytest.param("os.rename", "tmp-adapter", marks=pytest.mark.long),
+    ],
+)
+def test_a_kill_while_something_is_stored_changes_no_byte(
+    whole: Whole, tmp_path: Path, event: str, ending: str
+) -> None:
+    path = tmp_path / "job.json"
+    path.write_text(whole.spec.model_dump_json())
+    arguments = [str(path), "--out", str(tmp_path / "out")]
+    dying = subprocess.run(
+        [sys.executable, "-c", DYING, event, ending, *arguments],
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert dying.returncode == -signal.SIGKILL, dying.stderr
+    _same_adapter(whole, tmp_path / "out")
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("batches", [1, 2, 3])
+@pytest.mark.parametrize("phase", ["update", "rollouts"])
+def test_a_kill_between_two_batches_changes_no_byte(
+    whole: Whole, tmp_path: Path, batches: int, phase: str
+) -> None:
+    path = tmp_path / "job.json"
+    path.write_text(whole.spec.model_dump_json())
+    out = tmp_path / "out"
+    command = [sys.executable, "-m", "daemon.solver", str(path), "--out", str(out)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as running:
+        for _ in _until_played(out / JOURNAL, batches):
+            assert running.poll() is None
+        if phase == "rollouts":
+            assert running.stdout is not None
+            updates = 0
+            while updates < batches:
+                updates += "metrics" in running.stdout.readline()
+        running.kill()
+    assert running.returncode == -signal.SIGKILL
+    _same_adapter(whole, out)
+
+
+def _until_played(path: Path, batches: int) -> Iterator[None]:
+    while not path.exists() or path.read_bytes().count(b"\n") <= batches:
+        time.sleep(0.01)
+        yield
+
+
+def _same_adapter(whole: Whole, out: Path) -> None:
+    """The job goes on, and leaves what an undisturbed one leaves."""
+    assert not (out / "adapter").exists()
+    outcome = run(whole.spec, out)
+    assert outcome.sha256 == whole.outcome.sha256
+    assert account_path(out, 1).read_bytes() == account_path(whole.out, 1).read_bytes()
+
+
+def test_a_spec_without_rounds_is_as_it_was() -> None:
+    spec = jobs.spec(rounds=None)
+    assert "rounds" not in spec.model_dump(mode="json")
+    assert JobSpec.model_validate_json(spec.model_dump_json()) == spec
+
+
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        ({"sampler": {"groups": 4, "size": 4, "rollouts": 31}}, "less than one batch"),
+        ({"grpo": False, "warm_start": {"mode": "always"}}, "references|GRPO"),
+    ],
+)
+def test_rounds_that_have_no_batches_are_refused(changes: dict[str, object], sentence: str) -> None:
+    with pytest.raises(ValueError, match=sentence):
+        jobs.spec(**changes)
