@@ -126,6 +126,8 @@ def _repetitions(messages: Sequence[Message], catalog: ToolCatalog) -> Iterator[
     last: tuple[str, str] | None = None
     turn = 0
     for item in executed_calls(messages):
+        if item.requestor == "user":
+            continue
         if any(message.role == "user" for message in messages[turn : item.turn + 1]):
             last = None
         turn = item.turn
