@@ -47,6 +47,7 @@ _CLASSES: Final = {
     "shop": "envs.shop.environment:Shop",
     "retail": "envs.retail.environment:Retail",
     "airline": "envs.airline.environment:Airline",
+    "telecom": "envs.telecom.environment:Telecom",
     "bfcl": "envs.bfcl.environment:Bfcl",
 }
 

@@ -1,0 +1,4 @@
+"""stub"""
+KINDS = {}
+WHO = "Who?"
+def write_task(*a): raise KeyError
