@@ -22,7 +22,7 @@ from typing import Any, ClassVar, Final
 from envs.access import ToolAccess
 from envs.agents import Agent, GoldAgent
 from envs.catalog import ToolCatalog, catalog, infer_catalog
-from envs.database import Database
+from envs.database import Database, Difference
 from envs.task import GENERATED, Basis, TaskDefinition, is_seed
 from envs.tools import Toolset
 from envs.users import ScriptUser, User
@@ -68,8 +68,6 @@ class Environment(ABC):
     toolset: ClassVar[type[Toolset]]
     user_toolset: ClassVar[type[Toolset] | None] = None
     """Tools of the user over the same state (dual control); None: the user only talks."""
-    compared_tables: ClassVar[frozenset[str] | None] = None
-    """Tables that DB compares; None: all."""
     capabilities: ClassVar[Mapping[str, str]]
     """Kind of task that it can generate -> what it demands of the agent, in one line."""
     internal: ClassVar[frozenset[str]] = frozenset()
@@ -177,6 +175,10 @@ class Environment(ABC):
                 del self._states[next(iter(self._states))]
             self._states[key] = self.pristine(task).as_pristine()
         return self._states[key].fork()
+
+    def compare_states(self, expected: Database, actual: Database) -> tuple[Difference, ...]:
+        """Return where a state is not as expected, as DB judges: in any value."""
+        return expected.difference(actual)
 
     def state_key(self, task: TaskDefinition) -> str:
         """Tasks with equal keys begin in the same state."""

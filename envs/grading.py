@@ -142,11 +142,8 @@ def state_difference(
     """Where the transcript's state is not the gold one; nothing when no gold is known."""
     if task.criteria.gold_actions is None:
         return ()
-    difference = replay_gold(environment, task).difference(replay(environment, task, executed))
-    compared = environment.compared_tables
-    if compared is None:
-        return difference
-    return tuple(item for item in difference if item.path[0] in compared)
+    expected, actual = replay_gold(environment, task), replay(environment, task, executed)
+    return environment.compare_states(expected, actual)
 
 
 def find_absent_outputs(outputs: Sequence[str], messages: Sequence[Message]) -> tuple[str, ...]:

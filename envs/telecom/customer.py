@@ -295,8 +295,8 @@ class ActingUser:
             if place == len(answers):
                 call = ToolCall(name=name, arguments=arguments, id=f"user_{number}")
                 return Message(role="user", tool_calls=(call,))
-        calls = [message.tool_calls[0].name for message in own if message.tool_calls]
-        return Message(role="user", content=self._report(dict(zip(calls, answers, strict=True))))
+        names = [message.tool_calls[0].name for message in own if message.tool_calls]
+        return Message(role="user", content=self._report(requests, names, answers))
 
     def _steps(self, requests: Sequence[Request]) -> Any:
         """Yield the calls (name, arguments) one by one; each is sent its answer."""
@@ -313,14 +313,21 @@ class ActingUser:
         if has_acted and self.goal is not None:
             yield self.goal[0], {}
 
-    def _report(self, answers: Mapping[str, str]) -> str:
-        """What the user tells of what it saw; the last answer of each tool."""
-        seen = " ".join(text.replace("\n", ". ") for text in answers.values())
-        if self.goal is None or self.goal[0] not in answers:
-            return f"I see: {seen}"
-        if re.search(self.goal[1], answers[self.goal[0]]):
-            return f"I see: {seen} {SOLVED} {STOP}"
-        return f"I see: {seen} {NOT_SOLVED}"
+    def _report(
+        self, requests: Sequence[Request], names: Sequence[str], answers: Sequence[str]
+    ) -> str:
+        """What the user tells of what it saw: not what it looked at only before it did something."""
+        before = {request.looks for request in requests if request.acts in names}
+        seen = "; ".join(
+            answer.rstrip(".").replace("\n", "; ")
+            for name, answer in zip(names, answers, strict=True)
+            if name not in before
+        )
+        if self.goal is None or self.goal[0] not in names:
+            return f"I see: {seen}."
+        if re.search(self.goal[1], answers[-1]):
+            return f"I see: {seen}. {SOLVED} {STOP}"
+        return f"I see: {seen}. {NOT_SOLVED}"
 
 
 def _find_goal(task: TaskDefinition) -> tuple[str, str] | None:

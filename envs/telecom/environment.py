@@ -16,7 +16,7 @@ from functools import cached_property
 from typing import Any, ClassVar, Final
 
 from envs.agents import Agent
-from envs.database import Database, Tables
+from envs.database import Database, Difference, Tables
 from envs.environment import UnknownTask
 from envs.grading import replay
 from envs.task import GENERATED, Basis, TaskDefinition
@@ -44,7 +44,6 @@ class Telecom(Tau2Environment):
     name: ClassVar[str] = "telecom"
     toolset = TelecomTools
     user_toolset = TelecomUserTools
-    compared_tables: ClassVar[frozenset[str] | None] = frozenset(COMPANY)
     capabilities: ClassVar[Mapping[str, str]] = {name: kind.demands for name, kind in KINDS.items()}
 
     @staticmethod
@@ -96,6 +95,15 @@ class Telecom(Tau2Environment):
         setup = " ".join(call.model_dump_json() for call in task.setup)
         return f"{super().state_key(task)} {setup}"
 
+    def compare_states(self, expected: Database, actual: Database) -> tuple[Difference, ...]:
+        """Return where the company's records are not as expected. The phone is judged by the
+        assertions, and of a bill's items their sum: their words tell 2 GB from 2.0 GB."""
+        return tuple(
+            item
+            for item in expected.difference(actual)
+            if item.path[0] in COMPANY and "line_items" not in item.path
+        )
+
     def digests(self, database: Database) -> Mapping[str, str]:
         """The original's hashes of the company's and of the user's side."""
         return {"db_hash": company_digest(database), "user_db_hash": user_digest(database)}
@@ -143,9 +151,7 @@ class Telecom(Tau2Environment):
     def splits(self) -> Mapping[str, int]:
         """Those of any domain, and each real one for an agent that works alone."""
         splits = super().splits
-        solo = {
-            f"{name}{_SOLO_SPLIT}": size for name, size in splits.items() if name != GENERATED
-        }
+        solo = {f"{name}{_SOLO_SPLIT}": size for name, size in splits.items() if name != GENERATED}
         return {**splits, **solo}
 
     def tasks(self, split: str = GENERATED) -> Iterator[TaskDefinition]:

@@ -5,6 +5,7 @@ from typing import Final
 
 from envs.agents import CLOSING, GoldAgent, call
 from envs.task import TaskDefinition
+from envs.telecom.policy import AUTHENTICATING
 from events.messages import Action, Message
 
 INSTRUCTIONS: Final[Mapping[str, str]] = {
@@ -32,7 +33,7 @@ class TelecomOracle(GoldAgent):
         super().__init__(task, writes)
         self.actions = list(task.criteria.gold_actions or ())
         self.solo = task.solo
-        self.who = who
+        self.who = who if self.actions and self.actions[0].name in AUTHENTICATING else ""
 
     def reply(self, messages: Sequence[Message]) -> Message:
         """The next gold action, the question before it, or the closing words."""

@@ -30,6 +30,9 @@ NAME: Final = "tau2"
 _UNJUDGED: Final = "infrastructure_error"
 """The termination of a run whose failure was the machine's, not the agent's."""
 
+NO_USER: Final = "dummy_user"
+"""The user's implementation in a run of an agent that worked alone, with the user's tools."""
+
 FOREIGN_CHECKS: Final = (
     "the recorded action checks are not the gold actions of its task: the task ids are wrong, do "
     "not trust its reward"
