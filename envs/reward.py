@@ -133,7 +133,7 @@ def _repetitions(messages: Sequence[Message], catalog: ToolCatalog) -> Iterator[
         turn = item.turn
         this = _make_call_key(item.call)
         yield this is not None and this == last
-        last = None if item.call.name in catalog.writes and not item.failed else this
+        last = None if item.call.name in catalog.changes and not item.failed else this
 
 
 def _make_call_key(call: ToolCall) -> tuple[str, str] | None:

@@ -316,7 +316,7 @@ class ActingUser:
     def _report(
         self, requests: Sequence[Request], names: Sequence[str], answers: Sequence[str]
     ) -> str:
-        """What the user tells of what it saw: not what it looked at only before it did something."""
+        """What the user tells of what it saw, but for what it looked at before it did something."""
         before = {request.looks for request in requests if request.acts in names}
         seen = "; ".join(
             answer.rstrip(".").replace("\n", "; ")
@@ -325,7 +325,7 @@ class ActingUser:
         )
         if self.goal is None or self.goal[0] not in names:
             return f"I see: {seen}."
-        if re.search(self.goal[1], answers[-1]):
+        if re.search(self.goal[1], dict(zip(names, answers, strict=True))[self.goal[0]]):
             return f"I see: {seen}. {SOLVED} {STOP}"
         return f"I see: {seen}. {NOT_SOLVED}"
 

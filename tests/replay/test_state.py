@@ -17,7 +17,7 @@ from tests.consumers.folding import Broker, fold, hash_of
 from tests.replay.test_golden import golden_record
 from tests.replay.write_golden import GOLDEN
 
-STATE: Final = {10: "09df54b40147af1987d354e2075a7670b940389096bce050096012ae5db16be8"}
+STATE: Final = {11: "09df54b40147af1987d354e2075a7670b940389096bce050096012ae5db16be8"}
 """Fold version -> hash of the state that the corpus of released versions folds to."""
 
 FACTS: Final = (
