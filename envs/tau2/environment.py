@@ -97,6 +97,14 @@ class Tau2Environment(Environment):
             return super().schemas(task)
         return [dict(schema) for schema in self.benchmark.schemas]
 
+    def solo_split(self, split: str) -> str:
+        """Return the split that has a split's tasks for an agent that works alone. Raises
+        UnknownTask where the user has no tools for it."""
+        raise UnknownTask(
+            f"environment {self.name} has no tasks for an agent that works alone: its user has no "
+            "tools; leave out --solo"
+        )
+
     @property
     def splits(self) -> Mapping[str, int]:
         """Generated tasks, and the real ones where the operator's folder has this domain."""

@@ -170,6 +170,10 @@ class Telecom(Tau2Environment):
             return self.make_solo(super().task(task_id.removesuffix(_SOLO_ID)))
         return super().task(task_id)
 
+    def solo_split(self, split: str) -> str:
+        """Return the split that has a split's tasks for an agent that works alone."""
+        return split if split.endswith(_SOLO_SPLIT) else f"{split}{_SOLO_SPLIT}"
+
     def make_solo(self, task: TaskDefinition) -> TaskDefinition:
         """Return the task for an agent that works alone. Raises UnknownTask if it has no ticket."""
         ticket = task.scenario.text()
