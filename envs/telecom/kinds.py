@@ -172,7 +172,7 @@ def _line_change(case: Case) -> Plan:
     wish = case.chance.choice(("suspend", "disable", "enable"))
     look = agent("get_details_by_id", id=case.line["line_id"])
     if wish == "suspend":
-        reason = "The customer does not use the line."
+        reason = "away for a while"
         return Plan(
             phrases.SUSPEND, (), (look, agent("suspend_line", **case.owner, reason=reason)),
             basis=("DB",),

@@ -232,6 +232,8 @@ def _settle_payment(database: Database, request: Record | None) -> Record | None
 
 def _find_request(database: Database, number: str) -> Record | None:
     """The request for the first bill that the customer of a number is to pay."""
+    if not any(bill["status"] == "Awaiting Payment" for bill in database["bills"].values()):
+        return None
     bills = awaiting_payment(database, find_customer(database, number))
     if not bills:
         return None

@@ -59,10 +59,10 @@ HAND_OVER: Final[Phrases] = (
     "My phone does not find any network any more.",
 )
 SUSPEND: Final[Phrases] = (
-    "I will not use my line {number} for a while. Please suspend it.",
-    "Please suspend the line {number}; I do not need it for some months.",
-    "I want the line {number} suspended for now.",
-    "Could you suspend {number}? I am going away without it.",
+    "Please suspend my line {number}: I am away for a while.",
+    "I am away for a while and want the line {number} suspended.",
+    "Could you suspend {number}? I am away for a while.",
+    "The line {number} should be suspended, because I am away for a while.",
 )
 STOP_ROAMING: Final[Phrases] = (
     "Please make sure that the line {number} cannot be used abroad.",
