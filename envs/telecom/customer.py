@@ -153,7 +153,9 @@ def read_requests(text: str) -> tuple[Request, ...]:
     named: _Switch | None = None
     for sentence in _SENTENCE.split(text[-HEARD_CHARACTERS:]):
         if not _NOT_FOR_THE_USER.search(sentence):
-            for clause in _CLAUSE.split(sentence.lower()):
+            # Permissions are listed: "sms and storage" belong to one verb.
+            whole = "permission" in sentence.lower()
+            for clause in [sentence.lower()] if whole else _CLAUSE.split(sentence.lower()):
                 named = _find_switch(clause, named)
                 found |= dict.fromkeys(_read_clause(clause, named))
     return tuple(found)
