@@ -1,6 +1,6 @@
 """Find environments by name or by path (what makes tasks executable).
 
-    built-in       shop, retail, airline, bfcl
+    built-in       shop, retail, airline, telecom, bfcl
     entry points   a distribution that declares `kintsugi.environments`
     paths          Python files, and folders of them, that the settings or a command name
 

@@ -83,6 +83,8 @@ class DomainFiles:
     """Files of tasks; those after the first may be absent."""
     optional_splits: frozenset[str] = frozenset()
     """Splits that are left out unless the files have all of their tasks."""
+    find_capability: Callable[[str], str | None] = lambda number: None
+    """Kind of a task by its id in the file; None: by how much a perfect agent changes."""
     has_setup: bool = False
     """Whether a task may begin in a state of its own, made by the domain's functions."""
 
@@ -197,7 +199,7 @@ def task_definition(raw: Mapping[str, Any], files: DomainFiles, split: str) -> T
     return TaskDefinition(
         id=f"{files.domain}/{raw['id']}",
         environment=files.domain,
-        capability=_capability(criteria, files.writes),
+        capability=files.find_capability(str(raw["id"])) or _capability(criteria, files.writes),
         split=split,
         scenario=_scenario(raw["user_scenario"]),
         criteria=criteria,

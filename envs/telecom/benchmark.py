@@ -6,6 +6,7 @@ main_policy.md, main_policy_solo.md  the rules, for an agent with a user and for
 tech_support_manual.md               how trouble with the phone is found and mended
 """
 
+import re
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
@@ -16,6 +17,7 @@ from envs.tau2.benchmark import DomainFiles, InvalidBenchmark, read_text
 from envs.telecom.database import canonical
 
 TASK_FILES: Final = ("tasks.json", "tasks_small.json", "tasks_full.json")
+_INTENT: Final = re.compile(r"\[([a-z_]{1,40})\]")
 _SUPPORT: Final = "tech_support_manual.md"
 
 
@@ -29,8 +31,16 @@ def describe_files(domain: str, writes: frozenset[str]) -> DomainFiles:
         state="db.toml",
         tasks=TASK_FILES,
         optional_splits=frozenset({"full"}),
+        find_capability=find_intent,
         has_setup=True,
     )
+
+
+def find_intent(number: str) -> str | None:
+    """Return what a task is about, which its id begins with: `[mms_issue]...`; None where it does
+    not."""
+    intent = _INTENT.match(number)
+    return f"benchmark_{intent.group(1)}" if intent else None
 
 
 def read_policy(place: Path, main: str) -> str:
