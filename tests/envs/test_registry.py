@@ -181,7 +181,7 @@ def test_an_unknown_name_is_answered_with_the_nearest(tmp_path: Path) -> None:
     ):
         open_environment("libary", paths=[file])
     with pytest.raises(
-        UnknownEnvironment, match=r"only shop, retail, airline, bfcl; .* \./zzz\.py"
+        UnknownEnvironment, match=r"only shop, retail, airline, telecom, bfcl; .* \./zzz\.py"
     ):
         open_environment("zzz")
 

@@ -1,4 +1,4 @@
-"""Telecom's folder of real tasks: what is read, what is refused, and what is played and replayed."""
+"""Telecom's folder of real tasks: what is read and refused, and what is played and replayed."""
 
 import json
 from pathlib import Path
