@@ -56,9 +56,16 @@ class ToolCatalog:
     unordered: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """Tool -> its arguments that are unordered lists. Several of one tool are paired, item by
     item."""
+    user_writes: frozenset[str] = frozenset()
+    """Those of the user's tools that change state: the agent has them where it works alone."""
     common: bool = False
     """Whether other operators' tools may have these names: then only all of them identify the
     environment."""
+
+    @property
+    def changes(self) -> frozenset[str]:
+        """Tools of either side that change state."""
+        return self.writes | self.user_writes
 
     def canonicalize(self, tool: str, arguments: Mapping[str, Any]) -> Mapping[str, Any]:
         """The arguments with unordered lists in one order; paired lists keep their pairs."""
@@ -248,6 +255,25 @@ _TELECOM: Final = ToolCatalog(
     transfer=frozenset({"transfer_to_human_agents"}),
     record_arguments=("line_id", "bill_id", "customer_id"),
     selection_arguments=frozenset(),
+    user_writes=frozenset(
+        {
+            "connect_vpn",
+            "disconnect_vpn",
+            "grant_app_permission",
+            "make_payment",
+            "reboot_device",
+            "reseat_sim_card",
+            "reset_apn_settings",
+            "set_apn_settings",
+            "set_network_mode_preference",
+            "toggle_airplane_mode",
+            "toggle_data",
+            "toggle_data_saver_mode",
+            "toggle_roaming",
+            "toggle_wifi",
+            "toggle_wifi_calling",
+        }
+    ),
 )
 
 _MOCK: Final = ToolCatalog(
@@ -261,6 +287,7 @@ _MOCK: Final = ToolCatalog(
     transfer=frozenset({"transfer_to_human_agents"}),
     record_arguments=("task_id", "user_id"),
     selection_arguments=frozenset(),
+    user_writes=frozenset({"dismiss_notification"}),
 )
 
 _SHOP: Final = ToolCatalog(

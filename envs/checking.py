@@ -17,7 +17,7 @@ Not covered: what changes once a day or from machine to machine, and whether a t
 from collections import Counter, defaultdict
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import groupby
+from itertools import chain, groupby
 from typing import Any, Final
 
 from pydantic import ValidationError
@@ -378,17 +378,17 @@ def _why(played: EpisodeResult) -> str:
 def _gold(environment: Environment, trial: Trial) -> Iterator[Problem]:
     """Whether the gold actions can be made, repeat, and change something if they write."""
     gold = trial.task.criteria.gold_actions or ()
-    tools = environment.toolset(environment.reset(trial.task))
+    tools = environment.open_tools(trial.task, environment.reset(trial.task))
     for action in gold:
-        result = tools.call(action.name, action.arguments)
-        if result.malformed or (result.error and action.name in environment.writes):
+        result = tools.call(action.name, action.arguments, action.requestor)
+        if result.malformed or (result.error and action.name in environment.changes):
             what = f"its gold action {action.name} is refused ({result.content})"
             yield Problem("refused", trial.subject, what, _CORRECT_GOLD)
             return
     if tools.database.digest() != replay_gold(environment, trial.task).digest():
         what = "its gold actions leave another state the second time"
         yield Problem("gold", trial.subject, what, _KEEP_STATE, determinism=True)
-    writes = [action.name for action in gold if action.name in environment.writes]
+    writes = [action.name for action in gold if action.name in environment.changes]
     if writes and tools.database.digest() == trial.state:
         what = f"its gold actions write ({', '.join(writes)}), but the state stays as it was"
         yield Problem("no change", trial.subject, what, _CORRECT_GOLD)
@@ -399,7 +399,8 @@ def _schemas(environment: Environment, trials: Sequence[Trial]) -> Iterator[Prob
     seen = {trial.task.capability: trial for trial in trials}
     for trial in seen.values():
         with trial.stage("schemas"):
-            for schema in environment.schemas(trial.task):
+            offered = (environment.schemas(trial.task), environment.user_schemas(trial.task))
+            for schema in chain(*offered):
                 try:
                     ToolSchema.model_validate(schema)
                 except ValidationError as error:

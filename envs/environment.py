@@ -3,7 +3,7 @@
 Subclass `Environment`, give it a name, tools, a policy and capabilities, and write `generate` and
 `pristine`; `kintsugi env new` writes such a file. Everything else has a default that works:
 
-    user       scripted (users.py); a model may take its place
+    user       scripted (users.py); a model may take its place. It may have tools of its own
     oracle     plays the gold actions, asks before each write, says the outputs (agents.py)
     evaluator  replays the agent's calls and the gold ones and compares the states (grading.py)
 
@@ -19,9 +19,10 @@ from pathlib import Path
 from random import Random
 from typing import Any, ClassVar, Final
 
+from envs.access import ToolAccess
 from envs.agents import Agent, GoldAgent
 from envs.catalog import ToolCatalog, catalog, infer_catalog
-from envs.database import Database
+from envs.database import Database, Difference
 from envs.task import GENERATED, Basis, TaskDefinition, is_seed
 from envs.tools import Toolset
 from envs.users import ScriptUser, User
@@ -65,6 +66,8 @@ class Environment(ABC):
 
     name: ClassVar[str]
     toolset: ClassVar[type[Toolset]]
+    user_toolset: ClassVar[type[Toolset] | None] = None
+    """Tools of the user over the same state (dual control); None: the user only talks."""
     capabilities: ClassVar[Mapping[str, str]]
     """Kind of task that it can generate -> what it demands of the agent, in one line."""
     internal: ClassVar[frozenset[str]] = frozenset()
@@ -94,7 +97,19 @@ class Environment(ABC):
 
     def schemas(self, task: TaskDefinition) -> list[dict[str, Any]]:
         """The tools as the agent is shown them, in OpenAI's format."""
-        return self.toolset.schemas()
+        own = self.toolset.schemas()
+        return [*own, *self.user_toolset.schemas()] if task.solo and self.user_toolset else own
+
+    def user_schemas(self, task: TaskDefinition) -> list[dict[str, Any]]:
+        """The user's tools as a model that plays the user is shown them."""
+        return [] if task.solo or self.user_toolset is None else self.user_toolset.schemas()
+
+    def open_tools(self, task: TaskDefinition, database: Database) -> ToolAccess:
+        """Return the tools of both parties of a task, over a state of it."""
+        user = self.user_toolset
+        return ToolAccess(
+            self.toolset(database), None if user is None else user(database), solo=task.solo
+        )
 
     def select_schemas(
         self, task: TaskDefinition, messages: Sequence[Message]
@@ -139,9 +154,18 @@ class Environment(ABC):
 
     @property
     def writes(self) -> frozenset[str]:
-        """The tools that change the state."""
-        tools = self.toolset.tools().values()
-        return frozenset(tool.name for tool in tools if tool.kind == "write")
+        """The agent's tools that change the state."""
+        return _find_writes(self.toolset)
+
+    @property
+    def user_writes(self) -> frozenset[str]:
+        """The user's tools that change the state; in a solo task the agent has them."""
+        return frozenset() if self.user_toolset is None else _find_writes(self.user_toolset)
+
+    @property
+    def changes(self) -> frozenset[str]:
+        """The tools of either party that change the state."""
+        return self.writes | self.user_writes
 
     def reset(self, task: TaskDefinition) -> Database:
         """A fresh state for one episode of the task."""
@@ -151,6 +175,10 @@ class Environment(ABC):
                 del self._states[next(iter(self._states))]
             self._states[key] = self.pristine(task).as_pristine()
         return self._states[key].fork()
+
+    def compare_states(self, expected: Database, actual: Database) -> tuple[Difference, ...]:
+        """Return where a state is not as expected, as DB judges: in any value."""
+        return expected.difference(actual)
 
     def state_key(self, task: TaskDefinition) -> str:
         """Tasks with equal keys begin in the same state."""
@@ -224,3 +252,8 @@ class Environment(ABC):
         while True:
             yield self.generate(chance.choices(names, weights)[0], number)
             number += 1
+
+
+def _find_writes(toolset: type[Toolset]) -> frozenset[str]:
+    tools = toolset.tools().values()
+    return frozenset(tool.name for tool in tools if tool.kind == "write")

@@ -6,15 +6,20 @@
         episode.receive(party.reply(episode.view(episode.turn)))
 
 An agent's message with tool calls goes to the tools, which answer at once; any other goes to the
-user, and the user's to the agent. This is tau2-bench's protocol in half duplex (its orchestrator):
-hops are counted, limits are looked at only between messages of agent and user, a stop token in the
-user's text ends the episode. `play` drives one with parties that answer at once; evaluation.py
-drives many whose parties are far away.
+user, and the user's to the agent. A user who has tools (dual control) calls them in the same way
+and stays at turn; neither party sees the other's calls. In a solo task there is no user: the agent
+begins, and its first message without a call ends the episode. This is tau2-bench's protocol in half
+duplex (its orchestrator): hops are counted, limits are looked at only between messages of agent and
+user, a stop token in the user's text ends the episode. Errors are counted apart for each party, so
+that a user who calls wrongly ends it as `user_error`. `play` drives one with parties that answer at
+once; evaluation.py drives many whose parties are far away.
 """
 
+from collections.abc import Sequence
 from enum import StrEnum
 from typing import Final
 
+from envs.access import Requestor
 from envs.agents import Agent
 from envs.environment import Environment, Limits
 from envs.task import TaskDefinition
@@ -68,23 +73,26 @@ class Episode:
         """Seed of the players' sampling: the environment itself depends on the task alone."""
         self.limits = limits or environment.limits
         self.database = environment.reset(task)
-        self.tools = environment.toolset(self.database)
+        self.tools = environment.open_tools(task, self.database)
         self.messages: list[Message] = []
         """The whole transcript, without the system prompt."""
         self.steps = 0
         self.rounds = 0
-        """Messages with calls since the user's last message."""
+        """The agent's messages with calls since the user's last message."""
         self.errors = 0
+        """The agent's calls that failed."""
+        self.user_errors = 0
         self.malformed = 0
-        """Calls that were wrong in themselves: no JSON, no such tool, arguments that do not fit."""
+        """The agent's calls that were wrong in themselves: no JSON, no such tool, arguments that do
+        not fit."""
         self.defects: list[str] = []
         """Exceptions that no tool should raise."""
         self.termination: Termination | None = None
         self.reason = ""
         """Why it ended, in words, where the termination alone does not say."""
-        self.turn: Party | None = Party.USER
+        self.turn: Party | None = Party.AGENT if task.solo else Party.USER
         self._system = Message(role="system", content=environment.policy(task))
-        if environment.greeting is not None:
+        if environment.greeting is not None and not task.solo:
             greeting = Message(role="assistant", content=environment.greeting, sampled=False)
             self.messages.append(greeting)
 
@@ -106,17 +114,16 @@ class Episode:
         self.reason = reason
 
     def view(self, party: Party) -> list[Message]:
-        """What a party can see: the agent its policy and everything, the user only what was said.
+        """What a party can see: the agent its policy, what was said, and its own calls with their
+        results; the user what was said, and its own calls with theirs.
 
         The user's view has the roles of the transcript: its own messages are `user`.
         """
         if party is Party.AGENT:
-            return [self._system, *self.messages]
-        return [
-            message
-            for message in self.messages
-            if message.role in ("user", "assistant") and not message.tool_calls
-        ]
+            if self.environment.user_toolset is None:
+                return [self._system, *self.messages]
+            return [self._system, *hide_calls(self.messages, of="user")]
+        return hide_calls(self.messages, of="assistant")
 
     def _from_agent(self, message: Message) -> None:
         if message.role != "assistant":
@@ -124,24 +131,30 @@ class Episode:
         self.messages.append(message)
         self.steps += 1
         if len(message.tool_calls) > self.limits.max_calls:
-            self.stop(
-                Termination.AGENT_ERROR,
-                f"{len(message.tool_calls):,} calls in one message; {self.limits.max_calls} may be",
-            )
+            self.stop(Termination.AGENT_ERROR, self._too_many_calls(message))
         elif message.tool_calls:
+            self.rounds += 1
             self._run_tools(message)
         elif not message.text.strip():
             self.stop(Termination.AGENT_ERROR, "the agent said nothing and called nothing")
-        elif STOP in message.text:
+        elif STOP in message.text or self.task.solo:
             self.stop(Termination.AGENT_STOP)
         else:
             self.turn = Party.USER
 
+    def _too_many_calls(self, message: Message) -> str:
+        calls, most = len(message.tool_calls), self.limits.max_calls
+        return f"{calls:,} calls in one message; {most} may be"
+
     def _run_tools(self, message: Message) -> None:
+        requestor: Requestor = "user" if message.role == "user" else "assistant"
         for call in message.tool_calls:
-            result = self.tools.call(call.name, call.arguments)
-            self.errors += result.error
-            self.malformed += result.malformed
+            result = self.tools.call(call.name, call.arguments, requestor)
+            if requestor == "user":
+                self.user_errors += result.error
+            else:
+                self.errors += result.error
+                self.malformed += result.malformed
             if result.defect is not None:
                 self.defects.append(result.defect)
             self.messages.append(
@@ -154,7 +167,6 @@ class Episode:
                 )
             )
         self.steps += 1
-        self.rounds += 1
 
     def _from_user(self, message: Message) -> None:
         if message.role != "user":
@@ -163,13 +175,21 @@ class Episode:
         self.steps += 1
         self.rounds = 0
         if message.tool_calls:
-            self.stop(Termination.USER_ERROR, "the user called a tool; users here have none")
+            self._from_acting_user(message)
         elif not message.text.strip():
             self.stop(Termination.USER_ERROR, "the user said nothing")
         elif any(token in message.text for token in STOP_TOKENS):
             self.stop(Termination.USER_STOP)
         else:
             self.turn = Party.AGENT
+
+    def _from_acting_user(self, message: Message) -> None:
+        if self.environment.user_toolset is None:
+            self.stop(Termination.USER_ERROR, "the user called a tool; users here have none")
+        elif len(message.tool_calls) > self.limits.max_calls:
+            self.stop(Termination.USER_ERROR, self._too_many_calls(message))
+        else:
+            self._run_tools(message)
 
     def _check_limits(self) -> None:
         if self.steps >= self.limits.max_steps:
@@ -178,6 +198,20 @@ class Episode:
             self.stop(Termination.MAX_STEPS, f"{self.rounds} messages with calls in one turn")
         elif self.errors >= self.limits.max_errors:
             self.stop(Termination.TOO_MANY_ERRORS, f"{self.errors} calls failed")
+        elif self.user_errors >= self.limits.max_errors:
+            self.stop(Termination.USER_ERROR, f"{self.user_errors} calls of the user failed")
+
+
+def hide_calls(messages: Sequence[Message], *, of: Requestor) -> list[Message]:
+    """Return a transcript without the calls of one party and their results."""
+    shown: list[Message] = []
+    hidden = False
+    for message in messages:
+        if message.role != "tool":
+            hidden = bool(message.tool_calls) and message.role == of
+        if not hidden:
+            shown.append(message)
+    return shown
 
 
 def play(episode: Episode, agent: Agent, user: User) -> Episode:

@@ -1,10 +1,10 @@
 """The verdict on a rollout, by replay: from its messages alone, wherever they come from.
 
-DB: the agent's writes are replayed on a fresh state, the gold actions on another; both must end
-equal. COMMUNICATE: every output, lower-cased, is part of a text of the agent, lower-cased and
-without commas. ACTION: every gold action was called. These are tau2-bench's rules (its evaluator);
-POLICY asks the environment, and so does every part without a rule here. What needs a judge is left
-open and never counted as right.
+DB: the writes of agent and user are replayed on a fresh state, the gold actions on another; both
+must end equal. COMMUNICATE: every output, lower-cased, is part of a text of the agent, lower-cased
+and without commas. ACTION: every gold action was called. These are tau2-bench's rules (its
+evaluator); POLICY asks the environment, and so does every part without a rule here. What needs a
+judge is left open and never counted as right.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -91,27 +91,24 @@ def grade(
 
 
 def replay_gold(environment: Environment, task: TaskDefinition) -> Database:
-    """The state that the gold actions leave; an error of one of them is part of the task.
-
-    Users here have no tools, so what a user calls, here and in a transcript, changes nothing.
-    """
+    """The state that the gold actions of both parties leave; an error of one of them is part of the
+    task."""
     database = environment.reset(task)
-    tools = environment.toolset(database)
+    tools = environment.open_tools(task, database)
     for action in task.criteria.gold_actions or ():
-        if action.requestor == "assistant":
-            tools.call(action.name, action.arguments)
+        tools.call(action.name, action.arguments, action.requestor)
     return database
 
 
 def replay(
     environment: Environment, task: TaskDefinition, executed: Sequence[ExecutedCall]
 ) -> Database:
-    """The state that the agent's writes leave; whatever else was called changes nothing."""
+    """The state that the writes of both parties leave; whatever else was called changes nothing."""
     database = environment.reset(task)
-    tools = environment.toolset(database)
+    tools, changes = environment.open_tools(task, database), environment.changes
     for item in executed:
-        if item.requestor == "assistant" and item.call.name in environment.writes:
-            tools.call(item.call.name, item.call.arguments)
+        if item.call.name in changes:
+            tools.call(item.call.name, item.call.arguments, item.requestor)
     return database
 
 
@@ -124,14 +121,15 @@ def flag_errors(
     Each call that was answered is made again, in order, on a fresh state. A result that says
     already whether it is an error keeps its word.
     """
-    tools = environment.toolset(environment.reset(task))
+    tools = environment.open_tools(task, environment.reset(task))
     places = {id(message): place for place, message in enumerate(messages)}
     flagged, malformed = list(messages), 0
     for item in executed_calls(messages):
-        if item.requestor != "assistant" or item.result is None:
+        acts = item.requestor == "assistant" or environment.user_toolset is not None
+        if item.result is None or not acts:
             continue
-        answer = tools.call(item.call.name, item.call.arguments)
-        malformed += answer.malformed
+        answer = tools.call(item.call.name, item.call.arguments, item.requestor)
+        malformed += answer.malformed and item.requestor == "assistant"
         if item.result.error is None:
             flag = {"error": answer.error}
             flagged[places[id(item.result)]] = item.result.model_copy(update=flag)
@@ -144,7 +142,8 @@ def state_difference(
     """Where the transcript's state is not the gold one; nothing when no gold is known."""
     if task.criteria.gold_actions is None:
         return ()
-    return replay_gold(environment, task).difference(replay(environment, task, executed))
+    expected, actual = replay_gold(environment, task), replay(environment, task, executed)
+    return environment.compare_states(expected, actual)
 
 
 def find_absent_outputs(outputs: Sequence[str], messages: Sequence[Message]) -> tuple[str, ...]:

@@ -1,6 +1,6 @@
 """Find environments by name or by path (what makes tasks executable).
 
-    built-in       shop, retail, airline, bfcl
+    built-in       shop, retail, airline, telecom, bfcl
     entry points   a distribution that declares `kintsugi.environments`
     paths          Python files, and folders of them, that the settings or a command name
 
@@ -47,6 +47,7 @@ _CLASSES: Final = {
     "shop": "envs.shop.environment:Shop",
     "retail": "envs.retail.environment:Retail",
     "airline": "envs.airline.environment:Airline",
+    "telecom": "envs.telecom.environment:Telecom",
     "bfcl": "envs.bfcl.environment:Bfcl",
 }
 

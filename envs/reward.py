@@ -126,12 +126,14 @@ def _repetitions(messages: Sequence[Message], catalog: ToolCatalog) -> Iterator[
     last: tuple[str, str] | None = None
     turn = 0
     for item in executed_calls(messages):
+        if item.requestor == "user":
+            continue
         if any(message.role == "user" for message in messages[turn : item.turn + 1]):
             last = None
         turn = item.turn
         this = _make_call_key(item.call)
         yield this is not None and this == last
-        last = None if item.call.name in catalog.writes and not item.failed else this
+        last = None if item.call.name in catalog.changes and not item.failed else this
 
 
 def _make_call_key(call: ToolCall) -> tuple[str, str] | None:

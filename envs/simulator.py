@@ -1,23 +1,24 @@
 """A user played by a model: the scenario in its system prompt, the roles turned around.
 
-The model sees what was said and no tool call; for it the agent is the `user`. One of the stop
+The model sees what was said and no call of the agent; for it the agent is the `user`. Where the
+task gives the user tools it may call them, and sees its own calls and results. One of the stop
 tokens (users.py) in its text hangs up. It can give several candidates for a line: what breaks a
 rule is dropped (`find_breach`), and of the rest the same model is asked for the number of the best.
 Where that choice fails the first counts, and `remarks` says so.
 
 Guarantee: its failure is never the agent's: the episode ends as `user_error` or
-`infrastructure_error`, and is not judged. Not covered: users with tools of their own.
+`infrastructure_error`, and is not judged.
 """
 
 import re
-from collections.abc import Sequence
-from typing import Final
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
 
 from envs.endpoint import AnswerFailure, Endpoint, Sampling, Usage, request_seed
 from envs.episode import Termination
 from envs.task import TaskDefinition
 from envs.users import OUT_OF_SCOPE, STOP, STOP_TOKENS, TRANSFER
-from events.messages import Message
+from events.messages import Message, Role
 
 ROUNDS: Final = 3
 """How often candidates are asked for, with other seeds, before a line counts as failed."""
@@ -40,6 +41,14 @@ Never write one of them while something is still open: a question to you, a conf
 your request.
 
 Your situation:
+"""
+
+_TOOL_RULES: Final = """\
+You hold the device that this is about, and the tools are what you can do with it. Use one when the
+agent asks you to do or to look at something, one step at a time, and tell the agent what you see.
+Say nothing of the device that no tool has shown you, and do nothing that nobody asked you for. In
+one message either call tools or write to the agent.
+
 """
 
 _OPEN: Final = "(The agent is there. Write your first message.)"
@@ -69,46 +78,60 @@ class ModelUser:
         *,
         candidates: int = 1,
         sampling: Sampling | None = None,
+        tools: Sequence[Mapping[str, Any]] = (),
     ) -> None:
-        """`candidates` per line; from two on, the best is chosen."""
+        """`candidates` per line; from two on, the best is chosen. `tools` are the user's, in
+        OpenAI's format."""
         self.endpoint = endpoint
         self.scenario = task.scenario.text()
         self.seed = seed
         self.candidates = candidates
         self.sampling = sampling
+        self.tools = tools
         self.usage = Usage()
         self.remarks: list[str] = []
 
     async def reply(self, messages: Sequence[Message]) -> Message:
         """The user's next line. Raises AnswerFailure (never for the agent's account)."""
         try:
-            lines = await self._lines(messages)
+            candidates = await self._candidates(messages)
+            for candidate in candidates:
+                if candidate.tool_calls:
+                    return Message(role="user", tool_calls=candidate.tool_calls)
+            lines = [candidate.text.strip() for candidate in candidates]
             line = lines[0] if len(lines) == 1 else await self._best(messages, lines)
         except AnswerFailure as failure:
             raise _as_users(failure) from failure
         return Message(role="user", content=line)
 
-    async def _lines(self, messages: Sequence[Message]) -> list[str]:
-        """The usable candidates, each once; from as many requests as the endpoint needs."""
-        asked = [Message(role="system", content=_RULES + self.scenario), *swap_roles(messages)]
+    async def _candidates(self, messages: Sequence[Message]) -> list[Message]:
+        """The usable candidates, each line once; from as many requests as the endpoint needs."""
+        rules = _TOOL_RULES + _RULES if self.tools else _RULES
+        asked = [Message(role="system", content=rules + self.scenario), *swap_roles(messages)]
         broken = ""
         for turn in range(ROUNDS):
-            usable: dict[str, None] = {}
+            usable: dict[str, Message] = {}
             count = 0
             while count < self.candidates:
                 seed = request_seed(self.seed, "user", len(messages), turn, count)
                 completion = await self.endpoint.complete(
-                    asked, sampling=self.sampling, seed=seed, choices=self.candidates - count
+                    asked,
+                    tools=self.tools,
+                    sampling=self.sampling,
+                    seed=seed,
+                    choices=self.candidates - count,
                 )
                 self.usage += completion.usage
                 count += len(completion.messages)
                 for message in completion.messages:
-                    problem = find_breach(message, opening=not _spoke(messages))
+                    problem = find_breach(
+                        message, opening=not _spoke(messages), acts=bool(self.tools)
+                    )
                     broken = problem or broken
                     if problem is None:
-                        usable[message.text.strip()] = None
+                        usable.setdefault(message.text.strip(), message)
             if usable:
-                return list(usable)
+                return list(usable.values())
             self.remarks.append(f"no candidate for the user's line could be used: {broken}")
         raise AnswerFailure(
             Termination.USER_ERROR, f"no line could be used in {ROUNDS} rounds: {broken}"
@@ -116,7 +139,8 @@ class ModelUser:
 
     async def _best(self, messages: Sequence[Message], lines: Sequence[str]) -> str:
         """The candidate that the model chooses; the first where it does not."""
-        conversation = "\n".join(f"{_speaker(message)}: {message.text}" for message in messages)
+        spoken = [message for message in messages if message.text and message.role != "tool"]
+        conversation = "\n".join(f"{_speaker(message)}: {message.text}" for message in spoken)
         numbered = "\n".join(f"{number}. {line}" for number, line in enumerate(lines, start=1))
         question = (
             f"Situation:\n{self.scenario}\n\nConversation:\n{conversation}\n\n"
@@ -147,19 +171,27 @@ class ModelUser:
 
 
 def swap_roles(messages: Sequence[Message]) -> list[Message]:
-    """What was said as the user's model sees it: the agent speaks as `user`."""
-    lines = [
-        Message(role="user" if message.role == "assistant" else "assistant", content=message.text)
-        for message in messages
-    ]
+    """What was said as the user's model sees it: the agent speaks as `user`. The user's own calls
+    and their results stay with it."""
+    lines = [_swap_role(message) for message in messages]
     return lines or [Message(role="user", content=_OPEN)]
 
 
-def find_breach(message: Message, *, opening: bool) -> str | None:
-    """Return which rule a candidate breaks, in words; None for a usable one."""
+def _swap_role(message: Message) -> Message:
+    if message.role == "tool":
+        return message
+    if message.tool_calls:
+        return message.model_copy(update={"role": "assistant"})
+    role: Role = "user" if message.role == "assistant" else "assistant"
+    return Message(role=role, content=message.text)
+
+
+def find_breach(message: Message, *, opening: bool, acts: bool = False) -> str | None:
+    """Return which rule a candidate breaks, in words; None for a usable one. `acts`: whether the
+    user has tools."""
     text = message.text.strip()
     if message.tool_calls:
-        return "it calls a tool"
+        return None if acts else "it calls a tool"
     if not text:
         return "it is empty"
     if _LABEL.search(text):

@@ -7,9 +7,9 @@ and compared by its digest.
 
 import re
 from collections.abc import Sequence
-from typing import Annotated, Final, Literal
+from typing import Annotated, Any, Final, Literal
 
-from pydantic import AfterValidator, Field
+from pydantic import AfterValidator, Field, SerializerFunctionWrapHandler, model_serializer
 
 from events.canonical import canonical_json, exact_json, sha256
 from events.messages import Action, StrictModel
@@ -34,7 +34,7 @@ ACTION         every gold action was called
 POLICY         the environment found no violation of its policy in the transcript
 TURNS          after each turn of the user, state and results are what the gold actions make them
 ABSTENTION     no call in a turn that cannot be fulfilled
-ENV_ASSERTION  no environment here has one: never evaluated
+ENV_ASSERTION  every assertion of the task holds in the state that the calls leave
 NL_ASSERTION   needs a judge: never evaluated, unless there is nothing to assert
 """
 
@@ -107,7 +107,36 @@ class Script(StrictModel):
     """How often `otherwise` is said; then the user hangs up."""
 
 
-class Criteria(StrictModel):
+class StateCall(StrictModel):
+    """A call of a function of the environment that no party of an episode can make."""
+
+    name: Name
+    arguments: dict[str, Any] = {}
+    side: Literal["assistant", "user"] = "assistant"
+    """Whose tools the function belongs to."""
+
+
+class Assertion(StateCall):
+    """A question about the final state; the function answers it with true or false."""
+
+    expected: bool = True
+
+
+class _Sparse(StrictModel):
+    """A model that leaves out fields which were added later and are empty, so that what was stored
+    before keeps its digest."""
+
+    @model_serializer(mode="wrap")
+    def _omit_empty(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        fields: dict[str, Any] = handler(self)
+        return {name: value for name, value in fields.items() if value or name not in _LATER}
+
+
+_LATER: Final = frozenset({"assertions", "setup", "ticket"})
+"""Fields of task definitions that the first version of the format did not have."""
+
+
+class Criteria(_Sparse):
     """How a rollout of a task is judged."""
 
     gold_actions: tuple[Action, ...] | None = None
@@ -116,6 +145,8 @@ class Criteria(StrictModel):
     """What the agent must say: each a part of one of its messages."""
     nl_assertions: tuple[str, ...] = ()
     reward_basis: tuple[Basis, ...] = ("DB", "COMMUNICATE")
+    assertions: tuple[Assertion, ...] = ()
+    """What ENV_ASSERTION asks of the final state."""
 
 
 def signature(gold: Sequence[Action]) -> str:
@@ -124,7 +155,7 @@ def signature(gold: Sequence[Action]) -> str:
     return sha256(canonical_json(called))[:16]
 
 
-class TaskDefinition(StrictModel):
+class TaskDefinition(_Sparse):
     """A task that can be executed."""
 
     id: Id
@@ -139,6 +170,24 @@ class TaskDefinition(StrictModel):
     script: Script | None = None
     """None: the scripted user improvises from the scenario (users.py)."""
     criteria: Criteria
+    setup: tuple[StateCall, ...] = ()
+    """Calls that turn the environment's pristine state into the one in which the task begins."""
+    ticket: str | None = None
+    """The request in writing, for an agent that works alone: it has the tools of both parties and
+    no user answers. None: there is a user."""
+
+    @property
+    def solo(self) -> bool:
+        """Whether the agent works alone."""
+        return self.ticket is not None
+
+    def make_solo(self, task_id: str, ticket: str) -> "TaskDefinition":
+        """Return the task for an agent that works alone: every gold action is the agent's then."""
+        gold = self.criteria.gold_actions
+        if gold is not None:
+            gold = tuple(action.model_copy(update={"requestor": "assistant"}) for action in gold)
+        criteria = self.criteria.model_copy(update={"gold_actions": gold})
+        return self.model_copy(update={"id": task_id, "ticket": ticket, "criteria": criteria})
 
     def digest(self) -> str:
         """sha256 of the whole definition: tells two versions of a task apart."""

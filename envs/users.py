@@ -47,12 +47,22 @@ class ScriptUser:
         if not any(message.role == "user" for message in messages):
             return Message(role="user", content=self.script.opening)
         heard = [
-            message.text[-HEARD_CHARACTERS:]
+            message.text
             for message in _after_first_message(messages)
             if message.role == "assistant"
         ]
-        *_, line = _answers(self.script, heard)
-        return Message(role="user", content=line)
+        return Message(role="user", content=answer_line(self.script, heard))
+
+
+def answer_line(script: Script, heard: Sequence[str]) -> str:
+    """Return the answer of a script to the last of the agent's texts; `heard` has all of them."""
+    *_, line = _answers(script, [text[-HEARD_CHARACTERS:] for text in heard])
+    return line
+
+
+def is_end(script: Script, text: str) -> bool:
+    """Whether the user of a script hangs up at this text of the agent."""
+    return bool(script.ends) and _matches(script.ends, text[-HEARD_CHARACTERS:])
 
 
 def improvise_script(task: TaskDefinition) -> Script:
@@ -78,7 +88,7 @@ def _answers(script: Script, heard: Sequence[str]) -> Iterator[str]:
     counts: Counter[int] = Counter()
     patience = script.patience
     for text in heard:
-        if script.ends and _matches(script.ends, text):
+        if is_end(script, text):
             yield STOP
             continue
         place = _first_match(script, text, counts)

@@ -37,15 +37,20 @@ What stands for what is decided in matching.py. Where the grader says that the s
 `DB` or `r_actions` is 1) no write was wrong, whatever the calls look like, and the rules from
 policy_violation to over_cautious and missing_write_action do not hold.
 
-Not covered: mistakes of the user's simulator (they count as the agent's), gold actions of the
-user's side (telecom; such failures are `other`), wrong gold (policy_violation, as a rule).
+Where the user acts too (telecom), a gold step of the user that is missing is not the agent's fault:
+if the agent made exactly its own gold writes the failure is `other`, with the step as evidence, and
+forms no pattern. Unless the agent handed the user over instead: that is over_cautious. An agent
+that works alone has the user's tools, and every gold step is its own.
+
+Not covered: mistakes that the user's simulator makes in words (they count as the agent's), wrong
+gold (policy_violation, as a rule), and whether the agent asked for a step that the user left out.
 """
 
 from dataclasses import dataclass, field
 from typing import Final
 
 from consumers.diagnosis.facts import Facts, Finding
-from consumers.diagnosis.rules import RULES
+from consumers.diagnosis.rules import RULES, find_user_omissions
 from envs.catalog import ToolCatalog
 from events.canonical import canonical_json, sha256
 from events.messages import executed_calls, trace
@@ -88,7 +93,7 @@ def diagnose(rollout: RolloutEnded, catalog: ToolCatalog | None) -> Diagnosis:
         name: findings for name, rule in RULES.items() if (findings := rule(facts))
     }
     if not evidence:
-        evidence = {"other": []}
+        evidence = {"other": find_user_omissions(facts)}
     if USER_ID in evidence and (facts.tried_else or INFORMATION in evidence):
         evidence[USER_ID] = evidence.pop(USER_ID)
     categories = tuple(evidence)

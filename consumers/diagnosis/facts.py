@@ -6,7 +6,7 @@ says so, else by how the tool's text begins.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from heapq import merge
 from itertools import islice
@@ -21,7 +21,7 @@ from consumers.diagnosis.matching import (
     parse_agent_write,
 )
 from envs.catalog import Record, ToolCatalog, infer_catalog
-from events.messages import ExecutedCall, Message, executed_calls
+from events.messages import Action, ExecutedCall, Message, executed_calls
 from events.rollouts import RolloutEnded
 
 Finding = dict[str, Any]
@@ -86,18 +86,21 @@ class Facts:
 
     @cached_property
     def write_match(self) -> WriteMatch | None:
-        """None without gold."""
+        """None without gold. What an agent that works alone does with the user's tools beyond gold
+        is no surplus: it tries what helps."""
         if self.gold is None:
             return None
-        writes = self.catalog.writes
-        return match(
+        changes = self.catalog.changes
+        matched = match(
             gold_writes(self.gold, self.catalog),
             [
                 parse_agent_write(call.item, self.catalog)
                 for call in self.calls
-                if call.name in writes and call.is_success
+                if call.name in changes and call.is_success
             ],
         )
+        own = tuple(write for write in matched.surplus if write.tool in self.catalog.writes)
+        return matched if len(own) == len(matched.surplus) else replace(matched, surplus=own)
 
     @property
     def pivot(self) -> str:
@@ -157,6 +160,27 @@ class Facts:
         return [write for write in self.wrong_writes.missing if write.place not in self.attempts]
 
     @cached_property
+    def user_omissions(self) -> list[tuple[int, Action]]:
+        """Gold actions of the user that the user did not make, with their places."""
+        made = [
+            (item.call.name, item.call.arguments)
+            for item in executed_calls(self.messages)
+            if item.requestor == "user" and not item.failed
+        ]
+        return [
+            (place, action)
+            for place, action in enumerate(self.gold or ())
+            if action.requestor == "user"
+            and not any(_is_made(action, name, arguments) for name, arguments in made)
+        ]
+
+    @property
+    def waits_for_user(self) -> bool:
+        """Whether the agent made exactly its gold writes, and the user left out one of theirs."""
+        matched = self.wrong_writes
+        return bool(self.user_omissions) and matched is not None and matched.exact
+
+    @cached_property
     def transfer(self) -> Call | None:
         """The call that handed the user over; it may end the conversation unanswered."""
         transfers = self.catalog.transfer
@@ -165,7 +189,7 @@ class Facts:
     @cached_property
     def tried_else(self) -> bool:
         """Whether the agent called a write or handed the user over, with success or without."""
-        names = self.catalog.writes | self.catalog.transfer
+        names = self.catalog.changes | self.catalog.transfer
         return any(call.name in names for call in self.calls)
 
     @cached_property
@@ -178,9 +202,13 @@ class Facts:
 
     @property
     def state_verdict(self) -> float | None:
-        """What the grader said of the final state."""
+        """What the grader said of the final state: of the records, and of what was asserted of
+        them where both were asked for."""
         parts = self.rollout.reward_parts
-        return parts["DB"] if "DB" in parts else parts.get("r_actions")
+        if "DB" not in parts:
+            return parts.get("r_actions")
+        records, asserted = parts["DB"], parts.get("ENV_ASSERTION", 1.0)
+        return None if records is None or asserted is None else min(records, asserted)
 
     @cached_property
     def agent_texts(self) -> list[tuple[int, str]]:
@@ -194,6 +222,14 @@ class Facts:
                 if left <= 0:
                     break
         return texts
+
+
+def _is_made(action: Action, name: str, arguments: dict[str, Any] | str) -> bool:
+    """Whether a call is a gold action of the user, by the arguments that count."""
+    if name != action.name or isinstance(arguments, str):
+        return False
+    names = action.arguments.keys() if action.compare is None else action.compare
+    return all(arguments.get(key) == action.arguments.get(key) for key in names)
 
 
 def _is_failure(item: ExecutedCall) -> bool:

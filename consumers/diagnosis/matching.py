@@ -124,7 +124,8 @@ def _mark_types(value: Any) -> Any:
 
 
 def gold_writes(actions: Sequence[Action], catalog: ToolCatalog) -> list[GoldWrite]:
-    """The agent's gold writes, in order; what the user's side should do is not the agent's."""
+    """The agent's gold writes, in order; what the user should do is not the agent's. An agent that
+    works alone has the user's tools, and its gold actions are all its own."""
     return [
         GoldWrite(
             place,
@@ -133,7 +134,7 @@ def gold_writes(actions: Sequence[Action], catalog: ToolCatalog) -> list[GoldWri
             catalog.record(action.arguments),
         )
         for place, action in enumerate(actions)
-        if action.requestor == "assistant" and action.name in catalog.writes
+        if action.requestor == "assistant" and action.name in catalog.changes
     ]
 
 

@@ -141,7 +141,7 @@ def _no_transfer(facts: Facts) -> list[Finding]:
 
 
 def _expects_writes(facts: Facts) -> bool:
-    writes = facts.catalog.writes
+    writes = facts.catalog.changes
     return any(a.requestor == "assistant" and a.name in writes for a in facts.gold or ())
 
 
@@ -179,7 +179,26 @@ def _find_invalid_calls(facts: Facts) -> list[Finding]:
 
 
 def _over_cautious(facts: Facts) -> list[Finding]:
-    return find_refusals(facts, facts.omissions)
+    return find_refusals(facts, facts.omissions) or _find_early_transfer(facts)
+
+
+def _find_early_transfer(facts: Facts) -> list[Finding]:
+    """What shows that the agent handed the user over instead of having them do a gold step of
+    theirs."""
+    turn = _find_transfer_turn(facts) if facts.waits_for_user else None
+    if turn is None or facts.gold_transfers:
+        return []
+    return [{"transferred": turn}, *find_user_omissions(facts)]
+
+
+def find_user_omissions(facts: Facts) -> list[Finding]:
+    """The gold steps that the user left out, where the agent made exactly its own."""
+    if not facts.waits_for_user:
+        return []
+    return [
+        {"gold": place, "expected": action.name, "of": "user", "arguments": action.arguments}
+        for place, action in facts.user_omissions[:NAMED]
+    ]
 
 
 def find_refusals(facts: Facts, omissions: Sequence[GoldWrite]) -> list[Finding]:
@@ -232,7 +251,8 @@ def find_early_end(facts: Facts) -> list[Finding]:
     last = len(facts.messages) - 1
     if facts.transfer is None and not termination and _breaks_off(facts.messages[last]):
         return [{"turn": last, "kind": "broke off"}]
-    asked = _open_question(facts.messages)
+    # A user who left out a step of theirs and hung up left the question open.
+    asked = None if facts.waits_for_user else _open_question(facts.messages)
     return [] if asked is None else [{"turn": asked, "kind": "open question"}]
 
 

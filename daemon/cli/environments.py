@@ -91,7 +91,7 @@ _SHOWN_MISMATCHES = 20
 _SHOWN_VALUE = 160
 """Characters of a value in that table."""
 
-Domain = Annotated[str, typer.Option("--env", metavar="E", help="retail or airline.")]
+Domain = Annotated[str, typer.Option("--env", metavar="E", help="retail, airline or telecom.")]
 
 
 @command(group)
@@ -266,12 +266,17 @@ def replay(
 def gold(
     cli: Cli,
     env: Domain,
-    split: Annotated[str, typer.Option(metavar="S", help="base, train or test.")] = "base",
+    split: Annotated[
+        str, typer.Option(metavar="S", help="base, train or test; of telecom also small.")
+    ] = "base",
+    solo: Annotated[
+        bool, typer.Option("--solo", help="For an agent that works alone from a ticket: telecom.")
+    ] = False,
 ) -> int | None:
     """Play the gold actions of real tasks through whole episodes and grade them."""
     from envs.tau2.gold import play_gold
 
-    report = play_gold(_real(cli, env), split)
+    report = play_gold(_real(cli, env), split, solo=solo)
     if cli.out.json:
         cli.out.document(asdict(report))
         return PARTLY if report.failed else None
@@ -363,7 +368,7 @@ def _real(cli: Cli, name: str) -> "Tau2Environment":
     environment = load_environment(cli, name)
     if not isinstance(environment, Tau2Environment):
         raise typer.BadParameter(
-            f"{name} has no real tasks; give retail or airline", param_hint="--env"
+            f"{name} has no real tasks; give retail, airline or telecom", param_hint="--env"
         )
     return environment
 

@@ -270,7 +270,11 @@ async def prepare_setup(
     if spec.user is not None:
         simulator = await endpoint(spec.user, means.user_key)
         user = lambda task, seed: ModelUser(  # noqa: E731
-            simulator, task, seed, candidates=spec.candidates
+            simulator,
+            task,
+            seed,
+            candidates=spec.candidates,
+            tools=environment.user_schemas(task),
         )
     return Setup(
         environment,

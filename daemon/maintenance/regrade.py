@@ -9,10 +9,15 @@ hand) may concern the share `MISTAKES`; so many or more of them would then come 
 one of a thousand files. 25 of 50 are too many, and 4 of 4; 8 of 50 and 3 of 3 are not. The action
 checks tell shuffled task ids even where all verdicts are equal.
 
-Not covered: environments that cannot be executed here (telecom), verdicts that hang on a judge, and
-other formats; they are counted and not graded.
+Where the user acts too (telecom), the embedded task is read as a whole, with the state in which it
+begins and what is asserted of the last one; a run without a user is one for an agent that works
+alone.
+
+Not covered: environments that cannot be executed here, verdicts that hang on a judge, and other
+formats; they are counted and not graded.
 """
 
+import json
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import groupby
@@ -20,17 +25,20 @@ from math import comb
 from pathlib import Path
 from typing import Any, Final, cast, get_args
 
+from pydantic import ValidationError
+
 from envs.database import ABSENT
 from envs.environment import Environment
 from envs.grading import Grade, grade
 from envs.registry import UnknownEnvironment
 from envs.task import Basis, Criteria, Scenario, TaskDefinition
+from envs.tau2.benchmark import InvalidBenchmark, task_definition
 from envs.tau2.environment import Tau2Environment
 from events.rollouts import RolloutEnded, Task
 from producers.importers import tau2
 from producers.importers.importer import read_rollouts
 from producers.importers.records import Rejection, RolloutImport
-from producers.importers.tau2_simulation import FOREIGN_CHECKS
+from producers.importers.tau2_simulation import FOREIGN_CHECKS, NO_USER
 
 MISTAKES: Final = 0.1
 """Share of a file's verdicts that may be wrong by mistake. Up to 8 of 50 verdicts flip when tasks
@@ -125,7 +133,7 @@ def _regrade_file(
         report.simulations += 1
         report.foreign += FOREIGN_CHECKS in item.warnings
         if not report.why:
-            _count(report, item.data, opened)
+            _count(report, item, opened)
     reports = list(by_name.values()) or [
         RegradeReport(file, None, why="no simulation could be read")
     ]
@@ -151,11 +159,12 @@ def _hindrance(data: RolloutEnded, opened: EnvironmentOpener) -> str:
     return ""
 
 
-def _count(report: RegradeReport, data: RolloutEnded, opened: EnvironmentOpener) -> None:
+def _count(report: RegradeReport, item: RolloutImport, opened: EnvironmentOpener) -> None:
+    data = item.data
     if data.success is None:
         report.unjudged += 1
         return
-    verdict = _grade_rollout(data, opened)
+    verdict = _grade_rollout(item, opened)
     if verdict is None or verdict.success is None:
         report.unevaluated += 1
         return
@@ -168,13 +177,31 @@ def _count(report: RegradeReport, data: RolloutEnded, opened: EnvironmentOpener)
         report.disagree.append(Disagreement(data.rollout, task, data.success, verdict.success, why))
 
 
-def _grade_rollout(data: RolloutEnded, opened: EnvironmentOpener) -> Grade | None:
+def _grade_rollout(item: RolloutImport, opened: EnvironmentOpener) -> Grade | None:
     """Return the replayed verdict; None if the reward has a part that cannot be evaluated here."""
-    task = data.task
+    data, task = item.data, item.data.task
     if task is None or not set(task.reward_basis) <= set(get_args(Basis)):
         return None
     messages = data.content.messages if data.content else ()
-    return grade(opened(task.environment or ""), definition(task), messages, data.termination)
+    environment = opened(task.environment or "")
+    if environment.user_toolset is None:
+        return grade(environment, definition(task), messages, data.termination)
+    known = _read_embedded(item, environment)
+    return None if known is None else grade(environment, known, messages, data.termination)
+
+
+def _read_embedded(item: RolloutImport, environment: Environment) -> TaskDefinition | None:
+    """Return the embedded task with its first state and its assertions; None where it needs what
+    cannot be made here."""
+    assert isinstance(environment, Tau2Environment), "_hindrance left the others out"
+    raw = json.loads(item.record)["task"]
+    try:
+        known = task_definition(raw, environment.benchmark_files, EMBEDDED)
+    except (InvalidBenchmark, KeyError, TypeError, ValidationError):
+        return None
+    if item.data.simulator != NO_USER:
+        return known
+    return known.make_solo(known.id, raw.get("ticket") or known.scenario.text())
 
 
 def definition(task: Task) -> TaskDefinition:
@@ -214,6 +241,7 @@ def _reasons(verdict: Grade, data: RolloutEnded) -> str:
     if more > 0:
         ours.append(f"and {more} more values differ")
     ours += [f"{output!r} was not said" for output in verdict.missing]
+    ours += verdict.violations
     if verdict.parts.get("ACTION") == 0:
         ours.append("a gold action was not called")
     recorded = ", ".join(f"{part} {worth}" for part, worth in data.reward_parts.items())

@@ -131,10 +131,10 @@ class CandidateFacts:
 
     def _replay(self) -> tuple[list[str], str]:
         database = self.environment.reset(self.task)
-        tools = self.environment.toolset(database)
+        tools = self.environment.open_tools(self.task, database)
         outputs = []
         for action in self.task.criteria.gold_actions or ():
-            result = tools.call(action.name, action.arguments)
+            result = tools.call(action.name, action.arguments, action.requestor)
             if result.error:
                 raise CheckFailure(f"gold action {action.name} is refused: {result.content[:200]}")
             outputs.append(result.content)

@@ -78,7 +78,7 @@ class Knowledge:
     def __init__(self, environment: Environment, task: TaskDefinition) -> None:
         self.missing: list[Missing] = []
         """Values of gold writes that an agent cannot know, in order of the gold actions."""
-        self._tools = environment.toolset(environment.reset(task))
+        self._tools = environment.open_tools(task, environment.reset(task))
         self._choices = {
             schema["function"]["name"]: exact_json(schema).lower()
             for schema in environment.schemas(task)
@@ -97,22 +97,26 @@ class Knowledge:
             self._follow(environment, action)
 
     def _follow(self, environment: Environment, action: Action) -> None:
+        if action.requestor == "user":
+            # The user acts on the agent's word and says what came of it.
+            self._call(action)
+            return
         unknown = self._unknown(action.name, action.arguments)
         if unknown and action.name in environment.writes:
             self.look_around()
             unknown = self._unknown(action.name, action.arguments)
             self.missing += unknown
         if not unknown:
-            self._call(action.name, action.arguments)
+            self._call(action)
 
     @property
     def words(self) -> Set[str]:
         """Every word that was said or answered, in lower case."""
         return self._words.keys()
 
-    def _call(self, name: str, arguments: Mapping[str, Any]) -> None:
+    def _call(self, action: Action) -> None:
         """Make a call and add its answer to what is known."""
-        result = self._tools.call(name, dict(arguments))
+        result = self._tools.call(action.name, dict(action.arguments), action.requestor)
         if not result.error:
             self._hear(result.content)
 
@@ -136,7 +140,7 @@ class Knowledge:
                 for word in fresh:
                     if (tool, word) not in self._tried and len(self._tried) < _CALLS:
                         self._tried.add((tool, word))
-                        self._call(tool, {argument: self._words[word]})
+                        self._call(Action(name=tool, arguments={argument: self._words[word]}))
             fresh = sorted(self._words.keys() - before)
 
     def _hear(self, text: str) -> None:

@@ -99,7 +99,8 @@ def gold(examined: CandidateFacts) -> str:
     actions = task.criteria.gold_actions
     if actions is None:
         raise CheckFailure("nobody knows what a perfect agent calls")
-    if any(action.requestor != "assistant" for action in actions):
+    users = any(action.requestor != "assistant" for action in actions)
+    if users and environment.user_toolset is None:
         raise CheckFailure("a gold action is the user's, and users here have no tools")
     if examined.candidate.mode == "inherit" and (
         task.criteria != source.criteria
@@ -108,7 +109,7 @@ def gold(examined: CandidateFacts) -> str:
         raise CheckFailure(f"it does not keep criteria and first state of {source.id}")
     if not examined.repeats():
         raise CheckFailure("the gold actions end in another state the second time")
-    writes = [action.name for action in actions if action.name in environment.writes]
+    writes = [action.name for action in actions if action.name in environment.changes]
     if writes and not examined.changes:
         raise CheckFailure(f"the gold actions write ({', '.join(writes)}) and change nothing")
     return ""

@@ -18,7 +18,8 @@ replayed together only where what each does alone can add up to the wanted state
 differs, and that some edit touches alone, is put right by one of them or touched by two. An edit
 that does nothing alone may enable another.
 
-Guarantee: the same rollout and task give the same edits, unless the seconds run out first.
+Guarantee: the same rollout and task give the same edits, unless the seconds run out first. Not
+covered: environments whose user has tools; what the user did stands between the agent's writes.
 """
 
 import time
@@ -172,6 +173,7 @@ class RepairSearch:
         """`calls` are those of the rollout, in order."""
         self._catalog = catalog
         self._edits = edits
+        self._user_acts = environment.user_toolset is not None
         self.writes = [
             item
             for item in calls
@@ -196,6 +198,8 @@ class RepairSearch:
 
     def run(self) -> SearchResult:
         """Find the smallest repair. Raises whatever the environment's code raises."""
+        if self._user_acts:
+            return SearchResult(None, 0, bound="an environment whose user acts")
         if max(len(self.writes), len(self.gold)) > WRITES:
             return SearchResult(None, 0, bound=f"{WRITES} writes")
         base = self._replayer.replay(self._calls)

@@ -3,11 +3,13 @@
 A session gets the reward, shaped, and the parts that the same transcript has in simulation. What
 a session cannot show: its end counts as regular, since no recorder knows why a client hung up; and
 where an engine did not say how many tokens it wrote, the penalty for length is null and not
-applied.
+applied. The calls of a user who has tools do not pass the gateway: where the verdict hangs on them
+and the client sent none of them with the conversation, it stays unknown.
 
 The task's name comes from a client: it selects an environment by name, and never a file.
 """
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from envs.catalog import catalog
@@ -17,6 +19,7 @@ from envs.grading import VERSION
 from envs.registry import EnvironmentBroken, UnknownEnvironment, is_away, open_environment
 from envs.task import TaskDefinition
 from events.errors import KintsugiError
+from events.messages import Message, executed_calls
 from events.rollouts import NOBODY, RolloutEnded, Task
 from producers.simulation import name_parts
 
@@ -49,6 +52,8 @@ def _grade(
 ) -> RolloutEnded:
     messages = data.content.messages if data.content else ()
     spoken = [message for message in messages if message.role not in ("system", "developer")]
+    if _lacks_user_calls(environment, task, spoken):
+        return data.model_copy(update={"task": task.record()})
     assessment = assess_recorded(environment, task, spoken, tokens)
     grading, reward = assessment.grade, assessment.reward
     declared = catalog(environment.name) is not None
@@ -63,6 +68,17 @@ def _grade(
             "tool_roles": environment.recorded_tool_roles,
         }
     )
+
+
+def _lacks_user_calls(
+    environment: Environment, task: TaskDefinition, messages: Sequence[Message]
+) -> bool:
+    """Whether the verdict hangs on calls of the user, and the transcript has none."""
+    if environment.user_toolset is None or task.solo:
+        return False
+    gold = task.criteria.gold_actions or ()
+    hangs = any(action.requestor == "user" for action in gold)
+    return hangs and not any(item.requestor == "user" for item in executed_calls(messages))
 
 
 def open_task(

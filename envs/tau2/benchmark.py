@@ -8,8 +8,9 @@
 
 Guarantee: the tables are canonical, so that their digest is the original's database hash; policy
 and schemas are as in the folder. A folder or file that is missing or is not what it should be
-raises `NoBenchmark` or `InvalidBenchmark` with its path. Not covered: tasks that begin in
-another state (`initial_state`), which retail and airline do not have.
+raises `NoBenchmark` or `InvalidBenchmark` with its path. Telecom's folder has more and other files
+(envs/telecom/benchmark.py). Not covered: tasks that begin with data or messages of their own
+(`initialization_data`, `message_history`), which no domain here has.
 """
 
 import json
@@ -22,7 +23,7 @@ from pydantic import ValidationError
 
 from envs.database import Database, Tables
 from envs.environment import UnknownTask
-from envs.task import Criteria, Scenario, TaskDefinition
+from envs.task import Assertion, Criteria, Scenario, StateCall, TaskDefinition
 from events.errors import KintsugiError
 from events.messages import Action
 
@@ -55,10 +56,37 @@ class Benchmark:
     """Pristine: fork it."""
     tasks: Mapping[str, TaskDefinition]
     """Tasks by id, in the order of the file."""
+    tickets: Mapping[str, str]
+    """Task id -> the request in writing, for an agent that works alone."""
     splits: Mapping[str, Sequence[str]]
     """Split -> ids of tasks."""
     policy: str
     schemas: Sequence[Mapping[str, Any]]
+    user_schemas: Sequence[Mapping[str, Any]]
+    """The tools of the user, where it has any."""
+
+
+@dataclass(frozen=True)
+class DomainFiles:
+    """What a domain's folder holds, and how it is read."""
+
+    domain: str
+    writes: frozenset[str]
+    """Tools of either party that change the state."""
+    read_tables: Callable[[Path], Tables]
+    """Reads a folder's state, with every field and type of the original's models. Raises KeyError,
+    TypeError, ValueError or AttributeError for another shape."""
+    read_policy: Callable[[Path], str]
+    state: str = "db.json"
+    """File of the state, for messages about it."""
+    tasks: tuple[str, ...] = ("tasks.json",)
+    """Files of tasks; those after the first may be absent."""
+    optional_splits: frozenset[str] = frozenset()
+    """Splits that are left out unless the files have all of their tasks."""
+    find_capability: Callable[[str], str | None] = lambda number: None
+    """Kind of a task by its id in the file; None: by how much a perfect agent changes."""
+    has_setup: bool = False
+    """Whether a task may begin in a state of its own, made by the domain's functions."""
 
 
 def folder(benchmarks: Path, domain: str) -> Path:
@@ -66,18 +94,13 @@ def folder(benchmarks: Path, domain: str) -> Path:
     return benchmarks / "tau2" / domain
 
 
-def load(
-    benchmarks: Path | None,
-    domain: str,
-    canonical: Callable[[Mapping[str, Any]], Tables],
-    writes: frozenset[str],
-) -> Benchmark:
-    """Read a domain. `canonical` gives the tables every field and type that the original's models
-    would; `writes` are the tools that change the state. Raises NoBenchmark, InvalidBenchmark.
-    """
+def load(benchmarks: Path | None, files: DomainFiles) -> Benchmark:
+    """Read a domain. Raises NoBenchmark, InvalidBenchmark."""
+    domain = files.domain
     place = _find_folder(benchmarks, domain)
-    splits = _read_splits(place, domain)
-    tasks = _read_tasks(place, domain, splits, writes)
+    records = _read_records(place, files)
+    splits = _read_splits(place, files, records)
+    tasks = _read_tasks(records, splits, files)
     for split, ids in splits.items():
         unknown = [task_id for task_id in ids if task_id not in tasks]
         if unknown:
@@ -85,11 +108,13 @@ def load(
                 f"{place}: split {split} names {unknown[0]}, no task has that id"
             )
     return Benchmark(
-        database=_read_database(place / "db.json", canonical),
+        database=_read_database(place, files),
         tasks=tasks,
+        tickets=_read_tickets(records, domain),
         splits=splits,
-        policy=_text(place / "policy.md"),
-        schemas=_part(_json(place / "tools.json"), "assistant", place / "tools.json"),
+        policy=files.read_policy(place),
+        schemas=_part(read_json(place / "tools.json"), "assistant", place / "tools.json"),
+        user_schemas=_part(read_json(place / "tools.json"), "user", place / "tools.json") or (),
     )
 
 
@@ -108,58 +133,94 @@ def _find_folder(benchmarks: Path | None, domain: str) -> Path:
     return place
 
 
-def _read_database(path: Path, canonical: Callable[[Mapping[str, Any]], Tables]) -> Database:
-    raw = _json(path)
+def _read_database(place: Path, files: DomainFiles) -> Database:
     try:
-        return Database(canonical(raw))
+        return Database(files.read_tables(place))
     except (KeyError, TypeError, ValueError, AttributeError) as error:
+        path = place / files.state
         raise InvalidBenchmark(f"{path} is no such database: {error!r}") from error
 
 
-def _read_splits(place: Path, domain: str) -> dict[str, list[str]]:
+_Records = Sequence[tuple[str, Mapping[str, Any]]]
+"""Where each task's record stands, and the record."""
+
+
+def _read_records(place: Path, files: DomainFiles) -> _Records:
+    paths = [place / name for name in files.tasks]
+    there = [path for path in paths if path is paths[0] or path.is_file()]
+    return [
+        (f"{path}, task at {position}", raw)
+        for path in there
+        for position, raw in enumerate(read_json(path))
+    ]
+
+
+def _read_splits(place: Path, files: DomainFiles, records: _Records) -> dict[str, list[str]]:
     path = place / "split_tasks.json"
-    splits = _json(path)
+    splits = read_json(path)
     if not isinstance(splits, dict) or BASE not in splits:
         raise InvalidBenchmark(f"{path} has no split {BASE!r}")
-    return {str(split): [f"{domain}/{number}" for number in ids] for split, ids in splits.items()}
+    known = {str(raw.get("id")) for _, raw in records if isinstance(raw, dict)}
+    return {
+        str(split): [f"{files.domain}/{number}" for number in ids]
+        for split, ids in splits.items()
+        if split not in files.optional_splits or known.issuperset(map(str, ids))
+    }
 
 
 def _read_tasks(
-    place: Path, domain: str, splits: Mapping[str, Sequence[str]], writes: frozenset[str]
+    records: _Records, splits: Mapping[str, Sequence[str]], files: DomainFiles
 ) -> dict[str, TaskDefinition]:
-    path = place / "tasks.json"
-    narrowest = dict.fromkeys(splits[BASE], BASE)
-    narrowest |= {task_id: split for split in splits if split != BASE for task_id in splits[split]}
+    narrowest: dict[str, str] = {}
+    for split in sorted(splits, key=lambda name: -len(splits[name])):
+        narrowest |= dict.fromkeys(splits[split], split)
     tasks: dict[str, TaskDefinition] = {}
-    for position, raw in enumerate(_json(path)):
+    for where, raw in records:
         try:
-            task_id = f"{domain}/{raw['id']}"
+            task_id = f"{files.domain}/{raw['id']}"
             if task_id in narrowest:
-                tasks[task_id] = task_definition(raw, domain, narrowest[task_id], writes)
+                tasks[task_id] = task_definition(raw, files, narrowest[task_id])
         except (KeyError, TypeError, ValidationError, InvalidBenchmark) as error:
-            raise InvalidBenchmark(f"{path}, task at {position}: {error!r}") from error
+            raise InvalidBenchmark(f"{where}: {error!r}") from error
     return tasks
 
 
-def task_definition(
-    raw: Mapping[str, Any], domain: str, split: str, writes: frozenset[str]
-) -> TaskDefinition:
+def _read_tickets(records: _Records, domain: str) -> dict[str, str]:
+    return {f"{domain}/{raw['id']}": raw["ticket"] for _, raw in records if raw.get("ticket")}
+
+
+def task_definition(raw: Mapping[str, Any], files: DomainFiles, split: str) -> TaskDefinition:
     """A task from its record in the file, or in a results file that embeds it.
 
     Raises KeyError, TypeError or pydantic's ValidationError for a record of another shape,
-    InvalidBenchmark for a task that needs a state of its own.
+    InvalidBenchmark for a task that needs a state that its domain cannot make.
     """
-    if raw.get("initial_state"):
-        raise InvalidBenchmark(f"task {raw['id']} has an initial_state, which is not supported")
     criteria = _criteria(raw.get("evaluation_criteria") or {})
     return TaskDefinition(
-        id=f"{domain}/{raw['id']}",
-        environment=domain,
-        capability=_capability(criteria, writes),
+        id=f"{files.domain}/{raw['id']}",
+        environment=files.domain,
+        capability=files.find_capability(str(raw["id"])) or _capability(criteria, files.writes),
         split=split,
         scenario=_scenario(raw["user_scenario"]),
         criteria=criteria,
+        setup=_setup(raw, files.has_setup),
     )
+
+
+def _setup(raw: Mapping[str, Any], supported: bool) -> tuple[StateCall, ...]:
+    state = raw.get("initial_state")
+    if not state:
+        return ()
+    if not supported:
+        raise InvalidBenchmark(f"task {raw['id']} has an initial_state, which is not supported")
+    for part in ("initialization_data", "message_history"):
+        if state.get(part):
+            raise InvalidBenchmark(f"task {raw['id']} has {part}, which is not supported")
+    return tuple(StateCall(**_call(call)) for call in state.get("initialization_actions") or ())
+
+
+def _call(raw: Mapping[str, Any]) -> dict[str, Any]:
+    return {"name": raw["func_name"], "arguments": raw["arguments"], "side": raw["env_type"]}
 
 
 def _criteria(raw: Mapping[str, Any]) -> Criteria:
@@ -171,6 +232,10 @@ def _criteria(raw: Mapping[str, Any]) -> Criteria:
         gold_actions=None if actions is None else tuple(map(_action, actions)),
         outputs=tuple(raw.get("communicate_info") or ()),
         nl_assertions=tuple(raw.get("nl_assertions") or ()),
+        assertions=tuple(
+            Assertion(**_call(call), expected=call.get("assert_value", True))
+            for call in raw.get("env_assertions") or ()
+        ),
         **options,
     )
 
@@ -207,14 +272,16 @@ def _part(raw: Any, key: str, path: Path) -> Any:
     return raw[key]
 
 
-def _json(path: Path) -> Any:
+def read_json(path: Path) -> Any:
+    """Return what a file holds. Raises NoBenchmark, InvalidBenchmark."""
     try:
-        return json.loads(_text(path))
+        return json.loads(read_text(path))
     except ValueError as error:
         raise InvalidBenchmark(f"{path} is no JSON: {error}") from error
 
 
-def _text(path: Path) -> str:
+def read_text(path: Path) -> str:
+    """Return a file's text. Raises NoBenchmark."""
     try:
         return path.read_text(encoding="utf-8")
     except OSError as error:

@@ -16,8 +16,8 @@ from typing import Any, ClassVar
 from envs.database import Database, Tables
 from envs.environment import Environment, UnknownTask, split_phrasing
 from envs.task import GENERATED, TaskDefinition
-from envs.tau2.benchmark import Benchmark, folder, load
-from envs.tau2.toolset import Tau2Toolset
+from envs.tau2.benchmark import Benchmark, DomainFiles, folder, load, read_json, read_text
+from envs.tau2.toolset import Tau2Conventions
 
 _REAL_STATE = "benchmark"
 
@@ -25,7 +25,7 @@ _REAL_STATE = "benchmark"
 class Tau2Environment(Environment):
     """A domain of tau2-bench."""
 
-    toolset: ClassVar[type[Tau2Toolset]]
+    toolset: ClassVar[type[Tau2Conventions]]
     greeting: ClassVar[str | None] = "Hi! How can I help you today?"
 
     @staticmethod
@@ -61,7 +61,21 @@ class Tau2Environment(Environment):
     @cached_property
     def benchmark(self) -> Benchmark:
         """The real tasks. Raises NoBenchmark, InvalidBenchmark."""
-        return load(self.benchmarks, self.name, self.canonical, self.writes)
+        return load(self.benchmarks, self.benchmark_files)
+
+    @property
+    def benchmark_files(self) -> DomainFiles:
+        """How the operator's folder of this domain is read."""
+        return DomainFiles(
+            self.name,
+            self.writes,
+            read_tables=lambda place: self.canonical(read_json(place / "db.json")),
+            read_policy=lambda place: read_text(place / "policy.md"),
+        )
+
+    def digests(self, database: Database) -> Mapping[str, str]:
+        """The original's hashes of a state, by the names that recordings have for them."""
+        return {"db_hash": database.digest()}
 
     def pristine(self, task: TaskDefinition) -> Database:
         """The state in which a task begins; it is never changed."""
@@ -82,6 +96,14 @@ class Tau2Environment(Environment):
         if task.split == GENERATED:
             return super().schemas(task)
         return [dict(schema) for schema in self.benchmark.schemas]
+
+    def solo_split(self, split: str) -> str:
+        """Return the split that has a split's tasks for an agent that works alone. Raises
+        UnknownTask where the user has no tools for it."""
+        raise UnknownTask(
+            f"environment {self.name} has no tasks for an agent that works alone: its user has no "
+            "tools; leave out --solo"
+        )
 
     @property
     def splits(self) -> Mapping[str, int]:

@@ -28,10 +28,11 @@ class GoldReport:
     failed: list[str] = field(default_factory=list)
 
 
-def play_gold(environment: Tau2Environment, split: str = BASE) -> GoldReport:
-    """Play and grade every task of a split. Raises UnknownTask, InvalidBenchmark."""
+def play_gold(environment: Tau2Environment, split: str = BASE, *, solo: bool = False) -> GoldReport:
+    """Play and grade every task of a split; with `solo` for an agent that works alone. Raises
+    UnknownTask, InvalidBenchmark."""
     report = GoldReport()
-    for task in environment.tasks(split):
+    for task in environment.tasks(environment.solo_split(split) if solo else split):
         _count(report, task, _play_task(environment, task))
     return report
 

@@ -8,6 +8,10 @@ A row of a JSON Lines file is one sequence of calls on a fresh database of the r
     call: {"name", "arguments", "error", "output"}, a long output as "output_sha256",
           "output_len" and "output_head"
 
+Where the user acts too (telecom), a call may say who makes it ("requestor": "user"), a row with the
+"task_id" of a real task begins in that task's state, and the user's side has hashes of its own
+("initial_user_db_hash", "gold_user_db_hash", "user_db_hash_after").
+
 What a row has is compared; the two kinds may be mixed. A row that is none of this is a mismatch of
 its own, named by its number. The version in the links of pydantic's errors is left out: it is that
 of the installation, not of the tool.
@@ -20,6 +24,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from envs.access import Requestor, ToolAccess
 from envs.database import Database
 from envs.tau2.environment import Tau2Environment
 from envs.tools import ToolResult
@@ -57,42 +62,64 @@ class _InvalidRecord(Exception):
 
 def replay(environment: Tau2Environment, lines: Iterable[str]) -> ReplayReport:
     """Replay every line that is not empty. Raises NoBenchmark, InvalidBenchmark."""
-    pristine = environment.benchmark.database
+    _ = environment.benchmark
     report = ReplayReport()
     for number, line in enumerate(lines):
         if line.strip():
             report.rows += 1
-            _replay_row(environment, pristine.fork(), number, line, report)
+            _replay_row(environment, number, line, report)
     return report
 
 
-def _replay_row(
-    environment: Tau2Environment, database: Database, number: int, line: str, report: ReplayReport
-) -> None:
+def _open_row(environment: Tau2Environment, row: Mapping[str, Any]) -> tuple[Database, ToolAccess]:
+    """The state in which a row begins, and the tools over it."""
+    task = environment.benchmark.tasks.get(f"{environment.name}/{row.get('task_id')}")
+    if task is not None:
+        database = environment.reset(task)
+        return database, environment.open_tools(task, database)
+    database = environment.benchmark.database.fork()
+    user = environment.user_toolset
+    tools = ToolAccess(environment.toolset(database), None if user is None else user(database))
+    return database, tools
+
+
+def _replay_row(environment: Tau2Environment, number: int, line: str, report: ReplayReport) -> None:
     try:
         row = _row(line)
     except _InvalidRecord as error:
         report.mismatches.append(Mismatch(number, None, "row", "an object with calls", str(error)))
         return
-    tools = environment.toolset(database)
-    report.mismatches += _hash(number, None, "initial_db_hash", row, database)
+    database, tools = _open_row(environment, row)
+    names = tuple(environment.digests(database))
+
+    def check(place: int | None, record: Mapping[str, Any], form: str) -> list[Mismatch]:
+        """Compare the hashes that a record has."""
+        expected = {form.format(name): name for name in names if form.format(name) in record}
+        digests = environment.digests(database) if expected else {}
+        return [
+            mismatch
+            for what, name in expected.items()
+            for mismatch in _hash(number, place, what, record[what], digests[name])
+        ]
+
+    report.mismatches += check(None, row, "initial_{}")
     for place, call in enumerate(row["calls"]):
         report.calls += 1
         try:
-            name, arguments = _call(call)
+            name, arguments, requestor = _call(call)
         except _InvalidRecord as error:
             report.mismatches.append(
                 Mismatch(number, place, "call", "an object with name and arguments", str(error))
             )
             continue
-        result = tools.call(name, arguments)
+        result = tools.call(name, arguments, requestor)
         differing = [
             *_compare_call(number, place, call, result),
-            *_hash(number, place, "db_hash_after", call, database),
+            *check(place, call, "{}_after"),
         ]
         report.equal += not differing
         report.mismatches += differing
-    report.mismatches += _hash(number, None, "gold_db_hash", row, database)
+    report.mismatches += check(None, row, "gold_{}")
 
 
 def _row(line: str) -> Mapping[str, Any]:
@@ -109,11 +136,12 @@ def _no_number(name: str) -> None:
     raise ValueError(f"{name} is no JSON")
 
 
-def _call(call: Any) -> tuple[str, Mapping[str, Any]]:
+def _call(call: Any) -> tuple[str, Mapping[str, Any], Requestor]:
     if isinstance(call, dict):
         name, arguments = call.get("name"), call.get("arguments")
+        requestor: Requestor = "user" if call.get("requestor") == "user" else "assistant"
         if isinstance(name, str) and isinstance(arguments, dict):
-            return name, arguments
+            return name, arguments, requestor
     raise _InvalidRecord(repr(call)[:200])
 
 
@@ -136,12 +164,7 @@ def _compare_call(
             yield Mismatch(row, place, what, call[what], is_now[what])
 
 
-def _hash(
-    row: int, place: int | None, what: str, record: Mapping[str, Any], database: Database
-) -> Iterator[Mismatch]:
-    if what not in record:
-        return
-    expected, digest = record[what], database.digest()
+def _hash(row: int, place: int | None, what: str, expected: Any, digest: str) -> Iterator[Mismatch]:
     if not isinstance(expected, str) or not expected or not digest.startswith(expected):
         yield Mismatch(row, place, what, expected, digest)
 

@@ -9,10 +9,10 @@
     nothing             `null`
 
 A record is what the original models with pydantic. Not covered: plain data, whose numbers and truth
-values the original shows as strings; no tool here returns any.
+values the original shows as strings; a tool that returns any writes them so itself.
 
 Guarantee: `call` raises nothing and answers byte for byte as the original. What a tool does to the
-state is the domain's (envs/retail, envs/airline).
+state is the domain's (envs/retail, envs/airline, envs/telecom).
 """
 
 import inspect
@@ -28,10 +28,31 @@ from envs.tools import ToolResult, Toolset, generic
 TRANSFERRED: Final = "Transfer successful"
 
 
-class Tau2Toolset(Toolset):
-    """The two tools that every domain has, and the conventions."""
+class Tau2Conventions(Toolset):
+    """How the tools of every domain answer."""
 
     validates: ClassVar[bool] = False
+
+    def render(self, value: Any) -> str:
+        """A string as it is, the rest as JSON in ASCII."""
+        return value if isinstance(value, str) else json.dumps(value)
+
+    def _run(self, name: str, arguments: Mapping[str, Any]) -> ToolResult:
+        method = getattr(self, name)
+        try:
+            return ToolResult(self.render(method(**arguments)))
+        except TypeError as error:
+            if _binds(method, arguments):
+                return ToolResult(f"Error: {error}", error=True)
+            # Python names the class that defines the method, the original its domain's.
+            text = str(error).replace(f"{method.__qualname__}()", f"{type(self).__name__}.{name}()")
+            return ToolResult(f"Error: {text}", error=True, malformed=True)
+        except Exception as error:
+            return ToolResult(f"Error: {error}", error=True)
+
+
+class Tau2Toolset(Tau2Conventions):
+    """The two tools that retail and airline share, and the conventions."""
 
     @generic
     def calculate(
@@ -52,23 +73,6 @@ class Tau2Toolset(Toolset):
         Only when the user asks for one, or when neither the policy nor the tools allow to help.
         """
         return TRANSFERRED
-
-    def render(self, value: Any) -> str:
-        """A string as it is, the rest as JSON in ASCII."""
-        return value if isinstance(value, str) else json.dumps(value)
-
-    def _run(self, name: str, arguments: Mapping[str, Any]) -> ToolResult:
-        method = getattr(self, name)
-        try:
-            return ToolResult(self.render(method(**arguments)))
-        except TypeError as error:
-            if _binds(method, arguments):
-                return ToolResult(f"Error: {error}", error=True)
-            # Python names the class that defines the method, the original its domain's.
-            text = str(error).replace(f"{method.__qualname__}()", f"{type(self).__name__}.{name}()")
-            return ToolResult(f"Error: {text}", error=True, malformed=True)
-        except Exception as error:
-            return ToolResult(f"Error: {error}", error=True)
 
 
 def _binds(method: Callable[..., Any], arguments: Mapping[str, Any]) -> bool:

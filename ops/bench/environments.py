@@ -40,7 +40,7 @@ from envs.registry import open_environment
 from envs.task import TaskDefinition
 from events.messages import executed_calls
 
-NAMES: Final = ("shop", "retail", "airline")
+NAMES: Final = ("shop", "retail", "airline", "telecom")
 ROUNDS: Final = 5
 OPEN_EPISODES: Final = 1_000
 TIMES: Final = 10
@@ -95,9 +95,9 @@ def _steps(environment: Environment, tasks: list[TaskDefinition], seconds: float
 
 
 def _call_again(environment: Environment, episode: Episode) -> None:
-    tools = environment.toolset(environment.reset(episode.task))
+    tools = environment.open_tools(episode.task, environment.reset(episode.task))
     for item in executed_calls(episode.messages):
-        tools.call(item.call.name, item.call.arguments)
+        tools.call(item.call.name, item.call.arguments, item.requestor)
 
 
 def _reset(environment: Environment, task: TaskDefinition) -> dict[str, float]:

@@ -30,6 +30,9 @@ NAME: Final = "tau2"
 _UNJUDGED: Final = "infrastructure_error"
 """The termination of a run whose failure was the machine's, not the agent's."""
 
+NO_USER: Final = "dummy_user"
+"""The user's implementation in a run of an agent that worked alone, with the user's tools."""
+
 FOREIGN_CHECKS: Final = (
     "the recorded action checks are not the gold actions of its task: the task ids are wrong, do "
     "not trust its reward"
@@ -181,26 +184,28 @@ def _rollout(
 
 def _task(wire: WireTask, raw: Any, info: WireInfo, environment: str | None) -> Task:
     criteria = wire.evaluation_criteria
+    solo = info.user_info.implementation == NO_USER
     return Task(
         # An undeclared domain still keeps its tasks apart from another's.
         id=task_id(environment or info.environment_info.domain_name, str(wire.id)),
         environment=environment,
         instruction=_instruction(wire),
-        gold_actions=_gold(criteria.actions) if criteria else None,
+        gold_actions=_gold(criteria.actions, solo) if criteria else None,
         outputs=tuple((criteria.communicate_info if criteria else None) or ()),
         reward_basis=tuple((criteria.reward_basis if criteria else None) or ()),
         definition=sha256(exact_json(raw)),
     )
 
 
-def _gold(actions: Iterable[WireAction] | None) -> tuple[Action, ...] | None:
+def _gold(actions: Iterable[WireAction] | None, solo: bool) -> tuple[Action, ...] | None:
+    """The gold actions; of an agent that worked alone all are its own."""
     if actions is None:
         return None
     return tuple(
         Action(
             name=action.name,
             arguments=action.arguments,
-            requestor=action.requestor,
+            requestor="assistant" if solo else action.requestor,
             compare=None if action.compare_args is None else tuple(action.compare_args),
         )
         for action in actions

@@ -74,7 +74,7 @@ def test_gold_names_what_needs_a_judge(tmp_path: Path) -> None:
     ("arguments", "code", "reason"),
     [
         (("gold", "--env", "retail"), 1, "set KINTSUGI_BENCHMARKS"),
-        (("gold", "--env", "shop"), 2, "shop has no real tasks; give retail or airline"),
+        (("gold", "--env", "shop"), 2, "shop has no real tasks; give retail, airline or telecom"),
         (("gold", "--env", "nowhere"), 1, "no environment 'nowhere'"),
         (("replay", "--env", "retail", "none.jsonl"), 2, "does not exist"),
     ],

@@ -98,7 +98,7 @@ def test_the_example_and_the_skeleton_keep_our_own_rules(tmp_path: Path) -> None
         desk.run("env", f"MYPYPATH={ROOT}", *tools, "mypy", *path, str(tmp_path / name))
 
 
-@pytest.mark.parametrize("name", ["shop", "retail", "airline"])
+@pytest.mark.parametrize("name", ["shop", "retail", "airline", "telecom"])
 def test_the_kinds_of_a_built_in_environment_are_listed_as_they_are(name: str) -> None:
     (found,) = [one for one in environments() if one.name == name]
     assert dict(rows(f"### {name}")) == dict(found.load().capabilities)

@@ -67,8 +67,8 @@ def test_shop_is_right() -> None:
     assert len(found.capabilities) == len(open_environment("shop").capabilities)
 
 
-@pytest.mark.parametrize("name", ["retail", "airline"])
-def test_retail_and_airline_are_right(name: str) -> None:
+@pytest.mark.parametrize("name", ["retail", "airline", "telecom"])
+def test_the_customer_service_environments_are_right(name: str) -> None:
     assert check(Sample(environment=name, tasks=60)).problems == ()
 
 

@@ -56,11 +56,11 @@ def sources(paths: list[Path]) -> dict[str, str]:
     return {found.name: found.source for found in environments(paths)}
 
 
-def test_four_environments_are_built_in() -> None:
-    assert sources([]) == dict.fromkeys(("shop", "retail", "airline", "bfcl"), BUILT_IN)
+def test_five_environments_are_built_in() -> None:
+    assert sources([]) == dict.fromkeys(("shop", "retail", "airline", "telecom", "bfcl"), BUILT_IN)
 
 
-@pytest.mark.parametrize("name", ["shop", "retail", "airline"])
+@pytest.mark.parametrize("name", ["shop", "retail", "airline", "telecom"])
 def test_a_built_in_environment_is_opened_by_its_name(name: str, tmp_path: Path) -> None:
     environment = open_environment(name, benchmarks=tmp_path)
     assert environment.name == name
@@ -181,7 +181,7 @@ def test_an_unknown_name_is_answered_with_the_nearest(tmp_path: Path) -> None:
     ):
         open_environment("libary", paths=[file])
     with pytest.raises(
-        UnknownEnvironment, match=r"only shop, retail, airline, bfcl; .* \./zzz\.py"
+        UnknownEnvironment, match=r"only shop, retail, airline, telecom, bfcl; .* \./zzz\.py"
     ):
         open_environment("zzz")
 

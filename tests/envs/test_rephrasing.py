@@ -10,9 +10,14 @@ from envs.airline.environment import Airline
 from envs.environment import UnknownTask
 from envs.retail.environment import Retail
 from envs.tau2.environment import Tau2Environment
+from envs.telecom.environment import Telecom
 from events.canonical import sha256
 
-ENVIRONMENTS: dict[str, Tau2Environment] = {"retail": Retail(), "airline": Airline()}
+ENVIRONMENTS: dict[str, Tau2Environment] = {
+    "retail": Retail(),
+    "airline": Airline(),
+    "telecom": Telecom(),
+}
 KINDS = [
     (name, kind) for name, environment in ENVIRONMENTS.items() for kind in environment.capabilities
 ]
@@ -64,7 +69,7 @@ def test_the_proposer_accepts_a_task_in_other_words(name: str, kind: str) -> Non
         assert len(verdict.passed) == 9
 
 
-@pytest.mark.parametrize("name", ENVIRONMENTS)
+@pytest.mark.parametrize("name", FIRST_WORDS)
 def test_a_task_without_a_phrasing_keeps_its_words(name: str) -> None:
     environment = ENVIRONMENTS[name]
     digests = (environment.generate(kind, 3).digest() for kind in environment.capabilities)
@@ -74,7 +79,7 @@ def test_a_task_without_a_phrasing_keeps_its_words(name: str) -> None:
 @pytest.mark.parametrize("name", ENVIRONMENTS)
 def test_other_words_of_other_words_are_of_the_same_case(name: str) -> None:
     environment = ENVIRONMENTS[name]
-    task = environment.generate("cancel", 7)
+    task = environment.generate(next(iter(environment.capabilities)), 7)
     first = environment.rephrase(task, 1)
     assert first is not None
     assert environment.rephrase(first, 2) == environment.rephrase(task, 2)

@@ -148,10 +148,10 @@ class InProcess:
     def _go_on(
         self, entry: _Open, policy: Policy, writing: dict[int, _Open], finished: list[_Open]
     ) -> None:
-        """Let the user speak if it is their turn, then request the agent's answer from the
-        engine."""
+        """Let the user speak, and act where it has tools, while it is their turn; then request the
+        agent's answer from the engine."""
         episode = entry.episode
-        if episode.turn is Party.USER:
+        while episode.turn is Party.USER:
             with environment_code(episode.environment, f"task {episode.task.id}"):
                 episode.receive(entry.user.reply(episode.view(Party.USER)))
         if episode.turn is Party.AGENT:

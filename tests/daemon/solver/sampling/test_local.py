@@ -17,6 +17,10 @@ from daemon.solver.sampling.local import Attempt, InProcess, Rollout
 from daemon.solver.trajectory import sequences, untrainable
 from envs.episode import Party, Termination
 from envs.shop.environment import Shop
+from envs.task import TaskDefinition
+from envs.tools import Toolset, read
+from envs.users import User
+from events.messages import Message, ToolCall, executed_calls
 
 
 @pytest.fixture(autouse=True)
@@ -104,6 +108,50 @@ def test_a_rollout_does_not_depend_on_who_else_is_played() -> None:
             t.completion_ids for t in together[attempt.rollout]
         ]
     assert alike >= len(wanted) - 1
+
+
+class PocketTools(Toolset):
+    """What a user of `ActingShop` can do."""
+
+    @read
+    def look(self) -> str:
+        """Look into a pocket."""
+        return "empty"
+
+
+class LookingUser:
+    """The shop's user, who looks into a pocket twice before each line."""
+
+    def __init__(self, user: User) -> None:
+        self.user = user
+
+    def reply(self, messages: Sequence[Message]) -> Message:
+        spoken = [m for m in messages if m.role != "tool" and not m.tool_calls]
+        looks = sum(bool(message.tool_calls) for message in messages)
+        lines = sum(message.role == "user" for message in spoken)
+        if looks < 2 * (lines + 1):
+            return Message(role="user", tool_calls=(ToolCall(name="look", id=f"u{looks}"),))
+        return self.user.reply(spoken)
+
+
+class ActingShop(Shop):
+    """A shop whose user has tools."""
+
+    user_toolset = PocketTools
+
+    def user(self, task: TaskDefinition) -> User:
+        return LookingUser(super().user(task))
+
+
+def test_a_user_who_acts_before_it_speaks_keeps_no_episode_waiting() -> None:
+    policy = Policy.load(CHECKPOINT, "base")
+    player = InProcess(Engine(policy, 4, 512), Chat(CHECKPOINT), max_tokens=64)
+    found = list(player.play(ActingShop(), attempts(8), policy))
+    assert len(found) == 8
+    for rollout in found:
+        executed = executed_calls(rollout.episode.messages)
+        assert "user" in {item.requestor for item in executed}
+        assert "empty" not in [m.text for m in rollout.episode.view(Party.AGENT)]
 
 
 def test_nothing_to_play_is_nothing() -> None:

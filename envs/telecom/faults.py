@@ -1,0 +1,184 @@
+"""What may be wrong with a line or a phone: how it comes about, and how it is repaired.
+
+A fault is a function of a case. Several faults make one task: their setups run in the order of
+`FAULTS`, in which none undoes another, and so do their repairs (`combine`).
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from envs.task import StateCall
+from envs.telecom.case import Case, agent, prepare, user
+from events.messages import Action
+
+OVERUSE_GB: Final = 0.1
+"""By how much a line has used more than its limit."""
+
+RESTART: Final = user("reboot_device")
+SEARCH: Final = prepare("simulate_network_search")
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """Something that is wrong in one case."""
+
+    setup: tuple[StateCall, ...]
+    repair: tuple[Action, ...]
+    """What a perfect agent does and asks for; the last restart of several faults does for all."""
+
+
+def _airplane_mode(case: Case) -> Fault:
+    return Fault((prepare("turn_airplane_mode_on"),), (user("toggle_airplane_mode"),))
+
+
+def _no_sim(case: Case) -> Fault:
+    return Fault((prepare("unseat_sim_card"),), (user("reseat_sim_card"),))
+
+
+def _access_point(case: Case) -> Fault:
+    return Fault((prepare("break_apn_settings"),), (user("reset_apn_settings"), RESTART))
+
+
+def _suspended(case: Case) -> Fault:
+    bill_id = draw_bill_id(case)
+    return Fault(
+        (
+            prepare(
+                "suspend_line_for_overdue_bill",
+                "assistant",
+                **case.owner,
+                new_bill_id=bill_id,
+                contract_ended=False,
+            ),
+            SEARCH,
+        ),
+        (
+            agent("get_details_by_id", id=case.line["line_id"]),
+            agent("get_bills_for_customer", customer_id=case.customer["customer_id"]),
+            agent(
+                "send_payment_request",
+                customer_id=case.customer["customer_id"],
+                bill_id=bill_id,
+            ),
+            user("make_payment"),
+            agent("resume_line", **case.owner),
+            RESTART,
+        ),
+    )
+
+
+def draw_bill_id(case: Case) -> str:
+    """Return an id that no bill of the case's state has."""
+    while (bill_id := f"B{case.chance.randrange(10_000, 100_000)}") in case.database["bills"]:
+        pass
+    return bill_id
+
+
+def _data_off(case: Case) -> Fault:
+    return Fault((prepare("turn_data_off"),), (user("toggle_data"),))
+
+
+def _phone_roaming(case: Case) -> Fault:
+    return Fault((prepare("turn_roaming_off"),), (user("toggle_roaming"),))
+
+
+def _line_roaming(case: Case) -> Fault:
+    return Fault(
+        (prepare("disable_roaming", "assistant", **case.owner),),
+        (
+            agent("get_details_by_id", id=case.line["line_id"]),
+            agent("enable_roaming", **case.owner),
+        ),
+    )
+
+
+def _used_up(case: Case) -> Fault:
+    used = round(case.plan["data_limit_gb"] + OVERUSE_GB, 1)
+    return Fault(
+        (prepare("set_data_usage", "assistant", **case.owner, data_used_gb=used),),
+        (
+            agent("get_data_usage", **case.owner),
+            agent("get_details_by_id", id=case.plan["plan_id"]),
+            agent("refuel_data", **case.owner, gb_amount=draw_refuel(case)),
+        ),
+    )
+
+
+def draw_refuel(case: Case) -> float:
+    """Return the GB that a customer wants, of 2 at most; the same for one case."""
+    return (0.5, 1.0, 1.5, 2.0)[int(case.line["data_used_gb"] * 10) % 4]
+
+
+def _data_saver(case: Case) -> Fault:
+    return Fault((prepare("turn_data_saver_mode_on"),), (user("toggle_data_saver_mode"),))
+
+
+def _old_network(case: Case) -> Fault:
+    mode = "2g_only" if case.chance.random() < 0.5 else "3g_only"
+    return Fault((prepare("set_network_mode_preference", mode=mode),), (_PREFER_NEW,))
+
+
+def _oldest_network(case: Case) -> Fault:
+    return Fault((prepare("set_network_mode_preference", mode="2g_only"),), (_PREFER_NEW,))
+
+
+_PREFER_NEW: Final = user("set_network_mode_preference", mode="4g_5g_preferred")
+
+
+def _slow_vpn(case: Case) -> Fault:
+    return Fault((prepare("break_vpn"),), (user("disconnect_vpn"),))
+
+
+def _picture_address(case: Case) -> Fault:
+    return Fault((prepare("break_apn_mms_setting"),), (user("reset_apn_settings"), RESTART))
+
+
+def _wifi_calling(case: Case) -> Fault:
+    setup = prepare("set_wifi_calling", enabled=True, mms_over_wifi=True)
+    return Fault((setup,), (user("toggle_wifi_calling"),))
+
+
+def _permission(name: str) -> Callable[[Case], Fault]:
+    def fault(case: Case) -> Fault:
+        arguments = {"app_name": "messaging", "permission": name}
+        return Fault(
+            (prepare("remove_app_permission", **arguments),),
+            (user("grant_app_permission", **arguments),),
+        )
+
+    return fault
+
+
+FAULTS: Final[Mapping[str, Callable[[Case], Fault]]] = {
+    "airplane_mode": _airplane_mode,
+    "no_sim": _no_sim,
+    "suspended": _suspended,
+    "line_roaming": _line_roaming,
+    "phone_roaming": _phone_roaming,
+    "used_up": _used_up,
+    "data_off": _data_off,
+    "old_network": _old_network,
+    "oldest_network": _oldest_network,
+    "data_saver": _data_saver,
+    "slow_vpn": _slow_vpn,
+    "sms_permission": _permission("sms"),
+    "storage_permission": _permission("storage"),
+    "wifi_calling": _wifi_calling,
+    "access_point": _access_point,
+    "picture_address": _picture_address,
+}
+"""Name -> fault, in the order in which they are made and repaired."""
+
+
+def combine(case: Case, names: Iterable[str]) -> Fault:
+    """Return several faults as one: a step that two repairs share is made once, a restart last."""
+    wanted = set(names)
+    faults = [make(case) for name, make in FAULTS.items() if name in wanted]
+    repair = dict.fromkeys(
+        step.model_dump_json() for fault in faults for step in fault.repair if step != RESTART
+    )
+    steps = [Action.model_validate_json(text) for text in repair]
+    if any(RESTART in fault.repair for fault in faults):
+        steps.append(RESTART)
+    return Fault(tuple(call for fault in faults for call in fault.setup), tuple(steps))

@@ -1,0 +1,82 @@
+"""The perfect agent: it makes its own gold calls and tells the user which step is theirs."""
+
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+from envs.agents import CLOSING, GoldAgent, call
+from envs.task import TaskDefinition
+from envs.telecom.policy import AUTHENTICATING
+from events.messages import Action, Message
+
+INSTRUCTIONS: Final[Mapping[str, str]] = {
+    "toggle_airplane_mode": "Please turn off airplane mode.",
+    "reseat_sim_card": "Please take out the SIM card and put it in again.",
+    "reset_apn_settings": "Please reset the APN settings.",
+    "reboot_device": "Please restart your phone.",
+    "toggle_data": "Please turn on mobile data.",
+    "toggle_roaming": "Please turn on data roaming on your phone.",
+    "toggle_data_saver_mode": "Please turn off data saver.",
+    "set_network_mode_preference": "Please set the network mode to prefer 4G and 5G.",
+    "disconnect_vpn": "Please turn off the VPN.",
+    "toggle_wifi_calling": "Please turn off Wi-Fi calling.",
+    "grant_app_permission": "Please grant the {app_name} app the {permission} permission.",
+    "make_payment": "You have a request from us. Please pay it now.",
+}
+"""Gold action of a user -> the words that ask for it."""
+
+
+class TelecomOracle(GoldAgent):
+    """Plays the gold actions of both sides; those of the user by asking for them."""
+
+    def __init__(self, task: TaskDefinition, writes: frozenset[str], who: str = "") -> None:
+        """`who`: how it asks who the user is; empty: it does not."""
+        super().__init__(task, writes)
+        self.actions = list(task.criteria.gold_actions or ())
+        self.solo = task.solo
+        self.who = who if self.actions and self.actions[0].name in AUTHENTICATING else ""
+
+    def reply(self, messages: Sequence[Message]) -> Message:
+        """The next gold action, the question before it, or the closing words."""
+        if self.who and not self._knows_user(messages):
+            return Message(role="assistant", content=self.who)
+        done = self._count_done(messages)
+        if done == len(self.actions):
+            return Message(role="assistant", content=self._closing(messages))
+        action = self.actions[done]
+        if action.requestor == "user":
+            return Message(role="assistant", content=_instruction(action))
+        if self.solo or action.name not in self.writes or self._has_consent(action, messages):
+            return call(action, done)
+        return Message(role="assistant", content=self.question(action))
+
+    def _closing(self, messages: Sequence[Message]) -> str:
+        """The words for a hand-over where the last call was one."""
+        if self.actions and self.actions[-1].name == "transfer_to_human_agents":
+            return "YOU ARE BEING TRANSFERRED TO A HUMAN AGENT. PLEASE HOLD ON."
+        return " ".join([*self.outputs, CLOSING])
+
+    def _knows_user(self, messages: Sequence[Message]) -> bool:
+        text = " ".join(message.text for message in messages if message.role == "user")
+        return all(str(value) in text for value in self.actions[0].arguments.values())
+
+    def _count_done(self, messages: Sequence[Message]) -> int:
+        """How many gold actions were made or asked for."""
+        done = 0
+        for message in messages:
+            if message.role != "assistant" or done == len(self.actions):
+                continue
+            action = self.actions[done]
+            if action.requestor == "user":
+                done += message.text == _instruction(action)
+            else:
+                done += bool(message.tool_calls)
+        return done
+
+    def _has_consent(self, action: Action, messages: Sequence[Message]) -> bool:
+        """Whether it has just asked for leave, and was answered."""
+        return len(messages) >= 2 and messages[-2].text == self.question(action)
+
+
+def _instruction(action: Action) -> str:
+    words = INSTRUCTIONS.get(action.name, f"Please use {action.name}.")
+    return words.format_map({name: str(value) for name, value in action.arguments.items()})
