@@ -11,6 +11,7 @@ from typing import Annotated, Final, Literal
 
 from pydantic import AfterValidator, Field
 
+from envs.milestones import Milestones
 from events.canonical import canonical_json, exact_json, sha256
 from events.messages import Action, StrictModel
 from events.rollouts import Id, Int64, Name, Task
@@ -22,11 +23,12 @@ Basis = Literal[
     "POLICY",
     "TURNS",
     "ABSTENTION",
+    "MILESTONES",
     "ENV_ASSERTION",
     "NL_ASSERTION",
 ]
-"""What a reward is the product of. TURNS and ABSTENTION are BFCL's, POLICY is ours, the others are
-tau2-bench's.
+"""What a reward is the product of. TURNS and ABSTENTION are BFCL's, MILESTONES is ToolSandbox's,
+POLICY is ours, the others are tau2-bench's.
 
 DB             the database is as the gold actions leave it
 COMMUNICATE    every output was said by the agent
@@ -34,6 +36,7 @@ ACTION         every gold action was called
 POLICY         the environment found no violation of its policy in the transcript
 TURNS          after each turn of the user, state and results are what the gold actions make them
 ABSTENTION     no call in a turn that cannot be fulfilled
+MILESTONES     how far the milestones were reached, between 0 and 1; 0 where a minefield was
 ENV_ASSERTION  no environment here has one: never evaluated
 NL_ASSERTION   needs a judge: never evaluated, unless there is nothing to assert
 """
@@ -107,6 +110,10 @@ class Script(StrictModel):
     """How often `otherwise` is said; then the user hangs up."""
 
 
+def _is_absent(value: object) -> bool:
+    return value is None
+
+
 class Criteria(StrictModel):
     """How a rollout of a task is judged."""
 
@@ -116,6 +123,8 @@ class Criteria(StrictModel):
     """What the agent must say: each a part of one of its messages."""
     nl_assertions: tuple[str, ...] = ()
     reward_basis: tuple[Basis, ...] = ("DB", "COMMUNICATE")
+    milestones: Milestones | None = Field(default=None, exclude_if=_is_absent)
+    """What MILESTONES measures; left out of the definition where there are none."""
 
 
 def signature(gold: Sequence[Action]) -> str:
