@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from envs.milestones import (
     CONVERSATION,
@@ -106,7 +106,13 @@ class _Said(_Raw):
 
 class _Function(_Raw):
     name: str
-    options: dict[str, Any] = Field(default={}, validation_alias="kwargs")
+    options: dict[str, Any] = {}
+
+    @model_validator(mode="before")
+    @classmethod
+    def _rename(cls, raw: Any) -> Any:
+        """The options are called kwargs in the file, which no field of a model may be."""
+        return {**raw, "options": raw.get("kwargs", {})} if isinstance(raw, dict) else raw
 
 
 class _Call(_Raw):

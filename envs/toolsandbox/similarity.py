@@ -6,7 +6,7 @@
                the numbers of rows differ
 
 ROUGE-L is the F-measure of the longest common subsequence (Lin 2004) of words of letters a to z and
-digits; those of more than three characters are stemmed with Porter's algorithm, as the distribution
+digits; those of more than three characters are stemmed (stemming.py), as the distribution
 rouge-score does it.
 """
 
@@ -14,13 +14,14 @@ import json
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
-from functools import cache, lru_cache
+from functools import lru_cache
 from typing import Any, Final
 
 from envs.milestones import CONVERSATION, Constraint, Measure, Relation
 from envs.toolsandbox.extractors import extract
 from envs.toolsandbox.snapshots import ROW_COLUMNS, Trace
 from envs.toolsandbox.state import COLUMNS, Row
+from envs.toolsandbox.stemming import stem
 from events.errors import KintsugiError
 
 Rows = Sequence[Row]
@@ -229,18 +230,8 @@ def _rouge_l(target: str, prediction: str) -> float:
 
 
 def _split(text: str) -> list[str]:
-    stem = _stemmer()
-    return [stem(word) if len(word) >= _STEMMED else word for word in _WORD.findall(text.lower())]
-
-
-@cache
-def _stemmer() -> Callable[[str], str]:
-    import snowballstemmer
-
-    stem: Callable[[str], str] = lru_cache(maxsize=16_384)(
-        snowballstemmer.stemmer("porter").stemWord
-    )
-    return stem
+    words = _WORD.findall(text.lower())
+    return [stem(word) if len(word) >= _STEMMED else word for word in words]
 
 
 def _count_common(first: Sequence[str], second: Sequence[str]) -> int:
