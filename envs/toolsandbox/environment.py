@@ -15,7 +15,7 @@ model play it, to measure an agent on scenarios).
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from functools import cached_property
+from functools import cached_property, lru_cache
 from pathlib import Path
 from random import Random
 from typing import Any, ClassVar, Final
@@ -138,7 +138,7 @@ class ToolSandbox(Environment):
     def pristine(self, task: TaskDefinition) -> Database:
         if task.split == SCENARIOS:
             return make_database(self.scenario(task.id))
-        device, plan, tools = _draw(task.capability, _seed_of(task))
+        device, plan, tools = _draw(task.capability, task.seed)
         return Database(
             build_tables(switch(device.rows, dict(plan.switches or {})), device.now, tools)
         )
@@ -159,7 +159,7 @@ class ToolSandbox(Environment):
             scenario = self.scenario(task.id)
             allowed, published = scenario.tools, scenario.schemas
         else:
-            allowed = _draw(task.capability, _seed_of(task))[2]
+            allowed = _draw(task.capability, task.seed)[2]
         ours = {schema["function"]["name"]: schema for schema in self.toolset.schemas()}
         return [dict(published.get(name, ours[name])) for name in ours if name in allowed]
 
@@ -167,7 +167,7 @@ class ToolSandbox(Environment):
         """Does what the plan of a perfect agent says."""
         if task.split == SCENARIOS:
             return PlanAgent(self._plan_gold(self.scenario(task.id)))
-        plan = _draw(task.capability, _seed_of(task))[1]
+        plan = _draw(task.capability, task.seed)[1]
         gold = GoldPlan(plan.actions, (plan.says,), plan.outputs)
         return PlanAgent(gold, QUESTION if plan.details else None)
 
@@ -179,7 +179,7 @@ class ToolSandbox(Environment):
         """ToolSandbox's categories that a task has."""
         if task.split == SCENARIOS:
             return self.scenario(task.id).categories
-        distractions = _draw_distractions(task.capability, _seed_of(task))
+        distractions = _draw_distractions(task.capability, task.seed)
         return (*KINDS[task.capability].categories, _CATEGORIES[distractions])
 
     def measure(
@@ -276,10 +276,7 @@ def _script(opening: str, aloud: str) -> Script:
     )
 
 
-def _seed_of(task: TaskDefinition) -> int:
-    return task.seed
-
-
+@lru_cache(maxsize=1024)
 def _draw(
     capability: str, seed: int, phrasing: int | None = None
 ) -> tuple[Device, Plan, tuple[str, ...]]:

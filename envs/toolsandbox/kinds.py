@@ -313,10 +313,12 @@ def _days_until(case: Case) -> Plan:
 
 
 def _convert_money(case: Case) -> Plan:
-    source, target = case.chance.sample(sorted(CURRENCIES), 2)
-    thousands = case.pick(range(11, 99)) / 10
-    amount = round(thousands * 1000)
-    value = str(round(amount / RATES[source] * RATES[target], 2)).removesuffix(".0")
+    value = ".0"
+    while value.endswith(".0"):  # a whole number is written in two ways
+        source, target = case.chance.sample(sorted(CURRENCIES), 2)
+        thousands = case.pick(range(11, 99)) / 10
+        amount = round(thousands * 1000)
+        value = str(round(amount / RATES[source] * RATES[target], 2))
     call = action(
         "convert_currency", amount=amount, from_currency_code=source, to_currency_code=target
     )
@@ -356,7 +358,7 @@ def _stock_symbol(case: Case) -> Plan:
 def _temperature(case: Case) -> Plan:
     place: Place = case.pick([p for p in PLACES if p.name != "Whole Foods Market"])
     celsius = forecast(place, case.now.date()).current
-    value = f"{convert(celsius, 'celsius', 'fahrenheit'):.1f}"
+    value = str(round(convert(celsius, "celsius", "fahrenheit"), 2))
     point = {"latitude": place.latitude, "longitude": place.longitude}
     conversion = {"amount": celsius, "from_unit": "celsius", "to_unit": "fahrenheit"}
     return Plan(

@@ -8,6 +8,7 @@ seconds and brings numpy and scipy; equality is tested on the words of this proj
 
 from collections.abc import Callable, Sequence
 from functools import lru_cache
+from itertools import pairwise
 from typing import Final
 
 _Rule = tuple[str, str, Callable[[str], bool]]
@@ -56,7 +57,7 @@ def _is_consonant(word: str, place: int) -> bool:
 def _measure(text: str) -> int:
     """m in Porter's [C](VC)^m[V]: how often a consonant follows a vowel."""
     kinds = [_is_consonant(text, place) for place in range(len(text))]
-    return sum(not first and second for first, second in zip(kinds, kinds[1:], strict=False))
+    return sum(not first and second for first, second in pairwise(kinds))
 
 
 def _has_measure(text: str) -> bool:
