@@ -1,5 +1,6 @@
 """Conversion of units by their common English names."""
 
+import re
 from collections.abc import Mapping
 from typing import Final, NamedTuple
 
@@ -99,9 +100,15 @@ def convert(amount: float, from_unit: str, to_unit: str) -> float:
     return round((base - target.offset) / target.factor, 10)
 
 
+_PLURAL: Final = re.compile(r"(?<=[a-z])s(?=_|$)")
+_PLURALS_IN_ES: Final = {"inche": "inch"}
+"""What is left of plurals in -es."""
+
+
 def _find_unit(name: str) -> Unit:
-    plain = "_".join(name.lower().replace("°", "degrees ").replace("_per_", "/").split())
-    for spelling in (plain, plain.removesuffix("s"), plain.replace("/", "_per_")):
+    plain = "_".join(name.lower().replace("°", "degrees ").split())
+    singular = _PLURAL.sub("", plain)
+    for spelling in (plain, singular, _PLURALS_IN_ES.get(singular, singular)):
         unit = UNITS.get(spelling)
         if unit is not None:
             return unit
