@@ -164,9 +164,9 @@ def evaluate(
                 f"{value[:20]!r} has {len(value)} characters; 1 to 128 can be stored",
                 param_hint=name,
             )
-    environment, damaged = _load(cli, env, scenarios)
     if scenarios is not None and split == GENERATED:
         split = SCENARIOS
+    environment, damaged = _load(cli, env, split, scenarios)
     spec = Spec(
         environment=env,
         selection=_selection(split, tasks, task or [], capability or [], mix),
@@ -184,20 +184,22 @@ def evaluate(
     return PARTLY if damaged else code
 
 
-def _load(cli: Cli, name: str, scenarios: Path | None) -> "tuple[Environment, int]":
-    """The environment, with the scenarios of a file where one is named, and how many lines of it
-    are damaged; each is named. Raises BadParameter for an environment that takes no scenarios."""
+def _load(cli: Cli, name: str, split: str, scenarios: Path | None) -> "tuple[Environment, int]":
+    """The environment, with the scenarios of a file where one is named, and how many lines of its
+    file of scenarios are damaged; each is named. Raises BadParameter for an environment that takes
+    no scenarios."""
     from daemon.cli.environments import load_environment
     from envs.toolsandbox.environment import ToolSandbox
 
     environment = load_environment(cli, name)
-    if scenarios is None:
+    if scenarios is None and not (isinstance(environment, ToolSandbox) and split == SCENARIOS):
         return environment, 0
     if not isinstance(environment, ToolSandbox):
         raise typer.BadParameter(
             f"{name} takes no scenarios; give --env toolsandbox", param_hint="--scenarios"
         )
-    damaged = environment.use_scenarios(scenarios).damaged
+    file = environment.file if scenarios is None else environment.use_scenarios(scenarios)
+    damaged = file.damaged
     for sentence in damaged:
         cli.out.warn(sentence)
     return environment, len(damaged)

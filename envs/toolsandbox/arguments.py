@@ -26,6 +26,10 @@ Second = Annotated[int, Field(ge=0, le=59)]
 Shift = Annotated[int, Field(ge=-1_000_000_000, le=1_000_000_000)]
 
 
+_LONGEST: Final = 60
+"""Characters of the longest text that can be a phone number."""
+
+
 @lru_cache(maxsize=4096)
 def _is_phone_number(text: str) -> bool:
     try:
@@ -37,7 +41,7 @@ def _is_phone_number(text: str) -> bool:
 
 def check_phone_number(text: str | None) -> None:
     """Raise ToolError for a text that is no phone number with a country code; None is none."""
-    if text is not None and not _is_phone_number(text):
+    if text is not None and not (len(text) <= _LONGEST and _is_phone_number(text)):
         raise ToolError(
             f"{text[:40]!r} is no phone number in international form; write + and the country code "
             "before it, as in +15550100"

@@ -23,7 +23,7 @@ from typing import Any, ClassVar, Final
 from envs.agents import Agent
 from envs.database import Database
 from envs.environment import Environment, Limits, UnknownTask, split_phrasing
-from envs.milestones import Milestone, MilestoneGraph, Milestones
+from envs.milestones import EXACT, Milestone, MilestoneGraph, Milestones
 from envs.task import GENERATED, Answer, Basis, Criteria, Scenario, Script, TaskDefinition
 from envs.toolsandbox.case import Case, Plan, build_graph, build_minefield
 from envs.toolsandbox.database import Device, build_device, switch
@@ -73,6 +73,8 @@ class ToolSandbox(Environment):
     internal: ClassVar[frozenset[str]] = frozenset({"person_id", "reminder_id", "message_id"})
     limits: ClassVar[Limits] = Limits(max_steps=31, max_errors=_UNLIMITED)
     """ToolSandbox's 30 messages after the opening."""
+    threshold: ClassVar[float] = EXACT
+    """Score from which on an episode is a success; a subclass may take another."""
     graded_endings: ClassVar[frozenset[str]] = frozenset({"max_steps"})
 
     def __init__(self, benchmarks: Path | None = None) -> None:
@@ -225,7 +227,7 @@ class ToolSandbox(Environment):
                 gold_actions=gold.actions,
                 outputs=gold.outputs,
                 reward_basis=BASIS,
-                milestones=scenario.milestones,
+                milestones=scenario.milestones.model_copy(update={"threshold": self.threshold}),
             ),
         )
 
@@ -259,6 +261,7 @@ class ToolSandbox(Environment):
                 milestones=Milestones(
                     wanted=build_graph(plan.milestones),
                     forbidden=build_minefield(plan.forbidden),
+                    threshold=self.threshold,
                 ),
             ),
         )

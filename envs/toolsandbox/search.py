@@ -62,7 +62,15 @@ def _select_alike(rows: list[Row], criterion: Criterion) -> list[Row]:
     return [row for _, row in alike[:MOST]]
 
 
-@lru_cache(maxsize=16_384)
 def measure_likeness(query: str, text: str) -> float:
-    """Likeness of two texts between 0 and 100, without regard to case and punctuation."""
+    """Likeness of two texts between 0 and 100, without regard to case and punctuation. Of the query
+    its first 1,000 characters count."""
+    return _measure_likeness(query[:_LONGEST], text)
+
+
+_LONGEST: Final = 1_000
+
+
+@lru_cache(maxsize=4096)
+def _measure_likeness(query: str, text: str) -> float:
     return fuzz.WRatio(query, text, processor=utils.default_process)

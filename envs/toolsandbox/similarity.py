@@ -219,7 +219,7 @@ _LONGEST: Final = 20_000
 """Characters of a text that are compared, the last: the work is the product of two lengths."""
 
 
-@lru_cache(maxsize=16_384)
+@lru_cache(maxsize=1024)
 def _rouge_l(target: str, prediction: str) -> float:
     ours, theirs = _split(target), _split(prediction)
     common = _count_common(ours, theirs)

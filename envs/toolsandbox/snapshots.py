@@ -6,8 +6,9 @@
     environment -> agent     one row per answer, with the trace of a call that did not fail
     user -> environment      the user ends the conversation
 
-The calls of one message have all taken effect with the first of their answers. The tables come from
-making the calls again on a fresh state, so a transcript is enough, wherever it was recorded.
+What comes after 30 rows counts no more, because the original's conversations end there. The calls of
+one message have all taken effect with the first of their answers. The tables come from making the
+calls again on a fresh state, so a transcript is enough, wherever it was recorded.
 """
 
 from collections.abc import Iterator, Sequence
@@ -16,6 +17,7 @@ from typing import Any, Final
 
 from envs.database import Database
 from envs.milestones import CONVERSATION
+from envs.tools import unusable
 from envs.toolsandbox.state import COLUMNS, Row, read_rows
 from envs.toolsandbox.tools import ToolSandboxTools
 from envs.users import STOP_TOKENS
@@ -28,6 +30,9 @@ ENVIRONMENT: Final = "EXECUTION_ENVIRONMENT"
 
 ROW_COLUMNS: Final = ("sender", "recipient", "content", "tool_trace")
 """Columns of the conversation."""
+
+MOST_ROWS: Final = 31
+"""Rows of a conversation: the opening and 30 more. The message that exceeds them counts whole."""
 
 Versions = dict[str, int]
 """Table -> number of its version: equal numbers mean equal rows."""
@@ -71,7 +76,7 @@ class Recording:
         for message in messages:
             # What the agent's side says before the user opens belongs to no moment.
             begun = begun or message.role == "user"
-            if begun:
+            if begun and len(self.snapshots) < MOST_ROWS:
                 self._add(message)
 
     def read_table(self, snapshot: Snapshot, table: str) -> tuple[Row, ...]:
@@ -98,7 +103,7 @@ class Recording:
 
     def _add_calls(self, calls: Sequence[ToolCall]) -> None:
         for call in calls:
-            self._append(AGENT, ENVIRONMENT, f"{call.name}({exact_json(call.arguments)})")
+            self._append(AGENT, ENVIRONMENT, _write_call(call))
         answers = list(self._run(calls))
         self._note_tables()
         for content, trace in answers:
@@ -128,3 +133,11 @@ class Recording:
             if known is None or self._tables[known] != rows:
                 self._current[table] = len(self._tables)
                 self._tables.append(rows)
+
+
+def _write_call(call: ToolCall) -> str:
+    """A call as the content of its row: its name, and its arguments where they can be written."""
+    arguments = call.arguments
+    if isinstance(arguments, str):
+        return f"{call.name}({arguments})"
+    return f"{call.name}({exact_json(arguments) if unusable(arguments) is None else ''})"

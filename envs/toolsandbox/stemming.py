@@ -14,6 +14,9 @@ from typing import Final
 _Rule = tuple[str, str, Callable[[str], bool]]
 """Suffix, what replaces it, and the condition on what is before it."""
 
+_LONGEST: Final = 50
+"""Characters of the longest word that is stemmed: no English word has more."""
+
 _IRREGULAR: Final = {
     "sky": "sky",
     "skies": "sky",
@@ -34,9 +37,14 @@ _IRREGULAR: Final = {
 }
 
 
-@lru_cache(maxsize=16_384)
 def stem(word: str) -> str:
-    """The stem of a word in lower case; one of at most two letters is its own."""
+    """The stem of a word in lower case; one of at most two letters, or of more than 50, is its
+    own."""
+    return _stem(word) if len(word) <= _LONGEST else word
+
+
+@lru_cache(maxsize=16_384)
+def _stem(word: str) -> str:
     if word in _IRREGULAR:
         return _IRREGULAR[word]
     if len(word) <= 2:

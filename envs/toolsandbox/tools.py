@@ -47,6 +47,8 @@ _LIKE: Final = 80.0
 """Least likeness of the names of places and companies, out of 100."""
 _HOLIDAY: Final = 90.0
 _FORECAST_DAYS: Final = 14
+_LONGEST: Final = 200
+"""Characters of the name of a holiday that count: its first ones."""
 
 
 class NetworkTools(ReminderTools):
@@ -68,7 +70,7 @@ class NetworkTools(ReminderTools):
         self.require("wifi")
         this_year = _as_datetime(read_time(self.database)).year
         matches = [
-            (_measure_part(holiday_name, name), day)
+            (_measure_part(holiday_name[:_LONGEST], name), day)
             for day, name in list_holidays(this_year if year is None else year)
         ]
         score, day = max(matches)

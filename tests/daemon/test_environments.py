@@ -10,7 +10,7 @@ from daemon.config.settings import load
 from tests.daemon.commands import environment
 from tests.daemon.conftest import Kintsugi
 
-BUILT_IN = ["shop", "retail", "airline"]
+BUILT_IN = ["shop", "retail", "airline", "toolsandbox"]
 """Those that generate tasks; bfcl shows nothing without the operator's folder."""
 
 
@@ -61,7 +61,7 @@ def test_ls_shows_the_splits_of_real_tasks(
         ("retail", "base"): 114, ("retail", "train"): 74, ("retail", "test"): 40,
         ("airline", "base"): 50, ("airline", "train"): 30, ("airline", "test"): 20,
         ("bfcl", "base"): 100, ("bfcl", "miss_func"): 100, ("bfcl", "miss_param"): 100,
-        ("bfcl", "long_context"): 100,
+        ("bfcl", "long_context"): 100, ("toolsandbox", "scenarios"): 81,
     }  # fmt: skip
     assert {row["source"] for row in real.values()} == {str(benchmarks)}
 

@@ -57,7 +57,9 @@ def sources(paths: list[Path]) -> dict[str, str]:
 
 
 def test_four_environments_are_built_in() -> None:
-    assert sources([]) == dict.fromkeys(("shop", "retail", "airline", "bfcl"), BUILT_IN)
+    assert sources([]) == dict.fromkeys(
+        ("shop", "retail", "airline", "bfcl", "toolsandbox"), BUILT_IN
+    )
 
 
 @pytest.mark.parametrize("name", ["shop", "retail", "airline"])
@@ -181,7 +183,7 @@ def test_an_unknown_name_is_answered_with_the_nearest(tmp_path: Path) -> None:
     ):
         open_environment("libary", paths=[file])
     with pytest.raises(
-        UnknownEnvironment, match=r"only shop, retail, airline, bfcl; .* \./zzz\.py"
+        UnknownEnvironment, match=r"only shop, retail, airline, bfcl, toolsandbox; .* \./zzz\.py"
     ):
         open_environment("zzz")
 

@@ -157,7 +157,7 @@ def _failure(task: TaskDefinition, agent: Agent) -> RolloutEnded:
     [
         ("send_message", "drop", "missing_write_action", "send_message_with_phone_number"),
         ("remove_contact", "drop", "missing_write_action", "remove_contact"),
-        ("no_contacts", "guess", "policy_violation", "set_cellular_service_status"),
+        ("no_contacts", "guess", "policy_violation", "*"),
         ("days_until", "mute", "information_error", "*"),
     ],
 )
