@@ -306,8 +306,65 @@ _SHOP: Final = ToolCatalog(
     common=True,
 )
 
+_TOOLSANDBOX: Final = ToolCatalog(
+    name="toolsandbox",
+    writes=frozenset(
+        {
+            "add_contact",
+            "add_reminder",
+            "modify_contact",
+            "modify_reminder",
+            "remove_contact",
+            "remove_reminder",
+            "send_message_with_phone_number",
+            "set_cellular_service_status",
+            "set_location_service_status",
+            "set_low_battery_mode_status",
+            "set_wifi_status",
+        }
+    ),
+    reads=frozenset(
+        {
+            "convert_currency",
+            "get_cellular_service_status",
+            "get_current_location",
+            "get_current_timestamp",
+            "get_location_service_status",
+            "get_low_battery_mode_status",
+            "get_wifi_status",
+            "search_contacts",
+            "search_holiday",
+            "search_lat_lon",
+            "search_location_around_lat_lon",
+            "search_messages",
+            "search_reminder",
+            "search_stock",
+            "search_weather_around_lat_lon",
+        }
+    ),
+    generic=frozenset(
+        {
+            "calculate_lat_lon_distance",
+            "datetime_info_to_timestamp",
+            "seconds_to_hours_minutes_seconds",
+            "shift_timestamp",
+            "timestamp_diff",
+            "timestamp_to_datetime_info",
+            "unit_conversion",
+        }
+    ),
+    user_tools=frozenset({"end_conversation"}),
+    authenticating=frozenset(),
+    user_record=frozenset(),
+    transfer=frozenset(),
+    record_arguments=("person_id", "reminder_id", "phone_number"),
+    selection_arguments=frozenset(),
+    common=True,
+)
+
 CATALOGS: Final[Mapping[str, ToolCatalog]] = {
-    declared.name: declared for declared in (_AIRLINE, _RETAIL, _TELECOM, _MOCK, _SHOP)
+    declared.name: declared
+    for declared in (_AIRLINE, _RETAIL, _TELECOM, _MOCK, _SHOP, _TOOLSANDBOX)
 }
 
 

@@ -20,7 +20,7 @@ from random import Random
 from typing import Any, ClassVar, Final
 
 from envs.access import ToolAccess
-from envs.agents import Agent, GoldAgent
+from envs.agents import Agent, GoldAgent, NullAgent
 from envs.catalog import ToolCatalog, catalog, infer_catalog
 from envs.database import Database, Difference
 from envs.task import GENERATED, Basis, TaskDefinition, is_seed
@@ -75,6 +75,8 @@ class Environment(ABC):
     greeting: ClassVar[str | None] = None
     """What the agent's side says before the user opens; no model samples it."""
     limits: ClassVar[Limits] = Limits()
+    graded_endings: ClassVar[frozenset[str]] = frozenset()
+    """Endings other than regular ones after which a transcript is graded as it stands."""
     tasks_per_capability: ClassVar[int] = 16
     """Size of the generated split where the caller names none."""
 
@@ -125,6 +127,10 @@ class Environment(ABC):
         """An agent that knows the gold actions and keeps the policy."""
         return GoldAgent(task, self.writes)
 
+    def idle_agent(self, task: TaskDefinition) -> Agent:
+        """An agent that does nothing: every figure is read beside its own."""
+        return NullAgent()
+
     def violations(self, task: TaskDefinition, messages: Sequence[Message]) -> tuple[str, ...]:
         """What in a transcript breaks the policy, one sentence each."""
         return ()
@@ -135,6 +141,17 @@ class Environment(ABC):
         """What is wrong by a part that grading.py has no rule for, one sentence each; None where
         this environment has none either, and the part stays open."""
         return None
+
+    def measure(
+        self, task: TaskDefinition, messages: Sequence[Message]
+    ) -> tuple[float, tuple[str, ...]] | None:
+        """The part MILESTONES of a transcript, between 0 and 1, and what was missed, one sentence
+        each; None where this environment has no milestones, and the part stays open."""
+        return None
+
+    def categories(self, task: TaskDefinition) -> tuple[str, ...]:
+        """What a report groups a task by beside its capability; a task may have several."""
+        return ()
 
     @property
     def catalog(self) -> ToolCatalog:

@@ -22,14 +22,13 @@ from dataclasses import dataclass
 from random import Random
 from typing import Final
 
-from envs.agents import NullAgent
 from envs.endpoint import AnswerFailure, EndpointRefusal, EndpointUnavailable, Usage
 from envs.environment import Environment, Limits, UnknownTask
 from envs.episode import Episode, Party, Termination
 from envs.episode import play as play_locally
 from envs.grading import Grade, flag_errors, grade
 from envs.players import LocalPlayer, Player
-from envs.reward import DEFAULT, Conduct, Reward, Shaping, conduct_of, shape
+from envs.reward import DEFAULT, UNSHAPED, Conduct, Reward, Shaping, conduct_of, shape
 from envs.task import TaskDefinition
 from events.errors import KintsugiError
 from events.messages import Message
@@ -111,7 +110,8 @@ class Attempt:
 def do_nothing(environment: Environment, task: TaskDefinition) -> Grade:
     """The verdict on an agent that only talks: every figure is read beside this one."""
     with environment_code(environment, f"task {task.id}"):
-        episode = play_locally(Episode(environment, task), NullAgent(), environment.user(task))
+        agent = environment.idle_agent(task)
+        episode = play_locally(Episode(environment, task), agent, environment.user(task))
         return grade(environment, task, episode.messages, episode.termination)
 
 
@@ -244,9 +244,10 @@ def _make_attempt(
     environment, task, messages = setup.environment, episode.task, tuple(episode.messages)
     tokens = agent.usage.completion_tokens
     conduct = conduct_of(messages, environment.catalog, episode.malformed, tokens)
+    shaping = choose_shaping(task, setup.shaping)
     assessment = None
     if termination not in UNJUDGED:
-        assessment = assess(environment, task, messages, termination, conduct, setup.shaping)
+        assessment = assess(environment, task, messages, termination, conduct, shaping)
     return Attempt(
         task=task,
         trial=trial,
@@ -256,7 +257,7 @@ def _make_attempt(
         reason=episode.reason,
         grade=None if assessment is None else assessment.grade,
         reward=None if assessment is None else assessment.reward,
-        penalties=penalties(conduct, setup.shaping),
+        penalties=penalties(conduct, shaping),
         usage=agent.usage,
         user_usage=user.usage,
         remarks=tuple(user.remarks),
@@ -298,7 +299,14 @@ def assess_recorded(
     """
     flagged, malformed = flag_errors(environment, task, messages)
     conduct = conduct_of(flagged, environment.catalog, malformed, tokens)
-    return assess(environment, task, flagged, Termination.USER_STOP, conduct)
+    shaping = choose_shaping(task, DEFAULT)
+    return assess(environment, task, flagged, Termination.USER_STOP, conduct, shaping)
+
+
+def choose_shaping(task: TaskDefinition, shaping: Shaping) -> Shaping:
+    """The shaping of a task's rollouts: none where the reward is graded, because a penalty could
+    put a success below a failure that came close."""
+    return shaping if task.criteria.milestones is None else UNSHAPED
 
 
 def penalties(conduct: Conduct, shaping: Shaping) -> dict[str, float | None]:

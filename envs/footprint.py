@@ -22,7 +22,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self
 
-from envs.agents import Agent, NullAgent, RandomAgent
+from envs.agents import Agent, RandomAgent
 from envs.database import Database
 from envs.environment import Environment
 from envs.episode import Episode, Termination, play
@@ -153,7 +153,7 @@ class Trial:
 
 AGENTS: Final[Mapping[str, Callable[[Environment, TaskDefinition, int], Agent]]] = {
     "oracle": lambda environment, task, seed: environment.oracle(task),
-    "null": lambda environment, task, seed: NullAgent(),
+    "null": lambda environment, task, seed: environment.idle_agent(task),
     "random": lambda environment, task, seed: RandomAgent(environment.schemas(task), seed),
 }
 

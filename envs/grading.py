@@ -3,10 +3,12 @@
 DB: the writes of agent and user are replayed on a fresh state, the gold actions on another; both
 must end equal. COMMUNICATE: every output, lower-cased, is part of a text of the agent, lower-cased
 and without commas. ACTION: every gold action was called. These are tau2-bench's rules (its
-evaluator); POLICY asks the environment, and so does every part without a rule here. What needs a
+evaluator); POLICY and MILESTONES ask the environment, and so does every part without a rule here.
+What needs a
 judge is left open and never counted as right.
 """
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -26,7 +28,8 @@ class Grade:
     """What a rollout was worth, unshaped."""
 
     parts: dict[Basis, float | None]
-    """1 or 0 for each part of the reward basis; None where it needs a judge."""
+    """1 or 0 for each part of the reward basis, MILESTONES between them; None where it needs a
+    judge."""
     difference: tuple[Difference, ...] = ()
     """Where the state is not as expected; empty where DB is 1 or no part."""
     missing: tuple[str, ...] = ()
@@ -35,18 +38,22 @@ class Grade:
     """What the environment found wrong."""
     irregular: str | None = None
     """The termination, where it alone makes the reward 0."""
+    threshold: float = 1.0
+    """Reward from which on it is a success; below 1 only where a part is graded."""
 
     @property
     def reward(self) -> float | None:
-        """The product of the parts, 0 or 1; None when it hangs on a judge alone."""
+        """The product of the parts; None when it hangs on a judge alone. All parts are 0 or 1 but
+        MILESTONES, which is between them."""
         if self.irregular is not None or 0.0 in self.parts.values():
             return 0.0
-        return None if None in self.parts.values() else 1.0
+        known = [value for value in self.parts.values() if value is not None]
+        return math.prod(known) if len(known) == len(self.parts) else None
 
     @property
     def success(self) -> bool | None:
         """The unshaped verdict."""
-        return None if self.reward is None else self.reward == 1.0
+        return None if self.reward is None else self.reward >= self.threshold
 
     @property
     def open_parts(self) -> tuple[Basis, ...]:
@@ -62,7 +69,8 @@ def grade(
 ) -> Grade:
     """Judge a transcript (without system prompt) of a task. Pure; raises nothing for any
     transcript."""
-    irregular = None if termination in REGULAR else str(termination)
+    is_graded = termination in REGULAR or termination in environment.graded_endings
+    irregular = None if is_graded else str(termination)
     executed = executed_calls(messages)
     parts: dict[Basis, float | None] = {}
     difference: tuple[Difference, ...] = ()
@@ -81,13 +89,18 @@ def grade(
             breaches = environment.violations(task, messages)
             parts[basis] = float(not breaches)
             violations += breaches
+        elif basis == "MILESTONES":
+            parts[basis], missed = environment.measure(task, messages) or (None, ())
+            violations += missed
         elif basis == "NL_ASSERTION" and not task.criteria.nl_assertions:
             parts[basis] = 1.0
         else:
             wrong = environment.judge(basis, task, messages)
             parts[basis] = None if wrong is None else float(not wrong)
             violations += wrong or ()
-    return Grade(parts, difference, missing, violations, irregular)
+    milestones = task.criteria.milestones
+    threshold = 1.0 if milestones is None else milestones.threshold
+    return Grade(parts, difference, missing, violations, irregular, threshold)
 
 
 def replay_gold(environment: Environment, task: TaskDefinition) -> Database:

@@ -1,6 +1,6 @@
 """Find environments by name or by path (what makes tasks executable).
 
-    built-in       shop, retail, airline, telecom, bfcl
+    built-in       shop, retail, airline, telecom, bfcl, toolsandbox
     entry points   a distribution that declares `kintsugi.environments`
     paths          Python files, and folders of them, that the settings or a command name
 
@@ -49,6 +49,7 @@ _CLASSES: Final = {
     "airline": "envs.airline.environment:Airline",
     "telecom": "envs.telecom.environment:Telecom",
     "bfcl": "envs.bfcl.environment:Bfcl",
+    "toolsandbox": "envs.toolsandbox.environment:ToolSandbox",
 }
 
 NAME: Final = re.compile(r"[a-z][a-z0-9_-]{0,62}")

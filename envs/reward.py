@@ -54,6 +54,8 @@ class Shaping(StrictModel):
 
 
 DEFAULT: Final = Shaping()
+UNSHAPED: Final = Shaping(authentication=0, format=0, repetition=0, length=0)
+"""No penalties: of a graded reward, which is the score itself."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +79,8 @@ class Reward:
 
 
 def shape(task_reward: float, conduct: Conduct, shaping: Shaping = DEFAULT) -> Reward:
-    """The shaped reward of a rollout whose unshaped one is 0 or 1."""
+    """The shaped reward of a rollout whose unshaped one is 0 or 1; between them with `UNSHAPED`
+    alone."""
     excess = max(0, (conduct.tokens or 0) - shaping.length_budget)
     components = {
         "task": task_reward,

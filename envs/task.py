@@ -11,6 +11,7 @@ from typing import Annotated, Any, Final, Literal
 
 from pydantic import AfterValidator, Field, SerializerFunctionWrapHandler, model_serializer
 
+from envs.milestones import Milestones
 from events.canonical import canonical_json, exact_json, sha256
 from events.messages import Action, StrictModel
 from events.rollouts import Id, Int64, Name, Task
@@ -22,11 +23,12 @@ Basis = Literal[
     "POLICY",
     "TURNS",
     "ABSTENTION",
+    "MILESTONES",
     "ENV_ASSERTION",
     "NL_ASSERTION",
 ]
-"""What a reward is the product of. TURNS and ABSTENTION are BFCL's, POLICY is ours, the others are
-tau2-bench's.
+"""What a reward is the product of. TURNS and ABSTENTION are BFCL's, MILESTONES is ToolSandbox's,
+POLICY is ours, the others are tau2-bench's.
 
 DB             the database is as the gold actions leave it
 COMMUNICATE    every output was said by the agent
@@ -35,6 +37,7 @@ POLICY         the environment found no violation of its policy in the transcrip
 TURNS          after each turn of the user, state and results are what the gold actions make them
 ABSTENTION     no call in a turn that cannot be fulfilled
 ENV_ASSERTION  every assertion of the task holds in the state that the calls leave
+MILESTONES     how far the milestones were reached, between 0 and 1; 0 where a minefield was
 NL_ASSERTION   needs a judge: never evaluated, unless there is nothing to assert
 """
 
@@ -132,7 +135,7 @@ class _Sparse(StrictModel):
         return {name: value for name, value in fields.items() if value or name not in _LATER}
 
 
-_LATER: Final = frozenset({"assertions", "setup", "ticket"})
+_LATER: Final = frozenset({"assertions", "milestones", "setup", "ticket"})
 """Fields of task definitions that the first version of the format did not have."""
 
 
@@ -147,6 +150,8 @@ class Criteria(_Sparse):
     reward_basis: tuple[Basis, ...] = ("DB", "COMMUNICATE")
     assertions: tuple[Assertion, ...] = ()
     """What ENV_ASSERTION asks of the final state."""
+    milestones: Milestones | None = None
+    """What MILESTONES measures."""
 
 
 def signature(gold: Sequence[Action]) -> str:

@@ -210,6 +210,7 @@ class Verdict:
 
     success: bool | None
     termination: str | None
+    reward: float | None = None
 
 
 _IDS_PER_QUERY: Final = 1000
@@ -219,9 +220,9 @@ _IDS_PER_QUERY: Final = 1000
 def verdicts(connection: Connection, ids: Sequence[str]) -> dict[str, Verdict]:
     """What became of those of `ids` that have been folded."""
     rollouts = Rollout.table().c
-    columns = select(rollouts.rollout, rollouts.success, rollouts.termination)
+    columns = select(rollouts.rollout, rollouts.success, rollouts.termination, rollouts.reward)
     return {
-        row.rollout: Verdict(row.success, row.termination)
+        row.rollout: Verdict(row.success, row.termination, row.reward)
         for start in range(0, len(ids), _IDS_PER_QUERY)
         for row in connection.execute(
             columns.where(rollouts.rollout.in_(ids[start : start + _IDS_PER_QUERY]))

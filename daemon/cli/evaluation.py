@@ -6,6 +6,7 @@ import os
 from collections import Counter
 from contextlib import AsyncExitStack, aclosing
 from math import isfinite
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
@@ -20,6 +21,10 @@ if TYPE_CHECKING:
     from daemon.evaluation.run import Means, Run, Selection, Spec
     from envs.environment import Environment
     from envs.evaluation import Attempt
+
+GENERATED: Final = "generated"
+SCENARIOS: Final = "scenarios"
+"""The splits of generated tasks, and of those of --scenarios."""
 
 _SHOWN: Final = 5
 """Unjudged attempts, remarks and defects named on stderr; the log has all of the first."""
@@ -48,7 +53,7 @@ def evaluate(
     ],
     split: Annotated[
         str, typer.Option(help="kintsugi env ls lists them.", rich_help_panel=_TASK_PANEL)
-    ] = "generated",
+    ] = GENERATED,
     tasks: Annotated[
         int | None,
         typer.Option(min=1, metavar="N", help="The first N.", rich_help_panel=_TASK_PANEL),
@@ -66,6 +71,16 @@ def evaluate(
         typer.Option(
             metavar="KIND=SHARE,...",
             help="Generate --tasks N tasks in these shares.",
+            rich_help_panel=_TASK_PANEL,
+        ),
+    ] = None,
+    scenarios: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            exists=True,
+            dir_okay=False,
+            help="Exported scenarios, of toolsandbox.",
             rich_help_panel=_TASK_PANEL,
         ),
     ] = None,
@@ -149,6 +164,9 @@ def evaluate(
                 f"{value[:20]!r} has {len(value)} characters; 1 to 128 can be stored",
                 param_hint=name,
             )
+    if scenarios is not None and split == GENERATED:
+        split = SCENARIOS
+    environment, damaged = _load(cli, env, split, scenarios)
     spec = Spec(
         environment=env,
         selection=_selection(split, tasks, task or [], capability or [], mix),
@@ -162,7 +180,29 @@ def evaluate(
         base=base or model,
     )
     keys = os.environ.get(api_key_env), os.environ.get(user_api_key_env)
-    return _evaluate(cli, spec, Means(keys[0], keys[1], concurrency, retries))
+    code = _evaluate(cli, environment, spec, Means(keys[0], keys[1], concurrency, retries))
+    return PARTLY if damaged else code
+
+
+def _load(cli: Cli, name: str, split: str, scenarios: Path | None) -> "tuple[Environment, int]":
+    """The environment, with the scenarios of a file where one is named, and how many lines of its
+    file of scenarios are damaged; each is named. Raises BadParameter for an environment that takes
+    no scenarios."""
+    from daemon.cli.environments import load_environment
+    from envs.toolsandbox.environment import ToolSandbox
+
+    environment = load_environment(cli, name)
+    if scenarios is None and not (isinstance(environment, ToolSandbox) and split == SCENARIOS):
+        return environment, 0
+    if not isinstance(environment, ToolSandbox):
+        raise typer.BadParameter(
+            f"{name} takes no scenarios; give --env toolsandbox", param_hint="--scenarios"
+        )
+    file = environment.file if scenarios is None else environment.use_scenarios(scenarios)
+    damaged = file.damaged
+    for sentence in damaged:
+        cli.out.warn(sentence)
+    return environment, len(damaged)
 
 
 def _selection(
@@ -218,11 +258,9 @@ def _json_object(text: str | None) -> dict[str, Any]:
     return value
 
 
-def _evaluate(cli: Cli, spec: "Spec", means: "Means") -> int:
-    from daemon.cli.environments import load_environment
+def _evaluate(cli: Cli, environment: "Environment", spec: "Spec", means: "Means") -> int:
     from daemon.evaluation.run import digest_of, lock_evaluation, open_run, passive, report, survey
 
-    environment = load_environment(cli, spec.environment)
     lines = survey(environment, spec)
     digest = digest_of(spec, lines)
     with cli.app() as app, lock_evaluation(app.home, digest):
@@ -305,6 +343,8 @@ def _print(cli: Cli, result: dict[str, Any]) -> None:
         cli.out.document(result)
         return
     cli.out.show(_table(result), "")
+    if "similarity" in result:
+        cli.out.show(_similarity_table(result), "")
     ended = ", ".join(f"{name} {times:,}" for name, times in result["terminations"].items())
     cli.out.show(f"{result['tasks']:,} tasks, {result['trials']:,} trials; ended by {ended}")
     for basis, tasks in result["unevaluated"].items():
@@ -333,6 +373,28 @@ def _table(result: dict[str, Any]) -> Any:
     rows.append(_row("doing nothing", judged, {"1": result["do_nothing"]}, 1))
     rows[-1] += [None] * (most - 1)
     return table(columns, rows, right=columns[1:], whole=("capability",))
+
+
+def _similarity_table(result: dict[str, Any]) -> Any:
+    """Mean similarity by category, and of the tasks that cannot be fulfilled apart."""
+    columns = ["category", "tasks", "similarity", "perfect", "doing nothing"]
+    groups = {
+        **result["categories"],
+        "all that can be fulfilled": result["others"],
+        "all that cannot": result["insufficient_information"],
+    }
+    rows = [
+        [
+            name,
+            f"{group['n']:,}",
+            *(
+                None if group[key] is None else f"{group[key]:.3f}"
+                for key in ("similarity", "perfect", "do_nothing_similarity")
+            ),
+        ]
+        for name, group in groups.items()
+    ]
+    return table(columns, rows, right=columns[1:], whole=("category",))
 
 
 def _row(name: str, tasks: int, pass_hat: dict[str, Any], most: int) -> list[Any]:

@@ -25,6 +25,7 @@ from itertools import count, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from daemon.evaluation.similarity import report_similarity
 from envs import grading, statistics
 from envs.environment import Environment, UnknownTask
 from envs.episode import REGULAR, Termination
@@ -146,6 +147,10 @@ class Line:
     digest: str
     scripted: bool
     """Whether its own script says what the user does."""
+    categories: tuple[str, ...] = ()
+    """What the report groups it by beside its capability."""
+    graded: bool = False
+    """Whether its reward is a score between 0 and 1."""
 
 
 @dataclass(slots=True)
@@ -197,7 +202,14 @@ class Run:
 def survey(environment: Environment, spec: Spec) -> list[Line]:
     """The tasks of an evaluation. Raises UnknownTask, also where there are fewer than asked for."""
     lines = [
-        Line(task.id, task.capability, task.digest(), task.script is not None)
+        Line(
+            task.id,
+            task.capability,
+            task.digest(),
+            task.script is not None,
+            environment.categories(task),
+            task.criteria.milestones is not None,
+        )
         for task in spec.selection.tasks(environment, spec.seed)
     ]
     _check(environment, spec.selection, lines)
@@ -349,6 +361,8 @@ def report(spec: Spec, run: Run, idle: Mapping[str, grading.Grade]) -> dict[str,
         ),
         "run": {"evaluation": run.digest[:16], "number": run.number, "resumed": run.resumed},
     }
+    if any(line.graded for line in run.lines):
+        document |= report_similarity(run, idle)
     if open_tasks:
         outcomes = outcomes_of(run, run.lines, without_judge=True)
         document["without_judge"] = {
@@ -400,7 +414,8 @@ def _note(run: Run, attempt: Attempt) -> None:
 
     slot = _slot(attempt)
     run.tries[slot] += 1
-    run.ended[slot] = Verdict(attempt.success, attempt.termination)
+    reward = None if attempt.reward is None else attempt.reward.total
+    run.ended[slot] = Verdict(attempt.success, attempt.termination, reward)
 
 
 def _slot(attempt: Attempt) -> Slot:

@@ -6,6 +6,7 @@ Method. One process, one core. Agents are the oracles, so every step is real wor
 environment; what is compared runs in turn within one round, and medians of the rounds' own ratios
 are reported.
 
+    over_retail each environment's steps per second over those of retail, in this run
     steps       hops of whole episodes by the turn protocol, over the tasks each environment
                 generates; `tools_share`: the time of the same tool calls alone, on states reset
                 alike, over the episode's (1: the protocol costs nothing)
@@ -40,7 +41,7 @@ from envs.registry import open_environment
 from envs.task import TaskDefinition
 from events.messages import executed_calls
 
-NAMES: Final = ("shop", "retail", "airline", "telecom")
+NAMES: Final = ("shop", "retail", "airline", "telecom", "toolsandbox")
 ROUNDS: Final = 5
 OPEN_EPISODES: Final = 1_000
 TIMES: Final = 10
@@ -58,6 +59,9 @@ def main() -> None:
     document: dict[str, Any] = {
         environment.name: _measure(environment, options.seconds) for environment in environments
     }
+    retail = document["retail"]["steps_per_second"]
+    for name in NAMES:
+        document[name]["over_retail"] = round(document[name]["steps_per_second"] / retail, 2)
     if options.benchmarks is None:
         print("gold: skipped, KINTSUGI_BENCHMARKS names no folder", file=sys.stderr)
     else:

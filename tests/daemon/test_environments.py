@@ -10,7 +10,7 @@ from daemon.config.settings import load
 from tests.daemon.commands import environment
 from tests.daemon.conftest import Kintsugi
 
-BUILT_IN = ["shop", "retail", "airline", "telecom"]
+BUILT_IN = ["shop", "retail", "airline", "telecom", "toolsandbox"]
 """Those that generate tasks; bfcl shows nothing without the operator's folder."""
 
 
@@ -64,7 +64,7 @@ def test_ls_shows_the_splits_of_real_tasks(
         ("telecom", "small"): 20, ("telecom", "base-solo"): 114, ("telecom", "train-solo"): 74,
         ("telecom", "test-solo"): 40, ("telecom", "small-solo"): 20,
         ("bfcl", "base"): 100, ("bfcl", "miss_func"): 100, ("bfcl", "miss_param"): 100,
-        ("bfcl", "long_context"): 100,
+        ("bfcl", "long_context"): 100, ("toolsandbox", "scenarios"): 81,
     }  # fmt: skip
     assert {row["source"] for row in real.values()} == {str(benchmarks)}
 

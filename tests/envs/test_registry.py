@@ -56,8 +56,10 @@ def sources(paths: list[Path]) -> dict[str, str]:
     return {found.name: found.source for found in environments(paths)}
 
 
-def test_five_environments_are_built_in() -> None:
-    assert sources([]) == dict.fromkeys(("shop", "retail", "airline", "telecom", "bfcl"), BUILT_IN)
+def test_six_environments_are_built_in() -> None:
+    assert sources([]) == dict.fromkeys(
+        ("shop", "retail", "airline", "telecom", "bfcl", "toolsandbox"), BUILT_IN
+    )
 
 
 @pytest.mark.parametrize("name", ["shop", "retail", "airline", "telecom"])
@@ -181,7 +183,8 @@ def test_an_unknown_name_is_answered_with_the_nearest(tmp_path: Path) -> None:
     ):
         open_environment("libary", paths=[file])
     with pytest.raises(
-        UnknownEnvironment, match=r"only shop, retail, airline, telecom, bfcl; .* \./zzz\.py"
+        UnknownEnvironment,
+        match=r"only shop, retail, airline, telecom, bfcl, toolsandbox; .* \./zzz\.py",
     ):
         open_environment("zzz")
 

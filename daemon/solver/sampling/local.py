@@ -64,6 +64,7 @@ class Rollout:
             episode.messages, episode.environment.catalog, episode.malformed, tokens
         )
         worth = self.grade.reward
+        shaping = evaluation.choose_shaping(episode.task, DEFAULT)
         return evaluation.Attempt(
             task=episode.task,
             trial=trial,
@@ -72,8 +73,8 @@ class Rollout:
             termination=episode.termination,
             reason=episode.reason,
             grade=self.grade,
-            reward=None if worth is None else shape(worth, conduct),
-            penalties=evaluation.penalties(conduct, DEFAULT),
+            reward=None if worth is None else shape(worth, conduct, shaping),
+            penalties=evaluation.penalties(conduct, shaping),
             usage=Usage(completion_tokens=tokens),
             user_usage=Usage(),
             malformed=episode.malformed,
@@ -215,4 +216,5 @@ class InProcess:
         tokens = sum(len(turn.completion_ids) for turn in turns)
         catalog = episode.environment.catalog
         conduct = conduct_of(episode.messages, catalog, episode.malformed, tokens)
-        return shape(verdict.reward, conduct, self.shaping).total
+        shaping = evaluation.choose_shaping(episode.task, self.shaping)
+        return shape(verdict.reward, conduct, shaping).total

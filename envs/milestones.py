@@ -1,0 +1,150 @@
+"""Milestones and minefields: what must happen in an episode, in which order, and what must not.
+
+A milestone is a set of constraints on one moment of an episode. The moments are ToolSandbox's
+(arXiv 2408.04682): one after each row of the conversation, with the tables as they then are. The
+models here are plain data, so they are part of a task's definition and of its digest;
+envs/toolsandbox measures transcripts against them.
+"""
+
+from typing import Annotated, Any, Final, Literal, Self
+
+from pydantic import Field, model_validator
+
+from events.messages import StrictModel
+
+CONVERSATION: Final = "SANDBOX"
+"""The table that holds the rows of the conversation, one at each moment."""
+
+FIRST: Final = -1
+"""As a reference: the moment of the user's first words."""
+
+EXACT: Final = 1 - 1e-9
+"""Similarity from which on an episode counts as perfect: 1, less the error of floats."""
+
+Relation = Literal["snapshot", "addition", "removal", "update", "trace_dependent", "guardrail"]
+"""How the table must look.
+
+snapshot         its rows are the target rows
+addition         it is the table of the reference and the target rows
+removal          it is the table of the reference without the target rows
+update           of the rows of the reference, as many as target rows became the target rows
+trace_dependent  as snapshot, with values from the tool call of the reference filled in
+guardrail        it is the table of the reference
+"""
+
+Extractor = Literal[
+    "search_weather_around_lat_lon_temperature_extractor",
+    "result_to_timestamp0_extractor",
+    "result_to_timestamp1_extractor",
+    "days_extractor",
+    "lat_lon_dict_extractor",
+    "current_temperature_extractor",
+    "result_to_temperature_extractor",
+    "result_to_reminder_timestamp_lowerbound_extractor",
+    "min_temperature_amount_extractor",
+    "min_temperature_extractor",
+]
+"""What is taken from the traced call of the reference; the names are those of the exported
+scenarios (envs/toolsandbox/extractors.py)."""
+
+
+class Measure(StrictModel):
+    """How a column is compared with the target's value: a similarity between 0 and 1."""
+
+    name: Literal["exact", "contains", "rouge_l", "tool_trace", "close", "any"]
+    tolerance: dict[str, float | None] = {}
+    """Of `tool_trace` and `close`: argument or column -> largest difference of two numbers; None:
+    any."""
+
+
+class Constraint(StrictModel):
+    """What one table must look like at the moment of a milestone."""
+
+    table: str
+    relation: Relation
+    rows: tuple[dict[str, Any], ...] = ()
+    """The target rows: column -> value."""
+    columns: dict[str, Measure] = {}
+    """Column -> its measure; `exact` where none is named."""
+    reference: Annotated[int, Field(ge=FIRST)] | None = None
+    """Place of the milestone whose moment is referred to; `FIRST` for the first moment."""
+    fill_to: Literal["tool_trace", "content"] | None = None
+    """Of `trace_dependent`: the column that is filled."""
+    extractor: Extractor | None = None
+
+    @model_validator(mode="after")
+    def _is_whole(self) -> Self:
+        if self.relation == "trace_dependent" and None in (
+            self.fill_to,
+            self.extractor,
+            self.reference,
+        ):
+            raise ValueError("a trace_dependent constraint names fill_to, extractor and reference")
+        if self.relation in ("addition", "removal", "update", "guardrail") and (
+            self.reference is None
+        ):
+            raise ValueError(f"a constraint {self.relation} names a reference")
+        return self
+
+
+class Milestone(StrictModel):
+    """Constraints that must hold at one moment."""
+
+    constraints: Annotated[tuple[Constraint, ...], Field(min_length=1)]
+
+
+class MilestoneGraph(StrictModel):
+    """Milestones, and which must come before which."""
+
+    milestones: tuple[Milestone, ...] = ()
+    edges: tuple[tuple[int, int], ...] = ()
+    """(earlier, later) places; of several milestones those in no edge match nothing."""
+
+    @model_validator(mode="after")
+    def _refers_to_itself(self) -> Self:
+        count = len(self.milestones)
+        named = [place for edge in self.edges for place in edge] + [
+            constraint.reference
+            for milestone in self.milestones
+            for constraint in milestone.constraints
+            if constraint.reference not in (None, FIRST)
+        ]
+        for place in named:
+            if place is not None and not 0 <= place < count:
+                raise ValueError(f"there is no milestone {place} among {count}")
+        if self._has_circle():
+            raise ValueError(f"the edges {list(self.edges)} lead in a circle")
+        return self
+
+    def _has_circle(self) -> bool:
+        left = {place for edge in self.edges for place in edge}
+        while left:
+            ready = {p for p in left if not any(b == p and a in left for a, b in self.edges)}
+            if not ready:
+                return True
+            left -= ready
+        return False
+
+    @property
+    def places(self) -> tuple[int, ...]:
+        """The milestones that are matched, in an order that the edges allow."""
+        if len(self.milestones) == 1:
+            return (0,)
+        left = sorted({place for edge in self.edges for place in edge})
+        order: list[int] = []
+        while left:
+            ready = next(p for p in left if not any(b == p and a in left for a, b in self.edges))
+            order.append(ready)
+            left.remove(ready)
+        return tuple(order)
+
+
+class Milestones(StrictModel):
+    """By what an episode is scored: 1[no minefield is matched] times the milestones' similarity."""
+
+    wanted: MilestoneGraph = MilestoneGraph()
+    """Without any, the similarity is 1."""
+    forbidden: MilestoneGraph = MilestoneGraph()
+    """Minefields: a similarity above 0 makes the score 0."""
+    threshold: Annotated[float, Field(gt=0, le=1)] = EXACT
+    """Score from which on the episode is a success."""

@@ -1,0 +1,1 @@
+"""ToolSandbox: a telephone with contacts, messages, reminders, settings and network services."""

@@ -1,0 +1,319 @@
+"""The environment toolsandbox: a telephone whose services depend on each other, scored by degrees.
+
+    ToolSandbox().tasks()                          our tasks, every kind in turn
+    ToolSandbox(benchmarks).tasks("scenarios")     those of the operator's folder
+    environment.use_scenarios(path)                those of another file
+
+ToolSandbox's tools, states and scoring (arXiv 2408.04682) in our own code. The reward is the score
+itself, between 0 and 1; an episode is a success where it is 1. Nothing shapes it, because a penalty
+could put a success below a failure that came close.
+
+Guarantee: a generated task is a function of capability and seed; its score of 1 can be reached in
+any words, because texts are compared by what they contain. Not covered: the variants with scrambled
+tools; calls of one message in every order; a scripted user who understands every question (let a
+model play it, to measure an agent on scenarios).
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cached_property, lru_cache
+from pathlib import Path
+from random import Random
+from typing import Any, ClassVar, Final
+
+from envs.agents import Agent
+from envs.database import Database
+from envs.environment import Environment, Limits, UnknownTask, split_phrasing
+from envs.milestones import EXACT, Milestone, MilestoneGraph, Milestones
+from envs.task import GENERATED, Answer, Basis, Criteria, Scenario, Script, TaskDefinition
+from envs.toolsandbox.case import Case, Plan, build_graph, build_minefield
+from envs.toolsandbox.database import Device, build_device, switch
+from envs.toolsandbox.gold import GoldPlan, PlanAgent, make_database, plan_gold
+from envs.toolsandbox.kinds import KINDS
+from envs.toolsandbox.matching import Match, score
+from envs.toolsandbox.policy import POLICY
+from envs.toolsandbox.scenarios import SCENARIOS, LoadedScenario, ScenarioFile, find_file, load
+from envs.toolsandbox.snapshots import Recording
+from envs.toolsandbox.state import build_tables
+from envs.toolsandbox.tools import ToolSandboxTools
+from envs.users import STOP
+from events.messages import Message
+
+BASIS: Final[tuple[Basis, ...]] = ("MILESTONES",)
+QUESTION: Final = "What exactly shall I do?"
+
+_ASKS: Final = r"\?"
+_REFUSES: Final = r"\b(cannot|can't|unable|not able|sorry)\b"
+_TRY_AGAIN: Final = "Please try with the tools that you have."
+_DISTRACTIONS: Final = (0, 3, 10, None)
+"""Tools that a task may have beside those that it needs; None: all there are."""
+_CATEGORIES: Final = {
+    0: "no_distraction_tools",
+    3: "three_distraction_tools",
+    10: "ten_distraction_tools",
+    None: "all_tools_available",
+}
+_UNLIMITED: Final = 1_000_000
+_SHOWN: Final = 160
+
+
+class DecliningAgent:
+    """The agent that does nothing: it says that it cannot help, whatever it is told."""
+
+    def reply(self, messages: Sequence[Message]) -> Message:
+        """The sentence."""
+        return Message(role="assistant", content="Sorry, I cannot help with that.")
+
+
+class ToolSandbox(Environment):
+    """Contacts, messages, reminders, settings and the network of a telephone."""
+
+    name: ClassVar[str] = "toolsandbox"
+    toolset = ToolSandboxTools
+    capabilities: ClassVar[Mapping[str, str]] = {name: kind.demands for name, kind in KINDS.items()}
+    internal: ClassVar[frozenset[str]] = frozenset({"person_id", "reminder_id", "message_id"})
+    limits: ClassVar[Limits] = Limits(max_steps=31, max_errors=_UNLIMITED)
+    """ToolSandbox's 30 messages after the opening."""
+    threshold: ClassVar[float] = EXACT
+    """Score from which on an episode is a success; a subclass may take another."""
+    graded_endings: ClassVar[frozenset[str]] = frozenset({"max_steps"})
+
+    def __init__(self, benchmarks: Path | None = None) -> None:
+        super().__init__(benchmarks)
+        self._path = None if benchmarks is None else find_file(benchmarks)
+        self._gold: dict[str, GoldPlan] = {}
+
+    def use_scenarios(self, path: Path) -> ScenarioFile:
+        """Take the scenarios of this file for those of the operator's folder. Raises NoBenchmark,
+        InvalidBenchmark."""
+        self._path = path
+        self._states.clear()
+        self._gold.clear()
+        self.__dict__.pop("file", None)
+        return self.file
+
+    @cached_property
+    def file(self) -> ScenarioFile:
+        """The scenarios. Raises NoBenchmark, InvalidBenchmark."""
+        return load(self._path)
+
+    @property
+    def splits(self) -> Mapping[str, int]:
+        """The generated tasks, and the scenarios where there are any."""
+        if self._path is None or not self._path.is_file():
+            return super().splits
+        return {**super().splits, SCENARIOS: len(self.file.scenarios)}
+
+    def tasks(self, split: str = GENERATED) -> Iterator[TaskDefinition]:
+        """The tasks of a split, in a fixed order. Raises UnknownTask, NoBenchmark."""
+        if split != SCENARIOS:
+            return super().tasks(split)
+        return map(self._define, self.file.scenarios.values())
+
+    def task(self, task_id: str) -> TaskDefinition:
+        """The task with this id, one of `rephrase` included. Raises UnknownTask."""
+        if task_id.startswith(f"{self.name}/{SCENARIOS}/"):
+            return self._define(self.scenario(task_id))
+        phrased = split_phrasing(task_id)
+        if phrased is None:
+            return super().task(task_id)
+        original, phrasing = phrased
+        capability = super().task(original).capability
+        return self._write(capability, int(original.rpartition("/")[2]), phrasing)
+
+    def scenario(self, task_id: str) -> LoadedScenario:
+        """The scenario of a loaded task. Raises UnknownTask."""
+        name = task_id.rpartition("/")[2]
+        if name not in self.file.scenarios:
+            raise UnknownTask(f"{self.file.path} has no scenario {name!r}; correct the name")
+        return self.file.scenarios[name]
+
+    def generate(self, capability: str, seed: int) -> TaskDefinition:
+        """Pure. Raises UnknownTask for a kind that there is not."""
+        return self._write(capability, seed)
+
+    def rephrase(self, task: TaskDefinition, seed: int) -> TaskDefinition | None:
+        """The same wish in other words; None for a scenario."""
+        if task.split != GENERATED:
+            return None
+        return self.task(f"{'/'.join(task.id.split('/')[:3])}/{seed}")
+
+    def pristine(self, task: TaskDefinition) -> Database:
+        if task.split == SCENARIOS:
+            return make_database(self.scenario(task.id))
+        device, plan, tools = _draw(task.capability, task.seed)
+        return Database(
+            build_tables(switch(device.rows, dict(plan.switches or {})), device.now, tools)
+        )
+
+    def state_key(self, task: TaskDefinition) -> str:
+        """A task and its rephrasings begin in the same state."""
+        return "/".join(task.id.split("/")[:3])
+
+    def policy(self, task: TaskDefinition) -> str:
+        """Our rules; a scenario's own for a scenario."""
+        return self.scenario(task.id).policy if task.split == SCENARIOS else POLICY
+
+    def schemas(self, task: TaskDefinition) -> list[dict[str, Any]]:
+        """The tools that the task allows, as tools.json beside a file of scenarios has them."""
+        allowed: Sequence[str]
+        published: Mapping[str, Mapping[str, Any]] = {}
+        if task.split == SCENARIOS:
+            scenario = self.scenario(task.id)
+            allowed, published = scenario.tools, scenario.schemas
+        else:
+            allowed = _draw(task.capability, task.seed)[2]
+        ours = {schema["function"]["name"]: schema for schema in self.toolset.schemas()}
+        return [dict(published.get(name, ours[name])) for name in ours if name in allowed]
+
+    def oracle(self, task: TaskDefinition) -> Agent:
+        """Does what the plan of a perfect agent says."""
+        if task.split == SCENARIOS:
+            return PlanAgent(self._plan_gold(self.scenario(task.id)))
+        plan = _draw(task.capability, task.seed)[1]
+        gold = GoldPlan(plan.actions, (plan.says,), plan.outputs)
+        return PlanAgent(gold, QUESTION if plan.details else None)
+
+    def idle_agent(self, task: TaskDefinition) -> Agent:
+        """Declines: in the tasks that cannot be fulfilled that is nearly right."""
+        return DecliningAgent()
+
+    def categories(self, task: TaskDefinition) -> tuple[str, ...]:
+        """ToolSandbox's categories that a task has."""
+        if task.split == SCENARIOS:
+            return self.scenario(task.id).categories
+        distractions = _draw_distractions(task.capability, task.seed)
+        return (*KINDS[task.capability].categories, _CATEGORIES[distractions])
+
+    def measure(
+        self, task: TaskDefinition, messages: Sequence[Message]
+    ) -> tuple[float, tuple[str, ...]] | None:
+        """The score, and one sentence for each milestone that was not reached or minefield that
+        was."""
+        milestones = task.criteria.milestones
+        if milestones is None:
+            return None
+        verdict = score(milestones, Recording(messages, self.reset(task)))
+        return verdict.similarity, (
+            *_explain_missed(milestones.wanted, verdict.wanted),
+            *(
+                f"minefield {place} was matched: {_describe(milestones.forbidden, place)}"
+                for place, similarity in verdict.forbidden.similarities.items()
+                if similarity > 0
+            ),
+        )
+
+    def _plan_gold(self, scenario: LoadedScenario) -> GoldPlan:
+        if scenario.name not in self._gold:
+            self._gold[scenario.name] = plan_gold(scenario)
+        return self._gold[scenario.name]
+
+    def _define(self, scenario: LoadedScenario) -> TaskDefinition:
+        gold = self._plan_gold(scenario)
+        return TaskDefinition(
+            id=f"{self.name}/{SCENARIOS}/{scenario.name}",
+            environment=self.name,
+            capability=scenario.capability,
+            split=SCENARIOS,
+            seed=scenario.seed,
+            scenario=Scenario(
+                reason_for_call=scenario.opening,
+                task_instructions=(
+                    f"What you want: {scenario.wish} Answer what you are asked with what you know. "
+                    "You agree to every change of a setting that it takes."
+                ),
+            ),
+            script=_script(scenario.opening, scenario.aloud),
+            criteria=Criteria(
+                gold_actions=gold.actions,
+                outputs=gold.outputs,
+                reward_basis=BASIS,
+                milestones=scenario.milestones.model_copy(update={"threshold": self.threshold}),
+            ),
+        )
+
+    def _write(self, capability: str, seed: int, phrasing: int | None = None) -> TaskDefinition:
+        if capability not in KINDS:
+            raise UnknownTask(
+                f"environment toolsandbox has no capability {capability!r}; it has "
+                f"{', '.join(KINDS)}"
+            )
+        device, plan, _ = _draw(capability, seed, phrasing)
+        owner = device.owner
+        return TaskDefinition(
+            id=self.task_id(capability, seed) + ("" if phrasing is None else f"/{phrasing}"),
+            environment=self.name,
+            capability=capability,
+            seed=seed,
+            scenario=Scenario(
+                reason_for_call=plan.request,
+                known_info=f"You are {owner['name']}; your number is {owner['phone_number']}.",
+                task_instructions=" ".join(
+                    part
+                    for part in (plan.knows, plan.details and f"When asked, say: {plan.details}")
+                    if part
+                ),
+            ),
+            script=_script(plan.request, plan.details or plan.request),
+            criteria=Criteria(
+                gold_actions=plan.actions,
+                outputs=plan.outputs,
+                reward_basis=BASIS,
+                milestones=Milestones(
+                    wanted=build_graph(plan.milestones),
+                    forbidden=build_minefield(plan.forbidden),
+                    threshold=self.threshold,
+                ),
+            ),
+        )
+
+
+def _script(opening: str, aloud: str) -> Script:
+    """Says more when asked, insists once, and hangs up on the first statement."""
+    return Script(
+        opening=opening,
+        answers=(
+            Answer(asks=_ASKS, says=aloud, once=True),
+            Answer(asks=_REFUSES, says=_TRY_AGAIN, once=True),
+            Answer(asks="", says=STOP),
+        ),
+    )
+
+
+@lru_cache(maxsize=1024)
+def _draw(
+    capability: str, seed: int, phrasing: int | None = None
+) -> tuple[Device, Plan, tuple[str, ...]]:
+    """A device, the wish of its owner, and the tools that the agent has."""
+    chance = Random(f"toolsandbox {capability} {seed}")
+    words = None if phrasing is None else Random(f"toolsandbox phrasing {phrasing}")
+    device = build_device(chance.getrandbits(48))
+    plan = KINDS[capability].plan(Case(device, chance, words))
+    return device, plan, _select_tools(plan, capability, seed)
+
+
+def _draw_distractions(capability: str, seed: int) -> int | None:
+    return Random(f"toolsandbox distractions {capability} {seed}").choice(_DISTRACTIONS)
+
+
+def _select_tools(plan: Plan, capability: str, seed: int) -> tuple[str, ...]:
+    """Those that the wish needs, and as many distractions as the seed draws."""
+    others = sorted(set(ToolSandboxTools.tools()) - set(plan.tools) - set(plan.withheld))
+    count = _draw_distractions(capability, seed)
+    chance = Random(f"toolsandbox tools {capability} {seed}")
+    drawn = others if count is None else chance.sample(others, min(count, len(others)))
+    return tuple(sorted({*plan.tools, *drawn}))
+
+
+def _explain_missed(graph: MilestoneGraph, match: Match) -> Iterator[str]:
+    for place in range(len(graph.milestones)):
+        similarity = match.similarities.get(place, 0.0)
+        if similarity < 1:
+            yield f"milestone {place} was reached to {similarity:.2f}: {_describe(graph, place)}"
+
+
+def _describe(graph: MilestoneGraph, place: int) -> str:
+    """What a milestone asks for, in short."""
+    milestone: Milestone = graph.milestones[place]
+    constraints = [c for c in milestone.constraints if c.relation != "guardrail"]
+    texts = (f"{c.table} {c.relation} {[dict(row) for row in c.rows]}" for c in constraints)
+    return "; ".join(texts)[:_SHOWN]

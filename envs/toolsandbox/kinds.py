@@ -1,0 +1,507 @@
+"""The kinds of generated task: each draws a wish and says what a perfect agent does about it.
+
+Four of them cannot be fulfilled, because a tool that they need is not there: then the agent must
+say what is missing, in words that its rules dictate. Silence, and a refusal in general, win none.
+"""
+
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime, timedelta
+from typing import Final, NamedTuple
+
+from envs.toolsandbox.case import (
+    Case,
+    Plan,
+    action,
+    changed,
+    said,
+    said_value,
+    setting,
+    traced,
+    write_locally,
+)
+from envs.toolsandbox.database import ERRANDS, TEXTS
+from envs.toolsandbox.holidays import list_holidays
+from envs.toolsandbox.phrases import CURRENCIES, DETAILS, REQUESTS, SERVICES
+from envs.toolsandbox.policy import MISSING
+from envs.toolsandbox.scenarios import INSUFFICIENT
+from envs.toolsandbox.state import CONTACT, MESSAGING, REMINDER, SETTING, Row
+from envs.toolsandbox.units import convert
+from envs.toolsandbox.world import PLACES, RATES, STOCKS, Place, forecast
+from events.messages import Action
+
+DONE: Final = "It is done."
+
+_SWITCH: Final = {
+    "cellular": ("get_cellular_service_status", "set_cellular_service_status"),
+    "wifi": ("get_wifi_status", "set_wifi_status"),
+    "location_service": ("get_location_service_status", "set_location_service_status"),
+    "low_battery_mode": ("get_low_battery_mode_status", "set_low_battery_mode_status"),
+}
+"""Switch -> the tools that tell and change it."""
+
+_LOW_BATTERY: Final[Mapping[str, bool]] = {
+    "low_battery_mode": True,
+    "cellular": False,
+    "wifi": False,
+    "location_service": False,
+}
+
+
+class Kind(NamedTuple):
+    """A kind of task."""
+
+    demands: str
+    """What it demands of the agent."""
+    categories: tuple[str, ...]
+    """ToolSandbox's categories that it has."""
+    plan: Callable[[Case], Plan]
+
+
+def _on(*switches: str) -> tuple[Action, ...]:
+    """Switching these on, low battery mode off."""
+    return tuple(action(_SWITCH[name][1], on=name != "low_battery_mode") for name in switches)
+
+
+def _tools(*switches: str) -> tuple[str, ...]:
+    return tuple(tool for name in switches for tool in _SWITCH[name])
+
+
+def _switch_on(case: Case) -> Plan:
+    service = case.pick(tuple(SERVICES))
+    return Plan(
+        request=case.say(REQUESTS["switch_on"], service=SERVICES[service]),
+        actions=_on("low_battery_mode", service),
+        says=f"The {SERVICES[service]} is on.",
+        milestones=((setting(low_battery_mode=False),), (setting(**{service: True}),)),
+        tools=_tools("low_battery_mode", service),
+        switches=_LOW_BATTERY,
+    )
+
+
+def _message(case: Case) -> tuple[Row, str]:
+    return case.pick(case.device.others), case.pick(TEXTS)
+
+
+def _write_message(person: Row, text: str) -> tuple[Action, ...]:
+    return (
+        action("search_contacts", name=person["name"]),
+        *_on("cellular"),
+        action("send_message_with_phone_number", phone_number=person["phone_number"], content=text),
+    )
+
+
+def _sent(person: Row, text: str) -> Row:
+    return {"recipient_phone_number": person["phone_number"], "content": text}
+
+
+_MESSAGE_TOOLS: Final = (
+    *_tools("cellular"),
+    "search_contacts",
+    "send_message_with_phone_number",
+)
+
+
+def _send_message(case: Case) -> Plan:
+    person, text = _message(case)
+    return Plan(
+        request=case.say(REQUESTS["send_message"], name=person["name"], text=text),
+        actions=_write_message(person, text),
+        says="The message is sent.",
+        milestones=(
+            (setting(cellular=True),),
+            (changed(MESSAGING, "addition", _sent(person, text)),),
+        ),
+        tools=_MESSAGE_TOOLS,
+        switches={"cellular": False},
+    )
+
+
+def _send_message_turns(case: Case) -> Plan:
+    person, text = _message(case)
+    return Plan(
+        request=case.say(REQUESTS["send_message_turns"]),
+        actions=_write_message(person, text),
+        says="The message is sent.",
+        milestones=(
+            (setting(cellular=True),),
+            (changed(MESSAGING, "addition", _sent(person, text)),),
+        ),
+        tools=_MESSAGE_TOOLS,
+        switches={"cellular": False},
+        details=case.say(DETAILS, name=person["name"], text=text),
+    )
+
+
+def _find_message(case: Case) -> Plan:
+    own = case.device.owner["person_id"]
+    received = [row for row in case.device.rows[MESSAGING] if row["recipient_person_id"] == own]
+    sender = case.pick(sorted({row["sender_person_id"] for row in received}))
+    person = next(row for row in case.device.others if row["person_id"] == sender)
+    from_them = [row for row in received if row["sender_person_id"] == sender]
+    which = case.pick(("latest", "oldest"))
+    content = from_them[-1 if which == "latest" else 0]["content"]
+    return Plan(
+        request=case.say(REQUESTS["find_message"], which=which, name=person["name"]),
+        actions=(
+            action("search_contacts", name=person["name"]),
+            action("search_messages", sender_person_id=sender),
+        ),
+        says=f"It says: {content}",
+        milestones=((traced("search_messages"),), said(content)),
+        tools=("search_contacts", "search_messages", "timestamp_to_datetime_info"),
+        outputs=(content,),
+    )
+
+
+def _knows_number(number: str) -> str:
+    return f"In full the number is {number}; say it as people in the United States write it."
+
+
+def _add_contact(case: Case) -> Plan:
+    number = case.new_phone_number()
+    name = case.new_name()
+    row = {"name": name, "phone_number": number, "is_self": False}
+    return Plan(
+        request=case.say(REQUESTS["add_contact"], name=name, local=write_locally(number)),
+        actions=(action("add_contact", name=name, phone_number=number),),
+        says=f"{name} is added.",
+        milestones=((changed(CONTACT, "addition", row),),),
+        tools=("add_contact", "search_contacts"),
+        knows=_knows_number(number),
+    )
+
+
+def _change_number(case: Case) -> Plan:
+    number, own = case.new_phone_number(), case.device.owner["person_id"]
+    sent = [row for row in case.device.rows[MESSAGING] if row["sender_person_id"] == own]
+    person = sent[-1]["recipient_person_id"]
+    return Plan(
+        request=case.say(REQUESTS["change_number"], local=write_locally(number)),
+        actions=(
+            action("search_contacts", is_self=True),
+            action("search_messages", sender_person_id=own),
+            action("modify_contact", person_id=person, phone_number=number),
+        ),
+        says="The number is changed.",
+        milestones=(
+            (traced("search_messages"),),
+            (changed(CONTACT, "update", {"person_id": person, "phone_number": number}),),
+        ),
+        tools=("search_contacts", "search_messages", "modify_contact", "get_current_timestamp"),
+        knows=_knows_number(number),
+    )
+
+
+def _remove_contact(case: Case) -> Plan:
+    person = case.pick(case.device.others)
+    number = person["phone_number"]
+    return Plan(
+        request=case.say(REQUESTS["remove_contact"], local=write_locally(number)),
+        actions=(
+            action("search_contacts", phone_number=number),
+            action("remove_contact", person_id=person["person_id"]),
+        ),
+        says="The contact is removed.",
+        milestones=((changed(CONTACT, "removal", {"person_id": person["person_id"]}),),),
+        tools=("search_contacts", "remove_contact"),
+        knows=_knows_number(number),
+    )
+
+
+def _add_reminder(case: Case) -> Plan:
+    errand = case.pick([e for e in ERRANDS if e not in _errands(case)])
+    days, hour = case.pick(range(1, 10)), case.pick(range(1, 12))
+    afternoon = case.pick((True, False))
+    day = case.now.date() + timedelta(days=days)
+    at = datetime(day.year, day.month, day.day, hour + 12 * afternoon, tzinfo=UTC)
+    spoken = "tomorrow" if days == 1 else f"in {days} days"
+    when = f"{spoken} at {hour} {'PM' if afternoon else 'AM'}"
+    arguments = {"content": errand, "reminder_timestamp": at.timestamp()}
+    clock = {"year": at.year, "month": at.month, "day": at.day, "hour": at.hour}
+    return Plan(
+        request=case.say(REQUESTS["add_reminder"], errand=errand, when=when),
+        actions=(
+            action("get_current_timestamp"),
+            action("timestamp_to_datetime_info", timestamp=case.device.now),
+            action("datetime_info_to_timestamp", **clock, minute=0, second=0),
+            action("add_reminder", **arguments),
+        ),
+        says="The reminder is set.",
+        milestones=(
+            (traced("get_current_timestamp"),),
+            (changed(REMINDER, "addition", arguments),),
+        ),
+        tools=(
+            "get_current_timestamp",
+            "timestamp_to_datetime_info",
+            "datetime_info_to_timestamp",
+            "shift_timestamp",
+            "add_reminder",
+        ),
+    )
+
+
+def _errands(case: Case) -> set[str]:
+    return {row["content"] for row in case.device.rows[REMINDER]}
+
+
+def _move_reminder(case: Case) -> Plan:
+    row = case.pick(case.device.rows[REMINDER])
+    days = case.pick(range(2, 30))
+    moved = row["reminder_timestamp"] + 86_400.0 * days
+    change = {"reminder_id": row["reminder_id"], "reminder_timestamp": moved}
+    return Plan(
+        request=case.say(REQUESTS["move_reminder"], errand=row["content"], days=str(days)),
+        actions=(
+            action("search_reminder", content=row["content"]),
+            action("shift_timestamp", timestamp=row["reminder_timestamp"], days=days),
+            action("modify_reminder", **change),
+        ),
+        says="The reminder is moved.",
+        milestones=((changed(REMINDER, "update", {**change, "content": row["content"]}),),),
+        tools=("search_reminder", "shift_timestamp", "modify_reminder"),
+    )
+
+
+def _remove_reminder(case: Case) -> Plan:
+    coming = [r for r in case.device.rows[REMINDER] if r["reminder_timestamp"] > case.device.now]
+    row = min(coming, key=lambda reminder: float(reminder["reminder_timestamp"]))
+    return Plan(
+        request=case.say(REQUESTS["remove_reminder"]),
+        actions=(
+            action("get_current_timestamp"),
+            action("search_reminder", reminder_timestamp_lowerbound=case.device.now),
+            action("remove_reminder", reminder_id=row["reminder_id"]),
+        ),
+        says="The reminder is removed.",
+        milestones=((changed(REMINDER, "removal", {"reminder_id": row["reminder_id"]}),),),
+        tools=("get_current_timestamp", "search_reminder", "remove_reminder"),
+    )
+
+
+def _holiday(case: Case) -> tuple[str, float]:
+    """One that is still to come this year, and when it begins."""
+    coming = [
+        (name, datetime(day.year, day.month, day.day, tzinfo=UTC).timestamp())
+        for day, name in list_holidays(case.now.year)
+        if day > case.now.date() and "(" not in name and "Independence" not in name
+    ]
+    if not coming:
+        return "New Year's Day", datetime(case.now.year + 1, 1, 1, tzinfo=UTC).timestamp()
+    chosen: tuple[str, float] = case.pick(coming)
+    return chosen
+
+
+def _days_until(case: Case) -> Plan:
+    holiday, begins = _holiday(case)
+    year = datetime.fromtimestamp(begins, UTC).year
+    days = str(int((begins - case.device.now) // 86_400))
+    return Plan(
+        request=case.say(REQUESTS["days_until"], holiday=holiday),
+        actions=(
+            *_on("wifi"),
+            action("get_current_timestamp"),
+            action("search_holiday", holiday_name=holiday, year=year),
+            action("timestamp_diff", timestamp_0=case.device.now, timestamp_1=begins),
+        ),
+        says=f"There are {days} days left.",
+        milestones=((setting(wifi=True),), (traced("search_holiday"),), said(days)),
+        tools=(*_tools("wifi"), "get_current_timestamp", "search_holiday", "timestamp_diff"),
+        outputs=(days,),
+        switches={"wifi": False},
+    )
+
+
+def _convert_money(case: Case) -> Plan:
+    value = ".0"
+    while value.endswith(".0"):  # a whole number is written in two ways
+        source, target = case.chance.sample(sorted(CURRENCIES), 2)
+        thousands = case.pick(range(11, 99)) / 10
+        amount = round(thousands * 1000)
+        value = str(round(amount / RATES[source] * RATES[target], 2))
+    call = action(
+        "convert_currency", amount=amount, from_currency_code=source, to_currency_code=target
+    )
+    return Plan(
+        request=case.say(
+            REQUESTS["convert_money"],
+            amount=f"{thousands:g}k",
+            source=CURRENCIES[source],
+            target=CURRENCIES[target],
+        ),
+        actions=(call,),
+        says=f"That is {value} {target}.",
+        milestones=((traced("convert_currency", **call.arguments),), said(value)),
+        tools=("convert_currency", *_tools("wifi")),
+        outputs=(value,),
+    )
+
+
+def _stock_symbol(case: Case) -> Plan:
+    stock = case.pick([stock for stock in STOCKS if len(stock.symbol) > 2])
+    return Plan(
+        request=case.say(REQUESTS["stock_symbol"], company=stock.name),
+        actions=(*_on("low_battery_mode", "wifi"), action("search_stock", query=stock.name)),
+        says=f"The symbol is {stock.symbol}.",
+        milestones=(
+            (setting(low_battery_mode=False),),
+            (setting(wifi=True),),
+            (traced("search_stock"),),
+            said(stock.symbol),
+        ),
+        tools=(*_tools("low_battery_mode", "wifi"), "search_stock"),
+        outputs=(stock.symbol,),
+        switches=_LOW_BATTERY,
+    )
+
+
+def _temperature(case: Case) -> Plan:
+    place: Place = case.pick([p for p in PLACES if p.name != "Whole Foods Market"])
+    celsius = forecast(place, case.now.date()).current
+    value = str(round(convert(celsius, "celsius", "fahrenheit"), 2))
+    point = {"latitude": place.latitude, "longitude": place.longitude}
+    conversion = {"amount": celsius, "from_unit": "celsius", "to_unit": "fahrenheit"}
+    return Plan(
+        request=case.say(REQUESTS["temperature"], place=place.name),
+        actions=(
+            *_on("wifi"),
+            action("search_location_around_lat_lon", location=place.name),
+            action("search_weather_around_lat_lon", **point),
+            action("unit_conversion", **conversion),
+        ),
+        says=f"It is {value} degrees.",
+        milestones=(
+            (setting(wifi=True),),
+            (traced("unit_conversion", amount=celsius),),
+            (said_value("temperature", 1),),
+        ),
+        tools=(
+            *_tools("wifi"),
+            "search_location_around_lat_lon",
+            "search_weather_around_lat_lon",
+            "unit_conversion",
+        ),
+        outputs=(value,),
+        switches={"wifi": False},
+    )
+
+
+def _place(case: Case) -> Place:
+    """Where the device is."""
+    row = case.device.rows[SETTING][0]
+    return next(
+        p for p in PLACES if (p.latitude, p.longitude) == (row["latitude"], row["longitude"])
+    )
+
+
+def _current_city(case: Case) -> Plan:
+    place = _place(case)
+    return Plan(
+        request=case.say(REQUESTS["current_city"]),
+        actions=(
+            *_on("location_service"),
+            action("get_current_location"),
+            action("search_lat_lon", latitude=place.latitude, longitude=place.longitude),
+        ),
+        says=f"You are in {_city(place)}.",
+        milestones=(
+            (setting(location_service=True),),
+            (traced("search_lat_lon"),),
+            said(_city(place)),
+        ),
+        tools=(*_tools("location_service", "wifi"), "get_current_location", "search_lat_lon"),
+        outputs=(_city(place),),
+        switches={"location_service": False},
+    )
+
+
+def _city(place: Place) -> str:
+    """The city as the address has it."""
+    return place.address.split(", ")[-3]
+
+
+def _lacking(lacks: str, plan: Plan, without: tuple[str, ...], call: str) -> Plan:
+    """A wish that cannot be fulfilled without some tools; `call` would be a guess."""
+    return Plan(
+        request=plan.request,
+        actions=(),
+        says=MISSING[lacks],
+        milestones=(said(MISSING[lacks]),),
+        tools=tuple(tool for tool in plan.tools if tool not in without),
+        outputs=(MISSING[lacks],),
+        forbidden=(traced(call),),
+        switches=plan.switches,
+        knows=plan.knows,
+        withheld=without,
+    )
+
+
+def _no_clock(case: Case) -> Plan:
+    return _lacking("clock", _days_until(case), ("get_current_timestamp",), "timestamp_diff")
+
+
+def _no_contacts(case: Case) -> Plan:
+    without = ("search_contacts", "search_messages")
+    return _lacking("contacts", _send_message(case), without, "send_message_with_phone_number")
+
+
+def _no_removal(case: Case) -> Plan:
+    without = ("remove_contact", "modify_contact")
+    return _lacking("removal", _remove_contact(case), without, "modify_contact")
+
+
+def _no_location(case: Case) -> Plan:
+    without = (
+        "get_current_location",
+        "search_location_around_lat_lon",
+        "search_weather_around_lat_lon",
+    )
+    return _lacking("location", _current_city(case), without, "search_lat_lon")
+
+
+_STATE: Final = ("state_dependency", "multiple_tool_call", "single_user_turn")
+_CANON: Final = ("canonicalization", "multiple_tool_call", "single_user_turn")
+_SINGLE: Final = ("single_tool_call", "single_user_turn")
+_MULTIPLE: Final = ("multiple_tool_call", "single_user_turn")
+
+KINDS: Final[Mapping[str, Kind]] = {
+    "switch_on": Kind("Switch a service on that low battery mode forbids.", _STATE, _switch_on),
+    "send_message": Kind(
+        "Text a contact while the cellular service is off.", _STATE, _send_message
+    ),
+    "send_message_turns": Kind(
+        "Ask whom to text and what, then text.",
+        ("state_dependency", "multiple_tool_call", "multiple_user_turn"),
+        _send_message_turns,
+    ),
+    "find_message": Kind(
+        "Find the latest or oldest message of a person.", _MULTIPLE, _find_message
+    ),
+    "add_contact": Kind(
+        "Save a number in international form.", ("canonicalization", *_SINGLE), _add_contact
+    ),
+    "change_number": Kind("Change the number of whom was texted last.", _CANON, _change_number),
+    "remove_contact": Kind("Find a contact by number and remove it.", _CANON, _remove_contact),
+    "add_reminder": Kind("Work out a time from today's date.", _CANON, _add_reminder),
+    "move_reminder": Kind("Move a reminder by days.", _CANON, _move_reminder),
+    "remove_reminder": Kind(
+        "Find the next reminder from now and remove it.", _CANON, _remove_reminder
+    ),
+    "days_until": Kind(
+        "Count days to a holiday while wifi is off.", ("canonicalization", *_STATE), _days_until
+    ),
+    "convert_money": Kind(
+        "Find the codes of two currencies and convert.",
+        ("canonicalization", *_SINGLE),
+        _convert_money,
+    ),
+    "stock_symbol": Kind("Find a stock's symbol in low battery mode.", _STATE, _stock_symbol),
+    "temperature": Kind(
+        "Find a place, its weather, and convert.", ("canonicalization", *_STATE), _temperature
+    ),
+    "current_city": Kind("Find the city while location is off.", _STATE, _current_city),
+    "no_clock": Kind("Say that the time is missing.", (INSUFFICIENT,), _no_clock),
+    "no_contacts": Kind("Say that contacts cannot be searched.", (INSUFFICIENT,), _no_contacts),
+    "no_removal": Kind("Say that contacts cannot be removed.", (INSUFFICIENT,), _no_removal),
+    "no_location": Kind("Say that the location is missing.", (INSUFFICIENT,), _no_location),
+}

@@ -1,0 +1,196 @@
+"""Which milestone is reached at which moment: the assignment with the largest sum of similarities.
+
+The moments of milestones must not decrease along an order that the graph's edges allow; of equal
+assignments that with the later moments is taken. The similarity of a milestone may hang on the
+moments of those before it, to which its constraints refer. The search is exact: a recursion over
+the milestones that are left, remembered by what can still matter (the last moment, and what the
+milestones that are left can see of those that are assigned).
+"""
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from envs.milestones import CONVERSATION, FIRST, Constraint, MilestoneGraph, Milestones
+from envs.toolsandbox.similarity import measure_constraint
+from envs.toolsandbox.snapshots import Recording
+
+_Key = tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Match:
+    """Where the milestones of a graph are reached."""
+
+    moments: Mapping[int, int]
+    """Milestone -> number of the moment."""
+    similarities: Mapping[int, float]
+    """Milestone -> its similarity there."""
+    similarity: float
+    """The sum over all milestones, by their number; 0 where there are none."""
+
+
+@dataclass(frozen=True, slots=True)
+class Score:
+    """The verdict on an episode."""
+
+    similarity: float
+    """1[no minefield was matched] times the milestones' similarity."""
+    wanted: Match
+    forbidden: Match
+
+
+def score(milestones: Milestones, recording: Recording) -> Score:
+    """Measure a transcript. Raises ScoringUnavailable."""
+    wanted = match(milestones.wanted, recording)
+    forbidden = match(milestones.forbidden, recording)
+    reached = wanted.similarity if milestones.wanted.milestones else 1.0
+    return Score(reached if forbidden.similarity == 0 else 0.0, wanted, forbidden)
+
+
+def match(graph: MilestoneGraph, recording: Recording) -> Match:
+    """The best assignment of a graph's milestones to the moments of a transcript."""
+    if not graph.places or not recording.snapshots:
+        return Match({}, {}, 0.0)
+    search = _Search(graph, recording)
+    total, steps = search.find(graph.places, 0, {})
+    moments, similarities = {}, {}
+    for place, moment, similarity in steps:
+        moments[place], similarities[place] = moment, similarity
+    return Match(moments, similarities, total / len(graph.milestones))
+
+
+_Steps = tuple[tuple[int, int, float], ...]
+"""(milestone, moment, similarity), in the order of the moments."""
+
+
+class _Search:
+    def __init__(self, graph: MilestoneGraph, recording: Recording) -> None:
+        self.graph = graph
+        self.recording = recording
+        self.moments = range(len(recording.snapshots))
+        self.before = {
+            place: frozenset(a for a, b in graph.edges if b == place) for place in graph.places
+        }
+        self._cache: dict[tuple[int, int, _Key], float] = {}
+        self._known: dict[tuple[tuple[int, ...], int, _Key], tuple[float, _Steps]] = {}
+        self._bounds = {place: self._bound(place) for place in graph.places}
+
+    def find(
+        self, left: tuple[int, ...], first: int, assigned: dict[int, int]
+    ) -> tuple[float, _Steps]:
+        """The largest sum of the milestones that are left, from the moment `first` on."""
+        if not left:
+            return 0.0, ()
+        key = (left, first, self._see(left, assigned))
+        if key not in self._known:
+            self._known[key] = self._find(left, first, assigned)
+        return self._known[key]
+
+    def _find(
+        self, left: tuple[int, ...], first: int, assigned: dict[int, int]
+    ) -> tuple[float, _Steps]:
+        best: tuple[float, _Steps] = (-1.0, ())
+        for similarity, place, moment in self._options(left, first, assigned):
+            rest = tuple(other for other in left if other != place)
+            hope = similarity + sum(self._bounds[other][moment] for other in rest)
+            if hope <= best[0]:
+                continue
+            total, steps = self.find(rest, moment, {**assigned, place: moment})
+            if similarity + total > best[0]:
+                best = similarity + total, ((place, moment, similarity), *steps)
+        return best
+
+    def _options(
+        self, left: tuple[int, ...], first: int, assigned: dict[int, int]
+    ) -> Iterator[tuple[float, int, int]]:
+        """The next milestones and moments, the likest first, of equal ones the later moment."""
+        ready = [place for place in left if not self.before[place] & set(left)]
+        options = [
+            (self._measure(place, moment, assigned), place, moment)
+            for place in ready
+            for moment in self.moments[first:]
+        ]
+        return iter(sorted(options, key=lambda option: (-option[0], option[1], -option[2])))
+
+    def _measure(self, place: int, moment: int, assigned: Mapping[int, int]) -> float:
+        """Similarity of a milestone at a moment: the product over its constraints, with the root of
+        the number of those that are no guardrails."""
+        product, count = 1.0, 0
+        for number, constraint in enumerate(self.graph.milestones[place].constraints):
+            reference = _find_reference(constraint, assigned)
+            if reference == _UNASSIGNED:
+                return 0.0
+            product *= self._measure_constraint(place, number, moment, reference)
+            count += constraint.relation != "guardrail"
+            if not product:
+                return 0.0
+        return math.pow(product, 1 / max(1, count))
+
+    def _measure_constraint(
+        self, place: int, number: int, moment: int, reference: int | None
+    ) -> float:
+        constraint = self.graph.milestones[place].constraints[number]
+        version = self._version(constraint.table, moment)
+        earlier = -1 if reference is None else self._version(constraint.table, reference)
+        key = (place, number, (version, earlier))
+        if key not in self._cache:
+            snapshots = self.recording.snapshots
+            read = self.recording.read_table
+            now = read(snapshots[moment], constraint.table)
+            then = None if reference is None else read(snapshots[reference], constraint.table)
+            self._cache[key] = measure_constraint(constraint, now, then)
+        return self._cache[key]
+
+    def _version(self, table: str, moment: int) -> int:
+        """What tells two states of a table apart; of the conversation, the moment."""
+        if table == CONVERSATION:
+            return moment
+        return self.recording.snapshots[moment].versions[table]
+
+    def _bound(self, place: int) -> list[float]:
+        """Moment -> the largest similarity that the milestone can have there or later."""
+        bounds = [0.0] * len(self.moments)
+        most = 0.0
+        for moment in reversed(self.moments):
+            most = max(most, self._bound_at(place, moment))
+            bounds[moment] = most
+        return bounds
+
+    def _bound_at(self, place: int, moment: int) -> float:
+        product, count = 1.0, 0
+        for number, constraint in enumerate(self.graph.milestones[place].constraints):
+            count += constraint.relation != "guardrail"
+            references: list[int | None] = (
+                [None]
+                if constraint.reference is None
+                else [0]
+                if constraint.reference == FIRST
+                else list(range(moment + 1))
+            )
+            product *= max(
+                self._measure_constraint(place, number, moment, reference)
+                for reference in references
+            )
+        return math.pow(product, 1 / max(1, count))
+
+    def _see(self, left: tuple[int, ...], assigned: Mapping[int, int]) -> _Key:
+        """What the milestones that are left can see of those that are assigned."""
+        return tuple(
+            self._version(constraint.table, assigned[constraint.reference])
+            for place in left
+            for constraint in self.graph.milestones[place].constraints
+            if constraint.reference is not None and constraint.reference in assigned
+        )
+
+
+_UNASSIGNED: Final = -2
+"""Moment of a milestone that has none yet."""
+
+
+def _find_reference(constraint: Constraint, assigned: Mapping[int, int]) -> int | None:
+    """The moment that a constraint refers to; None where it refers to none."""
+    if constraint.reference is None:
+        return None
+    return 0 if constraint.reference == FIRST else assigned.get(constraint.reference, _UNASSIGNED)

@@ -1,0 +1,246 @@
+"""How like its target a table is, between 0 and 1: ToolSandbox's measures (arXiv 2408.04682, 3.3).
+
+    column     exact, contained, close or a traced call: 0 or 1; texts by ROUGE-L
+    row        the geometric mean over its columns
+    table      the geometric mean over its rows, assigned one to one so that it is largest; 0 where
+               the numbers of rows differ
+
+ROUGE-L is the F-measure of the longest common subsequence (Lin 2004) of words of letters a to z and
+digits; those of more than three characters are stemmed (stemming.py), as the distribution
+rouge-score does it.
+"""
+
+import json
+import math
+import re
+from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache
+from typing import Any, Final
+
+from envs.milestones import CONVERSATION, Constraint, Measure, Relation
+from envs.toolsandbox.extractors import extract
+from envs.toolsandbox.snapshots import ROW_COLUMNS, Trace
+from envs.toolsandbox.state import COLUMNS, Row
+from envs.toolsandbox.stemming import stem
+from events.errors import KintsugiError
+
+Rows = Sequence[Row]
+
+_EXACT: Final = Measure(name="exact")
+_WORD: Final = re.compile(r"[a-z0-9]+")
+_STEMMED: Final = 4
+"""Characters of the shortest word that is stemmed."""
+
+
+class ScoringUnavailable(KintsugiError):
+    """A library that scoring needs is not installed."""
+
+
+def measure_constraint(constraint: Constraint, now: Rows, reference: Rows | None) -> float:
+    """Similarity of a table `now` with what a constraint asks of it.
+
+    `reference` is the same table at the moment of the milestone that the constraint names; None
+    where it names none. Raises ScoringUnavailable.
+    """
+    return _RELATIONS[constraint.relation](constraint, now, reference or ())
+
+
+def _measure_snapshot(constraint: Constraint, now: Rows, _: Rows) -> float:
+    return _measure_rows(constraint, now, constraint.rows)
+
+
+def _measure_addition(constraint: Constraint, now: Rows, reference: Rows) -> float:
+    """0 unless every row of the reference is still there; what is there beside them is compared."""
+    if not all(row in now for row in reference):
+        return 0.0
+    return _measure_rows(constraint, [row for row in now if row not in reference], constraint.rows)
+
+
+def _measure_removal(constraint: Constraint, now: Rows, reference: Rows) -> float:
+    return _measure_addition(constraint, reference, now)
+
+
+def _measure_update(constraint: Constraint, now: Rows, reference: Rows) -> float:
+    if len(now) != len(reference):
+        return 0.0
+    return _measure_rows(constraint, [row for row in now if row not in reference], constraint.rows)
+
+
+def _measure_guardrail(_: Constraint, now: Rows, reference: Rows) -> float:
+    return float(list(now) == list(reference))
+
+
+def _measure_dependent(constraint: Constraint, now: Rows, reference: Rows) -> float:
+    """The best over the values of the reference's call, each filled into the target."""
+    if len(now) != 1 or len(reference) != 1 or constraint.extractor is None:
+        return 0.0
+    fill = _fill_trace if constraint.fill_to == "tool_trace" else _fill_content
+    targets = [
+        [fill(row, values) for row in constraint.rows]
+        for values in extract(constraint.extractor, reference[0].get("tool_trace"))
+    ]
+    if any(row is None for target in targets for row in target):
+        return 0.0
+    filled = [[row for row in target if row is not None] for target in targets]
+    return max((_measure_rows(constraint, now, target) for target in filled), default=0.0)
+
+
+def _fill_trace(row: Row, values: Mapping[str, Any]) -> Row | None:
+    """The values as arguments of each call that the target allows: once over its own, once
+    under."""
+    filled = []
+    for call in parse_traces(row.get("tool_trace")):
+        for arguments in ({**call["arguments"], **values}, {**values, **call["arguments"]}):
+            filled.append({**call, "arguments": arguments})
+    return {**row, "tool_trace": json.dumps(filled)}
+
+
+def _fill_content(row: Row, values: Mapping[str, Any]) -> Row | None:
+    """None where the target asks for a value that there is not."""
+    try:
+        return {**row, "content": str(row["content"]).format(**values)}
+    except (KeyError, IndexError, ValueError, AttributeError):
+        return None
+
+
+_RELATIONS: Final[Mapping[Relation, Callable[[Constraint, Rows, Rows], float]]] = {
+    "snapshot": _measure_snapshot,
+    "addition": _measure_addition,
+    "removal": _measure_removal,
+    "update": _measure_update,
+    "trace_dependent": _measure_dependent,
+    "guardrail": _measure_guardrail,
+}
+
+
+def _measure_rows(constraint: Constraint, rows: Rows, targets: Rows) -> float:
+    """The geometric mean of the similarities of rows and targets, assigned one to one."""
+    known = ROW_COLUMNS if constraint.table == CONVERSATION else COLUMNS[constraint.table]
+    if len(rows) != len(targets) or any(set(target) - set(known) for target in targets):
+        return 0.0
+    if not targets:
+        # The original has no rows to average and no number; nothing differs from nothing.
+        return 1.0
+    costs = [[_cost(constraint, row, target) for row in rows] for target in targets]
+    cost = costs[0][0] if len(targets) == 1 else _assign(costs)
+    return math.exp(-cost)
+
+
+def _assign(costs: Sequence[Sequence[float]]) -> float:
+    """The mean cost of the cheapest assignment, by the Hungarian algorithm; infinite where every
+    assignment has an infinite cost. Raises ScoringUnavailable."""
+    try:
+        from scipy.optimize import linear_sum_assignment
+    except ImportError as error:
+        raise ScoringUnavailable(
+            "a milestone with several target rows needs scipy; install it with "
+            "pip install 'kintsugi[toolsandbox]'"
+        ) from error
+    try:
+        targets, rows = linear_sum_assignment(costs)
+    except ValueError:  # every assignment has an infinite cost
+        return math.inf
+    chosen: list[float] = [costs[target][row] for target, row in zip(targets, rows, strict=True)]
+    return sum(chosen) / len(chosen)
+
+
+def _cost(constraint: Constraint, row: Row, target: Row) -> float:
+    """The mean of the columns' -log similarities."""
+    total = 0.0
+    for column, value in target.items():
+        measure = constraint.columns.get(column, _EXACT)
+        similarity = measure_column(measure, column, row.get(column), value)
+        if similarity <= 0:
+            return math.inf
+        total -= math.log(similarity)
+    return total / len(target) if target else 0.0
+
+
+def measure_column(measure: Measure, column: str, actual: Any, target: Any) -> float:
+    """Similarity of one value with the target's."""
+    if measure.name == "any":
+        return 1.0
+    if measure.name == "tool_trace":
+        return float(_matches_trace(measure, actual, target))
+    if measure.name == "close":
+        return float(_is_close(actual, target, measure.tolerance, column))
+    if measure.name == "contains":
+        return float(isinstance(actual, str) and str(target) in actual)
+    if measure.name == "rouge_l":
+        return measure_rouge_l(_as_text(target), _as_text(actual))
+    return float(
+        _as_text(actual) == _as_text(target) if None in (actual, target) else actual == target
+    )
+
+
+def _as_text(value: Any) -> Any:
+    """A value, with an empty text for none: as the original compares tables with gaps."""
+    return "" if value is None else value
+
+
+def _matches_trace(measure: Measure, actual: Trace | None, target: Any) -> bool:
+    """Whether a call is one of those that the target allows; arguments that it does not name are
+    free."""
+    return actual is not None and any(
+        call["tool_name"] == actual.name
+        and all(
+            name in actual.arguments
+            and _is_close(actual.arguments[name], value, measure.tolerance, name)
+            for name, value in call["arguments"].items()
+        )
+        for call in parse_traces(target)
+    )
+
+
+def _is_close(actual: Any, target: Any, tolerance: Mapping[str, float | None], name: str) -> bool:
+    if name in tolerance and isinstance(actual, int | float) and isinstance(target, int | float):
+        most = tolerance[name]
+        return most is None or abs(actual - target) <= most
+    return bool(actual == target)
+
+
+@lru_cache(maxsize=4096)
+def _load_traces(text: str) -> list[dict[str, Any]]:
+    loaded = json.loads(text)
+    return loaded if isinstance(loaded, list) else [loaded]
+
+
+def parse_traces(target: Any) -> list[dict[str, Any]]:
+    """The calls that a target allows: `{"tool_name", "arguments"}`, or a list of them, as JSON."""
+    return _load_traces(target) if isinstance(target, str) else []
+
+
+def measure_rouge_l(target: Any, prediction: Any) -> float:
+    """ROUGE-L F-measure of two texts."""
+    return _rouge_l(str(target), str(prediction)[-_LONGEST:])
+
+
+_LONGEST: Final = 20_000
+"""Characters of a text that are compared, the last: the work is the product of two lengths."""
+
+
+@lru_cache(maxsize=1024)
+def _rouge_l(target: str, prediction: str) -> float:
+    ours, theirs = _split(target), _split(prediction)
+    common = _count_common(ours, theirs)
+    if not common:
+        return 0.0
+    precision, recall = common / len(theirs), common / len(ours)
+    return 2 * precision * recall / (precision + recall)
+
+
+def _split(text: str) -> list[str]:
+    words = _WORD.findall(text.lower())
+    return [stem(word) if len(word) >= _STEMMED else word for word in words]
+
+
+def _count_common(first: Sequence[str], second: Sequence[str]) -> int:
+    """The length of the longest common subsequence."""
+    lengths = [0] * (len(second) + 1)
+    for word in first:
+        diagonal = 0
+        for place, other in enumerate(second, 1):
+            above = lengths[place]
+            lengths[place] = diagonal + 1 if word == other else max(above, lengths[place - 1])
+            diagonal = above
+    return lengths[-1]

@@ -1,0 +1,143 @@
+"""A transcript as ToolSandbox sees it: rows of a conversation, and the tables after each.
+
+    user -> agent            words of the user
+    agent -> user            words of the agent
+    agent -> environment     one row per call
+    environment -> agent     one row per answer, with the trace of a call that did not fail
+    user -> environment      the user ends the conversation
+
+What comes after 30 rows counts no more, because the original's conversations end there. The calls of
+one message have all taken effect with the first of their answers. The tables come from making the
+calls again on a fresh state, so a transcript is enough, wherever it was recorded.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from envs.database import Database
+from envs.milestones import CONVERSATION
+from envs.tools import unusable
+from envs.toolsandbox.state import COLUMNS, Row, read_rows
+from envs.toolsandbox.tools import ToolSandboxTools
+from envs.users import STOP_TOKENS
+from events.canonical import exact_json
+from events.messages import Message, ToolCall
+
+USER: Final = "USER"
+AGENT: Final = "AGENT"
+ENVIRONMENT: Final = "EXECUTION_ENVIRONMENT"
+
+ROW_COLUMNS: Final = ("sender", "recipient", "content", "tool_trace")
+"""Columns of the conversation."""
+
+MOST_ROWS: Final = 31
+"""Rows of a conversation: the opening and 30 more. The message that exceeds them counts whole."""
+
+Versions = dict[str, int]
+"""Table -> number of its version: equal numbers mean equal rows."""
+
+
+@dataclass(frozen=True, slots=True)
+class Trace:
+    """A call that did not fail."""
+
+    name: str
+    arguments: dict[str, Any]
+    """With the defaults of those that were left out."""
+    result: Any
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """One moment: a row, and the tables as they then are."""
+
+    number: int
+    sender: str
+    recipient: str
+    content: str
+    trace: Trace | None
+    versions: Versions
+
+
+class Recording:
+    """The moments of a transcript."""
+
+    def __init__(self, messages: Sequence[Message], database: Database) -> None:
+        """`database` is a fresh state of the task; it is changed."""
+        self._tools = ToolSandboxTools(database)
+        self._database = database
+        self._tables: list[tuple[Row, ...]] = []
+        """Rows by version."""
+        self._current: Versions = {}
+        self.snapshots: list[Snapshot] = []
+        self._note_tables()
+        begun = False
+        for message in messages:
+            # What the agent's side says before the user opens belongs to no moment.
+            begun = begun or message.role == "user"
+            if begun and len(self.snapshots) < MOST_ROWS:
+                self._add(message)
+
+    def read_table(self, snapshot: Snapshot, table: str) -> tuple[Row, ...]:
+        """The rows of a table at a moment; of the conversation, its one row."""
+        if table == CONVERSATION:
+            return (
+                {
+                    "sender": snapshot.sender,
+                    "recipient": snapshot.recipient,
+                    "content": snapshot.content,
+                    "tool_trace": snapshot.trace,
+                },
+            )
+        return self._tables[snapshot.versions[table]]
+
+    def _add(self, message: Message) -> None:
+        if message.role == "user":
+            ends = any(token in message.text for token in STOP_TOKENS)
+            self._append(USER, ENVIRONMENT if ends else AGENT, message.text)
+        elif message.role == "assistant" and message.tool_calls:
+            self._add_calls(message.tool_calls)
+        elif message.role == "assistant":
+            self._append(AGENT, USER, message.text)
+
+    def _add_calls(self, calls: Sequence[ToolCall]) -> None:
+        for call in calls:
+            self._append(AGENT, ENVIRONMENT, _write_call(call))
+        answers = list(self._run(calls))
+        self._note_tables()
+        for content, trace in answers:
+            self._append(ENVIRONMENT, AGENT, content, trace)
+
+    def _run(self, calls: Sequence[ToolCall]) -> Iterator[tuple[str, Trace | None]]:
+        for call in calls:
+            result = self._tools.call(call.name, call.arguments)
+            if result.error or isinstance(call.arguments, str):
+                yield result.content, None
+                continue
+            arguments = self._tools.complete(call.name, call.arguments)
+            yield result.content, Trace(call.name, arguments, self._tools.value)
+
+    def _append(
+        self, sender: str, recipient: str, content: str, trace: Trace | None = None
+    ) -> None:
+        number = len(self.snapshots)
+        self.snapshots.append(
+            Snapshot(number, sender, recipient, content, trace, dict(self._current))
+        )
+
+    def _note_tables(self) -> None:
+        for table in COLUMNS:
+            rows = tuple(dict(row) for row in read_rows(self._database, table))
+            known = self._current.get(table)
+            if known is None or self._tables[known] != rows:
+                self._current[table] = len(self._tables)
+                self._tables.append(rows)
+
+
+def _write_call(call: ToolCall) -> str:
+    """A call as the content of its row: its name, and its arguments where they can be written."""
+    arguments = call.arguments
+    if isinstance(arguments, str):
+        return f"{call.name}({arguments})"
+    return f"{call.name}({exact_json(arguments) if unusable(arguments) is None else ''})"
