@@ -29,6 +29,7 @@ from daemon.proposer.buffer import PoolEntry, PoolMix, pools
 from daemon.proposer.candidate import CannotSample
 from daemon.proposer.probe import Engine, Prober, ProbeTarget
 from daemon.proposer.proposer import ProposalRequest, propose
+from daemon.proposer.siblings import draw_siblings
 from envs.endpoint import Sampling
 from envs.registry import EnvironmentBroken, UnknownEnvironment, open_from_event
 from events.envelope import derive_id
@@ -120,8 +121,12 @@ class CyclePlanner:
             settings.proposer.targeted_step,
             settings.proposer.targeted_most,
             settings.proposer.replay,
+            settings.proposer.siblings,
         )
-        task_pools = pools(written, priorities, drawn, cycle.number, mixing)
+        near = sources.find_traffic_siblings(environment, wanted.sources, drawn)
+        siblings = draw_siblings(environment, near, len(new), cycle.cycle)
+        traffic = [item.task.id for item in drawn if item.task.id not in siblings]
+        task_pools = pools(written, priorities, traffic, cycle.number, mixing, siblings)
         if not task_pools:
             return Proposal(
                 decisions, "every written task of a pattern with a priority is passed by now"
@@ -168,9 +173,9 @@ class CyclePlanner:
 
     def _read_traffic(
         self, connection: "Connection", environment: "Environment", cycle: CycleRow
-    ) -> list[str]:
+    ) -> list[sources.TrafficTask]:
         assert cycle.round is not None, "a cycle is diagnosed first"
-        return sources.traffic(connection, environment, cycle.alias, cycle.base, cycle.round)
+        return sources.read_traffic(connection, environment, cycle.alias, cycle.base, cycle.round)
 
     def _read_incumbent(self, connection: "Connection", cycle: CycleRow) -> AdapterRow | None:
         """The adapter that answers now: training goes on from it. None: the base does."""

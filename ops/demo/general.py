@@ -48,6 +48,7 @@ def spec_of(job: JobRow) -> JobSpec:
         update={
             "job": derive_id(job.job, "general"),
             "pools": (TaskPool(name=TRAFFIC, share=1.0, tasks=tasks),),
+            "warm_start": None,
         }
     )
 
