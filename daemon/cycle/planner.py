@@ -123,7 +123,7 @@ class CyclePlanner:
             settings.proposer.replay,
             settings.proposer.siblings,
         )
-        near = sources.find_traffic_siblings(environment, wanted.sources, drawn)
+        near = sources.find_traffic_siblings(environment, cycle.directive, wanted.sources, drawn)
         siblings = draw_siblings(environment, near, len(new), cycle.cycle)
         traffic = [item.task.id for item in drawn if item.task.id not in siblings]
         task_pools = pools(written, priorities, traffic, cycle.number, mixing, siblings)

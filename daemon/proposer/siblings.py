@@ -1,22 +1,23 @@
 """Replay of siblings: tasks like the passed ones that ask in nearly the words of failed ones.
 
-    find_siblings(failed, passed)               passed task -> of how many failed ones it is near
+    find_siblings(failed, passed)               passed task -> its weight
     draw_siblings(environment, near, 96, seed)  ids of fresh tasks like them
 
-A sibling is what training on a failure damages first: a task with nearly the same request, and
-often with another answer. For each failed task these are the `NEIGHBOURS` passed ones with the most
-common words, among all of them and among those with other gold writes. Likeness is the share of the
-words of both openings that both have (Jaccard). Labels of the environment are not read.
+A sibling is what training on a failure damages first: a task of another generator with nearly the
+same request, and often with another answer. For each failed task these are the `NEIGHBOURS` passed
+ones with the most common words, among all of them and among those with other gold writes. Likeness
+is the share of the words of both openings that both have (Jaccard). A failed task's weight is
+divided by its siblings. Labels of the environment are not read.
 """
 
 import re
-from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from heapq import nsmallest
 from random import Random
 from typing import Final, Self
 
+from consumers.diagnosis.kinds import find_kind
 from daemon.proposer.candidate import FIRST_SEED, LAST_SEED
 from envs.environment import Environment
 from envs.task import TaskDefinition
@@ -31,6 +32,8 @@ class Request:
     """What a customer says first, and what a perfect agent writes for it."""
 
     task: str
+    generator: str
+    """What drew the task; the task itself where its id names none."""
     words: frozenset[str]
     writes: tuple[str, ...]
     """Tools of the gold writes, in their order."""
@@ -42,6 +45,7 @@ class Request:
         gold = task.criteria.gold_actions or ()
         return cls(
             task=task.id,
+            generator=find_kind(task.id) or task.id,
             words=frozenset(word for word in _WORD.findall(opening.lower()) if word.isalpha()),
             writes=tuple(action.name for action in gold if action.name in writes),
         )
@@ -51,20 +55,22 @@ class Request:
         return len(self.words & other.words) / max(1, len(self.words | other.words))
 
 
-def find_siblings(failed: Sequence[Request], passed: Sequence[Request]) -> Counter[str]:
-    """Return passed task -> how often it is among the nearest of a failed one."""
-    near: Counter[str] = Counter()
-    for request in failed:
-        opposite = [other for other in passed if other.writes != request.writes]
-        for others in (passed, opposite):
-            near.update(other.task for other in _select_nearest(request, others))
-    return near
+def find_siblings(failed: Mapping[Request, float], passed: Sequence[Request]) -> dict[str, float]:
+    """Return passed task -> its weight, the sum of what failed ones (task -> weight) give it."""
+    weights: dict[str, float] = {}
+    for request, weight in failed.items():
+        others = [other for other in passed if other.generator != request.generator]
+        opposite = [other for other in others if other.writes != request.writes]
+        near = [*_select_nearest(request, others), *_select_nearest(request, opposite)]
+        for other in near:
+            weights[other.task] = weights.get(other.task, 0.0) + weight / len(near)
+    return weights
 
 
 def draw_siblings(
-    environment: Environment, near: Mapping[str, int], count: int, seed: str
+    environment: Environment, near: Mapping[str, float], count: int, seed: str
 ) -> tuple[str, ...]:
-    """Return the ids of at most `count` tasks like those of `near`, in proportion to their counts;
+    """Return the ids of at most `count` tasks like those of `near`, in proportion to their weights;
     what has nothing like it is there itself. Raises UnknownTask."""
     if not near:
         return ()

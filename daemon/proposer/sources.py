@@ -84,17 +84,21 @@ def read_traffic(
 
 def find_traffic_siblings(
     environment: Environment,
+    directive: Directive,
     followed: Mapping[str, Sequence[Source]],
     traffic: Sequence[TrafficTask],
-) -> Mapping[str, int]:
+) -> dict[str, float]:
     """Return the passed tasks of the traffic that ask in nearly the words of the failed ones that
-    a directive names (see siblings.py), of the first `_MOST_PASSED` passed ones."""
-    failed = {source.task.id: source.task for own in followed.values() for source in own}
+    a directive follows, with their weights (see siblings.py), of the first `_MOST_PASSED` passed
+    ones. The failed tasks of a pattern have the weight of its quota together."""
+    failed: dict[Request, float] = {}
+    for quota in directive.quotas:
+        examples = followed.get(quota.pattern, ())
+        for source in examples:
+            request = Request.of(source.task, environment.writes)
+            failed[request] = failed.get(request, 0.0) + quota.tasks / len(examples)
     passed = [drawn.task for drawn in traffic if drawn.passed][:_MOST_PASSED]
-    return find_siblings(
-        [Request.of(task, environment.writes) for task in failed.values()],
-        [Request.of(task, environment.writes) for task in passed],
-    )
+    return find_siblings(failed, [Request.of(task, environment.writes) for task in passed])
 
 
 def read_prior_tasks(

@@ -25,7 +25,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _run(options: argparse.Namespace) -> int:
     try:
-        chain = Chain(options.out, options.seed, options.configuration, SETTINGS)
+        settings = SETTINGS.model_copy(update={"tasks": options.held_out})
+        chain = Chain(options.out, options.seed, options.configuration, settings)
         for record in chain.run(options.cycles):
             print(render([record]), end="", flush=True)
     except KintsugiError as error:
@@ -69,6 +70,9 @@ def _parser() -> argparse.ArgumentParser:
     run.add_argument("--seed", type=int, default=0)
     run.add_argument("--cycles", type=int, default=8)
     run.add_argument("--configuration", choices=list(CONFIGURATIONS), default="demo")
+    run.add_argument(
+        "--held-out", type=int, default=SETTINGS.tasks, help="held-out tasks of each kind"
+    )
     report = commands.add_parser("report", help="a table on stdout")
     report.set_defaults(command=_report)
     for command in (run, report):

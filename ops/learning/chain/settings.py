@@ -1,10 +1,11 @@
 """Every setting of a chain: the demo's, on a mixture with four weak kinds, and changes of them."""
 
+import json
+import re
 import tomllib
 from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
-from string import Template
 from typing import Annotated, Any, Final
 
 from pydantic import Field
@@ -14,12 +15,14 @@ from daemon.engine.reference.weights import CHECKPOINT
 from events.canonical import exact_json, sha256
 from events.messages import StrictModel
 
+_DEMO: Final = Path(demo.__file__).parent
+_PLACE: Final = re.compile(r"\$(\w+)")
 WEAK: Final = ("two_writes", "fallback", "question", "changed_mind")
 """Kinds that the reference policy is weak in."""
 _PLAIN: Final = ("cancel", "return", "exchange", "payment", "address", "ineligible")
 MIXTURES: Final[Mapping[str, Mapping[str, float]]] = {
     "four": dict.fromkeys(WEAK, 0.085) | dict.fromkeys(_PLAIN, 0.11),
-    "demo": demo.MIX,
+    "demo": json.loads((_DEMO / "mix.json").read_text()),
 }
 """Name -> kind of task -> its share of the traffic."""
 _SECTIONS: Final = ("proposer", "training", "trial")
@@ -58,29 +61,29 @@ class Settings(StrictModel):
         return sha256(exact_json([own, configuration.build_sections(), traffic]))
 
 
+_BEFORE: Final = {
+    "proposer": {
+        "tasks": 96, "targeted_step": 0.5, "targeted_most": 0.5, "replay": 0.05, "siblings": 0.0,
+    },
+    "training": {"warm_start": "off"},
+}  # fmt: skip
+"""What the demo had before ADR 0060."""
 CONFIGURATIONS: Final[Mapping[str, Configuration]] = {
     "demo": Configuration(),
     "demo_mix": Configuration(mixture="demo"),
-    "shown": Configuration(
-        sections={
-            "proposer": {
-                "tasks": 384,
-                "targeted_step": 0.7,
-                "targeted_most": 0.7,
-                "replay": 0.1,
-            },
-            "training": {"warm_start": "always", "references": 64},
-        }
-    ),
+    "before": Configuration(sections=_BEFORE),
+    "no_siblings": Configuration(sections={"proposer": {"siblings": 0.0}}),
+    "no_warm_start": Configuration(sections={"training": {"warm_start": "off"}}),
 }
+"""Name -> changes of the demo's settings."""
 SETTINGS: Final = Settings()
 
 
 def _read_demo_sections() -> dict[str, dict[str, Any]]:
-    """The demo's settings of what a chain runs; ports and keys that it does not need are blank."""
-    text = (Path(demo.__file__).parent / "kintsugi.toml").read_text()
-    blank = dict.fromkeys(("gateway_port", "engine_port"), "1")
-    values = {**asdict(demo.SIZES["whole"]), **blank, "traffic": "{}", "checkpoint": "",
-              "key": "", "watcher": ""}  # fmt: skip
-    document = tomllib.loads(Template(text).substitute(values))
+    """The demo's settings of what a chain runs; ports, keys and times, which it does not need, are
+    1."""
+    text = (_DEMO / "kintsugi.toml").read_text()
+    values: dict[str, object] = {**asdict(demo.SIZES["whole"]), "traffic": "{}"}
+    filled = _PLACE.sub(lambda match: str(values.get(match[1], 1)), text)
+    document = tomllib.loads(filled)
     return {section: dict(document.get(section, {})) for section in _SECTIONS}

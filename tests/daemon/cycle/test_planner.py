@@ -26,6 +26,7 @@ from daemon.cycle.outlook import read_outlooks
 from daemon.cycle.planner import CyclePlanner
 from daemon.engine.reference.weights import CHECKPOINT
 from daemon.jobs.own_successes import read_file
+from daemon.proposer.buffer import SIBLINGS, TRAFFIC
 from envs.task import TaskDefinition
 from events.envelope import derive_id, utc_now
 from events.jobs import TaskPool
@@ -205,6 +206,25 @@ def test_a_warm_start_is_requested_with_the_successes_that_the_log_holds(
     assert (warm.successes if warm else None) == (
         sha256(content).hexdigest() if mode == "always" else None
     )
+
+
+def test_a_job_replays_fresh_tasks_like_what_is_asked_in_the_words_of_failures(
+    tmp_path: Path,
+) -> None:
+    given = tasks(("cancel", "ineligible", "question"), 12)
+    with home(tmp_path, given) as app:
+        cycle, troubles = asked(app)
+        assert cycle is not None
+        with app.reading() as connection:
+            job = learning.job(connection, cycle.job or "")
+    assert troubles == []
+    assert job is not None
+    pools = {pool.name: pool for pool in job.spec.pools}
+    kinds = {SHOP.task(task).capability for task in pools[SIBLINGS].tasks}
+    assert kinds <= {"ineligible", "question"}, "what was passed, and no target"
+    assert not set(pools[SIBLINGS].tasks) & {one.id for one in given}
+    assert set(pools[TRAFFIC].tasks) == {one.id for one in given}
+    assert pools[SIBLINGS].share == pytest.approx(pools[TRAFFIC].share)
 
 
 def test_the_job_after_a_candidate_that_was_rejected_without_harm_goes_on_from_it(
