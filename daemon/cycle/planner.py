@@ -117,16 +117,10 @@ class CyclePlanner:
         written += [
             PoolEntry(entry.task.id, entry.pattern) for entry in new if entry.task.id not in before
         ]
-        mixing = PoolMix(
-            settings.proposer.targeted_step,
-            settings.proposer.targeted_most,
-            settings.proposer.replay,
-            settings.proposer.siblings,
-        )
         near = sources.find_traffic_siblings(environment, cycle.directive, wanted.sources, drawn)
         siblings = draw_siblings(environment, near, len(new), cycle.cycle)
         traffic = [item.task.id for item in drawn if item.task.id not in siblings]
-        task_pools = pools(written, priorities, traffic, cycle.number, mixing, siblings)
+        task_pools = pools(written, priorities, traffic, cycle.number, self._build_mix(), siblings)
         if not task_pools:
             return Proposal(
                 decisions, "every written task of a pattern with a priority is passed by now"
@@ -150,6 +144,12 @@ class CyclePlanner:
             known=sources.read_prior_tasks(connection, cycle.alias, cycle.base, cycle.cycle),
             explore=self._app.settings.proposer.explore,
             sampler=self._build_sampler(connection, environment, cycle),
+        )
+
+    def _build_mix(self) -> PoolMix:
+        settings = self._app.settings.proposer
+        return PoolMix(
+            settings.targeted_step, settings.targeted_most, settings.replay, settings.siblings
         )
 
     def _build_sampler(
