@@ -1,17 +1,24 @@
-"""Replay of siblings: tasks like the passed ones that ask in nearly the words of failed ones.
+"""Replay of siblings: tasks like the passed ones that training on failures damages first.
 
     find_siblings(failed, passed)               passed task -> its weight
+    find_regressions(differences)               task -> its weight
     draw_siblings(environment, near, 96, seed)  ids of fresh tasks like them
 
-A sibling is what training on a failure damages first: a task of another generator with nearly the
-same request, and often with another answer. For each failed task these are the `NEIGHBOURS` passed
-ones with the most common words, among all of them and among those with other gold writes. Likeness
-is the share of the words of both openings that both have (Jaccard). A failed task's weight is
-divided by its siblings. Labels of the environment are not read.
+What is damaged is seen in the gate, and before it is known it is guessed from the words:
+
+- A sibling of a failed task is one of another generator with nearly the same request, and often
+  with another answer. For each failed task these are the `NEIGHBOURS` passed ones with the most
+  common words, among all of them and among those with other gold writes. Likeness is the share of
+  the words of both openings that both have (Jaccard). A failed task's weight is divided by its
+  siblings.
+- Regressions are the tasks on whose generators the last candidate passed less than the incumbent,
+  on the whole of the tasks that both played for its gate.
+
+Each of the two has half of the weight where there are both. Labels of the environment are not read.
 """
 
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from heapq import nsmallest
 from random import Random
@@ -67,11 +74,34 @@ def find_siblings(failed: Mapping[Request, float], passed: Sequence[Request]) ->
     return weights
 
 
+def find_regressions(differences: Mapping[str, float]) -> dict[str, float]:
+    """Return task -> its weight, given the gain on each task (negative: a loss). The weights of a
+    generator are its loss on all its tasks, shared by those on which it lost; those of generators
+    that gained on the whole are left out, for a kind that is passed now and then is lost now and
+    then."""
+    by_generator: dict[str, dict[str, float]] = {}
+    for task, gain in differences.items():
+        by_generator.setdefault(find_kind(task) or task, {})[task] = gain
+    weights: dict[str, float] = {}
+    for own in by_generator.values():
+        loss = -sum(own.values())
+        lost = [task for task, gain in own.items() if gain < 0]
+        if loss > 0:
+            weights |= dict.fromkeys(lost, loss / len(lost))
+    return weights
+
+
 def draw_siblings(
-    environment: Environment, near: Mapping[str, float], count: int, seed: str
+    environment: Environment, groups: Iterable[Mapping[str, float]], count: int, seed: str
 ) -> tuple[str, ...]:
-    """Return the ids of at most `count` tasks like those of `near`, in proportion to their weights;
-    what has nothing like it is there itself. Raises UnknownTask."""
+    """Return the ids of at most `count` tasks like those of the groups, each group equally often
+    and its tasks in proportion to their weights; what has nothing like it is there itself. Raises
+    UnknownTask."""
+    near: dict[str, float] = {}
+    for weights in groups:
+        whole = sum(weights.values())
+        for task, weight in weights.items():
+            near[task] = near.get(task, 0.0) + weight / whole
     if not near:
         return ()
     chance, tasks = Random(f"siblings {seed}"), sorted(near)

@@ -5,6 +5,7 @@ A job that was killed is absent to the next process, which starts it anew; its j
 
 import time
 from collections.abc import Callable
+from contextlib import redirect_stdout
 from pathlib import Path
 from typing import Final
 
@@ -41,7 +42,9 @@ class InProcessRunner:
             (out / name).write_bytes(content)
         (folder / SPEC).write_text(job.spec.model_dump_json())
         if isinstance(job.spec, Plan):
-            play(job.spec, out)
+            # It says that it lives, as the process that it usually is.
+            with (folder / "stdout").open("w") as stdout, redirect_stdout(stdout):
+                play(job.spec, out)
             result = Result(outcome="played")
         else:
             assert isinstance(job.spec, JobSpec), "a job is a trial or a training run"

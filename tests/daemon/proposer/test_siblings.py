@@ -5,7 +5,13 @@ from collections import Counter
 import pytest
 
 from daemon.proposer.candidate import FIRST_SEED, LAST_SEED
-from daemon.proposer.siblings import NEIGHBOURS, Request, draw_siblings, find_siblings
+from daemon.proposer.siblings import (
+    NEIGHBOURS,
+    Request,
+    draw_siblings,
+    find_regressions,
+    find_siblings,
+)
 from daemon.proposer.verification import seed_of
 from envs.shop.environment import Shop
 
@@ -64,11 +70,31 @@ def test_what_is_refused_in_the_words_of_a_failure_is_a_sibling_of_it() -> None:
 
 def test_drawn_siblings_are_fresh_tasks_of_the_same_generators() -> None:
     near = {"shop/exchange/3": 3.0, "shop/cancel/4": 1.0}
-    siblings = draw_siblings(SHOP, near, 80, "cycle")
-    assert siblings == draw_siblings(SHOP, near, 80, "cycle")
-    assert siblings != draw_siblings(SHOP, near, 80, "another")
+    siblings = draw_siblings(SHOP, [near], 80, "cycle")
+    assert siblings == draw_siblings(SHOP, [near], 80, "cycle")
+    assert siblings != draw_siblings(SHOP, [near], 80, "another")
     kinds = Counter(SHOP.task(task).capability for task in siblings)
     assert kinds.keys() == {"exchange", "cancel"}
     assert 45 <= kinds["exchange"] <= 74
     assert all(FIRST_SEED <= (seed_of(task) or 0) <= LAST_SEED for task in siblings)
-    assert draw_siblings(SHOP, {}, 80, "cycle") == ()
+    assert draw_siblings(SHOP, [{}], 80, "cycle") == ()
+
+
+def test_regressions_are_the_generators_that_lost_on_the_whole() -> None:
+    differences = {
+        "shop/exchange/1": -1.0, "shop/exchange/2": -0.5, "shop/exchange/3": 0.0,
+        "shop/cancel/1": -0.5, "shop/cancel/2": 0.0,
+        "shop/question/1": -1.0, "shop/question/2": 1.0, "shop/question/3": 0.5,
+    }  # fmt: skip
+    assert find_regressions(differences) == {
+        "shop/exchange/1": 0.75, "shop/exchange/2": 0.75, "shop/cancel/1": 0.5,
+    }  # fmt: skip
+    assert find_regressions({"shop/cancel/2": 0.0}) == {}
+
+
+def test_what_is_near_and_what_was_lost_are_replayed_equally_often() -> None:
+    groups = ({"shop/payment/1": 40.0}, {"shop/exchange/2": 1.0})
+    siblings = draw_siblings(SHOP, groups, 200, "cycle")
+    kinds = Counter(SHOP.task(task).capability for task in siblings)
+    assert 70 <= kinds["payment"] <= 130
+    assert kinds["payment"] + kinds["exchange"] == 200
