@@ -268,6 +268,53 @@ def test_the_job_after_a_candidate_that_was_rejected_without_harm_goes_on_from_i
     assert "the job went on from its weights; rejected; for cancel; gate REJECT" in words.said
 
 
+def test_what_the_last_candidate_lost_is_replayed_by_the_next_job(tmp_path: Path) -> None:
+    with home(tmp_path, tasks(("cancel", "question"), 8)) as app:
+        leader = Leader(app, CyclePlanner(app), Leadership(app))
+        app.settle()
+        Decisions(app).act(Act("ada"), CYCLE_START, {"alias": "agent"})
+        assert leader.tick().troubles == []
+        with app.reading() as connection:
+            (first,) = learning.cycles(connection)
+        assert first.job is not None
+        candidate = produced("try-1").model_copy(update={"base": "base", "job": first.job})
+        report = rejection(**{"slice exchange": "FAIL", "overall": "PASS"})
+        said = [
+            JobEnded(job=first.job, outcome="trained"), candidate, staged("try-1"),
+            evaluated("try-1"), GateDecided(adapter="try-1", alias="agent", report=report),
+        ]  # fmt: skip
+        Decisions(app).record(
+            {derive_id("said", str(n)): data for n, data in enumerate(said)}, "somebody"
+        )
+        app.append(
+            [
+                ended(
+                    f"{policy} {seed}", at(seed), base="base", policy=policy, purpose="evaluate",
+                    task=SHOP.generate("exchange", 2**32 + seed).record(),
+                    success=policy == "base",
+                )
+                for policy in ("base", "try-1")
+                for seed in range(4)
+            ]
+        )  # fmt: skip
+        leader.tick()
+        record(app, "agent", "base", [SHOP.generate("question", seed) for seed in range(50, 54)])
+        app.settle()
+        Decisions(app).act(Act("bob"), CYCLE_START, {"alias": "agent"})
+        assert leader.tick().troubles == []
+        with app.reading() as connection:
+            second = next(iter(learning.cycles(connection)))
+            job = learning.job(connection, second.job or "")
+    assert second.number == 2
+    assert job is not None
+    assert job.spec.parent == candidate.path
+    siblings = next(pool for pool in job.spec.pools if pool.name == SIBLINGS)
+    kinds = [SHOP.task(task).capability for task in siblings.tasks]
+    assert "exchange" in kinds
+    seeds = [int(task.split("/")[2]) for task in siblings.tasks]
+    assert all(seed < 2**32 for seed in seeds), "and not the gate's own tasks"
+
+
 def test_where_no_oracle_passes_no_task_survives_its_checks(tmp_path: Path) -> None:
     with home(tmp_path, environment=letters.ENVIRONMENT) as app:
         app.append(
