@@ -4,8 +4,7 @@ DB: the writes of agent and user are replayed on a fresh state, the gold actions
 must end equal. COMMUNICATE: every output, lower-cased, is part of a text of the agent, lower-cased
 and without commas. ACTION: every gold action was called. These are tau2-bench's rules (its
 evaluator); POLICY and MILESTONES ask the environment, and so does every part without a rule here.
-What needs a
-judge is left open and never counted as right.
+What needs a judge is left open and never counted as right.
 """
 
 import math

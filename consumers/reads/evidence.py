@@ -143,6 +143,32 @@ def last_outcomes(
     return outcomes
 
 
+def read_trial_differences(
+    connection: Connection, alias: str, base: str, candidate: str, incumbent: str
+) -> dict[str, float]:
+    """Return task -> the share of its trials that a candidate passed less that of the incumbent, of
+    the tasks that both played to be compared; `incumbent` may be the base."""
+    rollouts = Rollout.table().c
+    played = (
+        rollouts.alias == alias,
+        rollouts.base == base,
+        rollouts.purpose == "evaluate",
+        rollouts.success.is_not(None),
+    )
+    tasks = select(rollouts.task).where(*played, rollouts.policy == candidate)
+    passed = case((rollouts.success, 1.0), else_=0.0)
+    query = (
+        select(rollouts.task, rollouts.policy, func.avg(passed).label("rate"))
+        .where(*played, rollouts.policy.in_((candidate, incumbent)), rollouts.task.in_(tasks))
+        .group_by(rollouts.task, rollouts.policy)
+        .order_by(rollouts.task)
+    )
+    rates: dict[str, dict[str, float]] = {}
+    for row in connection.execute(query):
+        rates.setdefault(row.task, {})[row.policy] = float(row.rate)
+    return {task: own[candidate] - own[incumbent] for task, own in rates.items() if len(own) == 2}
+
+
 def passed_sessions(
     connection: Connection, alias: str, base: str, most: int
 ) -> list[PassedRollout]:

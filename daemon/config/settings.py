@@ -527,6 +527,9 @@ class Proposer(Section):
     traffic."""
     replay: float = Field(default=0.05, ge=0, lt=1)
     """Share of written tasks that are already passed."""
+    siblings: float = Field(default=0.5, ge=0, le=1)
+    """Share of siblings in what is left for the traffic: tasks like the passed ones that ask in
+    nearly the words of failed ones, which training on these would damage first."""
     probe: bool = True
     """Whether the current policy plays each written task eight times, at an engine that the
     scheduler knows: tasks that it always or never passes teach little."""

@@ -81,9 +81,10 @@ def build_job_spec(
     )
     warm = None
     if training.warm_start != "off":
-        pools = _mark_references(pools, training)
+        marked = _mark_references(pools, training)
         # Pools of one task each have nothing to show.
-        if successes or any(pool.references for pool in pools if not pool.replay):
+        if successes or any(pool.references for pool in marked if not pool.replay):
+            pools = marked
             warm = _warm_start(training, training.warm_start, parameters, successes)
     return JobSpec(
         job=job,
@@ -215,13 +216,24 @@ def _resolve(setting: float | None, rule: Callable[[int], float], parameters: in
 def _mark_references(pools: Sequence[TaskPool], training: "Training") -> list[TaskPool]:
     """The pools with references: where there are none, the last of a pool's own tasks, which then
     are shown and not drawn; at most half of them, so that a pool of one task has none and is not
-    warm started. Raises NotTrainable for more than the budget has room for."""
+    warm started. Replay together shows as many as the targets do, each pool by its share: a policy
+    that is shown targets alone unlearns what is asked for in the same words. Raises NotTrainable
+    for more than the budget has room for."""
+    counts = {
+        pool.name: len(pool.references) or min(training.references, len(pool.tasks) // 2)
+        for pool in pools
+        if not pool.replay
+    }
+    shown, whole = sum(counts.values()), sum(pool.share for pool in pools if pool.replay)
+    for pool in pools:
+        if pool.replay:
+            counts[pool.name] = min(int(shown * pool.share / whole), len(pool.tasks) // 2)
     marked_pools = []
     for pool in pools:
-        count = 0 if pool.replay else min(training.references, len(pool.tasks) // 2)
+        count = counts[pool.name]
         if not pool.references and count:
-            drawn, shown = pool.tasks[:-count], pool.tasks[-count:]
-            pool = pool.model_copy(update={"tasks": drawn, "references": shown})
+            drawn, shown_tasks = pool.tasks[:-count], pool.tasks[-count:]
+            pool = pool.model_copy(update={"tasks": drawn, "references": shown_tasks})
         marked_pools.append(pool)
     count = sum(len(pool.references) for pool in marked_pools)
     batch = training.groups * training.size

@@ -2,13 +2,14 @@
 
     find_rejected_parent(connection, cycle, incumbent)
 
-A candidate may be rejected because its tasks were too few to show what it gained. The next job then
-goes on from it, if the newest job left it, no check but the target's failed, its targets gained on
-the whole, it never answered a session, and the incumbent that it was compared with still answers.
-After `MOST_TRIES` rejected candidates in a row, each trained on from the one before, the next job
-goes on from the incumbent: a chain of chance gains ends. Each candidate is compared with the
-incumbent on fresh tasks, whatever it was trained from, so this adds no chance to promote one that
-is no better.
+A candidate may be rejected because its tasks were too few to show what it gained, or because it
+lost on one kind of task while it gained on others. The next job then goes on from it, if the newest
+job left it, its targets gained on the whole, the incumbent that it was compared with still answers,
+and it never answered a session. Where it was shown to be worse at a kind, it must besides have been
+shown not to be worse over all tasks; its losses are what the next job replays (siblings.py). After
+`MOST_TRIES` rejected candidates in a row, each trained on from the one before, the next job goes on
+from the incumbent: a chain of chance gains ends. Each candidate is compared with the incumbent on
+fresh tasks, whatever it was trained from, so this adds no chance to promote one that is no better.
 """
 
 from typing import TYPE_CHECKING, Final
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
 
 MOST_TRIES: Final = 2
 """Rejected candidates in a row that are trained on from."""
+_OF_KIND: Final = ("slice ", "best ")
+"""How the names of the checks of one kind of task begin."""
 _KEPT: Final = (State.REJECTED, State.UNLOADED)
 """States of a rejected candidate whose files are there."""
 
@@ -37,7 +40,7 @@ def find_rejected_parent(
     row = succession.find_last_candidate(connection, cycle.alias)
     if row is None or row.base != cycle.base or row.state not in _KEPT:
         return None
-    if row.gate is None or not is_harmless(row.gate):
+    if row.gate is None or not is_worth_training(row.gate):
         return None
     if row.incumbent != (None if incumbent is None else incumbent.adapter):
         return None
@@ -48,13 +51,15 @@ def find_rejected_parent(
     return row if tries <= MOST_TRIES else None
 
 
-def is_harmless(report: "GateReport") -> bool:
-    """Whether a report rejects a candidate that gained on its targets and was not shown to be worse
-    at anything."""
+def is_worth_training(report: "GateReport") -> bool:
+    """Whether a report rejects a candidate that gained on its targets, and that was shown to be
+    worse at nothing, or at some kinds alone while it was within the margin over all tasks."""
     if report.decision != "REJECT":
         return False
-    failed = {check.name for check in report.checks if check.verdict == "FAIL"}
-    if failed - {"target"}:
+    verdicts = {check.name: check.verdict for check in report.checks}
+    failed = {name for name, verdict in verdicts.items() if verdict == "FAIL"} - {"target"}
+    losses = {name for name in failed if name.startswith(_OF_KIND)}
+    if failed - losses or (losses and verdicts.get("overall") != "PASS"):
         return False
     whole = sum(target.tasks for target in report.targets)
     return whole > 0 and sum(target.gain * target.tasks for target in report.targets) > 0
@@ -68,6 +73,13 @@ def describe_parent(row: AdapterRow) -> str:
         f"{1.0 if target.p_value is None else target.p_value:.2g})"
         for target in row.gate.targets
     )
+    losses = ", ".join(
+        f"{check.name} {100 * check.value:+.1f} points"
+        for check in row.gate.checks
+        if check.verdict == "FAIL" and check.name.startswith(_OF_KIND)
+    )
+    if losses:
+        return clip_reason(f"rejected for {losses}, and it gained: {gains}")
     return clip_reason(f"rejected without harm: {gains}")
 
 

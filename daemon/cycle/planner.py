@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from consumers.reads import learning, planning, rollouts, serving
+from consumers.reads import evidence, learning, planning, rollouts, serving, succession
 from consumers.reads.learning import CycleRow
 from consumers.reads.serving import AdapterRow
 from daemon.adapters.compatibility import BadBase, count_parameters
@@ -29,8 +29,11 @@ from daemon.proposer.buffer import PoolEntry, PoolMix, pools
 from daemon.proposer.candidate import CannotSample
 from daemon.proposer.probe import Engine, Prober, ProbeTarget
 from daemon.proposer.proposer import ProposalRequest, propose
+from daemon.proposer.siblings import draw_siblings, find_regressions
 from envs.endpoint import Sampling
+from envs.environment import UnknownTask
 from envs.registry import EnvironmentBroken, UnknownEnvironment, open_from_event
+from envs.task import GENERATED
 from events.envelope import derive_id
 from events.jobs import JobRounds, TaskPool
 from events.learning import (
@@ -103,6 +106,7 @@ class CyclePlanner:
             }
             incumbent = self._read_incumbent(connection, cycle)
             rejected = find_rejected_parent(connection, cycle, incumbent)
+            regressions = self._read_regressions(connection, environment, cycle)
         try:
             decisions: dict[str, Decision] = {
                 entry.id: entry.data for entry in propose(environment, wanted)
@@ -116,12 +120,10 @@ class CyclePlanner:
         written += [
             PoolEntry(entry.task.id, entry.pattern) for entry in new if entry.task.id not in before
         ]
-        mixing = PoolMix(
-            settings.proposer.targeted_step,
-            settings.proposer.targeted_most,
-            settings.proposer.replay,
-        )
-        task_pools = pools(written, priorities, drawn, cycle.number, mixing)
+        near = sources.find_traffic_siblings(environment, cycle.directive, wanted.sources, drawn)
+        siblings = draw_siblings(environment, (near, regressions), len(new), cycle.cycle)
+        traffic = [item.task.id for item in drawn if item.task.id not in siblings]
+        task_pools = pools(written, priorities, traffic, cycle.number, self._build_mix(), siblings)
         if not task_pools:
             return Proposal(
                 decisions, "every written task of a pattern with a priority is passed by now"
@@ -147,6 +149,12 @@ class CyclePlanner:
             sampler=self._build_sampler(connection, environment, cycle),
         )
 
+    def _build_mix(self) -> PoolMix:
+        settings = self._app.settings.proposer
+        return PoolMix(
+            settings.targeted_step, settings.targeted_most, settings.replay, settings.siblings
+        )
+
     def _build_sampler(
         self, connection: "Connection", environment: "Environment", cycle: CycleRow
     ) -> Prober | None:
@@ -168,9 +176,31 @@ class CyclePlanner:
 
     def _read_traffic(
         self, connection: "Connection", environment: "Environment", cycle: CycleRow
-    ) -> list[str]:
+    ) -> list[sources.TrafficTask]:
         assert cycle.round is not None, "a cycle is diagnosed first"
-        return sources.traffic(connection, environment, cycle.alias, cycle.base, cycle.round)
+        return sources.read_traffic(connection, environment, cycle.alias, cycle.base, cycle.round)
+
+    def _read_regressions(
+        self, connection: "Connection", environment: "Environment", cycle: CycleRow
+    ) -> dict[str, float]:
+        """Where the agent's last candidate passed less than the incumbent that it was compared
+        with."""
+        row = succession.find_last_candidate(connection, cycle.alias)
+        if row is None or row.base != cycle.base or row.gate is None:
+            return {}
+        differences = evidence.read_trial_differences(
+            connection, cycle.alias, cycle.base, row.adapter, row.incumbent or cycle.base
+        )
+        generated = {}
+        for task, gain in differences.items():
+            try:
+                # Others have nothing like them, and a gate's own tasks are never trained on.
+                if environment.task(task).split == GENERATED:
+                    generated[task] = gain
+            except UnknownTask:
+                # It was played in another environment, which the agent had then.
+                continue
+        return find_regressions(generated)
 
     def _read_incumbent(self, connection: "Connection", cycle: CycleRow) -> AdapterRow | None:
         """The adapter that answers now: training goes on from it. None: the base does."""

@@ -1,19 +1,22 @@
 """Which tasks a training job draws, and how often: pure.
 
     targeted    tasks written for patterns, one pool per pattern; together p = min(most, step·round)
-    traffic     the tasks of the agent's own traffic: what is left
-    replay      written tasks that the policy passes: drawn now and then, so that they stay passed
+    siblings    tasks like the passed ones that ask in the words of failed ones (siblings.py)
+    traffic     the tasks of the agent's own traffic
+    replay      written tasks that the policy passes, and those of patterns that fail no more
 
-A task weighs P(pattern)·4ĉ(1−ĉ), with ĉ = (c+1)/(n+2) over its last rollouts: most where the
-outcome is open. A pool's share is the sum of its tasks' weights; inside a pool a job draws each
-task before any again, so there the weights have no effect. A task with ĉ ≥ .9 over 16 rollouts
-retires. Traffic and replay are replay pools to a job: their share is fixed, and its probe ignores
-them. Source: docs/proposing.md (after SENTINEL, arXiv 2606.12908).
+A pool's share is P(pattern) times the mean of 4ĉ(1−ĉ) over its tasks, with ĉ = (c+1)/(n+2) over a
+task's last rollouts: most where the outcome is open. The mean, not the sum: the quota of a pattern
+follows P as well, and would count it twice. Inside a pool a job draws each task before any again. A
+task with ĉ ≥ .9 over a group of rollouts or more retires. Siblings, traffic and replay are replay
+pools to a job: their share is fixed, and its probe ignores them. Source: docs/proposing.md (after
+SENTINEL, arXiv 2606.12908).
 """
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from statistics import fmean
 from typing import Final
 
 from events.jobs import TaskPool
@@ -21,6 +24,9 @@ from events.jobs import TaskPool
 WINDOW: Final = 16
 """Number of a task's last rollouts that its pass rate is computed from."""
 RETIRED: Final = 0.9
+LEAST: Final = 8
+"""Fewest rollouts of a task that retires: a group of a job, which draws most tasks once."""
+SIBLINGS: Final = "siblings"
 TRAFFIC: Final = "traffic"
 REPLAY: Final = "replay"
 
@@ -42,7 +48,7 @@ class PoolEntry:
     @property
     def retires(self) -> bool:
         """Whether the task is passed so often that nothing is left to learn."""
-        return self.attempts >= WINDOW and self.rate >= RETIRED
+        return self.attempts >= LEAST and self.rate >= RETIRED
 
     @property
     def openness(self) -> float:
@@ -59,6 +65,8 @@ class PoolMix:
     most: float = 0.5
     replay: float = 0.05
     """Share of retired tasks, if there are any."""
+    siblings: float = 0.5
+    """Share of the siblings in what is left for the traffic, if there are any."""
 
     def compute_target_share(self, number: int) -> float:
         """Return the share of tasks written for patterns in round `number`, counted from 1."""
@@ -71,26 +79,28 @@ def pools(
     traffic: Sequence[str],
     number: int,
     mixing: PoolMix | None = None,
+    siblings: Sequence[str] = (),
 ) -> tuple[TaskPool, ...]:
     """Return the pools of a job; empty if no pattern with a positive priority has a task left.
 
-    `priorities` are those of the last round: a pattern without one gets no pool. `traffic` are
-    tasks that were not written for a pattern. Shares sum to 1.
+    `priorities` are those of the last round: the tasks of a pattern without one are replayed.
+    `traffic` are tasks that were not written for a pattern, `siblings` none of these. Shares sum
+    to 1.
     """
     mixing = mixing or PoolMix()
     retired: list[str] = []
     by_pattern: defaultdict[str, list[PoolEntry]] = defaultdict(list)
     for entry in buffered:
-        if entry.retires:
+        if entry.retires or priorities.get(entry.pattern, 0) <= 0:
             retired.append(entry.task)
-        elif priorities.get(entry.pattern, 0) > 0:
+        else:
             by_pattern[entry.pattern].append(entry)
     if not by_pattern:
         return ()
     aimed = mixing.compute_target_share(number) if traffic else 1.0
     kept = mixing.replay if retired else 0.0
     weights = {
-        pattern: priorities[pattern] * sum(entry.openness for entry in tasks)
+        pattern: priorities[pattern] * fmean(entry.openness for entry in tasks)
         for pattern, tasks in by_pattern.items()
     }
     whole = sum(weights.values())
@@ -102,9 +112,12 @@ def pools(
         )
         for pattern in sorted(weights, key=lambda name: (-weights[name], name))
     ]
-    if traffic and aimed < 1:
-        share = (1 - kept) * (1 - aimed)
-        task_pools.append(TaskPool(name=TRAFFIC, share=share, tasks=tuple(traffic), replay=True))
-    if retired:
-        task_pools.append(TaskPool(name=REPLAY, share=kept, tasks=tuple(retired), replay=True))
+    near = mixing.siblings if siblings else 0.0
+    for name, share, tasks in (
+        (SIBLINGS, (1 - kept) * (1 - aimed) * near, siblings),
+        (TRAFFIC, (1 - kept) * (1 - aimed) * (1 - near), traffic),
+        (REPLAY, kept, retired),
+    ):
+        if share > 0:
+            task_pools.append(TaskPool(name=name, share=share, tasks=tuple(tasks), replay=True))
     return tuple(task_pools)

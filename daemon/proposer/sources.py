@@ -1,20 +1,34 @@
 """What the Proposer reads from the tables: rollouts to follow, and existing tasks."""
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
 
 from consumers.reads import learning
 from consumers.reads.evidence import last_outcomes, task_rates, tasks_of
 from daemon.proposer.buffer import WINDOW, PoolEntry
 from daemon.proposer.candidate import FIRST_HELD_OUT, PriorTask
 from daemon.proposer.proposer import Source
+from daemon.proposer.siblings import Request, find_siblings
 from daemon.proposer.verification import seed_of
 from envs.environment import Environment, UnknownTask
-from envs.task import GENERATED
+from envs.task import GENERATED, TaskDefinition
 from events.learning import Directive
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection
+
+_MOST_PASSED: Final = 4096
+"""Passed tasks among which siblings are looked for."""
+
+
+@dataclass(frozen=True, slots=True)
+class TrafficTask:
+    """A task of the agent's own traffic in a round."""
+
+    task: TaskDefinition
+    passed: bool
+    """Whether all its rollouts of the round passed."""
 
 
 def sources(
@@ -49,14 +63,14 @@ def read_pool_entries(connection: "Connection", alias: str, base: str) -> list[P
     ]
 
 
-def traffic(
+def read_traffic(
     connection: "Connection", environment: Environment, alias: str, base: str, number: int
-) -> list[str]:
+) -> list[TrafficTask]:
     """Return the tasks of the agent's own traffic in a round that a job may draw: generated tasks
     of this environment that were not written for a pattern and whose seed is not reserved for
     reports and gates."""
     written = learning.patterns_of(connection, alias)
-    ids = []
+    drawn = []
     for rate in task_rates(connection, alias, base, number):
         try:
             task = environment.task(rate.task)
@@ -64,8 +78,27 @@ def traffic(
             continue
         kept = (seed_of(task.id) or 0) >= FIRST_HELD_OUT
         if task.split == GENERATED and task.id not in written and not kept:
-            ids.append(task.id)
-    return ids
+            drawn.append(TrafficTask(task, rate.passes == rate.attempts))
+    return drawn
+
+
+def find_traffic_siblings(
+    environment: Environment,
+    directive: Directive,
+    followed: Mapping[str, Sequence[Source]],
+    traffic: Sequence[TrafficTask],
+) -> dict[str, float]:
+    """Return the passed tasks of the traffic that ask in nearly the words of the failed ones that
+    a directive follows, with their weights (see siblings.py), of the first `_MOST_PASSED` passed
+    ones. The failed tasks of a pattern have the weight of its quota together."""
+    failed: dict[Request, float] = {}
+    for quota in directive.quotas:
+        examples = followed.get(quota.pattern, ())
+        for source in examples:
+            request = Request.of(source.task, environment.writes)
+            failed[request] = failed.get(request, 0.0) + quota.tasks / len(examples)
+    passed = [drawn.task for drawn in traffic if drawn.passed][:_MOST_PASSED]
+    return find_siblings(failed, [Request.of(task, environment.writes) for task in passed])
 
 
 def filter_known(environment: Environment, tasks: Sequence[str]) -> list[str]:

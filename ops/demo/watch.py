@@ -29,7 +29,7 @@ from daemon.cycle.scheduler import NotDue, decide
 from daemon.cycle.views import read_facts
 from daemon.evaluation.trial import CHUNK, Plan
 from daemon.jobs.runner import JOURNAL, OUT, SPEC
-from daemon.proposer.buffer import REPLAY, TRAFFIC
+from daemon.proposer.buffer import REPLAY, SIBLINGS, TRAFFIC
 from events.envelope import parse_timestamp, utc_now
 from events.learning import CycleOutcome
 from ops.demo.place import ALIAS
@@ -200,7 +200,7 @@ def curve(folder: Path) -> Iterator[Point]:
 def _point(rollouts: int, pools: Mapping[str, Mapping[str, Any]]) -> Point:
     """Return the point for a batch that a job reports (daemon/solver/telemetry/progress.py),
     without the values that are null in it."""
-    aimed = [both for name, both in pools.items() if name not in (TRAFFIC, REPLAY)]
+    aimed = [both for name, both in pools.items() if name not in (TRAFFIC, SIBLINGS, REPLAY)]
     batches = [both["batch"] for both in aimed if "batch" in both]
     attempts = sum(batch["attempts"] for batch in batches)
     passed = sum(batch["passed"] * batch["attempts"] for batch in batches)

@@ -5,10 +5,7 @@ Everything follows from the run's seed, so every configuration of a seed has the
 """
 
 import tempfile
-from array import array
-from collections.abc import Iterator
 from dataclasses import replace
-from datetime import UTC, datetime, timedelta
 from itertools import islice
 from pathlib import Path
 from typing import Final
@@ -23,24 +20,19 @@ from daemon.engine.generation import Engine
 from daemon.engine.policy import Policy
 from daemon.jobs.own_successes import read_file
 from daemon.solver.journal import SUCCESSES
-from daemon.solver.sampling.local import InProcess, Rollout
+from daemon.solver.sampling.local import InProcess
 from envs.environment import Environment
 from envs.shop.environment import Shop
-from events.codec import Arrays, encode
-from events.envelope import Envelope, derive_id
 from events.errors import KintsugiError
 from events.jobs import JobSpec
 from events.learning import JobRequested
-from events.log import Entry, now_ms
-from events.rollouts import CallEnded, CallStarted
-from ops.learning.arms import convert_rollout, make_attempts
+from ops.learning.arms import make_attempts
+from ops.learning.recording import record_rollouts
 from ops.learning.screen.settings import Configuration, Settings
 from ops.learning.seeds import Seeds
-from producers.simulation import Provenance, build_rollout_event
+from producers.simulation import Provenance
 
 _ALIAS: Final = "agent"
-_BEGIN: Final = datetime(2026, 1, 1, tzinfo=UTC)
-"""Time of the first recorded event; each one is a second later."""
 
 
 class NoJob(KintsugiError):
@@ -104,23 +96,8 @@ class Recorder:
         attempts = make_attempts(islice(mixed, self._settings.recorded), self._seed, "traffic")
         base = self._settings.base
         provenance = Provenance(alias=_ALIAS, base=base, policy=base, purpose="live")
-        entries: list[Entry] = []
-        for rollout in self.player.play(self._shop, attempts, self.policy):
-            name = derive_id("screen", rollout.attempt.task.id)
-            calls = list(_record_calls(rollout, provenance, name))
-            ended = build_rollout_event(convert_rollout(rollout), self._shop, provenance, name)
-            names = tuple(dict.fromkeys(data.call for data, _ in calls))
-            ended = ended.model_copy(update={"session": name, "calls": names})
-            for number, (data, arrays) in enumerate([*calls, (ended, {})]):
-                envelope = Envelope(
-                    id=derive_id(name, str(number)), type=data.TYPE, version=data.VERSION,
-                    subject=data.key(), time=_BEGIN + timedelta(seconds=len(entries)),
-                )  # fmt: skip
-                event = encode(envelope, data, now_ms(), arrays)
-                if event.blob is not None:
-                    app.blobs.put(event.blob)
-                entries.append(event.entry)
-        app.spool.append(entries)
+        rollouts = self.player.play(self._shop, attempts, self.policy)
+        record_rollouts(app, rollouts, self._shop, provenance, "screen")
 
     def _cycle(self, app: App) -> CycleRow:
         """Return the first cycle of the agent, diagnosed; its id follows from the seed alone."""
@@ -135,27 +112,6 @@ class Recorder:
             ended_because=None, event="screen", started=None, diagnosed=None, directed=None,
             ended=None,
         )  # fmt: skip
-
-
-def _record_calls(
-    rollout: Rollout, provenance: Provenance, name: str
-) -> Iterator[tuple[CallStarted | CallEnded, Arrays]]:
-    """Yield the calls of a rollout with their exact tokens, as a gateway records them."""
-    for number, turn in enumerate(rollout.trajectory.turns):
-        call = f"{name}/{number}"
-        yield (
-            CallStarted(
-                call=call, session=name, alias=provenance.alias, base=provenance.base,
-                policy=provenance.policy, task=rollout.attempt.task.id,
-            ),
-            {},
-        )  # fmt: skip
-        arrays: Arrays = {
-            "prompt_token_ids": array("i", turn.prompt_ids),
-            "token_ids": array("i", turn.completion_ids),
-            "logprobs": array("f", turn.logprobs),
-        }
-        yield CallEnded(call=call, session=name, outcome="completed", trainable=True), arrays
 
 
 def _restrict(spec: JobSpec, configuration: Configuration) -> JobSpec:

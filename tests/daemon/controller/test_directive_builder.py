@@ -17,7 +17,7 @@ from daemon.config.settings import Analyzer, Controller, Proposer, Settings
 from daemon.controller.directive_builder import direct
 from daemon.core.app import App
 from daemon.proposer.proposer import ProposalRequest, propose
-from daemon.proposer.sources import read_pool_entries, read_prior_tasks, sources, traffic
+from daemon.proposer.sources import read_pool_entries, read_prior_tasks, read_traffic, sources
 from envs.evaluation import Attempt, Setup, make_environment_user, play
 from envs.players import LocalPlayer
 from envs.shop.environment import Shop
@@ -161,8 +161,8 @@ def test_what_is_held_out_is_drawn_by_no_job_though_it_came_as_traffic(tmp_path:
         record(opened, "agent", "base", [SHOP.generate("question", seed) for seed in seeds])
         opened.diagnose("diagnose")
         with opened.reading() as connection:
-            own = traffic(connection, SHOP, "agent", "base", 0)
-    assert set(own) == {f"shop/question/{seed}" for seed in seeds[:2]}
+            own = read_traffic(connection, SHOP, "agent", "base", 0)
+    assert {drawn.task.id for drawn in own} == {f"shop/question/{seed}" for seed in seeds[:2]}
 
 
 def test_tasks_follow_the_failed_ones(app: App) -> None:
@@ -207,7 +207,7 @@ def test_what_was_written_is_known_to_the_next_cycle_and_a_redo_writes_the_same(
     app.settle()
     with app.reading() as connection:
         rates = {one.task: one for one in read_pool_entries(connection, "agent", "base")}
-        own = traffic(connection, SHOP, "agent", "base", 0)
+        own = [t.task.id for t in read_traffic(connection, SHOP, "agent", "base", 0)]
         # Tasks outlive a base; what was made of them on it is nothing on another one.
         elsewhere = read_pool_entries(connection, "agent", "other")
         assert {one.task for one in elsewhere} == set(rates)

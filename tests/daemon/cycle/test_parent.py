@@ -7,7 +7,7 @@ from sqlalchemy import Engine
 
 from consumers.reads import learning, succession
 from consumers.reads.serving import AdapterRow
-from daemon.cycle.parent import MOST_TRIES, describe_parent, find_rejected_parent, is_harmless
+from daemon.cycle.parent import MOST_TRIES, describe_parent, find_rejected_parent, is_worth_training
 from events.envelope import derive_id
 from events.gate import Check, GateReport, TargetReport
 from events.learning import JobRequested
@@ -101,21 +101,38 @@ def test_the_newest_candidate_that_harmed_nothing_is_trained_on_from(engine: Eng
 
 
 @pytest.mark.parametrize(
-    ("report", "harmless"),
+    ("report", "worth"),
     [
         (rejection(), True),
         (rejection(gain=-0.01), False),
         (rejection(overall="FAIL"), False),
         (rejection(violations="FAIL"), False),
         (rejection(golden="FAIL"), False),
+        (rejection(**{"slice refund": "FAIL"}), False),
+        (rejection(**{"slice refund": "FAIL", "overall": "EXTEND"}), False),
+        (rejection(**{"slice refund": "FAIL", "overall": "PASS"}), True),
+        (rejection(**{"best refund": "FAIL", "overall": "PASS"}), True),
+        (rejection(**{"slice refund": "FAIL", "overall": "PASS", "format": "FAIL"}), False),
+        (rejection(gain=-0.01, **{"slice refund": "FAIL", "overall": "PASS"}), False),
         (rejection().model_copy(update={"decision": "PROMOTE"}), False),
         (rejection().model_copy(update={"targets": ()}), False),
     ],
 )
-def test_a_candidate_that_was_shown_to_be_worse_is_none_to_go_on_from(
-    report: GateReport, harmless: bool
+def test_a_candidate_that_lost_more_than_a_kind_of_task_is_none_to_go_on_from(
+    report: GateReport, worth: bool
 ) -> None:
-    assert is_harmless(report) is harmless
+    assert is_worth_training(report) is worth
+
+
+def test_what_a_candidate_lost_is_named_beside_what_it_gained(engine: Engine) -> None:
+    tries = Tries(engine)
+    tries.reject(rejection(**{"slice exchange": "FAIL", "overall": "PASS"}))
+    found = tries.parent()
+    assert found is not None
+    assert describe_parent(found) == (
+        "rejected for slice exchange +0.0 points, and it gained: cancel +4.0 points over 64 tasks "
+        "(p = 0.2)"
+    )
 
 
 def test_a_chain_of_rejected_candidates_ends(engine: Engine) -> None:

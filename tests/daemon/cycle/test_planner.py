@@ -27,6 +27,7 @@ from daemon.cycle.outlook import read_outlooks
 from daemon.cycle.planner import CyclePlanner
 from daemon.engine.reference.weights import CHECKPOINT
 from daemon.jobs.own_successes import read_file
+from daemon.proposer.buffer import SIBLINGS, TRAFFIC
 from daemon.solver.rounds.tables import JobTables
 from envs.task import TaskDefinition
 from events.envelope import derive_id, utc_now
@@ -239,6 +240,25 @@ def test_more_rounds_than_batches_end_the_cycle(tmp_path: Path) -> None:
         )
 
 
+def test_a_job_replays_fresh_tasks_like_what_is_asked_in_the_words_of_failures(
+    tmp_path: Path,
+) -> None:
+    given = tasks(("cancel", "ineligible", "question"), 12)
+    with home(tmp_path, given) as app:
+        cycle, troubles = asked(app)
+        assert cycle is not None
+        with app.reading() as connection:
+            job = learning.job(connection, cycle.job or "")
+    assert troubles == []
+    assert job is not None
+    pools = {pool.name: pool for pool in job.spec.pools}
+    kinds = {SHOP.task(task).capability for task in pools[SIBLINGS].tasks}
+    assert kinds <= {"ineligible", "question"}, "what was passed, and no target"
+    assert not set(pools[SIBLINGS].tasks) & {one.id for one in given}
+    assert set(pools[TRAFFIC].tasks) == {one.id for one in given}
+    assert pools[SIBLINGS].share == pytest.approx(pools[TRAFFIC].share)
+
+
 def test_the_job_after_a_candidate_that_was_rejected_without_harm_goes_on_from_it(
     tmp_path: Path,
 ) -> None:
@@ -278,6 +298,53 @@ def test_the_job_after_a_candidate_that_was_rejected_without_harm_goes_on_from_i
     assert after.parent.reason.startswith("rejected without harm: cancel +4.0 points")
     assert words.node == "try-1"
     assert "the job went on from its weights; rejected; for cancel; gate REJECT" in words.said
+
+
+def test_what_the_last_candidate_lost_is_replayed_by_the_next_job(tmp_path: Path) -> None:
+    with home(tmp_path, tasks(("cancel", "question"), 8)) as app:
+        leader = Leader(app, CyclePlanner(app), Leadership(app))
+        app.settle()
+        Decisions(app).act(Act("ada"), CYCLE_START, {"alias": "agent"})
+        assert leader.tick().troubles == []
+        with app.reading() as connection:
+            (first,) = learning.cycles(connection)
+        assert first.job is not None
+        candidate = produced("try-1").model_copy(update={"base": "base", "job": first.job})
+        report = rejection(**{"slice exchange": "FAIL", "overall": "PASS"})
+        said = [
+            JobEnded(job=first.job, outcome="trained"), candidate, staged("try-1"),
+            evaluated("try-1"), GateDecided(adapter="try-1", alias="agent", report=report),
+        ]  # fmt: skip
+        Decisions(app).record(
+            {derive_id("said", str(n)): data for n, data in enumerate(said)}, "somebody"
+        )
+        app.append(
+            [
+                ended(
+                    f"{policy} {seed}", at(seed), base="base", policy=policy, purpose="evaluate",
+                    task=SHOP.generate("exchange", 2**32 + seed).record(),
+                    success=policy == "base",
+                )
+                for policy in ("base", "try-1")
+                for seed in range(4)
+            ]
+        )  # fmt: skip
+        leader.tick()
+        record(app, "agent", "base", [SHOP.generate("question", seed) for seed in range(50, 54)])
+        app.settle()
+        Decisions(app).act(Act("bob"), CYCLE_START, {"alias": "agent"})
+        assert leader.tick().troubles == []
+        with app.reading() as connection:
+            second = next(iter(learning.cycles(connection)))
+            job = learning.job(connection, second.job or "")
+    assert second.number == 2
+    assert job is not None
+    assert job.spec.parent == candidate.path
+    siblings = next(pool for pool in job.spec.pools if pool.name == SIBLINGS)
+    kinds = [SHOP.task(task).capability for task in siblings.tasks]
+    assert "exchange" in kinds
+    seeds = [int(task.split("/")[2]) for task in siblings.tasks]
+    assert all(seed < 2**32 for seed in seeds), "and not the gate's own tasks"
 
 
 def test_where_no_oracle_passes_no_task_survives_its_checks(tmp_path: Path) -> None:

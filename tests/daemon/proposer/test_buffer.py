@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from daemon.proposer.buffer import REPLAY, TRAFFIC, PoolEntry, PoolMix, pools
+from daemon.proposer.buffer import REPLAY, SIBLINGS, TRAFFIC, PoolEntry, PoolMix, pools
 from events.jobs import JobSpec, TaskPool
 
 PATTERNS = ("a|x", "b|y", "c|*")
@@ -26,12 +26,18 @@ def buffers(draw: st.DrawFn) -> list[PoolEntry]:
     buffers(),
     st.fixed_dictionaries({name: st.one_of(st.just(0.0), st.floats(0.01, 5)) for name in PATTERNS}),
     st.integers(0, 3),
+    st.integers(0, 4),
     st.integers(1, 12),
 )
 def test_shares_sum_to_one_and_every_task_stands_once(
-    buffered: list[PoolEntry], priorities: Mapping[str, float], traffic: int, number: int
+    buffered: list[PoolEntry],
+    priorities: Mapping[str, float],
+    traffic: int,
+    siblings: int,
+    number: int,
 ) -> None:
-    made = pools(buffered, priorities, [f"o{n}" for n in range(traffic)], number)
+    near = [f"s{n}" for n in range(siblings)]
+    made = pools(buffered, priorities, [f"o{n}" for n in range(traffic)], number, None, near)
     aimed = [one for one in buffered if not one.retires and priorities[one.pattern] > 0]
     assert bool(made) == bool(aimed)
     if not made:
@@ -41,8 +47,9 @@ def test_shares_sum_to_one_and_every_task_stands_once(
     assert len(drawn) == len(set(drawn))
     assert {one.task for one in aimed} <= set(drawn)
     targeted = sum(pool.share for pool in made if not pool.replay)
-    kept = 0.95 if any(one.retires for one in buffered) else 1.0
+    kept = 0.95 if len(aimed) < len(buffered) else 1.0
     assert targeted == pytest.approx(kept * (min(0.5, 0.1 * number) if traffic else 1))
+    assert len(drawn) == len(buffered) + traffic + (siblings if traffic else 0)
     JobSpec(job="job", base="base", checkpoint="/base", environment="shop", pools=made)
 
 
@@ -51,7 +58,7 @@ def by_name(made: tuple[TaskPool, ...]) -> dict[str, TaskPool]:
 
 
 def test_priority_and_open_outcomes_weigh() -> None:
-    even, mostly = PoolEntry("t1", "a|x", 8, 4), PoolEntry("t2", "b|y", 8, 8)
+    even, mostly = PoolEntry("t1", "a|x", 8, 4), PoolEntry("t2", "b|y", 8, 7)
     made = by_name(pools([even, mostly], {"a|x": 1.0, "b|y": 1.0}, [], 1))
     assert made["a|x"].share == pytest.approx(1 / (1 + mostly.openness))
     assert list(made) == ["a|x", "b|y"]
@@ -63,7 +70,9 @@ def test_what_is_always_passed_retires_into_the_replay() -> None:
     done, open_ = PoolEntry("t1", "a|x", 16, 16), PoolEntry("t2", "a|x", 16, 15)
     assert done.retires
     assert not open_.retires
-    assert not PoolEntry("t3", "a|x", 15, 15).retires
+    assert PoolEntry("t3", "a|x", 8, 8).retires, "a group of a job"
+    assert not PoolEntry("t4", "a|x", 7, 7).retires
+    assert not PoolEntry("t5", "a|x", 8, 7).retires
     made = by_name(pools([done, open_], {"a|x": 1.0}, ["o1"], 9))
     assert made[REPLAY].tasks == ("t1",)
     assert made[REPLAY].share == 0.05
@@ -73,9 +82,30 @@ def test_what_is_always_passed_retires_into_the_replay() -> None:
     assert pools([done], {"a|x": 1.0}, ["o1"], 9) == ()
 
 
-def test_a_pattern_without_priority_is_not_aimed_at() -> None:
+def test_a_pattern_has_the_share_of_its_priority_whatever_the_number_of_its_tasks() -> None:
+    buffered = [PoolEntry(f"t{number}", "a|x") for number in range(9)] + [PoolEntry("u", "b|y")]
+    made = by_name(pools(buffered, {"a|x": 1.0, "b|y": 1.0}, [], 1))
+    assert made["a|x"].share == pytest.approx(made["b|y"].share)
+
+
+def test_the_tasks_of_a_pattern_that_fails_no_more_are_replayed() -> None:
     buffered = [PoolEntry("t1", "a|x"), PoolEntry("t2", "b|y")]
-    assert list(by_name(pools(buffered, {"a|x": 1.0}, [], 1))) == ["a|x"]
+    made = by_name(pools(buffered, {"a|x": 1.0}, [], 1))
+    assert {name: pool.tasks for name, pool in made.items()} == {"a|x": ("t1",), REPLAY: ("t2",)}
+    assert made[REPLAY].replay
+
+
+def test_siblings_have_their_part_of_the_traffic() -> None:
+    mixing = PoolMix(step=0.6, most=0.6, siblings=0.75)
+    entry, traffic = PoolEntry("t1", "a|x"), ["o1", "o2"]
+    made = by_name(pools([entry], {"a|x": 1.0}, traffic, 1, mixing, ["o3"]))
+    assert made[SIBLINGS].tasks == ("o3",)
+    assert made[SIBLINGS].replay
+    assert made[SIBLINGS].share == pytest.approx(0.3)
+    assert made[TRAFFIC].tasks == ("o1", "o2")
+    assert made[TRAFFIC].share == pytest.approx(0.1)
+    alone = by_name(pools([entry], {"a|x": 1.0}, traffic, 1, mixing))
+    assert alone[TRAFFIC].share == pytest.approx(0.4), "nothing is near to what failed"
 
 
 def test_how_much_is_aimed_is_a_setting() -> None:
