@@ -46,7 +46,7 @@ def start(folder: Path) -> "subprocess.Popen[bytes]":
     mix = folder / "mix.json"
     mix.write_text(json.dumps(MIX))
     flags = ("--home", str(folder / "home"), "--out", str(folder))
-    several = ("--mix", str(mix), "--cycles", str(CYCLES))
+    several = ("--mix", str(mix), "--cycles", str(CYCLES), "--seed", str(SEED))
     with (folder / "lines").open("ab") as output:
         process = subprocess.Popen(
             [sys.executable, "-m", "ops.demo", *flags, *several],
