@@ -49,7 +49,7 @@ def main() -> int:
     size = replace(size, seed=options.seed, cycles=options.cycles or 1)
     try:
         place = make(options.home, size, mix=options.mix or MIX, fresh=options.fresh)
-        check_request(place, options.mix, options.cycles)
+        check_request(place, options.mix, options.cycles, options.seed)
         with App(place.settings()) as app:
             # Made and migrated before another process opens it.
             app.settle()

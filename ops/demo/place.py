@@ -190,18 +190,26 @@ def make(
     return place
 
 
-def check_request(place: Place, mix: Mapping[str, float] | None, cycles: int | None) -> None:
-    """Check that a home is of this mixture and number of cycles; None for whatever it is of. Raises
-    PlaceConflict."""
+def check_request(
+    place: Place, mix: Mapping[str, float] | None, cycles: int | None, seed: int
+) -> None:
+    """Check that a home is of this mixture, number of cycles and seed; None for whatever it is of,
+    and where both are None, any seed. Raises PlaceConflict."""
+    remedy = "name another home with --home, or begin anew with --fresh"
     if mix is not None and dict(mix) != dict(place.mix):
         raise PlaceConflict(
             f"{place.home} has customers of another mixture ({_inline(place.mix)}); leave --mix "
-            "out to go on with it, name another home with --home, or begin anew with --fresh"
+            f"out to go on with it, {remedy}"
         )
     if cycles is not None and cycles != place.size.cycles:
         raise PlaceConflict(
             f"{place.home} was made for --cycles {place.size.cycles}, not {cycles}; go on with "
-            "that, name another home with --home, or begin anew with --fresh"
+            f"that, {remedy}"
+        )
+    if (mix is not None or cycles is not None) and seed != place.size.seed:
+        raise PlaceConflict(
+            f"{place.home} was made for --seed {place.size.seed}, not {seed}; go on with that, "
+            f"{remedy}"
         )
 
 

@@ -74,7 +74,7 @@ def run(arm: Arm, seed: int, settings: Settings, folder: Path) -> ArmResult:
     own = folder / f"seed{seed}"
     own.mkdir(parents=True, exist_ok=True)
     place = make(own / "home", settings.build_size(seed), mix=settings.mixture)
-    check_request(place, settings.mixture, settings.cycles)
+    check_request(place, settings.mixture, settings.cycles, seed)
     policy = _MAKERS[arm](place, settings, own)
     show = _show("held-out tasks")
     (outcomes,) = heldout.measure(place, settings.base_model, [policy.player], show)

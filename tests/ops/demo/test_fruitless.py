@@ -56,6 +56,7 @@ def end_cycles(home: Path, count: int) -> None:
 
 
 @pytest.mark.processes
+@pytest.mark.timeout(900)
 def test_cycles_without_an_adapter_end_with_a_report_of_the_base(tmp_path: Path) -> None:
     place = make(tmp_path / "home", replace(SIZES["least"], cycles=2), mix=MIX)
     end_cycles(place.home, 2)

@@ -84,12 +84,14 @@ def test_a_home_keeps_its_mixture_and_number_of_cycles(tmp_path: Path) -> None:
     assert place.settings().agents[0].traffic == mix
     again = make(tmp_path / "home", SIZES["least"])
     assert (again.mix, again.size) == (mix, size)
-    check_request(again, None, None)
-    check_request(again, mix, 3)
+    check_request(again, None, None, 5)
+    check_request(again, mix, 3, 0)
     with pytest.raises(PlaceConflict, match=r"question = 0.25.*--fresh"):
-        check_request(again, MIX, 3)
+        check_request(again, MIX, 3, 0)
     with pytest.raises(PlaceConflict, match=r"--cycles 3, not 8; .*--fresh"):
-        check_request(again, mix, 8)
+        check_request(again, mix, 8, 0)
+    with pytest.raises(PlaceConflict, match=r"--seed 0, not 22; .*--fresh"):
+        check_request(again, mix, 3, 22)
 
 
 def test_a_home_of_an_older_demo_has_the_mixture_of_the_demo_and_one_cycle(tmp_path: Path) -> None:
@@ -99,7 +101,7 @@ def test_a_home_of_an_older_demo_has_the_mixture_of_the_demo_and_one_cycle(tmp_p
     del size["cycles"]
     (home / "size.json").write_text(json.dumps(size))
     place = make(home, SIZES["whole"])
-    check_request(place, MIX, 1)
+    check_request(place, MIX, 1, 0)
     assert (place.mix, place.size) == (MIX, SIZES["least"])
 
 
