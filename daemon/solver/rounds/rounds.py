@@ -26,7 +26,7 @@ from daemon.proposer.candidate import PriorTask
 from daemon.proposer.proposer import Proposal, ProposalRequest, propose
 from daemon.solver.journal import BadJournal, write_file
 from daemon.solver.rounds.account import RoundAccount, WrittenTask, account_path
-from daemon.solver.rounds.replayed import UnreadableRollout, build_event
+from daemon.solver.rounds.reconstruction import UnreadableRollout, build_event
 from daemon.solver.rounds.shift import describe_shift, shift_pools
 from daemon.solver.rounds.tables import JobTables
 from daemon.solver.spec import digest

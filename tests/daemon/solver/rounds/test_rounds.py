@@ -21,7 +21,7 @@ from daemon.solver import journal
 from daemon.solver.job import JOURNAL, Job, run
 from daemon.solver.journal import rollout_id
 from daemon.solver.rounds.account import RoundAccount, account_path, read_account
-from daemon.solver.rounds.replayed import UnreadableRollout, build_event
+from daemon.solver.rounds.reconstruction import UnreadableRollout, build_event
 from daemon.solver.rounds.rounds import Rounds
 from daemon.solver.sampling.sources import batch_of
 from daemon.solver.spec import digest
