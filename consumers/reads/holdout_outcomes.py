@@ -49,11 +49,11 @@ def read_drawn_sessions(
     drawn = list[DrawnSession]()
     unjudged: tuple[str, str, bool | None] = ("", "", None)
     for row in rows:
-        time, _, success = first.get(row.session, unjudged)
+        judged, _, outcome = first.get(row.session, unjudged)
         drawn.append(
             DrawnSession(
                 row.session, bool(row.held_out), row.share, row.began, row.session in ended,
-                success, _measure_age(row.began, time) if time else None,
+                outcome, _measure_age(row.began, judged) if judged else None,
             )
         )  # fmt: skip
     return drawn

@@ -221,7 +221,7 @@ def test_folds_that_are_killed_and_a_rebuild_give_the_same_lift(
     assert rebuild(log, engine).equal
     assert (lifts(engine), hash_of(engine)) == (before, tables)
     other = fresh(tmp_path, "other")
-    for turn in range(200):
+    for turn in range(12):
         # Each runner is dropped after some events, as a process that is killed.
         runner = Runner(log, other)
         for stream, partitions in ((LEARNING.name, 1), (ROLLOUTS.name, ROLLOUTS.partitions)):
