@@ -1,5 +1,6 @@
 """Targeted against general training: which runs there are, what they show, and short real ones."""
 
+import fcntl
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from random import Random
@@ -178,6 +179,10 @@ def test_the_command_reports_what_is_there_and_refuses_a_folder_in_use(
     before = {file.name: file.stat().st_mtime_ns for file in tmp_path.glob("*.json")}
     assert main(there) == 0
     assert {f.name: f.stat().st_mtime_ns for f in tmp_path.glob("*.json")} == before
+    with (tmp_path / "lock").open("ab") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        assert main(there) == 1
+    assert "another process" in capsys.readouterr().err
 
 
 SHORT = SETTINGS.model_copy(
