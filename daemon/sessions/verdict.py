@@ -3,8 +3,9 @@
 A session gets the reward, shaped, and the parts that the same transcript has in simulation. What
 a session cannot show: its end counts as regular, since no recorder knows why a client hung up; and
 where an engine did not say how many tokens it wrote, the penalty for length is null and not
-applied. The calls of a user who has tools do not pass the gateway: where the verdict hangs on them
-and the client sent none of them with the conversation, it stays unknown.
+applied. The calls of a user who has tools do not pass the gateway; a client may send them with the
+conversation, but none that follows the agent's last answer. So a failure in which a gold step of
+the user is not to be seen stays without a verdict.
 
 The task's name comes from a client: it selects an environment by name, and never a file.
 """
@@ -15,7 +16,7 @@ from typing import TYPE_CHECKING
 from envs.catalog import catalog
 from envs.environment import Environment, UnknownTask
 from envs.evaluation import assess_recorded
-from envs.grading import VERSION
+from envs.grading import VERSION, find_absent_actions
 from envs.registry import EnvironmentBroken, UnknownEnvironment, is_away, open_environment
 from envs.task import TaskDefinition
 from events.errors import KintsugiError
@@ -52,10 +53,10 @@ def _grade(
 ) -> RolloutEnded:
     messages = data.content.messages if data.content else ()
     spoken = [message for message in messages if message.role not in ("system", "developer")]
-    if _lacks_user_calls(environment, task, spoken):
-        return data.model_copy(update={"task": task.record()})
     assessment = assess_recorded(environment, task, spoken, tokens)
     grading, reward = assessment.grade, assessment.reward
+    if grading.success is False and _lacks_user_calls(environment, task, spoken):
+        return data.model_copy(update={"task": task.record()})
     declared = catalog(environment.name) is not None
     return data.model_copy(
         update={
@@ -73,12 +74,11 @@ def _grade(
 def _lacks_user_calls(
     environment: Environment, task: TaskDefinition, messages: Sequence[Message]
 ) -> bool:
-    """Whether the verdict hangs on calls of the user, and the transcript has none."""
-    if environment.user_toolset is None or task.solo:
+    """Whether a gold step of the user is not in the transcript."""
+    if environment.user_toolset is None:
         return False
-    gold = task.criteria.gold_actions or ()
-    hangs = any(action.requestor == "user" for action in gold)
-    return hangs and not any(item.requestor == "user" for item in executed_calls(messages))
+    missing = find_absent_actions(task.criteria, executed_calls(messages))
+    return any(action.requestor == "user" for action in missing)
 
 
 def open_task(

@@ -43,6 +43,39 @@ def line(
         return text, user, server.requests
 
 
+TOOLS = [{"type": "function", "function": {"name": "toggle_data", "parameters": {}}}]
+
+
+def reply_with_tools(answering: Answering, seen: Sequence[Message]) -> tuple[Message, list[Json]]:
+    """What a user with tools answers next, and what the server was asked."""
+
+    async def run(url: str) -> Message:
+        async with Endpoint(url, "small", attempts=2, wait_seconds=0.001) as endpoint:
+            return await ModelUser(endpoint, TASK, seed=7, candidates=2, tools=TOOLS).reply(seen)
+
+    with ModelServer(answering) as server:
+        return asyncio.run(run(server.url)), server.requests
+
+
+def test_a_user_with_tools_is_offered_them_and_sees_its_own_calls() -> None:
+    call = Message(role="user", tool_calls=(ToolCall(name="toggle_data", id="u1"),))
+    result = Message(role="tool", content="Mobile Data is now ON.", tool_call_id="u1")
+    reply, (request, *_) = reply_with_tools(
+        lambda _: answer(called("toggle_data", {}), said("I see it.")), [*TALK, call, result]
+    )
+    assert (reply.role, [item.name for item in reply.tool_calls]) == ("user", ["toggle_data"])
+    assert request["tools"] == TOOLS
+    system, *_, own, answered = request["messages"]
+    assert "one step at a time" in system["content"]
+    assert (own["role"], own["tool_calls"][0]["function"]["name"]) == ("assistant", "toggle_data")
+    assert (answered["role"], answered["content"]) == ("tool", "Mobile Data is now ON.")
+
+
+def test_a_user_with_tools_may_also_speak() -> None:
+    reply, _ = reply_with_tools(lambda body: answer(said("It is on.")), TALK)
+    assert (reply.text, reply.tool_calls) == ("It is on.", ())
+
+
 def is_choice(body: Json) -> bool:
     return "Candidates:" in body["messages"][-1]["content"]
 

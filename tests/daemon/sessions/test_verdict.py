@@ -15,13 +15,16 @@ from daemon.sessions.closing import close_sessions
 from envs.airline.environment import Airline
 from envs.endpoint import Usage
 from envs.environment import Environment
+from envs.episode import Episode, hide_calls
+from envs.episode import play as play_locally
 from envs.evaluation import Setup, make_environment_user, play
 from envs.players import LocalPlayer
 from envs.retail.environment import Retail
 from envs.shop.environment import Shop
 from envs.shop.oracle import ShopOracle
+from envs.telecom.environment import Telecom
 from events.messages import Message, ToolCall
-from events.rollouts import RolloutEnded
+from events.rollouts import RolloutContent, RolloutEnded
 from producers.simulation import Provenance, build_rollout_event
 from tests.daemon.sessions.recorded_session import START, record_session
 from tests.envs import clinic
@@ -178,6 +181,41 @@ def test_a_failure_has_the_same_category_live_and_simulated(
     live = compare(home, environment, task, [*gold_calls(environment, task)[:1], CLOSING])
     assert live.success is False
     assert label_rollout(live).labels.category == "missing_write_action"
+
+
+def oracle_texts(task_id: str) -> tuple[RolloutEnded, list[Message]]:
+    """A simulated rollout of telecom's oracle, and what the oracle says in it."""
+    telecom = Telecom()
+    task = telecom.task(task_id)
+    episode = play_locally(Episode(telecom, task), telecom.oracle(task), telecom.user(task))
+    says = [m for m in episode.messages if m.role == "assistant" and m.sampled is not False]
+    return simulate(telecom, task_id, says, 7), says
+
+
+def test_a_session_whose_user_acts_is_graded_by_the_calls_that_the_client_sent(home: Path) -> None:
+    task_id = "telecom/suspended_line/2"
+    simulated, _ = oracle_texts(task_id)
+    assert simulated.success is True
+    assert simulated.content is not None
+    ends = Message(role="assistant", content="Your request is complete.")
+    whole = RolloutContent(messages=(*simulated.content.messages, ends))
+    live = replay_live(home, Telecom(), simulated.model_copy(update={"content": whole}), 7)
+    assert (live.success, live.reward_parts["ENV_ASSERTION"]) == (True, 1.0)
+
+
+def test_a_session_whose_user_s_steps_are_not_to_be_seen_has_no_verdict(home: Path) -> None:
+    simulated, _ = oracle_texts("telecom/no_service/1")
+    assert simulated.content is not None
+    seen = RolloutContent(messages=tuple(hide_calls(simulated.content.messages, of="user")))
+    live = replay_live(home, Telecom(), simulated.model_copy(update={"content": seen}), 7)
+    assert (live.success, live.reward) == (None, None)
+    assert live.task is not None
+    assert live.task.id == "telecom/no_service/1"
+
+
+def test_a_session_of_an_agent_that_works_alone_is_graded_as_any(home: Path) -> None:
+    telecom, task = Telecom(), "telecom/no_service/1/solo"
+    assert compare(home, telecom, task, [*gold_calls(telecom, task), CLOSING]).success is True
 
 
 def test_the_length_is_shaped_where_the_engine_counted_its_tokens(home: Path) -> None:

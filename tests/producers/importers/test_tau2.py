@@ -20,6 +20,14 @@ from tests.producers.samples import (
 )
 
 
+def test_the_gold_of_a_run_without_a_user_is_all_the_agent_s(tmp_path: Path) -> None:
+    results = tau2_results()
+    results["info"]["user_info"] = {"implementation": "dummy_user"}
+    task = only(write(tmp_path / "a.json", results)).data.task
+    assert task is not None
+    assert {action.requestor for action in task.gold_actions or ()} == {"assistant"}
+
+
 def test_a_simulation_becomes_a_rollout_with_its_embedded_task(tmp_path: Path) -> None:
     rollout = only(write(tmp_path / "a.json", tau2_results()))
     data = rollout.data
