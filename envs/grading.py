@@ -47,7 +47,7 @@ class Grade:
         if self.irregular is not None or 0.0 in self.parts.values():
             return 0.0
         known = [value for value in self.parts.values() if value is not None]
-        return math.prod(known) if len(known) == len(self.parts) else None
+        return math.prod(known, start=1.0) if len(known) == len(self.parts) else None
 
     @property
     def success(self) -> bool | None:

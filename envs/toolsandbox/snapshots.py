@@ -6,7 +6,7 @@
     environment -> agent     one row per answer, with the trace of a call that did not fail
     user -> environment      the user ends the conversation
 
-What comes after 30 rows counts no more, because the original's conversations end there. The calls of
+What comes after 30 rows counts no more, because the original's conversations end there. Calls of
 one message have all taken effect with the first of their answers. The tables come from making the
 calls again on a fresh state, so a transcript is enough, wherever it was recorded.
 """
