@@ -215,31 +215,35 @@ def _resolve(setting: float | None, rule: Callable[[int], float], parameters: in
 
 def _mark_references(pools: Sequence[TaskPool], training: "Training") -> list[TaskPool]:
     """The pools with references: where there are none, the last of a pool's own tasks, which then
-    are shown and not drawn; at most half of them, so that a pool of one task has none and is not
-    warm started. Replay together shows as many as the targets do, each pool by its share: a policy
-    that is shown targets alone unlearns what is asked for in the same words. Raises NotTrainable
-    for more than the budget has room for."""
-    counts = {
-        pool.name: len(pool.references) or min(training.references, len(pool.tasks) // 2)
-        for pool in pools
-        if not pool.replay
-    }
-    shown, whole = sum(counts.values()), sum(pool.share for pool in pools if pool.replay)
-    for pool in pools:
-        if pool.replay:
-            counts[pool.name] = min(int(shown * pool.share / whole), len(pool.tasks) // 2)
+    are shown and not drawn."""
+    counts = _count_references(pools, training)
     marked_pools = []
     for pool in pools:
         count = counts[pool.name]
         if not pool.references and count:
-            drawn, shown_tasks = pool.tasks[:-count], pool.tasks[-count:]
-            pool = pool.model_copy(update={"tasks": drawn, "references": shown_tasks})
+            drawn, shown = pool.tasks[:-count], pool.tasks[-count:]
+            pool = pool.model_copy(update={"tasks": drawn, "references": shown})
         marked_pools.append(pool)
-    count = sum(len(pool.references) for pool in marked_pools)
-    batch = training.groups * training.size
-    if count + batch > training.rollouts:
-        raise NotTrainable(
-            f"a warm start shows {count} tasks and a batch has {batch} rollouts, more than the "
-            f"{training.rollouts} of training.rollouts; raise it, or lower training.references"
-        )
     return marked_pools
+
+
+def _count_references(pools: Sequence[TaskPool], training: "Training") -> dict[str, int]:
+    """How many tasks of each pool a warm start shows: at most half of the pool, so that a pool of
+    one task has none and is not warm started, and in all at most half of the budget, which leaves a
+    batch. Replay together shows as many as the targets do, each pool by its share: a policy that is
+    shown targets alone unlearns what is asked for in the same words."""
+    wanted = {
+        pool.name: min(training.references, len(pool.tasks) // 2)
+        for pool in pools
+        if not pool.replay
+    }
+    budget = min(training.rollouts // 2, training.rollouts - training.groups * training.size)
+    whole = sum(pool.share for pool in pools if pool.replay)
+    most = max(0, budget) // (2 if whole else 1)
+    shown = sum(wanted.values())
+    counts = {name: count * min(most, shown) // max(1, shown) for name, count in wanted.items()}
+    shown = sum(counts.values())
+    for pool in pools:
+        if pool.replay:
+            counts[pool.name] = min(int(shown * pool.share / whole), len(pool.tasks) // 2)
+    return counts

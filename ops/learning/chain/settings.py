@@ -72,9 +72,7 @@ CONFIGURATIONS: Final[Mapping[str, Configuration]] = {
     "demo": Configuration(),
     "demo_mix": Configuration(mixture="demo"),
     "before": Configuration(sections=_BEFORE),
-    "shown_less": Configuration(
-        sections={"proposer": {"tasks": 384}, "training": {"references": 64}}
-    ),
+    "shown_less": Configuration(sections={"proposer": {"tasks": 384}}),
     "no_siblings": Configuration(sections={"proposer": {"siblings": 0.0}}),
     "no_warm_start": Configuration(sections={"training": {"warm_start": "off"}}),
 }

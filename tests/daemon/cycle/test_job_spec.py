@@ -95,9 +95,15 @@ def test_pools_of_one_task_each_are_trained_without_a_warm_start() -> None:
     assert made.pools == (alone, POOLS[2]), "replay alone is nothing to start from"
 
 
-def test_references_that_leave_no_batch_in_the_budget_are_refused() -> None:
-    with pytest.raises(NotTrainable, match=r"shows 70 tasks .* 64 rollouts, more than the 98"):
-        spec(Training(warm_start="auto", rollouts=98))
+@pytest.mark.parametrize(("rollouts", "most"), [(98, 34), (128, 64), (64, 0)])
+def test_references_take_half_of_the_budget_at_most_and_leave_a_batch(
+    rollouts: int, most: int
+) -> None:
+    made = spec(Training(warm_start="auto", references=100, rollouts=rollouts))
+    shown = [len(pool.references) for pool in made.pools]
+    assert sum(shown) <= most
+    assert sum(shown) >= most - 4, "and no less, but for what is rounded"
+    assert (made.warm_start is None) == (most == 0)
 
 
 def test_unset_rates_follow_from_the_size_of_the_base() -> None:

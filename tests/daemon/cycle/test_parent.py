@@ -108,12 +108,12 @@ def test_the_newest_candidate_that_harmed_nothing_is_trained_on_from(engine: Eng
         (rejection(overall="FAIL"), False),
         (rejection(violations="FAIL"), False),
         (rejection(golden="FAIL"), False),
-        (rejection(**{"slice refund": "FAIL"}), False),
-        (rejection(**{"slice refund": "FAIL", "overall": "EXTEND"}), False),
-        (rejection(**{"slice refund": "FAIL", "overall": "PASS"}), True),
-        (rejection(**{"best refund": "FAIL", "overall": "PASS"}), True),
-        (rejection(**{"slice refund": "FAIL", "overall": "PASS", "format": "FAIL"}), False),
-        (rejection(gain=-0.01, **{"slice refund": "FAIL", "overall": "PASS"}), False),
+        (rejection(0.04, **{"slice refund": "FAIL"}), False),
+        (rejection(0.04, **{"slice refund": "FAIL", "overall": "EXTEND"}), False),
+        (rejection(0.04, **{"slice refund": "FAIL", "overall": "PASS"}), True),
+        (rejection(0.04, **{"best refund": "FAIL", "overall": "PASS"}), True),
+        (rejection(0.04, **{"slice refund": "FAIL", "overall": "PASS", "format": "FAIL"}), False),
+        (rejection(-0.01, **{"slice refund": "FAIL", "overall": "PASS"}), False),
         (rejection().model_copy(update={"decision": "PROMOTE"}), False),
         (rejection().model_copy(update={"targets": ()}), False),
     ],
@@ -126,7 +126,7 @@ def test_a_candidate_that_lost_more_than_a_kind_of_task_is_none_to_go_on_from(
 
 def test_what_a_candidate_lost_is_named_beside_what_it_gained(engine: Engine) -> None:
     tries = Tries(engine)
-    tries.reject(rejection(**{"slice exchange": "FAIL", "overall": "PASS"}))
+    tries.reject(rejection(0.04, **{"slice exchange": "FAIL", "overall": "PASS"}))
     found = tries.parent()
     assert found is not None
     assert describe_parent(found) == (

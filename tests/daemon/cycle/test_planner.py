@@ -310,7 +310,7 @@ def test_what_the_last_candidate_lost_is_replayed_by_the_next_job(tmp_path: Path
             (first,) = learning.cycles(connection)
         assert first.job is not None
         candidate = produced("try-1").model_copy(update={"base": "base", "job": first.job})
-        report = rejection(**{"slice exchange": "FAIL", "overall": "PASS"})
+        report = rejection(0.04, **{"slice exchange": "FAIL", "overall": "PASS"})
         said = [
             JobEnded(job=first.job, outcome="trained"), candidate, staged("try-1"),
             evaluated("try-1"), GateDecided(adapter="try-1", alias="agent", report=report),
