@@ -54,7 +54,6 @@ def spec_of(
             "warm_start": None,
             "sampler": sampler,
             "pools": (TaskPool(name=TRAFFIC, share=1.0, tasks=tasks),),
-            "warm_start": None,
         }
     )
 
