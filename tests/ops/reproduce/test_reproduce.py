@@ -168,18 +168,15 @@ def test_a_checkpoint_that_the_endpoint_does_not_serve_is_refused(other_checkpoi
 
 
 @contextmanager
-def engine() -> Iterator[str]:
+def engine(log: Path) -> Iterator[str]:
     """The embedded engine with the reference policy, as a process; yields its URL."""
     command = [sys.executable, "-m", "daemon.engine", "--model", str(CHECKPOINT)]
     command += ["--name", "reference", "--port", "0", "--threads", "1"]
-    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
+    with log.open("w") as output, subprocess.Popen(command, stderr=output) as process:
         try:
-            assert process.stderr is not None
-            address = None
-            while address is None:
-                line = process.stderr.readline()
-                assert line, "the engine ended before it served"
-                address = re.search(r"http://\S+/v1", line)
+            while (address := re.search(r"http://\S+/v1", log.read_text())) is None:
+                assert process.poll() is None, f"the engine ended: {log.read_text()}"
+                time.sleep(0.1)
             yield address[0]
         finally:
             process.kill()
@@ -188,9 +185,9 @@ def engine() -> Iterator[str]:
 @pytest.mark.long
 @pytest.mark.timeout(1800)
 def test_a_killed_run_goes_on_and_ends_with_the_table(tmp_path: Path) -> None:
-    folder = Folder(tmp_path)
-    with engine() as url:
-        command = [sys.executable, "-m", "ops.reproduce", *options(tmp_path, url)]
+    folder = Folder(tmp_path / "run")
+    with engine(tmp_path / "engine.log") as url:
+        command = [sys.executable, "-m", "ops.reproduce", *options(folder.path, url)]
         with subprocess.Popen(command, stderr=subprocess.DEVNULL) as first:
             while not folder.result("record").exists():
                 assert first.poll() is None, "it ended before it was killed"
