@@ -13,7 +13,7 @@ from sqlalchemy import Engine
 from consumers.reads import learning
 from daemon.cycle.account.account import CycleAccount, build_document
 from daemon.cycle.account.read import read_account
-from daemon.jobs.recording import rollout_id
+from daemon.solver.journal import rollout_id
 from events.codec import encode
 from events.envelope import Envelope, derive_id
 from events.jobs import Sampler, TaskPool
