@@ -19,12 +19,11 @@ from pathlib import Path
 from random import Random
 from typing import Any, ClassVar, Final
 
-from envs.access import ToolAccess
 from envs.agents import Agent, GoldAgent, NullAgent
 from envs.catalog import ToolCatalog, catalog, infer_catalog
 from envs.database import Database, Difference
 from envs.task import GENERATED, Basis, TaskDefinition, is_seed
-from envs.tools import Toolset
+from envs.tools import ToolAccess, Toolset
 from envs.users import ScriptUser, User
 from events.errors import KintsugiError
 from events.messages import Message

@@ -19,10 +19,10 @@ from collections.abc import Sequence
 from enum import StrEnum
 from typing import Final
 
-from envs.access import Requestor
 from envs.agents import Agent
 from envs.environment import Environment, Limits
 from envs.task import TaskDefinition
+from envs.tools import Requestor
 from envs.users import STOP, STOP_TOKENS, User
 from events.messages import Message
 

@@ -24,10 +24,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from envs.access import Requestor, ToolAccess
 from envs.database import Database
 from envs.tau2.environment import Tau2Environment
-from envs.tools import ToolResult
+from envs.tools import Requestor, ToolAccess, ToolResult
 
 _LINK: Final = re.compile(r"https://errors\.pydantic\.dev/[0-9.]+/")
 

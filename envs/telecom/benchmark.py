@@ -4,6 +4,7 @@ db.toml, user_db.toml                what the company knows, and the phone
 tasks.json, tasks_small.json, ...    the tasks; `full` is offered where all of its tasks are there
 main_policy.md, main_policy_solo.md  the rules, for an agent with a user and for one without
 tech_support_manual.md               how trouble with the phone is found and mended
+tech_support_workflow.md             the same as steps; `..._solo.md` for an agent without a user
 """
 
 import re
@@ -27,7 +28,7 @@ def describe_files(domain: str, writes: frozenset[str]) -> DomainFiles:
         domain,
         writes,
         read_tables=_read_tables,
-        read_policy=lambda place: read_policy(place, "main_policy.md"),
+        read_policy=read_policy,
         state="db.toml",
         tasks=TASK_FILES,
         optional_splits=frozenset({"full"}),
@@ -43,9 +44,14 @@ def find_intent(number: str) -> str | None:
     return f"benchmark_{intent.group(1)}" if intent else None
 
 
-def read_policy(place: Path, main: str) -> str:
-    """Return the system prompt: the rules, then the manual, marked as in the original."""
-    rules, manual = read_text(place / main), read_text(place / _SUPPORT)
+def read_policy(place: Path, *, solo: bool = False, workflow: bool = False) -> str:
+    """Return the system prompt: the rules, then the manual or the workflow, marked as in the
+    original. The manual is one and the same for an agent without a user."""
+    support = _SUPPORT
+    if workflow:
+        support = "tech_support_workflow_solo.md" if solo else "tech_support_workflow.md"
+    main = "main_policy_solo.md" if solo else "main_policy.md"
+    rules, manual = read_text(place / main), read_text(place / support)
     return (
         f"<main_policy>\n{rules}\n</main_policy>\n"
         f"<tech_support_policy>\n{manual}\n</tech_support_policy>"

@@ -3,8 +3,10 @@
     Telecom().tasks()                         our tasks, every kind in turn
     Telecom(benchmarks).tasks("test")         tau2-bench's of a split
     Telecom(benchmarks).tasks("test-solo")    the same for an agent that works alone from a ticket
+    Telecom(benchmarks).tasks("test-workflow")  the same with a workflow in place of the manual
 
-An id with `/solo` at its end names the solo variant of any task.
+An id with `/solo` at its end names the solo variant of any task, one with `/workflow` before that
+or at its end a real task whose policy has the workflow.
 
 Guarantee: a generated task is a function of capability and seed, and tasks with equal seeds share
 the state in which their trouble begins. Not promised: that the scripted user understands every way
@@ -34,8 +36,14 @@ from envs.telecom.user_tools import TelecomUserTools
 from envs.users import User
 from events.messages import Message, executed_calls
 
-_SOLO_ID: Final = "/solo"
-_SOLO_SPLIT: Final = "-solo"
+SOLO_VARIANT: Final = "solo"
+WORKFLOW_VARIANT: Final = "workflow"
+_VARIANTS: Final = (
+    (WORKFLOW_VARIANT,),
+    (SOLO_VARIANT,),
+    (WORKFLOW_VARIANT, SOLO_VARIANT),
+)
+"""Variants of real tasks, as the parts of their names; the longest last."""
 
 
 class Telecom(Tau2Environment):
@@ -69,18 +77,28 @@ class Telecom(Tau2Environment):
         """How the operator's folder is read."""
         return describe_files(self.name, self.changes)
 
-    @cached_property
-    def _solo_policy(self) -> str:
-        """The operator's rules for an agent that works alone."""
+    def _read_policy(self, solo: bool, workflow: bool) -> str:
+        """The operator's rules of a variant; read once."""
         assert self.benchmarks is not None, "a real task comes from the folder"
-        return read_policy(folder(self.benchmarks, self.name), "main_policy_solo.md")
+        if (solo, workflow) not in self._policies:
+            place = folder(self.benchmarks, self.name)
+            text = read_policy(place, solo=solo, workflow=workflow)
+            self._policies[solo, workflow] = text
+        return self._policies[solo, workflow]
+
+    @cached_property
+    def _policies(self) -> dict[tuple[bool, bool], str]:
+        return {}
 
     def policy(self, task: TaskDefinition) -> str:
         """Our words, or the folder's for a real task; for an agent alone, with the ticket."""
-        real = task.split != GENERATED
+        if task.split != GENERATED:
+            workflow = WORKFLOW_VARIANT in task.id.split("/")
+            rules = self._read_policy(task.solo, workflow)
+        else:
+            rules = f"{POLICY}\n{SOLO}" if task.solo else POLICY
         if not task.solo:
-            return self.benchmark.policy if real else POLICY
-        rules = self._solo_policy if real else f"{POLICY}\n{SOLO}"
+            return rules
         return f"<policy>\n{rules}\n</policy>\n<ticket>\n{task.ticket}\n</ticket>"
 
     def pristine(self, task: TaskDefinition) -> Database:
@@ -149,37 +167,61 @@ class Telecom(Tau2Environment):
 
     @property
     def splits(self) -> Mapping[str, int]:
-        """Those of any domain, and each real one for an agent that works alone."""
+        """Those of any domain, and the variants of each real one."""
         splits = super().splits
-        solo = {f"{name}{_SOLO_SPLIT}": size for name, size in splits.items() if name != GENERATED}
-        return {**splits, **solo}
+        real = {name: size for name, size in splits.items() if name != GENERATED}
+        variants = {
+            "-".join((name, *variant)): size for variant in _VARIANTS for name, size in real.items()
+        }
+        return {**splits, **variants}
 
     def tasks(self, split: str = GENERATED) -> Iterator[TaskDefinition]:
         """The tasks of a split, in a fixed order. Raises UnknownTask, NoBenchmark."""
-        if not split.endswith(_SOLO_SPLIT):
+        name, *variant = split.split("-")
+        if tuple(variant) not in _VARIANTS or name == GENERATED:
             return super().tasks(split)
-        tasks = super().tasks(split.removesuffix(_SOLO_SPLIT))
-        return (self.make_solo(task) for task in tasks)
+        return (self._vary(task, variant) for task in super().tasks(name))
 
     def task(self, task_id: str) -> TaskDefinition:
-        """The task with this id; one that ends in `/solo` is for an agent that works alone.
+        """The task with this id, in the variant that its end names.
 
         Raises UnknownTask, and its subclass NoBenchmark.
         """
-        if task_id.endswith(_SOLO_ID):
-            return self.make_solo(super().task(task_id.removesuffix(_SOLO_ID)))
+        for variant in reversed(_VARIANTS):
+            end = "".join(f"/{part}" for part in variant)
+            if task_id.endswith(end):
+                return self._vary(super().task(task_id.removesuffix(end)), variant)
         return super().task(task_id)
+
+    def like(self, task: TaskDefinition, seed: int) -> TaskDefinition | None:
+        """A fresh task of the same kind, solo where the task is."""
+        fresh = super().like(task, seed)
+        return self.make_solo(fresh) if fresh is not None and task.solo else fresh
+
+    def rephrase(self, task: TaskDefinition, seed: int) -> TaskDefinition | None:
+        """The same customer with the same trouble, by other phrases; None for a real task."""
+        other = super().rephrase(task, seed)
+        return self.make_solo(other) if other is not None and task.solo else other
+
+    def _vary(self, task: TaskDefinition, variant: Sequence[str]) -> TaskDefinition:
+        """A task in a variant. Raises UnknownTask where it has none."""
+        if WORKFLOW_VARIANT in variant:
+            if task.split == GENERATED:
+                raise UnknownTask(f"{task.id} is a generated task; their policy has no workflow")
+            task = task.model_copy(update={"id": f"{task.id}/{WORKFLOW_VARIANT}"})
+        return self.make_solo(task) if SOLO_VARIANT in variant else task
 
     def solo_split(self, split: str) -> str:
         """Return the split that has a split's tasks for an agent that works alone."""
-        return split if split.endswith(_SOLO_SPLIT) else f"{split}{_SOLO_SPLIT}"
+        name, *variant = split.split("-")
+        return split if SOLO_VARIANT in variant else "-".join((name, *variant, SOLO_VARIANT))
 
     def make_solo(self, task: TaskDefinition) -> TaskDefinition:
         """Return the task for an agent that works alone. Raises UnknownTask if it has no ticket."""
         ticket = task.scenario.text()
         if task.split != GENERATED:
-            written = self.benchmark.tickets.get(task.id)
+            written = self.benchmark.tickets.get("/".join(task.id.split("/")[:2]))
             if written is None:
                 raise UnknownTask(f"task {task.id} has no ticket, so nobody can work on it alone")
             ticket = written
-        return task.make_solo(f"{task.id}{_SOLO_ID}", ticket)
+        return task.make_solo(f"{task.id}/{SOLO_VARIANT}", ticket)

@@ -60,9 +60,11 @@ def test_ls_shows_the_splits_of_real_tasks(
     assert tasks == {
         ("retail", "base"): 114, ("retail", "train"): 74, ("retail", "test"): 40,
         ("airline", "base"): 50, ("airline", "train"): 30, ("airline", "test"): 20,
-        ("telecom", "base"): 114, ("telecom", "train"): 74, ("telecom", "test"): 40,
-        ("telecom", "small"): 20, ("telecom", "base-solo"): 114, ("telecom", "train-solo"): 74,
-        ("telecom", "test-solo"): 40, ("telecom", "small-solo"): 20,
+        **{
+            ("telecom", f"{split}{variant}"): tasks
+            for variant in ("", "-workflow", "-solo", "-workflow-solo")
+            for split, tasks in (("base", 114), ("train", 74), ("test", 40), ("small", 20))
+        },
         ("bfcl", "base"): 100, ("bfcl", "miss_func"): 100, ("bfcl", "miss_param"): 100,
         ("bfcl", "long_context"): 100, ("toolsandbox", "scenarios"): 81,
     }  # fmt: skip

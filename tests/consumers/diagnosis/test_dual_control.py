@@ -31,7 +31,11 @@ TRANSFER = called("transfer_to_human_agents", summary="")
 BYE = [Message(role="user", content="Goodbye. ###STOP###")]
 
 
-def failed(*messages: list[Message], gold: tuple[Action, ...] = GOLD, **parts: float) -> Diagnosis:
+def failed(
+    *messages: list[Message],
+    gold: tuple[Action, ...] = GOLD,
+    parts: dict[str, float] | None = None,
+) -> Diagnosis:
     """The diagnosis of a failed rollout with these messages."""
     rollout = RolloutEnded(
         rollout="r1",
@@ -43,7 +47,7 @@ def failed(*messages: list[Message], gold: tuple[Action, ...] = GOLD, **parts: f
         task=Task(id="telecom/1", environment="telecom", gold_actions=gold),
         success=False,
         reward=0.0,
-        reward_parts=parts,
+        reward_parts=dict(parts or {}),
         termination="user_stop",
         content=RolloutContent(messages=tuple(m for group in messages for m in group)),
     )
@@ -52,7 +56,7 @@ def failed(*messages: list[Message], gold: tuple[Action, ...] = GOLD, **parts: f
 
 @pytest.mark.parametrize("parts", [{}, {"ENV_ASSERTION": 0.0}, {"DB": 1.0, "ENV_ASSERTION": 0.0}])
 def test_a_step_that_the_user_left_out_is_no_fault_of_the_agent(parts: dict[str, float]) -> None:
-    found = failed(FIND, ENABLE, ASK, BYE, **parts)
+    found = failed(FIND, ENABLE, ASK, BYE, parts=parts)
     assert (found.category, found.pivot) == ("other", "*")
     (step,) = found.evidence["other"]
     assert (step["expected"], step["of"], step["gold"]) == ("toggle_roaming", "user", 1)

@@ -84,6 +84,8 @@ def write_folder(root: Path, **files: str) -> Path:
         "main_policy.md": "Their rules.",
         "main_policy_solo.md": "Their rules alone.",
         "tech_support_manual.md": "Their manual.",
+        "tech_support_workflow.md": "Their workflow.",
+        "tech_support_workflow_solo.md": "Their workflow alone.",
     }
     for name, content in (contents | files).items():
         (place / name).write_text(content)

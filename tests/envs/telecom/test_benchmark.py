@@ -11,7 +11,8 @@ from envs.tau2.benchmark import InvalidBenchmark, NoBenchmark
 from envs.tau2.gold import play_gold
 from envs.tau2.golden import replay
 from envs.telecom.environment import Telecom
-from tests.envs.telecom.files import LINE, TASKS, TICKET, task, write_folder
+from tests.envs.telecom.files import TASKS, TICKET, task, write_folder
+from tests.envs.telecom.test_tools import LINE
 
 
 @pytest.fixture
@@ -20,8 +21,22 @@ def telecom(tmp_path: Path) -> Telecom:
 
 
 def test_splits_stand_beside_those_for_an_agent_alone(telecom: Telecom) -> None:
-    real = {name: size for name, size in telecom.splits.items() if name != "generated"}
-    assert real == {"base": 2, "test": 1, "base-solo": 2, "test-solo": 1}, "full lacks a task"
+    base = {name: size for name, size in telecom.splits.items() if name.startswith("base")}
+    assert base == {"base": 2, "base-workflow": 2, "base-solo": 2, "base-workflow-solo": 2}
+    assert not any(name.startswith("full") for name in telecom.splits), "full lacks a task"
+
+
+def test_a_policy_has_the_manual_or_the_workflow(telecom: Telecom) -> None:
+    for split, words in {
+        "test": "Their manual.",
+        "test-workflow": "Their workflow.",
+        "test-workflow-solo": "Their workflow alone.",
+    }.items():
+        (only,) = telecom.tasks(split)
+        assert words in telecom.policy(only)
+        assert telecom.task(only.id) == only
+    with pytest.raises(UnknownTask, match="no workflow"):
+        telecom.task("telecom/no_service/1/workflow")
 
 
 def test_a_task_has_its_first_state_its_assertions_and_its_intent(telecom: Telecom) -> None:

@@ -8,7 +8,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from envs.access import ToolAccess
 from envs.database import Database
 from envs.task import StateCall, TaskDefinition
 from envs.telecom import phone
@@ -17,6 +16,7 @@ from envs.telecom.environment import Telecom
 from envs.telecom.functions import UnknownFunction, run_setup
 from envs.telecom.tools import TelecomTools
 from envs.telecom.user_tools import TelecomUserTools
+from envs.tools import ToolAccess
 
 NUMBER = "217-402-1187"
 WHO = {"customer_id": "C20411"}
