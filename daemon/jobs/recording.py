@@ -23,7 +23,7 @@ from consumers.reads.learning import JobRow
 from daemon.core.decision_log import Decisions
 from daemon.jobs.runner import JOURNAL, OUT
 from daemon.solver import journal
-from daemon.solver.rounds.account import read_account
+from daemon.solver.rounds.record import read_record
 from daemon.solver.spec import digest
 from daemon.solver.trajectory import ORACLE, Trajectory
 from envs import grading
@@ -82,10 +82,10 @@ def record_rounds(app: "App", job: JobRow, folder: Path) -> int:
     for number in range(1, rounds.count):
         if number in known:
             continue
-        account = read_account(folder / OUT, number, digest(job.spec))
-        if account is None:
+        record = read_record(folder / OUT, number, digest(job.spec))
+        if record is None:
             break
-        Decisions(app).record(account.decisions(job.spec), job.event)
+        Decisions(app).record(record.decisions(job.spec), job.event)
         count += 1
     return count
 

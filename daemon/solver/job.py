@@ -9,7 +9,7 @@
     diagnose -> direct -> propose -> shift pools   after each part of it, where the spec has rounds
 
 `run` is the whole of it. The directory holds `rollouts.jsonl` (journal.py), `rounds/N.json`
-(rounds/account.py), `adapter/` once it is trained, `checkpoints/N/` where the spec asks for them,
+(rounds/record.py), `adapter/` once it is trained, `checkpoints/N/` where the spec asks for them,
 and `outcome.json` after a competence gap.
 
 Guarantees: a batch is on disk before the update that uses it; a killed job takes its batches from

@@ -27,7 +27,7 @@ from events.messages import StrictModel
 from events.registry import first_problem
 
 ROUNDS: Final = "rounds"
-"""Name of the folder of accounts in the job's directory."""
+"""Name of the folder of records in the job's directory."""
 
 
 class WrittenTask(StrictModel):
@@ -38,7 +38,7 @@ class WrittenTask(StrictModel):
     data: TaskProposed | TaskRejected
 
 
-class RoundAccount(StrictModel):
+class RoundRecord(StrictModel):
     """One round."""
 
     spec: Sha256
@@ -83,24 +83,24 @@ class RoundAccount(StrictModel):
         }
 
 
-def account_path(out: Path, number: int) -> Path:
-    """Return where the account of a round is in a job's directory."""
+def record_path(out: Path, number: int) -> Path:
+    """Return where the record of a round is in a job's directory."""
     return out / ROUNDS / f"{number}.json"
 
 
-def read_account(out: Path, number: int, spec: str) -> RoundAccount | None:
-    """Read the account of a round; None where it is not closed. `spec` is the spec's sha256. Raises
+def read_record(out: Path, number: int, spec: str) -> RoundRecord | None:
+    """Read the record of a round; None where it is not closed. `spec` is the spec's sha256. Raises
     BadJournal for a damaged file, or another job's."""
-    path = account_path(out, number)
+    path = record_path(out, number)
     if not path.exists():
         return None
     try:
-        account = RoundAccount.model_validate_json(path.read_bytes())
+        record = RoundRecord.model_validate_json(path.read_bytes())
     except ValidationError as error:
         raise BadJournal(
-            f"{path} is no account of a round: {first_problem(error)}; remove it, and the job "
+            f"{path} is no record of a round: {first_problem(error)}; remove it, and the job "
             "writes it again"
         ) from None
-    if account.spec != spec:
+    if record.spec != spec:
         raise BadJournal(f"{path} is of another spec; remove the directory to begin again")
-    return account
+    return record

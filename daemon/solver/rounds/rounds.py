@@ -3,7 +3,7 @@
     rounds = Rounds(spec, environment, chat, out)
     rounds.add(attempts, trajectories)           every batch that was played
     if rounds.is_due(rollouts):
-        account = rounds.close_next()            account.pools are drawn from then on
+        record = rounds.close_next()            record.pools are drawn from then on
 
 The rules, the formulas and the checks are those of a cycle (consumers/diagnosis, daemon/controller,
 daemon/proposer), over tables of this process alone. Check V8 is not asked: it costs eight rollouts
@@ -25,7 +25,7 @@ from daemon.proposer.buffer import WINDOW, PoolEntry
 from daemon.proposer.candidate import PriorTask
 from daemon.proposer.proposer import Proposal, ProposalRequest, propose
 from daemon.solver.journal import BadJournal, write_file
-from daemon.solver.rounds.account import RoundAccount, WrittenTask, account_path
+from daemon.solver.rounds.record import RoundRecord, WrittenTask, record_path
 from daemon.solver.rounds.reconstruction import UnreadableRollout, build_event
 from daemon.solver.rounds.shift import describe_shift, shift_pools
 from daemon.solver.rounds.tables import JobTables
@@ -84,20 +84,20 @@ class Rounds:
             return False
         return rollouts * count >= next_round * self._spec.sampler.rollouts
 
-    def close_next(self) -> RoundAccount:
-        """Close a round over what was played since the last one, and leave its account on disk.
+    def close_next(self) -> RoundRecord:
+        """Close a round over what was played since the last one, and leave its record on disk.
 
-        Raises BadJournal where another account of the round is there, EnvironmentFailure,
+        Raises BadJournal where another record of the round is there, EnvironmentFailure,
         NotFolded, OSError.
         """
         name = JobRound(job=self._spec.job, number=self.closed + 1)
         events = list(self._read_part())
-        account = self._account(name, events)
-        _store(self._out, account)
+        record = self._record(name, events)
+        _store(self._out, record)
         self._part.clear()
-        self._pools = account.pools
+        self._pools = record.pools
         self.closed += 1
-        return account
+        return record
 
     def _read_part(self) -> Iterator[RolloutEnded]:
         """Yield the part's rollouts whose conversation their tokens give back."""
@@ -105,9 +105,9 @@ class Rounds:
             try:
                 yield build_event(self._spec, self._environment, self._chat, attempt, trajectory)
             except UnreadableRollout:
-                continue  # counted: the account says how many of the part it lacks
+                continue  # counted: the record says how many of the part it lacks
 
-    def _account(self, name: JobRound, events: Sequence[RolloutEnded]) -> RoundAccount:
+    def _record(self, name: JobRound, events: Sequence[RolloutEnded]) -> RoundRecord:
         failures, directive = 0, Directive(quotas=())
         tasks: list[Proposal] = []
         pools, shares = self._pools, describe_shift(self._pools, self._pools, {})
@@ -123,7 +123,7 @@ class Rounds:
                 )
                 pools = self._shift(connection, outcomes)
             shares = describe_shift(self._pools, pools, outcomes)
-        return RoundAccount(
+        return RoundRecord(
             spec=self._digest,
             number=name.number,
             rollouts=len(self._part),
@@ -173,7 +173,7 @@ class Rounds:
             if isinstance(data, TaskProposed):
                 self._written.setdefault(data.task.id, data.pattern)
                 self._known.append(
-                    PriorTask.from_record(data.task.gold_actions, data.task.instruction)
+                    PriorTask.from_account(data.task.gold_actions, data.task.instruction)
                 )
 
     def _shift(
@@ -189,15 +189,15 @@ class Rounds:
         return shift_pools(self._pools, entries, priorities, self._settings.replay)
 
 
-def _store(out: Path, account: RoundAccount) -> None:
-    """Leave the account on disk, whole or not at all; one that is there has to be the same."""
-    path = account_path(out, account.number)
+def _store(out: Path, record: RoundRecord) -> None:
+    """Leave the record on disk, whole or not at all; one that is there has to be the same."""
+    path = record_path(out, record.number)
     if path.exists():
-        if path.read_bytes() != account.content():
+        if path.read_bytes() != record.content():
             raise BadJournal(
-                f"{path} is another account than this program makes of the same rollouts; it was "
+                f"{path} is another record than this program makes of the same rollouts; it was "
                 "written by another version: remove the directory to begin again"
             )
         return
     path.parent.mkdir(exist_ok=True)
-    write_file(path, account.content())
+    write_file(path, record.content())

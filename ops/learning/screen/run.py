@@ -11,7 +11,7 @@ from pathlib import Path
 import torch
 
 from daemon.solver import job
-from daemon.solver.rounds.account import read_account
+from daemon.solver.rounds.record import read_record
 from daemon.solver.spec import digest
 from daemon.solver.telemetry.progress import Progress
 from envs.shop.environment import Shop
@@ -170,7 +170,7 @@ def train(spec: JobSpec, folder: Path) -> tuple[Training, Path]:
 
 def count_written(spec: JobSpec, folder: Path, rounds: int) -> int:
     """Return how many tasks the rounds of a job wrote that passed every check."""
-    accounts = (read_account(folder, number, digest(spec)) for number in range(1, rounds + 1))
+    accounts = (read_record(folder, number, digest(spec)) for number in range(1, rounds + 1))
     tasks = [task.data for account in accounts if account is not None for task in account.tasks]
     return sum(isinstance(data, TaskProposed) for data in tasks)
 

@@ -13,7 +13,7 @@ from daemon.config.settings import Jobs, Settings
 from daemon.core.app import App
 from daemon.core.decision_log import Decisions
 from daemon.jobs.training_runs import advance
-from daemon.solver.rounds.account import RoundAccount, WrittenTask, account_path
+from daemon.solver.rounds.record import RoundRecord, WrittenTask, record_path
 from daemon.solver.spec import digest
 from envs.shop.environment import Shop
 from events.jobs import JobSpec
@@ -60,7 +60,7 @@ def requested(app: App, way: str) -> JobSpec:
     return spec
 
 
-def account(spec: JobSpec) -> RoundAccount:
+def record(spec: JobSpec) -> RoundRecord:
     """One that wrote a task, and another in vain."""
     name = JobRound(job=spec.job, number=1)
     quota = Quota(pattern=jobs.WEAK, tasks=2, priority=0.25, status="NEW", examples=("r",))
@@ -72,7 +72,7 @@ def account(spec: JobSpec) -> RoundAccount:
         cycle="cycle-1", alias="agent", base="reference", pattern=jobs.WEAK, mode="inherit",
         check="novelty", reason="a task asks for the same calls", job_round=name,
     )  # fmt: skip
-    return RoundAccount(
+    return RoundRecord(
         spec=digest(spec), number=1, rollouts=32, failures=9, unread=1,
         directive=Directive(quotas=(quota,)),
         tasks=(WrittenTask(event="e1", data=proposed), WrittenTask(event="e2", data=rejected)),
@@ -85,10 +85,10 @@ def account(spec: JobSpec) -> RoundAccount:
 
 
 def leave(spec: JobSpec, home: Path) -> None:
-    """Leave the account where the job does."""
-    path = account_path(home / "jobs" / "j" / "out", 1)
+    """Leave the record where the job does."""
+    path = record_path(home / "jobs" / "j" / "out", 1)
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(account(spec).content())
+    path.write_bytes(record(spec).content())
 
 
 def rounds(app: App) -> list[JobRoundRow]:
@@ -114,10 +114,10 @@ def test_a_round_is_told_once_while_the_job_runs(app: App, tmp_path: Path) -> No
     (row,) = rounds(app)
     assert (row.rollouts, row.failures, row.unread, row.rejected) == (32, 9, 1, 1)
     assert row.tasks == (WRITTEN,)
-    assert row.directive == account(spec).directive
-    assert row.pools == account(spec).shares
+    assert row.directive == record(spec).directive
+    assert row.pools == record(spec).shares
     assert events(app)[3:] == ["DirectiveWritten", "TaskProposed", "TaskRejected", "PoolsShifted"]
-    Decisions(app).record(account(spec).decisions(spec), "somebody")
+    Decisions(app).record(record(spec).decisions(spec), "somebody")
     assert rounds(app) == [row], "saying it again changes nothing"
     with app.reading() as connection:
         cycle = learning.cycle(connection, "cycle-1")
@@ -150,10 +150,10 @@ def test_a_round_of_a_job_that_failed_is_told_before_its_end(app: App, tmp_path:
     assert events(app)[-2:] == ["PoolsShifted", "JobEnded"]
 
 
-def test_a_damaged_account_keeps_no_job_from_its_end(app: App, tmp_path: Path) -> None:
+def test_a_damaged_record_keeps_no_job_from_its_end(app: App, tmp_path: Path) -> None:
     spec = requested(app, "diverges")
     leave(spec, tmp_path)
-    account_path(tmp_path / "jobs" / "j" / "out", 1).write_text("{")
+    record_path(tmp_path / "jobs" / "j" / "out", 1).write_text("{")
     here = runner(tmp_path)
     advance(app, here)
     told = after_an_end(app, here)
@@ -165,7 +165,7 @@ def test_a_damaged_account_keeps_no_job_from_its_end(app: App, tmp_path: Path) -
 def test_cycle_show_tells_the_rounds_of_the_job(kintsugi: Kintsugi, home: Path) -> None:
     with App(Settings(home=home)) as app:
         spec = requested(app, "waits")
-        Decisions(app).record(account(spec).decisions(spec), "somebody")
+        Decisions(app).record(record(spec).decisions(spec), "somebody")
     shown = kintsugi("cycle", "show", "1", "--json").json
     (told,) = shown["job_rounds"]
     assert (told["number"], told["failures"], told["tasks"]) == (1, 9, [WRITTEN])

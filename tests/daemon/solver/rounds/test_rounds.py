@@ -20,7 +20,7 @@ from daemon.proposer.verification import CHECKS, seed_of
 from daemon.solver import journal
 from daemon.solver.job import JOURNAL, Job, run
 from daemon.solver.journal import rollout_id
-from daemon.solver.rounds.account import RoundAccount, account_path, read_account
+from daemon.solver.rounds.record import RoundRecord, record_path, read_record
 from daemon.solver.rounds.reconstruction import UnreadableRollout, build_event
 from daemon.solver.rounds.rounds import Rounds
 from daemon.solver.sampling.sources import batch_of
@@ -46,9 +46,9 @@ sys.exit(main())
 """The learner, which kills itself where Python is about to do something with a file."""
 
 
-def written(account: RoundAccount) -> list[str]:
+def written(record: RoundRecord) -> list[str]:
     """The tasks of a round that passed every check."""
-    return [task.data.task.id for task in account.tasks if isinstance(task.data, TaskProposed)]
+    return [task.data.task.id for task in record.tasks if isinstance(task.data, TaskProposed)]
 
 
 class Whole:
@@ -60,10 +60,10 @@ class Whole:
         self.outcome: Outcome = run(self.spec, out, self.progress.append)
 
     @property
-    def account(self) -> RoundAccount:
-        account = read_account(self.out, 1, digest(self.spec))
-        assert account is not None
-        return account
+    def record(self) -> RoundRecord:
+        record = read_record(self.out, 1, digest(self.spec))
+        assert record is not None
+        return record
 
 
 @pytest.fixture(scope="module")
@@ -73,16 +73,16 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Whole:
 
 def test_a_round_reads_its_part_and_writes_tasks_for_what_it_shows(whole: Whole) -> None:
     assert whole.outcome.outcome == "trained", whole.outcome.reason
-    account = whole.account
-    assert (account.rollouts, account.unread) == (32, 0), "two of four batches, all read back"
-    patterns = [quota.pattern for quota in account.directive.quotas]
+    record = whole.record
+    assert (record.rollouts, record.unread) == (32, 0), "two of four batches, all read back"
+    patterns = [quota.pattern for quota in record.directive.quotas]
     assert jobs.WEAK in patterns
     names = {rollout_id(whole.spec.job, f"{whole.spec.job}/{batch}/{group}/{member}")
              for batch in range(2) for group in range(4) for member in range(4)}  # fmt: skip
-    assert all(set(quota.examples) <= names for quota in account.directive.quotas)
-    tasks = [task.data for task in account.tasks if isinstance(task.data, TaskProposed)]
+    assert all(set(quota.examples) <= names for quota in record.directive.quotas)
+    tasks = [task.data for task in record.tasks if isinstance(task.data, TaskProposed)]
     assert tasks
-    assert len(account.tasks) <= TRIES * whole.spec.rounds.tasks  # type: ignore[union-attr]
+    assert len(record.tasks) <= TRIES * whole.spec.rounds.tasks  # type: ignore[union-attr]
     for data in tasks:
         assert [check.check for check in data.verified] == [c for c in CHECKS if c != "informative"]
         assert data.job_round is not None
@@ -93,11 +93,11 @@ def test_a_round_reads_its_part_and_writes_tasks_for_what_it_shows(whole: Whole)
 
 
 def test_the_pools_shift_and_written_tasks_are_drawn(whole: Whole) -> None:
-    account = whole.account
-    assert sum(pool.share for pool in account.pools) == pytest.approx(1)
-    assert account.pools != whole.spec.pools
-    new = set(written(account))
-    assert new <= {task for pool in account.pools for task in pool.tasks}
+    record = whole.record
+    assert sum(pool.share for pool in record.pools) == pytest.approx(1)
+    assert record.pools != whole.spec.pools
+    new = set(written(record))
+    assert new <= {task for pool in record.pools for task in pool.tasks}
     lines = (whole.out / JOURNAL).read_text().splitlines()[1:]
     drawn = [{item["task"] for item in json.loads(line)} for line in lines]
     assert not new & (drawn[0] | drawn[1])
@@ -106,16 +106,16 @@ def test_the_pools_shift_and_written_tasks_are_drawn(whole: Whole) -> None:
 
 
 def test_the_events_of_a_round_follow_from_the_job_and_its_number(whole: Whole) -> None:
-    first, second = (whole.account.decisions(whole.spec) for _ in range(2))
+    first, second = (whole.record.decisions(whole.spec) for _ in range(2))
     assert first == second
     data = list(first.values())
     assert isinstance(data[0], DirectiveWritten)
     assert isinstance(data[-1], PoolsShifted)
-    assert len(data) == 2 + len(whole.account.tasks)
+    assert len(data) == 2 + len(whole.record.tasks)
     other = whole.spec.model_copy(update={"job": "00000000-0000-5000-8000-000000000002"})
-    moved = whole.account.decisions(other)
-    of_tasks = {task.event for task in whole.account.tasks}
-    assert moved.keys() & first.keys() == of_tasks, "ids of tasks are in the account"
+    moved = whole.record.decisions(other)
+    of_tasks = {task.event for task in whole.record.tasks}
+    assert moved.keys() & first.keys() == of_tasks, "ids of tasks are in the record"
 
 
 def test_a_job_that_was_left_after_a_round_goes_on_to_the_same_adapter(
@@ -126,25 +126,25 @@ def test_a_job_that_was_left_after_a_round_goes_on_to_the_same_adapter(
             if progress.round_seconds:
                 break
     assert run(whole.spec, tmp_path).sha256 == whole.outcome.sha256
-    assert account_path(tmp_path, 1).read_bytes() == account_path(whole.out, 1).read_bytes()
+    assert record_path(tmp_path, 1).read_bytes() == record_path(whole.out, 1).read_bytes()
 
 
-def test_an_account_of_another_version_stops_the_job(whole: Whole, tmp_path: Path) -> None:
-    path = account_path(tmp_path, 1)
+def test_a_record_of_another_version_stops_the_job(whole: Whole, tmp_path: Path) -> None:
+    path = record_path(tmp_path, 1)
     path.parent.mkdir()
     path.write_bytes(
-        account_path(whole.out, 1).read_bytes().replace(b'"failures": ', b'"failures": 1')
+        record_path(whole.out, 1).read_bytes().replace(b'"failures": ', b'"failures": 1')
     )
     (tmp_path / JOURNAL).write_bytes((whole.out / JOURNAL).read_bytes())
     outcome = run(whole.spec, tmp_path)
     assert outcome.outcome == "failed"
-    assert "another account than this program makes" in str(outcome.reason)
+    assert "another record than this program makes" in str(outcome.reason)
 
 
 def test_no_task_is_written_that_the_agent_has_already(whole: Whole, tmp_path: Path) -> None:
     spec, rounds = whole.spec, whole.spec.rounds
     assert rounds is not None
-    first = written(whole.account)
+    first = written(whole.record)
     known = rounds.model_copy(update={"known": tuple(first)})
     batches, _ = journal.read(whole.out / JOURNAL, digest(spec))
     environment, size = Shop(), spec.sampler.size
@@ -154,12 +154,12 @@ def test_no_task_is_written_that_the_agent_has_already(whole: Whole, tmp_path: P
         again.add(batch_of(spec, environment, number, tasks, size).attempts, batch)
     assert not again.is_due(31)
     assert again.is_due(32)
-    account = again.close_next()
+    record = again.close_next()
     again.close()
-    assert account.failures == whole.account.failures
+    assert record.failures == whole.record.failures
     assert first
-    assert not set(first) & set(written(account))
-    checks = {task.data.check for task in account.tasks if isinstance(task.data, TaskRejected)}
+    assert not set(first) & set(written(record))
+    checks = {task.data.check for task in record.tasks if isinstance(task.data, TaskRejected)}
     assert "novelty" in checks
 
 
@@ -241,7 +241,7 @@ def _same_adapter(whole: Whole, out: Path) -> None:
     assert not (out / "adapter").exists()
     outcome = run(whole.spec, out)
     assert outcome.sha256 == whole.outcome.sha256
-    assert account_path(out, 1).read_bytes() == account_path(whole.out, 1).read_bytes()
+    assert record_path(out, 1).read_bytes() == record_path(whole.out, 1).read_bytes()
 
 
 def test_a_spec_without_rounds_is_as_it_was() -> None:
