@@ -25,7 +25,7 @@ from itertools import count, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from daemon.evaluation.similarity import report_similarity
+from daemon.evaluation.similarity import GradedTask, report_similarity
 from envs import grading, statistics
 from envs.environment import Environment, UnknownTask
 from envs.episode import REGULAR, Termination
@@ -361,8 +361,8 @@ def report(spec: Spec, run: Run, idle: Mapping[str, grading.Grade]) -> dict[str,
         ),
         "run": {"evaluation": run.digest[:16], "number": run.number, "resumed": run.resumed},
     }
-    if any(line.graded for line in run.lines):
-        document |= report_similarity(run, idle)
+    if graded := [_collect_scores(run, line, idle) for line in run.lines if line.graded]:
+        document |= report_similarity(graded)
     if open_tasks:
         outcomes = outcomes_of(run, run.lines, without_judge=True)
         document["without_judge"] = {
@@ -370,6 +370,18 @@ def report(spec: Spec, run: Run, idle: Mapping[str, grading.Grade]) -> dict[str,
             "pass_hat": _by_k(statistics.pass_hat, outcomes),
         }
     return document
+
+
+def _collect_scores(run: Run, line: Line, idle: Mapping[str, grading.Grade]) -> GradedTask:
+    """What became of a graded task; attempts without a verdict are left out."""
+    ended = [run.ended.get((line.id, trial)) for trial in range(run.trials)]
+    judged = [v for v in ended if v is not None and v.success is not None and v.reward is not None]
+    return GradedTask(
+        categories=line.categories,
+        scores=tuple(verdict.reward or 0.0 for verdict in judged),
+        successes=tuple(bool(verdict.success) for verdict in judged),
+        idle_score=idle[line.id].reward or 0.0,
+    )
 
 
 def _check(environment: Environment, selection: Selection, lines: Sequence[Line]) -> None:

@@ -8,13 +8,9 @@ nearly perfect, and everywhere else it is worth nothing, so one mean of both say
 of ToolSandbox, arXiv 2408.04682, has a column for them).
 """
 
-from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final
-
-from envs.grading import Grade
-
-if TYPE_CHECKING:
-    from daemon.evaluation.run import Line, Run
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
 
 INSUFFICIENT: Final = "insufficient_information"
 
@@ -30,51 +26,48 @@ COLUMNS: Final = (
 """The categories of scenarios, in the order of ToolSandbox's table; others follow them."""
 
 
-def report_similarity(run: "Run", idle: Mapping[str, Grade]) -> dict[str, Any]:
+@dataclass(frozen=True, slots=True)
+class GradedTask:
+    """What became of one graded task."""
+
+    categories: tuple[str, ...]
+    scores: tuple[float, ...]
+    """Scores of the judged trials."""
+    successes: tuple[bool, ...]
+    """Their verdicts."""
+    idle_score: float
+    """The score of an agent that does nothing."""
+
+
+def report_similarity(tasks: Sequence[GradedTask]) -> dict[str, Any]:
     """What `kintsugi eval --json` adds where tasks are graded.
 
-    `idle` is, by task, the grade of an agent that does nothing: its figures stand beside those of
-    the agent as `do_nothing_similarity`.
+    The figures of an agent that does nothing stand beside those of the agent, as
+    `do_nothing_similarity`.
     """
-    lines = [line for line in run.lines if line.graded]
-    apart = [line for line in lines if INSUFFICIENT in line.categories]
-    others = [line for line in lines if INSUFFICIENT not in line.categories]
-    named = {category for line in lines for category in line.categories}
+    apart = [task for task in tasks if INSUFFICIENT in task.categories]
+    others = [task for task in tasks if INSUFFICIENT not in task.categories]
+    named = {category for task in tasks for category in task.categories}
     ordered = [*(c for c in COLUMNS if c in named), *sorted(named - set(COLUMNS))]
-    rows = {c: [line for line in lines if c in line.categories] for c in ordered}
+    rows = {c: [task for task in tasks if c in task.categories] for c in ordered}
+    whole = _describe(tasks)
     return {
-        "similarity": _mean_score(run, lines),
-        "perfect": _mean(_perfect(run, lines)),
-        INSUFFICIENT: _describe(run, apart, idle),
-        "others": _describe(run, others, idle),
-        "categories": {category: _describe(run, row, idle) for category, row in rows.items()},
+        "similarity": whole["similarity"],
+        "perfect": whole["perfect"],
+        INSUFFICIENT: _describe(apart),
+        "others": _describe(others),
+        "categories": {category: _describe(row) for category, row in rows.items()},
     }
 
 
-def _describe(run: "Run", lines: Sequence["Line"], idle: Mapping[str, Grade]) -> dict[str, Any]:
+def _describe(tasks: Sequence[GradedTask]) -> dict[str, Any]:
+    judged = [task for task in tasks if task.scores]
     return {
-        "n": len(lines),
-        "similarity": _mean_score(run, lines),
-        "perfect": _mean(_perfect(run, lines)),
-        "do_nothing_similarity": _mean(idle[line.id].reward or 0.0 for line in lines),
+        "n": len(tasks),
+        "similarity": _mean(sum(task.scores) / len(task.scores) for task in judged),
+        "perfect": _mean(sum(task.successes) / len(task.successes) for task in judged),
+        "do_nothing_similarity": _mean(task.idle_score for task in tasks),
     }
-
-
-def _mean_score(run: "Run", lines: Sequence["Line"]) -> float | None:
-    means = (_mean(v.reward for v in _judged(run, line) if v.reward is not None) for line in lines)
-    return _mean(mean for mean in means if mean is not None)
-
-
-def _perfect(run: "Run", lines: Sequence["Line"]) -> Iterable[float]:
-    for line in lines:
-        share = _mean(float(bool(verdict.success)) for verdict in _judged(run, line))
-        if share is not None:
-            yield share
-
-
-def _judged(run: "Run", line: "Line") -> list[Any]:
-    ended = (run.ended.get((line.id, trial)) for trial in range(run.trials))
-    return [verdict for verdict in ended if verdict is not None and verdict.success is not None]
 
 
 def _mean(values: Iterable[float]) -> float | None:

@@ -9,9 +9,9 @@ from typing import Any, Final
 
 from envs.milestones import CONVERSATION, FIRST, Constraint, Measure, Milestone, MilestoneGraph
 from envs.toolsandbox.database import FIRST_NAMES, LAST_NAMES, Device, draw_phone_number
+from envs.toolsandbox.device.state import COLUMNS, SETTING, Row
 from envs.toolsandbox.phrases import Phrases
 from envs.toolsandbox.snapshots import AGENT, ENVIRONMENT, USER
-from envs.toolsandbox.state import COLUMNS, SETTING, Row
 from events.messages import Action
 
 _TRACE: Final = Measure(name="tool_trace")

@@ -6,8 +6,8 @@ from random import Random
 from typing import Any, Final
 from uuid import NAMESPACE_URL, uuid5
 
-from envs.toolsandbox.state import CONTACT, MESSAGING, REMINDER, SETTING, Row
-from envs.toolsandbox.world import PLACES
+from envs.toolsandbox.device.state import CONTACT, MESSAGING, REMINDER, SETTING, Row
+from envs.toolsandbox.device.world import PLACES
 
 _FIRST: Final = """
     Ada Bruno Carla Dmitri Elena Farid Greta Hugo Ines Jonas Kemal Lucia Mateo Nadia Oscar Priya

@@ -27,14 +27,14 @@ from envs.milestones import EXACT, Milestone, MilestoneGraph, Milestones
 from envs.task import GENERATED, Answer, Basis, Criteria, Scenario, Script, TaskDefinition
 from envs.toolsandbox.case import Case, Plan, build_graph, build_minefield
 from envs.toolsandbox.database import Device, build_device, switch
+from envs.toolsandbox.device.state import build_tables
+from envs.toolsandbox.device.tools import ToolSandboxTools
 from envs.toolsandbox.gold import GoldPlan, PlanAgent, make_database, plan_gold
 from envs.toolsandbox.kinds import KINDS
 from envs.toolsandbox.matching import Match, score
 from envs.toolsandbox.policy import POLICY
 from envs.toolsandbox.scenarios import SCENARIOS, LoadedScenario, ScenarioFile, find_file, load
 from envs.toolsandbox.snapshots import Recording
-from envs.toolsandbox.state import build_tables
-from envs.toolsandbox.tools import ToolSandboxTools
 from envs.users import STOP
 from events.messages import Message
 

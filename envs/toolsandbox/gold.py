@@ -14,11 +14,7 @@ from typing import Any, Final
 from envs.agents import call, count_calls
 from envs.database import Database
 from envs.milestones import CONVERSATION, Constraint, Milestone
-from envs.toolsandbox.extractors import extract
-from envs.toolsandbox.scenarios import LoadedScenario
-from envs.toolsandbox.similarity import parse_traces
-from envs.toolsandbox.snapshots import AGENT, USER, Trace
-from envs.toolsandbox.state import (
+from envs.toolsandbox.device.state import (
     CONTACT,
     MESSAGING,
     REMINDER,
@@ -28,7 +24,11 @@ from envs.toolsandbox.state import (
     read_setting,
     read_time,
 )
-from envs.toolsandbox.tools import ToolSandboxTools
+from envs.toolsandbox.device.tools import ToolSandboxTools
+from envs.toolsandbox.extractors import extract
+from envs.toolsandbox.scenarios import LoadedScenario
+from envs.toolsandbox.similarity import parse_traces
+from envs.toolsandbox.snapshots import AGENT, USER, Trace
 from events.messages import Action, Message
 
 REFUSAL: Final = "I cannot do this: a tool or a value that it needs is missing."

@@ -20,13 +20,13 @@ from envs.toolsandbox.case import (
     write_locally,
 )
 from envs.toolsandbox.database import ERRANDS, TEXTS
-from envs.toolsandbox.holidays import list_holidays
+from envs.toolsandbox.device.holidays import list_holidays
+from envs.toolsandbox.device.state import CONTACT, MESSAGING, REMINDER, SETTING, Row
+from envs.toolsandbox.device.units import convert
+from envs.toolsandbox.device.world import PLACES, RATES, STOCKS, Place, forecast
 from envs.toolsandbox.phrases import CURRENCIES, DETAILS, REQUESTS, SERVICES
 from envs.toolsandbox.policy import MISSING
 from envs.toolsandbox.scenarios import INSUFFICIENT
-from envs.toolsandbox.state import CONTACT, MESSAGING, REMINDER, SETTING, Row
-from envs.toolsandbox.units import convert
-from envs.toolsandbox.world import PLACES, RATES, STOCKS, Place, forecast
 from events.messages import Action
 
 DONE: Final = "It is done."

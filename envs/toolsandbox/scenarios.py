@@ -32,10 +32,10 @@ from envs.milestones import (
     Relation,
 )
 from envs.tau2.benchmark import VARIABLE, InvalidBenchmark, NoBenchmark
+from envs.toolsandbox.device.state import COLUMNS, CONTACT, MESSAGING, REMINDER, SETTING, Row
+from envs.toolsandbox.device.tools import ToolSandboxTools
 from envs.toolsandbox.similarity import parse_traces
 from envs.toolsandbox.snapshots import AGENT, ROW_COLUMNS, USER
-from envs.toolsandbox.state import COLUMNS, CONTACT, MESSAGING, REMINDER, SETTING, Row
-from envs.toolsandbox.tools import ToolSandboxTools
 from envs.users import STOP
 from events.canonical import exact_json, sha256
 

@@ -18,9 +18,9 @@ from functools import lru_cache
 from typing import Any, Final
 
 from envs.milestones import CONVERSATION, Constraint, Measure, Relation
+from envs.toolsandbox.device.state import COLUMNS, Row
 from envs.toolsandbox.extractors import extract
 from envs.toolsandbox.snapshots import ROW_COLUMNS, Trace
-from envs.toolsandbox.state import COLUMNS, Row
 from envs.toolsandbox.stemming import stem
 from events.errors import KintsugiError
 

@@ -18,8 +18,8 @@ from typing import Any, Final
 from envs.database import Database
 from envs.milestones import CONVERSATION
 from envs.tools import unusable
-from envs.toolsandbox.state import COLUMNS, Row, read_rows
-from envs.toolsandbox.tools import ToolSandboxTools
+from envs.toolsandbox.device.state import COLUMNS, Row, read_rows
+from envs.toolsandbox.device.tools import ToolSandboxTools
 from envs.users import STOP_TOKENS
 from events.canonical import exact_json
 from events.messages import Message, ToolCall

@@ -48,9 +48,7 @@ def test_scenarios_are_scored_and_those_that_cannot_be_fulfilled_stand_apart(
     assert "all that cannot" in shown.out
 
 
-def test_scenarios_belong_to_toolsandbox(
-    kintsugi: Kintsugi, home: Path, tmp_path: Path
-) -> None:
+def test_scenarios_belong_to_toolsandbox(kintsugi: Kintsugi, home: Path, tmp_path: Path) -> None:
     path = write_file(tmp_path, scenario())
     options = ("--model", "m", "--base-url", "http://127.0.0.1:9/v1", "--scenarios")
     refused = kintsugi("eval", "--env", "shop", *options, str(path))

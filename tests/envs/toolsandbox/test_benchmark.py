@@ -9,9 +9,9 @@ import pytest
 
 from envs.episode import Episode, play
 from envs.grading import grade
+from envs.toolsandbox.device.tools import ToolSandboxTools
 from envs.toolsandbox.environment import ToolSandbox
 from envs.toolsandbox.scenarios import INSUFFICIENT
-from envs.toolsandbox.tools import ToolSandboxTools
 
 pytestmark = pytest.mark.benchmarks
 

@@ -16,11 +16,11 @@ from envs.evaluation import choose_shaping
 from envs.grading import Grade, grade
 from envs.reward import DEFAULT, Conduct, shape
 from envs.task import TaskDefinition
+from envs.toolsandbox.device.tools import ToolSandboxTools
 from envs.toolsandbox.environment import QUESTION, ToolSandbox
 from envs.toolsandbox.gold import GoldPlan, PlanAgent
 from envs.toolsandbox.kinds import KINDS
 from envs.toolsandbox.policy import MISSING
-from envs.toolsandbox.tools import ToolSandboxTools
 from events.messages import Action, Message
 from events.rollouts import RolloutContent, RolloutEnded
 

@@ -9,12 +9,12 @@ import pytest
 
 from envs.database import Database
 from envs.milestones import Constraint, Measure, Milestone, MilestoneGraph, Milestones
+from envs.toolsandbox.device.state import build_tables
+from envs.toolsandbox.device.tools import ToolSandboxTools
 from envs.toolsandbox.matching import match, score
 from envs.toolsandbox.similarity import measure_constraint, measure_rouge_l
 from envs.toolsandbox.snapshots import Recording
-from envs.toolsandbox.state import build_tables
 from envs.toolsandbox.stemming import stem
-from envs.toolsandbox.tools import ToolSandboxTools
 from envs.users import STOP
 from events.messages import Message, ToolCall
 from tests.envs.toolsandbox.files import NOW, PEOPLE, SETTING

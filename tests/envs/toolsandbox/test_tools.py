@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 
 from envs.database import Database
 from envs.tools import ToolError
-from envs.toolsandbox.holidays import list_holidays
-from envs.toolsandbox.state import build_tables, read_rows, read_setting
-from envs.toolsandbox.tools import ToolSandboxTools
-from envs.toolsandbox.units import convert
+from envs.toolsandbox.device.holidays import list_holidays
+from envs.toolsandbox.device.state import build_tables, read_rows, read_setting
+from envs.toolsandbox.device.tools import ToolSandboxTools
+from envs.toolsandbox.device.units import convert
 from tests.envs.toolsandbox.files import NOW, PEOPLE, SETTING
 
 ALL = sorted(ToolSandboxTools.tools())

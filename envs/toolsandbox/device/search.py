@@ -7,7 +7,7 @@ from typing import Any, Final, Literal, NamedTuple
 from rapidfuzz import fuzz, utils
 
 from envs.tools import ToolError
-from envs.toolsandbox.state import Row
+from envs.toolsandbox.device.state import Row
 
 NAMES: Final = 90.0
 """Least likeness of names and relationships, out of 100."""

@@ -3,10 +3,10 @@
 from typing import Any
 
 from envs.tools import ToolError, read, write
-from envs.toolsandbox.arguments import OMITTED, Latitude, Longitude, Timestamp
-from envs.toolsandbox.people import PeopleTools
-from envs.toolsandbox.search import TEXTS, Criterion, find_rows
-from envs.toolsandbox.state import REMINDER, append_row, make_id, read_rows, read_time
+from envs.toolsandbox.device.arguments import OMITTED, Latitude, Longitude, Timestamp
+from envs.toolsandbox.device.people import PeopleTools
+from envs.toolsandbox.device.search import TEXTS, Criterion, find_rows
+from envs.toolsandbox.device.state import REMINDER, append_row, make_id, read_rows, read_time
 
 
 class ReminderTools(PeopleTools):

@@ -20,7 +20,7 @@ from rapidfuzz import fuzz, utils
 
 from envs.database import copy_json
 from envs.tools import ToolError, ToolResult, generic, read
-from envs.toolsandbox.arguments import (
+from envs.toolsandbox.device.arguments import (
     Day,
     Hour,
     Latitude,
@@ -32,12 +32,12 @@ from envs.toolsandbox.arguments import (
     Timestamp,
     Year,
 )
-from envs.toolsandbox.holidays import list_holidays
-from envs.toolsandbox.reminders import ReminderTools
-from envs.toolsandbox.search import measure_likeness
-from envs.toolsandbox.state import DEVICE, read_time
-from envs.toolsandbox.units import convert
-from envs.toolsandbox.world import PLACES, RATES, STOCKS, Place, forecast
+from envs.toolsandbox.device.holidays import list_holidays
+from envs.toolsandbox.device.reminders import ReminderTools
+from envs.toolsandbox.device.search import measure_likeness
+from envs.toolsandbox.device.state import DEVICE, read_time
+from envs.toolsandbox.device.units import convert
+from envs.toolsandbox.device.world import PLACES, RATES, STOCKS, Place, forecast
 
 _NEAR: Final = 4
 """Places that one search finds at most."""

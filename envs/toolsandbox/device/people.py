@@ -3,10 +3,10 @@
 from typing import Any
 
 from envs.tools import ToolError, read, write
-from envs.toolsandbox.arguments import OMITTED, Timestamp, check_phone_number
-from envs.toolsandbox.search import TEXTS, Criterion, find_rows
-from envs.toolsandbox.settings import SettingTools
-from envs.toolsandbox.state import (
+from envs.toolsandbox.device.arguments import OMITTED, Timestamp, check_phone_number
+from envs.toolsandbox.device.search import TEXTS, Criterion, find_rows
+from envs.toolsandbox.device.settings import SettingTools
+from envs.toolsandbox.device.state import (
     CONTACT,
     MESSAGING,
     append_row,

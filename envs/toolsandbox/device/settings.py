@@ -3,7 +3,7 @@
 from typing import Any
 
 from envs.tools import ToolError, Toolset, read, write
-from envs.toolsandbox.state import edit_setting, read_setting
+from envs.toolsandbox.device.state import edit_setting, read_setting
 
 _SERVICES = ("cellular", "wifi", "location_service")
 """What cannot be on in low battery mode."""

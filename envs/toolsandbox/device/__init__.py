@@ -1,0 +1,1 @@
+"""The device: its state, the tools over it, and what its network knows."""
