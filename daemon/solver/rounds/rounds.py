@@ -25,8 +25,8 @@ from daemon.proposer.buffer import WINDOW, PoolEntry
 from daemon.proposer.candidate import PriorTask
 from daemon.proposer.proposer import Proposal, ProposalRequest, propose
 from daemon.solver.journal import BadJournal, write_file
-from daemon.solver.rounds.record import RoundRecord, WrittenTask, record_path
 from daemon.solver.rounds.reconstruction import UnreadableRollout, build_event
+from daemon.solver.rounds.record import RoundRecord, WrittenTask, record_path
 from daemon.solver.rounds.shift import describe_shift, shift_pools
 from daemon.solver.rounds.tables import JobTables
 from daemon.solver.spec import digest
@@ -173,7 +173,7 @@ class Rounds:
             if isinstance(data, TaskProposed):
                 self._written.setdefault(data.task.id, data.pattern)
                 self._known.append(
-                    PriorTask.from_account(data.task.gold_actions, data.task.instruction)
+                    PriorTask.from_record(data.task.gold_actions, data.task.instruction)
                 )
 
     def _shift(

@@ -20,8 +20,8 @@ from daemon.proposer.verification import CHECKS, seed_of
 from daemon.solver import journal
 from daemon.solver.job import JOURNAL, Job, run
 from daemon.solver.journal import rollout_id
-from daemon.solver.rounds.record import RoundRecord, record_path, read_record
 from daemon.solver.rounds.reconstruction import UnreadableRollout, build_event
+from daemon.solver.rounds.record import RoundRecord, read_record, record_path
 from daemon.solver.rounds.rounds import Rounds
 from daemon.solver.sampling.sources import batch_of
 from daemon.solver.spec import digest
