@@ -11,7 +11,7 @@ from typing import Annotated, Any, Final, Literal
 
 from pydantic import AfterValidator, Field, SerializerFunctionWrapHandler, model_serializer
 
-from envs.milestones import Milestones
+from envs.milestones.graph import Milestones
 from events.canonical import canonical_json, exact_json, sha256
 from events.messages import Action, StrictModel
 from events.rollouts import Id, Int64, Name, Task

@@ -7,7 +7,14 @@ from datetime import UTC, datetime
 from random import Random
 from typing import Any, Final
 
-from envs.milestones import CONVERSATION, FIRST, Constraint, Measure, Milestone, MilestoneGraph
+from envs.milestones.graph import (
+    CONVERSATION,
+    FIRST,
+    Constraint,
+    Measure,
+    Milestone,
+    MilestoneGraph,
+)
 from envs.toolsandbox.database import FIRST_NAMES, LAST_NAMES, Device, draw_phone_number
 from envs.toolsandbox.device.state import COLUMNS, SETTING, Row
 from envs.toolsandbox.phrases import Phrases

@@ -23,7 +23,7 @@ from typing import Any, ClassVar, Final
 from envs.agents import Agent
 from envs.database import Database
 from envs.environment import Environment, Limits, UnknownTask, split_phrasing
-from envs.milestones import EXACT, Milestone, MilestoneGraph, Milestones
+from envs.milestones.graph import EXACT, Milestone, MilestoneGraph, Milestones
 from envs.task import GENERATED, Answer, Basis, Criteria, Scenario, Script, TaskDefinition
 from envs.toolsandbox.case import Case, Plan, build_graph, build_minefield
 from envs.toolsandbox.database import Device, build_device, switch

@@ -7,7 +7,7 @@ tool, whose result has no such value, gives none.
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from envs.milestones import Extractor
+from envs.milestones.graph import Extractor
 from envs.toolsandbox.snapshots import Trace
 
 Values = list[dict[str, Any]]

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from envs.agents import call, count_calls
 from envs.database import Database
-from envs.milestones import CONVERSATION, Constraint, Milestone
+from envs.milestones.graph import CONVERSATION, Constraint, Milestone
 from envs.toolsandbox.device.state import (
     CONTACT,
     MESSAGING,

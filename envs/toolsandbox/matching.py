@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from envs.milestones import CONVERSATION, FIRST, Constraint, MilestoneGraph, Milestones
+from envs.milestones.graph import CONVERSATION, FIRST, Constraint, MilestoneGraph, Milestones
 from envs.toolsandbox.similarity import measure_constraint
 from envs.toolsandbox.snapshots import Recording
 

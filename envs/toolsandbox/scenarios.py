@@ -21,7 +21,7 @@ from typing import Annotated, Any, Final, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from envs.milestones import (
+from envs.milestones.graph import (
     CONVERSATION,
     Constraint,
     Extractor,

@@ -17,7 +17,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any, Final
 
-from envs.milestones import CONVERSATION, Constraint, Measure, Relation
+from envs.milestones.graph import CONVERSATION, Constraint, Measure, Relation
 from envs.toolsandbox.device.state import COLUMNS, Row
 from envs.toolsandbox.extractors import extract
 from envs.toolsandbox.snapshots import ROW_COLUMNS, Trace

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from envs.database import Database
-from envs.milestones import CONVERSATION
+from envs.milestones.graph import CONVERSATION
 from envs.tools import unusable
 from envs.toolsandbox.device.state import COLUMNS, Row, read_rows
 from envs.toolsandbox.device.tools import ToolSandboxTools

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from envs.database import Database
-from envs.milestones import Constraint, Measure, Milestone, MilestoneGraph, Milestones
+from envs.milestones.graph import Constraint, Measure, Milestone, MilestoneGraph, Milestones
 from envs.toolsandbox.device.state import build_tables
 from envs.toolsandbox.device.tools import ToolSandboxTools
 from envs.toolsandbox.matching import match, score

@@ -1,0 +1,1 @@
+"""What a graded task is scored by: milestones, and minefields."""
