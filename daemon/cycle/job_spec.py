@@ -214,15 +214,21 @@ def _resolve(setting: float | None, rule: Callable[[int], float], parameters: in
 
 
 def _mark_references(pools: Sequence[TaskPool], training: "Training") -> list[TaskPool]:
-    """The pools with references: where there are none, the last of a pool's own tasks, which then
-    are shown and not drawn."""
+    """The pools with references, tasks that then are shown and not drawn: where there are none, the
+    last of a pool's own tasks, which are the newest, and of replay evenly many from its whole: the
+    tasks of the traffic come in the order of their names."""
     counts = _count_references(pools, training)
     marked_pools = []
     for pool in pools:
-        count = counts[pool.name]
+        size, count = len(pool.tasks), counts[pool.name]
         if not pool.references and count:
-            drawn, shown = pool.tasks[:-count], pool.tasks[-count:]
-            pool = pool.model_copy(update={"tasks": drawn, "references": shown})
+            first = size - count
+            places = {n * size // count if pool.replay else first + n for n in range(count)}
+            changes = {
+                "tasks": tuple(task for n, task in enumerate(pool.tasks) if n not in places),
+                "references": tuple(pool.tasks[n] for n in sorted(places)),
+            }
+            pool = pool.model_copy(update=changes)
         marked_pools.append(pool)
     return marked_pools
 

@@ -1,5 +1,6 @@
 """From settings and tasks to a job's spec: the same request is the same spec."""
 
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -86,6 +87,16 @@ def test_a_small_pool_shows_half_of_its_tasks_and_one_of_a_single_task_none() ->
         "weak": (20, 20), "other": (15, 15), "replay": (53, 37), "small": (3, 2), "single": (1, 0),
     }  # fmt: skip
     assert made.warm_start is not None
+
+
+def test_replay_shows_tasks_from_its_whole() -> None:
+    """Tasks of the traffic come by name, and so kind by kind."""
+    ids = tuple(f"shop/{kind}/{n}" for kind in ("address", "cancel", "return") for n in range(30))
+    traffic = TaskPool(name="traffic", tasks=ids, replay=True)
+    made = spec(Training(warm_start="always", references=15), pools=(POOLS[0], traffic))
+    shown = made.pools[1].references
+    assert Counter(task.split("/")[1] for task in shown) == {"address": 5, "cancel": 5, "return": 5}
+    assert set(made.pools[1].tasks) == set(ids) - set(shown)
 
 
 def test_pools_of_one_task_each_are_trained_without_a_warm_start() -> None:
