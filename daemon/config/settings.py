@@ -462,8 +462,9 @@ class Training(Section):
     """Epochs of a warm start; unset: by the base's number of parameters, 4 below 10 M, 2 from
     1 B on."""
     references: int = Field(default=32, ge=1)
-    """Most tasks of each pool for which the oracle is shown in a warm start; never more than half
-    of the pool."""
+    """Most tasks of each pattern for which the oracle is shown in a warm start, never more than
+    half of them; replay shows as many in all, and both together take half of the job's rollouts at
+    most."""
     source: Literal["in_process", "vllm", "endpoint"] = "in_process"
     """Server of the rollouts: the job itself, a vLLM that it starts, or the server that `endpoint`
     names."""

@@ -122,7 +122,8 @@ class CyclePlanner:
         ]
         near = sources.find_traffic_siblings(environment, cycle.directive, wanted.sources, drawn)
         siblings = draw_siblings(environment, (near, regressions), len(new), cycle.cycle)
-        traffic = [item.task.id for item in drawn if item.task.id not in siblings]
+        shown = frozenset(siblings)
+        traffic = [task for task in drawn.tasks if task not in shown]
         task_pools = pools(written, priorities, traffic, cycle.number, self._build_mix(), siblings)
         if not task_pools:
             return Proposal(
@@ -176,7 +177,7 @@ class CyclePlanner:
 
     def _read_traffic(
         self, connection: "Connection", environment: "Environment", cycle: CycleRow
-    ) -> list[sources.TrafficTask]:
+    ) -> sources.Traffic:
         assert cycle.round is not None, "a cycle is diagnosed first"
         return sources.read_traffic(connection, environment, cycle.alias, cycle.base, cycle.round)
 

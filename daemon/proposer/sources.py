@@ -12,7 +12,7 @@ from daemon.proposer.proposer import Source
 from daemon.proposer.siblings import Request, find_siblings
 from daemon.proposer.verification import seed_of
 from envs.environment import Environment, UnknownTask
-from envs.task import GENERATED, TaskDefinition
+from envs.task import GENERATED
 from events.learning import Directive
 
 if TYPE_CHECKING:
@@ -23,12 +23,13 @@ _MOST_PASSED: Final = 4096
 
 
 @dataclass(frozen=True, slots=True)
-class TrafficTask:
-    """A task of the agent's own traffic in a round."""
+class Traffic:
+    """The tasks of an agent's own traffic in a round that a job may draw."""
 
-    task: TaskDefinition
-    passed: bool
-    """Whether all its rollouts of the round passed."""
+    tasks: Sequence[str]
+    """Their ids."""
+    passed: Sequence[Request]
+    """The first `_MOST_PASSED` of those whose rollouts of the round all passed."""
 
 
 def sources(
@@ -65,40 +66,42 @@ def read_pool_entries(connection: "Connection", alias: str, base: str) -> list[P
 
 def read_traffic(
     connection: "Connection", environment: Environment, alias: str, base: str, number: int
-) -> list[TrafficTask]:
-    """Return the tasks of the agent's own traffic in a round that a job may draw: generated tasks
-    of this environment that were not written for a pattern and whose seed is not reserved for
-    reports and gates."""
+) -> Traffic:
+    """Return the tasks of the agent's own traffic in a round: generated tasks of this environment
+    that were not written for a pattern and whose seed is not reserved for reports and gates."""
     written = learning.patterns_of(connection, alias)
-    drawn = []
+    ids: list[str] = []
+    passed: list[Request] = []
     for rate in task_rates(connection, alias, base, number):
         try:
             task = environment.task(rate.task)
         except UnknownTask:
             continue
         kept = (seed_of(task.id) or 0) >= FIRST_HELD_OUT
-        if task.split == GENERATED and task.id not in written and not kept:
-            drawn.append(TrafficTask(task, rate.passes == rate.attempts))
-    return drawn
+        if task.split != GENERATED or task.id in written or kept:
+            continue
+        ids.append(task.id)
+        if rate.passes == rate.attempts and len(passed) < _MOST_PASSED:
+            passed.append(Request.of(task, environment.writes))
+    return Traffic(ids, passed)
 
 
 def find_traffic_siblings(
     environment: Environment,
     directive: Directive,
     followed: Mapping[str, Sequence[Source]],
-    traffic: Sequence[TrafficTask],
+    traffic: Traffic,
 ) -> dict[str, float]:
     """Return the passed tasks of the traffic that ask in nearly the words of the failed ones that
-    a directive follows, with their weights (see siblings.py), of the first `_MOST_PASSED` passed
-    ones. The failed tasks of a pattern have the weight of its quota together."""
+    a directive follows, with their weights (see siblings.py). The failed tasks of a pattern have
+    the weight of its quota together."""
     failed: dict[Request, float] = {}
     for quota in directive.quotas:
         examples = followed.get(quota.pattern, ())
         for source in examples:
             request = Request.of(source.task, environment.writes)
             failed[request] = failed.get(request, 0.0) + quota.tasks / len(examples)
-    passed = [drawn.task for drawn in traffic if drawn.passed][:_MOST_PASSED]
-    return find_siblings(failed, [Request.of(task, environment.writes) for task in passed])
+    return find_siblings(failed, traffic.passed)
 
 
 def filter_known(environment: Environment, tasks: Sequence[str]) -> list[str]:

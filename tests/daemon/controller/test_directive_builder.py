@@ -162,7 +162,7 @@ def test_what_is_held_out_is_drawn_by_no_job_though_it_came_as_traffic(tmp_path:
         opened.diagnose("diagnose")
         with opened.reading() as connection:
             own = read_traffic(connection, SHOP, "agent", "base", 0)
-    assert {drawn.task.id for drawn in own} == {f"shop/question/{seed}" for seed in seeds[:2]}
+    assert set(own.tasks) == {f"shop/question/{seed}" for seed in seeds[:2]}
 
 
 def test_tasks_follow_the_failed_ones(app: App) -> None:
@@ -207,7 +207,7 @@ def test_what_was_written_is_known_to_the_next_cycle_and_a_redo_writes_the_same(
     app.settle()
     with app.reading() as connection:
         rates = {one.task: one for one in read_pool_entries(connection, "agent", "base")}
-        own = [t.task.id for t in read_traffic(connection, SHOP, "agent", "base", 0)]
+        own = read_traffic(connection, SHOP, "agent", "base", 0).tasks
         # Tasks outlive a base; what was made of them on it is nothing on another one.
         elsewhere = read_pool_entries(connection, "agent", "other")
         assert {one.task for one in elsewhere} == set(rates)
