@@ -162,9 +162,9 @@ _ENDS: Final[tuple[tuple[State, CycleOutcome], ...]] = (
     (State.ROLLED_BACK, "rolled_back"),
     (State.REJECTED, "rejected"),
 )
-"""State that was once reached -> how the cycle came out, for the reason of that step. The leader may
-look late, when the adapter has gone on and was unloaded for a reason of its own; a promotion that a
-person takes back a week later was one all the same."""
+"""State that was once reached -> how the cycle came out, for the reason of that step. The leader
+may look late, when the adapter has gone on and was unloaded for a reason of its own; a promotion
+that a person takes back a week later was one all the same."""
 
 
 def _step_after_adapter(adapter: AdapterView) -> Step | CycleEnd:
