@@ -6,8 +6,8 @@
 
 P is the priority that the round gave, ĉ is of the last rollouts in the job itself. The groups on
 written tasks keep the share that the spec gives them together, and pools that replay other tasks
-(traffic) keep theirs as it is. Source: docs/proposing.md (after SENTINEL, arXiv 2606.12908), as
-between cycles.
+(traffic) keep theirs as it is. Source: docs/proposing.md (after SENTINEL, arXiv 2606.12908); the
+pools of a new job have the mean over a pattern's tasks where this has the sum (buffer.py).
 """
 
 from collections import defaultdict
