@@ -65,5 +65,6 @@ def page(document: Mapping[str, Any]) -> str:
     return (
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
         f"<title>{escape(headline)}</title></head>\n<body><h1>{escape(headline)}</h1>"
+        f"<p>{escape(document['reason'] or '')}</p>"
         f"{progress_chart.section(document['cycles'])}</body></html>\n"
     )

@@ -95,11 +95,13 @@ def test_one_cycle_without_an_adapter_is_no_failure_either(
     rates = {"number": 0, "traffic": 0.5, "kinds": dict.fromkeys(MIX, 0.5)}
     entry = dict.fromkeys(("outcome", "why", "adapter", "candidate", "capability")) | rates
     document = {
-        "cycles": [entry, {**entry, "number": 1}], "reason": "nothing", "rebuild_equal": True,
+        "cycles": [entry, {**entry, "number": 1}], "reason": "<b>nothing 1", "rebuild_equal": True,
     }  # fmt: skip
     monkeypatch.setattr(fruitless, "build_report", lambda *_: document)
     command = ["demo", "--home", str(place.home), "--cycles", "1", "--out", str(tmp_path)]
     monkeypatch.setattr("sys.argv", command)
     assert main() == OTHERWISE
-    assert "the cycle left no adapter" in (tmp_path / "demo-report.html").read_text()
+    page = (tmp_path / "demo-report.html").read_text()
+    assert "the cycle left no adapter" in page
+    assert "<p>&lt;b&gt;nothing 1</p>" in page
     assert json.loads((tmp_path / "demo-report.json").read_text()) == document
