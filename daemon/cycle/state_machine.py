@@ -150,8 +150,9 @@ _STEPS: Final[Mapping[State, Step]] = {
     State.EVALUATED: Step.EVALUATE,
     State.GATED: Step.ROUTE,
     State.CANARY: Step.WATCH,
-    State.UNLOADED: Step.STAGE,
 }
+"""State of an adapter -> what follows. It is unloaded only after it was retired, rejected or rolled
+back, and its cycle stages it no second time, also where the leader did not look in between."""
 
 _BEFORE_TRAFFIC: Final = (Step.STAGE, Step.EVALUATE, Step.ROUTE)
 """Steps before the adapter answers any session; later, taking it back is a rollback, and does not

@@ -64,7 +64,6 @@ def test_a_job_that_left_nothing_ends_the_cycle(outcome: str, cycle: str) -> Non
         ((State.STAGED, State.EVALUATED), Step.EVALUATE),
         ((State.EVALUATED, State.GATED), Step.ROUTE),
         ((State.GATED, State.CANARY), Step.WATCH),
-        ((State.STAGED, State.UNLOADED), Step.STAGE),
     ],
 )
 def test_an_adapter_goes_on_from_where_it_is(way: tuple[State, ...], expected: Step) -> None:
@@ -84,6 +83,7 @@ def test_an_adapter_goes_on_from_where_it_is(way: tuple[State, ...], expected: S
         ((State.CANARY, State.DRAINING), "inconclusive", State.DRAINING),
         ((State.CANARY, State.DRAINING, State.UNLOADED), "inconclusive", State.DRAINING),
         ((State.STAGED, State.DRAINING), "cancelled", State.DRAINING),
+        ((State.STAGED, State.DRAINING, State.UNLOADED), "cancelled", State.DRAINING),
     ],
 )
 def test_how_an_adapter_came_out_is_how_its_cycle_ends(
