@@ -122,6 +122,20 @@ def read_session_verdicts(
     ]
 
 
+def read_live_verdicts(
+    connection: Connection, alias: str, base: str, since: str
+) -> dict[str | None, list[bool]]:
+    """Policy (None for the base) -> the verdicts of the sessions that began at or after `since` and
+    that it alone answered, by its share of the route. Sessions that a route gave to its only policy
+    count as well: these figures are of one policy, and compare none."""
+    sessions = _sessions(alias, base, since, compared=False)
+    rows = [*_read_grades(connection, sessions), *_read_feedback(connection, sessions)]
+    verdicts: dict[str | None, list[bool]] = {}
+    for row in _first_of_each(rows):
+        verdicts.setdefault(None if row.policy == base else row.policy, []).append(row.success)
+    return verdicts
+
+
 def open_sessions(connection: Connection, alias: str, base: str, since: str) -> list[OpenSession]:
     """The sessions of an alias that began at or after `since` and have not been judged."""
     sessions, rollouts = _sessions(alias, base, since).c, Rollout.table().c
@@ -235,9 +249,17 @@ def _find_changes(
         ).scalars()  # fmt: skip
 
 
-def _sessions(alias: str, base: str, since: str, among: Collection[str] | None = None) -> Subquery:
+def _sessions(
+    alias: str,
+    base: str,
+    since: str,
+    among: Collection[str] | None = None,
+    *,
+    compared: bool = True,
+) -> Subquery:
     """(session, policy, began, shares) of the sessions that began since then and that the shares,
-    always the same, gave to one policy."""
+    always the same, gave to one policy; unless `compared`, also of those that had one policy
+    alone to go to."""
     calls = Call.table().c
     earlier = Call.table().alias("earlier").c
     began_before = (
@@ -253,6 +275,7 @@ def _sessions(alias: str, base: str, since: str, among: Collection[str] | None =
     if among is not None:
         # Said so that no index of aliases fits: SQLite would read all of one to find a few.
         of_alias = calls.session.in_(among) & (func.coalesce(calls.alias, "") == alias)
+    by_chance = (func.max(no_choice) == 0, shares == func.max(calls.shares)) if compared else ()
     return (
         select(
             calls.session, func.min(calls.policy).label("policy"),
@@ -262,8 +285,7 @@ def _sessions(alias: str, base: str, since: str, among: Collection[str] | None =
         .group_by(calls.session)
         .having(
             func.min(calls.policy) == func.max(calls.policy), func.min(by_shares) == 1,
-            func.min(calls.base) == base, func.max(calls.base) == base,
-            func.max(no_choice) == 0, shares == func.max(calls.shares),
+            func.min(calls.base) == base, func.max(calls.base) == base, *by_chance,
         )
         .subquery("sessions")
     )  # fmt: skip

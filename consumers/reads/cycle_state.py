@@ -5,6 +5,7 @@ within one `database.read_transaction`, which is one moment of the tables.
 """
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from sqlalchemy import Connection, select
@@ -30,8 +31,9 @@ class CycleState:
     cycle: CycleRow
     job: JobRow | None
     adapter: AdapterRow | None
-    been: frozenset[State]
-    """Every state that the adapter ever was in."""
+    been: Mapping[State, str]
+    """Every state that the adapter ever was in -> the reason of the step that first brought it
+    there; empty for a step without one, as the gate's."""
     gates: int
     """Number of gates that the adapter has passed."""
     incumbent: str | None
@@ -48,7 +50,7 @@ def read_cycle_state(connection: Connection, cycle: CycleRow) -> CycleState:
         cycle=cycle,
         job=job,
         adapter=adapter,
-        been=frozenset() if adapter is None else _been(connection, adapter.adapter),
+        been={} if adapter is None else _been(connection, adapter.adapter),
         gates=0 if adapter is None else serving.count_gate_passes(connection, adapter.adapter),
         incumbent=_incumbent(connection, cycle.alias),
         cancelled=_find_cancellation(connection, cycle.cycle),
@@ -79,12 +81,15 @@ def read_job_adapter(connection: Connection, job: str) -> AdapterRow | None:
     return None if name is None else serving.adapter_row(connection, name)
 
 
-def _been(connection: Connection, adapter: str) -> frozenset[State]:
+def _been(connection: Connection, adapter: str) -> dict[State, str]:
     steps = LifecycleStep.table().c
-    query = select(steps.state).where(
+    query = select(steps.state, steps.reason).where(
         steps.kind == "adapter", steps.subject == adapter, steps.state.is_not(None)
     )
-    return frozenset(State(state) for state in connection.execute(query).scalars())
+    been: dict[State, str] = {}
+    for state, reason in connection.execute(query.order_by(steps.number)):
+        been.setdefault(State(state), reason)
+    return been
 
 
 def _incumbent(connection: Connection, alias: str) -> str | None:

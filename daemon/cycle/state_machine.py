@@ -97,10 +97,8 @@ class AdapterView:
     """The adapter that the job left."""
 
     state: State
-    been: frozenset[State]
-    """Every state that it ever was in."""
-    reason: str = ""
-    """Reason of its last move."""
+    been: Mapping[State, str]
+    """Every state that it ever was in -> the reason of the step that first brought it there."""
     outdated: str = ""
     """Why the gate that it passed does not let it be routed any more; empty where it does."""
     gates: int = 0
@@ -152,8 +150,9 @@ _STEPS: Final[Mapping[State, Step]] = {
     State.EVALUATED: Step.EVALUATE,
     State.GATED: Step.ROUTE,
     State.CANARY: Step.WATCH,
-    State.UNLOADED: Step.STAGE,
 }
+"""State of an adapter -> what follows. It is unloaded only after it was retired, rejected or rolled
+back, and its cycle stages it no second time, also where the leader did not look in between."""
 
 _BEFORE_TRAFFIC: Final = (Step.STAGE, Step.EVALUATE, Step.ROUTE)
 """Steps before the adapter answers any session; later, taking it back is a rollback, and does not
@@ -164,21 +163,23 @@ _ENDS: Final[tuple[tuple[State, CycleOutcome], ...]] = (
     (State.ROLLED_BACK, "rolled_back"),
     (State.REJECTED, "rejected"),
 )
-"""State that was once reached -> how the cycle came out. The leader may look late, when the adapter
-has gone on; a promotion that a person takes back a week later was one all the same."""
+"""State that was once reached -> how the cycle came out, for the reason of that step. The leader
+may look late, when the adapter has gone on and was unloaded for a reason of its own; a promotion
+that a person takes back a week later was one all the same."""
 
 
 def _step_after_adapter(adapter: AdapterView) -> Step | CycleEnd:
     for state, outcome in _ENDS:
         if state in adapter.been:
-            return CycleEnd(outcome, adapter.reason)
+            return CycleEnd(outcome, adapter.been[state])
+    taken_back = adapter.been.get(State.DRAINING, "")
     if State.CANARY in adapter.been and adapter.state is not State.CANARY:
-        return CycleEnd("inconclusive", adapter.reason)
+        return CycleEnd("inconclusive", taken_back)
     if adapter.state is State.GATED and adapter.outdated:
         return _step_after_stale_gate(adapter)
     if adapter.state in _STEPS:
         return _STEPS[adapter.state]
-    return CycleEnd("cancelled", adapter.reason or f"the adapter is {adapter.state}")
+    return CycleEnd("cancelled", taken_back or f"the adapter is {adapter.state}")
 
 
 def _step_after_stale_gate(adapter: AdapterView) -> Step | CycleEnd:

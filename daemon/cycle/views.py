@@ -128,8 +128,7 @@ def build_view(state: CycleState, pair: Pair) -> View:
         if adapter is None
         else AdapterView(
             adapter.state,
-            state.been,
-            adapter.reason or _explain_gate(adapter.gate),
+            {step: reason or _explain_gate(adapter.gate) for step, reason in state.been.items()},
             _explain_stale_gate(state),
             state.gates,
         ),

@@ -17,7 +17,7 @@ from consumers.diagnosis.priority import Status
 from consumers.diagnosis.round_counts import Pair
 from consumers.reads import agents, gateways, learning, serving
 from consumers.reads import counts as figures
-from consumers.reads.canary_outcomes import read_session_verdicts
+from consumers.reads.canary_outcomes import read_live_verdicts
 from consumers.reads.scheduling import job_seconds, scheduling
 from daemon.cycle.scheduler import Due, decide
 from daemon.cycle.state_machine import STOPS, Step
@@ -314,9 +314,10 @@ def _live(
     since = oldest if route.since is None else max(route.since, oldest)
     answering = {part.adapter for part in route.standing.shares}
     verdicts: dict[str, list[bool]] = {}
-    for session in read_session_verdicts(connection, route.alias, route.standing.base, since):
-        if session.adapter in answering:
-            verdicts.setdefault(_slot(table, session.adapter), []).append(session.success)
+    live = read_live_verdicts(connection, route.alias, route.standing.base, since)
+    for adapter, successes in live.items():
+        if adapter in answering:
+            verdicts.setdefault(_slot(table, adapter), []).extend(successes)
     for slot in SLOTS:
         results = verdicts.get(slot, [])
         sheet.say("kintsugi_live_judged_sessions", len(results), route.alias, slot)

@@ -77,7 +77,7 @@ def _end(
     NoAdapter, PlayError, TrainingError, RebuildError."""
     with app.reading() as connection:
         results = read_results(connection, place.size.cycles)
-    if len(results) > 1 and choose_subject(results) is None:
+    if choose_subject(results) is None:
         document = fruitless.build_report(app, place, results, console, clock)
         _write(options.out, document, fruitless.page(document))
         console.print(f"{progress_chart.summary(document['cycles'])} {document['reason']}")

@@ -1,4 +1,4 @@
-"""The report of several cycles of which none left an adapter: the base answers as before.
+"""The report of cycles of which none left an adapter: the base answers as before.
 
     document = build_report(app, place, results, console, clock)
     page(document)
@@ -47,6 +47,7 @@ def build_report(
         "adapter": None,
         "gate": {"decision": "NONE", "p_value": None, "tasks": 0},
         "rebuild_equal": is_rebuild_equal(place),
+        "lift": None,
         "live": [{**asdict(line), "rate": line.rate} for line in live],
         "training": None,
         "general": None,
@@ -57,9 +58,13 @@ def build_report(
 
 def page(document: Mapping[str, Any]) -> str:
     """The document as one page of HTML: no script, no address, nothing to fetch."""
-    headline = f"{len(document['cycles']) - 1} cycles, and none left an adapter"
+    count = len(document["cycles"]) - 1
+    headline = (
+        "the cycle left no adapter" if count == 1 else f"{count} cycles, and none left an adapter"
+    )
     return (
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
         f"<title>{escape(headline)}</title></head>\n<body><h1>{escape(headline)}</h1>"
+        f"<p>{escape(document['reason'] or '')}</p>"
         f"{progress_chart.section(document['cycles'])}</body></html>\n"
     )

@@ -7,7 +7,7 @@ numbers that sum to 1; they are not scaled, so that a kind that was forgotten is
 """
 
 import json
-import math
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
@@ -31,7 +31,7 @@ def read_mixture(path: Path) -> dict[str, float]:
         raise BadMixture(
             f"{path} cannot be read ({error.strerror}); name a JSON file with --mix"
         ) from None
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise BadMixture(
             f"{path} is no mixture: {error}; write a JSON object {{kind: share}}"
         ) from None
@@ -51,12 +51,13 @@ def check_mixture(content: Any, name: str) -> dict[str, float]:
                 f"{', '.join(KINDS)}"
             )
         is_number = isinstance(share, int | float) and not isinstance(share, bool)
-        if not (is_number and math.isfinite(share) and share > 0):
+        # JSON has whole numbers that no float holds.
+        if not (is_number and 0 < share <= sys.float_info.max):
             raise BadMixture(
-                f"{name} gives {kind} the share {share!r}; give it a number above 0, or leave the "
-                "kind out"
+                f"{name} gives {kind} the share {repr(share)[:40]}; give it a number above 0, or "
+                "leave the kind out"
             )
-    total = math.fsum(content.values())
+    total = sum(content.values())
     if round(abs(total - 1), 9) > TOLERANCE:
         raise BadMixture(
             f"the shares of {name} sum to {total:.6g}; change them so that they sum to 1"

@@ -32,9 +32,8 @@ EMBEDDED: Final = _HERE / "embedded.toml"
 SEEDS: Final = 64
 """Seeds of customers and held-out tasks that share no task."""
 _MIXTURE: Final = "mix.json"
-_BEGUN: Final = frozenset(
-    {"customers.key", "watcher.key", "size.json", _MIXTURE, "tmp-kintsugi.toml"}
-)
+_SIZE: Final = "size.json"
+_BEGUN: Final = frozenset({"customers.key", "watcher.key", _SIZE, _MIXTURE, "tmp-kintsugi.toml"})
 """What a home holds while it is made."""
 
 
@@ -131,7 +130,7 @@ class Place:
     @property
     def size(self) -> Size:
         """How much there is to do in it."""
-        return Size(**json.loads((self.home / "size.json").read_text()))
+        return Size(**json.loads((self.home / _SIZE).read_text()))
 
     @property
     def mix(self) -> Mapping[str, float]:
@@ -174,7 +173,7 @@ def make(
         raise PlaceConflict(f"{home} is not empty and no home of a demo; name another with --home")
     private.make_folder(home)
     customers, watcher = _write_key(home / "customers.key"), _write_key(home / "watcher.key")
-    (home / "size.json").write_text(json.dumps(asdict(size)))
+    (home / _SIZE).write_text(json.dumps(asdict(size)))
     (home / _MIXTURE).write_text(json.dumps(dict(mix), indent=1))
     gateway, engine, kafka, postgres = _free_ports(4)
     # Keys outside any table come first in TOML, and only services have them.
@@ -223,8 +222,15 @@ def _write_key(secret: Path) -> str:
 
 def _clear(place: Place) -> None:
     if place.home.exists() and any(place.home.iterdir()):
-        if not (place.home / "size.json").exists():
+        if not (place.home / _SIZE).exists():
             raise PlaceConflict(f"{place.home} is no home of a demo, so it is not removed")
+        # Killed in the middle, it is no home that goes on, and still one that may be removed.
+        place.config.unlink(missing_ok=True)
+        for path in place.home.iterdir():
+            if path.is_dir() and not path.is_symlink():
+                shutil.rmtree(path)
+            elif path.name != _SIZE:
+                path.unlink()
         shutil.rmtree(place.home)
 
 

@@ -1,13 +1,13 @@
 """Which pools a job draws from after a round: pure.
 
     weight of a pattern's pool     P(pattern) · Σ 4ĉ(1−ĉ) over its tasks, ĉ = (c+1)/(n+2)
-    replay                         written tasks with ĉ ≥ .9 over their last 16 rollouts, and those
-                                   of patterns whose priority is 0
+    replay                         written tasks with ĉ ≥ .9 over their last 16 rollouts, those of
+                                   patterns whose priority is 0, and what the spec replays
 
 P is the priority that the round gave, ĉ is of the last rollouts in the job itself. The groups on
 written tasks keep the share that the spec gives them together, and pools that replay other tasks
-(traffic) keep theirs as it is. Source: docs/proposing.md (after SENTINEL, arXiv 2606.12908), as
-between cycles.
+(traffic) keep theirs as it is. Source: docs/proposing.md (after SENTINEL, arXiv 2606.12908); the
+pools of a new job have the mean over a pattern's tasks where this has the sum (buffer.py).
 """
 
 from collections import defaultdict
@@ -25,15 +25,18 @@ def shift_pools(
     replay: float,
 ) -> tuple[TaskPool, ...]:
     """Return the pools after a round; `pools` are those before it, `entries` all tasks that were
-    written for patterns, `replay` is the share of the groups on written tasks that a pool of passed
-    ones gets where there was none.
+    written for patterns that the job aims at, `replay` is the share of the groups on written tasks
+    that a pool of passed ones gets where there was none. What else a pool of passed ones has stays
+    in it: earlier cycles taught it.
 
     Where no task of a pattern with a priority is left to learn, the pools stay as they are.
     """
     before = {pool.name: pool for pool in pools}
     fixed = [pool for pool in pools if pool.replay and pool.name != REPLAY]
     open_tasks: defaultdict[str, list[PoolEntry]] = defaultdict(list)
-    passed: list[str] = []
+    aimed = {entry.task for entry in entries}
+    replayed = before[REPLAY].tasks if REPLAY in before else ()
+    passed = [task for task in replayed if task not in aimed]
     for entry in entries:
         if entry.retires or priorities.get(entry.pattern, 0) <= 0:
             passed.append(entry.task)

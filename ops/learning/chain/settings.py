@@ -1,6 +1,5 @@
 """Every setting of a chain: the demo's, on a mixture with four weak kinds, and changes of them."""
 
-import json
 import re
 import tomllib
 from collections.abc import Mapping
@@ -14,15 +13,17 @@ import ops.demo.place as demo
 from daemon.engine.reference.weights import CHECKPOINT
 from events.canonical import exact_json, sha256
 from events.messages import StrictModel
+from ops.demo.mixture import MIX, read_mixture
 
 _DEMO: Final = Path(demo.__file__).parent
 _PLACE: Final = re.compile(r"\$(\w+)")
 WEAK: Final = ("two_writes", "fallback", "question", "changed_mind")
 """Kinds that the reference policy is weak in."""
-_PLAIN: Final = ("cancel", "return", "exchange", "payment", "address", "ineligible")
+_FOUR: Final = read_mixture(_DEMO / "weak.json")
 MIXTURES: Final[Mapping[str, Mapping[str, float]]] = {
-    "four": dict.fromkeys(WEAK, 0.085) | dict.fromkeys(_PLAIN, 0.11),
-    "demo": json.loads((_DEMO / "mix.json").read_text()),
+    # In this order: what is drawn follows from it.
+    "four": {kind: _FOUR[kind] for kind in (*WEAK, *(kind for kind in _FOUR if kind not in WEAK))},
+    "demo": MIX,
 }
 """Name -> kind of task -> its share of the traffic."""
 _SECTIONS: Final = ("proposer", "training", "trial")

@@ -15,6 +15,7 @@ from consumers.reads.canary_outcomes import (
     find_session_changes,
     latest_call,
     open_sessions,
+    read_live_verdicts,
     read_session_verdicts,
 )
 from consumers.tables import Call
@@ -157,6 +158,24 @@ def test_a_session_that_chance_had_no_choice_about_says_nothing(
     ]  # fmt: skip
     fold(log_of(entries), engine)
     assert [one.session for one in judged(engine)] == ["again"]
+
+
+def test_of_one_policy_alone_sessions_count_that_had_no_other_to_go_to(engine: Engine) -> None:
+    entries = [
+        call("alone", "a", 110, shares=None), call("alone", "a", 120, routed="kept"),
+        graded("alone", True, 150),
+        call("drawn", "a", 110), told("drawn", False, 150),
+        call("base", "base", 110, shares=None), told("base", True, 150),
+        call("named", "a", 110, routed="named"), told("named", False, 150),
+        call("both", "a", 110), call("both", "base", 120), told("both", False, 150),
+        call("before", "a", 90, shares=None), call("before", "a", 110, routed="kept"),
+        told("before", False, 150),
+    ]  # fmt: skip
+    fold(log_of(entries), engine)
+    assert [verdict.session for verdict in judged(engine)] == ["drawn"]
+    with database.read_transaction(engine) as connection:
+        verdicts = read_live_verdicts(connection, "agent", "base", SINCE)
+    assert verdicts == {"a": [True, False], None: [True]}
 
 
 def test_open_sessions_have_neither_an_end_nor_a_verdict(engine: Engine) -> None:

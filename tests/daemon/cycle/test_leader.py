@@ -25,7 +25,7 @@ from events.codec import decode
 from events.envelope import utc_now
 from events.learning import CycleStarted, DirectiveWritten, LeaderClaimed
 from tests.consumers.cycling import job_over
-from tests.consumers.deciding import decided, evaluated, produced, routed, staged
+from tests.consumers.deciding import decided, evaluated, moved, produced, routed, staged
 from tests.consumers.folding import at, ended
 from tests.daemon.written import REJECTED, TASKS, Fixed
 
@@ -345,3 +345,20 @@ def test_rounds_go_on_where_the_clock_is_set_back(monkeypatch: pytest.MonkeyPatc
 
     repeat(look, 0.02, stop)
     assert len(looks) == 5
+
+
+def test_the_gates_reason_stays_the_cycles_where_the_leader_looks_late(app: App) -> None:
+    """The adapter is unloaded, for a reason of its own, before the leader looks."""
+    leads = leader(app)
+    leads.tick()
+    (cycle,) = cycles(app)
+    came = produced("made").model_copy(update={"job": cycle.job})
+    said = [
+        job_over(), came, staged("made"), evaluated("made"), decided("made", "REJECT"),
+        moved("made", "unloaded"), moved("made", "collected"),
+    ]  # fmt: skip
+    for number, data in enumerate(said):
+        Decisions(app).take(data, f"step {number}", "job")
+    leads.tick()
+    (cycle,) = cycles(app)
+    assert (cycle.outcome, cycle.ended_because) == ("rejected", "gate REJECT: every check passed")

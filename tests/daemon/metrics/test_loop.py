@@ -14,14 +14,16 @@ from daemon.status.doctor import records
 from daemon.status.snapshot import situation
 from events.envelope import utc_now
 from events.learning import Decision
+from events.rollouts import CallStarted
 from tests.consumers.deciding import decided, evaluated, moved, produced, routed, staged
-from tests.consumers.folding import ended
+from tests.consumers.folding import ended, entry
 from tests.daemon.metrics.scene import (
     ADAPTER,
     UPDATE,
     Series,
     labelled,
     once_round,
+    say,
     series,
     settings_of,
 )
@@ -84,6 +86,26 @@ def test_a_canary_is_told_of_from_its_patterns_to_its_share(app: App) -> None:
     # Judged by nobody live: no rate is better than one of nothing.
     assert labelled("kintsugi_live_pass_ratio", alias="agent", slot="canary") not in found
     assert value("live_judged_sessions", alias="agent", slot="canary") == 0
+
+
+def test_the_sessions_of_an_adapter_that_answers_alone_are_compared_with_its_gate(app: App) -> None:
+    """`WorseThanItsGate` needs both figures, and such a route leaves chance no choice."""
+    say(app, routed("promoted", {ADAPTER: 1}))
+    for session, success in (("s1", True), ("s2", False), ("s3", True), ("s4", False)):
+        call = CallStarted(
+            call=session, session=session, alias="agent", base="base", policy=ADAPTER,
+            routed="drawn",
+        )  # fmt: skip
+        judged = ended(
+            f"{session} ended", utc_now(), session=session, success=success, policy=ADAPTER
+        )
+        app.append([entry(call, session, utc_now()), judged])
+    app.settle()
+    found = told(app)
+    slot = {"alias": "agent", "slot": "promoted"}
+    assert found[labelled("kintsugi_live_judged_sessions", **slot)] == 4
+    assert found[labelled("kintsugi_live_pass_ratio", **slot)] == 0.5
+    assert found[labelled("kintsugi_route_gate_pass_ratio", **slot)] == 0.75
 
 
 def test_priorities_come_by_category(app: App) -> None:

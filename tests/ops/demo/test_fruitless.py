@@ -16,6 +16,8 @@ from events.codec import encode
 from events.envelope import Envelope
 from events.learning import CycleEnded, CycleStarted, LeaderClaimed
 from events.log import now_ms
+from ops.demo import fruitless
+from ops.demo.__main__ import OTHERWISE, main
 from ops.demo.place import ROOT, SIZES, make
 from tests.ops.demo.test_report import PROMISED
 
@@ -82,3 +84,24 @@ def test_cycles_without_an_adapter_end_with_a_report_of_the_base(tmp_path: Path)
     assert "<script" not in page
     assert not re.search(r"\b(src|href)\s*=", page)
     assert "Nothing was promoted" in done.stdout
+
+
+def test_one_cycle_without_an_adapter_is_no_failure_either(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It came out otherwise than promoted, which is exit code 3 for however many cycles."""
+    place = make(tmp_path / "home", SIZES["least"], mix=MIX)
+    end_cycles(place.home, 1)
+    rates = {"number": 0, "traffic": 0.5, "kinds": dict.fromkeys(MIX, 0.5)}
+    entry = dict.fromkeys(("outcome", "why", "adapter", "candidate", "capability")) | rates
+    document = {
+        "cycles": [entry, {**entry, "number": 1}], "reason": "<b>nothing 1", "rebuild_equal": True,
+    }  # fmt: skip
+    monkeypatch.setattr(fruitless, "build_report", lambda *_: document)
+    command = ["demo", "--home", str(place.home), "--cycles", "1", "--out", str(tmp_path)]
+    monkeypatch.setattr("sys.argv", command)
+    assert main() == OTHERWISE
+    page = (tmp_path / "demo-report.html").read_text()
+    assert "the cycle left no adapter" in page
+    assert "<p>&lt;b&gt;nothing 1</p>" in page
+    assert json.loads((tmp_path / "demo-report.json").read_text()) == document

@@ -51,6 +51,9 @@ def test_a_mixture_keeps_the_order_of_its_file_and_rounded_shares_are_taken(
         ('{"cancel": 0.5, "cancel": 0.5}', "'cancel' stands in it twice"),
         ("cancel: 1", "write a JSON object"),
         (b"\xff\xfe".decode("latin-1"), "write a JSON object"),
+        ('{"cancel": 1' + 400 * "0" + "}", "cancel the share 10*; give it a number"),
+        ({"cancel": 1e308, "return": 1e308}, "sum to inf"),
+        (100_000 * "[", "write a JSON object"),
     ],
 )
 def test_another_file_is_refused_with_the_value_and_the_remedy(

@@ -76,6 +76,26 @@ def test_a_home_that_is_there_stays_as_it_is_and_another_folder_is_not_touched(
     assert (tmp_path / "mine" / "letter").read_text() == "dear"
 
 
+def test_a_home_whose_removal_was_cut_short_is_removed_the_next_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    home = tmp_path / "home"
+    make(home, SIZES["whole"])
+    (home / "adapters").mkdir()
+
+    def interrupt(path: Path) -> None:
+        raise KeyboardInterrupt(path)
+
+    with monkeypatch.context() as patch:
+        patch.setattr("ops.demo.place.shutil.rmtree", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            make(home, SIZES["whole"], fresh=True)
+    with pytest.raises(PlaceConflict, match="is no home of a demo"):
+        make(home, SIZES["whole"])
+    assert make(home, SIZES["small"], fresh=True).size == SIZES["small"]
+    assert not (home / "adapters").exists()
+
+
 def test_a_home_keeps_its_mixture_and_number_of_cycles(tmp_path: Path) -> None:
     mix = {"question": 0.25, "cancel": 0.75}
     size = replace(SIZES["least"], cycles=3)

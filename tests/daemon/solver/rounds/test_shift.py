@@ -51,8 +51,20 @@ def test_a_passed_task_and_those_of_a_resolved_pattern_are_replayed() -> None:
     assert (replayed.tasks, replayed.replay) == (("a", "c"), True)
     again = shift_pools(after, entries, {"loop|*": 0.2}, 0.1)
     assert shares(again) == shares(after), "a pool of passed tasks keeps the share that it has"
-    back = shift_pools(after, [PoolEntry("b", "loop|*")], {"loop|*": 0.2}, 0.1)
+    failed = [PoolEntry(entry.task, "loop|*", 16, 4) for entry in entries]
+    back = shift_pools(after, failed, {"loop|*": 0.2}, 0.1)
     assert shares(back) == {"loop|*": 0.5, TRAFFIC: 0.5}, "an empty one gives it back"
+
+
+def test_what_earlier_cycles_taught_is_replayed_to_the_end_of_the_job() -> None:
+    """The job aims at none of it, so no round judges it."""
+    pools = (*BEFORE, TaskPool(name=REPLAY, share=0.1, tasks=("old", "older"), replay=True))
+    entries = [PoolEntry("a", "loop|*", 16, 4), PoolEntry("b", "loop|*", 16, 16)]
+    after = shift_pools(pools, entries, {"loop|*": 0.2}, 0.1)
+    assert shares(after) == {"loop|*": 0.5, TRAFFIC: 0.5, REPLAY: 0.1}
+    assert after[-1].tasks == ("old", "older", "b")
+    again = shift_pools(after, [PoolEntry("a", "loop|*"), *entries[1:]], {"loop|*": 0.2}, 0.1)
+    assert again[-1].tasks == after[-1].tasks
 
 
 def test_where_nothing_is_left_to_learn_the_pools_stay() -> None:
