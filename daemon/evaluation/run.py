@@ -379,7 +379,6 @@ def _collect_scores(run: Run, line: Line, idle: Mapping[str, grading.Grade]) -> 
     return GradedTask(
         categories=line.categories,
         scores=tuple(verdict.reward or 0.0 for verdict in judged),
-        successes=tuple(bool(verdict.success) for verdict in judged),
         idle_score=idle[line.id].reward or 0.0,
     )
 

@@ -1,7 +1,8 @@
 """What an evaluation of graded tasks adds to the report: mean similarity, by category too.
 
     similarity    mean over tasks of the mean score of their judged trials
-    perfect       mean over tasks of the share of trials that are a success
+    perfect       mean over tasks of the share of trials whose score is 1, whatever score an
+                  environment calls a success
 
 The tasks that cannot be fulfilled are reported apart, always: there an agent that does nothing is
 nearly perfect, and everywhere else it is worth nothing, so one mean of both says little (the table
@@ -11,6 +12,8 @@ of ToolSandbox, arXiv 2408.04682, has a column for them).
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
+
+from envs.milestones.graph import EXACT
 
 INSUFFICIENT: Final = "insufficient_information"
 
@@ -33,8 +36,6 @@ class GradedTask:
     categories: tuple[str, ...]
     scores: tuple[float, ...]
     """Scores of the judged trials."""
-    successes: tuple[bool, ...]
-    """Their verdicts."""
     idle_score: float
     """The score of an agent that does nothing."""
 
@@ -65,7 +66,9 @@ def _describe(tasks: Sequence[GradedTask]) -> dict[str, Any]:
     return {
         "n": len(tasks),
         "similarity": _mean(sum(task.scores) / len(task.scores) for task in judged),
-        "perfect": _mean(sum(task.successes) / len(task.successes) for task in judged),
+        "perfect": _mean(
+            sum(score >= EXACT for score in task.scores) / len(task.scores) for task in judged
+        ),
         "do_nothing_similarity": _mean(task.idle_score for task in tasks),
     }
 

@@ -22,12 +22,13 @@ import json
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, get_args
 
 from envs.database import Database
 from envs.tau2.environment import Tau2Environment
 from envs.tools import Requestor, ToolAccess, ToolResult
 
+_CALL: Final = "an object with name and arguments; a requestor is assistant or user"
 _LINK: Final = re.compile(r"https://errors\.pydantic\.dev/[0-9.]+/")
 
 
@@ -107,9 +108,7 @@ def _replay_row(environment: Tau2Environment, number: int, line: str, report: Re
         try:
             name, arguments, requestor = _call(call)
         except _InvalidRecord as error:
-            report.mismatches.append(
-                Mismatch(number, place, "call", "an object with name and arguments", str(error))
-            )
+            report.mismatches.append(Mismatch(number, place, "call", _CALL, str(error)))
             continue
         result = tools.call(name, arguments, requestor)
         differing = [
@@ -138,8 +137,12 @@ def _no_number(name: str) -> None:
 def _call(call: Any) -> tuple[str, Mapping[str, Any], Requestor]:
     if isinstance(call, dict):
         name, arguments = call.get("name"), call.get("arguments")
-        requestor: Requestor = "user" if call.get("requestor") == "user" else "assistant"
-        if isinstance(name, str) and isinstance(arguments, dict):
+        requestor = call.get("requestor", "assistant")
+        if (
+            isinstance(name, str)
+            and isinstance(arguments, dict)
+            and requestor in get_args(Requestor)
+        ):
             return name, arguments, requestor
     raise _InvalidRecord(repr(call)[:200])
 

@@ -7,6 +7,7 @@ its result are known. The result is as good as the milestones say: where they as
 tool that the scenario does not allow, no agent reaches them all.
 """
 
+import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -156,7 +157,7 @@ class _Planner:
     def _bring_about(self, constraint: Constraint) -> None:
         """Make the write that lets a table other than the conversation be as it must."""
         if constraint.table == SETTING and constraint.relation == "snapshot":
-            for name, value in constraint.rows[0].items():
+            for name, value in itertools.chain(*(row.items() for row in constraint.rows)):
                 if name in _SWITCHES and read_setting(self.database)[name] != value:
                     self._call(_SWITCHES[name], {"on": value})
         elif (constraint.table, constraint.relation) in _WRITES:
@@ -169,7 +170,12 @@ class _Planner:
 
     def _make_traced_call(self, place: int, milestone: Milestone) -> None:
         """Make the call that a milestone asks for, with what its constraints fill in."""
-        rows = [(c, row) for c in milestone.constraints for row in c.rows if "tool_trace" in row]
+        rows = [
+            (c, row)
+            for c in milestone.constraints
+            for row in c.rows
+            if row.get("tool_trace") is not None
+        ]
         if not rows:
             return
         target = parse_traces(rows[0][1]["tool_trace"])[0]

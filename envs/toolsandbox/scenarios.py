@@ -32,9 +32,10 @@ from envs.milestones.graph import (
     Relation,
 )
 from envs.tau2.benchmark import VARIABLE, InvalidBenchmark, NoBenchmark
+from envs.toolsandbox.device.arguments import EARLIEST, LATEST, Latitude, Longitude
 from envs.toolsandbox.device.state import COLUMNS, CONTACT, MESSAGING, REMINDER, SETTING, Row
 from envs.toolsandbox.device.tools import ToolSandboxTools
-from envs.toolsandbox.similarity import parse_traces
+from envs.toolsandbox.similarity import can_assign_rows, parse_traces
 from envs.toolsandbox.snapshots import AGENT, ROW_COLUMNS, USER
 from envs.users import STOP
 from events.canonical import exact_json, sha256
@@ -133,6 +134,11 @@ class _Constraint(_Raw):
         if known is None:
             raise ValueError(f"there is no table {self.database!r}; use {', '.join(_DEFAULTS)}")
         rows = tuple(self.target_rows or ())
+        if len(rows) > 1 and not can_assign_rows():
+            raise ValueError(
+                f"a milestone has {len(rows)} target rows, which needs scipy; install it with pip "
+                "install 'kintsugi[toolsandbox]'"
+            )
         for row in rows:
             if unknown := sorted(set(row) - set(known)):
                 raise ValueError(f"table {self.database} has no column {unknown[0]!r}")
@@ -181,8 +187,8 @@ class _Setting(_Raw):
     wifi: bool
     location_service: bool
     low_battery_mode: bool
-    latitude: float
-    longitude: float
+    latitude: Latitude
+    longitude: Longitude
 
 
 class _Contact(_Raw):
@@ -193,6 +199,10 @@ class _Contact(_Raw):
     is_self: bool = False
 
 
+_Time = Annotated[float, Field(ge=EARLIEST, le=LATEST)]
+"""POSIX seconds that the tools can name."""
+
+
 class _Messaging(_Raw):
     message_id: str
     sender_person_id: str | None = None
@@ -200,16 +210,16 @@ class _Messaging(_Raw):
     recipient_person_id: str | None = None
     recipient_phone_number: str | None = None
     content: str | None = None
-    creation_timestamp: float | None = None
+    creation_timestamp: _Time | None = None
 
 
 class _Reminder(_Raw):
     reminder_id: str
     content: str | None = None
-    creation_timestamp: float | None = None
-    reminder_timestamp: float | None = None
-    latitude: float | None = None
-    longitude: float | None = None
+    creation_timestamp: _Time | None = None
+    reminder_timestamp: _Time | None = None
+    latitude: Latitude | None = None
+    longitude: Longitude | None = None
 
 
 class _Databases(_Raw):
@@ -381,8 +391,10 @@ def _select_aloud(wish: str) -> str:
 
 def _parse_measure(function: _Function) -> Measure:
     raw = function.options.get("atol_dict") or {}
-    tolerance = {name: None if value == float("inf") else value for name, value in raw.items()}
-    return Measure(name=_look_up(_MEASURES, function.name, "measure"), tolerance=tolerance)
+    if isinstance(raw, dict):
+        tolerance = {name: None if v == float("inf") else v for name, v in raw.items()}
+        return Measure(name=_look_up(_MEASURES, function.name, "measure"), tolerance=tolerance)
+    raise ValueError(f"atol_dict is {raw!r}; give an object of names and numbers")
 
 
 def _look_up(known: Mapping[str, Any], name: str, what: str) -> Any:
@@ -392,8 +404,13 @@ def _look_up(known: Mapping[str, Any], name: str, what: str) -> Any:
 
 
 def _check_traces(target: Any) -> None:
-    """Raise ValueError for a target trace that is no call."""
-    for call in parse_traces(target):
+    """Raise ValueError for a target trace that is no call, or a list without one."""
+    if target is None:
+        return
+    calls = parse_traces(target)
+    if not calls:
+        raise ValueError(f"tool_trace {target!r} allows no call, so nothing reaches it; name one")
+    for call in calls:
         _Call.model_validate(call)
 
 
@@ -422,7 +439,7 @@ def _read_beside(path: Path, name: str) -> Any:
         return json.loads(beside.read_text(encoding="utf-8"))
     except FileNotFoundError:
         return None
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise InvalidBenchmark(
             f"{beside} is no JSON that can be read: {error}; mend or remove it"
         ) from error
@@ -433,10 +450,10 @@ def _read_export_time(path: Path) -> float | None:
     if info is None:
         return None
     time = info.get("exported_at_unix") if isinstance(info, dict) else None
-    if not isinstance(time, int | float):
+    if not isinstance(time, int | float) or not EARLIEST <= time <= LATEST:
         raise InvalidBenchmark(
-            f"{path.with_name('export_info.json')} has no number exported_at_unix; correct or "
-            "remove it"
+            f"{path.with_name('export_info.json')} has no number exported_at_unix between "
+            f"{EARLIEST:.0f} and {LATEST:.0f}; correct or remove it"
         )
     return float(time)
 

@@ -15,6 +15,7 @@ import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
+from importlib.util import find_spec
 from typing import Any, Final
 
 from envs.milestones.graph import CONVERSATION, Constraint, Measure, Relation
@@ -124,6 +125,11 @@ def _measure_rows(constraint: Constraint, rows: Rows, targets: Rows) -> float:
     costs = [[_cost(constraint, row, target) for row in rows] for target in targets]
     cost = costs[0][0] if len(targets) == 1 else _assign(costs)
     return math.exp(-cost)
+
+
+def can_assign_rows() -> bool:
+    """Whether constraints with several target rows can be measured: scipy is an extra."""
+    return find_spec("scipy") is not None
 
 
 def _assign(costs: Sequence[Sequence[float]]) -> float:

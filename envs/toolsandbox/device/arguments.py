@@ -13,8 +13,12 @@ OMITTED: Final[Any] = None
 
 Latitude = Annotated[float, Field(ge=-90, le=90)]
 Longitude = Annotated[float, Field(ge=-180, le=180)]
-Timestamp = Annotated[float, Field(ge=315_529_200, le=2_524_604_400)]
-"""POSIX seconds between 1980 and 2050, so that milliseconds are refused."""
+EARLIEST: Final = 315_529_200.0
+LATEST: Final = 2_524_604_400.0
+"""POSIX seconds of 1980 and 2050, between which every time is."""
+
+Timestamp = Annotated[float, Field(ge=EARLIEST, le=LATEST)]
+"""POSIX seconds; milliseconds are refused."""
 
 _YEAR = Annotated[int, Field(ge=1980, le=2049)]
 Year = _YEAR

@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+from daemon.evaluation.similarity import GradedTask, report_similarity
 from tests.daemon.conftest import Kintsugi
 from tests.envs.model_server import Json, ModelServer, called, said
 from tests.envs.toolsandbox.files import impossible, scenario, write_file
@@ -46,6 +47,11 @@ def test_scenarios_are_scored_and_those_that_cannot_be_fulfilled_stand_apart(
     rows = [row["reward"] for row in kintsugi("rollouts", "ls", "--json").json]
     assert sorted(rows) == [0.0, 0.0, 1.0, 1.0]
     assert "all that cannot" in shown.out
+
+
+def test_perfect_counts_scores_of_1_and_no_lenient_success() -> None:
+    task = GradedTask(categories=("canonicalization",), scores=(1.0, 0.9), idle_score=0.0)
+    assert report_similarity([task])["perfect"] == 0.5
 
 
 def test_scenarios_belong_to_toolsandbox(kintsugi: Kintsugi, home: Path, tmp_path: Path) -> None:

@@ -146,3 +146,11 @@ def test_recorded_calls_of_both_parties_are_replayed_from_the_task_s_state(
     row["calls"][0]["user_db_hash_after"] = "0" * 16
     places = {(found.call, found.what) for found in replay(telecom, [json.dumps(row)]).mismatches}
     assert {(0, "user_db_hash_after"), (1, "output"), (1, "error")} <= places
+
+
+def test_a_recorded_call_of_nobody_is_a_mismatch_and_none_of_the_agent_s(telecom: Telecom) -> None:
+    row = recorded(telecom)
+    row["calls"][0]["requestor"] = "elf"
+    first = replay(telecom, [json.dumps(row)]).mismatches[0]
+    assert (first.call, first.what) == (0, "call")
+    assert "assistant or user" in first.expected

@@ -12,10 +12,20 @@ from envs.episode import Episode, play
 from envs.grading import Grade, grade
 from envs.task import TaskDefinition
 from envs.tau2.benchmark import InvalidBenchmark, NoBenchmark
+from envs.toolsandbox import similarity
 from envs.toolsandbox.environment import ToolSandbox
 from envs.toolsandbox.scenarios import load
 from events.messages import Message
-from tests.envs.toolsandbox.files import NOW, impossible, milestone, said, scenario, write_file
+from tests.envs.toolsandbox.files import (
+    NOW,
+    SETTING,
+    constraint,
+    impossible,
+    milestone,
+    said,
+    scenario,
+    write_file,
+)
 
 
 def loaded(path: Path) -> ToolSandbox:
@@ -122,6 +132,24 @@ def _with_constraint(**changes: Any) -> dict[str, Any]:
     return row
 
 
+def _close(tolerance: Any) -> dict[str, Any]:
+    return {"wifi": {"name": "column_close_similarity", "kwargs": {"atol_dict": tolerance}}}
+
+
+def _traces(target: Any) -> dict[str, Any]:
+    return {"database": "SANDBOX", "target_rows": [{"tool_trace": target}]}
+
+
+def _with_state(**tables: Any) -> dict[str, Any]:
+    row = scenario("other")
+    row["starting_databases"].update(tables)
+    return row
+
+
+def _reminder(time: float) -> dict[str, Any]:
+    return {"reminder_id": "r", "content": "x", "creation_timestamp": time}
+
+
 @pytest.mark.parametrize(
     ("line", "why"),
     [
@@ -139,6 +167,12 @@ def _with_constraint(**changes: Any) -> dict[str, Any]:
         (_with_constraint(target_rows=[{"colour": 1}]), "no column 'colour'"),
         (_with_constraint(constraint={"name": "likeness"}), "no constraint 'likeness'; use one of"),
         (_with_constraint(column_similarity={"wifi": {"name": "guess"}}), "no measure 'guess'"),
+        (_with_constraint(column_similarity=_close(3)), "atol_dict is 3; give an object"),
+        (_with_constraint(**_traces("[]")), "tool_trace '[]' allows no call"),
+        (_with_constraint(**_traces(7)), "tool_trace 7 allows no call"),
+        (_with_state(SETTING=[{**SETTING, "latitude": 91}]), "latitude: Input should be less than"),
+        (_with_state(REMINDER=[_reminder(1e300)]), "creation_timestamp: Input should be less"),
+        (_with_state(REMINDER=[_reminder(float("nan"))]), "creation_timestamp: Input should be"),
         (scenario(), "is there twice; give each its own"),
     ],
 )
@@ -165,6 +199,34 @@ def test_a_file_without_one_scenario_and_a_missing_one_are_errors(tmp_path: Path
     (tmp_path / "tools.json").write_text("[1]")
     with pytest.raises(InvalidBenchmark, match=r"tools\.json is no list of schemas"):
         load(write_file(tmp_path, scenario()))
+    (tmp_path / "tools.json").write_text("[" * 100_000)
+    with pytest.raises(InvalidBenchmark, match=r"tools\.json is no JSON that can be read"):
+        load(write_file(tmp_path, scenario()))
+
+
+@pytest.mark.parametrize("time", [1e300, float("nan"), True, -1])
+def test_a_time_of_export_that_no_tool_can_name_is_an_error(tmp_path: Path, time: float) -> None:
+    with pytest.raises(InvalidBenchmark, match="no number exported_at_unix between"):
+        load(write_file(tmp_path, scenario(), exported=time))
+
+
+def test_a_setting_without_a_target_row_is_never_reached_and_asks_for_no_call(
+    tmp_path: Path,
+) -> None:
+    row = scenario(milestones=[milestone(constraint("SETTING", []))], milestone_edges=[])
+    (task,) = loaded(write_file(tmp_path, row)).tasks("scenarios")
+    assert task.criteria.gold_actions == ()
+
+
+def test_several_target_rows_are_refused_before_an_episode_where_scipy_is_absent(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    several = _with_constraint(target_rows=[{"wifi": True}, {"wifi": False}])
+    assert not load(write_file(tmp_path, several)).damaged
+    monkeypatch.setattr(similarity, "find_spec", lambda name: None)
+    (sentence,) = load(write_file(tmp_path, several, scenario())).damaged
+    assert "line 1" in sentence
+    assert "pip install 'kintsugi[toolsandbox]'" in sentence
 
 
 def test_a_scenario_that_there_is_not_is_unknown(tmp_path: Path) -> None:
