@@ -93,10 +93,11 @@ def _end(
         return FAILED
     if any(result.cycle.outcome == "promoted" for result in results):
         return PROMOTED
-    other = (options.seed + 1) % SEEDS
+    other = (place.size.seed + 1) % SEEDS
     console.print(
         "Nothing was promoted, and the agent answers as before: the gate is there for it, and "
-        f"{OTHERWISE} is the exit code. Other customers: make demo DEMO='--fresh --seed {other}'",
+        f"{OTHERWISE} is the exit code. Other customers: the same command, with --fresh --seed "
+        f"{other}",
         soft_wrap=True,
         markup=False,
     )

@@ -87,10 +87,10 @@ def test_cycles_without_an_adapter_end_with_a_report_of_the_base(tmp_path: Path)
 
 
 def test_one_cycle_without_an_adapter_is_no_failure_either(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """It came out otherwise than promoted, which is exit code 3 for however many cycles."""
-    place = make(tmp_path / "home", SIZES["least"], mix=MIX)
+    place = make(tmp_path / "home", replace(SIZES["least"], seed=3), mix=MIX)
     end_cycles(place.home, 1)
     rates = {"number": 0, "traffic": 0.5, "kinds": dict.fromkeys(MIX, 0.5)}
     entry = dict.fromkeys(("outcome", "why", "adapter", "candidate", "capability")) | rates
@@ -98,9 +98,10 @@ def test_one_cycle_without_an_adapter_is_no_failure_either(
         "cycles": [entry, {**entry, "number": 1}], "reason": "<b>nothing 1", "rebuild_equal": True,
     }  # fmt: skip
     monkeypatch.setattr(fruitless, "build_report", lambda *_: document)
-    command = ["demo", "--home", str(place.home), "--cycles", "1", "--out", str(tmp_path)]
+    command = ["demo", "--home", str(place.home), "--out", str(tmp_path)]
     monkeypatch.setattr("sys.argv", command)
     assert main() == OTHERWISE
+    assert "--fresh --seed 4" in capsys.readouterr().out, "its home has seed 3"
     page = (tmp_path / "demo-report.html").read_text()
     assert "the cycle left no adapter" in page
     assert "<p>&lt;b&gt;nothing 1</p>" in page
