@@ -40,6 +40,7 @@ class Plan:
     outputs: tuple[str, ...] = ()
     """What the last message must contain, and what no tool's name tells."""
     forbidden: tuple[Constraint, ...] = ()
+    """None of these must ever hold."""
     switches: Mapping[str, bool] | None = None
     """The settings that are not as usual at the beginning."""
     details: str | None = None
@@ -173,8 +174,9 @@ def build_graph(milestones: Sequence[Sequence[Constraint]]) -> MilestoneGraph:
     return MilestoneGraph(milestones=tuple(whole), edges=edges)
 
 
-def build_minefield(constraints: Sequence[Constraint]) -> MilestoneGraph:
-    """One moment that must not come."""
-    if not constraints:
-        return MilestoneGraph()
-    return MilestoneGraph(milestones=(Milestone(constraints=tuple(constraints)),))
+def build_minefields(constraints: Sequence[Constraint]) -> MilestoneGraph:
+    """Moments of which none must come, one for each constraint. The chain lets each be matched: the
+    others may stand where they are not reached."""
+    fields = tuple(Milestone(constraints=(constraint,)) for constraint in constraints)
+    edges = tuple((place, place + 1) for place in range(len(fields) - 1))
+    return MilestoneGraph(milestones=fields, edges=edges)

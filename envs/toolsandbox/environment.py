@@ -25,7 +25,7 @@ from envs.database import Database
 from envs.environment import Environment, Limits, UnknownTask, split_phrasing
 from envs.milestones.graph import EXACT, Milestone, MilestoneGraph, Milestones
 from envs.task import GENERATED, Answer, Basis, Criteria, Scenario, Script, TaskDefinition
-from envs.toolsandbox.case import Case, Plan, build_graph, build_minefield
+from envs.toolsandbox.case import Case, Plan, build_graph, build_minefields
 from envs.toolsandbox.database import Device, build_device, switch
 from envs.toolsandbox.device.state import build_tables
 from envs.toolsandbox.device.tools import ToolSandboxTools
@@ -260,7 +260,7 @@ class ToolSandbox(Environment):
                 reward_basis=BASIS,
                 milestones=Milestones(
                     wanted=build_graph(plan.milestones),
-                    forbidden=build_minefield(plan.forbidden),
+                    forbidden=build_minefields(plan.forbidden),
                     threshold=self.threshold,
                 ),
             ),

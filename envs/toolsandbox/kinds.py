@@ -421,7 +421,9 @@ def _city(place: Place) -> str:
 
 
 def _lacking(lacks: str, plan: Plan, without: tuple[str, ...], call: str) -> Plan:
-    """A wish that cannot be fulfilled without some tools; `call` would be a guess."""
+    """A wish that cannot be fulfilled without some tools; `call` would be a guess, and so is to say
+    that something else is missing: who recites all of it has looked for nothing."""
+    others = [text for name, text in MISSING.items() if name != lacks]
     return Plan(
         request=plan.request,
         actions=(),
@@ -429,7 +431,7 @@ def _lacking(lacks: str, plan: Plan, without: tuple[str, ...], call: str) -> Pla
         milestones=(said(MISSING[lacks]),),
         tools=tuple(tool for tool in plan.tools if tool not in without),
         outputs=(MISSING[lacks],),
-        forbidden=(traced(call),),
+        forbidden=(traced(call), *said(*others)),
         switches=plan.switches,
         knows=plan.knows,
         withheld=without,

@@ -87,6 +87,17 @@ def test_what_cannot_be_done_is_won_by_saying_what_is_missing_alone(capability: 
     assert played(task, refusal)[1].reward == 0.0
 
 
+@pytest.mark.parametrize("capability", IMPOSSIBLE)
+@pytest.mark.parametrize("texts", [(" ".join(MISSING.values()),), tuple(MISSING.values())])
+def test_reciting_all_that_may_be_missing_wins_nothing(
+    capability: str, texts: tuple[str, ...]
+) -> None:
+    task = PHONE.generate(capability, 3)
+    said = [Message(role="assistant", content=text) for text in texts]
+    messages = [Message(role="user", content=task.scenario.reason_for_call), *said]
+    assert grade(PHONE, task, messages, "user_stop").reward == 0.0
+
+
 def test_a_guess_makes_what_is_said_afterwards_worth_nothing() -> None:
     task = PHONE.generate("no_contacts", 3)
     guess = Action(
