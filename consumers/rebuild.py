@@ -32,9 +32,9 @@ from consumers.runner import Runner
 from consumers.tables import (
     BOOKKEEPING,
     FOLD_VERSION,
-    METADATA,
     PROJECTED,
     ProjectionTable,
+    create_tables,
 )
 from events import private
 from events.errors import KintsugiError
@@ -182,7 +182,7 @@ def _fresh_tables(engine: Engine) -> Iterator[Engine]:
     """Empty tables beside the live ones, gone afterwards; one rebuild at a time."""
     build = _fresh_schema if engine.dialect.name == "postgresql" else _fresh_file
     with build(engine) as fresh:
-        METADATA.create_all(fresh, [model.table() for model in (*PROJECTED, *BOOKKEEPING)])
+        create_tables(fresh)
         try:
             yield fresh
         finally:

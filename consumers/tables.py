@@ -17,7 +17,7 @@ facts), and `OFFSET` is left out of comparisons too (it differs between a spool 
 from enum import StrEnum
 from typing import Any, ClassVar, Final
 
-from sqlalchemy import BigInteger, Index, MetaData, Table, Text, text
+from sqlalchemy import BigInteger, Engine, Index, MetaData, Table, Text, text
 from sqlalchemy.sql import ColumnElement
 from sqlmodel import Field, SQLModel
 
@@ -892,3 +892,8 @@ PROJECTED: Final[tuple[type[ProjectionTable], ...]] = (
 
 BOOKKEEPING: Final[tuple[type[ProjectionTable], ...]] = (Offset, Source, Projection)
 """How far they were folded and by what: neither hashed nor compared."""
+
+
+def create_tables(engine: Engine) -> None:
+    """Create all tables in a database that has none of them, without a migration."""
+    METADATA.create_all(engine, [model.table() for model in (*PROJECTED, *BOOKKEEPING)])

@@ -57,6 +57,7 @@ class Rounds:
         self._digest = digest(spec)
         self._tables = JobTables(spec)
         self._part: list[tuple[Attempt, Trajectory]] = []
+        self._sampled = 0
         self._pools = spec.pools
         self._written = {task: pool.name for pool in spec.target_pools for task in pool.tasks}
         """Task -> the pattern that it was written for."""
@@ -76,13 +77,16 @@ class Rounds:
     def add(self, attempts: "Sequence[Attempt]", trajectories: "Sequence[Trajectory]") -> None:
         """Take a batch that was played, in order."""
         self._part += zip(attempts, trajectories, strict=True)
+        self._sampled += len(trajectories)
 
     def is_due(self, rollouts: int) -> bool:
-        """Whether a round is to be closed when so many rollouts of the budget are used."""
+        """Whether a round is to be closed when so many rollouts of the budget are used, those that
+        a warm start showed included: what is left beside these is divided equally."""
         next_round, count = self.closed + 1, self._settings.count
         if next_round >= count or not self._part:
             return False
-        return rollouts * count >= next_round * self._spec.sampler.rollouts
+        shown = rollouts - self._sampled
+        return self._sampled * count >= next_round * (self._spec.sampler.rollouts - shown)
 
     def close_next(self) -> RoundRecord:
         """Close a round over what was played since the last one, and leave its record on disk.

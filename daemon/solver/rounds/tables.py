@@ -26,7 +26,7 @@ from consumers.diagnosis.priority import PatternState, Status, apply_overrides
 from consumers.position import position
 from consumers.reads.rollouts import last_round
 from consumers.runner import Runner
-from consumers.tables import BOOKKEEPING, METADATA, PROJECTED, Pattern
+from consumers.tables import Pattern, create_tables
 from events.canonical import exact_json
 from events.codec import encode
 from events.envelope import Envelope, derive_id
@@ -55,7 +55,7 @@ class JobTables:
         self._job, self._alias, self._base = spec.job, spec.rounds.alias, spec.base
         self._log = MemoryLog()
         self._engine = database.open_database("sqlite://")
-        METADATA.create_all(self._engine, [model.table() for model in (*PROJECTED, *BOOKKEEPING)])
+        create_tables(self._engine)
         self._runner = Runner(self._log, self._engine)
         self._events = 0
         with database.write_transaction(self._engine) as connection:

@@ -151,6 +151,7 @@ def test_no_task_is_written_that_the_agent_has_already(whole: Whole, tmp_path: P
     again = Rounds(spec, known, environment, Chat(CHECKPOINT), tmp_path)
     for number, batch in enumerate(batches[:2]):
         tasks = [trajectory.task for trajectory in batch[::size]]
+        assert not again.is_due(32), "a warm start showed 16 of these"
         again.add(batch_of(spec, environment, number, tasks, size).attempts, batch)
     assert not again.is_due(31)
     assert again.is_due(32)
