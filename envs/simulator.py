@@ -209,7 +209,8 @@ def parse_number(text: str, count: int) -> int | None:
 
 
 def _spoke(messages: Sequence[Message]) -> bool:
-    return any(message.role == "user" for message in messages)
+    """Whether the user has said something; a call of a tool says nothing."""
+    return any(message.role == "user" and not message.tool_calls for message in messages)
 
 
 def _speaker(message: Message) -> str:

@@ -6,7 +6,8 @@ Method. One process, one core. Agents are the oracles, so every step is real wor
 environment; what is compared runs in turn within one round, and medians of the rounds' own ratios
 are reported.
 
-    over_retail each environment's steps per second over those of retail, in this run
+    over_retail each environment's steps per second over those of retail, in this run: the one ratio
+                of two medians, measured one after the other, so it wants a quiet machine
     steps       hops of whole episodes by the turn protocol, over the tasks each environment
                 generates; `tools_share`: the time of the same tool calls alone, on states reset
                 alike, over the episode's (1: the protocol costs nothing)

@@ -71,6 +71,15 @@ def test_a_user_with_tools_is_offered_them_and_sees_its_own_calls() -> None:
     assert (answered["role"], answered["content"]) == ("tool", "Mobile Data is now ON.")
 
 
+def test_a_user_who_has_only_called_tools_does_not_hang_up() -> None:
+    call = Message(role="user", tool_calls=(ToolCall(name="toggle_data", id="u1"),))
+    result = Message(role="tool", content="Mobile Data is now ON.", tool_call_id="u1")
+    reply, _ = reply_with_tools(
+        lambda _: answer(said(STOP), said("My phone is dead.")), [GREETING, call, result]
+    )
+    assert reply.text == "My phone is dead."
+
+
 def test_a_user_with_tools_may_also_speak() -> None:
     reply, _ = reply_with_tools(lambda body: answer(said("It is on.")), TALK)
     assert (reply.text, reply.tool_calls) == ("It is on.", ())
