@@ -5,6 +5,7 @@ import json
 import os
 from collections import Counter
 from contextlib import AsyncExitStack, aclosing
+from dataclasses import dataclass
 from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
@@ -15,12 +16,13 @@ from daemon.cli.command import DONE, PARTLY, Cli, command
 from daemon.cli.output import table
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from daemon.core.app import App
     from daemon.evaluation.run import Means, Run, Selection, Spec
     from envs.environment import Environment
     from envs.evaluation import Attempt
+    from envs.grading import Grade
 
 GENERATED: Final = "generated"
 SCENARIOS: Final = "scenarios"
@@ -43,7 +45,12 @@ def register(app: typer.Typer) -> None:
 def evaluate(
     cli: Cli,
     env: Annotated[
-        str, typer.Option(help="Name or path of the environment.", rich_help_panel=_TASK_PANEL)
+        str,
+        typer.Option(
+            metavar="NAME[,NAME...]",
+            help="Name or path of the environment, or several names.",
+            rich_help_panel=_TASK_PANEL,
+        ),
     ],
     base_url: Annotated[
         str, typer.Option(help="Of the endpoint, up to /v1.", rich_help_panel=_AGENT_PANEL)
@@ -166,22 +173,55 @@ def evaluate(
             )
     if scenarios is not None and split == GENERATED:
         split = SCENARIOS
-    environment, damaged = _load(cli, env, split, scenarios)
-    spec = Spec(
-        environment=env,
-        selection=_selection(split, tasks, task or [], capability or [], mix),
-        trials=trials,
-        seed=seed,
-        agent=ModelEndpoint(base_url, model, temperature, max_tokens, _json_object(extra)),
-        user=None if user_model is None else ModelEndpoint(user_base_url or base_url, user_model),
-        candidates=user_best_of,
-        timeout=timeout,
-        alias=alias,
-        base=base or model,
-    )
+    selection = _selection(split, tasks, task or [], capability or [], mix)
+    names = _split_names(env, selection, scenarios)
+    specs = {
+        name: Spec(
+            environment=name,
+            selection=selection,
+            trials=trials,
+            seed=seed,
+            agent=ModelEndpoint(base_url, model, temperature, max_tokens, _json_object(extra)),
+            user=None
+            if user_model is None
+            else ModelEndpoint(user_base_url or base_url, user_model),
+            candidates=user_best_of,
+            timeout=timeout,
+            alias=alias,
+            base=base or model,
+        )
+        for name in names
+    }
+    loaded = {name: _load(cli, name, split, scenarios) for name in names}
     keys = os.environ.get(api_key_env), os.environ.get(user_api_key_env)
-    code = _evaluate(cli, environment, spec, Means(keys[0], keys[1], concurrency, retries))
-    return PARTLY if damaged else code
+    means = Means(keys[0], keys[1], concurrency, retries)
+    played = {
+        name: _evaluate(cli, environment, specs[name], means)
+        for name, (environment, _) in loaded.items()
+    }
+    _show(cli, played)
+    damaged = any(count for _, count in loaded.values())
+    return PARTLY if damaged or any(item.result["unjudged"] for item in played.values()) else DONE
+
+
+def _split_names(env: str, selection: "Selection", scenarios: Path | None) -> list[str]:
+    """The environments that are named. Raises BadParameter for options that only a single
+    environment can have, and for a name that is there twice."""
+    if "," not in env or Path(env).exists():
+        return [env]
+    names = [name.strip() for name in env.split(",")]
+    options = (
+        ("--task", selection.ids), ("--capability", selection.capabilities),
+        ("--mix", selection.mix), ("--scenarios", scenarios),
+    )  # fmt: skip
+    for option, value in options:
+        if value:
+            raise typer.BadParameter(f"{env} are several; name one with --env", param_hint=option)
+    if not all(names) or len(set(names)) < len(names):
+        raise typer.BadParameter(
+            f"{env!r} has an empty name, or one twice; give each once", param_hint="--env"
+        )
+    return names
 
 
 def _load(cli: Cli, name: str, split: str, scenarios: Path | None) -> "tuple[Environment, int]":
@@ -258,7 +298,18 @@ def _json_object(text: str | None) -> dict[str, Any]:
     return value
 
 
-def _evaluate(cli: Cli, environment: "Environment", spec: "Spec", means: "Means") -> int:
+@dataclass(frozen=True, slots=True)
+class _Played:
+    """An evaluation that was played to its end."""
+
+    run: "Run"
+    idle: "Mapping[str, Grade]"
+    """Task -> what doing nothing comes to."""
+    result: dict[str, Any]
+    """What `report` makes of it."""
+
+
+def _evaluate(cli: Cli, environment: "Environment", spec: "Spec", means: "Means") -> _Played:
     from daemon.evaluation.run import digest_of, lock_evaluation, open_run, passive, report, survey
 
     lines = survey(environment, spec)
@@ -281,10 +332,8 @@ def _evaluate(cli: Cli, environment: "Environment", spec: "Spec", means: "Means"
         with cli.out.progress("Doing nothing", len(lines), "episodes") as advance:
             idle = passive(environment, spec, advance)
         app.settle()
-    result = report(spec, run, idle)
     _warn(cli, seen)
-    _print(cli, result)
-    return PARTLY if result["unjudged"] else DONE
+    return _Played(run, idle, report(spec, run, idle))
 
 
 class _Findings:
@@ -338,10 +387,42 @@ def _warn(cli: Cli, seen: _Findings) -> None:
         cli.out.warn(f"{text} ({times:,} times)")
 
 
-def _print(cli: Cli, result: dict[str, Any]) -> None:
-    if cli.out.json:
-        cli.out.document(result)
+def _show(cli: Cli, played: "Mapping[str, _Played]") -> None:
+    """Print the result of one environment, or those of several and what they come to together."""
+    from daemon.evaluation.run import report_overall
+
+    if len(played) == 1:
+        (item,) = played.values()
+        if cli.out.json:
+            cli.out.document(item.result)
+        else:
+            _print(cli, item.result)
         return
+    overall = report_overall({name: (item.run, item.idle) for name, item in played.items()})
+    results = {name: item.result for name, item in played.items()}
+    if cli.out.json:
+        cli.out.document({"environments": results, "overall": overall})
+        return
+    for name, result in results.items():
+        cli.out.show(f"{name}:", "")
+        _print(cli, result)
+    cli.out.show("", _overall_table(results, overall))
+
+
+def _overall_table(results: "Mapping[str, dict[str, Any]]", overall: dict[str, Any]) -> Any:
+    """A row for each environment, and one for all their tasks together."""
+    most = max((int(k) for k in overall["pass_hat"]), default=1)
+    columns = ["environment", "tasks", *(f"pass^{k}" for k in range(1, most + 1))]
+    rows = [
+        _row(name, sum(entry["tasks"] for entry in result["per_capability"].values()),
+             result["pass_hat"], most)
+        for name, result in results.items()
+    ]  # fmt: skip
+    rows.append(_row("overall", overall["tasks"], overall["pass_hat"], most))
+    return table(columns, rows, right=columns[1:], whole=("environment",))
+
+
+def _print(cli: Cli, result: dict[str, Any]) -> None:
     cli.out.show(_table(result), "")
     if "similarity" in result:
         cli.out.show(_similarity_table(result), "")

@@ -372,6 +372,18 @@ def report(spec: Spec, run: Run, idle: Mapping[str, grading.Grade]) -> dict[str,
     return document
 
 
+def report_overall(played: Mapping[str, tuple[Run, Mapping[str, grading.Grade]]]) -> dict[str, Any]:
+    """pass^k over the tasks of several environments together (name -> run and what doing nothing
+    comes to), and the number of tasks: each task counts alike, as in tau2-bench's overall figures.
+    Tasks whose verdict hangs on a judge are left out, as in `report`."""
+    outcomes: dict[str, list[bool | None]] = {}
+    for name, (run, idle) in played.items():
+        judged = [line for line in run.lines if not idle[line.id].open_parts]
+        for task, verdicts in outcomes_of(run, judged).items():
+            outcomes[f"{name} {task}"] = verdicts
+    return {"tasks": len(outcomes), "pass_hat": _by_k(statistics.pass_hat, outcomes)}
+
+
 def _collect_scores(run: Run, line: Line, idle: Mapping[str, grading.Grade]) -> GradedTask:
     """What became of a graded task; attempts without a verdict are left out."""
     ended = [run.ended.get((line.id, trial)) for trial in range(run.trials)]

@@ -97,6 +97,31 @@ def test_an_agent_that_is_sometimes_right_is_measured_by_its_tasks(evaluate: Eva
     assert found["pass_hat"]["1"]["low"] < 0.5 < found["pass_hat"]["1"]["high"]
 
 
+def test_several_environments_are_told_apart_and_together(kintsugi: Kintsugi, home: Path) -> None:
+    given = shop_tasks(2)
+    right = oracle(SHOP, given)
+    known = {task.script.opening for task in given if task.script}
+    with ModelServer(lambda b: right(b) if opening_of(b) in known else said("No.")) as server:
+        common = ["--base-url", server.url, "--model", "small", "--retries", "0", "--tasks", "2"]
+        result = kintsugi("eval", "--env", "shop,retail", *common, "--trials", "2", "--json")
+        shown = kintsugi("eval", "--env", "shop,retail", *common, "--trials", "2")
+        refused = kintsugi("eval", "--env", "shop,retail", *common, "--mix", "cancel=1")
+        doubled = kintsugi("eval", "--env", "shop,shop", *common)
+    assert result.code == 0, result.err
+    parts = result.json["environments"]
+    assert {name: part["pass_hat"]["2"]["value"] for name, part in parts.items()} == {
+        "shop": 1.0, "retail": 0.0,
+    }  # fmt: skip
+    overall = result.json["overall"]
+    assert (overall["tasks"], overall["pass_hat"]["2"]["value"]) == (4, 0.5)
+    rows = [line.split()[:3] for line in shown.out.splitlines()]
+    assert ["retail", "2", "0.000"] in rows
+    assert ["overall", "4", "0.500"] in rows
+    assert (refused.code, doubled.code) == (2, 2)
+    assert "--mix" in refused.err
+    assert "'shop,shop'" in doubled.err
+
+
 def test_the_table_has_a_row_for_each_kind_all_and_doing_nothing(evaluate: Evaluate) -> None:
     with ModelServer(oracle(SHOP, shop_tasks(3))) as server:
         result = evaluate(server, "--tasks", "3")
