@@ -90,7 +90,7 @@ def test_a_home_whose_removal_was_cut_short_is_removed_the_next_time(
         patch.setattr("ops.demo.place.shutil.rmtree", interrupt)
         with pytest.raises(KeyboardInterrupt):
             make(home, SIZES["whole"], fresh=True)
-    with pytest.raises(PlaceConflict, match="is no home of a demo"):
+    with pytest.raises(PlaceConflict, match="is not empty and no home of a demo"):
         make(home, SIZES["whole"])
     assert make(home, SIZES["small"], fresh=True).size == SIZES["small"]
     assert not (home / "adapters").exists()
