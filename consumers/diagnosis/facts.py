@@ -202,8 +202,8 @@ class Facts:
 
     @property
     def state_verdict(self) -> float | None:
-        """What the grader said of the final state: of the records, and of what was asserted of
-        them where both were asked for."""
+        """The grader's verdict on the final state: 1 where the records and, if the task asserts
+        something of them, its assertions are right; None where neither was graded."""
         parts = self.rollout.reward_parts
         if "DB" not in parts:
             return parts.get("r_actions")

@@ -183,8 +183,8 @@ def _over_cautious(facts: Facts) -> list[Finding]:
 
 
 def _find_early_transfer(facts: Facts) -> list[Finding]:
-    """What shows that the agent handed the user over instead of having them do a gold step of
-    theirs."""
+    """Return the evidence that the agent handed the user over instead of having them do a gold
+    step of theirs; empty where it did not."""
     turn = _find_transfer_turn(facts) if facts.waits_for_user else None
     if turn is None or facts.gold_transfers:
         return []
@@ -192,7 +192,7 @@ def _find_early_transfer(facts: Facts) -> list[Finding]:
 
 
 def find_user_omissions(facts: Facts) -> list[Finding]:
-    """The gold steps that the user left out, where the agent made exactly its own."""
+    """Return the gold steps that the user left out, where the agent made exactly its own."""
     if not facts.waits_for_user:
         return []
     return [

@@ -348,8 +348,8 @@ def _task(connection: Connection, name: str) -> Node | None:
 
 
 def _describe_motive(connection: Connection, task: Row[Any]) -> tuple[str, ...]:
-    """What the directive of its cycle, or of the round of a job that wrote it, says of the weakness
-    that a task was written for."""
+    """Return the sentences of a directive (of the task's cycle, or of the round of a job that wrote
+    it) about the weakness that the task was written for."""
     cycle = None if task.cycle is None else _row(connection, Cycle, "cycle", task.cycle)
     if cycle is None or cycle.directive is None:
         return ()

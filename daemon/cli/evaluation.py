@@ -306,7 +306,7 @@ class _Played:
     idle: "Mapping[str, Grade]"
     """Task -> what doing nothing comes to."""
     result: dict[str, Any]
-    """What `report` makes of it."""
+    """The document that `report` builds."""
 
 
 def _evaluate(cli: Cli, environment: "Environment", spec: "Spec", means: "Means") -> _Played:

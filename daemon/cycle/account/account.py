@@ -40,7 +40,7 @@ from envs.statistics import Interval
 from events.learning import CycleOutcome
 
 NOT_SHOWN: Final = "not shown"
-"""What cycles whose limit is not shown are counted under."""
+"""Key of the count of cycles whose limit is not shown; the next two are such keys too."""
 NOTHING_LOST: Final = "nothing lost"
 NOT_MEASURED: Final = "not measured"
 

@@ -1,4 +1,6 @@
-"""What each stage of a cycle lost, in points of all traffic's pass^1, and which one limits (pure).
+"""Compute what each stage of a cycle lost, in points of all traffic's pass^1, and which limits.
+
+Pure.
 
     potential   all failures of the round's traffic
     directed    those of kinds that the directive gave a task at least, or the job's pools hold
@@ -196,7 +198,7 @@ def find_limit(balance: Balance) -> Limit:
 
 
 def judge_stage(stage: Stage, balance: Balance, limit: Limit, *, reached: bool) -> StageVerdict:
-    """What the points say of a stage; `reached`: whether the cycle came to it."""
+    """Return the verdict on a stage by its points; `reached`: whether the cycle came to it."""
     loss = balance.lost[stage]
     if not reached:
         return "not_reached"
@@ -239,7 +241,7 @@ def _count_lost(
 
 
 def _pass_on(facts: CycleFacts, learnt: Interval | None) -> tuple[Interval | None, Interval | None]:
-    """What the gate let pass, and what the canary did."""
+    """Return the gain that passed the gate, and the gain that passed the canary."""
     match facts.row.outcome:
         case "promoted":
             return learnt, learnt
