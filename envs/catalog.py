@@ -201,6 +201,25 @@ _TELECOM_AUTHENTICATION: Final = frozenset(
     {"get_customer_by_id", "get_customer_by_name", "get_customer_by_phone"}
 )
 
+_TELECOM_USER_WRITES: Final = frozenset(
+    {
+        "connect_vpn",
+        "disconnect_vpn",
+        "grant_app_permission",
+        "make_payment",
+        "reboot_device",
+        "reseat_sim_card",
+        "reset_apn_settings",
+        "set_apn_settings",
+        "set_network_mode_preference",
+        "toggle_airplane_mode",
+        "toggle_data",
+        "toggle_data_saver_mode",
+        "toggle_roaming",
+        "toggle_wifi",
+        "toggle_wifi_calling",
+    }
+)
 _TELECOM: Final = ToolCatalog(
     name="telecom",
     writes=frozenset(
@@ -216,7 +235,8 @@ _TELECOM: Final = ToolCatalog(
     reads=frozenset({"get_bills_for_customer", "get_data_usage", "get_details_by_id"})
     | _TELECOM_AUTHENTICATION,
     generic=frozenset({"transfer_to_human_agents"}),
-    user_tools=frozenset(
+    user_tools=_TELECOM_USER_WRITES
+    | frozenset(
         {
             "can_send_mms",
             "check_apn_settings",
@@ -232,22 +252,7 @@ _TELECOM: Final = ToolCatalog(
             "check_vpn_status",
             "check_wifi_calling_status",
             "check_wifi_status",
-            "connect_vpn",
-            "disconnect_vpn",
-            "grant_app_permission",
-            "make_payment",
-            "reboot_device",
-            "reseat_sim_card",
-            "reset_apn_settings",
             "run_speed_test",
-            "set_apn_settings",
-            "set_network_mode_preference",
-            "toggle_airplane_mode",
-            "toggle_data",
-            "toggle_data_saver_mode",
-            "toggle_roaming",
-            "toggle_wifi",
-            "toggle_wifi_calling",
         }
     ),
     authenticating=_TELECOM_AUTHENTICATION,
@@ -255,25 +260,7 @@ _TELECOM: Final = ToolCatalog(
     transfer=frozenset({"transfer_to_human_agents"}),
     record_arguments=("line_id", "bill_id", "customer_id"),
     selection_arguments=frozenset(),
-    user_writes=frozenset(
-        {
-            "connect_vpn",
-            "disconnect_vpn",
-            "grant_app_permission",
-            "make_payment",
-            "reboot_device",
-            "reseat_sim_card",
-            "reset_apn_settings",
-            "set_apn_settings",
-            "set_network_mode_preference",
-            "toggle_airplane_mode",
-            "toggle_data",
-            "toggle_data_saver_mode",
-            "toggle_roaming",
-            "toggle_wifi",
-            "toggle_wifi_calling",
-        }
-    ),
+    user_writes=_TELECOM_USER_WRITES,
 )
 
 _MOCK: Final = ToolCatalog(

@@ -36,7 +36,7 @@ from datetime import UTC, datetime, timedelta
 from math import inf
 from random import Random
 from statistics import median
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from consumers.folds.routing import RouteState
 from consumers.reads.serving import AdapterRow, RouteRow
@@ -338,6 +338,30 @@ def _traffic(options: argparse.Namespace) -> Traffic:
     return Traffic(**changes)
 
 
+class Measurable(Protocol):
+    """A row of a benchmark's table."""
+
+    @property
+    def name(self) -> str:
+        """What it is called."""
+
+    def document(self, runs: int) -> dict[str, Any]:
+        """Measure it in so many runs; `met` says whether its bounds hold."""
+
+
+def print_rows(benchmark: str, rows: Sequence[Measurable], text: str, runs: int) -> int:
+    """Measure the rows whose name has a text, print each on stderr and all as one document; return
+    0 where all are met, else 1."""
+    documents = list[dict[str, Any]]()
+    for row in rows:
+        if text in row.name:
+            documents.append(row.document(runs))
+            print(json.dumps(documents[-1]), file=sys.stderr, flush=True)
+    passed = all(document["met"] for document in documents)
+    print(json.dumps({"benchmark": benchmark, "rows": documents, "passed": passed}, indent=2))
+    return 0 if passed else 1
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Print one JSON document."""
     parser = argparse.ArgumentParser(
@@ -365,14 +389,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if not options.table:
         print(json.dumps(measure(_traffic(options), options.runs)))
         return 0
-    rows = list[dict[str, Any]]()
-    for row in ROWS:
-        if options.rows in row.name:
-            rows.append(row.document(options.runs))
-            print(json.dumps(rows[-1]), file=sys.stderr, flush=True)
-    passed = all(row["met"] for row in rows)
-    print(json.dumps({"benchmark": "guard", "rows": rows, "passed": passed}, indent=2))
-    return 0 if passed else 1
+    return print_rows("guard", ROWS, options.rows, options.runs)
 
 
 if __name__ == "__main__":

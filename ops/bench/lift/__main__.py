@@ -23,7 +23,6 @@ are seeded by their number.
 """
 
 import argparse
-import json
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -31,6 +30,7 @@ from statistics import mean
 from typing import Any, Final
 
 from daemon.serving.lift import ERROR
+from ops.bench.guard import print_rows
 from ops.bench.intervals import wilson
 from ops.bench.lift.traffic import Traffic, decline, drop, look_repeatedly, wave
 
@@ -111,14 +111,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--runs", type=int, default=400)
     parser.add_argument("--rows", default="", help="only those whose name has this text")
     options = parser.parse_args(arguments)
-    rows = list[dict[str, Any]]()
-    for row in ROWS:
-        if options.rows in row.name:
-            rows.append(row.document(options.runs))
-            print(json.dumps(rows[-1]), file=sys.stderr, flush=True)
-    passed = all(row["met"] for row in rows)
-    print(json.dumps({"benchmark": "lift", "rows": rows, "passed": passed}, indent=2))
-    return 0 if passed else 1
+    return print_rows("lift", ROWS, options.rows, options.runs)
 
 
 if __name__ == "__main__":
