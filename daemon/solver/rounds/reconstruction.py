@@ -7,13 +7,12 @@ sampled it, and after a kill as before.
 
 from daemon.engine.chat import Chat
 from daemon.solver.journal import rollout_id
-from daemon.solver.sampling.local import Attempt, Rollout
+from daemon.solver.sampling.local import Attempt, Rollout, play_user_turn
 from daemon.solver.trajectory import Trajectory
 from envs.environment import Environment
 from envs.episode import Episode, Party, Termination
 from envs.evaluation import environment_code
 from envs.grading import grade
-from envs.users import User
 from events.errors import KintsugiError
 from events.jobs import JobSpec
 from events.rollouts import RolloutEnded
@@ -59,21 +58,16 @@ def _play_again(
         episode = Episode(environment, task, seed=attempt.seed)
         user = environment.user(task)
         for turn in trajectory.turns:
-            _let_user_speak(episode, user)
+            play_user_turn(episode, user)
             if episode.turn is not Party.AGENT:
                 return None
             if turn.truncated:
                 episode.stop(Termination.AGENT_ERROR, "an answer was cut off")
             else:
                 episode.receive(chat.message(turn.completion_ids, len(episode.messages)))
-        _let_user_speak(episode, user)
+        play_user_turn(episode, user)
         if episode.turn is Party.AGENT:
             # The model was asked for no further turn: its context was full.
             episode.stop(Termination.CONTEXT_OVERFLOW)
         verdict = grade(environment, task, episode.messages, episode.termination)
     return Rollout(attempt, episode, verdict, trajectory)
-
-
-def _let_user_speak(episode: Episode, user: User) -> None:
-    if episode.turn is Party.USER:
-        episode.receive(user.reply(episode.view(Party.USER)))

@@ -95,6 +95,12 @@ class _Open:
     logprobs: list[float] = field(default_factory=list)
 
 
+def play_user_turn(episode: Episode, user: User) -> None:
+    """Let the user speak, and act where it has tools, while it is the user's turn."""
+    while episode.turn is Party.USER:
+        episode.receive(user.reply(episode.view(Party.USER)))
+
+
 class InProcess:
     """Plays episodes with an engine of this process."""
 
@@ -149,12 +155,10 @@ class InProcess:
     def _go_on(
         self, entry: _Open, policy: Policy, writing: dict[int, _Open], finished: list[_Open]
     ) -> None:
-        """Let the user speak, and act where it has tools, while it is their turn; then request the
-        agent's answer from the engine."""
+        """Let the user have its turn, then request the agent's answer from the engine."""
         episode = entry.episode
-        while episode.turn is Party.USER:
-            with environment_code(episode.environment, f"task {episode.task.id}"):
-                episode.receive(entry.user.reply(episode.view(Party.USER)))
+        with environment_code(episode.environment, f"task {episode.task.id}"):
+            play_user_turn(episode, entry.user)
         if episode.turn is Party.AGENT:
             self._ask(entry, policy, writing)
         if episode.turn is None:

@@ -13,6 +13,8 @@ from typing import Final
 import pytest
 
 from daemon.engine.chat import Chat
+from daemon.engine.generation import Engine
+from daemon.engine.policy import Policy
 from daemon.engine.reference.weights import CHECKPOINT
 from daemon.proposer.candidate import FIRST_SEED, LAST_SEED
 from daemon.proposer.proposer import TRIES
@@ -23,6 +25,7 @@ from daemon.solver.journal import rollout_id
 from daemon.solver.rounds.reconstruction import UnreadableRollout, build_event
 from daemon.solver.rounds.record import RoundRecord, read_record, record_path
 from daemon.solver.rounds.rounds import Rounds
+from daemon.solver.sampling.local import Attempt, InProcess
 from daemon.solver.sampling.sources import batch_of
 from daemon.solver.spec import digest
 from daemon.solver.telemetry.progress import Outcome, Progress
@@ -30,6 +33,7 @@ from envs.shop.environment import Shop
 from events.jobs import JobSpec
 from events.learning import DirectiveWritten, PoolsShifted, TaskProposed, TaskRejected
 from tests.daemon.solver.rounds import jobs
+from tests.daemon.solver.sampling.test_local import ActingShop
 
 pytestmark = pytest.mark.processes
 
@@ -184,6 +188,19 @@ def test_a_rollout_whose_tokens_make_another_episode_counts_in_no_round(whole: W
     for other, sentence in others:
         with pytest.raises(UnreadableRollout, match=sentence):
             build_event(spec, environment, chat, attempt, other)
+
+
+def test_a_rollout_whose_user_acts_is_read_back_with_what_the_user_did() -> None:
+    environment, policy = ActingShop(), Policy.load(CHECKPOINT, "reference")
+    attempts = [Attempt(environment.generate("cancel", n), "0/0", n, f"0/0/{n}") for n in range(4)]
+    player = InProcess(Engine(policy, 4, 512), Chat(CHECKPOINT), max_tokens=64)
+    for rollout in player.play(environment, attempts, policy):
+        event = build_event(
+            jobs.spec(), environment, player.chat, rollout.attempt, rollout.trajectory
+        )
+        assert event.content is not None
+        assert event.content.messages == tuple(rollout.episode.messages)
+        assert event.success == rollout.grade.success
 
 
 @pytest.mark.parametrize(
