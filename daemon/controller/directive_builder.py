@@ -39,14 +39,14 @@ EXAMPLES: Final = 8
 def direct(app: "App", cycle: str, alias: str, base: str, number: int) -> DirectiveWritten:
     """What the tasks of `cycle` shall stress, from round `number` of this agent on this base."""
     with app.reading() as connection:
-        seen = evidence.read_round_rollouts(connection, alias, base, number)
+        closed = read_closed_round(connection, alias, base, number)
         before = learning.wrote_last(connection, alias, base, but=cycle)
         written = _read_history(connection, alias, base, before)
         rejected = [] if before is None else learning.rejections_of(connection, before)
-        analysis = _analysis(app, connection, cycle, seen, written.names)
+        analysis = _analysis(app, connection, cycle, closed.rollouts, written.names)
         directive = build_directive(
             connection,
-            ClosedRound(alias, base, number),
+            closed,
             app.settings.proposer.tasks,
             cycle,
             analysis.findings if analysis else (),
@@ -70,6 +70,14 @@ class ClosedRound:
     alias: str
     base: str
     number: int
+    rollouts: Sequence[RoundRollout]
+    """Deduplicated and judged, failed and passed."""
+
+
+def read_closed_round(connection: "Connection", alias: str, base: str, number: int) -> ClosedRound:
+    """Read a round that is closed."""
+    seen = evidence.read_round_rollouts(connection, alias, base, number)
+    return ClosedRound(alias, base, number, seen)
 
 
 def build_directive(
@@ -83,13 +91,12 @@ def build_directive(
     """Return the directive of a closed round for at most `most` tasks, from the tables alone;
     `seed` draws its examples, `bad` are the tries that went wrong before."""
     lines = rollouts.pattern_lines(connection, closed.alias)
-    seen = evidence.read_round_rollouts(connection, closed.alias, closed.base, closed.number)
     rates = evidence.task_rates(connection, closed.alias, closed.base, closed.number)
     mastered = directives.find_mastered_tasks(rates)
     return directives.directive(
         # In a job's own tables patterns of the history have no example until they fail in the job.
         [line for line in lines if line.base == closed.base and line.examples],
-        _by_pattern([row for row in seen if row.pattern is not None], mastered, seed),
+        _by_pattern(closed.rollouts, mastered, seed),
         findings,
         rates,
         bad,
@@ -118,14 +125,14 @@ def _read_history(
 
 
 def _by_pattern(
-    failures: Sequence[RoundRollout], mastered: Collection[str], seed: str
+    seen: Sequence[RoundRollout], mastered: Collection[str], seed: str
 ) -> list[Failures]:
     """Pattern by pattern, the failures whose tasks are followed; `mastered` are tasks of kinds
     that the agent passes."""
     by_pattern: dict[str, list[RoundRollout]] = {}
-    for failure in failures:
-        if failure.pattern is not None:
-            by_pattern.setdefault(failure.pattern, []).append(failure)
+    for rollout in seen:
+        if rollout.pattern is not None:
+            by_pattern.setdefault(rollout.pattern, []).append(rollout)
     return [
         Failures(pattern, _sample_examples(leave_out_mastered(own, mastered), seed))
         for pattern, own in sorted(by_pattern.items())

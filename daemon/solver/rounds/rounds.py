@@ -16,9 +16,9 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from consumers.reads.evidence import last_outcomes, read_round_rollouts
+from consumers.reads.evidence import last_outcomes
 from consumers.reads.rollouts import pattern_lines
-from daemon.controller.directive_builder import ClosedRound, build_directive
+from daemon.controller.directive_builder import ClosedRound, build_directive, read_closed_round
 from daemon.controller.lessons import bad_tries
 from daemon.proposer import sources
 from daemon.proposer.buffer import WINDOW, PoolEntry
@@ -118,8 +118,11 @@ class Rounds:
         if events:
             number = self._tables.close_round(events)
             with self._tables.reading() as connection:
-                failures = self._count_failures(connection, number)
-                directive = self._direct(connection, name, number)
+                closed = read_closed_round(
+                    connection, self._settings.alias, self._spec.base, number
+                )
+                failures = sum(row.category is not None for row in closed.rollouts)
+                directive = self._direct(connection, name, closed)
                 tasks = self._propose(connection, name, directive)
                 self._keep(tasks)
                 outcomes = last_outcomes(
@@ -139,16 +142,12 @@ class Rounds:
             shares=shares,
         )
 
-    def _count_failures(self, connection: "Connection", number: int) -> int:
-        seen = read_round_rollouts(connection, self._settings.alias, self._spec.base, number)
-        return sum(row.category is not None for row in seen)
-
-    def _direct(self, connection: "Connection", name: JobRound, number: int) -> Directive:
+    def _direct(self, connection: "Connection", name: JobRound, closed: ClosedRound) -> Directive:
         written = [data for data in self._tries if isinstance(data, TaskProposed)]
         rejected = [data for data in self._tries if isinstance(data, TaskRejected)]
         return build_directive(
             connection,
-            ClosedRound(self._settings.alias, self._spec.base, number),
+            closed,
             self._settings.tasks,
             f"{name.job} {name.number}",
             bad=bad_tries(written, rejected),
