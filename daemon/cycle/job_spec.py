@@ -118,12 +118,10 @@ def plan_rounds(
     history: int,
     patterns: Sequence[KnownPattern],
     known: Sequence[str],
-) -> JobRounds | None:
-    """Return the rounds that a cycle's job closes over its own rollouts, None for none; `history`
-    is the round of the history that `patterns` are of, `known` are written tasks that no pool of
-    the job has. Raises NotTrainable for a budget with less than one batch a part."""
-    if training.rounds == 1:
-        return None
+) -> JobRounds:
+    """Return the rounds that a cycle's job closes over its own rollouts; `history` is the round of
+    the history that `patterns` are of, `known` are written tasks that no pool of the job has.
+    Raises NotTrainable for a budget with less than one batch a part."""
     batches = training.rollouts // (training.groups * training.size)
     if batches < training.rounds:
         raise NotTrainable(

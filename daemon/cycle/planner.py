@@ -275,9 +275,12 @@ class CyclePlanner:
     def _plan_rounds(
         self, environment: "Environment", cycle: CycleRow, task_pools: Sequence[TaskPool]
     ) -> JobRounds | None:
-        """The rounds of the job, with all that it knows of the history. Raises NotTrainable."""
+        """The rounds of the job, with all that it knows of the history; None where it has one part.
+        Raises NotTrainable."""
         assert cycle.round is not None, "a cycle is diagnosed first"
         settings = self._app.settings
+        if settings.training.rounds == 1:
+            return None
         with self._app.reading() as connection:
             patterns = planning.read_known_patterns(connection, cycle.alias, cycle.base)
             written = learning.patterns_of(connection, cycle.alias)
