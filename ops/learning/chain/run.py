@@ -11,7 +11,6 @@ The home in OUT/home is the chain's state, and OUT/cycle-N.json what cycle N did
 chain that was killed goes on.
 """
 
-import os
 import time
 from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime, timedelta
@@ -55,7 +54,7 @@ from ops.learning.chain.runner import InProcessRunner
 from ops.learning.chain.settings import CONFIGURATIONS, MIXTURES, Settings
 from ops.learning.evaluation import evaluate, generate_holdout
 from ops.learning.recording import record_rollouts
-from ops.learning.results import Source
+from ops.learning.results import Source, write_document
 from ops.learning.run import describe_source
 from ops.learning.seeds import Seeds
 from producers.simulation import Provenance
@@ -142,7 +141,7 @@ class Chain:
                 else:
                     before = records[-1] if records else None
                     record = self._run_cycle(app, leader, number, before)
-                    _write(path, record)
+                    write_document(path, record)
                 records.append(record)
                 yield record
             leadership.resign()
@@ -357,13 +356,3 @@ def _name_parent(app: App, state: CycleState) -> str | None:
     with app.reading() as connection:
         row = succession.find_adapter_at(connection, path)
     return None if row is None else row.adapter
-
-
-def _write(path: Path, record: CycleRecord) -> None:
-    """Leave the record, whole or not at all."""
-    partial = path.with_suffix(".partial")
-    with partial.open("w", encoding="utf-8") as file:
-        file.write(record.model_dump_json() + "\n")
-        file.flush()
-        os.fsync(file.fileno())
-    partial.rename(path)

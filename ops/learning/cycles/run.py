@@ -5,7 +5,6 @@ the other arms. What was cut short goes on there, and an arm that has a file is 
 """
 
 import json
-import os
 import sys
 import time
 from collections.abc import Callable, Mapping
@@ -23,7 +22,7 @@ from ops.demo.place import Place, check_request, make
 from ops.demo.watch import Point
 from ops.learning.cycles.arms import build_general, build_sft
 from ops.learning.cycles.settings import Arm, Settings
-from ops.learning.results import Source
+from ops.learning.results import Source, write_document
 from ops.learning.run import describe_source
 
 _ENDS = (0, 3)
@@ -97,13 +96,7 @@ def run(arm: Arm, seed: int, settings: Settings, folder: Path) -> ArmResult:
 
 def write(folder: Path, result: ArmResult) -> None:
     """Leave the result, whole or not at all."""
-    target = path_of(folder, result.arm, result.seed)
-    partial = target.with_suffix(".partial")
-    with partial.open("w", encoding="utf-8") as file:
-        file.write(result.model_dump_json() + "\n")
-        file.flush()
-        os.fsync(file.fileno())
-    partial.rename(target)
+    write_document(path_of(folder, result.arm, result.seed), result)
 
 
 def _make_base(place: Place, settings: Settings, folder: Path) -> _Policy:

@@ -3,7 +3,6 @@
 A run that was killed goes on from its job's journal, and what has a file is not run again.
 """
 
-import os
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -21,7 +20,7 @@ from events.jobs import JobSpec
 from events.learning import TaskProposed
 from events.messages import StrictModel
 from ops.learning.evaluation import evaluate, generate_holdout
-from ops.learning.results import Source
+from ops.learning.results import Source, write_document
 from ops.learning.run import describe_source
 from ops.learning.screen.plan import Recorder
 from ops.learning.screen.settings import BASE, CONFIGURATIONS, Settings
@@ -177,11 +176,5 @@ def count_written(spec: JobSpec, folder: Path, rounds: int) -> int:
 
 def write(folder: Path, result: Screened) -> None:
     """Leave the result, whole or not at all."""
-    folder.mkdir(parents=True, exist_ok=True)
     target = path_of(folder, result.configuration, result.seed, development=result.development)
-    partial = target.with_suffix(".partial")
-    with partial.open("w", encoding="utf-8") as file:
-        file.write(result.model_dump_json() + "\n")
-        file.flush()
-        os.fsync(file.fileno())
-    partial.rename(target)
+    write_document(target, result)

@@ -17,8 +17,9 @@ from pathlib import Path
 
 from events.errors import KintsugiError
 from ops.learning.__main__ import parse_seeds
+from ops.learning.results import write_document
 from ops.learning.sentinel import report
-from ops.learning.sentinel.results import Key, read, write_document
+from ops.learning.sentinel.results import Key, read
 from ops.learning.sentinel.settings import ARMS, MIXES, SETTINGS, Arm
 
 

@@ -5,7 +5,6 @@ from pathlib import Path
 
 from events.messages import StrictModel
 from ops.learning.results import Costs, PolicyEvaluation, Source, Step
-from ops.learning.results import write_document as write_document
 from ops.learning.sentinel.settings import Arm
 from ops.learning.targets import Target
 
