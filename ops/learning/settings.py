@@ -18,6 +18,7 @@ from events.algorithm import Algorithm, FilterConfig, KlConfig, LossConfig
 from events.canonical import exact_json, sha256
 from events.jobs import Limits, LoraSettings, OptimizerSettings, SftSettings
 from events.messages import StrictModel
+from ops.demo.mixture import WEAK_FILE, read_mixture
 from ops.learning.targets import Rule
 
 Arm = Literal["base", "a", "b", "c", "d"]
@@ -109,6 +110,13 @@ WEAK: Final[Mapping[str, tuple[str, ...]]] = {
 """Capability set -> the rare kinds of its traffic. `main` are those the model card names weak;
 `unseen` follows by the rule of `unseen` from figures on development seeds, and no development run
 has trained on it."""
+
+_DEMO_WEAK: Final = read_mixture(WEAK_FILE)
+FOUR_WEAK: Final[Mapping[str, float]] = {
+    kind: _DEMO_WEAK[kind] for kind in dict.fromkeys((*recipe.WEAK, *_DEMO_WEAK))
+}
+"""Kind -> its share of the demo's traffic with four weak kinds, these first: what is drawn follows
+from the order."""
 
 UNSEEN: Final = (0.15, 0.60)
 """pass^1 on development seeds of a kind that enters the unseen set."""

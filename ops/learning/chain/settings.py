@@ -13,18 +13,12 @@ import ops.demo.place as demo
 from daemon.engine.reference.weights import CHECKPOINT
 from events.canonical import exact_json, sha256
 from events.messages import StrictModel
-from ops.demo.mixture import MIX, read_mixture
+from ops.demo.mixture import MIX
+from ops.learning.settings import FOUR_WEAK
 
 _DEMO: Final = Path(demo.__file__).parent
 _PLACE: Final = re.compile(r"\$(\w+)")
-WEAK: Final = ("two_writes", "fallback", "question", "changed_mind")
-"""Kinds that the reference policy is weak in."""
-_FOUR: Final = read_mixture(_DEMO / "weak.json")
-MIXTURES: Final[Mapping[str, Mapping[str, float]]] = {
-    # In this order: what is drawn follows from it.
-    "four": {kind: _FOUR[kind] for kind in (*WEAK, *(kind for kind in _FOUR if kind not in WEAK))},
-    "demo": MIX,
-}
+MIXTURES: Final[Mapping[str, Mapping[str, float]]] = {"four": FOUR_WEAK, "demo": MIX}
 """Name -> kind of task -> its share of the traffic."""
 _SECTIONS: Final = ("proposer", "training", "trial")
 

@@ -12,11 +12,12 @@ from typing import Annotated, Final, Literal
 
 from pydantic import Field
 
+from daemon.engine.reference import recipe
 from events.canonical import exact_json, sha256
 from events.jobs import OptimizerSettings, SftSettings
 from events.messages import StrictModel
 from ops.demo import heldout, place
-from ops.demo.mixture import read_mixture
+from ops.demo.mixture import WEAK_FILE, read_mixture
 from ops.demo.place import EMBEDDED, SIZES, Size
 
 Arm = Literal["base", "loop", "general", "sft"]
@@ -27,7 +28,6 @@ ARMS: Final[Mapping[Arm, str]] = {
     "sft": "supervised training on the oracle's trajectories, twice as many",
 }
 
-WEAK_MIXTURE: Final = Path(place.__file__).with_name("weak.json")
 CONFIGURATION: Final = Path(place.__file__).with_name("kintsugi.toml")
 
 
@@ -45,9 +45,9 @@ class Settings(StrictModel):
 
     base_model: str = "reference"
     """Name of the base in the demo's homes."""
-    mixture: Mapping[str, float] = read_mixture(WEAK_MIXTURE)
+    mixture: Mapping[str, float] = read_mixture(WEAK_FILE)
     """Kind of task -> its share of the traffic."""
-    weak: tuple[str, ...] = ("two_writes", "fallback", "question", "changed_mind")
+    weak: tuple[str, ...] = recipe.WEAK
     """The kinds that the base is weak in."""
     cycles: Annotated[int, Field(ge=1)] = 8
     size: str = "whole"

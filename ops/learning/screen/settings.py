@@ -24,6 +24,7 @@ from events.canonical import exact_json, sha256
 from events.messages import StrictModel
 from ops.demo.mixture import MIX
 from ops.demo.place import SIZES
+from ops.learning.settings import FOUR_WEAK
 
 BASE: Final = "base"
 """Name of the run that trains nothing."""
@@ -112,14 +113,10 @@ CONFIGURATIONS: Final[Mapping[str, Configuration]] = {
 }
 """Name -> one change from `today`, in the order in which they are worth most."""
 
-WEAK_KINDS: Final = ("two_writes", "fallback", "question", "changed_mind")
-"""The kinds that the reference policy is weak in."""
-_PLAIN: Final = ("cancel", "return", "exchange", "payment", "address", "ineligible")
-
 SETTINGS: Final = Settings()
 
 MIXTURES: Final[Mapping[str, Settings]] = {
     "demo": SETTINGS,
-    "weak": Settings(traffic=dict.fromkeys(WEAK_KINDS, 0.085) | dict.fromkeys(_PLAIN, 0.11)),
+    "weak": Settings(traffic=FOUR_WEAK),
 }
 """Name -> the settings of every job on that traffic."""

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from daemon.engine.reference.recipe import WEAK
 from ops.demo.place import SIZES
 from ops.learning.chain import __main__ as chain
 from ops.learning.chain.run import Chain, CycleRecord
@@ -11,7 +12,6 @@ from ops.learning.chain.settings import (
     CONFIGURATIONS,
     MIXTURES,
     SETTINGS,
-    WEAK,
     Configuration,
     Settings,
 )
