@@ -12,7 +12,11 @@ from daemon.cli.output import facts, table
 if TYPE_CHECKING:
     from daemon.cycle.account.account import CycleAccount
     from daemon.cycle.account.balance import Balance
-    from daemon.cycle.account.stages import Diagnosis, Gate, KindTasks, Learner, PassCount, Tasks
+    from daemon.cycle.account.diagnosis import Diagnosis
+    from daemon.cycle.account.facts import PassCount
+    from daemon.cycle.account.gate import Gate
+    from daemon.cycle.account.learner import Learner
+    from daemon.cycle.account.tasks import KindTasks, Tasks
     from envs.statistics import Interval
 
 _POINTS: Final = ("potential", "directed", "aimed", "learnt", "accepted", "kept")

@@ -2,7 +2,8 @@
 
     build_account(facts) -> CycleAccount
 
-Each stage has its figures (stages.py), what it lost (balance.py), a verdict and one sentence.
+Each stage has its figures and one sentence, in a module of its name, what it lost (balance.py) and
+a verdict.
 """
 
 from collections import Counter
@@ -11,31 +12,21 @@ from dataclasses import asdict, dataclass
 from typing import Any, Final
 
 from daemon.cycle.account.balance import (
-    LEAST,
     STAGES,
     Balance,
     Limit,
     Stage,
     StageVerdict,
-    describe_points,
     find_limit,
     judge_stage,
     measure_balance,
 )
+from daemon.cycle.account.canary import Canary, describe_canary, explain_canary
+from daemon.cycle.account.diagnosis import Diagnosis, describe_diagnosis, explain_diagnosis
 from daemon.cycle.account.facts import CycleFacts
-from daemon.cycle.account.stages import (
-    UNKNOWN,
-    Canary,
-    Diagnosis,
-    Gate,
-    Learner,
-    Tasks,
-    describe_canary,
-    describe_diagnosis,
-    describe_gate,
-    describe_learner,
-    describe_tasks,
-)
+from daemon.cycle.account.gate import Gate, describe_gate, explain_gate
+from daemon.cycle.account.learner import Learner, describe_learner, explain_learner
+from daemon.cycle.account.tasks import Tasks, describe_tasks, explain_tasks
 from envs.statistics import Interval
 from events.learning import CycleOutcome
 
@@ -93,11 +84,11 @@ def build_account(facts: CycleFacts) -> CycleAccount:
         "diagnosis": diagnosis, "tasks": tasks, "learner": learner, "gate": gate, "canary": canary,
     }  # fmt: skip
     because: dict[Stage, str] = {
-        "diagnosis": _explain_diagnosis(facts, diagnosis),
-        "tasks": _explain_tasks(facts, tasks),
-        "learner": _explain_learner(learner),
-        "gate": _explain_gate(facts, gate, balance),
-        "canary": _explain_canary(facts, canary),
+        "diagnosis": explain_diagnosis(facts, diagnosis),
+        "tasks": explain_tasks(facts, tasks),
+        "learner": explain_learner(learner),
+        "gate": explain_gate(facts, gate, balance),
+        "canary": explain_canary(facts, canary),
     }
     stages = {
         stage: StageAccount(
@@ -159,97 +150,3 @@ def count_limits(accounts: Iterable[CycleAccount]) -> dict[str, int]:
         **{stage: counts[stage] for stage in STAGES},
         **{name: counts[name] for name in others if counts[name]},
     }
-
-
-def _explain_diagnosis(facts: CycleFacts, figures: Diagnosis) -> str:
-    if figures.round is None:
-        return f"no round was closed: {facts.row.ended_because}"
-    if not figures.judged:
-        return f"the round has no judged rollout of {facts.row.alias}, {figures.unjudged} unjudged"
-    if not facts.quotas:
-        return facts.row.ended_because or "the directive gave no pattern a task"
-    if not figures.weakest:
-        return "no failed rollout of the round has a kind"
-    lacking = ", ".join(figures.without_quota)
-    return _explain_ranking(figures) + (f"; no task for {lacking}" if lacking else "")
-
-
-def _explain_ranking(figures: Diagnosis) -> str:
-    """Which kinds fail most, and which is ranked first."""
-    weakest = ", ".join(figures.weakest)
-    first = figures.ranked_first
-    if first is None:
-        return f"most failures: {weakest}; the kind of the first pattern is {UNKNOWN}"
-    if len(figures.weakest) > 1:
-        return f"most failures, none shown to have fewer: {weakest}; {first} is ranked first"
-    place = "ranked first" if figures.weakest_first else f"not ranked first, {first} is"
-    return f"{weakest} fails most and is {place}"
-
-
-def _explain_tasks(facts: CycleFacts, figures: Tasks) -> str:
-    counts = f"{figures.written} written, {figures.rejected} rejected"
-    if facts.job is None:
-        return f"{counts}; no job: {facts.row.ended_because}"
-    easier = [kind.kind for kind in figures.kinds if kind.easier]
-    text = f"{counts}; "
-    if easier:
-        text += f"easier than the traffic of {', '.join(easier)}"
-    elif any(kind.easier is False for kind in figures.kinds):
-        text += "not shown to be easier than the traffic of their kinds"
-    else:
-        text += "how hard they are beside the traffic is not recorded"
-    starved = [kind.kind for kind in figures.kinds if kind.starved]
-    if starved:
-        text += f"; few rollouts for {', '.join(starved)}"
-    if figures.passed_share is not None:
-        text += f"; {figures.passed_share:.0%} of the job's rollouts in groups that all passed"
-    return text
-
-
-def _explain_learner(figures: Learner) -> str:
-    if figures.job is None:
-        return "no job was requested"
-    what = f"{figures.outcome}, {figures.steps or 0} steps, {figures.rollouts or 0:,} rollouts"
-    reason = f": {figures.reason}" if figures.reason else ""
-    targets = [pool for pool in figures.pools if not pool.replay]
-    if not targets:
-        return f"{what}{reason}; what was sampled is not recorded"
-    groups = sum(pool.groups for pool in targets)
-    informative = sum(pool.informative for pool in targets)
-    parts = (
-        f"{sum(part.passed for part in counts)} of {sum(part.attempts for part in counts)}"
-        for counts in ([pool.first for pool in targets], [pool.last for pool in targets])
-    )
-    text = (
-        f"{what}{reason}; of the target pools {informative} of {groups} groups were informative, "
-        f"and passed {' at first, '.join(parts)} at last"
-    )
-    left = sorted(
-        ((kind.left, kind.kind) for kind in figures.kinds if (kind.left or 0.0) > LEAST),
-        reverse=True,
-    )
-    points = ", ".join(f"{kind} {value:.1f}" for value, kind in left)
-    return f"{text}; points left: {points}" if points else text
-
-
-def _explain_gate(facts: CycleFacts, figures: Gate, balance: Balance) -> str:
-    if figures.adapter is None:
-        return "no adapter came to it"
-    if figures.decision is None:
-        return f"nothing was measured: {facts.row.ended_because}"
-    gain = "an unknown gain" if figures.gain is None else describe_points(figures.gain)
-    if facts.row.outcome == "rejected":
-        checks = ", ".join(check.check for check in figures.failed)
-        thrown = balance.lost["gate"]
-        what = "nothing" if thrown is None or not thrown.value else describe_points(thrown)
-        carried = "".join(f", carried on by cycle {number}" for number in figures.carried_on_by)
-        return f"it measured {gain} and threw away {what}: {checks or 'no check'}{carried}"
-    return f"it measured {gain}: {figures.decision}"
-
-
-def _explain_canary(facts: CycleFacts, figures: Canary) -> str:
-    if facts.canary is None:
-        return "it had none"
-    live = "nothing" if figures.difference is None else describe_points(figures.difference)
-    count = figures.canary.attempts + figures.incumbent.attempts
-    return f"{facts.row.outcome} after {figures.minutes:.0f} min, {count} judged sessions: {live}"

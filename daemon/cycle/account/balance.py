@@ -166,8 +166,8 @@ def measure_gate_gain(facts: CycleFacts) -> Interval | None:
 def measure_live(canary: CanaryFacts) -> Interval | None:
     """The difference of success between a canary's sessions and its incumbent's, in points; None
     where one of them has no judged session."""
-    first = estimate_share(canary.canary.passed, canary.canary.judged)
-    second = estimate_share(canary.incumbent.passed, canary.incumbent.judged)
+    first = estimate_share(canary.canary.passed, canary.canary.attempts)
+    second = estimate_share(canary.incumbent.passed, canary.incumbent.attempts)
     return None if first is None or second is None else to_points(subtract(first, second))
 
 

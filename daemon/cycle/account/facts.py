@@ -1,16 +1,28 @@
 """What a finished cycle left in the tables, as its account reads it (values only).
 
-The readings are made in read.py; stages.py and balance.py turn them into figures.
+The readings are made in read.py; balance.py and the modules of the stages turn them into figures.
 """
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import Final
 
 from consumers.reads.cycle_account import RoundPattern, TaskPair, TrafficCount, WrittenTask
 from consumers.reads.learning import CycleRow, JobRow
 from consumers.reads.serving import AdapterRow
+
+UNKNOWN: Final = "unknown"
+"""Kind of a task that has none, and of a rollout that names no task."""
+
+
+@dataclass(frozen=True, slots=True)
+class PassCount:
+    """Judged rollouts or sessions, and passed ones among them."""
+
+    attempts: int
+    passed: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,19 +40,11 @@ class SampledRollout:
 
 
 @dataclass(frozen=True, slots=True)
-class ArmSessions:
-    """The judged sessions of a canary, or of its incumbent."""
-
-    judged: int
-    passed: int
-
-
-@dataclass(frozen=True, slots=True)
 class CanaryFacts:
     """What live traffic showed of the candidate before the cycle ended."""
 
-    canary: ArmSessions
-    incumbent: ArmSessions
+    canary: PassCount
+    incumbent: PassCount
     shares: tuple[float, ...]
     """Shares of the sessions that drew judged ones, in order."""
     minutes: float
@@ -60,8 +64,8 @@ class CycleFacts:
     written: tuple[WrittenTask, ...] = ()
     rejections: Mapping[str, int] = field(default_factory=dict)
     """Check -> tasks that failed it."""
-    probes: tuple[int, int] = (0, 0)
-    """Judged rollouts of written tasks by the policy that answered, and passed ones."""
+    probes: PassCount = PassCount(0, 0)
+    """Rollouts of written tasks by the policy that answered."""
     job: JobRow | None = None
     parent: str | None = None
     """The adapter that the job trained on from."""
@@ -69,7 +73,7 @@ class CycleFacts:
     """Task of the job's pools -> its kind, where that is known."""
     sampled: tuple[SampledRollout, ...] = ()
     """Rollouts of the job that were recorded, in order."""
-    ungrouped: int = 0
+    unplaced: int = 0
     """Recorded rollouts whose place in the job is unknown: they are in no figure."""
     adapter: AdapterRow | None = None
     pairs: tuple[TaskPair, ...] = ()

@@ -9,7 +9,7 @@ reports while it runs, such as the KL divergence of its updates.
 
 from collections import Counter
 from math import ceil
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from consumers.reads import cycle_account, learning, serving, succession
 from consumers.reads.canary_outcomes import canary_share, in_order, read_session_verdicts
@@ -17,15 +17,13 @@ from consumers.reads.cycle_state import read_job_adapter
 from consumers.reads.learning import CycleRow, JobRow
 from consumers.reads.serving import AdapterRow
 from daemon.cycle.account.account import CycleAccount, build_account
-from daemon.cycle.account.facts import ArmSessions, CanaryFacts, CycleFacts, SampledRollout
+from daemon.cycle.account.facts import CanaryFacts, CycleFacts, PassCount, SampledRollout
 from daemon.cycle.cost import minutes_between
-from events.envelope import derive_id
+from daemon.solver.journal import rollout_id
 from events.lifecycle import State
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection
-
-_ROLLOUT: Final = "rollout"
 
 
 def read_account(connection: "Connection", row: CycleRow) -> CycleAccount | None:
@@ -47,7 +45,7 @@ def read_facts(connection: "Connection", row: CycleRow) -> CycleFacts:
         item.check for item in learning.rejections_of(connection, row.cycle)
     )
     probes = cycle_account.count_passes(connection, *pair, "probe", names).values()
-    sampled, ungrouped = ([], 0) if job is None else _read_sampled(connection, job)
+    sampled, unplaced = ([], 0) if job is None else _read_sampled(connection, job)
     number = row.round
     return CycleFacts(
         row=row,
@@ -60,12 +58,12 @@ def read_facts(connection: "Connection", row: CycleRow) -> CycleFacts:
         else tuple(cycle_account.read_round_patterns(connection, *pair, number)),
         written=tuple(written),
         rejections=rejections,
-        probes=(sum(count for count, _ in probes), sum(passed for _, passed in probes)),
+        probes=PassCount(sum(count for count, _ in probes), sum(passed for _, passed in probes)),
         job=job,
         parent=None if job is None else _find_parent(connection, job),
         kinds=_read_kinds(connection, row.alias, job, names),
         sampled=tuple(sampled),
-        ungrouped=ungrouped,
+        unplaced=unplaced,
         adapter=adapter,
         pairs=() if adapter is None else _read_pairs(connection, adapter, row.ended),
         canary=None if adapter is None else _read_canary(connection, row, adapter),
@@ -99,7 +97,7 @@ def _read_sampled(connection: "Connection", job: JobRow) -> tuple[list[SampledRo
     # Reference trajectories take the number of a batch and are not recorded.
     batches = ceil(len(rows) / job.spec.batch) + 1
     places = {
-        derive_id(job.job, _ROLLOUT, f"{job.job}/{batch}/{group}/{member}"): (batch, group, member)
+        rollout_id(job.job, f"{job.job}/{batch}/{group}/{member}"): (batch, group, member)
         for batch in range(batches)
         for group in range(sampler.groups)
         for member in range(sampler.size)
@@ -157,5 +155,5 @@ def _read_canary(
     )
 
 
-def _count_arm(verdicts: list[bool]) -> ArmSessions:
-    return ArmSessions(len(verdicts), sum(verdicts))
+def _count_arm(verdicts: list[bool]) -> PassCount:
+    return PassCount(len(verdicts), sum(verdicts))

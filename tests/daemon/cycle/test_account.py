@@ -14,7 +14,7 @@ from consumers.reads.serving import AdapterRow
 from daemon.cycle.account.account import CycleAccount, build_account, build_document, count_limits
 from daemon.cycle.account.balance import LEAST, STAGES, Balance, find_limit
 from daemon.cycle.account.estimates import estimate_gain, estimate_share, subtract
-from daemon.cycle.account.facts import ArmSessions, CanaryFacts, CycleFacts, SampledRollout
+from daemon.cycle.account.facts import CanaryFacts, CycleFacts, PassCount, SampledRollout
 from envs.statistics import Interval
 from events.gate import Check, GateReport
 from events.jobs import JobSpec, Sampler, TaskPool
@@ -138,7 +138,7 @@ def lost(account: CycleAccount) -> dict[str, float | None]:
 
 def canary_of(canary: tuple[int, int], incumbent: tuple[int, int]) -> CanaryFacts:
     """Judged and passed sessions of both arms."""
-    return CanaryFacts(ArmSessions(*canary), ArmSessions(*incumbent), (0.5,), 10.0)
+    return CanaryFacts(PassCount(*canary), PassCount(*incumbent), (0.5,), 10.0)
 
 
 UNDECIDED = canary_of((20, 18), (20, 17))

@@ -1,0 +1,49 @@
+"""What live traffic showed of a cycle's candidate (pure).
+
+describe_canary(facts)             the figures
+explain_canary(facts, figures)     the sentence
+"""
+
+from dataclasses import dataclass
+
+from daemon.cycle.account.balance import describe_points, is_refuted, measure_live
+from daemon.cycle.account.facts import CycleFacts, PassCount
+from envs.statistics import Interval
+
+
+@dataclass(frozen=True, slots=True)
+class Canary:
+    """What live traffic showed."""
+
+    minutes: float | None
+    canary: PassCount
+    incumbent: PassCount
+    difference: Interval | None
+    """Of their shares of passed sessions, in points."""
+    shares: tuple[float, ...]
+    refuted: bool
+    """Whether live traffic shows the candidate to be worse than the incumbent."""
+
+
+def describe_canary(facts: CycleFacts) -> Canary:
+    """What live traffic showed."""
+    canary = facts.canary
+    if canary is None:
+        return Canary(None, PassCount(0, 0), PassCount(0, 0), None, (), refuted=False)
+    return Canary(
+        minutes=canary.minutes,
+        canary=canary.canary,
+        incumbent=canary.incumbent,
+        difference=measure_live(canary),
+        shares=canary.shares,
+        refuted=is_refuted(facts),
+    )
+
+
+def explain_canary(facts: CycleFacts, figures: Canary) -> str:
+    """What live traffic showed, in a sentence."""
+    if facts.canary is None:
+        return "it had none"
+    live = "nothing" if figures.difference is None else describe_points(figures.difference)
+    count = figures.canary.attempts + figures.incumbent.attempts
+    return f"{facts.row.outcome} after {figures.minutes:.0f} min, {count} judged sessions: {live}"

@@ -1,0 +1,141 @@
+"""What the gate measured of a cycle's candidate, and what it threw away (pure).
+
+describe_gate(facts)                      the figures
+explain_gate(facts, figures, balance)     the sentence
+"""
+
+from collections import defaultdict
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from daemon.cycle.account.balance import Balance, describe_points, measure_gate_gain
+from daemon.cycle.account.estimates import estimate_mean, to_points
+from daemon.cycle.account.facts import UNKNOWN, CycleFacts
+from daemon.cycle.account.sampled import compute_ratio
+from envs.statistics import Interval
+
+
+@dataclass(frozen=True, slots=True)
+class TargetGain:
+    """What the gate measured on one target."""
+
+    target: str
+    kinds: Mapping[str, float]
+    tasks: int
+    gain: float
+    """Points of pass^1; so is the next."""
+    low: float
+    verdict: str
+    power: float | None
+    detectable: float | None
+    """Points that so many tasks show with a power of 80 %."""
+
+
+@dataclass(frozen=True, slots=True)
+class KindGain:
+    """What the gate's tasks of a kind show."""
+
+    kind: str
+    tasks: int
+    traffic_share: float
+    """Of the round's rollouts that have a kind."""
+    gain: Interval | None
+    """Points of pass^1 of the kind."""
+    traffic_gain: float | None
+    """The same in points of all traffic's pass^1: times its share."""
+
+
+@dataclass(frozen=True, slots=True)
+class FailedCheck:
+    """A check that a candidate did not pass."""
+
+    check: str
+    verdict: str
+    value: float
+    limit: float
+    low: float | None
+    tasks: int
+
+
+@dataclass(frozen=True, slots=True)
+class Gate:
+    """What the gate measured and decided."""
+
+    adapter: str | None
+    incumbent: str | None
+    decision: str | None
+    gain: Interval | None
+    """Points of all traffic's pass^1, not clipped."""
+    unmeasured_share: float | None
+    """Of the round's rollouts that have a kind, those of kinds without a task at the gate."""
+    targets: tuple[TargetGain, ...]
+    kinds: tuple[KindGain, ...]
+    failed: tuple[FailedCheck, ...]
+    carried_on_by: tuple[int, ...]
+    """Numbers of the cycles whose jobs trained on from the candidate."""
+
+
+def describe_gate(facts: CycleFacts) -> Gate:
+    """What the gate measured and decided."""
+    row = facts.adapter
+    report = None if row is None else row.gate
+    return Gate(
+        adapter=None if row is None else row.adapter,
+        incumbent=None if row is None or report is None else row.incumbent or row.base,
+        decision=None if report is None else report.decision,
+        gain=measure_gate_gain(facts),
+        unmeasured_share=_count_unmeasured_share(facts) if facts.pairs else None,
+        targets=() if report is None else tuple(
+            TargetGain(
+                target.name, dict(target.kinds), target.tasks, 100 * target.gain, 100 * target.low,
+                target.verdict, target.power,
+                None if target.detectable is None else 100 * target.detectable,
+            )
+            for target in report.targets
+        ),
+        kinds=describe_gains(facts),
+        failed=() if report is None else tuple(
+            FailedCheck(item.name, item.verdict, item.value, item.limit, item.low, item.tasks)
+            for item in report.checks
+            if item.verdict != "PASS"
+        ),
+        carried_on_by=facts.successors,
+    )  # fmt: skip
+
+
+def describe_gains(facts: CycleFacts) -> tuple[KindGain, ...]:
+    """What the gate's tasks of each kind show, the largest share of the traffic first."""
+    differences: defaultdict[str, list[float]] = defaultdict(list)
+    for pair in facts.pairs:
+        differences[pair.kind or UNKNOWN].append(pair.candidate - pair.incumbent)
+    known = facts.by_kind.total()
+    rows = []
+    for kind, values in differences.items():
+        gain = estimate_mean(values)
+        share = facts.by_kind[kind] / known if known else 0.0
+        points = None if gain is None else to_points(gain)
+        weighted = None if points is None or not known else share * points.value
+        rows.append(KindGain(kind, len(values), share, points, weighted))
+    return tuple(sorted(rows, key=lambda row: (-row.traffic_share, row.kind)))
+
+
+def _count_unmeasured_share(facts: CycleFacts) -> float | None:
+    played = {pair.kind for pair in facts.pairs}
+    others = sum(count for kind, count in facts.by_kind.items() if kind not in played)
+    return compute_ratio(others, facts.by_kind.total())
+
+
+def explain_gate(facts: CycleFacts, figures: Gate, balance: Balance) -> str:
+    """What the gate measured and threw away, in a sentence."""
+    if figures.adapter is None:
+        return "no adapter came to it"
+    if figures.decision is None:
+        return f"nothing was measured: {facts.row.ended_because}"
+    gain = "an unknown gain" if figures.gain is None else describe_points(figures.gain)
+    if facts.row.outcome == "rejected":
+        checks = ", ".join(check.check for check in figures.failed)
+        thrown = balance.lost["gate"]
+        what = "nothing" if thrown is None or not thrown.value else describe_points(thrown)
+        carried = "".join(f", carried on by cycle {number}" for number in figures.carried_on_by)
+        return f"it measured {gain} and threw away {what}: {checks or 'no check'}{carried}"
+    return f"it measured {gain}: {figures.decision}"

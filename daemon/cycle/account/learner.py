@@ -1,0 +1,210 @@
+"""What a cycle's job did, from its first to its last part (pure).
+
+describe_learner(facts)      the figures
+explain_learner(figures)     the sentence
+"""
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from math import ceil
+from statistics import mean
+from typing import Final
+
+from daemon.cycle.account.balance import LEAST
+from daemon.cycle.account.facts import UNKNOWN, CycleFacts, PassCount, SampledRollout
+from daemon.cycle.account.gate import describe_gains
+from daemon.cycle.account.sampled import (
+    count_passes,
+    get_kind,
+    group_verdicts,
+    is_replay,
+    map_pools,
+    select_targeted,
+)
+
+_PARTS: Final = 4
+"""First and last part of a job are such a share of its batches each."""
+
+
+@dataclass(frozen=True, slots=True)
+class PoolSamples:
+    """What the job sampled of one pool."""
+
+    pool: str
+    replay: bool
+    rollouts: int
+    groups: int
+    informative: int
+    """Groups in which some passed and some failed."""
+    first: PassCount
+    """In the first quarter of the job's batches; `last`: in the last one."""
+    last: PassCount
+    first_reward: float | None
+    """Mean shaped reward there."""
+    last_reward: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class KindSamples:
+    """What the job sampled of one kind, in pools that are no replay."""
+
+    kind: str
+    rollouts: int
+    groups: int
+    informative: int
+    first: PassCount
+    last: PassCount
+    left: float | None
+    """Points of all traffic's pass^1 that its failures cost and that the gate did not see gained;
+    None without a gate."""
+
+
+@dataclass(frozen=True, slots=True)
+class Learner:
+    """What the job did."""
+
+    job: str | None
+    outcome: str | None
+    reason: str | None
+    parent: str | None
+    steps: int | None
+    """Optimizer steps, those of a warm start included."""
+    rollouts: int | None
+    """Used of the budget, reference trajectories included."""
+    budget: int | None
+    recorded: int
+    """Rollouts that the log has, and that the figures rest on."""
+    unplaced: int
+    """Recorded rollouts whose place in the job is unknown: they are in no figure."""
+    warm_start: str | None
+    """Its mode, in the spec; None without one."""
+    references: int | None
+    """Reference trajectories that were shown; None where no rollout was recorded."""
+    pools: tuple[PoolSamples, ...]
+    kinds: tuple[KindSamples, ...]
+    """Of the pools that are no replay, most rollouts first."""
+
+
+def describe_learner(facts: CycleFacts) -> Learner:
+    """What the job did."""
+    job, recorded = facts.job, len(facts.sampled) + facts.unplaced
+    used = None if job is None else job.rollouts
+    return Learner(
+        job=None if job is None else job.job,
+        outcome=None if job is None else job.outcome,
+        reason=None if job is None else job.reason or None,
+        parent=facts.parent,
+        steps=None if job is None else job.steps,
+        rollouts=used,
+        budget=None if job is None else job.spec.sampler.rollouts,
+        recorded=recorded,
+        unplaced=facts.unplaced,
+        warm_start=None if job is None or job.spec.warm_start is None else job.spec.warm_start.mode,
+        references=None if used is None or not recorded else max(0, used - recorded),
+        pools=_describe_samples(facts),
+        kinds=_describe_kind_samples(facts),
+    )
+
+
+def _describe_samples(facts: CycleFacts) -> tuple[PoolSamples, ...]:
+    pools = map_pools(facts)
+    by_pool: defaultdict[str, list[SampledRollout]] = defaultdict(list)
+    for item in facts.sampled:
+        by_pool[pools.get(item.task, UNKNOWN)].append(item)
+    is_first, is_last = _parts(facts.sampled)
+    return tuple(
+        _describe_pool_samples(pool, is_replay(facts, pool), items, is_first, is_last)
+        for pool, items in sorted(
+            by_pool.items(),
+            key=lambda entry: (is_replay(facts, entry[0]), -len(entry[1]), entry[0]),
+        )
+    )
+
+
+def _describe_kind_samples(facts: CycleFacts) -> tuple[KindSamples, ...]:
+    by_kind: defaultdict[str, list[SampledRollout]] = defaultdict(list)
+    for item in select_targeted(facts):
+        by_kind[get_kind(facts, item.task)].append(item)
+    is_first, is_last = _parts(facts.sampled)
+    gains = {gain.kind: gain.traffic_gain for gain in describe_gains(facts)}
+    rows = []
+    for kind, items in by_kind.items():
+        groups, gain = group_verdicts(items), gains.get(kind)
+        cost = 100 * facts.failures_by_kind[kind] / facts.judged if facts.judged else 0.0
+        rows.append(
+            KindSamples(
+                kind=kind,
+                rollouts=len(items),
+                groups=len(groups),
+                informative=sum(any(group) and not all(group) for group in groups),
+                first=count_passes(filter(is_first, items)),
+                last=count_passes(filter(is_last, items)),
+                left=None if gain is None else cost - gain,
+            )
+        )
+    return tuple(sorted(rows, key=lambda row: (-row.rollouts, row.kind)))
+
+
+def _describe_pool_samples(
+    pool: str,
+    replay: bool,
+    items: Sequence[SampledRollout],
+    is_first: Callable[[SampledRollout], bool],
+    is_last: Callable[[SampledRollout], bool],
+) -> PoolSamples:
+    groups = group_verdicts(items)
+    first, last = list(filter(is_first, items)), list(filter(is_last, items))
+    return PoolSamples(
+        pool=pool,
+        replay=replay,
+        rollouts=len(items),
+        groups=len(groups),
+        informative=sum(any(group) and not all(group) for group in groups),
+        first=count_passes(first),
+        last=count_passes(last),
+        first_reward=_average_reward(first),
+        last_reward=_average_reward(last),
+    )
+
+
+def _parts(
+    sampled: Sequence[SampledRollout],
+) -> tuple[Callable[[SampledRollout], bool], Callable[[SampledRollout], bool]]:
+    """Whether a rollout is of the first quarter of the job's batches, and of the last one."""
+    batches = sorted({item.batch for item in sampled})
+    count = ceil(len(batches) / _PARTS)
+    first, last = set(batches[:count]), set(batches[len(batches) - count :])
+    return lambda item: item.batch in first, lambda item: item.batch in last
+
+
+def _average_reward(items: Iterable[SampledRollout]) -> float | None:
+    rewards = [item.reward for item in items if item.reward is not None]
+    return mean(rewards) if rewards else None
+
+
+def explain_learner(figures: Learner) -> str:
+    """What the job did, in a sentence."""
+    if figures.job is None:
+        return "no job was requested"
+    what = f"{figures.outcome}, {figures.steps or 0} steps, {figures.rollouts or 0:,} rollouts"
+    reason = f": {figures.reason}" if figures.reason else ""
+    targets = [pool for pool in figures.pools if not pool.replay]
+    if not targets:
+        return f"{what}{reason}; what was sampled is not recorded"
+    groups = sum(pool.groups for pool in targets)
+    informative = sum(pool.informative for pool in targets)
+    parts = (
+        f"{sum(part.passed for part in counts)} of {sum(part.attempts for part in counts)}"
+        for counts in ([pool.first for pool in targets], [pool.last for pool in targets])
+    )
+    text = (
+        f"{what}{reason}; of the target pools {informative} of {groups} groups were informative, "
+        f"and passed {' at first, '.join(parts)} at last"
+    )
+    left = sorted(
+        ((kind.left, kind.kind) for kind in figures.kinds if (kind.left or 0.0) > LEAST),
+        reverse=True,
+    )
+    points = ", ".join(f"{kind} {value:.1f}" for value, kind in left)
+    return f"{text}; points left: {points}" if points else text

@@ -1,0 +1,170 @@
+"""What a cycle wrote and its job was given, and how hard that is beside the traffic (pure).
+
+describe_tasks(facts)             the figures
+explain_tasks(facts, figures)     the sentence
+"""
+
+from collections import Counter, defaultdict
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from daemon.cycle.account.estimates import estimate_share, subtract
+from daemon.cycle.account.facts import UNKNOWN, CycleFacts, PassCount, SampledRollout
+from daemon.cycle.account.sampled import (
+    compute_ratio,
+    count_passes,
+    get_kind,
+    group_verdicts,
+    select_targeted,
+)
+
+_LEAST_SHARE: Final = 0.05
+"""Share of failures below which no kind is said to be starved."""
+
+
+@dataclass(frozen=True, slots=True)
+class KindTasks:
+    """The tasks of a kind that the cycle wrote, and those of its job's pools."""
+
+    kind: str
+    written: int
+    pooled: int
+    """Tasks of the job's pools that are no replay."""
+    live: PassCount
+    """The round's traffic of this kind."""
+    failure_share: float
+    """Of all failures of the round."""
+    rollout_share: float | None
+    """Of the job's recorded rollouts at pools that are no replay; None where there are none."""
+    starved: bool | None
+    """Whether the kind's share of failures is shown to be above 5 %, and more than twice that."""
+    sampled: PassCount
+    """Those tasks as the job sampled them before its first step."""
+    easier: bool | None
+    """Whether those are shown to be passed more often than the traffic; None where one has no
+    judged rollout."""
+
+
+@dataclass(frozen=True, slots=True)
+class PoolTasks:
+    """A pool of the job."""
+
+    pool: str
+    replay: bool
+    share: float
+    """Of the shares of all pools, as the spec has them."""
+    tasks: int
+    kinds: Mapping[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Tasks:
+    """What was written, and what the job was given."""
+
+    written: int
+    rejected: int
+    rejected_by: Mapping[str, int]
+    """Check -> tasks that failed it."""
+    probes: PassCount
+    """Written tasks as the policy that answered passed them, before they entered the buffer."""
+    kinds: tuple[KindTasks, ...]
+    pools: tuple[PoolTasks, ...]
+    targeted_share: float | None
+    """Of the job's recorded rollouts, those at pools that are no replay."""
+    passed_share: float | None
+    """Of the job's judged rollouts, those in groups in which all passed."""
+
+
+def describe_tasks(facts: CycleFacts) -> Tasks:
+    """What was written, and what the job was given."""
+    groups = group_verdicts(facts.sampled)
+    passed = sum(len(group) for group in groups if all(group))
+    return Tasks(
+        written=len(facts.written),
+        rejected=sum(facts.rejections.values()),
+        rejected_by=dict(sorted(facts.rejections.items(), key=lambda item: (-item[1], item[0]))),
+        probes=facts.probes,
+        kinds=_describe_kind_tasks(facts),
+        pools=_describe_pools(facts),
+        targeted_share=compute_ratio(len(select_targeted(facts)), len(facts.sampled)),
+        passed_share=compute_ratio(passed, sum(map(len, groups))),
+    )
+
+
+def _describe_kind_tasks(facts: CycleFacts) -> tuple[KindTasks, ...]:
+    written = Counter(task.kind or UNKNOWN for task in facts.written)
+    sampled = select_targeted(facts)
+    by_kind: defaultdict[str, list[SampledRollout]] = defaultdict(list)
+    for item in sampled:
+        by_kind[get_kind(facts, item.task)].append(item)
+    names = sorted(written.keys() | facts.job_kinds.keys() | by_kind.keys())
+    rows = []
+    for kind in names:
+        attempts, failures = facts.by_kind[kind], facts.failures_by_kind[kind]
+        live = PassCount(attempts, attempts - failures)
+        own = count_passes(item for item in by_kind[kind] if item.untrained)
+        share = compute_ratio(len(by_kind[kind]), len(sampled))
+        rows.append(
+            KindTasks(
+                kind=kind,
+                written=written[kind],
+                pooled=facts.job_kinds[kind],
+                live=live,
+                failure_share=failures / facts.failed if facts.failed else 0.0,
+                rollout_share=share,
+                starved=None if share is None else _is_starved(failures, facts.failed, share),
+                sampled=own,
+                easier=_is_easier(own, live),
+            )
+        )
+    return tuple(sorted(rows, key=lambda row: (-row.pooled, -row.written, row.kind)))
+
+
+def _is_starved(failures: int, failed: int, rollout_share: float) -> bool:
+    """Whether a kind's share of failures is shown to be above `_LEAST_SHARE`, and more than twice
+    its share of rollouts."""
+    share = estimate_share(failures, failed)
+    return share is not None and share.low > max(_LEAST_SHARE, 2 * rollout_share)
+
+
+def _is_easier(tasks: PassCount, live: PassCount) -> bool | None:
+    """Whether tasks are shown to be passed more often than the traffic of their kind."""
+    first = estimate_share(tasks.passed, tasks.attempts)
+    second = estimate_share(live.passed, live.attempts)
+    return None if first is None or second is None else subtract(first, second).low > 0
+
+
+def _describe_pools(facts: CycleFacts) -> tuple[PoolTasks, ...]:
+    if facts.job is None:
+        return ()
+    pools = facts.job.spec.pools
+    whole = sum(pool.share for pool in pools)
+    return tuple(
+        PoolTasks(
+            pool.name, pool.replay, pool.share / whole, len(pool.tasks),
+            dict(Counter(get_kind(facts, task) for task in pool.tasks).most_common()),
+        )
+        for pool in pools
+    )  # fmt: skip
+
+
+def explain_tasks(facts: CycleFacts, figures: Tasks) -> str:
+    """What was written and given to the job, in a sentence."""
+    counts = f"{figures.written} written, {figures.rejected} rejected"
+    if facts.job is None:
+        return f"{counts}; no job: {facts.row.ended_because}"
+    easier = [kind.kind for kind in figures.kinds if kind.easier]
+    text = f"{counts}; "
+    if easier:
+        text += f"easier than the traffic of {', '.join(easier)}"
+    elif any(kind.easier is False for kind in figures.kinds):
+        text += "not shown to be easier than the traffic of their kinds"
+    else:
+        text += "how hard they are beside the traffic is not recorded"
+    starved = [kind.kind for kind in figures.kinds if kind.starved]
+    if starved:
+        text += f"; few rollouts for {', '.join(starved)}"
+    if figures.passed_share is not None:
+        text += f"; {figures.passed_share:.0%} of the job's rollouts in groups that all passed"
+    return text
