@@ -7,7 +7,6 @@ import typer
 
 from daemon.cli.command import DONE, UNAVAILABLE, Cli, command
 from daemon.cli.output import facts
-from daemon.status.stages import describe_lift
 
 
 def register(app: typer.Typer) -> None:
@@ -34,6 +33,8 @@ def status(cli: Cli) -> int:
 
 
 def _facts(document: dict[str, Any]) -> Any:
+    from daemon.status.stages import describe_lift, describe_share
+
     cycle = document["cycle"]
     values: dict[str, Any] = {"home": document["home"], "log": document["log"]["at"]}
     for name, of in (document["streams"] or {}).items():
@@ -61,9 +62,7 @@ def _facts(document: dict[str, Any]) -> Any:
         f"{cycle['patterns']:,} patterns, {cycle['other']:,} unexplained"
     )
     for route in document["routes"]:
-        part = "shadow" if route["shadow"] else f"{route['share']:.0%}"
-        part = f"{part} held out" if route["holdout"] else part
-        who = f"{route['adapter'] or route['base']}, {part}"
+        who = f"{route['adapter'] or route['base']}, {describe_share(route)}"
         values[f"route {route['alias']}"] = "; ".join(
             filter(None, [values.get(f"route {route['alias']}"), who])
         )

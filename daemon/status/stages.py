@@ -157,7 +157,7 @@ def _route(document: Document, now: datetime) -> Stop:
     routes = document["routes"]
     if not routes:
         return Stop("route", Mood.RESTS, "the base answers everything")
-    shares = [f"{route['adapter'] or route['base']}: {_share(route)}" for route in routes]
+    shares = [f"{route['adapter'] or route['base']}: {describe_share(route)}" for route in routes]
     newest = max(routes, key=lambda route: route["since"] or "")
     lifts = [describe_lift(lift) for lift in document["lift"]]
     why = f"{newest['why']} {ago(newest['since'], now)}"
@@ -167,7 +167,8 @@ def _route(document: Document, now: datetime) -> Stop:
     return Stop("route", Mood.WORKS, shares[0], facts)
 
 
-def _share(route: Mapping[str, Any]) -> str:
+def describe_share(route: Mapping[str, Any]) -> str:
+    """Return the share of the sessions that a part of a route answers, in words."""
     if route["shadow"]:
         return "shadow"
     return f"{route['share']:.0%}{' held out' if route['holdout'] else ''}"
