@@ -20,7 +20,7 @@ from daemon.serving.lift import Lift
 from envs.statistics import Interval
 from ops.demo import heldout, progress_chart
 from ops.demo.heldout import Outcomes
-from ops.demo.html_table import build_table as _rows
+from ops.demo.html_table import build_table
 from ops.demo.lift import lift_section
 from ops.demo.view import curve_points
 from ops.demo.watch import Point, Tally
@@ -170,7 +170,7 @@ def page(report: Mapping[str, Any]) -> str:
         "<h2>Training</h2>",
         plot(_lines(report)),
         "<h2>What failed before</h2>",
-        _rows(
+        build_table(
             ("pattern", "failures", "attempts", "priority"),
             [(p["pattern"], p["failures"], p["attempts"], f"{p['priority']:.3f}")
              for p in report["patterns"]],
@@ -179,7 +179,7 @@ def page(report: Mapping[str, Any]) -> str:
         f"<p>{escape(gate_words(report['gate']))}</p>",
         _checks(report["gate"]),
         "<h2>Who answered customers</h2>",
-        _rows(
+        build_table(
             ("policy", "customers", "served well"),
             [(tally["policy"], tally["judged"],
             f"{tally['rate']:.1%}") for tally in report["live"]],
@@ -226,7 +226,7 @@ def _holdout_table(report: Mapping[str, Any]) -> str:
                  general and general["traffic"]["after"]))  # fmt: skip
     names: tuple[str, ...] = ("kind", "before", "after")
     names = (*names, "general RL, same budget") if general else names
-    return _rows(
+    return build_table(
         names,
         [(name, *(f"{item:.1%}" for item in rest if item is not None)) for name, *rest in rows],
     )
@@ -247,7 +247,7 @@ def gate_words(gate: Mapping[str, Any]) -> str:
 
 
 def _checks(gate: Mapping[str, Any]) -> str:
-    return _rows(
+    return build_table(
         ("check", "verdict", "value", "lower bound", "limit", "tasks"),
         [(check["name"], check["verdict"], f"{check['value']:+.3f}",
           "" if check["low"] is None else f"{check['low']:+.3f}", f"{check['limit']:+.3f}",

@@ -166,7 +166,7 @@ def _past_cycles(
 
 
 def first_cycle(connection: Connection) -> CycleRow | None:
-    """The cycle that the demo is about."""
+    """The first cycle of the home; None before it."""
     rows = learning.cycles(connection, ALIAS)
     return rows[-1] if rows else None
 

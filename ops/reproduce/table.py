@@ -7,13 +7,14 @@ in none of these intervals.
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from typing import Any, Final
 
 from consumers.reads.rollouts import rollout_lines
 from daemon.core.app import App
 from envs.statistics import Interval
 from ops.learning.bootstrap import TaskRates, compute_task_rates, interval
-from ops.learning.report import format_change, format_table
+from ops.learning.report import format_change, format_interval, format_table
 from ops.learning.sentinel.report import describe_ratio
 from ops.reproduce.commands import POLICIES, Document, Folder, Policy, StageFailure, name_policy
 from ops.reproduce.settings import Reproduction
@@ -21,6 +22,9 @@ from ops.reproduce.training import build_settings
 
 _ALL: Final = "all"
 _WEIGHTS: Final = {_ALL: 1.0}
+_COMPARED: Final[tuple[tuple[Policy, Policy], ...]] = (
+    ("general", "base"), ("targeted", "base"), ("targeted", "general"),
+)  # fmt: skip
 
 Verdicts = Mapping[str, Sequence[bool]]
 """Task -> whether each trial passed."""
@@ -42,11 +46,11 @@ def build_table(plan: Reproduction, folder: Folder) -> Document:
     ]
     gains = [["difference", "tasks", *head[2:]]]
     differences: dict[str, list[Interval]] = {}
-    for own, other in (("general", "base"), ("targeted", "base"), ("targeted", "general")):
-        pairs = zip(rates[_policy(own)], rates[_policy(other)], strict=True)
-        found = [interval(first - second, _WEIGHTS) for first, second in pairs]
-        differences[f"{own} less {other}"] = found
-        gains.append([f"{own} less {other}", str(len(common)), *map(format_change, found)])
+    for own, other in _COMPARED:
+        pairs = zip(rates[own], rates[other], strict=True)
+        intervals = [interval(first - second, _WEIGHTS) for first, second in pairs]
+        differences[f"{own} less {other}"] = intervals
+        gains.append([f"{own} less {other}", str(len(common)), *map(format_change, intervals)])
     times = [
         describe_ratio(own - base, other - base, _WEIGHTS)
         for own, other, base in zip(rates["targeted"], rates["general"], rates["base"], strict=True)
@@ -56,10 +60,7 @@ def build_table(plan: Reproduction, folder: Folder) -> Document:
         "pass_hat": {policy: evaluations[policy]["pass_hat"] for policy in POLICIES},
         "unjudged_attempts": {policy: evaluations[policy]["unjudged"] for policy in POLICIES},
         "differences": {
-            name: {
-                str(k): {"value": part.value, "low": part.low, "high": part.high}
-                for k, part in zip(powers, parts, strict=True)
-            }
+            name: {str(k): asdict(part) for k, part in zip(powers, parts, strict=True)}
             for name, parts in differences.items()
         },
         "text": f"{format_table([head, *rows])}\n\n{format_table(gains)}",
@@ -94,10 +95,6 @@ def read_verdicts(plan: Reproduction, folder: Folder) -> dict[Policy, Verdicts]:
     }
 
 
-def _policy(name: str) -> Policy:
-    return next(policy for policy in POLICIES if policy == name)
-
-
 def _rate(verdicts: Verdicts, tasks: Sequence[str], k: int) -> TaskRates:
     return compute_task_rates([{_ALL: {task: verdicts[task] for task in tasks}}], k)
 
@@ -105,8 +102,5 @@ def _rate(verdicts: Verdicts, tasks: Sequence[str], k: int) -> TaskRates:
 def _cells(evaluation: Mapping[str, Any], powers: Sequence[int]) -> list[str]:
     pass_hat = evaluation["pass_hat"]
     return [
-        f"{part['value']:.3f} [{part['low']:.3f}, {part['high']:.3f}]"
-        if (part := pass_hat.get(str(k)))
-        else ""
-        for k in powers
+        format_interval(Interval(**part)) if (part := pass_hat.get(str(k))) else "" for k in powers
     ]

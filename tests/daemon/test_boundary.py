@@ -128,7 +128,21 @@ def test_help_and_version_need_nothing(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("command", "heavy"),
     [
-        (["--help"], ["sqlalchemy", "kafka", "pydantic_settings", "alembic", "rich.progress"]),
+        (
+            ["--help"],
+            [
+                "sqlalchemy",
+                "kafka",
+                "pydantic",
+                "pydantic_settings",
+                "alembic",
+                "rich.progress",
+                "events.serving",
+                "daemon.status.stages",
+                "numpy",
+                "torch",
+            ],
+        ),
         (["patterns", "--json"], ["kafka", "alembic", "zstandard", "events.codec", "rich"]),
     ],
     ids=" ".join,

@@ -1,13 +1,14 @@
 """Which pools a job draws from after a round: pure.
 
     weight of a pattern's pool     P(pattern) · Σ 4ĉ(1−ĉ) over its tasks, ĉ = (c+1)/(n+2)
-    replay                         written tasks with ĉ ≥ .9 over their last 16 rollouts, those of
-                                   patterns whose priority is 0, and what the spec replays
+    replay                         written tasks that retire (buffer.py), those of patterns whose
+                                   priority is 0, and what the spec replays
 
-P is the priority that the round gave, ĉ is of the last rollouts in the job itself. The groups on
-written tasks keep the share that the spec gives them together, and pools that replay other tasks
-(traffic) keep theirs as it is. Source: docs/proposing.md (after SENTINEL, arXiv 2606.12908); the
-pools of a new job have the mean over a pattern's tasks where this has the sum (buffer.py).
+P is the priority that the round gave, ĉ is of a task's last 16 rollouts in the job itself. The
+groups on written tasks keep the share that the spec gives them together, and pools that replay
+other tasks (traffic) keep theirs as it is. Source: docs/proposing.md (after SENTINEL, arXiv
+2606.12908); the pools of a new job have the mean over a pattern's tasks where this has the sum
+(buffer.py).
 """
 
 from collections import defaultdict

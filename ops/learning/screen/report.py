@@ -1,9 +1,8 @@
 """What a folder of results shows: held-out pass^1 before and after, of target and all traffic.
 
 Differences are taken task by task against the base's run of the same seed, or another
-configuration's. Intervals of one seed
-are over its tasks (ops/demo/heldout.py); of several, seeds are drawn first, then tasks
-(ops/learning/bootstrap.py).
+configuration's. Intervals of one seed are over its tasks (ops/demo/heldout.py); of several, seeds
+are drawn first, then tasks (ops/learning/bootstrap.py).
 """
 
 from collections.abc import Iterator, Sequence

@@ -169,8 +169,8 @@ def train(spec: JobSpec, folder: Path) -> tuple[Training, Path]:
 
 def count_written(spec: JobSpec, folder: Path, rounds: int) -> int:
     """Return how many tasks the rounds of a job wrote that passed every check."""
-    accounts = (read_record(folder, number, digest(spec)) for number in range(1, rounds + 1))
-    tasks = [task.data for account in accounts if account is not None for task in account.tasks]
+    records = (read_record(folder, number, digest(spec)) for number in range(1, rounds + 1))
+    tasks = [task.data for record in records if record is not None for task in record.tasks]
     return sum(isinstance(data, TaskProposed) for data in tasks)
 
 
