@@ -23,6 +23,9 @@ FIRST: Final = -1
 EXACT: Final = 1 - 1e-9
 """Similarity from which on an episode counts as perfect: 1, less the error of floats."""
 
+INSUFFICIENT: Final = "insufficient_information"
+"""Category of tasks that cannot be fulfilled: refusing is right, so they are reported apart."""
+
 Relation = Literal["snapshot", "addition", "removal", "update", "trace_dependent", "guardrail"]
 """How the table must look.
 
