@@ -22,9 +22,8 @@ from typing import Final
 from envs.agents import Agent
 from envs.environment import Environment, Limits
 from envs.task import TaskDefinition
-from envs.tools import Requestor
 from envs.users import STOP, STOP_TOKENS, User
-from events.messages import Message
+from events.messages import Message, Requestor
 
 
 class Party(StrEnum):

@@ -13,7 +13,7 @@ from pydantic import AfterValidator, Field, SerializerFunctionWrapHandler, model
 
 from envs.milestones.graph import Milestones
 from events.canonical import canonical_json, exact_json, sha256
-from events.messages import Action, StrictModel
+from events.messages import Action, Requestor, StrictModel
 from events.rollouts import Id, Int64, Name, Task
 
 Basis = Literal[
@@ -115,7 +115,7 @@ class StateCall(StrictModel):
 
     name: Name
     arguments: dict[str, Any] = {}
-    side: Literal["assistant", "user"] = "assistant"
+    side: Requestor = "assistant"
     """Whose tools the function belongs to."""
 
 

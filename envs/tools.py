@@ -26,10 +26,9 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
 
 from envs.database import Database, copy_json
 from events.errors import KintsugiError
+from events.messages import Requestor
 
 F = TypeVar("F", bound=Callable[..., Any])
-
-Requestor = Literal["assistant", "user"]
 
 Kind = Literal["read", "write", "generic"]
 """`write` changes the database; `generic` touches no state."""
@@ -178,7 +177,7 @@ class ToolAccess:
         """Run one tool for a party; see `Toolset.call`."""
         if requestor == "user":
             if self._user is None or self._solo:
-                return ToolResult("Error: the user has no tools.", error=True, malformed=True)
+                return _reject_call("the user has no tools.")
             return self._user.call(name, arguments)
         if self._solo and self._user is not None and name in self._user.tools():
             return self._user.call(name, arguments)

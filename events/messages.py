@@ -14,6 +14,9 @@ from pydantic import BaseModel, ConfigDict, Field
 
 Role = Literal["system", "developer", "user", "assistant", "tool"]
 
+Requestor = Literal["assistant", "user"]
+"""Who calls a tool."""
+
 
 class StrictModel(BaseModel):
     """Base of everything that is stored: immutable, and an unknown field is an error."""
@@ -60,7 +63,7 @@ class Action(StrictModel):
     name: Annotated[str, Field(min_length=1, max_length=100)]
     """Short enough to be part of a pattern's id."""
     arguments: dict[str, Any] = {}
-    requestor: Literal["assistant", "user"] = "assistant"
+    requestor: Requestor = "assistant"
     compare: tuple[str, ...] | None = None
     """Of a gold action: the arguments that count; None means all of them."""
 
@@ -71,7 +74,7 @@ class ExecutedCall:
 
     turn: int
     """Index of the calling message."""
-    requestor: Literal["assistant", "user"]
+    requestor: Requestor
     call: ToolCall
     result: Message | None
     """None when the conversation ended before the tool answered."""
@@ -94,7 +97,7 @@ def executed_calls(messages: Sequence[Message]) -> list[ExecutedCall]:
     for turn, message in enumerate(messages):
         if message.role not in ("assistant", "user") or not message.tool_calls:
             continue
-        requestor: Literal["assistant", "user"] = "user" if message.role == "user" else "assistant"
+        requestor: Requestor = "user" if message.role == "user" else "assistant"
         following = messages[turn + 1 : turn + 1 + len(message.tool_calls)]
         results = list(takewhile(lambda item: item.role == "tool", following))
         executed += [

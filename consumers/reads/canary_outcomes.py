@@ -106,7 +106,7 @@ def read_session_verdicts(
     those of these sessions, at most `MOST_AMONG`.
     """
     sessions = _sessions(alias, base, since, among)
-    rows = [*_read_grades(connection, sessions), *_read_feedback(connection, sessions)]
+    rows = _read_verdicts(connection, sessions)
     known = [row for row in rows if until is None or _covers(row, until)]
     return [
         SessionVerdict(
@@ -129,9 +129,8 @@ def read_live_verdicts(
     that it alone answered, by its share of the route. Sessions that a route gave to its only policy
     count as well: these figures are of one policy, and compare none."""
     sessions = _sessions(alias, base, since, compared=False)
-    rows = [*_read_grades(connection, sessions), *_read_feedback(connection, sessions)]
     verdicts: dict[str | None, list[bool]] = {}
-    for row in _first_of_each(rows):
+    for row in read_first_verdicts(connection, sessions):
         verdicts.setdefault(None if row.policy == base else row.policy, []).append(row.success)
     return verdicts
 
@@ -291,11 +290,22 @@ def _sessions(
     )  # fmt: skip
 
 
+def read_first_verdicts(connection: Connection, sessions: Subquery) -> list[Any]:
+    """The sessions of a subquery that have a verdict, in the order of these: the subquery's columns
+    (`session` among them), and the verdict's `success` and `time`."""
+    return _first_of_each(_read_verdicts(connection, sessions))
+
+
+def _read_verdicts(connection: Connection, sessions: Subquery) -> Iterator[Any]:
+    yield from _read_grades(connection, sessions)
+    yield from _read_feedback(connection, sessions)
+
+
 def _read_grades(connection: Connection, sessions: Subquery) -> Iterable[Any]:
     rollouts = Rollout.table().c
     return connection.execute(
         select(
-            *_of_session(sessions), rollouts.capability, rollouts.success, rollouts.time,
+            *sessions.c, rollouts.capability, rollouts.success, rollouts.time,
             rollouts.rollout.label("verdict"), *_pointer(rollouts),
         ).where(
             rollouts.session == sessions.c.session, rollouts.purpose == "live",
@@ -308,7 +318,7 @@ def _read_feedback(connection: Connection, sessions: Subquery) -> Iterable[Any]:
     feedback = Feedback.table().c
     return connection.execute(
         select(
-            *_of_session(sessions), null().label("capability"),
+            *sessions.c, null().label("capability"),
             feedback.success, feedback.time, feedback.feedback.label("verdict"),
             *_pointer(feedback),
         ).where(
@@ -316,11 +326,6 @@ def _read_feedback(connection: Connection, sessions: Subquery) -> Iterable[Any]:
             feedback.success.is_not(None),
         )
     )  # fmt: skip
-
-
-def _of_session(sessions: Subquery) -> tuple[Any, ...]:
-    columns = sessions.c
-    return columns.session, columns.policy, columns.began, columns.shares
 
 
 def _pointer(columns: Any) -> tuple[Any, Any, Any]:

@@ -7,13 +7,13 @@ or that were drawn again after the held-out share was changed. A session has one
 as for the live guard (canary_outcomes.py).
 """
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import Connection, Integer, Subquery, cast, func, select
+from sqlalchemy import Connection, Integer, Subquery, case, cast, func, select
 
-from consumers.tables import Adapter, Call, Feedback, LifecycleStep, Rollout
+from consumers.reads.canary_outcomes import read_first_verdicts
+from consumers.tables import Adapter, Call, LifecycleStep, Rollout
 from events.envelope import parse_timestamp
 from events.lifecycle import State
 
@@ -40,23 +40,30 @@ def read_drawn_sessions(
     """Return the sessions of an alias on a base that were held out or not by a draw at or after
     `since` (RFC 3339 as stored), in the order of their draws."""
     sessions = _select_sessions(alias, base, since)
-    ended = set[str]()
-    first: dict[str, tuple[str, str, bool | None]] = {}
-    for session, success, time, verdict in _read_verdicts(connection, sessions, ended):
-        entry = (time or "", verdict, success)
-        first[session] = min(first.get(session, entry), entry)
-    rows = connection.execute(select(sessions).order_by(sessions.c.began, sessions.c.session))
-    drawn = list[DrawnSession]()
-    unjudged: tuple[str, str, bool | None] = ("", "", None)
-    for row in rows:
-        judged, _, outcome = first.get(row.session, unjudged)
-        drawn.append(
-            DrawnSession(
-                row.session, bool(row.held_out), row.share, row.began, row.session in ended,
-                outcome, _measure_age(row.began, judged) if judged else None,
-            )
-        )  # fmt: skip
-    return drawn
+    verdicts = {row.session: row for row in read_first_verdicts(connection, sessions)}
+    rollouts = Rollout.table().c
+    ended = select(rollouts.rollout).where(
+        rollouts.session == sessions.c.session, rollouts.purpose == "live"
+    )
+    rows = connection.execute(
+        select(sessions, case((ended.exists(), 1), else_=0).label("ended")).order_by(
+            sessions.c.began, sessions.c.session
+        )
+    )
+    return [
+        DrawnSession(
+            row.session, bool(row.held_out), row.share, row.began, bool(row.ended),
+            *_describe_verdict(row.began, verdicts.get(row.session)),
+        )
+        for row in rows
+    ]  # fmt: skip
+
+
+def _describe_verdict(began: str, verdict: Any) -> tuple[bool | None, float | None]:
+    """Success and age, as of a drawn session."""
+    if verdict is None:
+        return None, None
+    return bool(verdict.success), _measure_age(began, verdict.time) if verdict.time else None
 
 
 def _measure_age(began: str, judged: str) -> float:
@@ -114,25 +121,3 @@ def _select_sessions(alias: str, base: str, since: str) -> Subquery:
         )
         .subquery("sessions")
     )  # fmt: skip
-
-
-def _read_verdicts(
-    connection: Connection, sessions: Subquery, ended: set[str]
-) -> Iterator[tuple[str, bool, str | None, str]]:
-    """Yield the verdicts of sessions (session, success, time, id); add to `ended` the sessions that
-    became rollouts."""
-    rollouts, feedback = Rollout.table().c, Feedback.table().c
-    live = rollouts.purpose == "live"
-    for columns, verdict, those in (
-        (rollouts, rollouts.rollout, live),
-        (feedback, feedback.feedback, feedback.verified & feedback.success.is_not(None)),
-    ):
-        rows: Any = connection.execute(
-            select(columns.session, columns.success, columns.time, verdict)
-            .where(columns.session == sessions.c.session, those)
-        )  # fmt: skip
-        for session, success, time, name in rows:
-            if columns is rollouts:
-                ended.add(session)
-            if success is not None:
-                yield session, bool(success), time, name

@@ -229,20 +229,29 @@ def _load(cli: Cli, name: str, split: str, scenarios: Path | None) -> "tuple[Env
     file of scenarios are damaged; each is named. Raises BadParameter for an environment that takes
     no scenarios."""
     from daemon.cli.environments import load_environment
-    from envs.toolsandbox.environment import ToolSandbox
 
     environment = load_environment(cli, name)
-    if scenarios is None and not (isinstance(environment, ToolSandbox) and split == SCENARIOS):
+    if scenarios is None and split != SCENARIOS:
         return environment, 0
-    if not isinstance(environment, ToolSandbox):
-        raise typer.BadParameter(
-            f"{name} takes no scenarios; give --env toolsandbox", param_hint="--scenarios"
-        )
-    file = environment.file if scenarios is None else environment.use_scenarios(scenarios)
-    damaged = file.damaged
+    damaged = _read_damaged(name, environment, scenarios)
     for sentence in damaged:
         cli.out.warn(sentence)
     return environment, len(damaged)
+
+
+def _read_damaged(name: str, environment: "Environment", scenarios: Path | None) -> tuple[str, ...]:
+    """Have an environment read its scenarios, or those of a file; a sentence for each damaged
+    line."""
+    from envs.toolsandbox.environment import ToolSandbox
+
+    if isinstance(environment, ToolSandbox):
+        file = environment.file if scenarios is None else environment.use_scenarios(scenarios)
+        return file.damaged
+    if scenarios is None:
+        return ()
+    raise typer.BadParameter(
+        f"{name} takes no scenarios; give --env toolsandbox", param_hint="--scenarios"
+    )
 
 
 def _selection(

@@ -13,9 +13,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from envs.milestones.graph import EXACT
-
-INSUFFICIENT: Final = "insufficient_information"
+from envs.milestones.graph import EXACT, INSUFFICIENT
 
 COLUMNS: Final = (
     "single_tool_call",

@@ -6,6 +6,8 @@ models here are plain data, so they are part of a task's definition and of its d
 envs/toolsandbox measures transcripts against them.
 """
 
+import itertools
+from collections.abc import Callable
 from typing import Annotated, Any, Final, Literal, Self
 
 from pydantic import Field, model_validator
@@ -20,6 +22,9 @@ FIRST: Final = -1
 
 EXACT: Final = 1 - 1e-9
 """Similarity from which on an episode counts as perfect: 1, less the error of floats."""
+
+INSUFFICIENT: Final = "insufficient_information"
+"""Category of tasks that cannot be fulfilled: refusing is right, so they are reported apart."""
 
 Relation = Literal["snapshot", "addition", "removal", "update", "trace_dependent", "guardrail"]
 """How the table must look.
@@ -112,30 +117,25 @@ class MilestoneGraph(StrictModel):
         for place in named:
             if place is not None and not 0 <= place < count:
                 raise ValueError(f"there is no milestone {place} among {count}")
-        if self._has_circle():
+        if len(self.places) < len(set(itertools.chain(*self.edges))):
             raise ValueError(f"the edges {list(self.edges)} lead in a circle")
         return self
-
-    def _has_circle(self) -> bool:
-        left = {place for edge in self.edges for place in edge}
-        while left:
-            ready = {p for p in left if not any(b == p and a in left for a, b in self.edges)}
-            if not ready:
-                return True
-            left -= ready
-        return False
 
     @property
     def places(self) -> tuple[int, ...]:
         """The milestones that are matched, in an order that the edges allow."""
-        if len(self.milestones) == 1:
-            return (0,)
-        left = sorted({place for edge in self.edges for place in edge})
+        return self.sort_places(lambda place: place)
+
+    def sort_places(self, key: Callable[[int], Any]) -> tuple[int, ...]:
+        """Return the milestones that are matched in an order that the edges allow: of those that
+        may come next, the one with the smallest key. Those of a circle and after it are left out.
+        """
+        left = {0} if len(self.milestones) == 1 else set(itertools.chain(*self.edges))
+        before = {place: {a for a, b in self.edges if b == place} for place in left}
         order: list[int] = []
-        while left:
-            ready = next(p for p in left if not any(b == p and a in left for a, b in self.edges))
-            order.append(ready)
-            left.remove(ready)
+        while ready := [place for place in left if not before[place] & left]:
+            order.append(min(ready, key=key))
+            left.remove(order[-1])
         return tuple(order)
 
 

@@ -107,14 +107,16 @@ def load(benchmarks: Path | None, files: DomainFiles) -> Benchmark:
             raise InvalidBenchmark(
                 f"{place}: split {split} names {unknown[0]}, no task has that id"
             )
+    database, policy = _read_database(place, files), files.read_policy(place)
+    tools = read_json(place / "tools.json")
     return Benchmark(
-        database=_read_database(place, files),
+        database=database,
         tasks=tasks,
         tickets=_read_tickets(records, domain),
         splits=splits,
-        policy=files.read_policy(place),
-        schemas=_part(read_json(place / "tools.json"), "assistant", place / "tools.json"),
-        user_schemas=_part(read_json(place / "tools.json"), "user", place / "tools.json") or (),
+        policy=policy,
+        schemas=_part(tools, "assistant", place / "tools.json"),
+        user_schemas=_part(tools, "user", place / "tools.json") or (),
     )
 
 

@@ -26,7 +26,8 @@ from typing import Any, Final, get_args
 
 from envs.database import Database
 from envs.tau2.environment import Tau2Environment
-from envs.tools import Requestor, ToolAccess, ToolResult
+from envs.tools import ToolAccess, ToolResult
+from events.messages import Requestor
 
 _CALL: Final = "an object with name and arguments; a requestor is assistant or user"
 _LINK: Final = re.compile(r"https://errors\.pydantic\.dev/[0-9.]+/")

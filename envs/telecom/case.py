@@ -2,11 +2,11 @@
 
 from dataclasses import dataclass
 from random import Random
-from typing import Any, Final, Literal
+from typing import Any, Final
 
 from envs.database import Database, Record
 from envs.task import StateCall
-from events.messages import Action
+from events.messages import Action, Requestor
 
 HOME: Final = "I am at home in the United States."
 ABROAD: Final = "I am abroad at the moment, outside the United States."
@@ -49,9 +49,7 @@ def draw_case(database: Database, chance: Random) -> Case:
     return Case(database, customer, line, chance)
 
 
-def prepare(
-    function: str, side: Literal["assistant", "user"] = "user", /, **arguments: Any
-) -> StateCall:
+def prepare(function: str, side: Requestor = "user", /, **arguments: Any) -> StateCall:
     """A call that makes something go wrong."""
     return StateCall(name=function, arguments=arguments, side=side)
 

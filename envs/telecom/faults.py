@@ -6,6 +6,7 @@ A fault is a function of a case. Several faults make one task: their setups run 
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from itertools import chain
 from typing import Final
 
 from envs.task import StateCall
@@ -175,10 +176,11 @@ def combine(case: Case, names: Iterable[str]) -> Fault:
     """Return several faults as one: a step that two repairs share is made once, a restart last."""
     wanted = set(names)
     faults = [make(case) for name, make in FAULTS.items() if name in wanted]
-    repair = dict.fromkeys(
-        step.model_dump_json() for fault in faults for step in fault.repair if step != RESTART
-    )
-    steps = [Action.model_validate_json(text) for text in repair]
-    if any(RESTART in fault.repair for fault in faults):
+    steps: list[Action] = []
+    for step in chain.from_iterable(fault.repair for fault in faults):
+        if step not in steps:
+            steps.append(step)
+    if RESTART in steps:
+        steps.remove(RESTART)
         steps.append(RESTART)
     return Fault(tuple(call for fault in faults for call in fault.setup), tuple(steps))

@@ -113,15 +113,8 @@ def _remove_app_permission(database: Database, app_name: str, permission: str) -
 def _set_data_usage(
     database: Database, customer_id: str, line_id: str, data_used_gb: float
 ) -> None:
-    _find_line(database, customer_id, line_id)
+    phone.find_owned_line(database, customer_id, line_id)
     database.edit("lines", line_id)["data_used_gb"] = data_used_gb
-
-
-def _find_line(database: Database, customer_id: str, line_id: str) -> Any:
-    customer = phone.find_record(database, "customers", customer_id, "Customer")
-    if line_id not in customer["line_ids"]:
-        raise ValueError(f"Line {line_id} not found for customer {customer_id}")
-    return phone.find_record(database, "lines", line_id, "Line")
 
 
 def _suspend_line_for_overdue_bill(
@@ -162,13 +155,13 @@ _LAST_BILL: Final = {
 
 
 def _line_status(database: Database, customer_id: str, line_id: str, expected_status: str) -> bool:
-    return bool(_find_line(database, customer_id, line_id)["status"] == expected_status)
+    return bool(phone.find_owned_line(database, customer_id, line_id)["status"] == expected_status)
 
 
 def _data_refueling_amount(
     database: Database, customer_id: str, line_id: str, expected_amount: float
 ) -> bool:
-    line = _find_line(database, customer_id, line_id)
+    line = phone.find_owned_line(database, customer_id, line_id)
     return bool(abs(line["data_refueling_gb"] - expected_amount) < 1e-6)
 
 

@@ -248,6 +248,14 @@ def find_record(database: Database, table: str, key: Any, kind: str) -> Record:
     return record
 
 
+def find_owned_line(database: Database, customer_id: Any, line_id: Any) -> Record:
+    """Return a customer's line. Raises ValueError in the original's words."""
+    customer = find_record(database, "customers", customer_id, "Customer")
+    if line_id not in customer["line_ids"]:
+        raise ValueError(f"Line {line_id} not found for customer {customer_id}")
+    return find_record(database, "lines", line_id, "Line")
+
+
 def find_line(database: Database, number: str) -> Record:
     """Return the first line with a phone number. Raises ValueError."""
     for line in database["lines"].values():

@@ -9,6 +9,7 @@ import json
 from collections.abc import Iterator, Sequence
 from typing import Final
 
+from envs.catalog import CATALOGS
 from envs.task import TaskDefinition
 from envs.tau2 import conduct
 from events.messages import Message
@@ -68,9 +69,7 @@ the customer's leave for everything that the ticket needs. Write one message whe
 done, and none before.
 """
 
-AUTHENTICATING: Final = frozenset(
-    {"get_customer_by_id", "get_customer_by_name", "get_customer_by_phone"}
-)
+AUTHENTICATING: Final = CATALOGS["telecom"].authenticating
 
 
 def violations(

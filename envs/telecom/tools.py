@@ -13,7 +13,13 @@ from pydantic import Field
 
 from envs.database import Record
 from envs.tau2.toolset import TRANSFERRED, Tau2Conventions
-from envs.telecom.phone import awaiting_payment, find_customer, find_record, synchronize
+from envs.telecom.phone import (
+    awaiting_payment,
+    find_customer,
+    find_owned_line,
+    find_record,
+    synchronize,
+)
 from envs.tools import ToolResult, generic, read, write
 from events.canonical import sha256
 
@@ -207,10 +213,7 @@ class TelecomTools(TelecomToolset):
         }
 
     def _find_line(self, customer_id: str, line_id: str) -> Record:
-        customer = self.get_customer_by_id(customer_id)
-        if line_id not in customer["line_ids"]:
-            raise ValueError(f"Line {line_id} not found for customer {customer_id}")
-        return find_record(self.database, "lines", line_id, "Line")
+        return find_owned_line(self.database, customer_id, line_id)
 
     def _charge(self, customer_id: str, amount: float, description: str) -> None:
         """Put a charge on the customer's next bill, and open one where there is none."""

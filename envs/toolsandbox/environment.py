@@ -23,7 +23,7 @@ from typing import Any, ClassVar, Final
 from envs.agents import Agent
 from envs.database import Database
 from envs.environment import Environment, Limits, UnknownTask, split_phrasing
-from envs.milestones.graph import EXACT, Milestone, MilestoneGraph, Milestones
+from envs.milestones.graph import EXACT, MilestoneGraph, Milestones
 from envs.task import GENERATED, Answer, Basis, Criteria, Scenario, Script, TaskDefinition
 from envs.toolsandbox.case import Case, Plan, build_graph, build_minefields
 from envs.toolsandbox.database import Device, build_device, switch
@@ -313,7 +313,6 @@ def _explain_missed(graph: MilestoneGraph, match: Match) -> Iterator[str]:
 
 def _describe(graph: MilestoneGraph, place: int) -> str:
     """What a milestone asks for, in short."""
-    milestone: Milestone = graph.milestones[place]
-    constraints = [c for c in milestone.constraints if c.relation != "guardrail"]
-    texts = (f"{c.table} {c.relation} {[dict(row) for row in c.rows]}" for c in constraints)
+    constraints = [c for c in graph.milestones[place].constraints if c.relation != "guardrail"]
+    texts = (f"{c.table} {c.relation} {list(c.rows)}" for c in constraints)
     return "; ".join(texts)[:_SHOWN]

@@ -133,19 +133,10 @@ class _Planner:
         says = tuple(self.says) or (REFUSAL if not self.actions else "This is done.",)
         return GoldPlan(tuple(self.actions), says, tuple(dict.fromkeys(self.outputs)))
 
-    def _order(self) -> list[int]:
+    def _order(self) -> tuple[int, ...]:
         """The milestones in an order that the edges allow, settings as early as can be: from one
         milestone to the next nothing may change that neither is about."""
-        left, order = sorted(self.graph.places), list[int]()
-        while left:
-            ready = [
-                place
-                for place in left
-                if not any(b == place and a in left for a, b in self.graph.edges)
-            ]
-            order.append(min(ready, key=lambda place: (not self._is_setting(place), place)))
-            left.remove(order[-1])
-        return order
+        return self.graph.sort_places(lambda place: (not self._is_setting(place), place))
 
     def _is_setting(self, place: int) -> bool:
         return any(

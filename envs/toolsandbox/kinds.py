@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Final, NamedTuple
 
+from envs.milestones.graph import INSUFFICIENT
 from envs.toolsandbox.case import (
     Case,
     Plan,
@@ -26,7 +27,6 @@ from envs.toolsandbox.device.units import convert
 from envs.toolsandbox.device.world import PLACES, RATES, STOCKS, Place, forecast
 from envs.toolsandbox.phrases import CURRENCIES, DETAILS, REQUESTS, SERVICES
 from envs.toolsandbox.policy import MISSING
-from envs.toolsandbox.scenarios import INSUFFICIENT
 from events.messages import Action
 
 DONE: Final = "It is done."

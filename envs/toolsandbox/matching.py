@@ -21,14 +21,12 @@ _Key = tuple[int, ...]
 
 @dataclass(frozen=True, slots=True)
 class Match:
-    """Where the milestones of a graph are reached."""
+    """How far the milestones of a graph are reached."""
 
-    moments: Mapping[int, int]
-    """Milestone -> number of the moment."""
     similarities: Mapping[int, float]
-    """Milestone -> its similarity there."""
+    """Milestone -> its similarity at the moment that it is assigned to."""
     similarity: float
-    """The sum over all milestones, by their number; 0 where there are none."""
+    """The mean over all milestones; 0 where there are none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,17 +50,14 @@ def score(milestones: Milestones, recording: Recording) -> Score:
 def match(graph: MilestoneGraph, recording: Recording) -> Match:
     """The best assignment of a graph's milestones to the moments of a transcript."""
     if not graph.places or not recording.snapshots:
-        return Match({}, {}, 0.0)
+        return Match({}, 0.0)
     search = _Search(graph, recording)
     total, steps = search.find(graph.places, 0, {})
-    moments, similarities = {}, {}
-    for place, moment, similarity in steps:
-        moments[place], similarities[place] = moment, similarity
-    return Match(moments, similarities, total / len(graph.milestones))
+    return Match(dict(steps), total / len(graph.milestones))
 
 
-_Steps = tuple[tuple[int, int, float], ...]
-"""(milestone, moment, similarity), in the order of the moments."""
+_Steps = tuple[tuple[int, float], ...]
+"""(milestone, similarity), in the order of the moments."""
 
 
 class _Search:
@@ -99,7 +94,7 @@ class _Search:
                 continue
             total, steps = self.find(rest, moment, {**assigned, place: moment})
             if similarity + total > best[0]:
-                best = similarity + total, ((place, moment, similarity), *steps)
+                best = similarity + total, ((place, similarity), *steps)
         return best
 
     def _options(

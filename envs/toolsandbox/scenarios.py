@@ -23,6 +23,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 from envs.milestones.graph import (
     CONVERSATION,
+    INSUFFICIENT,
     Constraint,
     Extractor,
     Measure,
@@ -42,10 +43,6 @@ from events.canonical import exact_json, sha256
 
 SCENARIOS: Final = "scenarios"
 """The split of the scenarios of a file."""
-
-INSUFFICIENT: Final = "insufficient_information"
-"""The category of scenarios that cannot be fulfilled: refusing is right, so they are reported
-apart."""
 
 _MARKER: Final = "to complete:"
 """What precedes the user's wish in the original's instructions of its user simulator."""

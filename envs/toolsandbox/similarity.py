@@ -86,7 +86,7 @@ def _measure_dependent(constraint: Constraint, now: Rows, reference: Rows) -> fl
     return max((_measure_rows(constraint, now, target) for target in filled), default=0.0)
 
 
-def _fill_trace(row: Row, values: Mapping[str, Any]) -> Row | None:
+def _fill_trace(row: Row, values: Mapping[str, Any]) -> Row:
     """The values as arguments of each call that the target allows: once over its own, once
     under."""
     filled = []

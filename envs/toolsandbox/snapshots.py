@@ -52,7 +52,6 @@ class Trace:
 class Snapshot:
     """One moment: a row, and the tables as they then are."""
 
-    number: int
     sender: str
     recipient: str
     content: str
@@ -121,10 +120,7 @@ class Recording:
     def _append(
         self, sender: str, recipient: str, content: str, trace: Trace | None = None
     ) -> None:
-        number = len(self.snapshots)
-        self.snapshots.append(
-            Snapshot(number, sender, recipient, content, trace, dict(self._current))
-        )
+        self.snapshots.append(Snapshot(sender, recipient, content, trace, dict(self._current)))
 
     def _note_tables(self) -> None:
         for table in COLUMNS:

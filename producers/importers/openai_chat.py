@@ -9,13 +9,13 @@ is `success`; without it, a reward within 1e-6 of 1; without both there is no ve
 
 from collections.abc import Iterator
 from datetime import UTC, datetime
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any, Final
 
 from pydantic import Field
 
 from envs.catalog import catalog, identify
 from events.canonical import exact_json, sha256
-from events.messages import Action, Message, executed_calls
+from events.messages import Action, Message, Requestor, executed_calls
 from events.rollouts import RolloutContent, RolloutEnded, Task, ToolRoles
 from producers.conversation import findings, parse_arguments, parse_messages
 from producers.importers.documents import Shape, records
@@ -53,7 +53,7 @@ class WireAction(Wire):
 
     name: str
     arguments: Any = None
-    requestor: Literal["assistant", "user"] = "assistant"
+    requestor: Requestor = "assistant"
     compare: list[str] | None = None
 
 

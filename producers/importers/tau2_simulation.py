@@ -7,11 +7,11 @@ injects: no model sampled it.
 
 from collections.abc import Iterable
 from datetime import datetime
-from typing import Any, Final, Literal
+from typing import Any, Final
 
 from envs.catalog import catalog, identify
 from events.canonical import exact_json, sha256
-from events.messages import Action, Message, executed_calls
+from events.messages import Action, Message, Requestor, executed_calls
 from events.rollouts import RolloutContent, RolloutEnded, Task
 from producers.conversation import WireCall, WireMessage, findings, mentions_all, to_message
 from producers.importers.records import (
@@ -67,7 +67,7 @@ class WireAction(Wire):
 
     name: str
     arguments: dict[str, Any] = {}
-    requestor: Literal["assistant", "user"] = "assistant"
+    requestor: Requestor = "assistant"
     compare_args: list[str] | None = None
 
 

@@ -20,8 +20,7 @@ LATEST: Final = 2_524_604_400.0
 Timestamp = Annotated[float, Field(ge=EARLIEST, le=LATEST)]
 """POSIX seconds; milliseconds are refused."""
 
-_YEAR = Annotated[int, Field(ge=1980, le=2049)]
-Year = _YEAR
+Year = Annotated[int, Field(ge=1980, le=2049)]
 Month = Annotated[int, Field(ge=1, le=12)]
 Day = Annotated[int, Field(ge=1, le=31)]
 Hour = Annotated[int, Field(ge=0, le=23)]

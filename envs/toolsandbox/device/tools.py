@@ -12,8 +12,8 @@ calls of one message run in their order, and not in every order.
 import math
 from collections.abc import Mapping
 from datetime import UTC, date, datetime, timedelta
-from functools import lru_cache
-from typing import Any, ClassVar, Final
+from functools import cache, lru_cache
+from typing import Any, Final
 
 from geographiclib.geodesic import Geodesic
 from rapidfuzz import fuzz, utils
@@ -148,8 +148,6 @@ class ToolSandboxTools(NetworkTools):
     value: Any = None
     """What the last tool returned, before it was written out."""
 
-    trace_defaults: ClassVar[dict[str, dict[str, Any]] | None] = None
-
     @generic
     def calculate_lat_lon_distance(
         self,
@@ -248,11 +246,10 @@ class ToolSandboxTools(NetworkTools):
     def complete(cls, name: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
         """The arguments of a call as a trace has them: with the defaults of those that were left
         out and have one."""
-        if cls.trace_defaults is None:
-            cls.trace_defaults = {tool: _read_defaults(tool) for tool in cls.tools()}
-        return {**copy_json(cls.trace_defaults.get(name, {})), **arguments}
+        return {**copy_json(_read_defaults(name)), **arguments}
 
 
+@cache
 def _read_defaults(name: str) -> dict[str, Any]:
     properties = ToolSandboxTools.tools()[name].schema["function"]["parameters"]["properties"]
     return {

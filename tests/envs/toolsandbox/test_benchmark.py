@@ -9,9 +9,9 @@ import pytest
 
 from envs.episode import Episode, play
 from envs.grading import grade
+from envs.milestones.graph import INSUFFICIENT
 from envs.toolsandbox.device.tools import ToolSandboxTools
 from envs.toolsandbox.environment import ToolSandbox
-from envs.toolsandbox.scenarios import INSUFFICIENT
 
 pytestmark = pytest.mark.benchmarks
 
