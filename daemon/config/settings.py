@@ -463,8 +463,10 @@ class Training(Section):
     1 B on."""
     references: int = Field(default=32, ge=1)
     """Most tasks of each pattern for which the oracle is shown in a warm start, never more than
-    half of them; replay shows as many in all, and both together take half of the job's rollouts at
-    most."""
+    half of them; replay shows as many in all."""
+    references_most: float = Field(default=0.5, gt=0, lt=1)
+    """Most of a job's rollouts that references take together, replay's included; one batch is
+    always left."""
     source: Literal["in_process", "vllm", "endpoint"] = "in_process"
     """Server of the rollouts: the job itself, a vLLM that it starts, or the server that `endpoint`
     names."""

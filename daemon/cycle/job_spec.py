@@ -233,15 +233,16 @@ def _mark_references(pools: Sequence[TaskPool], training: "Training") -> list[Ta
 
 def _count_references(pools: Sequence[TaskPool], training: "Training") -> dict[str, int]:
     """How many tasks of each pool a warm start shows: at most half of the pool, so that a pool of
-    one task has none and is not warm started, and in all at most half of the budget, which leaves a
-    batch. Replay together shows as many as the targets do, each pool by its share: a policy that is
+    one task has none and is not warm started, and in all at most `references_most` of the budget,
+    which leaves a batch. Replay together shows as many as the targets do, each pool by its share: a policy that is
     shown targets alone unlearns what is asked for in the same words."""
     wanted = {
         pool.name: min(training.references, len(pool.tasks) // 2)
         for pool in pools
         if not pool.replay
     }
-    budget = min(training.rollouts // 2, training.rollouts - training.groups * training.size)
+    batch = training.groups * training.size
+    budget = min(int(training.rollouts * training.references_most), training.rollouts - batch)
     whole = sum(pool.share for pool in pools if pool.replay)
     most = max(0, budget) // (2 if whole else 1)
     shown = sum(wanted.values())

@@ -68,6 +68,12 @@ CONFIGURATIONS: Final[Mapping[str, Configuration]] = {
     "demo_mix": Configuration(mixture="demo"),
     "before": Configuration(sections=_BEFORE),
     "shown_less": Configuration(sections={"proposer": {"tasks": 384}}),
+    "shown_most": Configuration(
+        sections={
+            "proposer": {"tasks": 896},
+            "training": {"references": 96, "references_most": 0.75},
+        }
+    ),
     "no_siblings": Configuration(sections={"proposer": {"siblings": 0.0}}),
     "no_warm_start": Configuration(sections={"training": {"warm_start": "off"}}),
 }
