@@ -70,8 +70,8 @@ CONFIGURATIONS: Final[Mapping[str, Configuration]] = {
     "shown_less": Configuration(sections={"proposer": {"tasks": 384}}),
     "shown_most": Configuration(
         sections={
-            "proposer": {"tasks": 896},
-            "training": {"references": 96, "references_most": 0.75},
+            "proposer": {"tasks": 896, "replay": 0.2},
+            "training": {"references": 448, "references_most": 0.75},
         }
     ),
     "no_siblings": Configuration(sections={"proposer": {"siblings": 0.0}}),

@@ -106,11 +106,23 @@ def test_pools_of_one_task_each_are_trained_without_a_warm_start() -> None:
     assert made.pools == (alone, POOLS[2]), "replay alone is nothing to start from"
 
 
-@pytest.mark.parametrize(("rollouts", "most"), [(98, 34), (128, 64), (64, 0)])
-def test_references_take_half_of_the_budget_at_most_and_leave_a_batch(
-    rollouts: int, most: int
+@pytest.mark.parametrize(
+    ("rollouts", "share", "most"),
+    [
+        (98, 0.5, 34),
+        (128, 0.5, 64),
+        (64, 0.5, 0),
+        (256, 0.25, 64),
+        (256, 0.75, 70),
+        (128, 0.9, 64),
+    ],
+)
+def test_references_take_their_share_of_the_budget_at_most_and_leave_a_batch(
+    rollouts: int, share: float, most: int
 ) -> None:
-    made = spec(Training(warm_start="auto", references=100, rollouts=rollouts))
+    """The pools have 35 targets to show, half of each, and replay as many."""
+    training = Training(warm_start="auto", references=100, references_most=share, rollouts=rollouts)
+    made = spec(training)
     shown = [len(pool.references) for pool in made.pools]
     assert sum(shown) <= most
     assert sum(shown) >= most - 4, "and no less, but for what is rounded"
