@@ -90,7 +90,7 @@ class Size:
 
 SIZES: Final[Mapping[str, Size]] = {
     "whole": Size(
-        min_rollouts=240, tasks=640, rollouts=1280, trials=2, pilot_tasks=24, least_tasks=64,
+        min_rollouts=240, tasks=896, rollouts=1280, trials=2, pilot_tasks=24, least_tasks=64,
         most_tasks=256, held_out=64,
     ),
     "small": Size(

@@ -68,10 +68,10 @@ CONFIGURATIONS: Final[Mapping[str, Configuration]] = {
     "demo_mix": Configuration(mixture="demo"),
     "before": Configuration(sections=_BEFORE),
     "shown_less": Configuration(sections={"proposer": {"tasks": 384}}),
-    "shown_most": Configuration(
+    "shown_half": Configuration(
         sections={
-            "proposer": {"tasks": 896, "replay": 0.2},
-            "training": {"references": 448, "references_most": 0.75},
+            "proposer": {"tasks": 640, "replay": 0.1},
+            "training": {"references": 48, "references_most": 0.5},
         }
     ),
     "no_siblings": Configuration(sections={"proposer": {"siblings": 0.0}}),
