@@ -234,8 +234,8 @@ def _mark_references(pools: Sequence[TaskPool], training: "Training") -> list[Ta
 def _count_references(pools: Sequence[TaskPool], training: "Training") -> dict[str, int]:
     """How many tasks of each pool a warm start shows: at most half of the pool, so that a pool of
     one task has none and is not warm started, and in all at most `references_most` of the budget,
-    which leaves a batch. Replay together shows as many as the targets do, each pool by its share: a policy that is
-    shown targets alone unlearns what is asked for in the same words."""
+    which leaves a batch. Replay together shows as many as the targets do, each pool by its share: a
+    policy that is shown targets alone unlearns what is asked for in the same words."""
     wanted = {
         pool.name: min(training.references, len(pool.tasks) // 2)
         for pool in pools
