@@ -14,7 +14,7 @@ from random import Random
 from typing import Any, Final, Protocol
 
 from envs.task import TaskDefinition
-from events.messages import Action, Message, ToolCall
+from events.messages import Action, ExecutedCall, Message, ToolCall, executed_calls
 
 CLOSING: Final = "Your request is complete."
 """The last sentence of an agent that has nothing else to say."""
@@ -30,6 +30,23 @@ def call(action: Action, number: int) -> Message:
     """An assistant's message that makes one call."""
     tool_call = ToolCall(name=action.name, arguments=dict(action.arguments), id=f"call_{number}")
     return Message(role="assistant", tool_calls=(tool_call,))
+
+
+def count_done(messages: Sequence[Message], actions: Sequence[Action]) -> int:
+    """Return how many of its gold actions an oracle has done, those of the prefix included."""
+    done = 0
+    for item in executed_calls(messages):
+        if item.requestor == "assistant" and done < len(actions):
+            done += is_done(actions[done], item)
+    return done
+
+
+def is_done(action: Action, item: ExecutedCall) -> bool:
+    """Return whether a call of an oracle's episode was its next gold action: each call of its own
+    is, and of the task's prefix the same call, if it succeeded."""
+    call = item.call
+    same = (call.name, call.arguments) == (action.name, action.arguments)
+    return item.sampled or (same and not item.failed)
 
 
 def count_calls(messages: Sequence[Message]) -> int:
@@ -49,7 +66,7 @@ class GoldAgent:
 
     def reply(self, messages: Sequence[Message]) -> Message:
         """The next gold action, the question before it, or the closing words."""
-        done = count_calls(messages)
+        done = count_done(messages, self.actions)
         if done == len(self.actions):
             return Message(role="assistant", content=self.final_text())
         action = self.actions[done]
@@ -108,12 +125,13 @@ _SENTENCES: Final = ("Yes.", "No.", "Done.", "Please confirm.", "I cannot do tha
 
 
 def _has_question(messages: Sequence[Message]) -> bool:
-    """Whether the last thing before the user's answer was a question, with no call since."""
+    """Whether the last thing before the user's answer was a question, with no call since. A
+    greeting is none: it comes before the user's first word."""
     return (
         len(messages) >= 2
         and messages[-1].role == "user"
         and messages[-2].role == "assistant"
-        and messages[-2].sampled is not False
+        and any(message.role == "user" for message in messages[:-2])
     )
 
 

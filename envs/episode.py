@@ -13,6 +13,10 @@ duplex (its orchestrator): hops are counted, limits are looked at only between m
 user, a stop token in the user's text ends the episode. Errors are counted apart for each party, so
 that a user who calls wrongly ends it as `user_error`. `play` drives one with parties that answer at
 once; evaluation.py drives many whose parties are far away.
+
+The episode of a task with a prefix begins where the prefix ends. The prefix's calls are made again,
+so that the state has their writes; its messages stand in the transcript, marked as not sampled, and
+count for no limit and as no error of a party.
 """
 
 from collections.abc import Sequence
@@ -23,6 +27,7 @@ from envs.agents import Agent
 from envs.environment import Environment, Limits
 from envs.task import TaskDefinition
 from envs.users import STOP, STOP_TOKENS, User
+from events.errors import KintsugiError
 from events.messages import Message, Requestor
 
 
@@ -31,6 +36,17 @@ class Party(StrEnum):
 
     AGENT = "agent"
     USER = "user"
+
+
+_SHOWN: Final = 200
+"""Most characters of a message that an error quotes."""
+
+_WRITERS: Final = {"assistant": Party.AGENT, "user": Party.USER}
+"""Role of a message in a transcript -> the party that writes it."""
+
+
+class PrefixMismatch(KintsugiError):
+    """The prefix of a task does not replay in its environment, so the task cannot be played."""
 
 
 class Termination(StrEnum):
@@ -66,6 +82,7 @@ class Episode:
         seed: int = 0,
         limits: Limits | None = None,
     ) -> None:
+        """Raises PrefixMismatch."""
         self.environment = environment
         self.task = task
         self.seed = seed
@@ -94,15 +111,14 @@ class Episode:
         if environment.greeting is not None and not task.solo:
             greeting = Message(role="assistant", content=environment.greeting, sampled=False)
             self.messages.append(greeting)
+        if task.prefix:
+            self._replay(task.prefix)
 
     def receive(self, message: Message) -> None:
         """A message of the party whose turn it is. Raises RuntimeError when it is over."""
         if self.turn is None:
             raise RuntimeError(f"episode of {self.task.id} is over: {self.termination}")
-        if self.turn is Party.AGENT:
-            self._from_agent(message)
-        else:
-            self._from_user(message)
+        self._take(message)
         if self.termination is None:
             self._check_limits()
 
@@ -123,6 +139,44 @@ class Episode:
                 return [self._system, *self.messages]
             return [self._system, *hide_calls(self.messages, of="user")]
         return hide_calls(self.messages, of="assistant")
+
+    def _replay(self, prefix: Sequence[Message]) -> None:
+        """Bring the episode to where a task's prefix ends. Raises PrefixMismatch."""
+        begin = len(self.messages)
+        for place, message in enumerate(prefix):
+            if message.role == "tool":
+                continue
+            if self.turn is None or self.turn is not _WRITERS.get(message.role):
+                raise self._mismatch(place, f"a message of {message.role}, {self._describe_turn()}")
+            self._take(message)
+        again = self.messages[begin:]
+        for place, (before, now) in enumerate(zip(prefix, again, strict=False)):
+            if _answer(before) != _answer(now):
+                raise self._mismatch(place, f"{_show(before)}, and now {_show(now)}")
+        if len(prefix) != len(again):
+            raise self._mismatch(
+                min(len(prefix), len(again)), f"{len(prefix)} messages, and now {len(again)}"
+            )
+        if self.turn is None:
+            raise self._mismatch(len(prefix) - 1, f"it ends the episode: {self.termination}")
+        self.steps = self.rounds = self.errors = self.user_errors = self.malformed = 0
+        self.messages[begin:] = [message.model_copy(update={"sampled": False}) for message in again]
+
+    def _mismatch(self, place: int, reason: str) -> PrefixMismatch:
+        return PrefixMismatch(
+            f"the prefix of task {self.task.id} does not replay in {self.environment.name}, "
+            f"message {place}: {reason}; record the prefix anew, or leave the task out"
+        )
+
+    def _describe_turn(self) -> str:
+        return "after the end" if self.turn is None else f"at the {self.turn}'s turn"
+
+    def _take(self, message: Message) -> None:
+        """Add a message of the party whose turn it is, whatever the limits."""
+        if self.turn is Party.AGENT:
+            self._from_agent(message)
+        else:
+            self._from_user(message)
 
     def _from_agent(self, message: Message) -> None:
         if message.role != "assistant":
@@ -199,6 +253,18 @@ class Episode:
             self.stop(Termination.TOO_MANY_ERRORS, f"{self.errors} calls failed")
         elif self.user_errors >= self.limits.max_errors:
             self.stop(Termination.USER_ERROR, f"{self.user_errors} calls of the user failed")
+
+
+def _answer(message: Message) -> tuple[str, bool] | None:
+    """What must be equal of two results of a tool; None for any other message."""
+    if message.role != "tool":
+        return None
+    return message.text, bool(message.error)
+
+
+def _show(message: Message) -> str:
+    failed = " (an error)" if message.error else ""
+    return f"{message.role} {message.text[:_SHOWN]!r}{failed}"
 
 
 def hide_calls(messages: Sequence[Message], *, of: Requestor) -> list[Message]:

@@ -141,7 +141,7 @@ def flag_errors(
         if item.result is None or not acts:
             continue
         answer = tools.call(item.call.name, item.call.arguments, item.requestor)
-        malformed += answer.malformed and item.requestor == "assistant"
+        malformed += answer.malformed and item.sampled and item.requestor == "assistant"
         if item.result.error is None:
             flag = {"error": answer.error}
             flagged[places[id(item.result)]] = item.result.model_copy(update=flag)

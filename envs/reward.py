@@ -100,7 +100,8 @@ def conduct_of(
     malformed: int,
     tokens: int | None = None,
 ) -> Conduct:
-    """The counts of a transcript. `malformed` is the episode's own count."""
+    """The counts of a transcript. What the task's prefix did is the agent's knowledge and not its
+    conduct. `malformed` is the episode's own count."""
     return Conduct(
         unauthenticated_write=_has_early_write(messages, catalog),
         malformed=malformed,
@@ -117,7 +118,7 @@ def _has_early_write(messages: Sequence[Message], catalog: ToolCatalog) -> bool:
             continue
         if item.call.name in catalog.authenticating and item.result and not item.failed:
             return False
-        if item.call.name in catalog.writes and not item.failed:
+        if item.sampled and item.call.name in catalog.writes and not item.failed:
             return True
     return False
 
@@ -135,7 +136,7 @@ def _repetitions(messages: Sequence[Message], catalog: ToolCatalog) -> Iterator[
             last = None
         turn = item.turn
         this = _make_call_key(item.call)
-        yield this is not None and this == last
+        yield item.sampled and this is not None and this == last
         last = None if item.call.name in catalog.changes and not item.failed else this
 
 

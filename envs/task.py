@@ -13,7 +13,7 @@ from pydantic import AfterValidator, Field, SerializerFunctionWrapHandler, model
 
 from envs.milestones.graph import Milestones
 from events.canonical import canonical_json, exact_json, sha256
-from events.messages import Action, Requestor, StrictModel
+from events.messages import Action, Message, Requestor, StrictModel
 from events.rollouts import Id, Int64, Name, Task
 
 Basis = Literal[
@@ -135,7 +135,7 @@ class _Sparse(StrictModel):
         return {name: value for name, value in fields.items() if value or name not in _LATER}
 
 
-_LATER: Final = frozenset({"assertions", "milestones", "setup", "ticket"})
+_LATER: Final = frozenset({"assertions", "milestones", "prefix", "setup", "ticket"})
 """Fields of task definitions that the first version of the format did not have."""
 
 
@@ -180,6 +180,10 @@ class TaskDefinition(_Sparse):
     ticket: str | None = None
     """The request in writing, for an agent that works alone: it has the tools of both parties and
     no user answers. None: there is a user."""
+    prefix: tuple[Message, ...] = ()
+    """The conversation that an episode goes on from, without system prompt and greeting: what both
+    parties said, their calls, and what the tools answered. The calls are made again at the start of
+    every episode (episode.py)."""
 
     @property
     def solo(self) -> bool:

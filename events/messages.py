@@ -46,7 +46,8 @@ class Message(StrictModel):
     """Of a tool result: whether the tool reported an error. None where nobody said."""
     reasoning: str | None = None
     sampled: bool | None = None
-    """False for an assistant message that no model wrote, such as an injected greeting."""
+    """False for a message that nobody wrote in this rollout: an injected greeting, or what a task
+    begins after (its prefix)."""
 
     @property
     def text(self) -> str:
@@ -78,6 +79,8 @@ class ExecutedCall:
     call: ToolCall
     result: Message | None
     """None when the conversation ended before the tool answered."""
+    sampled: bool = True
+    """False for a call that nobody made in this rollout: it is part of the task."""
 
     @property
     def failed(self) -> bool:
@@ -101,7 +104,7 @@ def executed_calls(messages: Sequence[Message]) -> list[ExecutedCall]:
         following = messages[turn + 1 : turn + 1 + len(message.tool_calls)]
         results = list(takewhile(lambda item: item.role == "tool", following))
         executed += [
-            ExecutedCall(turn, requestor, call, result)
+            ExecutedCall(turn, requestor, call, result, message.sampled is not False)
             for call, result in _pair_results(message.tool_calls, results)
         ]
     return executed

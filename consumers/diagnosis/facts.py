@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from heapq import merge
-from itertools import islice
-from operator import itemgetter
+from itertools import dropwhile, islice
+from operator import attrgetter, itemgetter
 from typing import Any, Final
 
 from consumers.diagnosis.matching import (
@@ -47,6 +47,11 @@ class Call:
     def is_success(self) -> bool:
         return not self.failed and self.item.result is not None
 
+    @property
+    def is_own(self) -> bool:
+        """Whether the agent made it in this rollout, and not the task's prefix."""
+        return self.item.sampled
+
     def describe(self) -> Finding:
         return {
             "turn": self.item.turn,
@@ -73,6 +78,8 @@ class Facts:
         self.gold = rollout.task.gold_actions if rollout.task else None
         self.messages: Sequence[Message] = rollout.content.messages if rollout.content else ()
         self.calls = agent_calls(self.messages)
+        """The agent's calls, those of the task's prefix included."""
+        self.own_calls = [call for call in self.calls if call.is_own]
         self.catalog = catalog if catalog is not None else self._infer_catalog()
 
     def _infer_catalog(self) -> ToolCatalog:
@@ -87,7 +94,7 @@ class Facts:
     @cached_property
     def write_match(self) -> WriteMatch | None:
         """None without gold. What an agent that works alone does with the user's tools beyond gold
-        is no surplus: it tries what helps."""
+        is no surplus: it tries what helps. Writes of the task's prefix count as made."""
         if self.gold is None:
             return None
         changes = self.catalog.changes
@@ -99,8 +106,22 @@ class Facts:
                 if call.name in changes and call.is_success
             ],
         )
+        matched = self._leave_prefix_out(matched)
         own = tuple(write for write in matched.surplus if write.tool in self.catalog.writes)
         return matched if len(own) == len(matched.surplus) else replace(matched, surplus=own)
+
+    def _leave_prefix_out(self, matched: WriteMatch) -> WriteMatch:
+        """The matching without what is wrong by the task's prefix: the agent answers for its own
+        writes, and for gold writes that nothing made."""
+        foreign = {call.item.turn for call in self.calls if not call.is_own}
+        blameless = [pair for pair in matched.pairs if pair.executed.turn in foreign]
+        missing = (*matched.missing, *(pair.gold for pair in blameless))
+        return replace(
+            matched,
+            pairs=tuple(pair for pair in matched.pairs if pair not in blameless),
+            missing=tuple(sorted(missing, key=attrgetter("place"))),
+            surplus=tuple(write for write in matched.surplus if write.turn not in foreign),
+        )
 
     @property
     def pivot(self) -> str:
@@ -133,7 +154,7 @@ class Facts:
         that record): one on a record of none may have been meant as any."""
         meant: dict[tuple[str, Record | None, bool], list[tuple[int, Call]]] = {}
         for place, call in enumerate(self.calls):
-            if call.failed and call.name in names:
+            if call.failed and call.is_own and call.name in names:
                 record = parse_agent_write(call.item, self.catalog).record
                 known = (call.name, record) in records
                 key = (call.name, record if known else None, known)
@@ -184,13 +205,13 @@ class Facts:
     def transfer(self) -> Call | None:
         """The call that handed the user over; it may end the conversation unanswered."""
         transfers = self.catalog.transfer
-        return next((c for c in self.calls if c.name in transfers and not c.failed), None)
+        return next((c for c in self.own_calls if c.name in transfers and not c.failed), None)
 
     @cached_property
     def tried_else(self) -> bool:
         """Whether the agent called a write or handed the user over, with success or without."""
         names = self.catalog.changes | self.catalog.transfer
-        return any(call.name in names for call in self.calls)
+        return any(call.name in names for call in self.own_calls)
 
     @cached_property
     def gold_transfers(self) -> bool:
@@ -209,6 +230,16 @@ class Facts:
             return parts.get("r_actions")
         records, asserted = parts["DB"], parts.get("ENV_ASSERTION", 1.0)
         return None if records is None or asserted is None else min(records, asserted)
+
+    @cached_property
+    def prefix_texts(self) -> list[str]:
+        """What the agent's side said in the task's prefix, a greeting apart: it comes before the
+        user's first word."""
+        return [
+            message.text
+            for message in dropwhile(lambda message: message.role != "user", self.messages)
+            if message.role == "assistant" and message.content and message.sampled is False
+        ]
 
     @cached_property
     def agent_texts(self) -> list[tuple[int, str]]:

@@ -44,7 +44,7 @@ def label_rollout(data: RolloutEnded) -> LabelResult:
     """Label a rollout by the rules, from its messages and calls."""
     diagnosis = diagnose(data, _find_catalog(data))
     messages = data.content.messages if data.content else ()
-    calls = agent_calls(messages)
+    calls = [call for call in agent_calls(messages) if call.is_own]
     # A failure was asked for them already.
     failed = data.success is False
     loops = diagnosis.evidence.get("tool_loop", []) if failed else tool_loops(calls)

@@ -44,7 +44,7 @@ def _context_overflow(facts: Facts) -> list[Finding]:
 
 
 def _tool_loop(facts: Facts) -> list[Finding]:
-    return tool_loops(facts.calls)
+    return tool_loops(facts.own_calls)
 
 
 def tool_loops(calls: Sequence[Call]) -> list[Finding]:
@@ -114,7 +114,8 @@ def _user_id_failure(facts: Facts) -> list[Finding]:
     tried = [call for call in facts.calls if call.name in reaching]
     if any(call.is_success for call in tried):
         return []
-    return [{"needed": sorted(reaching), "tried": [call.describe() for call in tried[:NAMED]]}]
+    own = [call.describe() for call in tried if call.is_own]
+    return [{"needed": sorted(reaching), "tried": own[:NAMED]}]
 
 
 def _policy_violation(facts: Facts) -> list[Finding]:
@@ -170,11 +171,11 @@ def _find_invalid_calls(facts: Facts) -> list[Finding]:
     findings = [
         {"kind": "malformed" if isinstance(call.item.call.arguments, str) else "unknown tool"}
         | call.describe()
-        for call in facts.calls
+        for call in facts.own_calls
         if isinstance(call.item.call.arguments, str) or (known and call.name not in known)
     ]
     helped = {call.name for call in facts.calls if not call.failed}
-    only_failed = [call for call in facts.calls if call.name not in helped]
+    only_failed = [call for call in facts.own_calls if call.name not in helped]
     return findings + [{"kind": "only failed"} | call.describe() for call in only_failed]
 
 
@@ -308,7 +309,8 @@ def _information_error(facts: Facts) -> list[Finding]:
     task = facts.task
     if task is None or not task.outputs or not _state_is_right(facts):
         return []
-    speech = "\n".join(text for _, text in facts.agent_texts).lower().replace(",", "")
+    speech = "\n".join(facts.prefix_texts + [text for _, text in facts.agent_texts])
+    speech = speech.lower().replace(",", "")
     unsaid = [output for output in task.outputs[:OUTPUTS] if output.lower() not in speech]
     return [{"unsaid": unsaid}] if unsaid else []
 

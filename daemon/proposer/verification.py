@@ -184,7 +184,7 @@ def policy(examined: CandidateFacts) -> str:
             break
         if item.call.name in catalog.authenticating and not item.failed:
             break
-        if item.call.name in catalog.writes:
+        if item.sampled and item.call.name in catalog.writes:
             raise CheckFailure(f"{item.call.name} comes before the user was found")
     return ""
 

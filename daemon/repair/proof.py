@@ -34,6 +34,11 @@ def prove(environment: Environment, known: TaskDefinition, data: RolloutEnded) -
     if "DB" not in task.criteria.reward_basis or task.criteria.gold_actions is None:
         return skip(data.rollout, "the verdict of its task does not compare states with gold's")
     facts = Facts(data, environment.catalog)
+    if any(
+        call.is_success and not call.is_own and call.name in environment.changes
+        for call in facts.calls
+    ):
+        return skip(data.rollout, "its task begins after writes, which no edit can take back")
     search = RepairSearch(
         environment, task, [call.item for call in facts.calls], environment.catalog
     )

@@ -156,7 +156,8 @@ def _violations(messages: Sequence[Message]) -> Iterator[str]:
             yes = conduct.has_consent(message)
         if message.role != "assistant":
             continue
-        if not handed_over and HANDED_OVER in message.text.lower():
+        own = message.sampled is not False
+        if own and not handed_over and HANDED_OVER in message.text.lower():
             yield f"message {turn} speaks of a transfer that was not made"
         yield from conduct.check_single_call(turn, message)
         for call, result in zip(message.tool_calls, messages[turn + 1 :], strict=False):
@@ -167,7 +168,7 @@ def _violations(messages: Sequence[Message]) -> Iterator[str]:
                 known = known or of
             elif call.name == "transfer_to_human_agents":
                 handed_over = True
-                if known is None:
+                if own and known is None:
                     yield f"message {turn} calls {call.name} before the user is looked up"
-            elif call.name in _CONSENTED:
+            elif own and call.name in _CONSENTED:
                 yield from conduct.bad_write(turn, call.name, of, known, yes)

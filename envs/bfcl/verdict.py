@@ -61,8 +61,10 @@ def mistakes(
 
 
 def needless(case: Case, messages: Sequence[Message]) -> Iterator[str]:
-    """The turns in which the agent called something though nothing could be done."""
-    for number, (turn, calls) in enumerate(zip(case.turns, turns_of(messages), strict=False)):
+    """The turns in which the agent called something though nothing could be done; what the task's
+    prefix called is not the agent's."""
+    own = [m for m in messages if m.role == "user" or m.sampled is not False]
+    for number, (turn, calls) in enumerate(zip(case.turns, turns_of(own), strict=False)):
         if calls and not turn.gold:
             yield f"turn {number} calls {calls[0].name}, but what it needs was not there"
 

@@ -78,12 +78,16 @@ def _violations(messages: Sequence[Message], writes: frozenset[str]) -> Iterator
             yes = conduct.has_consent(message)
         if message.role != "assistant":
             continue
+        own = message.sampled is not False
         yield from conduct.check_single_call(turn, message)
         for call, result in zip(message.tool_calls, messages[turn + 1 :], strict=False):
             succeeded = result.role == "tool" and not result.error
             if call.name in AUTHENTICATING and succeeded:
-                yield from _second_user(known, result.text, turn)
+                if own:
+                    yield from _second_user(known, result.text, turn)
                 known = known or result.text
+            elif not own:
+                continue
             elif call.name not in _FREE and known is None:
                 yield f"message {turn} calls {call.name} before the user is authenticated"
             elif call.name in writes and succeeded:

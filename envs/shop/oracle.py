@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from envs.agents import GoldAgent, call, count_calls
+from envs.agents import GoldAgent, call, count_done
 from envs.shop.policy import CONFIRM, DONE, REFUSED, output
 from events.messages import Action, Message
 
@@ -24,7 +24,7 @@ class ShopOracle(GoldAgent):
 
     def reply(self, messages: Sequence[Message]) -> Message:
         """The next gold call, what must be said before it, or the closing."""
-        done = count_calls(messages)
+        done = count_done(messages, self.actions)
         action = self.actions[done] if done < len(self.actions) else None
         if action is not None and action.name not in self.writes:
             return call(action, done)
@@ -33,7 +33,7 @@ class ShopOracle(GoldAgent):
             return Message(role="assistant", content=answer)
         if action is None:
             return Message(role="assistant", content=self.final_text())
-        if texts[-1] != self.question(action):
+        if texts[-1] != self.question(action) or messages[-1].role != "user":
             return Message(role="assistant", content=self.question(action))
         return call(action, done)
 

@@ -73,13 +73,13 @@ def _writes_without_authentication(
     for item in executed:
         if item.call.name in catalog.authenticating and item.result and not item.failed:
             return
-        if item.call.name in catalog.writes:
+        if item.sampled and item.call.name in catalog.writes:
             yield f"{item.call.name} before the customer was found"
 
 
 def _writes_without_consent(messages: Sequence[Message], catalog: ToolCatalog) -> Iterator[str]:
     for place, message in enumerate(messages):
-        if message.role != "assistant":
+        if message.role != "assistant" or message.sampled is False:
             continue
         question = _find_confirmation(messages[:place])
         for number, call in enumerate(message.tool_calls):
@@ -118,11 +118,12 @@ def _transfers(
     wanted = [a.arguments for a in task.criteria.gold_actions or () if a.name in catalog.transfer]
     places = [n for n, item in enumerate(executed) if item.call.name in catalog.transfer]
     transfers = [executed[place].call.arguments for place in places]
-    if transfers and not wanted:
+    own = [executed[place].call.arguments for place in places if executed[place].sampled]
+    if own and not wanted:
         yield "transferred a customer who did not want it"
     elif wanted and wanted[0] not in transfers:
         yield "did not transfer a customer who wanted it"
-    elif any(arguments not in wanted for arguments in transfers):
+    elif any(arguments not in wanted for arguments in own):
         yield "transferred a customer with another order than theirs"
     elif wanted and not _has_lookup(task, executed[: places[0]]):
         yield "transferred without a look at the customer and the order"
@@ -160,5 +161,9 @@ def _has_lookup(task: TaskDefinition, executed: Sequence[ExecutedCall]) -> bool:
 
 
 def _agent_texts(messages: Sequence[Message]) -> list[str]:
-    """The agent's texts, as grading reads them."""
-    return [output(m.text).lower() for m in messages if m.role == "assistant" and m.content]
+    """The agent's own texts, as grading reads them."""
+    return [
+        output(message.text).lower()
+        for message in messages
+        if message.role == "assistant" and message.content and message.sampled is not False
+    ]

@@ -29,8 +29,8 @@ def owner(answer: str) -> str | None:
 
 
 def check_single_call(turn: int, message: Message) -> Iterator[str]:
-    """A message that makes several calls, as the policies forbid."""
-    if len(message.tool_calls) > 1:
+    """Yield what is wrong with a message that makes several calls, as the policies forbid."""
+    if len(message.tool_calls) > 1 and message.sampled is not False:
         yield f"message {turn} makes {len(message.tool_calls)} calls at once"
 
 

@@ -3,10 +3,10 @@
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from envs.agents import CLOSING, GoldAgent, call
+from envs.agents import CLOSING, GoldAgent, call, is_done
 from envs.task import TaskDefinition
 from envs.telecom.policy import AUTHENTICATING
-from events.messages import Action, Message
+from events.messages import Action, Message, executed_calls
 
 INSTRUCTIONS: Final[Mapping[str, str]] = {
     "toggle_airplane_mode": "Please turn off airplane mode.",
@@ -62,14 +62,15 @@ class TelecomOracle(GoldAgent):
     def _count_done(self, messages: Sequence[Message]) -> int:
         """How many gold actions were made or asked for."""
         done = 0
-        for message in messages:
+        calls = {item.turn: item for item in executed_calls(messages)}
+        for turn, message in enumerate(messages):
             if message.role != "assistant" or done == len(self.actions):
                 continue
             action = self.actions[done]
             if action.requestor == "user":
                 done += message.text == _instruction(action)
-            else:
-                done += bool(message.tool_calls)
+            elif message.tool_calls:
+                done += is_done(action, calls[turn])
         return done
 
     def _has_consent(self, action: Action, messages: Sequence[Message]) -> bool:

@@ -94,7 +94,7 @@ def _violations(messages: Sequence[Message], writes: frozenset[str], solo: bool)
                 continue
             if call.name in AUTHENTICATING:
                 known |= _find_customers(result.text)
-            elif call.name in writes:
+            elif call.name in writes and message.sampled is not False:
                 arguments = call.arguments if isinstance(call.arguments, dict) else {}
                 of = arguments.get("customer_id")
                 if not known:

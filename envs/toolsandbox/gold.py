@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from envs.agents import call, count_calls
+from envs.agents import call, count_done
 from envs.database import Database
 from envs.milestones.graph import CONVERSATION, Constraint, Milestone
 from envs.toolsandbox.device.state import (
@@ -90,7 +90,7 @@ class PlanAgent:
 
     def reply(self, messages: Sequence[Message]) -> Message:
         """The next call or text; the last text again when all is said."""
-        done = count_calls(messages)
+        done = count_done(messages, self.plan.actions)
         said = sum(m.role == "assistant" and not m.tool_calls for m in messages)
         if self.question is not None:
             if not said:

@@ -17,7 +17,7 @@ from tests.consumers.folding import Broker, fold, hash_of
 from tests.replay.test_golden import golden_record
 from tests.replay.write_golden import GOLDEN
 
-STATE: Final = {11: "b5896a77e7d15d2c7c4306414d375149aeb7f6244cb93b27a8525da1a1f32adf"}
+STATE: Final = {12: "b5896a77e7d15d2c7c4306414d375149aeb7f6244cb93b27a8525da1a1f32adf"}
 """Fold version -> hash of the state that the corpus of released versions folds to."""
 
 FACTS: Final = (

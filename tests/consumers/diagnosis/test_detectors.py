@@ -833,3 +833,53 @@ def test_transcripts_read_by_hand_keep_their_category(benchmarks: Path) -> None:
         if data.task is not None
     }
     assert {key: found[key] for key in by_hand} == by_hand
+
+
+def begun(*parts: list[Message]) -> list[Message]:
+    """Messages that a task's prefix has."""
+    return [m.model_copy(update={"sampled": False}) for part in parts for m in part]
+
+
+def test_what_a_prefix_called_again_and_again_is_no_loop() -> None:
+    look = call("get_reservation_details", reservation_id="A")
+    assert airline(look * 3, expected=()).category == "tool_loop"
+    assert airline(begun(look * 3), expected=()).category == "other"
+    assert airline(begun(look * 2), look, expected=()).category == "other"
+
+
+def test_a_lookup_of_the_user_in_a_prefix_counts() -> None:
+    assert diagnose(rollout(BYE, expected=()), AIRLINE).category == "other"
+    speech = agent("I am here.")
+    assert diagnose(rollout(speech, BYE), AIRLINE).category == "user_id_failure"
+    assert diagnose(rollout(begun(LOGIN), speech, BYE), AIRLINE).category == "other"
+
+
+def test_a_write_of_a_prefix_is_made_and_never_to_blame() -> None:
+    wanted = [CANCEL_A, CANCEL_B]
+    assert airline(begun(DONE_A), expected=wanted).categories == ("missing_write_action",)
+    assert airline(begun(DONE_A), DONE_B, expected=wanted).category == "other"
+    assert airline(DONE_B, expected=()).category == "policy_violation"
+    assert airline(begun(DONE_B), expected=()).category == "other"
+    wrong = call("cancel_reservation", reservation_id="C")
+    assert airline(wrong, expected=[CANCEL_A]).category == "wrong_entity"
+    assert airline(begun(wrong), expected=[CANCEL_A]).categories == ("missing_write_action",)
+
+
+def test_a_call_that_fails_in_a_prefix_is_not_the_agents() -> None:
+    tried = call("cancel_reservation", error=True, reservation_id="A")
+    assert airline(tried, expected=[CANCEL_A]).category == "incorrect_arguments"
+    assert airline(begun(tried), expected=[CANCEL_A]).category == "missing_write_action"
+    assert airline(tried, expected=None).category == "incorrect_arguments"
+    assert airline(begun(tried), expected=None).category == "other"
+
+
+def test_what_was_said_in_a_prefix_was_said() -> None:
+    fields: dict[str, Any] = {"outputs": ["327"], "reward_parts": {"DB": 1.0}}
+    answer = agent("It costs 327 dollars.")
+    ask = user("What does it cost?")
+    assert airline(ask, expected=(), **fields).category == "information_error"
+    assert airline(begun(ask, answer), expected=(), **fields).category == "other"
+    # A greeting comes before the user's first word and says nothing of the task.
+    greeting = begun(answer)
+    greeted = diagnose(rollout(greeting, ask, LOGIN, BYE, **fields), AIRLINE)
+    assert greeted.category == "information_error"

@@ -1,6 +1,7 @@
 """Rollouts played in this process: exact tokens, whole episodes, the same again."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -15,7 +16,8 @@ from daemon.solver.batch import Row, pad
 from daemon.solver.policy import score
 from daemon.solver.sampling.local import Attempt, InProcess, Rollout
 from daemon.solver.trajectory import sequences, untrainable
-from envs.episode import Party, Termination
+from daemon.solver.warm_start import reference
+from envs.episode import Episode, Party, Termination, play
 from envs.shop.environment import Shop
 from envs.task import TaskDefinition
 from envs.tools import Toolset, read
@@ -68,6 +70,48 @@ def test_tokens_are_as_read_and_drawn() -> None:
         assert chat.prompt(episode.view(Party.AGENT)[:2]) == trajectory.turns[0].prompt_ids
         turns += len(trajectory.turns)
     assert turns > 3 * len(found)
+
+
+def begun(count: int) -> list[Attempt]:
+    """Attempts at tasks that begin after the oracle's first call and its result."""
+    shop, prepared = Shop(), []
+    for attempt in attempts(count):
+        task = attempt.task
+        episode = play(Episode(shop, task), shop.oracle(task), shop.user(task))
+        prefix = tuple(episode.messages[:3])
+        prepared.append(replace(attempt, task=task.model_copy(update={"prefix": prefix})))
+    return prepared
+
+
+def test_a_prefix_is_read_and_nothing_of_it_counts_as_written() -> None:
+    chat = Chat(CHECKPOINT)
+    found = played(begun(20))
+    for rollout in found:
+        trajectory, episode = rollout.trajectory, rollout.episode
+        prefix = rollout.attempt.task.prefix
+        (call,) = executed_calls(prefix)
+        assert call.result is not None
+        assert untrainable(trajectory, chat.ends) is None
+        first = chat.prompt(Episode(Shop(), rollout.attempt.task).view(Party.AGENT))
+        assert trajectory.turns[0].prompt_ids == first
+        assert call.result.text in chat.text(first)
+        (row,) = sequences(trajectory)
+        assert row.tokens == sum(len(turn.completion_ids) for turn in trajectory.turns)
+        assert not any(row.written[: len(first)])
+        spoken = [m for m in episode.messages if m.role == "assistant" and m.sampled is not False]
+        cut = trajectory.is_incomplete
+        assert len(spoken) == len(trajectory.turns) - cut
+    assert any(rollout.grade.success for rollout in found)
+    assert any(len(rollout.trajectory.turns) > 2 for rollout in found)
+
+
+def test_an_oracle_shows_what_follows_a_prefix() -> None:
+    chat, shop = Chat(CHECKPOINT), Shop()
+    for attempt in begun(10):
+        shown = reference(shop, chat, attempt.task, "r")
+        whole = reference(shop, chat, attempt.task.model_copy(update={"prefix": ()}), "r")
+        assert shown.success
+        assert shown.turns == whole.turns[1:]
 
 
 def test_log_probabilities_are_the_learners() -> None:
