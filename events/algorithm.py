@@ -84,11 +84,25 @@ class AdvantageConfig(StrictModel):
 
 
 class FilterConfig(StrictModel):
-    """Which groups are trained on. Judged by the unshaped verdict alone: shaped rewards differ in
-    every group, and one that always fails would teach nothing but its penalties."""
+    """Which groups are trained on. Judged by the unshaped verdict unless `on` names the reward:
+    shaped rewards differ in every group, and one that always fails would teach nothing but its
+    penalties."""
 
     informative: bool = True
-    """Whether groups that all fail or all pass are dropped."""
+    """Whether groups that teach nothing are dropped: those that all fail or all pass, or those
+    whose rewards do not differ."""
+    on: Literal["success", "reward"] = Field(
+        default="success", exclude_if=lambda value: value == "success"
+    )
+    """What says that a group teaches something: its verdicts, or its rewards. The latter is for
+    rewards that are graded by themselves, such as that of a repair."""
+    min_dispersion: float = Field(default=0.0, ge=0, exclude_if=lambda value: value == 0)
+    """On rewards: what the largest of a group must exceed the smallest by, and more."""
+    min_advantage: Annotated[float, Field(ge=0)] | None = Field(
+        default=None, exclude_if=lambda value: value is None
+    )
+    """Rollouts whose advantage is no larger, whatever its sign, are left out of the loss and of its
+    denominators; None: no rollout is."""
     # Left out of what is written at its default: specs and their digests stay as they were.
     uniform: Literal["reward", "zero"] = Field(
         default="reward", exclude_if=lambda value: value == "reward"
@@ -101,6 +115,19 @@ class FilterConfig(StrictModel):
     """How many more batches may be sampled in place of what was dropped."""
     fallback: Literal["skip", "original"] = "skip"
     """When none is left after that: no update, or one on the unfiltered batch."""
+
+    @model_validator(mode="after")
+    def _check_criterion(self) -> Self:
+        if self.min_dispersion > 0 and self.on != "reward":
+            raise ValueError(
+                f"a dispersion of {self.min_dispersion:g} is one of rewards; set on to 'reward'"
+            )
+        if self.uniform == "zero" and self.on == "reward":
+            raise ValueError(
+                "uniform 'zero' is about verdicts; leave it out where on is 'reward': a group of "
+                "equal rewards has advantages of 0"
+            )
+        return self
 
 
 class Algorithm(StrictModel):

@@ -65,9 +65,14 @@ PRESETS: Final[dict[str, Preset]] = {
         "its dropping of turns with calls, cutting of old results and re-tokenising are left out",
     ),
     "sr_paper": Preset(
-        Algorithm(loss=LossConfig(level="sequence", lo=0.2, hi=0.28)),
-        "arXiv 2509.18847, equations 26-29: sequence ratios, no KL, groups with dispersion",
-        "its thresholds of dispersion are not in the paper; ours is on the verdict",
+        Algorithm(
+            loss=LossConfig(level="sequence", lo=0.2, hi=0.28),
+            filter=FilterConfig(on="reward", min_dispersion=1e-6, min_advantage=1e-6, refill=3),
+        ),
+        "arXiv 2509.18847, equations 26-29: GSPO's ratios with DAPO's clip and filter, no KL; "
+        "groups whose rewards differ, rollouts whose advantage is not 0",
+        "both thresholds are not in the paper: 1e-6 is above the rounding of a reward; nor is the "
+        "bound of redraws, which is its program's",
     ),
     "sr_code": Preset(
         Algorithm(
@@ -79,11 +84,12 @@ PRESETS: Final[dict[str, Preset]] = {
                 kl=KlConfig(estimator="k3", beta=0.05),
             ),
             advantage=AdvantageConfig(eps=1e-4),
-            filter=FilterConfig(refill=3, fallback="original"),
+            filter=FilterConfig(on="reward", refill=3, fallback="original"),
             overlong="keep",
         ),
         "github.com/MeiGen-AI/Tool-Reflection-Bench@291bb3e, grpo_training_script.py (ms-swift)",
-        "its token mean is per micro-batch, ours per step",
+        "its token mean is per micro-batch, ours per step; it goes back to the unfiltered batch "
+        "where too few groups are left, ours where none is",
     ),
     "areal_paper": Preset(
         Algorithm(loss=LossConfig(lo=0.4, hi=0.4, aggregation="token-mean"), filter=_DYNAMIC),

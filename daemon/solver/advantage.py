@@ -1,6 +1,7 @@
 """Compute advantages from the rewards of a batch, and select the groups that teach anything.
 
-A group is the rollouts of one task. Whether it is trained on is decided by the unshaped verdict;
+A group is the rollouts of one task. Whether it is trained on is decided by the unshaped verdict, or
+by the dispersion of its rewards (DAPO's filter as Structured Reflection, arXiv 2509.18847, has it);
 the advantages are computed from the shaped rewards. An unjudged rollout is in neither: its group is
 that much smaller. Sources: GRPO, RLOO (leave one out), Dr. GRPO (no scale), AReaL (batch).
 
@@ -8,7 +9,7 @@ Plain floats, no torch: a batch has hundreds of rewards, and the sums are exact 
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from events.algorithm import AdvantageConfig, FilterConfig
@@ -138,14 +139,25 @@ class FilterResult:
     """Mean over the groups of their pass rates; 0 for an empty batch."""
 
 
-def keep(successes: Mapping[str, Sequence[bool]], config: FilterConfig) -> FilterResult:
-    """Select the groups that teach something; `successes` are the unshaped verdicts of each."""
+def keep(
+    successes: Mapping[str, Sequence[bool]],
+    config: FilterConfig,
+    rewards: Mapping[str, Sequence[float]] | None = None,
+) -> FilterResult:
+    """Select the groups that teach something; `successes` are the unshaped verdicts of each,
+    `rewards` its rewards.
+
+    Raises ValueError where the filter is on rewards and there are none.
+    """
     rates = {group: sum(own) / len(own) for group, own in successes.items() if own}
     informative = {group for group, rate in rates.items() if 0 < rate < 1}
+    teaching = informative
+    if config.on == "reward":
+        teaching = _find_dispersed(rates, rewards or {}, config.min_dispersion)
     kept = tuple(
         group
         for group, rate in rates.items()
-        if rate <= config.most and (group in informative or not config.informative)
+        if rate <= config.most and (group in teaching or not config.informative)
     )
     count = max(len(successes), 1)
     return FilterResult(
@@ -154,3 +166,13 @@ def keep(successes: Mapping[str, Sequence[bool]], config: FilterConfig) -> Filte
         informative=len(informative) / count,
         passed=math.fsum(rates.values()) / max(len(rates), 1),
     )
+
+
+def _find_dispersed(
+    groups: Iterable[str], rewards: Mapping[str, Sequence[float]], least: float
+) -> set[str]:
+    """Return the groups whose largest reward exceeds their smallest by more than `least`."""
+    missing = [group for group in groups if not rewards.get(group)]
+    if missing:
+        raise ValueError(f"a filter on rewards needs those of group {missing[0]}; it has none")
+    return {group for group in groups if max(rewards[group]) - min(rewards[group]) > least}

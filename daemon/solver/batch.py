@@ -54,9 +54,12 @@ def choose(
     """
     judged, refused = trainable(trajectories, ends, temperature)
     verdicts: dict[str, list[bool]] = {}
+    rewards: dict[str, list[float]] = {}
     for trajectory in judged:
         verdicts.setdefault(trajectory.group, []).append(bool(trajectory.success))
-    return BatchSelection(tuple(judged), keep(verdicts, algorithm.filter), tuple(refused))
+        rewards.setdefault(trajectory.group, []).append(float(trajectory.reward or 0.0))
+    kept = keep(verdicts, algorithm.filter, rewards)
+    return BatchSelection(tuple(judged), kept, tuple(refused))
 
 
 def rows(chosen: BatchSelection, algorithm: Algorithm, groups: Sequence[str]) -> list[list[Row]]:
@@ -64,7 +67,7 @@ def rows(chosen: BatchSelection, algorithm: Algorithm, groups: Sequence[str]) ->
 
     Advantages are computed from all of a group's rollouts, also from those that were cut off and,
     with `overlong` = `mask`, are not trained on. With `filter.uniform` = `zero` they are exactly 0
-    in a group of one verdict.
+    in a group of one verdict. Rollouts within `filter.min_advantage` of 0 are left out.
     """
     wanted = frozenset(groups)
     used = [trajectory for trajectory in chosen.judged if trajectory.group in wanted]
@@ -80,10 +83,12 @@ def rows(chosen: BatchSelection, algorithm: Algorithm, groups: Sequence[str]) ->
             value if trajectory.group in mixed else 0.0
             for trajectory, value in zip(used, values, strict=True)
         ]
+    least = -1.0 if algorithm.filter.min_advantage is None else algorithm.filter.min_advantage
     return [
         _rows_of(trajectory, advantage, algorithm)
         for trajectory, advantage in zip(used, values, strict=True)
         if not (trajectory.is_incomplete and algorithm.overlong == "mask")
+        and abs(advantage) > least
     ]
 
 

@@ -10,8 +10,10 @@ EXPECTED = {
     "sentinel": "token .2/.28 seq-mean truncate 2 k3 .01 group/group/1 1e-06 both rollout",
     "trace_paper": "token .2/.2 seq-mean none - k3 0 group/group/0 1e-08 both rollout",
     "trace_code": "sequence_sum .28/.28 seq-mean none - k3 0 group/batch/1 1e-08 both turn",
-    "sr_paper": "sequence .2/.28 seq-mean none - k3 0 group/group/1 1e-06 both rollout",
-    "sr_code": "sequence .2/.28 token-mean none - k3 .05 group/group/1 0.0001 both rollout",
+    "sr_paper": "sequence .2/.28 seq-mean none - k3 0 group/group/1 1e-06 reward 1e-06 1e-06 3 "
+    "skip rollout",
+    "sr_code": "sequence .2/.28 token-mean none - k3 .05 group/group/1 0.0001 reward 0 None 3 "
+    "original rollout",
     "areal_paper": "token .4/.4 token-mean none - k3 0 group/group/1 1e-06 both rollout",
     "areal_code": "token .4/.4 token-mean mask 5 k3 0 batch/batch/1 1e-05 0.95 turn",
     "gspo": "sequence .0003/.0004 seq-mean none - k3 0 group/group/1 1e-06 all rollout",
@@ -26,6 +28,11 @@ def summary(algorithm: Algorithm) -> str:
     aggregation = loss.aggregation.replace("seq-mean-token-mean", "seq-mean")
     tis = "-" if loss.tis.mode == "none" else f"{loss.tis.hi:g}"
     kept = "both" if groups.informative else "all" if groups.most == 1 else f"{groups.most:g}"
+    if groups.on == "reward":
+        kept = (
+            f"reward {groups.min_dispersion:g} {groups.min_advantage} {groups.refill} "
+            f"{groups.fallback}"
+        )
     return (
         f"{loss.level} {short(loss.lo)}/{short(loss.hi)} {aggregation} {loss.tis.mode} {tis} "
         f"{loss.kl.estimator} {short(loss.kl.beta)} "
