@@ -3,11 +3,12 @@
     python -m daemon.solver JOB.json --out DIR      one job (job.py)
     torchrun --nproc-per-node N -m daemon.solver JOB.json --out DIR     in N processes (follower.py)
     python -m daemon.solver parity FILE             the loss against a file of cases (parity.py)
+    python -m daemon.solver reward FILE             rewards of repairs, without torch (rewards.py)
 
 Not part of `kintsugi`, which must start without torch. A job's stdout is JSON Lines: heartbeats,
 one line per update, and last its outcome; everything else goes to stderr. Exit codes: 0 done, 1
 failed (also when stopped: SIGTERM and SIGINT end it between two rollouts, and the same command goes
-on), 2 wrong usage or a bad spec, 3 competence gap. Errors are one sentence on stderr.
+on), 2 wrong usage, a bad spec or a bad line, 3 competence gap. Errors are one sentence on stderr.
 """
 
 import json
@@ -22,9 +23,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, redirect_stdout, suppress
 from pathlib import Path
 from types import FrameType
-from typing import IO, TYPE_CHECKING, Any, Final
+from typing import IO, TYPE_CHECKING, Any, Final, get_args
 
+from daemon.solver.rewards import BadLine, compute_rewards
 from daemon.solver.spec import BadSpec, read_spec
+from envs.reflection.reward import Form
 from events.errors import KintsugiError
 from events.messages import StrictModel
 
@@ -44,6 +47,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     argv = list(sys.argv[1:] if arguments is None else arguments)
     if argv[:1] == ["parity"]:
         return _run_command(lambda: parity(_parity_parser().parse_args(argv[1:])))
+    if argv[:1] == ["reward"]:
+        return _run_command(lambda: reward(_reward_parser().parse_args(argv[1:])))
     parsed = _job_parser().parse_args(argv)
     if int(os.environ.get("WORLD_SIZE", "1")) > 1:
         return _run_command(lambda: spread(parsed))
@@ -54,7 +59,7 @@ def _run_command(command: Callable[[], int]) -> int:
     """Run a command and return its exit code; an error becomes a sentence on stderr."""
     try:
         return command()
-    except BadSpec as error:
+    except (BadSpec, BadLine) as error:
         _complain(error)
         return WRONG_USAGE
     except KintsugiError as error:
@@ -177,6 +182,13 @@ def parity(options: Namespace) -> int:
     return DONE if report.is_within_tolerance else FAILED
 
 
+def reward(options: Namespace) -> int:
+    """Print the rewards of a file of completions."""
+    rewards = compute_rewards(options.file, options.form)
+    print(json.dumps({"n": len(rewards), "rewards": rewards, "form": options.form}))
+    return DONE
+
+
 def _number(value: float) -> float | None:
     """Return the value, or None for NaN and infinity, which JSON does not have."""
     return value if math.isfinite(value) else None
@@ -186,7 +198,8 @@ def _job_parser() -> ArgumentParser:
     parser = ArgumentParser(
         prog="python -m daemon.solver",
         description="Train an adapter, or go on with it.",
-        epilog="`python -m daemon.solver parity FILE` compares the loss with a file of cases.",
+        epilog="`python -m daemon.solver parity FILE` compares the loss with a file of cases, "
+        "`python -m daemon.solver reward FILE` computes rewards of repairs.",
     )
     parser.add_argument("spec", type=Path, metavar="JOB.json", help="what to train, and on what")
     parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="of this job alone")
@@ -199,6 +212,23 @@ def _parity_parser() -> ArgumentParser:
         description="Compare the loss and its gradient with those of a file of cases.",
     )
     parser.add_argument("file", type=Path, help="JSON with `inputs` and `cases`")
+    return parser
+
+
+def _reward_parser() -> ArgumentParser:
+    parser = ArgumentParser(
+        prog="python -m daemon.solver reward",
+        description="Compute the rewards of repairs, as training gives them.",
+    )
+    parser.add_argument(
+        "file", type=Path, help='JSON Lines, {"completion": "...", "gold": "..."} each'
+    )
+    parser.add_argument(
+        "--form",
+        choices=get_args(Form),
+        default="paper",
+        help="of Structured Reflection's paper (default), or of its released program",
+    )
     return parser
 
 

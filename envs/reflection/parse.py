@@ -1,0 +1,211 @@
+"""Split a completion into its reflection, its calls and its final answer.
+
+    <think>...</think>                                    removed before anything else
+    <reflect>what went wrong</reflect>                    the first one is the reflection
+    <tool_call>{"name": ..., "arguments": {...}}</tool_call>      a call in Qwen's form
+    [{"name": ..., "parameters": {...}}]                  calls in Llama's form; also without a list
+    <final>the answer</final>                             the first one is the final answer
+
+Format: Structured Reflection, arXiv 2509.18847, and its Tool-Reflection-Bench. Tags are matched
+without regard to case. A tag that is never closed is text. What stands in a reflection or in
+<think> is no call, and a block that holds no call is ignored (`malformed` says so).
+
+Guarantee: any text gives a result and no exception, in time linear in its length. Not covered:
+text behind a </think> whose opening tag the prompt holds; cut it off before.
+"""
+
+import json
+import math
+import re
+from dataclasses import dataclass
+from typing import Any, Final
+
+MAX_DEPTH: Final = 100
+"""Deepest nesting of a call (envs/endpoint.py has the same): Python's own limit depends on how deep
+its stack is already."""
+
+MAX_DIGITS: Final = 640
+"""Most digits of an integer: the least that Python converts in any process."""
+
+MAX_FAILURES: Final = 1_000
+"""Brackets among bare text that may begin no JSON before the rest is taken for text: Python's error
+counts the lines before it, so each costs time in the length of the text."""
+
+_DECODER: Final = json.JSONDecoder(
+    parse_int=lambda digits: int(digits) if len(digits) <= MAX_DIGITS else math.inf
+)
+"""It never fails without a position, so a scan can go on where it failed. Numbers that are not
+finite are refused by the encoder."""
+
+_ENCODER: Final = json.JSONEncoder(
+    sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False
+)
+
+_BRACKET: Final = re.compile(r'"[^"\\]*+(?:\\.[^"\\]*+)*+(?:"|\\?\Z)|[\[{]|[\]}]', re.DOTALL)
+"""A string, closed or not, or a bracket outside of one."""
+
+_OPENING: Final = re.compile(r"[\[{]")
+
+
+def _compile_tag(name: str) -> tuple[re.Pattern[str], re.Pattern[str]]:
+    flags = re.IGNORECASE | re.ASCII
+    return re.compile(f"<{name}>", flags), re.compile(f"</{name}>", flags)
+
+
+_THINK: Final = _compile_tag("think")
+_REFLECT: Final = _compile_tag("reflect")
+_FINAL: Final = _compile_tag("final")
+_TOOL_CALL: Final = _compile_tag("tool_call")
+
+
+@dataclass(frozen=True, slots=True)
+class ParsedCall:
+    """A call of one tool."""
+
+    name: str
+    """Without surrounding white space."""
+    arguments: dict[str, Any]
+    canonical: str
+    """The arguments as JSON with sorted keys. Two calls are equal if name and this are."""
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """The parts of a completion. A part that is missing is empty."""
+
+    reflection: str
+    calls: tuple[ParsedCall, ...]
+    final: str
+    tagged: int = 0
+    """Number of `calls` that are in Qwen's form; they stand before those in Llama's."""
+    malformed: bool = False
+    """Whether a block of <tool_call>, or a tag of it, holds no call."""
+    rest: str = ""
+    """The text without reflections, <think>, blocks of <tool_call> and bare calls."""
+
+
+def parse(text: str) -> Parts:
+    """Return the parts of a completion."""
+    if "<" not in text:
+        bare, rest = _take_bare_calls(text)
+        return Parts("", tuple(bare), "", rest=rest)
+    _, text = _take(text, _THINK, "")
+    reflections, text = _take(text, _REFLECT, "\n")
+    final = _find_first(text, _FINAL)
+    blocks, rest = _take(text, _TOOL_CALL, "\n")
+    read = [_read_call(_load(block), "arguments") for block in blocks]
+    tagged = [call for call in read if call is not None]
+    malformed = len(tagged) < len(blocks) or any(tag.search(rest) for tag in _TOOL_CALL)
+    bare, rest = _take_bare_calls(rest)
+    return Parts(
+        reflection=reflections[0].strip() if reflections else "",
+        calls=(*tagged, *bare),
+        final=final.strip(),
+        tagged=len(tagged),
+        malformed=malformed,
+        rest=rest,
+    )
+
+
+def are_calls_equal(calls: tuple[ParsedCall, ...], others: tuple[ParsedCall, ...]) -> bool:
+    """Return whether two multisets of calls are equal: names, and arguments as canonical JSON."""
+    if len(calls) != len(others):
+        return False
+    return sorted((call.name, call.canonical) for call in calls) == sorted(
+        (call.name, call.canonical) for call in others
+    )
+
+
+def _take(
+    text: str, tag: tuple[re.Pattern[str], re.Pattern[str]], filler: str
+) -> tuple[list[str], str]:
+    """Return the contents of a tag's blocks, and the text with `filler` in place of each block."""
+    opening, closing = tag
+    contents: list[str] = []
+    kept: list[str] = []
+    position = 0
+    while (start := opening.search(text, position)) and (end := closing.search(text, start.end())):
+        contents.append(text[start.end() : end.start()])
+        kept.append(text[position : start.start()])
+        position = end.end()
+    return contents, filler.join([*kept, text[position:]])
+
+
+def _find_first(text: str, tag: tuple[re.Pattern[str], re.Pattern[str]]) -> str:
+    opening, closing = tag
+    if (start := opening.search(text)) and (end := closing.search(text, start.end())):
+        return text[start.end() : end.start()]
+    return ""
+
+
+def _load(text: str) -> Any:
+    """Return the JSON value that is the whole text; None where it is none, or nested too deeply."""
+    if text.count("{") + text.count("[") > MAX_DEPTH and _measure_depth(text) > MAX_DEPTH:
+        return None
+    try:
+        return _DECODER.decode(text)
+    except ValueError:
+        return None
+
+
+def _measure_depth(text: str) -> int:
+    """Return how deep the brackets of a JSON text are nested."""
+    deepest = depth = 0
+    for match in _BRACKET.finditer(text):
+        mark = match[0]
+        if mark in "[{":
+            depth += 1
+            deepest = max(deepest, depth)
+        elif mark in "]}":
+            depth -= 1
+    return deepest
+
+
+def _read_call(value: Any, field: str) -> ParsedCall | None:
+    """Return the call that a JSON value is, its arguments under this field; None where it is
+    none."""
+    if not isinstance(value, dict):
+        return None
+    name, arguments = value.get("name"), value.get(field)
+    if not isinstance(name, str) or not isinstance(arguments, dict):
+        return None
+    try:
+        return ParsedCall(name.strip(), arguments, _ENCODER.encode(arguments))
+    except ValueError:  # a number that is not finite
+        return None
+
+
+def _take_bare_calls(text: str) -> tuple[list[ParsedCall], str]:
+    """Return the calls in Llama's form, and the text without the JSON that holds them: lists of
+    objects, or objects, among other text."""
+    calls: list[ParsedCall] = []
+    if '"parameters"' not in text:
+        return calls, text
+    kept: list[str] = []
+    copied = position = failures = 0
+    while failures < MAX_FAILURES and (match := _OPENING.search(text, position)):
+        value, position = _decode_at(text, match.start())
+        failures += value is None
+        items = value if isinstance(value, list) else [value]
+        read = [call for item in items if (call := _read_call(item, "parameters")) is not None]
+        if read:
+            calls += read
+            kept.append(text[copied : match.start()])
+            copied = position
+    return calls, "\n".join([*kept, text[copied:]])
+
+
+def _decode_at(text: str, start: int) -> tuple[Any, int]:
+    """Return the JSON value that begins here, and where the scan goes on. Behind a value that is
+    nested too deeply it ends; where there is no value, it goes on where the decoder gave up, so
+    that no part of a text is read again and again."""
+    try:
+        value, end = _DECODER.raw_decode(text, start)
+    except json.JSONDecodeError as error:
+        value, end = None, max(error.pos, start + 1)
+    except RecursionError:
+        return None, len(text)
+    opened = text.count("[", start, end) + text.count("{", start, end)
+    if opened > MAX_DEPTH and _measure_depth(text[start:end]) > MAX_DEPTH:
+        return None, len(text)
+    return value, end

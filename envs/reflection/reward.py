@@ -1,0 +1,107 @@
+"""The reward of a repair: completion and gold in, a number between 0 and 1 out.
+
+    R = S F                                       .15 Sim(all of it) where that is below 1e-6
+    S = sum of w_p s_p / sum of w_p               over the parts p that gold has; 1 if it has none
+    F = clip(1 - .8 P r, 0, 1)                    r = .3 where the calls are equal, else 1
+    P = sum of a_p over the parts that are missing
+        + .8 sum of a_p over the parts that gold does not have
+        + .6 a_call |n* - n| / max(n*, n)         for unequal numbers of calls, both above 0
+
+Parts: reflection, calls, final answer, with w = a = (.1, .7, .2). s is Sim (similarity.py), but for
+the calls 1 where they are equal as multisets (parse.py), else 0. n* and n count the calls of gold
+and completion.
+
+Sources: Structured Reflection, arXiv 2509.18847, equations 11 to 25; the constants are those of its
+released program (MeiGen-AI/Tool-Reflection-Bench@291bb3e, train/swift/plugin/orm.py), whose own
+form is `release`: 0 where gold has calls and the completion others, so that neither the formula nor
+the last resort counts there. Otherwise than in that program, r is .3 too where neither has a call.
+"""
+
+import json
+from typing import Final, Literal
+
+from envs.reflection.parse import Parts, are_calls_equal, parse
+from envs.reflection.similarity import compute_similarity
+
+Form = Literal["paper", "release"]
+
+REFLECTION, CALLS, FINAL = 0.1, 0.7, 0.2
+"""Weight of each part in the score, and importance of each in the penalty."""
+
+EXTRA: Final = 0.8
+"""Of a part's importance, where it is there and gold does not have it."""
+COUNT: Final = 0.6
+"""Of the calls' importance, where their number is another."""
+PENALTY: Final = 0.8
+"""Strength of the penalty."""
+EQUAL_CALLS: Final = 0.3
+"""What the penalty is multiplied with where the calls are equal."""
+LAST_RESORT: Final = 0.15
+"""What the similarity of whole texts is worth where nothing else is."""
+LEAST: Final = 1e-6
+"""Below it, that counts."""
+
+REPAIR_SHARE: Final = 0.5
+"""What a repair is worth beside the verdict on its whole episode (a decision of this project)."""
+
+
+def reward_text(completion: str, gold: str, form: Form = "paper") -> float:
+    """Return the reward of a completion, between 0 and 1, from the texts."""
+    return compute_reward(parse(completion), parse(gold), form)
+
+
+def compute_reward(completion: Parts, gold: Parts, form: Form = "paper") -> float:
+    """Return the reward of a completion, between 0 and 1. Parse gold once for many completions."""
+    equal = are_calls_equal(completion.calls, gold.calls)
+    if form == "release" and gold.calls and not equal:
+        return 0.0
+    factor = 1 - PENALTY * _penalty(completion, gold) * (EQUAL_CALLS if equal else 1.0)
+    value = _score(completion, gold, equal) * max(factor, 0.0)
+    if value < LEAST:
+        value = LAST_RESORT * compute_similarity(_line_up(completion), _line_up(gold))
+    return min(max(value, 0.0), 1.0)
+
+
+def combine_with_verdict(repair: float, verdict: float) -> float:
+    """Return the reward where both count: a good repair in an episode that fails is worth half of
+    its own, an episode that passes all of its own."""
+    return max(REPAIR_SHARE * repair, verdict)
+
+
+def _score(completion: Parts, gold: Parts, equal: bool) -> float:
+    """Return S, the weighted mean over the parts that gold has."""
+    total = weight = 0.0
+    if gold.reflection:
+        weight += REFLECTION
+        total += REFLECTION * compute_similarity(completion.reflection, gold.reflection)
+    if gold.calls:
+        weight += CALLS
+        total += CALLS * equal
+    if gold.final:
+        weight += FINAL
+        total += FINAL * compute_similarity(completion.final, gold.final)
+    return total / weight if weight else 1.0
+
+
+def _penalty(completion: Parts, gold: Parts) -> float:
+    """Return P."""
+    penalty = 0.0
+    for importance, present, expected in (
+        (REFLECTION, bool(completion.reflection), bool(gold.reflection)),
+        (CALLS, bool(completion.calls), bool(gold.calls)),
+        (FINAL, bool(completion.final), bool(gold.final)),
+    ):
+        if expected and not present:
+            penalty += importance
+        elif present and not expected:
+            penalty += EXTRA * importance
+    count, other = len(completion.calls), len(gold.calls)
+    if count and other:
+        penalty += COUNT * CALLS * abs(count - other) / max(count, other)
+    return penalty
+
+
+def _line_up(parts: Parts) -> str:
+    """Return all parts as one text."""
+    calls = [{"name": call.name, "arguments": call.arguments} for call in parts.calls]
+    return f"{parts.reflection} {json.dumps(calls)} {parts.final}"
