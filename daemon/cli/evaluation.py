@@ -181,7 +181,7 @@ def evaluate(
             selection=selection,
             trials=trials,
             seed=seed,
-            agent=ModelEndpoint(base_url, model, temperature, max_tokens, _json_object(extra)),
+            agent=ModelEndpoint(base_url, model, temperature, max_tokens, parse_json_object(extra)),
             user=None
             if user_model is None
             else ModelEndpoint(user_base_url or base_url, user_model),
@@ -293,12 +293,14 @@ def _shares(text: str) -> dict[str, float]:
     return shares
 
 
-def _json_object(text: str | None) -> dict[str, Any]:
+def parse_json_object(text: str | None) -> dict[str, Any]:
+    """Return the JSON object of --extra; empty without one. Raises BadParameter."""
     if text is None:
         return {}
     try:
         value = json.loads(text)
-    except ValueError as error:
+        json.dumps(value, allow_nan=False)
+    except (ValueError, RecursionError) as error:
         raise typer.BadParameter(
             f"{text[:80]!r} is no JSON: {error}", param_hint="--extra"
         ) from error

@@ -11,6 +11,7 @@ import typer
 from daemon.cli import (
     adapters,
     archive,
+    bench,
     config,
     cycle_account,
     cycle_plan,
@@ -78,7 +79,8 @@ for module in (
 ):  # fmt: skip
     module.register(app)
 for module in (
-    rollouts, patterns, environments, cycles, jobs, adapters, routes, log, spool, dlq, db, config,
+    rollouts, patterns, environments, bench, cycles, jobs, adapters, routes, log, spool, dlq, db,
+    config,
 ):  # fmt: skip
     app.add_typer(module.group)
 archive.register(log.group)

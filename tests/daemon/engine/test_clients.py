@@ -3,6 +3,7 @@
 import asyncio
 import json
 from collections.abc import Iterator
+from pathlib import Path
 
 import openai
 import pytest
@@ -13,6 +14,7 @@ from envs.endpoint import AnswerFailure, Completion, Endpoint, EndpointRefusal, 
 from envs.episode import Termination
 from envs.shop.tools import ShopTools
 from events.messages import Message
+from tests.daemon.commands import write_lines
 from tests.daemon.conftest import Kintsugi
 from tests.daemon.engine.conftest import LENGTH, Live, Recite
 
@@ -156,3 +158,22 @@ def test_kintsugi_evaluates_what_the_engine_serves(
     assert found["pass_hat"]["1"]["value"] == 0.0
     first = kintsugi("rollouts", "ls", "--json", "--limit", "1").json[0]
     assert "get_user" in kintsugi("rollouts", "show", first["rollout"]).out
+
+
+def test_kintsugi_scores_the_repairs_of_what_the_engine_serves(
+    recite: Recite, kintsugi: Kintsugi, home: object, tmp_path: Path
+) -> None:
+    live = recite(CALL)
+    messages = [{"role": "user", "content": "Hello"}]
+    golds = {"argument": CALL, "swap": CALL.replace("U12", "U13")}
+    path = write_lines(
+        tmp_path / "items.jsonl",
+        *({"messages": messages, "ground_truth": g, "operator": o} for o, g in golds.items()),
+    )
+    arguments = ["--base-url", f"{live.url}/v1", "--model", "tiny", "--max-tokens", "64"]
+    result = kintsugi("bench", "reflection", path, *arguments, "--samples", "3", "--json")
+    assert result.code == 0, result.err
+    for operator, value in (("argument", 1.0), ("swap", 0.0)):
+        for rule in ("official", "mended"):
+            repairs = result.json["per_operator"][operator][rule]["repair_at"]
+            assert {k: entry["value"] for k, entry in repairs.items()} == {"1": value, "3": value}

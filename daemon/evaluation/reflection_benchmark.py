@@ -1,0 +1,403 @@
+"""Tool-Reflection-Bench for any endpoint: items in, answers asked for and stored, scores out.
+
+    read_items     {"messages", "ground_truth"} each line, as released; `operator` where it is known
+    Answers        the file of a run's answers, one per item and sample
+    ask_all        asks for what the file does not hold, and appends each answer when it is there
+    report         Repair@k by the official rule and by the mended one (envs/reflection)
+
+An answer is appended before it counts, so a run that was killed goes on with the next one. Without
+an answer (time out, conversation too long, empty message) a sample is wrong; where a machine
+failed, it is unjudged and asked for again by the next run. The tools stand in the items' own
+prompts, so none are sent; calls that an endpoint takes out of the text are put back into it.
+"""
+
+import asyncio
+import json
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any, Final, Self
+
+from envs import statistics
+from envs.episode import Termination
+from envs.reflection.mended import is_repaired
+from envs.reflection.official import Dialect, score_officially
+from events import private
+from events.canonical import exact_json, sha256
+from events.errors import KintsugiError, WrongUsage
+from events.messages import Message
+
+if TYPE_CHECKING:
+    from envs.endpoint import Endpoint
+
+DEPTHS: Final = (1, 3, 5)
+"""The k of Repair@k."""
+
+FAILURES_IN_A_ROW: Final = 10
+"""Requests that machines may spoil one after the other before the run stops."""
+
+_ROLES: Final = ("system", "user", "assistant")
+
+Slot = tuple[int, int]
+"""(line of the item, sample)."""
+
+
+class BadAnswers(KintsugiError):
+    """The file of answers is not what this program wrote."""
+
+
+@dataclass(frozen=True, slots=True)
+class Item:
+    """One item of the benchmark."""
+
+    line: int
+    messages: tuple[Message, ...]
+    gold: str
+    operator: str | None
+    """How its call was broken, where the item says so."""
+
+
+@dataclass(frozen=True, slots=True)
+class Damage:
+    """A line of the file that is no item."""
+
+    line: int
+    reason: str
+
+
+def read_items(path: Path) -> tuple[list[Item], list[Damage]]:
+    """Return the items of a file of JSON Lines and its damaged lines.
+
+    Raises WrongUsage for a file without an item, and OSError.
+    """
+    items: list[Item] = []
+    damaged: list[Damage] = []
+    with path.open("rb") as file:
+        for number, line in enumerate(file, 1):
+            if line.strip():
+                read = _read_item(number, line)
+                items += [read] if isinstance(read, Item) else []
+                damaged += [read] if isinstance(read, Damage) else []
+    if not items:
+        first = f": line {damaged[0].line} {damaged[0].reason}" if damaged else ""
+        raise WrongUsage(
+            f"{path} has no item of Tool-Reflection-Bench{first}; each line is "
+            '{"messages": [...], "ground_truth": "..."}'
+        )
+    return items, damaged
+
+
+def _read_item(number: int, line: bytes) -> Item | Damage:
+    try:
+        record = json.loads(line.decode())
+    except (ValueError, RecursionError) as error:
+        return Damage(number, f"is no JSON ({error})")
+    if not isinstance(record, dict):
+        return Damage(number, "is no JSON object")
+    gold = record.get("ground_truth", record.get("groundtruth"))
+    if isinstance(gold, dict):
+        gold = gold.get("content")
+    if not isinstance(gold, str):
+        return Damage(number, "has no text as ground_truth")
+    messages = record.get("messages")
+    if not isinstance(messages, list) or not messages:
+        return Damage(number, "has no messages")
+    for message in messages:
+        if not isinstance(message, dict) or message.get("role") not in _ROLES:
+            return Damage(number, f"has a message whose role is none of {', '.join(_ROLES)}")
+        if not isinstance(message.get("content"), str):
+            return Damage(number, "has a message whose content is no text")
+    operator = record.get("operator")
+    return Item(
+        line=number,
+        messages=tuple(Message(role=m["role"], content=m["content"]) for m in messages),
+        gold=gold,
+        operator=operator if isinstance(operator, str) else None,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """Everything that decides an answer."""
+
+    base_url: str
+    model: str
+    dialect: Dialect
+    temperature: float
+    top_p: float
+    max_tokens: int
+    seed: int
+    extra: Mapping[str, Any] = field(default_factory=dict)
+
+
+def digest_of(settings: Settings, items: Sequence[Item]) -> str:
+    """Return what names a run: equal for equal settings and items, however many samples."""
+    asked = [[item.line, *([m.role, m.text] for m in item.messages)] for item in items]
+    answered = {
+        name: getattr(settings, name)
+        for name in ("base_url", "model", "temperature", "top_p", "max_tokens", "seed", "extra")
+    }
+    return sha256(exact_json(["reflection", answered, asked]))
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What an endpoint answered, or why it did not."""
+
+    text: str | None
+    failure: str | None = None
+
+
+class Answers:
+    """The answers of a run in a file that only grows; a context manager. One process uses it at a
+    time (daemon/evaluation/run.py has the lock)."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.known: dict[Slot, Answer] = {}
+
+    def __enter__(self) -> Self:
+        private.make_folder(self.path.parent)
+        private.create_file(self.path)
+        self._file: IO[bytes] = open(self.path, "r+b")
+        try:
+            self._read()
+        except BaseException:
+            self._file.close()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._file.close()
+
+    def add(self, slot: Slot, answer: Answer) -> None:
+        """Append an answer; it is in the file when this returns, also if the process is killed
+        then."""
+        record = {"line": slot[0], "sample": slot[1], "text": answer.text}
+        record |= {} if answer.failure is None else {"failure": answer.failure}
+        self._file.write(json.dumps(record).encode() + b"\n")
+        self._file.flush()
+        self.known[slot] = answer
+
+    def _read(self) -> None:
+        """Read what is there; a last line without its end was being written at a kill."""
+        end = 0
+        for number, line in enumerate(self._file, 1):
+            if not line.endswith(b"\n"):
+                break
+            try:
+                record = json.loads(line)
+                slot = int(record["line"]), int(record["sample"])
+                self.known[slot] = Answer(record["text"], record.get("failure"))
+            except (ValueError, KeyError, TypeError) as error:
+                raise BadAnswers(
+                    f"{self.path}, line {number} is no answer ({error!r}); remove the file to ask "
+                    "for all answers again"
+                ) from None
+            end += len(line)
+        self._file.seek(end)
+        self._file.truncate()
+
+
+async def ask_all(
+    endpoint: "Endpoint",
+    settings: Settings,
+    items: Sequence[Item],
+    missing: Sequence[Slot],
+    answers: Answers,
+    concurrency: int,
+    progress: Callable[[int], None] = lambda _: None,
+) -> list[str]:
+    """Ask for answers, many at once; return the reasons of those that machines spoiled.
+
+    Raises EndpointRefusal, and EndpointUnavailable where the endpoint is away or spoils
+    FAILURES_IN_A_ROW. Everything that was answered until then is stored.
+    """
+    spoilt: list[str] = []
+    in_a_row = 0
+    coming = iter(missing)
+    by_line = {item.line: item for item in items}
+
+    async def work() -> None:
+        nonlocal in_a_row
+        for line, sample in coming:
+            answer, reason = await _ask(endpoint, settings, by_line[line], sample)
+            if answer is None:
+                spoilt.append(f"line {line}, sample {sample}: {reason}")
+                in_a_row += 1
+                await _check(endpoint, in_a_row, reason)
+            else:
+                in_a_row = 0
+                answers.add((line, sample), answer)
+            progress(1)
+
+    workers = [asyncio.create_task(work()) for _ in range(min(concurrency, len(missing)))]
+    try:
+        await asyncio.gather(*workers)
+    finally:
+        for worker in workers:
+            worker.cancel()
+        await asyncio.gather(*workers, return_exceptions=True)
+    return spoilt
+
+
+async def _check(endpoint: "Endpoint", in_a_row: int, reason: str) -> None:
+    """Raise EndpointUnavailable where it makes no sense to ask on."""
+    from envs.endpoint import EndpointUnavailable
+
+    await endpoint.check()
+    if in_a_row >= FAILURES_IN_A_ROW:
+        raise EndpointUnavailable(
+            f"{in_a_row} requests in a row failed, the last one because of {reason}; see to the "
+            "endpoint, then run the same command to go on"
+        )
+
+
+async def _ask(
+    endpoint: "Endpoint", settings: Settings, item: Item, sample: int
+) -> tuple[Answer | None, str]:
+    """Return the answer to one request; None and the reason where a machine failed."""
+    from envs.endpoint import AnswerFailure, Sampling, request_seed
+
+    sampling = Sampling(
+        settings.temperature, settings.max_tokens, {"top_p": settings.top_p, **settings.extra}
+    )
+    try:
+        completion = await endpoint.complete(
+            item.messages,
+            sampling=sampling,
+            seed=request_seed(settings.seed, item.line, sample),
+        )
+    except AnswerFailure as failure:
+        if failure.termination is Termination.INFRASTRUCTURE_ERROR:
+            return None, failure.reason
+        return Answer(None, str(failure.termination)), failure.reason
+    return Answer(render(completion.message, settings.dialect)), ""
+
+
+def render(message: Message, dialect: Dialect) -> str:
+    """Return a message as the model wrote it, with the calls that the endpoint took out of it."""
+    calls = [
+        f'{{"name": {json.dumps(call.name)}, "{_FIELDS[dialect]}": {_render_arguments(call)}}}'
+        for call in message.tool_calls
+    ]
+    if not calls:
+        return message.text
+    if dialect == "llama":
+        written = f"[{', '.join(calls)}]"
+    else:
+        written = "\n".join(f"<tool_call>\n{call}\n</tool_call>" for call in calls)
+    return f"{message.text}\n{written}" if message.text else written
+
+
+_FIELDS: Final[dict[Dialect, str]] = {"qwen": "arguments", "llama": "parameters"}
+
+
+def _render_arguments(call: Any) -> str:
+    return call.arguments if isinstance(call.arguments, str) else json.dumps(call.arguments)
+
+
+@dataclass(frozen=True, slots=True)
+class ItemScores:
+    """The verdicts on an item's samples; None for an unjudged one."""
+
+    item: Item
+    official: tuple[bool | None, ...]
+    mended: tuple[bool | None, ...]
+    overlaps: tuple[float, ...]
+    """The official share of gold's calls, of judged samples."""
+
+
+def score_all(
+    items: Sequence[Item], answers: Mapping[Slot, Answer], samples: int, dialect: Dialect
+) -> Iterator[ItemScores]:
+    """Yield the verdicts on each item."""
+    for item in items:
+        official: list[bool | None] = []
+        mended: list[bool | None] = []
+        overlaps: list[float] = []
+        for sample in range(samples):
+            answer = answers.get((item.line, sample))
+            if answer is None:
+                official.append(None)
+                mended.append(None)
+            elif answer.text is None:
+                official.append(False)
+                mended.append(False)
+                overlaps.append(0.0)
+            else:
+                score = score_officially(answer.text, item.gold, dialect)
+                official.append(score.correct)
+                mended.append(is_repaired(answer.text, item.gold, dialect))
+                overlaps.append(score.overlap)
+        yield ItemScores(item, tuple(official), tuple(mended), tuple(overlaps))
+
+
+def report(
+    items: Sequence[Item], answers: Mapping[Slot, Answer], samples: int, settings: Settings
+) -> dict[str, Any]:
+    """Return what `kintsugi bench reflection --json` prints."""
+    scores = list(score_all(items, answers, samples, settings.dialect))
+    operators = sorted({item.operator for item in items if item.operator is not None})
+    asked = [(item.line, sample) for item in items for sample in range(samples)]
+    known = [answers[slot] for slot in asked if slot in answers]
+    return {
+        "samples": samples,
+        "model": settings.model,
+        "dialect": settings.dialect,
+        **_describe(scores),
+        "per_operator": {
+            operator: _describe([score for score in scores if score.item.operator == operator])
+            for operator in operators
+        },
+        "gold": {
+            "official": _share(
+                score_officially(item.gold, item.gold, settings.dialect).correct for item in items
+            ),
+            "mended": _share(is_repaired(item.gold, item.gold, settings.dialect) for item in items),
+        },
+        "unjudged": len(asked) - len(known),
+        "failures": dict(sorted(Counter(a.failure for a in known if a.failure).items())),
+    }
+
+
+def _describe(scores: Sequence[ItemScores]) -> dict[str, Any]:
+    """Return the figures of both rules over these items."""
+    overlaps = [overlap for score in scores for overlap in score.overlaps]
+    official = {score.item.line: score.official for score in scores}
+    return {
+        "n": len(scores),
+        "official": {
+            **_estimate({str(line): verdicts for line, verdicts in official.items()}),
+            "average": sum(overlaps) / len(overlaps) if overlaps else None,
+        },
+        "mended": _estimate({str(score.item.line): score.mended for score in scores}),
+    }
+
+
+def _estimate(outcomes: statistics.Outcomes) -> dict[str, Any]:
+    """Return Repair@k, unbiased from all samples, and as the benchmark defines it: one of the first
+    k."""
+    most = statistics.most_trials(outcomes)
+    depths = [k for k in DEPTHS if k <= most]
+    return {
+        "repair_at": {str(k): _interval(statistics.repair_at(outcomes, k)) for k in depths},
+        "any_of": {
+            str(k): _interval(statistics.mean([_any_of(own, k) for own in outcomes.values()]))
+            for k in depths
+        },
+    }
+
+
+def _any_of(verdicts: Sequence[bool | None], k: int) -> float:
+    return float(any([verdict for verdict in verdicts if verdict is not None][:k]))
+
+
+def _interval(interval: statistics.Interval) -> dict[str, float]:
+    return {"value": interval.value, "low": interval.low, "high": interval.high}
+
+
+def _share(verdicts: Iterator[bool]) -> float:
+    values = list(verdicts)
+    return sum(values) / len(values)

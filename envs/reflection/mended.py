@@ -1,0 +1,40 @@
+"""The rule of Tool-Reflection-Bench without its defects (official.py lists them).
+
+A completion is correct if its form is right and its calls are gold's: equal multisets of names and
+of arguments as JSON with sorted keys, in any order. Neither calls on both sides is correct. The
+form is wrong where a block of <tool_call> holds no call, a tag of it is left over, or a call stands
+as bare JSON; what <reflect> and <think> quote is not looked at. In Llama's form a call is wrong
+where its list is no JSON.
+"""
+
+import re
+from typing import Final
+
+from envs.reflection.official import Dialect
+from envs.reflection.parse import ParsedCall, Parts, are_calls_equal, parse
+
+_CALL_BEGINS: Final[dict[Dialect, re.Pattern[str]]] = {
+    "qwen": re.compile(r'\{\s*+"name"\s*+:\s*+"[^"]*+"\s*+,\s*+"arguments"\s*+:'),
+    "llama": re.compile(r'\{\s*+"name"\s*+:\s*+"[^"]*+"\s*+,\s*+"parameters"\s*+:'),
+}
+"""How a call begins, whether or not it is one."""
+
+_TAG: Final = re.compile("</?tool_call>", re.IGNORECASE)
+
+
+def is_repaired(completion: str, gold: str, dialect: Dialect) -> bool:
+    """Return whether a completion makes the calls of gold, in the right form."""
+    made = _parse(completion, dialect)
+    if (made.malformed and dialect == "qwen") or _CALL_BEGINS[dialect].search(made.rest):
+        return False
+    return are_calls_equal(_select(made, dialect), _select(_parse(gold, dialect), dialect))
+
+
+def _parse(text: str, dialect: Dialect) -> Parts:
+    """Return the parts of a text; in Llama's form the tags of Qwen's mean nothing."""
+    return parse(text if dialect == "qwen" else _TAG.sub(" ", text))
+
+
+def _select(parts: Parts, dialect: Dialect) -> tuple[ParsedCall, ...]:
+    """Return the calls in a dialect."""
+    return parts.calls[: parts.tagged] if dialect == "qwen" else parts.calls[parts.tagged :]
