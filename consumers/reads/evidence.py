@@ -169,6 +169,17 @@ def read_trial_differences(
     return {task: own[candidate] - own[incumbent] for task, own in rates.items() if len(own) == 2}
 
 
+def read_evaluated_tasks(connection: Connection, alias: str) -> list[tuple[Action, ...]]:
+    """Return the gold actions of each task on which policies of an agent were evaluated."""
+    tasks, rollouts = Task.table().c, Rollout.table().c
+    played = select(rollouts.task).where(
+        rollouts.alias == alias, rollouts.purpose == "evaluate", rollouts.task.is_not(None)
+    )
+    query = select(tasks.gold_actions).where(tasks.alias == alias, tasks.task.in_(played))
+    stored = connection.execute(query.order_by(tasks.task)).scalars()
+    return [actions for text in stored if (actions := _actions(text)) is not None]
+
+
 def passed_sessions(
     connection: Connection, alias: str, base: str, most: int
 ) -> list[PassedRollout]:

@@ -36,6 +36,7 @@ from daemon.cli import (
     routes,
     spool,
     status,
+    tasks,
     trace,
     up,
     whatif,
@@ -78,7 +79,8 @@ for module in (
 ):  # fmt: skip
     module.register(app)
 for module in (
-    rollouts, patterns, environments, cycles, jobs, adapters, routes, log, spool, dlq, db, config,
+    rollouts, patterns, tasks, environments, cycles, jobs, adapters, routes, log, spool, dlq, db,
+    config,
 ):  # fmt: skip
     app.add_typer(module.group)
 archive.register(log.group)

@@ -9,7 +9,7 @@ was killed before it appended them, or another one, writes the same events under
 for an analyzer's words).
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,6 +18,7 @@ from consumers.reads.learning import CycleRow
 from consumers.reads.serving import AdapterRow
 from daemon.adapters.compatibility import BadBase, count_parameters
 from daemon.controller.directive_builder import direct
+from daemon.core.task_definitions import with_definitions
 from daemon.cycle.job_spec import NotTrainable, build_job_spec, name_capability, plan_rounds
 from daemon.cycle.leader import Proposal, RetryLater
 from daemon.cycle.learning_rate import needs_size
@@ -44,6 +45,7 @@ from events.learning import (
     TaskProposed,
     TaskRejected,
 )
+from events.rollouts import clip_reason
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection
@@ -82,11 +84,14 @@ class CyclePlanner:
             return Proposal({}, "no failure pattern of the round has a priority above 0")
         settings = self._app.settings
         try:
-            environment = open_from_event(
-                cycle.environment,
-                benchmarks=settings.benchmarks,
-                paths=settings.environments.paths,
-                places=settings.environment_places,
+            environment = with_definitions(
+                self._app,
+                open_from_event(
+                    cycle.environment,
+                    benchmarks=settings.benchmarks,
+                    paths=settings.environments.paths,
+                    places=settings.environment_places,
+                ),
             )
         except (EnvironmentBroken, UnknownEnvironment) as error:
             return Proposal({}, str(error))
@@ -97,7 +102,7 @@ class CyclePlanner:
             return Proposal({}, str(error))
         with self._app.reading() as connection:
             wanted = self._proposal_request(connection, environment, cycle)
-            written = sources.read_pool_entries(connection, cycle.alias, cycle.base)
+            buffered = sources.read_pool_entries(connection, cycle.alias, cycle.base)
             drawn = self._read_traffic(connection, environment, cycle)
             priorities = {
                 line.pattern: line.priority
@@ -113,6 +118,9 @@ class CyclePlanner:
             }
         except CannotSample as error:
             raise RetryLater(f"the tasks of {cycle.alias} wait: {error}") from error
+        reasons = sources.find_unplayable(environment, [entry.task for entry in buffered])
+        written = [entry for entry in buffered if entry.task not in reasons]
+        decisions |= _reject_bodies(environment, cycle, buffered, reasons)
         new = [data for data in decisions.values() if isinstance(data, TaskProposed)]
         if not new:
             return Proposal(decisions, _describe_rejections(list(decisions.values())))
@@ -153,7 +161,11 @@ class CyclePlanner:
     def _build_mix(self) -> PoolMix:
         settings = self._app.settings.proposer
         return PoolMix(
-            settings.targeted_step, settings.targeted_most, settings.replay, settings.siblings
+            settings.targeted_step,
+            settings.targeted_most,
+            settings.replay,
+            settings.siblings,
+            settings.operator,
         )
 
     def _build_sampler(
@@ -290,6 +302,29 @@ class CyclePlanner:
             settings.training, settings.proposer, cycle=cycle.cycle, alias=cycle.alias,
             history=cycle.round, patterns=patterns, known=sources.filter_known(environment, others),
         )  # fmt: skip
+
+
+def _reject_bodies(
+    environment: "Environment",
+    cycle: CycleRow,
+    entries: Sequence[PoolEntry],
+    reasons: Mapping[str, str],
+) -> dict[str, Decision]:
+    """The rejections of the tasks by content whose bodies cannot be played; id of event ->
+    rejection. A task of another environment, which the agent had before, is only left out."""
+    return {
+        derive_id("task rejected", cycle.cycle, entry.task): TaskRejected(
+            cycle=cycle.cycle,
+            alias=cycle.alias,
+            base=cycle.base,
+            pattern=entry.pattern,
+            check="schema",
+            reason=clip_reason(reasons[entry.task]),
+            task=entry.task,
+        )
+        for entry in entries
+        if entry.task in reasons and entry.task.startswith(f"{environment.name}/")
+    }
 
 
 def _describe_rejections(decisions: Sequence[Decision]) -> str:
