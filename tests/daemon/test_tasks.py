@@ -93,7 +93,7 @@ def test_what_a_generator_makes_keeps_the_generated_id(
     ]
 
 
-REFUSED: Final = {
+REFUSED: Final[dict[str, tuple[Mapping[str, Any] | str, str, str]]] = {
     "no JSON": ('{"environment": ', "schema", "no JSON"),
     "NaN": ('{"environment": NaN}', "schema", "no JSON"),
     "a list": ("[]", "schema", "no JSON object"),
