@@ -82,17 +82,8 @@ class CyclePlanner:
         assert cycle.directive is not None, "a cycle is directed first"
         if not cycle.directive.quotas:
             return Proposal({}, "no failure pattern of the round has a priority above 0")
-        settings = self._app.settings
         try:
-            environment = with_definitions(
-                self._app,
-                open_from_event(
-                    cycle.environment,
-                    benchmarks=settings.benchmarks,
-                    paths=settings.environments.paths,
-                    places=settings.environment_places,
-                ),
-            )
+            environment = self._open_environment(cycle)
         except (EnvironmentBroken, UnknownEnvironment) as error:
             return Proposal({}, str(error))
         try:
@@ -142,6 +133,18 @@ class CyclePlanner:
         except NotTrainable as error:
             return Proposal(decisions, str(error))
         return Proposal({**decisions, derive_id("job requested", cycle.cycle): job})
+
+    def _open_environment(self, cycle: CycleRow) -> "Environment":
+        """The environment of a cycle, which finds tasks by content in the tables. Raises
+        EnvironmentBroken, UnknownEnvironment."""
+        settings = self._app.settings
+        environment = open_from_event(
+            cycle.environment,
+            benchmarks=settings.benchmarks,
+            paths=settings.environments.paths,
+            places=settings.environment_places,
+        )
+        return with_definitions(self._app, environment)
 
     def _proposal_request(
         self, connection: "Connection", environment: "Environment", cycle: CycleRow
@@ -328,7 +331,7 @@ def _reject_bodies(
 
 
 def _describe_rejections(decisions: Sequence[Decision]) -> str:
-    """Why a cycle has no task, in words."""
-    rejected = [data for data in decisions if isinstance(data, TaskRejected)]
+    """Why a cycle has no task, in words; without the tasks of the buffer that it rejected."""
+    rejected = [data for data in decisions if isinstance(data, TaskRejected) and data.task is None]
     reasons = dict.fromkeys(f"{rejection.check}: {rejection.reason}" for rejection in rejected)
     return f"no task passed its checks ({len(rejected)} were rejected): {'; '.join(reasons)}"[:1000]

@@ -15,6 +15,7 @@ covered: a task of a gate under another id, where the environment's seeds are no
 import json
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from io import BytesIO
 from typing import IO, Any, Final
 
 from pydantic import ValidationError
@@ -91,16 +92,23 @@ def read_definitions(file: IO[bytes]) -> Iterator[RawDefinition]:
     if len(beginning) <= MOST_BODY and _is_object(beginning):
         yield RawDefinition("line 1", beginning)
         return
-    file.seek(0)
-    number = 0
-    while line := file.readline(MOST_BODY + 1):
-        number += 1
-        fits = len(line) <= MOST_BODY
-        if not fits:
-            while line and not line.endswith(b"\n"):
-                line = file.readline(MOST_BODY + 1)
-        if not fits or line.strip():
-            yield RawDefinition(f"line {number}", line if fits else None)
+    for number, line in enumerate(_read_lines(BytesIO(beginning), file), start=1):
+        if len(line) > MOST_BODY:
+            yield RawDefinition(f"line {number}", None)
+        elif line.strip():
+            yield RawDefinition(f"line {number}", line)
+
+
+def _read_lines(beginning: IO[bytes], file: IO[bytes]) -> Iterator[bytes]:
+    """Yield the lines of a file whose beginning was read, which may be a pipe; of a longer line,
+    more than `MOST_BODY` bytes."""
+    while line := beginning.readline() or file.readline(MOST_BODY + 1):
+        if not line.endswith(b"\n"):
+            line += file.readline(MOST_BODY + 1)
+        rest = line
+        while rest and not rest.endswith(b"\n"):
+            rest = file.readline(MOST_BODY + 1)
+        yield line
 
 
 def _is_object(text: bytes) -> bool:

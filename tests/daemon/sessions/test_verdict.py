@@ -299,7 +299,7 @@ def test_a_live_session_on_a_task_by_content_is_graded_by_the_body_of_the_log(
         with App(Settings(home=tmp_path / name)) as app:
             writer = TaskWriter(app, Act("ada"), Target("agent", "base", None))
             writer.append([Addition("line 1", one, (), False) for one in brought])
-        live = replay_live(tmp_path / name, shop, simulate(shop, task.id, says), 7)
+        live = replay_live(tmp_path / name, shop, simulate(shop, task.id, says, 7), 7)
         assert live.task is not None
         assert live.task.id == task.id
         assert (live.success is not None) == bool(brought)
