@@ -1,8 +1,9 @@
 """`kintsugi tasks`: the tasks that jobs draw beside the agent's traffic; add some, retire one."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
@@ -214,6 +215,7 @@ def add(
 
     The next job draws them: with the tasks of the pattern that is named, or in a pool of their own.
     """  # fmt: skip
+    from consumers.reads import learning
     from daemon.proposer.additions import Addition, Refusal, read_definitions
     from daemon.proposer.task_buffer import TaskWriter
 
@@ -221,24 +223,29 @@ def add(
         app.settle()
         with app.reading() as connection:
             target = _find_target(cli, connection, alias, base, pattern)
+            patterns = learning.patterns_of(connection, target.alias)
             additions = _open_additions(cli, app, connection, target.alias, env)
         writer = TaskWriter(app, act_of(actor, reason), target)
         ids: list[str] = []
         refused: list[Refusal] = []
-        waiting: list[Addition] = []
         with file.open("rb") as opened, cli.out.progress("Checking", None, "tasks") as advance:
-            for item in additions.examine(read_definitions(opened)):
-                advance(1)
-                if isinstance(item, Refusal):
-                    refused.append(item)
-                    continue
-                ids.append(item.task.id)
-                waiting.append(item)
-                if len(waiting) >= _AT_ONCE:
-                    writer.append(waiting)
-                    waiting.clear()
-        writer.append(waiting)
+            examined = additions.examine(read_definitions(opened))
+            while items := list(islice(examined, _AT_ONCE)):
+                passed = [item for item in items if isinstance(item, Addition)]
+                refused += [item for item in items if isinstance(item, Refusal)]
+                ids += [item.task.id for item in passed]
+                writer.append(passed)
+                advance(len(items))
+    if pattern is not None:
+        _warn_of_patterns(cli, {task: patterns.get(task, pattern) for task in ids}, pattern)
     return _print_added(cli, file, ids, refused)
+
+
+def _warn_of_patterns(cli: Cli, patterns: Mapping[str, str], wanted: str) -> None:
+    """Name the tasks that were there already for another pattern than the one that is asked for."""
+    for task, pattern in patterns.items():
+        if pattern != wanted:
+            cli.out.warn(f"{task} is there already, for {pattern}, and stays so")
 
 
 _AT_ONCE: Final = 64

@@ -184,6 +184,11 @@ def test_a_task_is_added_for_a_pattern_of_the_agent(
     (line,) = kintsugi("tasks", "ls", "--json").json
     assert (line["alias"], line["base"], line["patterns"]) == ("agent", "small", [pattern])
     assert f" for {pattern}" in kintsugi("explain", ONE.id).out
+    assert kintsugi("tasks", "add", file).err == ""
+    write(file, body(TWO))
+    kintsugi("tasks", "add", file)
+    again = kintsugi("tasks", "add", file, "--pattern", pattern)
+    assert f"{TWO.id} is there already, for operator, and stays so" in again.err
 
 
 def test_a_retired_task_stays_in_the_list_until_it_is_added_again(
@@ -231,6 +236,17 @@ def test_another_home_that_only_has_the_log_plays_and_replays_them(
     assert kintsugi("tasks", "show", ONE.id, "--home", other, "--json").json["definition"] == (
         ONE.model_dump(mode="json")
     )
+    kintsugi("tasks", "retire", ONE.id)
+    measured = SHOP.generate("cancel", 3)
+    with ModelServer(oracle(SHOP, [measured])) as server:
+        kintsugi(
+            "eval", "--env", "shop", "--task", measured.id, "--base-url", server.url, "--model",
+            "small",
+        )  # fmt: skip
+    file = write(tmp_path / "tasks.jsonl", body(ONE), body(measured))
+    again = kintsugi("tasks", "add", file, "--json").json
+    assert again["added"] == [ONE.id], "a task of the buffer may be evaluated"
+    assert [item["check"] for item in again["rejected"]] == ["contamination"]
 
 
 def recorded(task: TaskDefinition) -> dict[str, Any]:
