@@ -265,6 +265,13 @@ def write_body(body: Mapping[str, Any]) -> str:
     return json.dumps(body, sort_keys=True, separators=(",", ":"), allow_nan=False)
 
 
+def has_nul(body: Mapping[str, Any]) -> bool:
+    """Whether a text of a body has the character NUL, which no table holds: it would come back as
+    another body."""
+    # Without escaped backslashes, each such escape that is left is one of NUL.
+    return "\\u0000" in write_body(body).replace("\\\\", "")
+
+
 def read_body(task_id: str, text: str) -> TaskDefinition:
     """Return the task of an id by content, from the text of its body. Raises BadDefinition where
     the text is no body, hashes to another id, or is no task of this version."""

@@ -35,7 +35,7 @@ from daemon.proposer.candidate import (
 from daemon.proposer.observability import collect_user_text, is_computable, leaves, words
 from envs.environment import UnknownTask
 from envs.grading import grade
-from envs.task import GENERATED, TaskDefinition, is_seed
+from envs.task import GENERATED, TaskDefinition, has_nul, is_content_id, is_seed
 from events.learning import Check, Verified
 from events.messages import executed_calls
 
@@ -90,6 +90,8 @@ def schema(examined: CandidateFacts) -> str:
         )
     if TaskDefinition.model_validate_json(task.model_dump_json()) != task:
         raise CheckFailure("the definition does not survive being stored")
+    if is_content_id(task.id) and has_nul(task.dump_body()):
+        raise CheckFailure("a text of it has the character NUL, which cannot be stored; remove it")
     try:
         again = environment.task(task.id)
     except UnknownTask as error:

@@ -107,6 +107,7 @@ REFUSED: Final[dict[str, tuple[Mapping[str, Any] | str, str, str]]] = {
     "other environment": (body(ONE, environment="retail"), "gold", "find_user"),
     "kind": (body(ONE, capability="juggle"), "schema", "no gate can draw"),
     "long": (body(ONE, ticket="x" * MOST_BODY), "schema", "longer than"),
+    "NUL": (body(edited(13), scenario={"reason_for_call": "a\\u0000b\x00"}), "schema", "NUL"),
     "benchmark": (body(ONE, split="base"), "contamination", "a benchmark's"),
     "held out": (
         body(ONE, id=f"shop/cancel/{FIRST_HELD_OUT}"), "contamination", "kept for reports",
