@@ -21,7 +21,7 @@ from sqlalchemy import BigInteger, Engine, Index, MetaData, Table, Text, text
 from sqlalchemy.sql import ColumnElement
 from sqlmodel import Field, SQLModel
 
-REVISION: Final = "0016"
+REVISION: Final = "0017"
 """The migration that makes these tables; a test holds it to the newest one in migrations/."""
 
 FOLD_VERSION: Final = 12
@@ -326,6 +326,38 @@ class Task(ProjectionTable, table=True):
     """Id of the `TaskProposed`."""
     offset: int | None = _offset()
     """Offset of that event on `learning`."""
+
+
+class TaskBody(ProjectionTable, table=True):
+    """The body of a task whose id is its content (envs/task.py); one for all agents."""
+
+    __tablename__ = "task_bodies"
+    MERGE: ClassVar[Merge] = Merge.FIRST
+
+    task: str = _key()
+    environment: str = _string()
+    body: str = _string()
+    """JSON: the definition without its id."""
+    event_source: str = _pointer(STRING)
+    sequence: int = _pointer()
+    offset: int = _offset()
+
+
+class TaskState(ProjectionTable, table=True):
+    """A task that new jobs of an agent do not draw, and why; or one that they draw again."""
+
+    __tablename__ = "task_states"
+    MERGE: ClassVar[Merge] = Merge.LAST
+
+    alias: str = _key()
+    task: str = _key()
+    state: str = _string()
+    """`retired`, `rejected`, or `active` again."""
+    reason: str = _string()
+    time: str | None = _pointer(STRING)
+    event_source: str = _pointer(STRING)
+    sequence: int = _pointer()
+    offset: int = _offset()
 
 
 SKIPPED: Final = "skipped"
@@ -886,7 +918,7 @@ METADATA: Final[MetaData] = SQLModel.metadata
 PROJECTED: Final[tuple[type[ProjectionTable], ...]] = (
     Rollout, Call, SessionEnd, Feedback, Task, TaskPattern, Pattern, PatternRound, Round,
     Leader, Cycle, Rejection, Job, Adapter, Route, LifecycleStep, Evaluation, OperatorAction,
-    Erasure, DeadLetter, Repair, JobRound,
+    Erasure, DeadLetter, Repair, JobRound, TaskBody, TaskState,
 )  # fmt: skip
 """The tables that hash and comparison cover, in this order."""
 

@@ -10,11 +10,16 @@ Subclass `Environment`, give it a name, tools, a policy and capabilities, and wr
 Guarantee: an episode is a function of (task, seed, agent outputs). Therefore `generate` and
 `pristine` may use no clock, no global randomness and nothing outside their arguments;
 `kintsugi env check` proves it as far as it can be proved from outside.
+
+A task may also be data, with an id by content (task.py). Every environment finds such a task by its
+id, whatever its `task` does, once it is told where bodies are kept (`use_definitions`). Its first
+state is what `pristine` makes of its body, so a `pristine` that reads the id knows no such task.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import wraps
 from pathlib import Path
 from random import Random
 from typing import Any, ClassVar, Final
@@ -22,7 +27,15 @@ from typing import Any, ClassVar, Final
 from envs.agents import Agent, GoldAgent, NullAgent
 from envs.catalog import ToolCatalog, catalog, infer_catalog
 from envs.database import Database, Difference
-from envs.task import GENERATED, Basis, TaskDefinition, is_seed
+from envs.task import (
+    GENERATED,
+    BadDefinition,
+    Basis,
+    TaskDefinition,
+    is_content_id,
+    is_seed,
+    read_body,
+)
 from envs.tools import ToolAccess, Toolset
 from envs.users import ScriptUser, User
 from events.errors import KintsugiError
@@ -31,6 +44,12 @@ from events.rollouts import ToolRoles
 
 _PRISTINE_STATES: Final = 64
 """Generated states kept at once: a group of rollouts shares its task's, and one may be 10 MB."""
+_DEFINITIONS: Final = 4096
+"""Tasks by content that are kept at once, read from their bodies."""
+
+FindBody = Callable[[str], str | None]
+"""Function that returns the text of the body (task.py) of a task by content; None where it is not
+kept."""
 
 
 class UnknownTask(KintsugiError):
@@ -60,6 +79,31 @@ def split_phrasing(task_id: str) -> tuple[str, int] | None:
     return original, int(phrasing)
 
 
+_MakeTask = Callable[["Environment", str], TaskDefinition]
+_Rephrase = Callable[["Environment", TaskDefinition, int], TaskDefinition | None]
+
+
+def _find_by_content(make: _MakeTask) -> _MakeTask:
+    """Have a `task` of a subclass be asked for no id by content."""
+
+    @wraps(make)
+    def task(self: "Environment", task_id: str) -> TaskDefinition:
+        return self._find_definition(task_id) if is_content_id(task_id) else make(self, task_id)
+
+    return task
+
+
+def _keep_words(rephrase: _Rephrase) -> _Rephrase:
+    """Have a `rephrase` of a subclass be asked for no task by content: its words are no
+    generator's."""
+
+    @wraps(rephrase)
+    def find_other(self: "Environment", task: TaskDefinition, seed: int) -> TaskDefinition | None:
+        return None if is_content_id(task.id) else rephrase(self, task, seed)
+
+    return find_other
+
+
 class Environment(ABC):
     """One domain: its tools, its policy, its tasks and how they are judged."""
 
@@ -83,6 +127,43 @@ class Environment(ABC):
         """`benchmarks` is the operator's folder of real tasks; None where there is none."""
         self.benchmarks = benchmarks
         self._states: dict[str, Database] = {}
+        self._definitions: dict[str, TaskDefinition] = {}
+        self._find_body: FindBody | None = None
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        """See that an override of `task` or `rephrase` keeps tasks by content as they are."""
+        super().__init_subclass__(**options)
+        own = vars(cls)
+        if "task" in own:
+            setattr(cls, "task", _find_by_content(own["task"]))  # noqa: B010
+        if "rephrase" in own:
+            setattr(cls, "rephrase", _keep_words(own["rephrase"]))  # noqa: B010
+
+    def use_definitions(self, find: FindBody) -> None:
+        """Look up the bodies of tasks by content with this function from now on. What it returns is
+        believed only where it hashes to the id."""
+        self._find_body = find
+
+    def _find_definition(self, task_id: str) -> TaskDefinition:
+        """Return the task with this id by content. Raises UnknownTask."""
+        if task_id in self._definitions:
+            return self._definitions[task_id]
+        if task_id.partition("/")[0] != self.name:
+            raise UnknownTask(f"task {task_id} is no task of environment {self.name}")
+        text = None if self._find_body is None else self._find_body(task_id)
+        if text is None:
+            raise UnknownTask(
+                f"the body of task {task_id} is not kept here; add it (kintsugi tasks add FILE), "
+                "or name the home that has it"
+            )
+        try:
+            task = read_body(task_id, text)
+        except BadDefinition as error:
+            raise UnknownTask(f"{error}; add it anew: kintsugi tasks add FILE") from error
+        while len(self._definitions) >= _DEFINITIONS:
+            del self._definitions[next(iter(self._definitions))]
+        self._definitions[task_id] = task
+        return task
 
     @abstractmethod
     def generate(self, capability: str, seed: int) -> TaskDefinition:
@@ -192,6 +273,10 @@ class Environment(ABC):
             self._states[key] = self.pristine(task).as_pristine()
         return self._states[key].fork()
 
+    def digests(self, database: Database) -> Mapping[str, str]:
+        """The hashes of a state, by the names that recordings have for them."""
+        return {"db_hash": database.digest()}
+
     def compare_states(self, expected: Database, actual: Database) -> tuple[Difference, ...]:
         """Return where a state is not as expected, as DB judges: in any value."""
         return expected.difference(actual)
@@ -216,7 +301,10 @@ class Environment(ABC):
                 yield self.generate(capability, seed)
 
     def task(self, task_id: str) -> TaskDefinition:
-        """The task with this id, for any seed. Raises UnknownTask."""
+        """The task with this id, for any seed, or by content (use_definitions). An override is
+        asked for no id by content. Raises UnknownTask."""
+        if is_content_id(task_id):
+            return self._find_definition(task_id)
         seed = task_id.rpartition("/")[2]
         if is_seed(seed):
             for capability in self.capabilities:
@@ -232,13 +320,16 @@ class Environment(ABC):
         return f"{self.name}/{capability}/{seed}"
 
     def like(self, task: TaskDefinition, seed: int) -> TaskDefinition | None:
-        """A fresh task of the same kind; None for one that was loaded, which has no generator. Its
-        id must give it again (`task`)."""
-        return self.generate(task.capability, seed) if task.split == GENERATED else None
+        """A fresh task of the same kind; None for one without a generator, because it was loaded
+        or its kind is none of the capabilities. Its id must give it again (`task`)."""
+        if task.split != GENERATED or task.capability not in self.capabilities:
+            return None
+        return self.generate(task.capability, seed)
 
     def rephrase(self, task: TaskDefinition, seed: int) -> TaskDefinition | None:
         """The same task in other words: with its first state, gold actions and criteria. Its id
-        must give it again (`task`). None where there are no other words, as here."""
+        must give it again (`task`). None where there are no other words, as here. An override is
+        asked for no task by content."""
         return None
 
     def mixture(

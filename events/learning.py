@@ -5,7 +5,8 @@
     PatternsDiagnosed   a round closes: priorities move
     DirectiveWritten    what the cycle's tasks, or those of a round of its job, shall stress
     TaskProposed        a task entered the buffer
-    TaskRejected        one did not, and which check it failed
+    TaskRejected        one did not, and which check it failed; or cannot be played any more
+    TaskRetired         a task is drawn by no new job any more
     JobRequested        a training run, with everything that its result depends on
     PoolsShifted        a round of a job is closed: what it draws from then on
     JobEnded            what became of it
@@ -17,7 +18,7 @@ Adapters and routes follow (serving.py). All are plain JSON without sections, so
 `psql` can read them.
 """
 
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Final, Literal
 
 from pydantic import Field
 
@@ -28,6 +29,9 @@ from events.rollouts import Count, EventData, Id, Name, Reason, Task
 
 CONTROL_KEY = "control"
 """One key for the whole stream: its order is the point."""
+
+OPERATOR: Final = "operator"
+"""In place of a pattern: an operator added the task, and for no failure pattern."""
 
 Text = Annotated[str, Field(max_length=4096)]
 Share = Annotated[float, Field(ge=0, le=1)]
@@ -224,7 +228,7 @@ class Verified(StrictModel):
 
 
 class TaskProposed(Decision):
-    """A task was written for a failure pattern and entered the buffer."""
+    """A task was written for a failure pattern, or added by an operator, and entered the buffer."""
 
     TYPE: ClassVar[str] = "TaskProposed"
 
@@ -232,6 +236,7 @@ class TaskProposed(Decision):
     base: Name
     task: Task
     pattern: Name
+    """`operator` for one that an operator added for none."""
     source_rollout: Id | None = None
     cycle: Id | None = None
     """None for one that came from outside a cycle."""
@@ -242,24 +247,44 @@ class TaskProposed(Decision):
     """Who wrote the request: a model's name; None for the environment's templates."""
     job_round: JobRound | None = None
     """The round of a job that wrote it; None for one that was there before the job."""
+    definition: dict[str, Any] | None = None
+    """Of a task whose id is its content, ENVIRONMENT/=SHA256: the whole definition without the id.
+    None for a generated one, whose id makes it."""
 
 
 class TaskRejected(Decision):
-    """A task was written and failed a check. The next one is told why."""
+    """A task was written and failed a check, of which the next one is told; or, where it is named,
+    one of the buffer cannot be played."""
 
     TYPE: ClassVar[str] = "TaskRejected"
 
-    cycle: Id
+    cycle: Id | None = None
+    """None for a task of the buffer that a job from outside a cycle names."""
     alias: Name
     base: Name
     pattern: Name
-    mode: Mode
+    mode: Mode | None = None
+    """None for a task of the buffer."""
     check: Check
     reason: Reason
     source_rollout: Id | None = None
     instruction: Text = ""
     """The request, as far as there is one."""
     job_round: JobRound | None = None
+    task: Id | None = None
+    """The task of the buffer whose body is missing or another one; None for one that was written
+    and never entered it."""
+
+
+class TaskRetired(Decision):
+    """A task of the buffer or of the traffic is drawn by no new job. It stays in the tables, and an
+    operator may add it again."""
+
+    TYPE: ClassVar[str] = "TaskRetired"
+
+    alias: Name
+    task: Id
+    reason: Reason = ""
 
 
 class JobParent(StrictModel):

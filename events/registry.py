@@ -27,6 +27,7 @@ from events.learning import (
     RepairSearched,
     TaskProposed,
     TaskRejected,
+    TaskRetired,
 )
 from events.rollouts import (
     CallEnded,
@@ -131,6 +132,7 @@ REGISTRY: Final = Registry.of(
         DirectiveWritten,
         TaskProposed,
         TaskRejected,
+        TaskRetired,
         JobRequested,
         JobEnded,
         CycleEnded,

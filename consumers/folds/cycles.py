@@ -21,6 +21,7 @@ from sqlalchemy import func, select
 
 from consumers.batch import Batch, Row
 from consumers.folds.record import FoldInput
+from consumers.folds.task_states import reject_task
 from consumers.tables import Cycle, Job, JobRound, Leader, ProjectionTable, Rejection, Task
 from events.canonical import exact_json
 from events.learning import (
@@ -190,7 +191,12 @@ def accepts_task(folding: FoldInput, data: TaskProposed, batch: Batch) -> bool:
 
 
 def fold_task_rejection(folding: FoldInput, data: TaskRejected, batch: Batch) -> None:
-    """A task came to nothing, and why."""
+    """A task came to nothing, and why; one of the buffer cannot be played any more."""
+    if data.task is not None:
+        reject_task(folding, data.alias, data.task, data.reason, batch)
+        return
+    if data.cycle is None or data.mode is None:
+        return
     event = folding.event.envelope.id
     row = _open(batch, data.cycle)
     if row is None or _exists(batch, Rejection, Rejection.table().c.event == event):
@@ -198,7 +204,7 @@ def fold_task_rejection(folding: FoldInput, data: TaskRejected, batch: Batch) ->
     batch.stage(Cycle, {**row, "rejected": row["rejected"] + 1})
     if (round_row := _job_round(batch, data.job_round)) is not None:
         batch.stage(JobRound, {**round_row, "rejected": round_row["rejected"] + 1})
-    columns = data.model_dump(exclude={"job_round"})
+    columns = data.model_dump(exclude={"job_round", "task"})
     batch.stage(
         Rejection,
         {**columns, "event": event, "time": folding.time, **folding.place()},

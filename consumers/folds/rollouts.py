@@ -41,11 +41,18 @@ from consumers.folds.cycles import (
 from consumers.folds.erasures import fold_person_erasure
 from consumers.folds.record import FoldInput
 from consumers.folds.repairs import fold_repair
+from consumers.folds.task_states import (
+    fold_task_retirement,
+    keep_body,
+    restore_task,
+    takes_body,
+)
 from consumers.tables import Call, DeadLetter, Feedback, Rollout, SessionEnd, Task, TaskPattern
 from events.canonical import exact_json
 from events.envelope import derive_id
 from events.errors import BadRecord
 from events.learning import (
+    OPERATOR,
     CycleEnded,
     CycleStarted,
     DirectiveWritten,
@@ -58,6 +65,7 @@ from events.learning import (
     RepairSearched,
     TaskProposed,
     TaskRejected,
+    TaskRetired,
 )
 from events.rollouts import (
     CallEnded,
@@ -268,9 +276,12 @@ def fold_feedback(folding: FoldInput, data: FeedbackReceived, batch: Staging) ->
 
 
 def fold_task_proposal(folding: FoldInput, data: TaskProposed, batch: Batch) -> None:
-    """A task written for a pattern: from now on its rollouts count for that pattern."""
-    if not accepts_task(folding, data, batch):
+    """A task written for a pattern: from now on its rollouts count for that pattern. One that an
+    operator added for none is evidence of none. A body that is not the task's is not kept."""
+    if not takes_body(folding, data, batch) or not accepts_task(folding, data, batch):
         return
+    keep_body(folding, data, batch)
+    restore_task(folding, data, batch)
     of_data = {"pattern", "source_rollout", "base", "cycle", "mode", "text_by"}
     batch.stage(
         Task,
@@ -282,6 +293,8 @@ def fold_task_proposal(folding: FoldInput, data: TaskProposed, batch: Batch) -> 
             "offset": folding.record.offset,
         },
     )
+    if data.pattern == OPERATOR:
+        return
     batch.stage(
         TaskPattern,
         {
@@ -347,6 +360,7 @@ FOLDS: Final[Mapping[str, Fold]] = {
     DirectiveWritten.TYPE: fold_directive,
     TaskProposed.TYPE: fold_task_proposal,
     TaskRejected.TYPE: fold_task_rejection,
+    TaskRetired.TYPE: fold_task_retirement,
     JobRequested.TYPE: fold_job_request,
     PoolsShifted.TYPE: fold_pool_shift,
     JobEnded.TYPE: fold_job_end,

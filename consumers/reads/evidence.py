@@ -14,6 +14,7 @@ from sqlalchemy import Connection, case, func, select
 
 from consumers.diagnosis import round_counts
 from consumers.diagnosis.round_counts import LIVE_PURPOSES
+from consumers.folds.cycles import PROPOSED
 from consumers.tables import Rollout, Task
 from events.messages import Action
 
@@ -167,6 +168,20 @@ def read_trial_differences(
     for row in connection.execute(query):
         rates.setdefault(row.task, {})[row.policy] = float(row.rate)
     return {task: own[candidate] - own[incumbent] for task, own in rates.items() if len(own) == 2}
+
+
+def read_evaluated_tasks(connection: Connection, alias: str) -> list[tuple[Action, ...]]:
+    """Return the gold actions of each task on which policies of an agent were evaluated; without
+    those of its buffer, which a person may evaluate as well."""
+    tasks, rollouts = Task.table().c, Rollout.table().c
+    played = select(rollouts.task).where(
+        rollouts.alias == alias, rollouts.purpose == "evaluate", rollouts.task.is_not(None)
+    )
+    query = select(tasks.gold_actions).where(
+        tasks.alias == alias, tasks.origin != PROPOSED, tasks.task.in_(played)
+    )
+    stored = connection.execute(query.order_by(tasks.task)).scalars()
+    return [actions for text in stored if (actions := _actions(text)) is not None]
 
 
 def passed_sessions(

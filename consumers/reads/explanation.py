@@ -14,6 +14,7 @@ from typing import Any, Final
 
 from sqlalchemy import Connection, Row, select
 
+from consumers.folds.task_states import ACTIVE
 from consumers.reads.repairs import read_repair
 from consumers.tables import (
     Adapter,
@@ -26,8 +27,10 @@ from consumers.tables import (
     Rollout,
     Route,
     Task,
+    TaskState,
 )
 from events.errors import KintsugiError
+from events.learning import OPERATOR
 
 _NAMED: Final = 3
 """Names of each kind that an ambiguous beginning is answered with."""
@@ -196,12 +199,24 @@ def _job(connection: Connection, name: str) -> Node | None:
     done = f"{row.steps} steps, {row.rollouts} rollouts" if row.steps else ""
     cycle = None if row.cycle is None else _cycle(connection, row.cycle)
     rounds = (_build_round_node(connection, item) for item in _read_job_rounds(connection, name))
-    parent = _find_parent_adapter(connection, json.loads(row.spec)["parent"])
-    because = (parent, *rounds, cycle)
+    spec = json.loads(row.spec)
+    parent = _find_parent_adapter(connection, spec["parent"])
+    because = (parent, *rounds, cycle, *_list_added_tasks(connection, row.alias, spec["pools"]))
     return Node(
         name, "job", _line(row.outcome or "open", done, row.reason),
         tuple(node for node in because if node is not None),
     )  # fmt: skip
+
+
+def _list_added_tasks(
+    connection: Connection, alias: str, pools: Sequence[dict[str, Any]]
+) -> list[Node]:
+    """The tasks that an operator added for no pattern, and that a job draws."""
+    drawn = [task for pool in pools if pool["name"] == OPERATOR for task in pool["tasks"]]
+    tasks = Task.table()
+    query = select(tasks).where(tasks.c.alias == alias, tasks.c.task.in_(drawn))
+    rows = connection.execute(query.order_by(tasks.c.task)).all() if drawn else ()
+    return [_task_node(connection, row) for row in rows]
 
 
 def _read_job_rounds(connection: Connection, job: str) -> Sequence[Row[Any]]:
@@ -343,7 +358,8 @@ def _pattern(connection: Connection, name: str) -> Node | None:
 def _task(connection: Connection, name: str) -> Node | None:
     row = _row(connection, Task, "task", name)
     if row is None:
-        return None
+        state = _row(connection, TaskState, "task", name)
+        return None if state is None else Node(name, "task", _line(state.state, state.reason))
     return _task_node(connection, row, _describe_motive(connection, row))
 
 
@@ -363,15 +379,34 @@ def _describe_motive(connection: Connection, task: Row[Any]) -> tuple[str, ...]:
 
 
 def _task_node(connection: Connection, row: Row[Any], motive: tuple[str, ...] = ()) -> Node:
+    state = _describe_state(connection, row)
     if row.origin != "proposed":
-        return Node(row.task, "task", _line("attempted", row.environment))
+        return Node(row.task, "task", _line("attempted", row.environment, state))
     source = None if row.source_rollout is None else _rollout(connection, row.source_rollout)
     checks = len(json.loads(row.verified)) if row.verified else 0
     return Node(
         row.task, "task",
-        _line(f"written for {row.pattern}", row.mode, f"{checks} checks passed", *motive),
+        _line(_describe_origin(row), row.mode, f"{checks} checks passed", *motive, state),
         () if source is None else (source,),
     )  # fmt: skip
+
+
+def _describe_origin(task: Row[Any]) -> str:
+    """Who brought a task of the buffer, and for which pattern."""
+    if task.cycle is not None:
+        return f"written for {task.pattern}"
+    purpose = "" if task.pattern == OPERATOR else f" for {task.pattern}"
+    return f"added by {task.text_by or 'an operator'}{purpose}"
+
+
+def _describe_state(connection: Connection, task: Row[Any]) -> str:
+    """That no new job of the agent draws a task, and why; empty where they do."""
+    states = TaskState.table()
+    query = select(states).where(states.c.alias == task.alias, states.c.task == task.task)
+    row = connection.execute(query).first()
+    if row is None or row.state == ACTIVE:
+        return ""
+    return f"{row.state}: {row.reason}" if row.reason else str(row.state)
 
 
 def _rollout(connection: Connection, name: str) -> Node | None:

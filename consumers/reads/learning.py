@@ -14,7 +14,19 @@ from typing import Any, Final
 from sqlalchemy import Connection, Select, select
 
 from consumers.folds.cycles import PROPOSED
-from consumers.tables import Cycle, Job, JobRound, Leader, ProjectionTable, Rejection, Task
+from consumers.folds.task_states import ACTIVE
+from consumers.tables import (
+    Cycle,
+    Job,
+    JobRound,
+    Leader,
+    ProjectionTable,
+    Rejection,
+    Task,
+    TaskBody,
+    TaskPattern,
+    TaskState,
+)
 from events.errors import KintsugiError
 from events.jobs import JobSpec
 from events.learning import (
@@ -145,6 +157,28 @@ class BufferTask:
     text_by: str | None
     source_rollout: str | None
     event: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class TaskLine:
+    """A task that was written for an agent, or added, and whether jobs draw it."""
+
+    alias: str
+    task: str
+    environment: str | None
+    capability: str | None
+    base: str | None
+    """On which it was proposed; None for one that was rejected before it entered the buffer. So are
+    the environment, the capability and the source."""
+    source: str | None
+    """`cycle`, or `operator` for one from outside a cycle."""
+    cycle: str | None
+    state: str
+    """`active`, `retired` or `rejected`."""
+    reason: str
+    """Why it is not active."""
+    patterns: tuple[str, ...]
+    """Failure patterns that it was written for, or that failures on it show."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -294,6 +328,104 @@ def patterns_of(connection: Connection, alias: str) -> dict[str, str]:
     query = select(table.task, table.pattern).where(table.alias == alias, table.origin == PROPOSED)
     rows = connection.execute(query.order_by(table.offset, table.task))
     return {row.task: row.pattern for row in rows}
+
+
+def read_task_body(connection: Connection, task: str) -> str | None:
+    """Return the text of the body of a task by content; None where no event brought it."""
+    bodies = TaskBody.table().c
+    body: str | None = connection.execute(select(bodies.body).where(bodies.task == task)).scalar()
+    return body
+
+
+def read_inactive_tasks(connection: Connection, alias: str) -> dict[str, str]:
+    """Return task -> its state, of the tasks that new jobs of an agent do not draw."""
+    states = TaskState.table().c
+    query = select(states.task, states.state).where(states.alias == alias, states.state != ACTIVE)
+    return {row.task: row.state for row in connection.execute(query)}
+
+
+def list_task_lines(
+    connection: Connection, alias: str | None = None, task: str | None = None
+) -> list[TaskLine]:
+    """The buffer of an agent, or of all, in log order, and after it the tasks of no buffer that
+    were retired or rejected; of one task, with its id."""
+    tasks, states = Task.table().c, TaskState.table().c
+    of_both = (tasks.alias == states.alias) & (tasks.task == states.task)
+    query = (
+        select(
+            tasks.alias, tasks.task, tasks.environment, tasks.capability, tasks.base, tasks.cycle,
+            tasks.pattern, states.state, states.reason,
+        )
+        .select_from(Task.table().outerjoin(TaskState.table(), of_both))
+        .where(tasks.origin == PROPOSED)
+        .order_by(tasks.offset, tasks.task)
+    )  # fmt: skip
+    others = (
+        select(
+            states.alias, states.task, tasks.environment, tasks.capability, states.state,
+            states.reason,
+        )
+        .select_from(TaskState.table().outerjoin(Task.table(), of_both))
+        .where(states.state != ACTIVE, tasks.origin.is_(None) | (tasks.origin != PROPOSED))
+        .order_by(states.offset, states.task)
+    )  # fmt: skip
+    if alias is not None:
+        query, others = query.where(tasks.alias == alias), others.where(states.alias == alias)
+    if task is not None:
+        query, others = query.where(tasks.task == task), others.where(states.task == task)
+    tagged = _read_tags(connection, alias, task)
+    written = [_parse_task_line(dict(row), tagged) for row in connection.execute(query).mappings()]
+    return written + [
+        _parse_task_line({**row, "base": None, "cycle": None, "pattern": None}, tagged)
+        for row in connection.execute(others).mappings()
+    ]
+
+
+def find_traffic_task(connection: Connection, task: str, alias: str | None) -> list[TaskLine]:
+    """A task of the traffic by its whole id, of an agent or of each that has it."""
+    tasks = Task.table().c
+    query = select(tasks.alias, tasks.task, tasks.environment, tasks.capability).where(
+        tasks.task == task, tasks.origin != PROPOSED
+    )
+    if alias is not None:
+        query = query.where(tasks.alias == alias)
+    missing = dict.fromkeys(("base", "cycle", "pattern", "state", "reason"))
+    return [
+        _parse_task_line({**row, **missing}, {})
+        for row in connection.execute(query.order_by(tasks.alias)).mappings()
+    ]
+
+
+def _read_tags(
+    connection: Connection, alias: str | None, task: str | None
+) -> dict[tuple[str, str], list[str]]:
+    """(Agent, task) -> the patterns that the tasks of buffers are tagged with, by name."""
+    tags, tasks = TaskPattern.table().c, Task.table().c
+    query = (
+        select(tags.alias, tags.task_key, tags.pattern)
+        .join(Task.table(), (tasks.alias == tags.alias) & (tasks.task == tags.task_key))
+        .where(tasks.origin == PROPOSED)
+        .distinct()
+        .order_by(tags.pattern)
+    )
+    if alias is not None:
+        query = query.where(tags.alias == alias)
+    if task is not None:
+        query = query.where(tags.task_key == task)
+    tagged: dict[tuple[str, str], list[str]] = {}
+    for row in connection.execute(query):
+        tagged.setdefault((row.alias, row.task_key), []).append(row.pattern)
+    return tagged
+
+
+def _parse_task_line(row: dict[str, Any], tagged: dict[tuple[str, str], list[str]]) -> TaskLine:
+    pattern = row.pop("pattern")
+    source = None if pattern is None else "operator" if row["cycle"] is None else "cycle"
+    return TaskLine(
+        **{**row, "state": row["state"] or ACTIVE, "reason": row["reason"] or ""},
+        source=source,
+        patterns=tuple(tagged.get((row["alias"], row["task"]), ())),
+    )
 
 
 def rejections_of(connection: Connection, cycle: str) -> list[RejectionRow]:

@@ -238,13 +238,19 @@ def replay(
     file: Annotated[
         Path, typer.Argument(metavar="FILE", exists=True, dir_okay=False, help="JSON Lines.")
     ],
-    env: Domain,
+    env: Annotated[
+        str, typer.Option("--env", metavar="E", help="Its name, as retail, airline or telecom.")
+    ],
 ) -> int | None:
-    """Replay recorded tool calls on the real tasks' database and compare everything."""
+    """Replay recorded tool calls on the state of their task and compare everything.
+
+    A row is of the real tasks, or of one that was added (kintsugi tasks add).
+    """
+    from daemon.core.task_definitions import with_definitions
     from envs.tau2.golden import replay as replayed
 
-    with file.open(encoding="utf-8", errors="replace") as lines:
-        report = replayed(_real(cli, env), lines)
+    with cli.app() as app, file.open(encoding="utf-8", errors="replace") as lines:
+        report = replayed(with_definitions(app, load_environment(cli, env)), lines)
     if not report.rows:
         cli.out.warn(f"{file} has no rows, so nothing was compared; name a file of recorded calls")
     if cli.out.json:

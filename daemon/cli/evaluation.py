@@ -4,7 +4,7 @@ import asyncio
 import json
 import os
 from collections import Counter
-from contextlib import AsyncExitStack, aclosing
+from contextlib import AsyncExitStack, ExitStack, aclosing
 from dataclasses import dataclass
 from math import isfinite
 from pathlib import Path
@@ -321,11 +321,16 @@ class _Played:
 
 
 def _evaluate(cli: Cli, environment: "Environment", spec: "Spec", means: "Means") -> _Played:
+    from daemon.core.task_definitions import with_definitions
     from daemon.evaluation.run import digest_of, lock_evaluation, open_run, passive, report, survey
+    from envs.task import is_content_id
 
-    lines = survey(environment, spec)
-    digest = digest_of(spec, lines)
-    with cli.app() as app, lock_evaluation(app.home, digest):
+    with cli.app() as app, ExitStack() as held:
+        if any(map(is_content_id, spec.selection.ids)):
+            app.settle()
+        lines = survey(with_definitions(app, environment), spec)
+        digest = digest_of(spec, lines)
+        held.enter_context(lock_evaluation(app.home, digest))
         app.settle()
         with app.reading() as connection:
             run = open_run(connection, digest, lines, spec.trials)

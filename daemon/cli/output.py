@@ -62,7 +62,7 @@ class Output:
         self,
         doing: str,
         total: int | None = None,
-        unit: Literal["events", "bytes", "episodes", "answers"] = "events",
+        unit: Literal["events", "bytes", "episodes", "answers", "tasks"] = "events",
     ) -> Iterator[Callable[[int], None]]:
         """Show a progress bar on stderr; yields a function that advances it by a count. Shows
         nothing when quiet, or where stderr is no terminal."""

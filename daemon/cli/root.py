@@ -37,6 +37,7 @@ from daemon.cli import (
     routes,
     spool,
     status,
+    tasks,
     trace,
     up,
     whatif,
@@ -79,8 +80,8 @@ for module in (
 ):  # fmt: skip
     module.register(app)
 for module in (
-    rollouts, patterns, environments, bench, cycles, jobs, adapters, routes, log, spool, dlq, db,
-    config,
+    rollouts, patterns, tasks, environments, bench, cycles, jobs, adapters, routes, log, spool, dlq,
+    db, config,
 ):  # fmt: skip
     app.add_typer(module.group)
 archive.register(log.group)

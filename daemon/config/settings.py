@@ -533,6 +533,9 @@ class Proposer(Section):
     siblings: float = Field(default=0.5, ge=0, le=1)
     """Share of siblings in what is left for the traffic: tasks like the passed ones that ask in
     nearly the words of failed ones, which training on these would damage first."""
+    operator: float = Field(default=0.1, ge=0, lt=1)
+    """Share of a job's tasks that are those which an operator added for no failure pattern, as long
+    as some of them are not passed."""
     probe: bool = True
     """Whether the current policy plays each written task eight times, at an engine that the
     scheduler knows: tasks that it always or never passes teach little."""

@@ -27,7 +27,9 @@ def bad_tries(
     """Return the modes that failed in `BAD` of their tries or more, by pattern and mode. `written`
     are the tasks that one cycle, or one round of a job, wrote; `rejected` those that it wrote in
     vain."""
-    failed: Counter[tuple[str, Mode]] = Counter((row.pattern, row.mode) for row in rejected)
+    failed: Counter[tuple[str, Mode]] = Counter(
+        (row.pattern, row.mode) for row in rejected if row.mode is not None
+    )
     tries = failed + Counter((row.pattern, row.mode) for row in written if row.mode is not None)
     return tuple(
         BadTries(

@@ -9,7 +9,7 @@ was killed before it appended them, or another one, writes the same events under
 for an analyzer's words).
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,6 +18,7 @@ from consumers.reads.learning import CycleRow
 from consumers.reads.serving import AdapterRow
 from daemon.adapters.compatibility import BadBase, count_parameters
 from daemon.controller.directive_builder import direct
+from daemon.core.task_definitions import with_definitions
 from daemon.cycle.job_spec import NotTrainable, build_job_spec, name_capability, plan_rounds
 from daemon.cycle.leader import Proposal, RetryLater
 from daemon.cycle.learning_rate import needs_size
@@ -44,6 +45,7 @@ from events.learning import (
     TaskProposed,
     TaskRejected,
 )
+from events.rollouts import clip_reason
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection
@@ -80,14 +82,8 @@ class CyclePlanner:
         assert cycle.directive is not None, "a cycle is directed first"
         if not cycle.directive.quotas:
             return Proposal({}, "no failure pattern of the round has a priority above 0")
-        settings = self._app.settings
         try:
-            environment = open_from_event(
-                cycle.environment,
-                benchmarks=settings.benchmarks,
-                paths=settings.environments.paths,
-                places=settings.environment_places,
-            )
+            environment = self._open_environment(cycle)
         except (EnvironmentBroken, UnknownEnvironment) as error:
             return Proposal({}, str(error))
         try:
@@ -97,7 +93,7 @@ class CyclePlanner:
             return Proposal({}, str(error))
         with self._app.reading() as connection:
             wanted = self._proposal_request(connection, environment, cycle)
-            written = sources.read_pool_entries(connection, cycle.alias, cycle.base)
+            buffered = sources.read_pool_entries(connection, cycle.alias, cycle.base)
             drawn = self._read_traffic(connection, environment, cycle)
             priorities = {
                 line.pattern: line.priority
@@ -113,6 +109,9 @@ class CyclePlanner:
             }
         except CannotSample as error:
             raise RetryLater(f"the tasks of {cycle.alias} wait: {error}") from error
+        reasons = sources.find_unplayable(environment, [entry.task for entry in buffered])
+        written = [entry for entry in buffered if entry.task not in reasons]
+        decisions |= _reject_bodies(environment, cycle, buffered, reasons)
         new = [data for data in decisions.values() if isinstance(data, TaskProposed)]
         if not new:
             return Proposal(decisions, _describe_rejections(list(decisions.values())))
@@ -135,6 +134,18 @@ class CyclePlanner:
             return Proposal(decisions, str(error))
         return Proposal({**decisions, derive_id("job requested", cycle.cycle): job})
 
+    def _open_environment(self, cycle: CycleRow) -> "Environment":
+        """The environment of a cycle, which finds tasks by content in the tables. Raises
+        EnvironmentBroken, UnknownEnvironment."""
+        settings = self._app.settings
+        environment = open_from_event(
+            cycle.environment,
+            benchmarks=settings.benchmarks,
+            paths=settings.environments.paths,
+            places=settings.environment_places,
+        )
+        return with_definitions(self._app, environment)
+
     def _proposal_request(
         self, connection: "Connection", environment: "Environment", cycle: CycleRow
     ) -> ProposalRequest:
@@ -153,7 +164,11 @@ class CyclePlanner:
     def _build_mix(self) -> PoolMix:
         settings = self._app.settings.proposer
         return PoolMix(
-            settings.targeted_step, settings.targeted_most, settings.replay, settings.siblings
+            settings.targeted_step,
+            settings.targeted_most,
+            settings.replay,
+            settings.siblings,
+            settings.operator,
         )
 
     def _build_sampler(
@@ -292,8 +307,31 @@ class CyclePlanner:
         )  # fmt: skip
 
 
+def _reject_bodies(
+    environment: "Environment",
+    cycle: CycleRow,
+    entries: Sequence[PoolEntry],
+    reasons: Mapping[str, str],
+) -> dict[str, Decision]:
+    """The rejections of the tasks by content whose bodies cannot be played; id of event ->
+    rejection. A task of another environment, which the agent had before, is only left out."""
+    return {
+        derive_id("task rejected", cycle.cycle, entry.task): TaskRejected(
+            cycle=cycle.cycle,
+            alias=cycle.alias,
+            base=cycle.base,
+            pattern=entry.pattern,
+            check="schema",
+            reason=clip_reason(reasons[entry.task]),
+            task=entry.task,
+        )
+        for entry in entries
+        if entry.task in reasons and entry.task.startswith(f"{environment.name}/")
+    }
+
+
 def _describe_rejections(decisions: Sequence[Decision]) -> str:
-    """Why a cycle has no task, in words."""
-    rejected = [data for data in decisions if isinstance(data, TaskRejected)]
+    """Why a cycle has no task, in words; without the tasks of the buffer that it rejected."""
+    rejected = [data for data in decisions if isinstance(data, TaskRejected) and data.task is None]
     reasons = dict.fromkeys(f"{rejection.check}: {rejection.reason}" for rejection in rejected)
     return f"no task passed its checks ({len(rejected)} were rejected): {'; '.join(reasons)}"[:1000]

@@ -33,6 +33,7 @@ from typing import TYPE_CHECKING, Final
 from consumers.reads import learning, rollouts, serving, succession
 from consumers.reads.serving import AdapterRow
 from daemon.core.decision_log import DecisionRefusal, Decisions
+from daemon.core.task_definitions import with_definitions
 from daemon.evaluation.best_policies import BestPolicy, find_best
 from daemon.evaluation.comparison import FIRST_TASK, TASKS, conduct_in
 from daemon.evaluation.gate import (
@@ -58,6 +59,8 @@ from daemon.jobs.runner import (
     JobStartError,
     verdict,
 )
+from daemon.jobs.task_bodies import collect_bodies
+from daemon.solver.journal import DEFINITIONS, write_definitions
 from envs.environment import UnknownTask
 from envs.registry import locate, open_place
 from events.canonical import exact_json, sha256
@@ -116,8 +119,11 @@ class CandidateEvaluation:
         self._trial, self._gate = settings.trial, settings.gate
         self._place = locate(agent.environment, settings.environments.paths)
         self._checkpoint = agent.checkpoint
-        self._environment = open_place(
-            agent.environment, benchmarks=settings.benchmarks, paths=settings.environments.paths
+        self._environment = with_definitions(
+            app,
+            open_place(
+                agent.environment, benchmarks=settings.benchmarks, paths=settings.environments.paths
+            ),
         )
         with app.reading() as connection:
             self._targets = self._find_targets(connection)
@@ -303,7 +309,12 @@ class CandidateEvaluation:
         return False
 
     def _start(self, name: str, plan: Plan, what: str) -> Iterator[str]:
-        if self._runner.start(Job(name, plan)):
+        """Start a trial, or its next attempt. Raises CannotExamine for a task without its body."""
+        bodies, missing = collect_bodies(self._app, plan.tasks)
+        if missing:
+            raise CannotExamine(next(iter(missing.values())))
+        files = {DEFINITIONS: write_definitions(bodies)} if bodies else {}
+        if self._runner.start(Job(name, plan, files=files)):
             yield f"{self._row.adapter}: {what} began, {len(plan.tasks)} tasks"
 
     def _job(self, number: int) -> str:

@@ -7,6 +7,7 @@ be the one that was produced, and what it answers to the probes of serving is se
 replicas were proven to answer. stdout is JSON Lines: heartbeats, and last `{"outcome": "played"}`
 or `{"outcome": "failed", "reason": ...}`; exit codes 0, 1, and 2 for a plan that cannot be read.
 
+    DIR/definitions.jsonl   the bodies of the plan's tasks by content (daemon/solver/journal.py)
     DIR/rollouts.jsonl      a head, then one line per chunk: [played, ...]
 
 Chunks of the two alternate. A chunk is played with nothing before it, so a plan that was killed and
@@ -166,6 +167,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def play(plan: Plan, out: Path) -> None:
     """Play what is not on disk yet. Raises BadPlan, CannotPlay, BadAdapter, OSError and what the
     environment raises."""
+    from daemon.solver.journal import read_definitions
     from envs.registry import open_place
 
     out.mkdir(parents=True, exist_ok=True)
@@ -175,6 +177,7 @@ def play(plan: Plan, out: Path) -> None:
         return
     benchmarks = None if plan.benchmarks is None else Path(plan.benchmarks)
     environment = open_place(plan.environment, benchmarks=benchmarks)
+    environment.use_definitions(read_definitions(out).get)
     policies = _policies(plan)
     with (out / JOURNAL).open("ab") as file:
         file.truncate(end)

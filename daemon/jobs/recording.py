@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Final
 from consumers.reads import learning
 from consumers.reads.learning import JobRow
 from daemon.core.decision_log import Decisions
+from daemon.core.task_definitions import with_definitions
 from daemon.jobs.runner import JOURNAL, OUT
 from daemon.solver import journal
 from daemon.solver.rounds.record import read_record
@@ -49,11 +50,14 @@ def record_rollouts(app: "App", job: JobRow, folder: Path) -> int:
     if len(batches) == done:
         return 0
     settings = app.settings
-    environment = open_from_event(
-        job.spec.environment,
-        benchmarks=settings.benchmarks,
-        paths=settings.environments.paths,
-        places=settings.environment_places,
+    environment = with_definitions(
+        app,
+        open_from_event(
+            job.spec.environment,
+            benchmarks=settings.benchmarks,
+            paths=settings.environments.paths,
+            places=settings.environment_places,
+        ),
     )
     new = [
         trajectory

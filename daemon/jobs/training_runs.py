@@ -6,10 +6,11 @@ Level-triggered: each look asks the tables which jobs are open and the runner ho
 the next thing: start, stop, start once more, or say how it ended. Guarantees: `JobEnded` and, of a
 trained one, `AdapterProduced` are appended together and under ids that follow from the job, so
 neither is ever without the other or there twice; the adapter's files are in the home before, and
-so are the job's rollouts (recording.py).
+so are the job's rollouts (recording.py). A task by content whose body no event has brought is
+rejected, and the job goes on with the others (task_bodies.py).
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -37,7 +38,9 @@ from daemon.jobs.runner import (
     RunnerUnavailable,
     verdict,
 )
-from daemon.solver.journal import SUCCESSES, BadJournal
+from daemon.jobs.task_bodies import collect_bodies, reject_missing
+from daemon.solver.journal import DEFINITIONS, SUCCESSES, BadJournal, write_definitions
+from daemon.solver.spec import NothingPlayable, drop_tasks, list_tasks
 from envs.environment import UnknownTask
 from envs.registry import EnvironmentBroken, UnknownEnvironment, check_place
 from events.learning import Decision, JobEnded, JobOutcome
@@ -138,8 +141,8 @@ class _Look:
             return
         try:
             # Later attempts find what the first one was given.
-            files = self._read_files() if attempt == 1 else {}
-        except NotShown as error:
+            files = (yield from self._make_files()) if attempt == 1 else {}
+        except (NotShown, NothingPlayable) as error:
             yield self._end("failed", str(error), ended)
             return
         with self._app.reading() as connection:
@@ -147,13 +150,25 @@ class _Look:
         if self._runner.start(Job(self._job.job, self._job.spec, span.header, files)):
             yield f"job {self._job.job} was started, attempt {attempt}{why}"
 
-    def _read_files(self) -> dict[str, bytes]:
-        """Read what its spec names and only the log holds. Raises NotShown."""
-        names = [name for pool in self._job.spec.pools for name in pool.successes]
-        if not names:
-            return {}
-        with self._app.reading() as connection:
-            return {SUCCESSES: read_file(self._app, connection, names)}
+    def _make_files(self) -> Generator[str, None, dict[str, bytes]]:
+        """Return what its spec names and only the log holds; tasks without a body are rejected.
+        Raises NotShown, NothingPlayable."""
+        spec = self._job.spec
+        files: dict[str, bytes] = {}
+        bodies, missing = collect_bodies(self._app, list_tasks(spec))
+        yield from reject_missing(self._app, self._job, missing)
+        playable = drop_tasks(spec, missing)
+        kept = {pool.name for pool in playable.pools}
+        for pool in spec.pools:
+            if pool.name not in kept:
+                yield f"job {self._job.job} goes on without pool {pool.name}: no task of it is left"
+        if bodies:
+            files[DEFINITIONS] = write_definitions(bodies)
+        names = [name for pool in spec.pools for name in pool.successes]
+        if names:
+            with self._app.reading() as connection:
+                files[SUCCESSES] = read_file(self._app, connection, names)
+        return files
 
     def _stop(self, running: Active) -> str | None:
         """Why a running job is to stop."""

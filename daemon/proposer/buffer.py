@@ -3,14 +3,15 @@
     targeted    tasks written for patterns, one pool per pattern; together p = min(most, step·round)
     siblings    tasks like the passed ones that ask in the words of failed ones (siblings.py)
     traffic     the tasks of the agent's own traffic
+    operator    tasks that an operator added for no pattern; `PoolMix.operator` of all
     replay      written tasks that the policy passes, and those of patterns that fail no more
 
 A pool's share is P(pattern) times the mean of 4ĉ(1−ĉ) over its tasks, with ĉ = (c+1)/(n+2) over a
 task's last rollouts: most where the outcome is open. The mean, not the sum: the quota of a pattern
 follows P as well, and would count it twice. Inside a pool a job draws each task before any again. A
-task with ĉ ≥ .9 over a group of rollouts or more retires. Siblings, traffic and replay are replay
-pools to a job: their share is fixed, and its probe ignores them. Source: docs/proposing.md (after
-SENTINEL, arXiv 2606.12908).
+task with ĉ ≥ .9 over a group of rollouts or more retires. Siblings, traffic, operator and replay
+are replay pools to a job: their share is fixed, and its probe ignores them. Source:
+docs/proposing.md (after SENTINEL, arXiv 2606.12908).
 """
 
 from collections import defaultdict
@@ -20,6 +21,7 @@ from statistics import fmean
 from typing import Final
 
 from events.jobs import TaskPool
+from events.learning import OPERATOR
 
 WINDOW: Final = 16
 """Number of a task's last rollouts that its pass rate is computed from."""
@@ -67,6 +69,9 @@ class PoolMix:
     """Share of retired tasks, if there are any."""
     siblings: float = 0.5
     """Share of the siblings in what is left for the traffic, if there are any."""
+    operator: float = 0.1
+    """Share of the tasks that an operator added for no pattern, if there are any; all other shares
+    are of what is left."""
 
     def compute_target_share(self, number: int) -> float:
         """Return the share of tasks written for patterns in round `number`, counted from 1."""
@@ -81,7 +86,8 @@ def pools(
     mixing: PoolMix | None = None,
     siblings: Sequence[str] = (),
 ) -> tuple[TaskPool, ...]:
-    """Return the pools of a job; empty if no pattern with a positive priority has a task left.
+    """Return the pools of a job; empty if no pattern with a positive priority has a task left, for
+    tasks of an operator alone make no job.
 
     `priorities` are those of the last round: the tasks of a pattern without one are replayed.
     `traffic` are tasks that were not written for a pattern, `siblings` none of these. Shares sum
@@ -89,9 +95,12 @@ def pools(
     """
     mixing = mixing or PoolMix()
     retired: list[str] = []
+    added: list[str] = []
     by_pattern: defaultdict[str, list[PoolEntry]] = defaultdict(list)
     for entry in buffered:
-        if entry.retires or priorities.get(entry.pattern, 0) <= 0:
+        if entry.pattern == OPERATOR and not entry.retires:
+            added.append(entry.task)
+        elif entry.retires or priorities.get(entry.pattern, 0) <= 0:
             retired.append(entry.task)
         else:
             by_pattern[entry.pattern].append(entry)
@@ -99,6 +108,8 @@ def pools(
         return ()
     aimed = mixing.compute_target_share(number) if traffic else 1.0
     kept = mixing.replay if retired else 0.0
+    own = mixing.operator if added else 0.0
+    left = (1 - kept) * (1 - own)
     weights = {
         pattern: priorities[pattern] * fmean(entry.openness for entry in tasks)
         for pattern, tasks in by_pattern.items()
@@ -107,16 +118,17 @@ def pools(
     task_pools = [
         TaskPool(
             name=pattern,
-            share=(1 - kept) * aimed * weights[pattern] / whole,
+            share=left * aimed * weights[pattern] / whole,
             tasks=tuple(entry.task for entry in by_pattern[pattern]),
         )
         for pattern in sorted(weights, key=lambda name: (-weights[name], name))
     ]
     near = mixing.siblings if siblings else 0.0
     for name, share, tasks in (
-        (SIBLINGS, (1 - kept) * (1 - aimed) * near, siblings),
-        (TRAFFIC, (1 - kept) * (1 - aimed) * (1 - near), traffic),
-        (REPLAY, kept, retired),
+        (SIBLINGS, left * (1 - aimed) * near, siblings),
+        (TRAFFIC, left * (1 - aimed) * (1 - near), traffic),
+        (OPERATOR, own, added),
+        (REPLAY, kept * (1 - own), retired),
     ):
         if share > 0:
             task_pools.append(TaskPool(name=name, share=share, tasks=tuple(tasks), replay=True))

@@ -38,9 +38,10 @@ class Candidate:
     """A written task and its origin."""
 
     task: TaskDefinition
-    mode: Mode
-    source: TaskDefinition
-    """The failed task that it follows."""
+    mode: Mode | None
+    """None for one that an operator wrote."""
+    source: TaskDefinition | None
+    """The failed task that it follows; None for one that follows none."""
 
 
 @dataclass(frozen=True, slots=True)

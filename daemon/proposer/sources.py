@@ -12,7 +12,7 @@ from daemon.proposer.proposer import Source
 from daemon.proposer.siblings import Request, find_siblings
 from daemon.proposer.verification import seed_of
 from envs.environment import Environment, UnknownTask
-from envs.task import GENERATED
+from envs.task import GENERATED, is_content_id
 from events.learning import Directive
 
 if TYPE_CHECKING:
@@ -55,9 +55,14 @@ def sources(
 
 
 def read_pool_entries(connection: "Connection", alias: str, base: str) -> list[PoolEntry]:
-    """Return the tasks written for this agent, with their last rollouts on this base: a task
-    outlives the base that it was written on."""
-    written = learning.patterns_of(connection, alias)
+    """Return the tasks written for this agent that are neither retired nor rejected, with their
+    last rollouts on this base: a task outlives the base that it was written on."""
+    inactive = learning.read_inactive_tasks(connection, alias)
+    written = {
+        task: pattern
+        for task, pattern in learning.patterns_of(connection, alias).items()
+        if task not in inactive
+    }
     outcomes = last_outcomes(connection, alias, base, list(written), WINDOW)
     return [
         PoolEntry(task, pattern, *outcomes.get(task, (0, 0))) for task, pattern in written.items()
@@ -68,8 +73,10 @@ def read_traffic(
     connection: "Connection", environment: Environment, alias: str, base: str, number: int
 ) -> Traffic:
     """Return the tasks of the agent's own traffic in a round: generated tasks of this environment
-    that were not written for a pattern and whose seed is not reserved for reports and gates."""
+    that were not written for a pattern, that nobody retired, and whose seed is not reserved for
+    reports and gates."""
     written = learning.patterns_of(connection, alias)
+    inactive = learning.read_inactive_tasks(connection, alias)
     ids: list[str] = []
     passed: list[Request] = []
     for rate in task_rates(connection, alias, base, number):
@@ -78,7 +85,7 @@ def read_traffic(
         except UnknownTask:
             continue
         kept = (seed_of(task.id) or 0) >= FIRST_HELD_OUT
-        if task.split != GENERATED or task.id in written or kept:
+        if task.split != GENERATED or task.id in written or task.id in inactive or kept:
             continue
         ids.append(task.id)
         if rate.passes == rate.attempts and len(passed) < _MOST_PASSED:
@@ -102,6 +109,17 @@ def find_traffic_siblings(
             request = Request.of(source.task, environment.writes)
             failed[request] = failed.get(request, 0.0) + quota.tasks / len(examples)
     return find_siblings(failed, traffic.passed)
+
+
+def find_unplayable(environment: Environment, tasks: Sequence[str]) -> dict[str, str]:
+    """Return task -> why this environment does not know it, of the tasks by content among these."""
+    reasons = {}
+    for task in filter(is_content_id, tasks):
+        try:
+            environment.task(task)
+        except UnknownTask as error:
+            reasons[task] = str(error)
+    return reasons
 
 
 def filter_known(environment: Environment, tasks: Sequence[str]) -> list[str]:

@@ -35,7 +35,7 @@ from daemon.proposer.candidate import (
 from daemon.proposer.observability import collect_user_text, is_computable, leaves, words
 from envs.environment import UnknownTask
 from envs.grading import grade
-from envs.task import GENERATED, TaskDefinition, is_seed
+from envs.task import GENERATED, TaskDefinition, has_nul, is_content_id, is_seed
 from events.learning import Check, Verified
 from events.messages import executed_calls
 
@@ -76,14 +76,22 @@ def verify(examined: CandidateFacts) -> Verdict:
 
 
 def schema(examined: CandidateFacts) -> str:
-    """Check V1: jobs and gates know a task by its id alone. Raises CheckFailure."""
+    """Check V1: jobs and gates know a task by its id alone, and a gate compares policies on fresh
+    tasks of its kind. Raises CheckFailure."""
     task, environment = examined.task, examined.environment
     if not task.scenario.reason_for_call.strip():
         raise CheckFailure("the user has no reason to call")
     if task.environment != environment.name:
         raise CheckFailure(f"it is a task of {task.environment!r}, not of {environment.name!r}")
+    if examined.candidate.source is None and task.capability not in environment.capabilities:
+        raise CheckFailure(
+            f"no gate can draw tasks of the capability {task.capability!r}; name the nearest of "
+            f"{', '.join(environment.capabilities)}"
+        )
     if TaskDefinition.model_validate_json(task.model_dump_json()) != task:
         raise CheckFailure("the definition does not survive being stored")
+    if is_content_id(task.id) and has_nul(task.dump_body()):
+        raise CheckFailure("a text of it has the character NUL, which cannot be stored; remove it")
     try:
         again = environment.task(task.id)
     except UnknownTask as error:
@@ -102,9 +110,13 @@ def gold(examined: CandidateFacts) -> str:
     users = any(action.requestor != "assistant" for action in actions)
     if users and environment.user_toolset is None:
         raise CheckFailure("a gold action is the user's, and users here have no tools")
-    if examined.candidate.mode == "inherit" and (
-        task.criteria != source.criteria
-        or environment.state_key(task) != environment.state_key(source)
+    if (
+        source is not None
+        and examined.candidate.mode == "inherit"
+        and (
+            task.criteria != source.criteria
+            or environment.state_key(task) != environment.state_key(source)
+        )
     ):
         raise CheckFailure(f"it does not keep criteria and first state of {source.id}")
     if not examined.repeats():
@@ -128,8 +140,9 @@ def provenance(examined: CandidateFacts) -> str:
 def leak(examined: CandidateFacts) -> str:
     """Check V4: a tool's name that is one plain word is allowed. Raises CheckFailure."""
     task, environment = examined.task, examined.environment
-    before = collect_user_text(examined.candidate.source)
-    new_words = words(collect_user_text(task)) - words(before)
+    source = examined.candidate.source
+    before = frozenset() if source is None else words(collect_user_text(source))
+    new_words = words(collect_user_text(task)) - before
     for tool in sorted(environment.toolset.tools()):
         if "_" in tool and tool.lower() in new_words:
             raise CheckFailure(f"the user names the tool {tool}")
@@ -218,24 +231,26 @@ def novelty(examined: CandidateFacts) -> str:
     """Check V9: the failed task is known as well, so a rephrasing must differ from it. Raises
     CheckFailure."""
     own, request = examined.task.signature, examined.task.scenario.reason_for_call
-    for other in (*examined.known, PriorTask.of(examined.candidate.source)):
+    source = examined.candidate.source
+    for other in (*examined.known, *([] if source is None else [PriorTask.of(source)])):
         if other.signature == own and likeness(request, other.request) >= SAME_WORDS:
             raise CheckFailure("a task asks for the same calls in nearly the same words")
     return ""
 
 
 def contamination(examined: CandidateFacts) -> str:
-    """Check V10: a task that was loaded belongs to a benchmark. Raises CheckFailure."""
-    task, evaluation = examined.task, examined.evaluation
-    if task.split != GENERATED or examined.candidate.source.split != GENERATED:
-        raise CheckFailure(f"{examined.candidate.source.id} is a benchmark's")
+    """Check V10: a task that was loaded belongs to a benchmark. One by content has no seed to be
+    known by. Raises CheckFailure."""
+    task, evaluation, source = examined.task, examined.evaluation, examined.candidate.source
+    if task.split != GENERATED or (source is not None and source.split != GENERATED):
+        raise CheckFailure(f"{(source or task).id} is a benchmark's")
     if task.signature in evaluation.signatures or task.digest() in evaluation.definitions:
         raise CheckFailure("it is a task that something is evaluated with")
     seed = seed_of(task.id)
     if examined.candidate.mode == "explore" and seed not in evaluation.seeds:
         raise CheckFailure(f"its seed {seed} is none of those kept for written tasks")
-    if examined.candidate.mode == "inherit" and seed != seed_of(examined.candidate.source.id):
-        raise CheckFailure(f"its seed {seed} is not that of {examined.candidate.source.id}")
+    if source is not None and examined.candidate.mode == "inherit" and seed != seed_of(source.id):
+        raise CheckFailure(f"its seed {seed} is not that of {source.id}")
     if seed is not None and seed >= FIRST_HELD_OUT and seed not in evaluation.seeds:
         raise CheckFailure(f"its seed {seed} is kept for reports and gates")
     return ""

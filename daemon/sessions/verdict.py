@@ -13,6 +13,7 @@ The task's name comes from a client: it selects an environment by name, and neve
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from daemon.core.task_definitions import with_definitions
 from envs.catalog import catalog
 from envs.environment import Environment, UnknownTask
 from envs.evaluation import assess_recorded
@@ -97,8 +98,11 @@ def open_task(
         )
     try:
         if name not in cache:
-            cache[name] = open_environment(
-                name, benchmarks=settings.benchmarks, paths=settings.environments.paths
+            cache[name] = with_definitions(
+                app,
+                open_environment(
+                    name, benchmarks=settings.benchmarks, paths=settings.environments.paths
+                ),
             )
         task = cache[name].task(task_id)
     except (UnknownEnvironment, UnknownTask) as error:

@@ -15,12 +15,14 @@ and `outcome.json` after a competence gap.
 Guarantees: a batch is on disk before the update that uses it; a killed job takes its batches from
 the journal, makes the same updates and goes on, and a finished one repeats its outcome and does
 nothing. On a CPU with a fixed number of threads and rollouts of this process the adapter has the
-same sha256. One process per directory; it may lead others (parallel.py), which take its updates
-with it and do nothing else.
+same sha256. A task by content whose body does not lie in the directory is left out, and so is a
+pool without a task left. One process per directory; it may lead others (parallel.py), which take
+its updates with it and do nothing else.
 """
 
 import fcntl
 import json
+import logging
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -37,14 +39,21 @@ from daemon.engine.chat import Chat
 from daemon.engine.fingerprint import probe_model
 from daemon.solver import journal, parallel, sft
 from daemon.solver.base import CannotBegin, checkpoint, load_model, new_learner
-from daemon.solver.journal import BadJournal, Journal, read_successes, write_file
+from daemon.solver.journal import (
+    DEFINITIONS,
+    BadJournal,
+    Journal,
+    read_definitions,
+    read_successes,
+    write_file,
+)
 from daemon.solver.lora import save
 from daemon.solver.parallel import Anew, Update
 from daemon.solver.rounds.rounds import Rounds
 from daemon.solver.sampling.own_vllm import OwnVllm
 from daemon.solver.sampling.remote import RemoteSource
 from daemon.solver.sampling.sources import Batch, HereSource, Source, Version, batch_of
-from daemon.solver.spec import digest
+from daemon.solver.spec import digest, drop_tasks, list_tasks
 from daemon.solver.task_choice import Choice
 from daemon.solver.telemetry.metrics import Guard, StepMetrics, TrainingAbort
 from daemon.solver.telemetry.progress import (
@@ -62,9 +71,13 @@ from daemon.solver.telemetry.tracker import Tracker, open_tracker
 from daemon.solver.trajectory import Trajectory
 from daemon.solver.update import Learner
 from daemon.solver.warm_start import examples, references
+from envs.environment import Environment, UnknownTask
 from envs.registry import open_place
+from envs.task import is_content_id
 from events.errors import KintsugiError
 from events.jobs import JobSpec
+
+log = logging.getLogger(__name__)
 
 JOURNAL: Final = "rollouts.jsonl"
 ADAPTER: Final = "adapter"
@@ -165,10 +178,13 @@ class Job:
     ) -> None:
         """Load everything and lock the directory. Nothing is played yet.
 
-        Raises CannotBegin, BadAdapter, WrongBase, BadJournal, UnknownTask, UnknownEnvironment,
-        NoTemplate, NoTrackerLibrary, TrackerRefusal, OSError.
+        Raises CannotBegin, BadAdapter, WrongBase, BadJournal, NothingPlayable, UnknownTask,
+        UnknownEnvironment, NoTemplate, NoTrackerLibrary, TrackerRefusal, OSError.
         """
+        self.requested = spec
+        """What was asked for: its digest names the journal, and provenance tells it."""
         self.spec = spec
+        """What is played of it: without tasks by content whose bodies are missing."""
         self.out = out
         self.activity = activity or Activity()
         self.outcome: Outcome | None = None
@@ -181,14 +197,13 @@ class Job:
             self._held = held.pop_all()
 
     def _load(self, held: ExitStack) -> None:
+        if self.spec.threads is not None:
+            torch.set_num_threads(self.spec.threads)
+        self.environment, self.spec = self._open_environment()
         spec = self.spec
-        if spec.threads is not None:
-            torch.set_num_threads(spec.threads)
-        benchmarks = None if spec.benchmarks is None else Path(spec.benchmarks)
-        self.environment = open_place(spec.environment, benchmarks=benchmarks)
         self._task = lru_cache(maxsize=4096)(self.environment.task)
         self._check_tasks()
-        self._successes = read_successes(self.out, spec)
+        self._successes = read_successes(self.out, self.requested)
         self.chat = Chat(checkpoint(spec))
         self.model, self._base, self._parent = load_model(spec)
         self._learner = self._new_learner()
@@ -199,7 +214,7 @@ class Job:
         """Rollouts sampled since the job began, or since its warm start."""
         self._tracker = self._open_tracker(held)
         self._source = held.enter_context(closing(self._new_source()))
-        self._journal = held.enter_context(closing(Journal(self.out / JOURNAL, digest(spec))))
+        self._journal = held.enter_context(closing(Journal(self.out / JOURNAL, self._digest)))
         self._batches = 0
         """Number of journal entries that have been used."""
         self.steps = 0
@@ -308,8 +323,8 @@ class Job:
         number = self._batches
         tasks = self._choice.draw(number)
         batch = batch_of(self.spec, self.environment, number, tasks, self.spec.sampler.size)
-        names = [attempt.rollout for attempt in batch.attempts]
-        trajectories = self._next(names, lambda: self._play(batch))
+        named = [(attempt.rollout, attempt.task.id) for attempt in batch.attempts]
+        trajectories = self._next(named, lambda: self._play(batch))
         self._choice.add(trajectories)
         if self._rounds is not None:
             self._rounds.add(batch.attempts, trajectories)
@@ -317,18 +332,19 @@ class Job:
         return trajectories
 
     def _next(
-        self, names: Sequence[str], make: Callable[[], Sequence[Trajectory]]
+        self, named: Sequence[tuple[str, str]], make: Callable[[], Sequence[Trajectory]]
     ) -> Sequence[Trajectory]:
-        """Return the journal's next entry; at its end, make and append it. Raises BadJournal."""
+        """Return the journal's next entry; at its end, make and append it. `named`: the rollout and
+        the task of each trajectory. Raises BadJournal."""
         number = self._batches
         if number == len(self._journal.batches):
             self._journal.append(tuple(make()))
         trajectories = self._journal.batches[number]
-        if [trajectory.rollout for trajectory in trajectories] != list(names):
+        if [(trajectory.rollout, trajectory.task) for trajectory in trajectories] != list(named):
             raise BadJournal(
                 f"{self._journal.path}, batch {number}: these are not the rollouts that this "
-                "program samples there; it was written by another version: remove the directory "
-                "to begin again"
+                f"program samples there; it was written by another version, or {DEFINITIONS} had "
+                "other bodies: remove the directory to begin again"
             )
         self._batches += 1
         self.rollouts += len(trajectories)
@@ -406,7 +422,7 @@ class Job:
         if not tasks:
             return ()
         return self._next(
-            [f"{name}/{number}" for number in range(len(tasks))],
+            [(f"{name}/{number}", task) for number, task in enumerate(tasks)],
             lambda: list(references(self.environment, self.chat, tasks, name)),
         )
 
@@ -493,7 +509,7 @@ class Job:
             rollouts=self.rollouts,
             reason=gap(self.history),
         )
-        stored = {"spec": self.spec.model_dump(mode="json"), "outcome": outcome.model_dump()}
+        stored = {"spec": self.requested.model_dump(mode="json"), "outcome": outcome.model_dump()}
         write_file(self.out / OUTCOME, json.dumps(stored, indent=1).encode())
         self.outcome = outcome
 
@@ -526,7 +542,7 @@ class Job:
             seed=self.spec.seed,
             steps=self.steps,
             rollouts=tuple(self._trained_on),
-            spec=self.spec.model_dump(mode="json"),
+            spec=self.requested.model_dump(mode="json"),
         )
 
     # What it stands on
@@ -545,6 +561,33 @@ class Job:
 
     def _kind(self, task: str) -> str:
         return self._task(task).capability
+
+    def _open_environment(self) -> tuple[Environment, JobSpec]:
+        """Return the environment, with the bodies that lie in the directory, and what of the spec
+        can be played there. Raises NothingPlayable, UnknownEnvironment, EnvironmentBroken."""
+        spec = self.requested
+        benchmarks = None if spec.benchmarks is None else Path(spec.benchmarks)
+        environment = open_place(spec.environment, benchmarks=benchmarks)
+        environment.use_definitions(read_definitions(self.out).get)
+        missing: dict[str, str] = {}
+        for task in filter(is_content_id, list_tasks(spec)):
+            try:
+                environment.task(task)
+            except UnknownTask as error:
+                missing[task] = str(error)
+        playable = drop_tasks(spec, missing)
+        for reason in missing.values():
+            log.warning("left out: %s", reason)
+        kept = {pool.name for pool in playable.pools}
+        for pool in spec.pools:
+            if pool.name not in kept:
+                log.warning("pool %s is left out: no task of it has its body", pool.name)
+        return environment, playable
+
+    @property
+    def _digest(self) -> str:
+        """What journal and rounds are named by."""
+        return digest(self.requested)
 
     def _check_tasks(self) -> None:
         """Find a kind of task that does not exist at the start, not after an hour. Raises
@@ -567,7 +610,7 @@ class Job:
         settings = self.spec.rounds
         if settings is None:
             return None
-        rounds = Rounds(self.spec, settings, self.environment, self.chat, self.out)
+        rounds = Rounds(self.spec, settings, self.environment, self.chat, self.out, self._digest)
         return held.enter_context(closing(rounds))
 
     def _open_tracker(self, held: ExitStack) -> Tracker | None:

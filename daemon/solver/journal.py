@@ -9,13 +9,15 @@ was. Guarantees: `append` returns when the batch is on disk; a batch that was be
 process died is no batch; a batch that the disk refused is taken back. Not covered: two processes
 with one journal.
 
-Beside it lies the file of recorded successes that a warm start shows (successes.json): whoever
-requests a job makes it from the log (daemon/jobs/own_successes.py), the spec names its sha256, and
-so a retry shows the same ones.
+Beside it lie two files that whoever requests a job makes from the log. `definitions.jsonl` has the
+bodies of the spec's tasks by content (envs/task.py): the spec names such a task by the hash of its
+body. `successes.json` has the recorded successes that a warm start shows
+(daemon/jobs/own_successes.py): the spec names its sha256. So a retry plays and shows the same.
 """
 
+import json
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from hashlib import sha256
 from pathlib import Path
 from typing import Any, Final, Literal
@@ -32,6 +34,8 @@ from events.registry import first_problem
 
 SUCCESSES: Final = "successes.json"
 """The file of successes, in the job's directory."""
+DEFINITIONS: Final = "definitions.jsonl"
+"""The file of bodies of tasks by content, in the directory of a job or a trial."""
 
 # The learner refuses a log-probability of -inf, and must be able to read it here for that.
 _BATCH: TypeAdapter[Any] = TypeAdapter(
@@ -50,6 +54,13 @@ class JournalWriteError(KintsugiError):
 class _Head(StrictModel):
     format: Literal[1] = 1
     spec: Sha256
+
+
+class _Definition(StrictModel):
+    """A line of the file of bodies."""
+
+    task: str
+    body: str
 
 
 class Journal:
@@ -179,3 +190,25 @@ def read_successes(folder: Path, spec: JobSpec) -> dict[str, Trajectory]:
     if missing:
         raise BadJournal(f"{path} lacks rollout {missing[0]}, which the spec shows")
     return shown
+
+
+def write_definitions(bodies: Mapping[str, str]) -> bytes:
+    """Return the content of a file of bodies (id by content -> text of the body): a line each, the
+    same bytes for the same bodies."""
+    lines = (json.dumps({"task": task, "body": bodies[task]}) + "\n" for task in sorted(bodies))
+    return "".join(lines).encode()
+
+
+def read_definitions(folder: Path) -> dict[str, str]:
+    """Return id by content -> text of the body, of the file in a folder; empty where there is none.
+    Whether a body is the one of its id is for the environment. A line that is none of the file's
+    own is left out: its task is then one without a body. Raises OSError."""
+    path = folder / DEFINITIONS
+    bodies: dict[str, str] = {}
+    for line in path.read_bytes().splitlines() if path.exists() else ():
+        try:
+            definition = _Definition.model_validate_json(line)
+        except ValidationError:
+            continue
+        bodies[definition.task] = definition.body
+    return bodies

@@ -1,13 +1,26 @@
-"""Read a job's spec (events/jobs.py) from a file, and compute its identity."""
+"""Read a job's spec (events/jobs.py) from a file, compute its identity, and what of it can be
+played.
 
+    named = list_tasks(spec)               the tasks that it draws, shows or must not write again
+    playable = drop_tasks(spec, missing)   without those whose body is missing
+
+A dropped task changes what is played and not what was asked for: the digest is the spec's own.
+"""
+
+from collections.abc import Collection
+from itertools import chain
 from pathlib import Path
 
 from pydantic import ValidationError
 
 from events.canonical import exact_json, sha256
 from events.errors import KintsugiError
-from events.jobs import JobSpec
+from events.jobs import JobSpec, TaskPool
 from events.registry import first_problem
+
+
+class NothingPlayable(KintsugiError):
+    """No task is left of what a job shall teach."""
 
 
 class BadSpec(KintsugiError):
@@ -25,3 +38,56 @@ def read_spec(path: Path) -> JobSpec:
 def digest(spec: JobSpec) -> str:
     """Return the sha256 of the whole spec, defaults included."""
     return sha256(exact_json(spec.model_dump(mode="json")))
+
+
+def list_tasks(spec: JobSpec) -> list[str]:
+    """Return the tasks that a spec names, each once: those of pools, references and siblings, and
+    written ones that its rounds must not write again."""
+    pools = (task for pool in spec.pools for task in (*pool.tasks, *pool.references))
+    siblings = spec.warm_start.siblings if spec.warm_start else ()
+    known = spec.rounds.known if spec.rounds else ()
+    return list(dict.fromkeys(chain(pools, siblings, known)))
+
+
+def drop_tasks(spec: JobSpec, missing: Collection[str]) -> JobSpec:
+    """Return the spec without the tasks that cannot be played; itself where there are none. A pool
+    without a task left is left out, and so is a warm start without anything to show. Raises
+    NothingPlayable where nothing is left to learn."""
+    if not missing:
+        return spec
+    dropped = frozenset(missing)
+    pools = tuple(_keep_playable(pool, dropped) for pool in spec.pools)
+    pools = tuple(pool for pool in pools if pool.tasks)
+    targets = [pool for pool in pools if not pool.replay]
+    if not targets:
+        names = ", ".join(pool.name for pool in spec.target_pools)
+        raise NothingPlayable(
+            f"no task is left of what shall be learnt ({names}): the bodies of its tasks are "
+            f"missing, the first is {min(dropped)}; add them (kintsugi tasks add FILE), and the "
+            "next cycle asks for a job again"
+        )
+    warm, rounds = spec.warm_start, spec.rounds
+    if warm is not None:
+        siblings = tuple(task for task in warm.siblings if task not in dropped)
+        warm = warm.model_copy(update={"siblings": siblings})
+        if not any(pool.references or pool.successes for pool in targets):
+            warm = None
+    if rounds is not None:
+        known = tuple(task for task in rounds.known if task not in dropped)
+        rounds = rounds.model_copy(update={"known": known})
+    if warm is None and not spec.grpo:
+        raise NothingPlayable(
+            "the job is a warm start alone, and nothing is left that it could show: the bodies of "
+            f"its tasks are missing, the first is {min(dropped)}; add them (kintsugi tasks add "
+            "FILE), and request the job anew"
+        )
+    changes = {"pools": pools, "warm_start": warm, "rounds": rounds}
+    return spec.model_copy(update=changes)
+
+
+def _keep_playable(pool: TaskPool, dropped: frozenset[str]) -> TaskPool:
+    changes = {
+        name: tuple(task for task in getattr(pool, name) if task not in dropped)
+        for name in ("tasks", "references")
+    }
+    return pool.model_copy(update=changes)

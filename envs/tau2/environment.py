@@ -73,10 +73,6 @@ class Tau2Environment(Environment):
             read_policy=lambda place: read_text(place / "policy.md"),
         )
 
-    def digests(self, database: Database) -> Mapping[str, str]:
-        """The original's hashes of a state, by the names that recordings have for them."""
-        return {"db_hash": database.digest()}
-
     def pristine(self, task: TaskDefinition) -> Database:
         """The state in which a task begins; it is never changed."""
         if task.split == GENERATED:

@@ -10,7 +10,9 @@ A row of a JSON Lines file is one sequence of calls on a fresh database of the r
 
 Where the user acts too (telecom), a call may say who makes it ("requestor": "user"), a row with the
 "task_id" of a real task begins in that task's state, and the user's side has hashes of its own
-("initial_user_db_hash", "gold_user_db_hash", "user_db_hash_after").
+("initial_user_db_hash", "gold_user_db_hash", "user_db_hash_after"). A row whose "task_id" is an
+id by content (ENVIRONMENT/=SHA256, or =SHA256) begins in the state of that task, and may be of any
+environment.
 
 What a row has is compared; the two kinds may be mixed. A row that is none of this is a mismatch of
 its own, named by its number. The version in the links of pydantic's errors is left out: it is that
@@ -25,6 +27,8 @@ from dataclasses import dataclass, field
 from typing import Any, Final, get_args
 
 from envs.database import Database
+from envs.environment import Environment, UnknownTask
+from envs.task import is_content_id
 from envs.tau2.environment import Tau2Environment
 from envs.tools import ToolAccess, ToolResult
 from events.messages import Requestor
@@ -61,9 +65,9 @@ class _InvalidRecord(Exception):
     """A row or a call is not what one has to be."""
 
 
-def replay(environment: Tau2Environment, lines: Iterable[str]) -> ReplayReport:
-    """Replay every line that is not empty. Raises NoBenchmark, InvalidBenchmark."""
-    _ = environment.benchmark
+def replay(environment: Environment, lines: Iterable[str]) -> ReplayReport:
+    """Replay every line that is not empty. Raises NoBenchmark, InvalidBenchmark where a row is of
+    the real tasks."""
     report = ReplayReport()
     for number, line in enumerate(lines):
         if line.strip():
@@ -72,8 +76,20 @@ def replay(environment: Tau2Environment, lines: Iterable[str]) -> ReplayReport:
     return report
 
 
-def _open_row(environment: Tau2Environment, row: Mapping[str, Any]) -> tuple[Database, ToolAccess]:
-    """The state in which a row begins, and the tools over it."""
+def _open_row(environment: Environment, row: Mapping[str, Any]) -> tuple[Database, ToolAccess]:
+    """The state in which a row begins, and the tools over it. Raises _InvalidRecord for a task that
+    is not known, and for a row without one where there are no real tasks."""
+    name = str(row.get("task_id"))
+    for task_id in (name, f"{environment.name}/{name}"):
+        if is_content_id(task_id):
+            try:
+                known = environment.task(task_id)
+            except UnknownTask as error:
+                raise _InvalidRecord(str(error)) from error
+            database = environment.reset(known)
+            return database, environment.open_tools(known, database)
+    if not isinstance(environment, Tau2Environment):
+        raise _InvalidRecord(f"{environment.name} has no real tasks, and the row names no other")
     task = environment.benchmark.tasks.get(f"{environment.name}/{row.get('task_id')}")
     if task is not None:
         database = environment.reset(task)
@@ -84,13 +100,13 @@ def _open_row(environment: Tau2Environment, row: Mapping[str, Any]) -> tuple[Dat
     return database, tools
 
 
-def _replay_row(environment: Tau2Environment, number: int, line: str, report: ReplayReport) -> None:
+def _replay_row(environment: Environment, number: int, line: str, report: ReplayReport) -> None:
     try:
         row = _row(line)
+        database, tools = _open_row(environment, row)
     except _InvalidRecord as error:
         report.mismatches.append(Mismatch(number, None, "row", "an object with calls", str(error)))
         return
-    database, tools = _open_row(environment, row)
     names = tuple(environment.digests(database))
 
     def check(place: int | None, record: Mapping[str, Any], form: str) -> list[Mismatch]:

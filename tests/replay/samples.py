@@ -30,6 +30,7 @@ from events.learning import (
     RepairSearched,
     TaskProposed,
     TaskRejected,
+    TaskRetired,
     Verified,
 )
 from events.messages import Action, Message, ToolCall
@@ -208,6 +209,7 @@ SAMPLES: Final[tuple[EventData, ...]] = (
         source_rollout="rollout-1", cycle="cycle-1", mode="inherit",
         verified=(Verified(check="gold"), Verified(check="solvable", note="scripted oracle")),
         text_by="author-1", job_round=JobRound(job="job-1", number=2),
+        definition={"environment": "shop", "seed": 17, "scenario": {"persona": "Zoë"}},
     ),
     SessionEnded(session="session-1", because="feedback"),
     AdapterProduced(
@@ -262,7 +264,7 @@ SAMPLES: Final[tuple[EventData, ...]] = (
         cycle="cycle-1", alias="shop-agent", base="base-1", pattern="cancel_order:missing",
         mode="explore", check="leak", reason="the request names the order's id",
         source_rollout="rollout-1", instruction="Cancel #W0000001, bitte.",
-        job_round=JobRound(job="job-1", number=2),
+        job_round=JobRound(job="job-1", number=2), task="shop/18",
     ),
     JobRequested(
         job="job-1", cycle="cycle-1", alias="shop-agent", base="base-1", capability="cancel",
@@ -306,6 +308,7 @@ SAMPLES: Final[tuple[EventData, ...]] = (
                       passes=71),
         ),
     ),
+    TaskRetired(alias="shop-agent", task="shop/19", reason="the shop sells it no more"),
 )  # fmt: skip
 
 ARRAYS: Final[dict[str, dict[str, "array.array[Any]"]]] = {

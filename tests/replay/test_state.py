@@ -17,7 +17,7 @@ from tests.consumers.folding import Broker, fold, hash_of
 from tests.replay.test_golden import golden_record
 from tests.replay.write_golden import GOLDEN
 
-STATE: Final = {12: "b5896a77e7d15d2c7c4306414d375149aeb7f6244cb93b27a8525da1a1f32adf"}
+STATE: Final = {12: "6cf0ce9434c1f337398cbc0260763307b99e81d84dbdfd293c7e18892aaf6e89"}
 """Fold version -> hash of the state that the corpus of released versions folds to."""
 
 FACTS: Final = (
@@ -36,8 +36,8 @@ DECISIONS: Final = (
     "CycleStarted.v1",
     "PatternsDiagnosed.v1",
     "DirectiveWritten.v1",
-    "TaskProposed.v1",
-    "TaskRejected.v1",
+    "TaskProposed.v1.3",
+    "TaskRejected.v1.2",
     "JobRequested.v1",
     "JobEnded.v1",
     "AdapterProduced.v1",
@@ -50,6 +50,9 @@ DECISIONS: Final = (
     "CycleEnded.v1",
     "PersonErased.v1",
     "RepairSearched.v1",
+    "TaskProposed.v1",
+    "TaskRejected.v1",
+    "TaskRetired.v1",
     "PatternsDiagnosed.v1.1",
     "TaskProposed.v1.1",
     "GateDecided.v1.1",
@@ -109,5 +112,5 @@ def test_the_golden_corpus_folds_to_the_golden_state(engine: Engine) -> None:
     assert task.cycle == cycle.cycle
     assert job is not None
     assert job.outcome == "trained"
-    assert runner.counters.folded == 41
+    assert runner.counters.folded == 44
     assert hash_of(engine) == STATE[FOLD_VERSION]

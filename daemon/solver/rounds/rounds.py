@@ -29,7 +29,6 @@ from daemon.solver.rounds.reconstruction import UnreadableRollout, build_event
 from daemon.solver.rounds.record import RoundRecord, WrittenTask, record_path
 from daemon.solver.rounds.shift import describe_shift, shift_pools
 from daemon.solver.rounds.tables import JobTables
-from daemon.solver.spec import digest
 from events.jobs import JobRounds, JobSpec, TaskPool
 from events.learning import Directive, JobRound, TaskProposed, TaskRejected
 from events.rollouts import RolloutEnded
@@ -48,13 +47,14 @@ class Rounds:
 
     def __init__(
         self, spec: JobSpec, settings: JobRounds, environment: "Environment", chat: "Chat",
-        out: Path,
+        out: Path, spec_digest: str,
     ) -> None:  # fmt: skip
-        """`settings` are the spec's rounds, `out` is the job's directory. Raises UnknownTask for a
-        known task that the environment does not make."""
+        """`settings` are the spec's rounds, `out` is the job's directory, and `spec_digest` that of
+        the spec as it was requested. Raises UnknownTask for a known task that the environment does
+        not make."""
         self._spec, self._settings = spec, settings
         self._environment, self._chat, self._out = environment, chat, out
-        self._digest = digest(spec)
+        self._digest = spec_digest
         self._tables = JobTables(spec)
         self._part: list[tuple[Attempt, Trajectory]] = []
         self._sampled = 0

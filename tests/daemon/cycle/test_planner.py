@@ -10,14 +10,15 @@ from pathlib import Path
 from typing import Any, Final, Literal
 
 import pytest
-from sqlalchemy import select
+from sqlalchemy import delete, select
 
+from consumers import database
 from consumers.reads import learning, planning
 from consumers.reads.explanation import explain
 from consumers.reads.learning import CycleRow
 from consumers.reads.rollouts import pattern_lines
 from consumers.reads.scheduling import CYCLE_START
-from consumers.tables import Rollout
+from consumers.tables import Rollout, TaskBody
 from daemon.config.settings import Agent, Log, Proposer, Scheduler, Settings, Training
 from daemon.core.app import App
 from daemon.core.decision_log import Act, Decisions
@@ -27,12 +28,14 @@ from daemon.cycle.outlook import read_outlooks
 from daemon.cycle.planner import CyclePlanner
 from daemon.engine.reference.weights import CHECKPOINT
 from daemon.jobs.own_successes import read_file
+from daemon.proposer.additions import Addition
 from daemon.proposer.buffer import SIBLINGS, TRAFFIC
+from daemon.proposer.task_buffer import Target, TaskWriter, retire_task
 from daemon.solver.rounds.tables import JobTables
 from envs.task import TaskDefinition
 from events.envelope import derive_id, utc_now
 from events.jobs import TaskPool
-from events.learning import JobEnded, JobRequested, Quota, TaskProposed, TaskRejected
+from events.learning import OPERATOR, JobEnded, JobRequested, Quota, TaskProposed, TaskRejected
 from events.rollouts import Task
 from events.serving import GateDecided
 from events.streams import LEARNING
@@ -413,3 +416,39 @@ def test_only_what_a_cycle_may_read_is_counted(
             (found,) = read_outlooks(connection, app.settings, utc_now())
     assert (found.environment, found.due) == (environment, False)
     assert any("ix_rollouts_failures" in plan for plan in plans) is counted
+
+
+def added(app: App, *definitions: TaskDefinition) -> list[str]:
+    """The ids of tasks by content that an operator adds for no pattern."""
+    named = [one.name_by_content() for one in definitions]
+    writer = TaskWriter(app, Act("ada"), Target("agent", "base", None))
+    writer.append([Addition("line 1", one, (), False) for one in named])
+    return [one.id for one in named]
+
+
+def test_what_an_operator_adds_is_drawn_by_the_next_job_and_a_retired_task_is_not(
+    tmp_path: Path,
+) -> None:
+    given = tasks(("cancel", "question"), 8)
+    traffic = next(one.id for one in given if one.capability == "question")
+    with home(tmp_path, given, training=Training(warm_start="off")) as app:
+        first, second, lost = added(app, *tasks(("return",), 3))
+        for name in (second, traffic):
+            retire_task(app, Act("ada", "too easy"), "agent", name)
+        with database.write_transaction(app.engine) as connection:
+            bodies = TaskBody.table()
+            connection.execute(delete(bodies).where(bodies.c.task == lost))
+        cycle, troubles = asked(app)
+        assert (troubles, cycle is not None) == ([], True)
+        assert cycle is not None
+        with app.reading() as connection:
+            job = learning.job(connection, cycle.job or "")
+            states = learning.read_inactive_tasks(connection, "agent")
+            told = explain(connection, cycle.job or "")
+        assert job is not None
+    pools = {pool.name: pool for pool in job.spec.pools}
+    assert pools[OPERATOR].tasks == (first,)
+    drawn = {task for pool in job.spec.pools for task in pool.tasks}
+    assert drawn.isdisjoint({second, traffic, lost})
+    assert states == {second: "retired", traffic: "retired", lost: "rejected"}
+    assert first in [node.node for node in told.because]

@@ -24,6 +24,7 @@ from daemon.evaluation.gate import Evaluation, decide
 from daemon.evaluation.trial import Adapter, Plan, main, read_attempts
 from daemon.jobs.local import LocalRunner
 from daemon.jobs.runner_factory import trials_of
+from daemon.solver.journal import DEFINITIONS, write_definitions
 from envs.shop.environment import Shop
 from events.codec import decode
 from events.envelope import derive_id
@@ -43,6 +44,7 @@ from events.serving import (
 from ops.random_adapters import Maker
 from tests.daemon.serving.recorded_trial import COMMAND, RATES
 from tests.daemon.solver import letters
+from tests.daemon.solver.test_content_job import TASKS, bodies
 
 AGENT: Final = Agent(
     alias="agent", environment=letters.ENVIRONMENT, traffic={"half": 0.8, "spell": 0.2}
@@ -513,3 +515,19 @@ def test_other_files_than_those_that_were_produced_are_not_played(
     code, last = ran(plan(elsewhere, right), tmp_path / "base", capsys)
     assert (code, last["outcome"]) == (1, "failed")
     assert "is another base than the one it was trained on" in last["reason"]
+
+
+def test_a_trial_plays_tasks_by_content_from_the_bodies_in_its_directory(
+    base: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    named = tuple(task.id for task in TASKS[:3])
+    wanted = plan(base, None, players=(None,), tasks=named, trials=1)
+    out = tmp_path / "whole" / "out"
+    out.mkdir(parents=True)
+    (out / DEFINITIONS).write_bytes(write_definitions(bodies(*TASKS[:3])))
+    assert ran(wanted, tmp_path / "whole", capsys) == (0, {"outcome": "played"})
+    (chunk,) = read_attempts(out, wanted)
+    assert [item.head.task.id for item in chunk if item.head.task] == list(named)
+    code, last = ran(wanted, tmp_path / "without", capsys)
+    assert (code, last["outcome"]) == (1, "failed")
+    assert f"the body of task {named[0]} is not kept here" in last["reason"]

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from daemon.proposer.buffer import REPLAY, SIBLINGS, TRAFFIC, PoolEntry, PoolMix, pools
 from events.jobs import JobSpec, TaskPool
+from events.learning import OPERATOR
 
 PATTERNS = ("a|x", "b|y", "c|*")
 
@@ -51,6 +52,22 @@ def test_shares_sum_to_one_and_every_task_stands_once(
     assert targeted == pytest.approx(kept * (min(0.5, 0.1 * number) if traffic else 1))
     assert len(drawn) == len(buffered) + traffic + (siblings if traffic else 0)
     JobSpec(job="job", base="base", checkpoint="/base", environment="shop", pools=made)
+
+
+def test_tasks_that_an_operator_added_have_a_share_of_their_own_until_they_are_passed() -> None:
+    entries = [
+        PoolEntry("t1", "a|x"), PoolEntry("t2", "a|x", 16, 16), PoolEntry("o1", OPERATOR),
+        PoolEntry("o2", OPERATOR, 8, 2), PoolEntry("o3", OPERATOR, 16, 16),
+    ]  # fmt: skip
+    made = by_name(pools(entries, {"a|x": 1.0}, ["w1"], 5))
+    own = made[OPERATOR]
+    assert (own.tasks, own.replay, own.share) == (("o1", "o2"), True, 0.1)
+    assert set(made[REPLAY].tasks) == {"t2", "o3"}
+    assert sum(pool.share for pool in made.values()) == pytest.approx(1)
+    assert made["a|x"].share == pytest.approx(0.9 * 0.95 * 0.5)
+    none = by_name(pools(entries, {"a|x": 1.0}, ["w1"], 5, PoolMix(operator=0.0)))
+    assert OPERATOR not in none
+    assert pools(entries, {"a|x": 0.0}, ["w1"], 5) == (), "alone they make no job"
 
 
 def by_name(made: tuple[TaskPool, ...]) -> dict[str, TaskPool]:

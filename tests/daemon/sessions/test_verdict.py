@@ -10,6 +10,9 @@ import pytest
 from consumers.diagnosis.labels import label_rollout
 from daemon.config.settings import Environments, Privacy, Settings
 from daemon.core.app import App
+from daemon.core.decision_log import Act
+from daemon.proposer.additions import Addition
+from daemon.proposer.task_buffer import Target, TaskWriter
 from daemon.sessions import transcript
 from daemon.sessions.closing import close_sessions
 from envs.airline.environment import Airline
@@ -22,6 +25,7 @@ from envs.players import LocalPlayer
 from envs.retail.environment import Retail
 from envs.shop.environment import Shop
 from envs.shop.oracle import ShopOracle
+from envs.task import write_body
 from envs.telecom.environment import Telecom
 from events.messages import Message, ToolCall
 from events.rollouts import RolloutContent, RolloutEnded
@@ -282,3 +286,20 @@ def test_a_sealed_session_is_labelled_by_what_its_environment_declares(home: Pat
     assert record.sealed
     assert record.data.labels is not None
     assert [row.category for row in rows] == ["over_cautious"]
+
+
+def test_a_live_session_on_a_task_by_content_is_graded_by_the_body_of_the_log(
+    tmp_path: Path,
+) -> None:
+    shop = Shop()
+    task = shop.generate("cancel", 7).name_by_content()
+    shop.use_definitions({task.id: write_body(task.dump_body())}.get)
+    says = [*gold_calls(shop, task.id), CLOSING]
+    for name, brought in (("with", (task,)), ("without", ())):
+        with App(Settings(home=tmp_path / name)) as app:
+            writer = TaskWriter(app, Act("ada"), Target("agent", "base", None))
+            writer.append([Addition("line 1", one, (), False) for one in brought])
+        live = replay_live(tmp_path / name, shop, simulate(shop, task.id, says, 7), 7)
+        assert live.task is not None
+        assert live.task.id == task.id
+        assert (live.success is not None) == bool(brought)

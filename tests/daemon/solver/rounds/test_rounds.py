@@ -152,7 +152,7 @@ def test_no_task_is_written_that_the_agent_has_already(whole: Whole, tmp_path: P
     known = rounds.model_copy(update={"known": tuple(first)})
     batches, _ = journal.read(whole.out / JOURNAL, digest(spec))
     environment, size = Shop(), spec.sampler.size
-    again = Rounds(spec, known, environment, Chat(CHECKPOINT), tmp_path)
+    again = Rounds(spec, known, environment, Chat(CHECKPOINT), tmp_path, digest(spec))
     for number, batch in enumerate(batches[:2]):
         tasks = [trajectory.task for trajectory in batch[::size]]
         assert not again.is_due(32), "a warm start showed 16 of these"

@@ -1,0 +1,98 @@
+"""The folds of what becomes of a task after it was written: its body, and whether jobs draw it.
+
+    takes_body              whether a proposal has the body that its id names
+    keep_body               that body
+    restore_task            a task that was retired or rejected is drawn again
+    reject_task             it cannot be played: its body is missing, or another one
+    fold_task_retirement    nobody wants it drawn any more
+
+The body of a task by content is checked here, by its hash alone: whether a version of the program
+can play it is for who plays it. Reads nothing but the event and tables that `learning` alone fills.
+"""
+
+from typing import Final
+
+from sqlalchemy import select
+
+from consumers.batch import Batch
+from consumers.folds.record import FoldInput
+from consumers.tables import TaskBody, TaskState
+from envs.task import compute_content_id, is_content_id, write_body
+from events.learning import TaskProposed, TaskRetired
+from events.rollouts import clip_reason
+
+ACTIVE: Final = "active"
+RETIRED: Final = "retired"
+REJECTED: Final = "rejected"
+
+
+def takes_body(folding: FoldInput, data: TaskProposed, batch: Batch) -> bool:
+    """Whether a proposed task has its body: it is generated, or brings the body that its id names,
+    or another event has brought it. Otherwise the task is rejected, unless the right body is
+    known."""
+    task = data.task.id
+    problem = _find_problem(data)
+    if problem is None:
+        return True
+    if _has_body(batch, task):
+        return data.definition is None
+    reject_task(folding, data.alias, task, problem, batch)
+    return False
+
+
+def keep_body(folding: FoldInput, data: TaskProposed, batch: Batch) -> None:
+    """Keep the body that a proposal brings, once it is seen to be the task's."""
+    if data.definition is None:
+        return
+    body = write_body(data.definition)
+    environment = str(data.definition["environment"])
+    row = {"task": data.task.id, "environment": environment, "body": body, **folding.place()}
+    batch.stage(TaskBody, row)
+
+
+def _find_problem(data: TaskProposed) -> str | None:
+    """Why the body of a proposal is not that of its task, as a sentence; None where it is, and for
+    a generated task without one."""
+    task, body = data.task.id, data.definition
+    if not is_content_id(task):
+        return None if body is None else f"{task} is not the id of a body, and came with one"
+    if body is None:
+        return f"task {task} came without its body"
+    try:
+        write_body(body)
+        actual = compute_content_id(body)
+    except (ValueError, RecursionError) as error:
+        return f"the body of task {task} is no JSON: {error}"
+    return None if actual == task else f"the body of task {task} is that of {actual}"
+
+
+def restore_task(folding: FoldInput, data: TaskProposed, batch: Batch) -> None:
+    """Have a task drawn again that has its body now, or that an operator adds again. What a cycle
+    writes a second time stays retired."""
+    states = TaskState.table().c
+    query = select(states.state).where(states.alias == data.alias, states.task == data.task.id)
+    state = batch.connection.execute(query).scalar()
+    if state == REJECTED or (state == RETIRED and data.cycle is None):
+        _stage(folding, data.alias, data.task.id, ACTIVE, "", batch)
+
+
+def reject_task(folding: FoldInput, alias: str, task: str, reason: str, batch: Batch) -> None:
+    """A task cannot be played, and why."""
+    _stage(folding, alias, task, REJECTED, clip_reason(reason), batch)
+
+
+def fold_task_retirement(folding: FoldInput, data: TaskRetired, batch: Batch) -> None:
+    """A task is drawn by no new job, and why."""
+    _stage(folding, data.alias, data.task, RETIRED, data.reason, batch)
+
+
+def _stage(
+    folding: FoldInput, alias: str, task: str, state: str, reason: str, batch: Batch
+) -> None:
+    row = {"alias": alias, "task": task, "state": state, "reason": reason}
+    batch.stage(TaskState, {**row, "time": folding.time, **folding.place()})
+
+
+def _has_body(batch: Batch, task: str) -> bool:
+    query = select(TaskBody.table().c.task).where(TaskBody.table().c.task == task)
+    return batch.connection.execute(query).first() is not None

@@ -1,0 +1,369 @@
+"""`kintsugi tasks`: the tasks that jobs draw beside the agent's traffic; add some, retire one."""
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import typer
+
+from daemon.cli.command import DONE, PARTLY, Cli, command, noun
+from daemon.cli.output import facts, table
+from daemon.cli.serving import ActorName, WhyNot, act_of
+from events.errors import KintsugiError
+
+if TYPE_CHECKING:
+    from sqlalchemy import Connection
+
+    from consumers.reads.learning import TaskLine
+    from daemon.core.app import App
+    from daemon.proposer.additions import Additions, Refusal
+    from daemon.proposer.task_buffer import Target
+    from envs.environment import Environment
+    from envs.task import TaskDefinition
+
+group = noun("tasks", "Tasks that jobs draw; add or retire some.")
+
+Named = Annotated[str, typer.Argument(metavar="ID", help="Its id, or how that begins.")]
+OfAgent = Annotated[
+    str | None, typer.Option("--alias", help="Whose task; where several agents have it.")
+]
+
+_SHOWN: Final = 5
+"""Rejected definitions that are named on stderr; `--json` has all."""
+_SHORT: Final = 12
+"""Digits of a sha256 in a list: enough for `tasks show`."""
+_DIGEST: Final = re.compile(r"(?<=/=)([0-9a-f]{12})[0-9a-f]{52}")
+
+
+class UnknownTaskId(KintsugiError):
+    """No task of an agent has this id, or several begin so."""
+
+
+@command(group)
+def ls(
+    cli: Cli,
+    alias: Annotated[str | None, typer.Option(help="Only one agent's.")] = None,
+    env: Annotated[str | None, typer.Option(metavar="E", help="Only of this environment.")] = None,
+) -> None:
+    """List the tasks that cycles wrote and operators added, in the order of the log."""
+    from consumers.reads.learning import list_task_lines
+
+    with cli.app() as app, app.reading() as connection:
+        lines = list_task_lines(connection, alias)
+    lines = [line for line in lines if env is None or _environment_of(line) == env]
+    if cli.out.json:
+        cli.out.document([_build_document(line) for line in lines])
+    elif lines:
+        cli.out.show(_build_table(lines))
+    if not lines:
+        cli.out.hint("there is no such task; add one: kintsugi tasks add FILE")
+
+
+def _environment_of(line: "TaskLine") -> str:
+    return line.environment or line.task.partition("/")[0]
+
+
+def _build_document(line: "TaskLine") -> dict[str, Any]:
+    """The promised fields first."""
+    return {
+        "task": line.task,
+        "env": _environment_of(line),
+        "source": line.source,
+        "state": line.state,
+        "patterns": list(line.patterns),
+        "alias": line.alias,
+        "base": line.base,
+        "capability": line.capability,
+        "cycle": line.cycle,
+        "reason": line.reason,
+    }
+
+
+def _build_table(lines: "list[TaskLine]") -> Any:
+    cells = [
+        [_DIGEST.sub(r"\1", line.task), line.alias, line.capability, line.source, line.state,
+         ", ".join(line.patterns) or line.reason]
+        for line in lines
+    ]  # fmt: skip
+    columns = ["task", "alias", "capability", "source", "state", "patterns"]
+    return table(columns, cells, whole=("task", "state"))
+
+
+@command(group)
+def show(cli: Cli, task: Named, alias: OfAgent = None) -> None:
+    """Show one task: where it came from, its state, and its whole definition."""
+    with cli.app() as app:
+        with app.reading() as connection:
+            line = _find_line(connection, task, alias)
+            written = _read_written(connection, line)
+        definition = _define(app, line.task)
+    document = {
+        **_build_document(line),
+        **written,
+        "definition": None if definition is None else definition.model_dump(mode="json"),
+    }
+    if cli.out.json:
+        cli.out.document(document)
+        return
+    shown = {name: value for name, value in document.items() if name not in _TOLD_APART}
+    cli.out.show(
+        facts(
+            {
+                **{name: value for name, value in shown.items() if value not in (None, "", [])},
+                "patterns": ", ".join(line.patterns),
+                "checks": ", ".join(check["check"] for check in written["verified"]),
+            }
+        )
+    )
+    if definition is None:
+        cli.out.hint("its environment is not known here, so its definition is not shown")
+    else:
+        cli.out.show("", definition.model_dump_json(indent=2))
+
+
+_TOLD_APART: Final = frozenset({"definition", "verified", "patterns"})
+
+
+def _read_written(connection: "Connection", line: "TaskLine") -> dict[str, Any]:
+    """What the event that proposed a task says of it."""
+    from consumers.reads.learning import tasks_of
+
+    written = next(
+        (row for row in tasks_of(connection, line.alias) if row.task.id == line.task), None
+    )
+    if written is None:
+        return {"pattern": None, "mode": None, "by": None, "source_rollout": None, "verified": []}
+    return {
+        "pattern": written.pattern,
+        "mode": written.mode,
+        "by": written.text_by,
+        "source_rollout": written.source_rollout,
+        "verified": [check.model_dump() for check in written.verified],
+    }
+
+
+def _define(app: "App", task: str) -> "TaskDefinition | None":
+    """The definition of a task; None where it is not known here."""
+    from daemon.sessions.verdict import open_task
+
+    opened = open_task(app, task)
+    return None if opened is None else opened[1]
+
+
+def _find_line(
+    connection: "Connection", task: str, alias: str | None, traffic: bool = False
+) -> "TaskLine":
+    """The task with this id, or the one whose id begins so; `traffic`: also of the tasks that
+    nobody wrote for the agent. Raises UnknownTaskId, BadParameter where several agents have it."""
+    from consumers.reads.learning import find_traffic_task, list_task_lines
+
+    lines = [line for line in list_task_lines(connection, alias) if line.task.startswith(task)]
+    exact = [line for line in lines if line.task == task]
+    lines = exact or lines
+    if not lines and traffic:
+        lines = find_traffic_task(connection, task, alias)
+    ids = sorted({line.task for line in lines})
+    if not task or not ids:
+        whose = "" if alias is None else f" of alias {alias!r}"
+        raise UnknownTaskId(
+            f"no task{whose} was written or added whose id is {task[:200]!r} or begins so; see "
+            "kintsugi tasks ls"
+        )
+    if len(ids) > 1:
+        raise UnknownTaskId(
+            f"several ids begin with {task!r}: {', '.join(ids[:3])}, ...; give more of it"
+        )
+    if len(lines) > 1:
+        names = ", ".join(line.alias for line in lines)
+        raise typer.BadParameter(f"{names} have {ids[0]}; name one of them", param_hint="--alias")
+    return lines[0]
+
+
+@command(group)
+def add(
+    cli: Cli,
+    file: Annotated[
+        Path,
+        typer.Argument(
+            metavar="FILE",
+            exists=True,
+            dir_okay=False,
+            help="A task definition, or JSON Lines of them.",
+        ),
+    ],
+    alias: Annotated[
+        str | None, typer.Option(help="Whose tasks they become; default: the one agent's.")
+    ] = None,
+    base: Annotated[
+        str | None, typer.Option(help="Base model; default: that on which the agent runs.")
+    ] = None,
+    pattern: Annotated[
+        str | None,
+        typer.Option(metavar="PATTERN", help="Failure pattern that they stress; default: none."),
+    ] = None,
+    env: Annotated[
+        str | None,
+        typer.Option(metavar="E", help="Name or path of their environment; default: its name."),
+    ] = None,
+    actor: ActorName = None,
+    reason: WhyNot = "",
+) -> int:
+    """Add tasks, each checked as those are that a cycle writes; exit 3 when one was rejected.
+
+    The next job draws them: with the tasks of the pattern that is named, or in a pool of their own.
+    """  # fmt: skip
+    from consumers.reads import learning
+    from daemon.proposer.additions import Addition, Refusal, read_definitions
+    from daemon.proposer.task_buffer import TaskWriter
+
+    with cli.app() as app:
+        app.settle()
+        with app.reading() as connection:
+            target = _find_target(cli, connection, alias, base, pattern)
+            patterns = learning.patterns_of(connection, target.alias)
+            additions = _open_additions(cli, app, connection, target.alias, env)
+        writer = TaskWriter(app, act_of(actor, reason), target)
+        ids: list[str] = []
+        refused: list[Refusal] = []
+        with file.open("rb") as opened, cli.out.progress("Checking", None, "tasks") as advance:
+            examined = additions.examine(read_definitions(opened))
+            while items := list(islice(examined, _AT_ONCE)):
+                passed = [item for item in items if isinstance(item, Addition)]
+                refused += [item for item in items if isinstance(item, Refusal)]
+                ids += [item.task.id for item in passed]
+                writer.append(passed)
+                advance(len(items))
+    if pattern is not None:
+        _warn_of_patterns(cli, {task: patterns.get(task, pattern) for task in ids}, pattern)
+    return _print_added(cli, file, ids, refused)
+
+
+def _warn_of_patterns(cli: Cli, patterns: Mapping[str, str], wanted: str) -> None:
+    """Name the tasks that were there already for another pattern than the one that is asked for."""
+    for task, pattern in patterns.items():
+        if pattern != wanted:
+            cli.out.warn(f"{task} is there already, for {pattern}, and stays so")
+
+
+_AT_ONCE: Final = 64
+"""Definitions that are checked before what passed of them is appended."""
+
+
+def _print_added(cli: Cli, file: Path, ids: Sequence[str], refused: "Sequence[Refusal]") -> int:
+    for item in refused[:_SHOWN]:
+        cli.out.warn(f"{file} {item.position}: {item.check}: {item.reason}")
+    if len(refused) > _SHOWN:
+        cli.out.warn(f"{len(refused) - _SHOWN:,} more definitions were rejected")
+    if not ids and not refused:
+        cli.out.warn(f"{file} has no definition; give one as JSON, or one in each line")
+    if cli.out.json:
+        cli.out.document({"added": list(ids), "rejected": [asdict(item) for item in refused]})
+    else:
+        cli.out.show(*ids, f"added {len(ids):,}, rejected {len(refused):,}")
+    return PARTLY if refused else DONE
+
+
+def _find_target(
+    cli: Cli,
+    connection: "Connection",
+    alias: str | None,
+    base: str | None,
+    pattern: str | None,
+) -> "Target":
+    """Whose buffer tasks enter. Raises BadParameter."""
+    from consumers.reads import agents
+    from consumers.reads.rollouts import pattern_lines
+    from daemon.proposer.task_buffer import Target
+
+    bases = {pair.alias: pair.base for pair in agents.present(connection)}
+    names = sorted({*bases, *(agent.alias for agent in cli.settings.agents)})
+    if alias is None:
+        if len(names) > 1:
+            raise typer.BadParameter(
+                f"there are {', '.join(names)}; name one of them", param_hint="--alias"
+            )
+        alias = names[0] if names else "agent"
+    for option, value in (("--alias", alias), ("--base", base)):
+        if value is not None and not 0 < len(value) <= 128:
+            raise typer.BadParameter(
+                f"{value[:20]!r} has {len(value)} characters; 1 to 128 can be stored",
+                param_hint=option,
+            )
+    if pattern is not None:
+        patterns = sorted({line.pattern for line in pattern_lines(connection, alias)})
+        if pattern not in patterns:
+            raise typer.BadParameter(
+                f"{alias} has no pattern {pattern[:200]!r}; it has: "
+                f"{', '.join(patterns) or 'none'}",
+                param_hint="--pattern",
+            )
+    return Target(alias, base or bases.get(alias, "unknown"), pattern)
+
+
+def _open_additions(
+    cli: Cli, app: "App", connection: "Connection", alias: str, env: str | None
+) -> "Additions":
+    """What examines the file: with the environments of the settings, or the one that is named, and
+    with what the agent has already."""
+    from consumers.reads import evidence, learning
+    from daemon.cli.environments import load_environment
+    from daemon.core.task_definitions import find_body_in
+    from daemon.proposer.additions import Additions
+    from daemon.proposer.candidate import Evaluation, PriorTask
+    from envs.registry import open_environment
+    from envs.task import signature
+
+    settings = cli.settings
+    configured = next((agent for agent in settings.agents if agent.alias == alias), None)
+    trained_in = None if configured is None else configured.environment
+    named = env or trained_in
+    only = None if named is None else load_environment(cli, named)
+
+    def open_named(name: str) -> "Environment":
+        if only is not None:
+            return only
+        return open_environment(
+            name, benchmarks=settings.benchmarks, paths=settings.environments.paths
+        )
+
+    inactive = learning.read_inactive_tasks(connection, alias)
+    evaluated = evidence.read_evaluated_tasks(connection, alias)
+    return Additions(
+        open_named,
+        known=learning.patterns_of(connection, alias).keys() - inactive.keys(),
+        prior=[
+            PriorTask.from_record(row.task.gold_actions, row.task.instruction)
+            for row in learning.tasks_of(connection, alias)
+            if row.task.id not in inactive
+        ],
+        evaluation=Evaluation(signatures=frozenset(map(signature, evaluated))),
+        find_body=find_body_in(app),
+        trained_in=None if trained_in is None else load_environment(cli, trained_in).name,
+    )
+
+
+@command(group)
+def retire(
+    cli: Cli, task: Named, alias: OfAgent = None, actor: ActorName = None, reason: WhyNot = ""
+) -> None:
+    """Have no new job draw a task. It stays known, and adding it again brings it back."""
+    from daemon.proposer.task_buffer import retire_task
+
+    with cli.app() as app:
+        app.settle()
+        with app.reading() as connection:
+            line = _find_line(connection, task, alias, traffic=True)
+        acted = None
+        if line.state == "active":
+            acted = retire_task(app, act_of(actor, reason), line.alias, line.task)
+        with app.reading() as connection:
+            line = _find_line(connection, line.task, line.alias)
+    if cli.out.json:
+        cli.out.document({"acted": acted, **_build_document(line)})
+        return
+    before = "" if acted is not None else " already"
+    why = f": {line.reason}" if line.reason else ""
+    cli.out.show(f"{line.task} of {line.alias} is {line.state}{before}{why}")

@@ -1,0 +1,33 @@
+"""Tasks by content, found in the tables: what an environment of the daemon resolves their ids by.
+
+    environment = with_definitions(app, open_place(...))
+    environment.task("shop/=4f2a...")       from the body that the log brought
+
+The tables are folded from the log, so a task is found on every machine that has the log, also after
+`kintsugi rebuild`. The environment checks each body by its hash.
+"""
+
+from typing import TYPE_CHECKING
+
+from consumers.reads.learning import read_task_body
+
+if TYPE_CHECKING:
+    from daemon.core.app import App
+    from envs.environment import Environment, FindBody
+
+
+def with_definitions(app: "App", environment: "Environment") -> "Environment":
+    """Have an environment find the bodies of tasks by content in the tables; return it. Its `task`
+    raises DatabaseUnavailable where they cannot be read."""
+    environment.use_definitions(find_body_in(app))
+    return environment
+
+
+def find_body_in(app: "App") -> "FindBody":
+    """Return the function that looks up a body in the tables as they are when it is called."""
+
+    def find(task: str) -> str | None:
+        with app.reading() as connection:
+            return read_task_body(connection, task)
+
+    return find

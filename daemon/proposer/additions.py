@@ -1,0 +1,269 @@
+"""Tasks that an operator adds: a file of definitions, each checked as what the Proposer writes is.
+
+    for item in Additions(open_named, known, ...).examine(read_definitions(file)):
+        Addition(position, task, verified, is_known)  or  Refusal(position, check, reason)
+
+A definition is that of envs/task.py as JSON. Its id may be left out, for it follows from the rest:
+ENVIRONMENT/=SHA256. An id by content that does not follow is refused. A definition that a generator
+makes, word for word, keeps the generated id and needs no body. Any other id is a name that the file
+gave the task, and only tells which seed it was made from.
+
+All checks of verification.py but V8 are made, which plays rollouts of the current policy. Not
+covered: a task of a gate under another id, where the environment's seeds are not its generator's.
+"""
+
+import json
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from io import BytesIO
+from typing import IO, Any, Final
+
+from pydantic import ValidationError
+
+from daemon.proposer.candidate import (
+    FIRST_HELD_OUT,
+    Candidate,
+    CandidateFacts,
+    CheckFailure,
+    Evaluation,
+    PriorTask,
+)
+from daemon.proposer.verification import seed_of, verify
+from envs.environment import Environment, FindBody, UnknownTask
+from envs.registry import EnvironmentBroken, UnknownEnvironment
+from envs.task import (
+    GENERATED,
+    TaskDefinition,
+    compute_content_id,
+    is_content_id,
+    is_seed,
+    write_body,
+)
+from events.learning import Check, Verified
+from events.registry import first_problem
+
+MOST_BODY: Final = 256 * 1024
+"""Bytes of one definition in a file: a record of Kafka takes a megabyte. Ours have 1 to 4 KB."""
+
+OpenEnvironment = Callable[[str], Environment]
+"""Function that opens the environment that a definition names. Raises UnknownEnvironment,
+EnvironmentBroken."""
+
+
+@dataclass(frozen=True, slots=True)
+class RawDefinition:
+    """A definition as a file has it."""
+
+    position: str
+    text: bytes | None
+    """None for one that is longer than `MOST_BODY`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Addition:
+    """A definition that passed."""
+
+    position: str
+    task: TaskDefinition
+    """Under the id by which it is known from now on."""
+    verified: tuple[Verified, ...]
+    is_known: bool
+    """Whether the agent has it already, or the file had it before."""
+
+    @property
+    def body(self) -> dict[str, Any] | None:
+        """What its event carries; None for a generated task."""
+        return self.task.dump_body() if is_content_id(self.task.id) else None
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """A definition that failed a check."""
+
+    position: str
+    check: Check
+    reason: str
+
+
+def read_definitions(file: IO[bytes]) -> Iterator[RawDefinition]:
+    """Yield the definitions of a file: the one that it is as a whole, or one of each line that is
+    not blank. Raises OSError."""
+    beginning = file.read(MOST_BODY + 1)
+    if len(beginning) <= MOST_BODY and _is_object(beginning):
+        yield RawDefinition("line 1", beginning)
+        return
+    for number, line in enumerate(_read_lines(BytesIO(beginning), file), start=1):
+        if len(line) > MOST_BODY:
+            yield RawDefinition(f"line {number}", None)
+        elif line.strip():
+            yield RawDefinition(f"line {number}", line)
+
+
+def _read_lines(beginning: IO[bytes], file: IO[bytes]) -> Iterator[bytes]:
+    """Yield the lines of a file whose beginning was read, which may be a pipe; of a longer line,
+    more than `MOST_BODY` bytes."""
+    while line := beginning.readline() or file.readline(MOST_BODY + 1):
+        if not line.endswith(b"\n"):
+            line += file.readline(MOST_BODY + 1)
+        rest = line
+        while rest and not rest.endswith(b"\n"):
+            rest = file.readline(MOST_BODY + 1)
+        yield line
+
+
+def _is_object(text: bytes) -> bool:
+    try:
+        return isinstance(json.loads(text), dict)
+    except (ValueError, RecursionError):
+        return False
+
+
+class Additions:
+    """Examines definitions one after the other; what passed is known to those that follow."""
+
+    def __init__(
+        self,
+        open_named: OpenEnvironment,
+        known: Collection[str] = (),
+        prior: Iterable[PriorTask] = (),
+        evaluation: Evaluation | None = None,
+        find_body: FindBody = lambda _: None,
+        trained_in: str | None = None,
+    ) -> None:
+        """`known`: ids of the agent's tasks that jobs draw; `prior`: what they ask for.
+        `trained_in`: name of the environment in which the agent's tasks are played; None where no
+        setting says so."""
+        self._open_named, self._trained_in = open_named, trained_in
+        self._known = set(known)
+        self._prior = list(prior)
+        self._evaluation = evaluation
+        self._find_body = find_body
+        self._own: dict[str, str] = {}
+        self._environments: dict[str, Environment] = {}
+
+    def examine(self, definitions: Iterable[RawDefinition]) -> Iterator[Addition | Refusal]:
+        """Yield the result of each definition."""
+        for raw in definitions:
+            try:
+                yield self._examine(raw)
+            except _Refused as refusal:
+                yield Refusal(raw.position, refusal.check, str(refusal)[:1000])
+
+    def _examine(self, raw: RawDefinition) -> Addition:
+        """Raises _Refused."""
+        named, fields = _parse(raw)
+        environment = self._open(fields)
+        try:
+            # JSON again, for lists are tuples only there.
+            unnamed = TaskDefinition.model_validate_json(
+                json.dumps({**fields, "id": f"{environment.name}/="})
+            )
+        except ValidationError as error:
+            raise _Refused("schema", f"it is no task: {first_problem(error)}") from None
+        task = _name(environment, unnamed, named)
+        if task.id in self._known:
+            return Addition(raw.position, task, (), is_known=True)
+        if is_content_id(task.id):
+            self._own[task.id] = write_body(task.dump_body())
+        facts = CandidateFacts(
+            environment, Candidate(task, None, None), self._prior, self._evaluation
+        )
+        verdict = verify(facts)
+        if verdict.failed is not None:
+            raise _Refused(verdict.failed, verdict.reason)
+        self._known.add(task.id)
+        self._prior.append(PriorTask.of(task))
+        return Addition(raw.position, task, verdict.passed, is_known=False)
+
+    def _open(self, fields: Mapping[str, Any]) -> Environment:
+        """Return the environment of a definition, which finds bodies of this file too. Raises
+        _Refused."""
+        name = fields.get("environment")
+        if not isinstance(name, str):
+            raise _Refused("schema", f"its environment is {name!r}; give the name of one")
+        if self._trained_in not in (None, name):
+            raise _Refused(
+                "schema",
+                f"it is a task of {name[:200]!r}, and the agent's are played in "
+                f"{self._trained_in!r}; add it to another agent",
+            )
+        if name not in self._environments:
+            try:
+                environment = self._open_named(name)
+            except (UnknownEnvironment, EnvironmentBroken) as error:
+                raise _Refused("schema", str(error)) from error
+            if environment.name != name:
+                raise _Refused(
+                    "schema", f"it is a task of {name[:200]!r}, not of {environment.name!r}"
+                )
+            environment.use_definitions(self._find)
+            self._environments[name] = environment
+        return self._environments[name]
+
+    def _find(self, task: str) -> str | None:
+        return self._own.get(task) or self._find_body(task)
+
+
+class _Refused(CheckFailure):
+    """A definition that fails a check, by name."""
+
+    def __init__(self, check: Check, reason: str) -> None:
+        super().__init__(reason)
+        self.check: Check = check
+
+
+def _parse(raw: RawDefinition) -> tuple[str | None, dict[str, Any]]:
+    """Return the id that a definition names, or None, and its other fields. Raises _Refused."""
+    if raw.text is None:
+        raise _Refused("schema", f"it is longer than {MOST_BODY:,} bytes; write a shorter task")
+    try:
+        fields = json.loads(raw.text, parse_constant=_refuse_constant)
+    except (ValueError, RecursionError) as error:
+        raise _Refused("schema", f"it is no JSON: {error}; mend it") from None
+    if not isinstance(fields, dict):
+        raise _Refused("schema", f"it is no JSON object: {raw.text[:80]!r}")
+    named = fields.pop("id", None)
+    if named is not None and not isinstance(named, str):
+        raise _Refused("schema", f"its id is {named!r}; leave it out, for it follows from the rest")
+    return named, fields
+
+
+def _refuse_constant(name: str) -> None:
+    raise ValueError(f"{name} is no JSON")
+
+
+def _name(environment: Environment, task: TaskDefinition, named: str | None) -> TaskDefinition:
+    """Return the task under its own id. Raises _Refused."""
+    by_content = compute_content_id(task.dump_body())
+    if named is not None and is_content_id(named) and named != by_content:
+        raise _Refused("schema", f"its id is {named}, and its body is that of {by_content}")
+    for generated in _find_generated(environment, task, named):
+        if generated.dump_body() == task.dump_body():
+            return generated
+        if generated.split != GENERATED:
+            raise _Refused("contamination", f"it was made from {named}, which is a benchmark's")
+    seed = None if named is None else seed_of(named)
+    if seed is not None and seed >= FIRST_HELD_OUT:
+        raise _Refused(
+            "contamination", f"it was made from {named}, whose seed is kept for reports and gates"
+        )
+    return task.model_copy(update={"id": by_content})
+
+
+def _find_generated(
+    environment: Environment, task: TaskDefinition, named: str | None
+) -> Iterator[TaskDefinition]:
+    """Yield the tasks of the environment that this one may be: by the id that it names, and by its
+    capability and seed. Raises _Refused where the environment's code fails."""
+    names = [] if named is None or is_content_id(named) else [named]
+    if task.capability in environment.capabilities and is_seed(str(task.seed)):
+        names.append(environment.task_id(task.capability, task.seed))
+    for name in names:
+        try:
+            yield environment.task(name)
+        except UnknownTask:
+            continue
+        except Exception as error:  # an environment's own code, which may raise anything
+            raise _Refused(
+                "schema", f"the environment raised {type(error).__name__}: {error}"
+            ) from error
