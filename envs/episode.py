@@ -279,6 +279,12 @@ def hide_calls(messages: Sequence[Message], *, of: Requestor) -> list[Message]:
     return shown
 
 
+def check_prefix(environment: Environment, task: TaskDefinition) -> None:
+    """Replay the prefix of a task, where it has one. Raises PrefixMismatch."""
+    if task.prefix:
+        Episode(environment, task)
+
+
 def play(episode: Episode, agent: Agent, user: User) -> Episode:
     """Play an episode to its end with parties that answer at once."""
     while episode.turn is not None:

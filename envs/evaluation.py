@@ -24,7 +24,7 @@ from typing import Final
 
 from envs.endpoint import AnswerFailure, EndpointRefusal, EndpointUnavailable, Usage
 from envs.environment import Environment, Limits, UnknownTask
-from envs.episode import Episode, Party, Termination
+from envs.episode import Episode, Party, PrefixMismatch, Termination
 from envs.episode import play as play_locally
 from envs.grading import Grade, flag_errors, grade
 from envs.players import LocalPlayer, Player
@@ -226,7 +226,7 @@ def environment_code(environment: Environment, where: str) -> Iterator[None]:
     """The boundary where a fault of an environment's code is told apart from one of an agent."""
     try:
         yield
-    except (EndpointRefusal, EndpointUnavailable, UnknownTask):
+    except (EndpointRefusal, EndpointUnavailable, PrefixMismatch, UnknownTask):
         raise
     except Exception as error:
         raise EnvironmentFailure(

@@ -34,6 +34,7 @@ from daemon.proposer.candidate import (
 )
 from daemon.proposer.observability import collect_user_text, is_computable, leaves, words
 from envs.environment import UnknownTask
+from envs.episode import PrefixMismatch, check_prefix
 from envs.grading import grade
 from envs.task import GENERATED, TaskDefinition, has_nul, is_content_id, is_seed
 from events.learning import Check, Verified
@@ -98,6 +99,10 @@ def schema(examined: CandidateFacts) -> str:
         raise CheckFailure(f"its id gives no task: {error}") from error
     if again.digest() != task.digest():
         raise CheckFailure("its id gives another task")
+    try:
+        check_prefix(environment, task)
+    except PrefixMismatch as error:
+        raise CheckFailure(str(error)) from error
     return ""
 
 

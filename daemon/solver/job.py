@@ -15,9 +15,9 @@ and `outcome.json` after a competence gap.
 Guarantees: a batch is on disk before the update that uses it; a killed job takes its batches from
 the journal, makes the same updates and goes on, and a finished one repeats its outcome and does
 nothing. On a CPU with a fixed number of threads and rollouts of this process the adapter has the
-same sha256. A task by content whose body does not lie in the directory is left out, and so is a
-pool without a task left. One process per directory; it may lead others (parallel.py), which take
-its updates with it and do nothing else.
+same sha256. A task by content whose body does not lie in the directory, or whose prefix does not
+replay, is left out, and so is a pool without a task left. One process per directory; it may lead
+others (parallel.py), which take its updates with it and do nothing else.
 """
 
 import fcntl
@@ -72,6 +72,7 @@ from daemon.solver.trajectory import Trajectory
 from daemon.solver.update import Learner
 from daemon.solver.warm_start import examples, references
 from envs.environment import Environment, UnknownTask
+from envs.episode import PrefixMismatch, check_prefix
 from envs.registry import open_place
 from envs.task import is_content_id
 from events.errors import KintsugiError
@@ -572,8 +573,8 @@ class Job:
         missing: dict[str, str] = {}
         for task in filter(is_content_id, list_tasks(spec)):
             try:
-                environment.task(task)
-            except UnknownTask as error:
+                check_prefix(environment, environment.task(task))
+            except (PrefixMismatch, UnknownTask) as error:
                 missing[task] = str(error)
         playable = drop_tasks(spec, missing)
         for reason in missing.values():
@@ -581,7 +582,7 @@ class Job:
         kept = {pool.name for pool in playable.pools}
         for pool in spec.pools:
             if pool.name not in kept:
-                log.warning("pool %s is left out: no task of it has its body", pool.name)
+                log.warning("pool %s is left out: no task of it can be played", pool.name)
         return environment, playable
 
     @property

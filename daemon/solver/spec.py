@@ -62,9 +62,9 @@ def drop_tasks(spec: JobSpec, missing: Collection[str]) -> JobSpec:
     if not targets:
         names = ", ".join(pool.name for pool in spec.target_pools)
         raise NothingPlayable(
-            f"no task is left of what shall be learnt ({names}): the bodies of its tasks are "
-            f"missing, the first is {min(dropped)}; add them (kintsugi tasks add FILE), and the "
-            "next cycle asks for a job again"
+            f"no task is left of what shall be learnt ({names}): bodies of its tasks are missing, "
+            f"or their prefixes do not replay; the first is {min(dropped)}; add them (kintsugi "
+            "tasks add FILE), and the next cycle asks for a job again"
         )
     warm, rounds = spec.warm_start, spec.rounds
     if warm is not None:

@@ -117,9 +117,9 @@ def test_a_body_is_believed_only_where_it_hashes_to_the_id(change: Any, reason: 
 
 
 def test_a_body_of_a_later_version_is_refused_and_not_read_in_part() -> None:
-    body = {**edited(Shop()).dump_body(), "prefix": []}
+    body = {**edited(Shop()).dump_body(), "weather": []}
     name = compute_content_id(body)
-    with pytest.raises(BadDefinition, match="no task of this version: prefix"):
+    with pytest.raises(BadDefinition, match="no task of this version: weather"):
         read_body(name, write_body(body))
 
 

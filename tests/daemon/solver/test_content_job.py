@@ -20,6 +20,7 @@ from daemon.solver.spec import NothingPlayable, drop_tasks, list_tasks
 from envs.registry import open_place
 from envs.task import TaskDefinition, write_body
 from events.jobs import JobSpec
+from events.messages import Message
 from tests.daemon.commands import environment
 from tests.daemon.solver import letters
 
@@ -135,6 +136,23 @@ def test_a_job_that_has_nothing_to_learn_ends_with_the_reason(
     assert outcome.outcome == "failed"
     assert "no task is left of what shall be learnt (target)" in str(outcome.reason)
     assert "kintsugi tasks add" in str(outcome.reason)
+
+
+def test_a_task_whose_prefix_does_not_replay_is_left_out(
+    base: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    opening = Message(role="user", content="Hello.")
+    good, bad = (
+        task.model_copy(update={"prefix": prefix}).name_by_content()
+        for task, prefix in zip(TASKS, [(opening,), (opening, opening)], strict=False)
+    )
+    job = spec(base, pools=[{"name": "target", "tasks": [good.id, bad.id]}])
+    out = lay(tmp_path / "out", good, bad)
+    with caplog.at_level(logging.WARNING):
+        outcome = run(job, out)
+    assert outcome.outcome == "trained", outcome.reason
+    assert "message 1: a message of user, at the agent's turn" in caplog.text
+    assert played(out) == {good.id}
 
 
 def test_bodies_that_were_lost_between_two_attempts_are_seen(base: Path, tmp_path: Path) -> None:
