@@ -10,10 +10,12 @@ import pytest
 
 from daemon.proposer.additions import MOST_BODY
 from daemon.proposer.candidate import FIRST_HELD_OUT
+from envs.episode import Episode, play
 from envs.retail.environment import Retail
 from envs.shop.environment import Shop
 from envs.task import TaskDefinition
 from tests.daemon.conftest import Kintsugi
+from tests.envs import mini
 from tests.envs.model_server import ModelServer, oracle
 
 SHOP: Final = Shop()
@@ -155,6 +157,43 @@ def test_nearly_the_same_words_for_the_same_calls_are_added_once(
     result = kintsugi("tasks", "add", file, "--json")
     assert (result.code, result.json["added"]) == (3, [ONE.id])
     assert result.json["rejected"][0]["check"] == "novelty"
+
+
+def test_the_same_request_begun_at_another_place_is_another_task(
+    home: Path, kintsugi: Kintsugi, tmp_path: Path
+) -> None:
+    whole = SHOP.generate("cancel", 7)
+    episode = play(Episode(SHOP, whole), SHOP.oracle(whole), SHOP.user(whole))
+    cuts = [
+        whole.model_copy(update={"prefix": tuple(episode.messages[:place])}).name_by_content()
+        for place in (1, 3)
+    ]
+    file = write(tmp_path / "tasks.jsonl", *map(body, cuts))
+    assert kintsugi("tasks", "add", file, "--json").json["added"] == [task.id for task in cuts]
+    near = whole.scenario.model_copy(
+        update={"reason_for_call": f"{whole.scenario.reason_for_call} Thanks."}
+    )
+    write(file, body(cuts[1], scenario=near.model_dump()))
+    again = kintsugi("tasks", "add", file, "--json")
+    assert [item["check"] for item in again.json["rejected"]] == ["novelty"]
+    with ModelServer(oracle(SHOP, [whole])) as server:
+        done = kintsugi(
+            "eval", "--env", "shop", "--task", cuts[1].id, "--base-url", server.url, "--model",
+            "small", "--json",
+        )  # fmt: skip
+    assert done.json["pass_hat"]["1"]["value"] == 1.0
+    assert kintsugi("rebuild", "--json").json["equal"] is True
+
+
+def test_a_task_is_shown_where_its_environment_is_not_known(
+    home: Path, kintsugi: Kintsugi, tmp_path: Path
+) -> None:
+    task = mini.task().model_copy(update={"prefix": (mini.heard("Hello."),)}).name_by_content()
+    file = write(tmp_path / "tasks.jsonl", body(task))
+    added = kintsugi("tasks", "add", file, "--env", mini.__file__, "--json")
+    assert added.json == {"added": [task.id], "rejected": []}
+    shown = kintsugi("tasks", "show", task.id, "--json")
+    assert (shown.err, shown.json["definition"]) == ("", task.model_dump(mode="json"))
 
 
 @pytest.mark.parametrize(
