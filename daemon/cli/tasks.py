@@ -303,6 +303,8 @@ def _find_target(
                 f"{', '.join(patterns) or 'none'}",
                 param_hint="--pattern",
             )
+    if names and alias not in names:
+        cli.out.warn(f"no agent is called {alias!r} yet; there are {', '.join(names)}")
     return Target(alias, base or bases.get(alias, "unknown"), pattern)
 
 

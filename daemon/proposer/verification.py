@@ -86,9 +86,12 @@ def schema(examined: CandidateFacts) -> str:
     if task.environment != environment.name:
         raise CheckFailure(f"it is a task of {task.environment!r}, not of {environment.name!r}")
     if examined.candidate.source is None and task.capability not in environment.capabilities:
+        kinds = ", ".join(environment.capabilities)
+        remedy = (
+            f"name the nearest of {kinds}" if kinds else f"{environment.name} generates no tasks"
+        )
         raise CheckFailure(
-            f"no gate can draw tasks of the capability {task.capability!r}; name the nearest of "
-            f"{', '.join(environment.capabilities)}"
+            f"no gate can draw tasks of the capability {task.capability!r}; {remedy}"
         )
     if TaskDefinition.model_validate_json(task.model_dump_json()) != task:
         raise CheckFailure("the definition does not survive being stored")

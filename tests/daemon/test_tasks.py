@@ -98,7 +98,7 @@ def test_what_a_generator_makes_keeps_the_generated_id(
 REFUSED: Final[dict[str, tuple[Mapping[str, Any] | str, str, str]]] = {
     "no JSON": ('{"environment": ', "schema", "no JSON"),
     "NaN": ('{"environment": NaN}', "schema", "no JSON"),
-    "a list": ("[]", "schema", "no JSON object"),
+    "a list": ("[]", "schema", "give one definition, or one in each line"),
     "nothing": ("{}", "schema", "its environment is None"),
     "deep": ("[" * 100_000, "schema", "no JSON"),
     "no id": (body(ONE, id=3), "schema", "leave it out"),
@@ -108,6 +108,7 @@ REFUSED: Final[dict[str, tuple[Mapping[str, Any] | str, str, str]]] = {
     "a path": (body(ONE, environment="./shop.py"), "schema", "no environment's name"),
     "other environment": (body(ONE, environment="retail"), "gold", "find_user"),
     "kind": (body(ONE, capability="juggle"), "schema", "no gate can draw"),
+    "no kinds": (body(ONE, environment="bfcl"), "schema", "bfcl generates no tasks"),
     "long": (body(ONE, ticket="x" * MOST_BODY), "schema", "longer than"),
     "NUL": (body(edited(13), scenario={"reason_for_call": "a\\u0000b\x00"}), "schema", "NUL"),
     "benchmark": (body(ONE, split="base"), "contamination", "a benchmark's"),
@@ -229,6 +230,8 @@ def test_a_task_is_added_for_a_pattern_of_the_agent(
     kintsugi("tasks", "add", file)
     again = kintsugi("tasks", "add", file, "--pattern", pattern)
     assert f"{TWO.id} is there already, for operator, and stays so" in again.err
+    other = kintsugi("tasks", "add", file, "--alias", "agnet")
+    assert "no agent is called 'agnet' yet; there are agent" in other.err
 
 
 def test_a_retired_task_stays_in_the_list_until_it_is_added_again(
