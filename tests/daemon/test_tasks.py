@@ -60,7 +60,8 @@ def test_the_same_body_is_added_once_and_its_id_is_said_again(
         }
         for task in (ONE, TWO)
     ]  # fmt: skip
-    assert "added by ada; 9 checks passed" in kintsugi("explain", ONE.id).out
+    for name in (ONE.id, ONE.id[:18]):
+        assert "added by ada; 9 checks passed" in kintsugi("explain", name).out
     shown = kintsugi("tasks", "show", ONE.id[:20], "--json").json
     assert shown["definition"] == ONE.model_dump(mode="json")
     assert (shown["by"], shown["pattern"], len(shown["verified"])) == ("ada", "operator", 9)
