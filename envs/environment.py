@@ -305,6 +305,11 @@ class Environment(ABC):
         asked for no id by content. Raises UnknownTask."""
         if is_content_id(task_id):
             return self._find_definition(task_id)
+        if task_id.startswith(f"{self.name}/="):
+            raise UnknownTask(
+                f"{task_id[:100]!r} is no whole id by content, which is {self.name}/= and 64 "
+                "digits; kintsugi tasks show prints it"
+            )
         seed = task_id.rpartition("/")[2]
         if is_seed(seed):
             for capability in self.capabilities:

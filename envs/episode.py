@@ -148,7 +148,7 @@ class Episode:
                 continue
             if self.turn is None or self.turn is not _WRITERS.get(message.role):
                 raise self._mismatch(place, f"a message of {message.role}, {self._describe_turn()}")
-            self._take(message)
+            self._take(_name_calls(message, len(self.messages)))
         again = self.messages[begin:]
         for place, (before, now) in enumerate(zip(prefix, again, strict=False)):
             if _answer(before) != _answer(now):
@@ -253,6 +253,18 @@ class Episode:
             self.stop(Termination.TOO_MANY_ERRORS, f"{self.errors} calls failed")
         elif self.user_errors >= self.limits.max_errors:
             self.stop(Termination.USER_ERROR, f"{self.user_errors} calls of the user failed")
+
+
+def _name_calls(message: Message, turn: int) -> Message:
+    """Return a message whose calls all have ids: recordings may lack them, and endpoints refuse a
+    conversation without."""
+    if all(call.id for call in message.tool_calls):
+        return message
+    calls = tuple(
+        call if call.id else call.model_copy(update={"id": f"call_{turn}_{place}"})
+        for place, call in enumerate(message.tool_calls)
+    )
+    return message.model_copy(update={"tool_calls": calls})
 
 
 def _answer(message: Message) -> tuple[str, bool] | None:

@@ -27,6 +27,7 @@ from consumers.tables import (
     Rollout,
     Route,
     Task,
+    TaskBody,
     TaskState,
 )
 from events.errors import KintsugiError
@@ -54,7 +55,8 @@ class Node:
 
 def explain(connection: Connection, name: str) -> Node:
     """Why the route, adapter, job, cycle, pattern, task or rollout `name` is as it is; of adapters,
-    jobs, cycles and rollouts the beginning of a name is enough. Raises UnknownNode."""
+    jobs, cycles, rollouts and tasks by content the beginning of a name is enough. Raises
+    UnknownNode."""
     node = _find(connection, name)
     if node is not None:
         return node
@@ -87,6 +89,7 @@ def _find_names_by_prefix(connection: Connection, prefix: str) -> list[str]:
         Job.table().c.job,
         Cycle.table().c.cycle,
         Rollout.table().c.rollout,
+        TaskBody.table().c.task,
     )
     return [
         name

@@ -20,9 +20,11 @@ if TYPE_CHECKING:
     from consumers.reads.learning import TaskLine
     from daemon.core.app import App
     from daemon.proposer.additions import Additions, Refusal
+    from daemon.proposer.candidate import PriorTask
     from daemon.proposer.task_buffer import Target
     from envs.environment import Environment
     from envs.task import TaskDefinition
+    from events.rollouts import Task
 
 group = noun("tasks", "Tasks that jobs draw; add or retire some.")
 
@@ -99,7 +101,8 @@ def show(cli: Cli, task: Named, alias: OfAgent = None) -> None:
         with app.reading() as connection:
             line = _find_line(connection, task, alias)
             written = _read_written(connection, line)
-        definition = _define(app, line.task)
+            stored = _read_definition(connection, line.task)
+        definition = stored or _define(app, line.task)
     document = {
         **_build_document(line),
         **written,
@@ -146,7 +149,7 @@ def _read_written(connection: "Connection", line: "TaskLine") -> dict[str, Any]:
 
 
 def _define(app: "App", task: str) -> "TaskDefinition | None":
-    """The definition of a task; None where it is not known here."""
+    """The definition of a generated or loaded task; None where it is not known here."""
     from daemon.sessions.verdict import open_task
 
     opened = open_task(app, task)
@@ -300,6 +303,8 @@ def _find_target(
                 f"{', '.join(patterns) or 'none'}",
                 param_hint="--pattern",
             )
+    if names and alias not in names:
+        cli.out.warn(f"no agent is called {alias!r} yet; there are {', '.join(names)}")
     return Target(alias, base or bases.get(alias, "unknown"), pattern)
 
 
@@ -312,7 +317,7 @@ def _open_additions(
     from daemon.cli.environments import load_environment
     from daemon.core.task_definitions import find_body_in
     from daemon.proposer.additions import Additions
-    from daemon.proposer.candidate import Evaluation, PriorTask
+    from daemon.proposer.candidate import Evaluation
     from envs.registry import open_environment
     from envs.task import signature
 
@@ -335,7 +340,7 @@ def _open_additions(
         open_named,
         known=learning.patterns_of(connection, alias).keys() - inactive.keys(),
         prior=[
-            PriorTask.from_record(row.task.gold_actions, row.task.instruction)
+            _read_prior(connection, row.task)
             for row in learning.tasks_of(connection, alias)
             if row.task.id not in inactive
         ],
@@ -343,6 +348,29 @@ def _open_additions(
         find_body=find_body_in(app),
         trained_in=None if trained_in is None else load_environment(cli, trained_in).name,
     )
+
+
+def _read_prior(connection: "Connection", task: "Task") -> "PriorTask":
+    """A task of the buffer, by its body where the tables have one that this version reads."""
+    from daemon.proposer.candidate import PriorTask
+
+    definition = _read_definition(connection, task.id)
+    if definition is not None:
+        return PriorTask.of(definition)
+    return PriorTask.from_record(task.gold_actions, task.instruction)
+
+
+def _read_definition(connection: "Connection", task: str) -> "TaskDefinition | None":
+    """The definition of a task by content; None where the tables have none that this version
+    reads."""
+    from consumers.reads.learning import read_task_body
+    from envs.task import BadDefinition, is_content_id, read_body
+
+    text = read_task_body(connection, task) if is_content_id(task) else None
+    try:
+        return None if text is None else read_body(task, text)
+    except BadDefinition:
+        return None
 
 
 @command(group)

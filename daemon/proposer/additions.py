@@ -86,10 +86,10 @@ class Refusal:
 
 
 def read_definitions(file: IO[bytes]) -> Iterator[RawDefinition]:
-    """Yield the definitions of a file: the one that it is as a whole, or one of each line that is
-    not blank. Raises OSError."""
+    """Yield the definitions of a file: the one that it is as a whole, where it is one JSON value,
+    or one of each line that is not blank. Raises OSError."""
     beginning = file.read(MOST_BODY + 1)
-    if len(beginning) <= MOST_BODY and _is_object(beginning):
+    if len(beginning) <= MOST_BODY and _is_json(beginning):
         yield RawDefinition("line 1", beginning)
         return
     for number, line in enumerate(_read_lines(BytesIO(beginning), file), start=1):
@@ -111,11 +111,12 @@ def _read_lines(beginning: IO[bytes], file: IO[bytes]) -> Iterator[bytes]:
         yield line
 
 
-def _is_object(text: bytes) -> bool:
+def _is_json(text: bytes) -> bool:
     try:
-        return isinstance(json.loads(text), dict)
+        json.loads(text)
     except (ValueError, RecursionError):
         return False
+    return True
 
 
 class Additions:
@@ -221,7 +222,11 @@ def _parse(raw: RawDefinition) -> tuple[str | None, dict[str, Any]]:
     except (ValueError, RecursionError) as error:
         raise _Refused("schema", f"it is no JSON: {error}; mend it") from None
     if not isinstance(fields, dict):
-        raise _Refused("schema", f"it is no JSON object: {raw.text[:80]!r}")
+        shown = raw.text[:80].decode(errors="replace").strip()
+        raise _Refused(
+            "schema",
+            f"it is no JSON object: {shown!r}; give one definition, or one in each line",
+        )
     named = fields.pop("id", None)
     if named is not None and not isinstance(named, str):
         raise _Refused("schema", f"its id is {named!r}; leave it out, for it follows from the rest")

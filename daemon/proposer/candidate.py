@@ -15,7 +15,7 @@ from envs.episode import Episode, play
 from envs.task import TaskDefinition, signature
 from events.errors import KintsugiError
 from events.learning import Mode
-from events.messages import Action
+from events.messages import Action, Message
 
 FIRST_HELD_OUT: Final = 1 << 27
 """First seed reserved for reports, the Proposer and gates: generated tasks from it on are not
@@ -51,15 +51,18 @@ class PriorTask:
     signature: str | None
     request: str
     """The user's reason for calling."""
+    prefix: tuple[Message, ...] = ()
+    """The conversation that it begins after: begun elsewhere, the same request is another task."""
 
     @classmethod
     def of(cls, task: TaskDefinition) -> "PriorTask":
         """Build it from a task definition."""
-        return cls(task.signature, task.scenario.reason_for_call)
+        return cls(task.signature, task.scenario.reason_for_call, task.prefix)
 
     @classmethod
     def from_record(cls, gold: Sequence[Action] | None, instruction: str | None) -> "PriorTask":
-        """Build it from a task's record; of the instruction, only the first part is used."""
+        """Build it from a task's record, which has no prefix; of the instruction, only the first
+        part is used."""
         request = _PART.split(instruction or "")[0].removeprefix(_REASON)
         return cls(None if gold is None else signature(gold), request)
 

@@ -8,7 +8,8 @@ rollouts.
     V5   outputs         what must be said is what a tool answers, or what the policy dictates
     V6   policy          a perfect agent breaks no rule, and finds the user before it writes
     V7   solvable        the scripted oracle wins the whole episode
-    V9   novelty         it is not a task of the buffer in nearly the same words
+    V9   novelty         it is not a task of the buffer in nearly the same words, begun at the same
+                         place
     V10  contamination   it is none that anything is evaluated with
     V8   informative     the current policy neither always wins nor, as a rule, always loses
 
@@ -85,9 +86,12 @@ def schema(examined: CandidateFacts) -> str:
     if task.environment != environment.name:
         raise CheckFailure(f"it is a task of {task.environment!r}, not of {environment.name!r}")
     if examined.candidate.source is None and task.capability not in environment.capabilities:
+        kinds = ", ".join(environment.capabilities)
+        remedy = (
+            f"name the nearest of {kinds}" if kinds else f"{environment.name} generates no tasks"
+        )
         raise CheckFailure(
-            f"no gate can draw tasks of the capability {task.capability!r}; name the nearest of "
-            f"{', '.join(environment.capabilities)}"
+            f"no gate can draw tasks of the capability {task.capability!r}; {remedy}"
         )
     if TaskDefinition.model_validate_json(task.model_dump_json()) != task:
         raise CheckFailure("the definition does not survive being stored")
@@ -233,12 +237,14 @@ def informative(examined: CandidateFacts) -> str:
 
 
 def novelty(examined: CandidateFacts) -> str:
-    """Check V9: the failed task is known as well, so a rephrasing must differ from it. Raises
-    CheckFailure."""
-    own, request = examined.task.signature, examined.task.scenario.reason_for_call
+    """Check V9: the failed task is known as well, so a rephrasing must differ from it. A task with
+    another prefix is another task. Raises CheckFailure."""
+    own = PriorTask.of(examined.task)
     source = examined.candidate.source
     for other in (*examined.known, *([] if source is None else [PriorTask.of(source)])):
-        if other.signature == own and likeness(request, other.request) >= SAME_WORDS:
+        if (other.signature, other.prefix) != (own.signature, own.prefix):
+            continue
+        if likeness(own.request, other.request) >= SAME_WORDS:
             raise CheckFailure("a task asks for the same calls in nearly the same words")
     return ""
 

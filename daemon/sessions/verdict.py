@@ -7,6 +7,9 @@ applied. The calls of a user who has tools do not pass the gateway; a client may
 conversation, but none that follows the agent's last answer. So a failure in which a gold step of
 the user is not to be seen stays without a verdict.
 
+A session that begins with the prefix of its task has it marked as not sampled, as an episode has:
+its client sent these messages, and no engine wrote them here.
+
 The task's name comes from a client: it selects an environment by name, and never a file.
 """
 
@@ -16,13 +19,14 @@ from typing import TYPE_CHECKING
 from daemon.core.task_definitions import with_definitions
 from envs.catalog import catalog
 from envs.environment import Environment, UnknownTask
+from envs.episode import hide_calls
 from envs.evaluation import assess_recorded
 from envs.grading import VERSION, find_absent_actions
 from envs.registry import EnvironmentBroken, UnknownEnvironment, is_away, open_environment
 from envs.task import TaskDefinition
 from events.errors import KintsugiError
 from events.messages import Message, executed_calls
-from events.rollouts import NOBODY, RolloutEnded, Task
+from events.rollouts import NOBODY, RolloutContent, RolloutEnded, Task
 from producers.simulation import name_parts
 
 if TYPE_CHECKING:
@@ -52,6 +56,9 @@ def add_verdict(app: "App", data: RolloutEnded, task_id: str, tokens: int | None
 def _grade(
     data: RolloutEnded, environment: Environment, task: TaskDefinition, tokens: int | None
 ) -> RolloutEnded:
+    if data.content is not None and task.prefix:
+        marked = RolloutContent(messages=mark_prefix(task, data.content.messages))
+        data = data.model_copy(update={"content": marked})
     messages = data.content.messages if data.content else ()
     spoken = [message for message in messages if message.role not in ("system", "developer")]
     assessment = assess_recorded(environment, task, spoken, tokens)
@@ -70,6 +77,33 @@ def _grade(
             "tool_roles": environment.recorded_tool_roles,
         }
     )
+
+
+def mark_prefix(task: TaskDefinition, messages: Sequence[Message]) -> tuple[Message, ...]:
+    """Return a transcript with the messages of the task's prefix marked as not sampled; as it is
+    where it does not begin with them. System prompts and a greeting may stand before, and the calls
+    of a user who has tools may be missing. Roles, texts and names of tools are compared, for
+    clients write calls in forms and under ids of their own."""
+    places = [
+        place
+        for place, message in enumerate(messages)
+        if message.role not in ("system", "developer")
+    ]
+    if places and messages[places[0]].role == "assistant" and task.prefix[0].role == "user":
+        del places[0]
+    for prefix in (task.prefix, hide_calls(task.prefix, of="user")):
+        beginning = places[: len(prefix)]
+        if [_outline(messages[place]) for place in beginning] == [_outline(m) for m in prefix]:
+            unsampled = frozenset(beginning)
+            return tuple(
+                message.model_copy(update={"sampled": False}) if place in unsampled else message
+                for place, message in enumerate(messages)
+            )
+    return tuple(messages)
+
+
+def _outline(message: Message) -> tuple[str, str, list[str]]:
+    return message.role, message.text, [call.name for call in message.tool_calls]
 
 
 def _lacks_user_calls(

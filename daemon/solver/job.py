@@ -73,6 +73,7 @@ from daemon.solver.update import Learner
 from daemon.solver.warm_start import examples, references
 from envs.environment import Environment, UnknownTask
 from envs.episode import PrefixMismatch, check_prefix
+from envs.evaluation import environment_code
 from envs.registry import open_place
 from envs.task import is_content_id
 from events.errors import KintsugiError
@@ -565,7 +566,8 @@ class Job:
 
     def _open_environment(self) -> tuple[Environment, JobSpec]:
         """Return the environment, with the bodies that lie in the directory, and what of the spec
-        can be played there. Raises NothingPlayable, UnknownEnvironment, EnvironmentBroken."""
+        can be played there. Raises NothingPlayable, UnknownEnvironment, EnvironmentBroken,
+        EnvironmentFailure."""
         spec = self.requested
         benchmarks = None if spec.benchmarks is None else Path(spec.benchmarks)
         environment = open_place(spec.environment, benchmarks=benchmarks)
@@ -573,7 +575,8 @@ class Job:
         missing: dict[str, str] = {}
         for task in filter(is_content_id, list_tasks(spec)):
             try:
-                check_prefix(environment, environment.task(task))
+                with environment_code(environment, f"task {task}"):
+                    check_prefix(environment, environment.task(task))
             except (PrefixMismatch, UnknownTask) as error:
                 missing[task] = str(error)
         playable = drop_tasks(spec, missing)

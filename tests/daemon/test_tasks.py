@@ -10,10 +10,12 @@ import pytest
 
 from daemon.proposer.additions import MOST_BODY
 from daemon.proposer.candidate import FIRST_HELD_OUT
+from envs.episode import Episode, play
 from envs.retail.environment import Retail
 from envs.shop.environment import Shop
 from envs.task import TaskDefinition
 from tests.daemon.conftest import Kintsugi
+from tests.envs import mini
 from tests.envs.model_server import ModelServer, oracle
 
 SHOP: Final = Shop()
@@ -58,7 +60,8 @@ def test_the_same_body_is_added_once_and_its_id_is_said_again(
         }
         for task in (ONE, TWO)
     ]  # fmt: skip
-    assert "added by ada; 9 checks passed" in kintsugi("explain", ONE.id).out
+    for name in (ONE.id, ONE.id[:18]):
+        assert "added by ada; 9 checks passed" in kintsugi("explain", name).out
     shown = kintsugi("tasks", "show", ONE.id[:20], "--json").json
     assert shown["definition"] == ONE.model_dump(mode="json")
     assert (shown["by"], shown["pattern"], len(shown["verified"])) == ("ada", "operator", 9)
@@ -96,7 +99,7 @@ def test_what_a_generator_makes_keeps_the_generated_id(
 REFUSED: Final[dict[str, tuple[Mapping[str, Any] | str, str, str]]] = {
     "no JSON": ('{"environment": ', "schema", "no JSON"),
     "NaN": ('{"environment": NaN}', "schema", "no JSON"),
-    "a list": ("[]", "schema", "no JSON object"),
+    "a list": ("[]", "schema", "give one definition, or one in each line"),
     "nothing": ("{}", "schema", "its environment is None"),
     "deep": ("[" * 100_000, "schema", "no JSON"),
     "no id": (body(ONE, id=3), "schema", "leave it out"),
@@ -106,6 +109,7 @@ REFUSED: Final[dict[str, tuple[Mapping[str, Any] | str, str, str]]] = {
     "a path": (body(ONE, environment="./shop.py"), "schema", "no environment's name"),
     "other environment": (body(ONE, environment="retail"), "gold", "find_user"),
     "kind": (body(ONE, capability="juggle"), "schema", "no gate can draw"),
+    "no kinds": (body(ONE, environment="bfcl"), "schema", "bfcl generates no tasks"),
     "long": (body(ONE, ticket="x" * MOST_BODY), "schema", "longer than"),
     "NUL": (body(edited(13), scenario={"reason_for_call": "a\\u0000b\x00"}), "schema", "NUL"),
     "benchmark": (body(ONE, split="base"), "contamination", "a benchmark's"),
@@ -157,6 +161,43 @@ def test_nearly_the_same_words_for_the_same_calls_are_added_once(
     assert result.json["rejected"][0]["check"] == "novelty"
 
 
+def test_the_same_request_begun_at_another_place_is_another_task(
+    home: Path, kintsugi: Kintsugi, tmp_path: Path
+) -> None:
+    whole = SHOP.generate("cancel", 7)
+    episode = play(Episode(SHOP, whole), SHOP.oracle(whole), SHOP.user(whole))
+    cuts = [
+        whole.model_copy(update={"prefix": tuple(episode.messages[:place])}).name_by_content()
+        for place in (1, 3)
+    ]
+    file = write(tmp_path / "tasks.jsonl", *map(body, cuts))
+    assert kintsugi("tasks", "add", file, "--json").json["added"] == [task.id for task in cuts]
+    near = whole.scenario.model_copy(
+        update={"reason_for_call": f"{whole.scenario.reason_for_call} Thanks."}
+    )
+    write(file, body(cuts[1], scenario=near.model_dump()))
+    again = kintsugi("tasks", "add", file, "--json")
+    assert [item["check"] for item in again.json["rejected"]] == ["novelty"]
+    with ModelServer(oracle(SHOP, [whole])) as server:
+        done = kintsugi(
+            "eval", "--env", "shop", "--task", cuts[1].id, "--base-url", server.url, "--model",
+            "small", "--json",
+        )  # fmt: skip
+    assert done.json["pass_hat"]["1"]["value"] == 1.0
+    assert kintsugi("rebuild", "--json").json["equal"] is True
+
+
+def test_a_task_is_shown_where_its_environment_is_not_known(
+    home: Path, kintsugi: Kintsugi, tmp_path: Path
+) -> None:
+    task = mini.task().model_copy(update={"prefix": (mini.heard("Hello."),)}).name_by_content()
+    file = write(tmp_path / "tasks.jsonl", body(task))
+    added = kintsugi("tasks", "add", file, "--env", mini.__file__, "--json")
+    assert added.json == {"added": [task.id], "rejected": []}
+    shown = kintsugi("tasks", "show", task.id, "--json")
+    assert (shown.err, shown.json["definition"]) == ("", task.model_dump(mode="json"))
+
+
 @pytest.mark.parametrize(
     ("arguments", "named"),
     [
@@ -190,6 +231,8 @@ def test_a_task_is_added_for_a_pattern_of_the_agent(
     kintsugi("tasks", "add", file)
     again = kintsugi("tasks", "add", file, "--pattern", pattern)
     assert f"{TWO.id} is there already, for operator, and stays so" in again.err
+    other = kintsugi("tasks", "add", file, "--alias", "agnet")
+    assert "no agent is called 'agnet' yet; there are agent" in other.err
 
 
 def test_a_retired_task_stays_in_the_list_until_it_is_added_again(

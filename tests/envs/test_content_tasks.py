@@ -145,3 +145,9 @@ def test_the_order_of_keys_and_the_escapes_of_a_text_are_no_part_of_the_id() -> 
     body = task.dump_body()
     turned = json.dumps(dict(reversed(body.items())), ensure_ascii=False)
     assert read_body(task.id, turned) == read_body(task.id, write_body(body)) == task
+
+
+@pytest.mark.parametrize("name", ["shop/=", "shop/=57dc4b469d65", "shop/=" + "Z" * 64])
+def test_a_part_of_an_id_by_content_is_not_taken_for_a_generated_id(name: str) -> None:
+    with pytest.raises(UnknownTask, match=f"'{name}' is no whole id by content"):
+        Shop().task(name)

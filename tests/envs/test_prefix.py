@@ -175,6 +175,17 @@ def test_a_prefix_that_does_not_replay_is_refused(prefix: tuple[Message, ...], r
         Episode(Mini(), task().model_copy(update={"prefix": prefix}))
 
 
+def test_calls_of_a_prefix_that_have_no_ids_get_some() -> None:
+    nameless = calls(("get_order", {"order_id": "w1"}), ("get_order", {"order_id": "w2"}))
+    unnamed = tuple(call.model_copy(update={"id": None}) for call in nameless.tool_calls)
+    cut = begin(Mini(), task(), OPENING, nameless.model_copy(update={"tool_calls": unnamed}))
+    made = Episode(Mini(), cut)
+    ids = [call.id for call in made.messages[1].tool_calls]
+    assert len({*ids}) == 2
+    assert [message.tool_call_id for message in made.messages[2:]] == ids
+    assert None not in ids
+
+
 def test_a_prefix_may_leave_the_user_at_turn() -> None:
     made = Episode(Mini(), begin(Mini(), task(), OPENING, said("Do you confirm?")))
     assert made.turn is Party.USER

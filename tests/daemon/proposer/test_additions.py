@@ -19,13 +19,17 @@ LONG = b"x" * (3 * MOST_BODY)
         (b"\n \n", []),
         (SHORT, [("line 1", SHORT)]),
         (b'{\n "a": 1\n}', [("line 1", b'{\n "a": 1\n}')]),
+        (b"[\n {},\n {}\n]\n", [("line 1", b"[\n {},\n {}\n]\n")]),
         (SHORT + b"\n\n" + SHORT, [("line 1", SHORT + b"\n"), ("line 3", SHORT)]),
         (LONG + b"\n" + SHORT + b"\n", [("line 1", None), ("line 2", SHORT + b"\n")]),
         (SHORT + b"\n" + LONG, [("line 1", SHORT + b"\n"), ("line 2", None)]),
         (LONG, [("line 1", None)]),
         (b"y" * MOST_BODY + b"\n", [("line 1", None)]),
     ],
-    ids=["empty", "blank", "one", "many lines", "two", "long first", "long last", "long", "edge"],
+    ids=[
+        "empty", "blank", "one", "many lines", "a list", "two", "long first", "long last",
+        "long", "edge",
+    ],
 )  # fmt: skip
 def test_each_line_is_read_once_whatever_its_length(
     content: bytes, expected: list[tuple[str, bytes | None]]

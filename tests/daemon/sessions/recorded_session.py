@@ -33,7 +33,7 @@ def record_session(
     what the events of `person` are sealed with."""
     whole = [Message(role="system", content=system), *map(_strip, messages)]
     answers = [
-        place for place, message in enumerate(whole)
+        place for place, message in enumerate(messages, start=1)
         if message.role == "assistant" and message.sampled is not False
     ]  # fmt: skip
     events: list[EventData] = []
@@ -59,8 +59,8 @@ def record_session(
 
 
 def _strip(message: Message) -> Message:
-    """What a client sends: it has no flag that says whether a tool failed."""
-    return message.model_copy(update={"error": None})
+    """What a client sends: it has no flag that says whether a tool failed, or who wrote it."""
+    return message.model_copy(update={"error": None, "sampled": None})
 
 
 def _encode(data: EventData, second: int, person: str | None, key: Key | None) -> Entry:

@@ -15,6 +15,7 @@ from daemon.proposer.additions import Addition
 from daemon.proposer.task_buffer import Target, TaskWriter
 from daemon.sessions import transcript
 from daemon.sessions.closing import close_sessions
+from daemon.sessions.verdict import mark_prefix
 from envs.airline.environment import Airline
 from envs.endpoint import Usage
 from envs.environment import Environment
@@ -303,3 +304,37 @@ def test_a_live_session_on_a_task_by_content_is_graded_by_the_body_of_the_log(
         assert live.task is not None
         assert live.task.id == task.id
         assert (live.success is not None) == bool(brought)
+
+
+@pytest.mark.parametrize("greets", [False, True])
+def test_a_live_session_is_not_blamed_for_the_prefix_of_its_task(home: Path, greets: bool) -> None:
+    environment: Environment = Retail() if greets else Shop()
+    whole = environment.generate("cancel", 7)
+    episode = Episode(environment, whole)
+    begin = len(episode.messages)
+    for message in (environment.user(whole).reply([]), *NONSENSE, *TWICE):
+        episode.receive(message)
+    prefix = tuple(episode.messages[begin:])
+    task = whole.model_copy(update={"prefix": prefix}).name_by_content()
+    environment.use_definitions({task.id: write_body(task.dump_body())}.get)
+    with App(Settings(home=home)) as app:
+        writer = TaskWriter(app, Act("ada"), Target("agent", "base", None))
+        writer.append([Addition("line 1", task, (), False)])
+    simulated = simulate(environment, task.id, [*gold_calls(environment, task.id), CLOSING], 7)
+    assert simulated.content is not None
+    live = replay_live(home, environment, simulated, 7)
+    assert (live.success, live.reward) == (simulated.success, simulated.reward)
+    assert live.reward_parts == simulated.reward_parts
+    assert label_rollout(live).labels == label_rollout(simulated).labels
+    assert live.content is not None
+    spoken = [message for message in live.content.messages if message.role != "system"]
+    marks = [message.sampled is False for message in spoken[begin:]]
+    assert marks == [True] * len(prefix) + [False] * (len(spoken) - begin - len(prefix))
+
+
+def test_a_session_that_begins_otherwise_than_its_task_keeps_its_messages() -> None:
+    shop = Shop()
+    task = shop.generate("cancel", 7).model_copy(update={"prefix": (*NONSENSE, CLOSING)})
+    messages = (Message(role="system", content="Serve."), *NONSENSE, TWICE[0])
+    assert mark_prefix(task, messages) == messages
+    assert mark_prefix(task, ()) == ()

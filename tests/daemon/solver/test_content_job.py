@@ -155,6 +155,31 @@ def test_a_task_whose_prefix_does_not_replay_is_left_out(
     assert played(out) == {good.id}
 
 
+BROKEN = """
+from tests.daemon.solver import letters
+
+
+class Broken(letters.Letters):
+    name = "letters"
+
+    def pristine(self, task):
+        raise KeyError("shelf")
+"""
+
+
+def test_an_environment_that_fails_on_a_prefix_ends_the_job_with_a_sentence(
+    base: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "broken.py").write_text(BROKEN)
+    opening = Message(role="user", content="Hello.")
+    task = TASKS[0].model_copy(update={"prefix": (opening,)}).name_by_content()
+    pools = [{"name": "target", "tasks": [task.id]}]
+    job = spec(base, pools=pools, environment=str(tmp_path / "broken.py"))
+    outcome = run(job, lay(tmp_path / "out", task))
+    assert outcome.outcome == "failed"
+    assert f"environment letters, task {task.id}: KeyError: 'shelf'" in str(outcome.reason)
+
+
 def test_bodies_that_were_lost_between_two_attempts_are_seen(base: Path, tmp_path: Path) -> None:
     job = spec(base)
     out = lay(tmp_path / "out", *TASKS, *KEPT)
