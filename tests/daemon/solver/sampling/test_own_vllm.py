@@ -1,4 +1,4 @@
-"""A job with a vLLM of its own: the reference policy on shop, killed after its first update."""
+"""A job with a vLLM of its own: the reference policy on shop, killed, and begun midway."""
 
 import json
 import os
@@ -11,10 +11,17 @@ from typing import Any
 import pytest
 from safetensors.torch import load_file
 
+from daemon.engine.chat import Chat
 from daemon.engine.reference.weights import CHECKPOINT
 from daemon.solver.job import run
+from daemon.solver.journal import DEFINITIONS, read, write_definitions
 from daemon.solver.sampling.own_vllm import LOG, PYTHON_VARIABLE
+from daemon.solver.spec import digest
 from daemon.solver.telemetry.progress import Outcome
+from daemon.solver.trajectory import sequences, untrainable
+from envs.episode import Episode, Party, play
+from envs.shop.environment import Shop
+from envs.task import write_body
 from events.jobs import JobSpec
 from ops.isolated import InstallError
 from ops.vllm.environment import environment
@@ -119,6 +126,42 @@ def test_a_job_that_is_killed_goes_on_with_the_rollouts_it_had(
     record_property("largest_weight_difference", difference)
     print(f"largest weight difference: {difference:g}")
     assert difference == 0.0, "one machine, one number of threads, the same rollouts"
+
+
+@pytest.mark.long
+@pytest.mark.vllm
+@pytest.mark.timeout(900)
+def test_a_prefix_is_read_by_a_vllm_and_nothing_of_it_counts_as_written(
+    settings: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(PYTHON_VARIABLE, settings[PYTHON_VARIABLE])
+    monkeypatch.setenv("VLLM_CPU_KVCACHE_SPACE", "1")
+    here, chat, begun = Shop(), Chat(CHECKPOINT), []
+    for kind in KINDS:
+        task = here.generate(kind, 1)
+        episode = play(Episode(here, task), here.oracle(task), here.user(task))
+        prefix = {"prefix": tuple(episode.messages[:3])}
+        begun.append(task.model_copy(update=prefix).name_by_content())
+    document = shop(tmp_path)
+    document["pools"] = [{"name": "weak", "tasks": [task.id for task in begun]}]
+    document["sampler"] |= {"groups": 4, "size": 4, "rollouts": 16}
+    spec, out = JobSpec.model_validate(document), tmp_path / "out"
+    out.mkdir()
+    bodies = {task.id: write_body(task.dump_body()) for task in begun}
+    (out / DEFINITIONS).write_bytes(write_definitions(bodies))
+    run(spec, out)
+
+    batches, _ = read(out / "rollouts.jsonl", digest(spec))
+    trajectories = [trajectory for batch in batches for trajectory in batch]
+    assert {trajectory.task for trajectory in trajectories} == set(bodies)
+    first = {task.id: chat.prompt(Episode(here, task).view(Party.AGENT)) for task in begun}
+    for trajectory in trajectories:
+        assert untrainable(trajectory, chat.ends) is None
+        prompt = first[trajectory.task]
+        assert trajectory.turns[0].prompt_ids == prompt
+        rows = sequences(trajectory)
+        assert not any(rows[0].written[: len(prompt)])
+        assert sum(row.tokens for row in rows) == trajectory.tokens
 
 
 def largest_difference(one: Path, other: Path) -> float:
