@@ -268,7 +268,7 @@ def _name_calls(message: Message, turn: int) -> Message:
 
 
 def _answer(message: Message) -> tuple[str, bool] | None:
-    """What must be equal of two results of a tool; None for any other message."""
+    """Return the text and the error flag of a tool's result; None for any other message."""
     if message.role != "tool":
         return None
     return message.text, bool(message.error)

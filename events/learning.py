@@ -18,9 +18,9 @@ Adapters and routes follow (serving.py). All are plain JSON without sections, so
 `psql` can read them.
 """
 
-from typing import Annotated, Any, ClassVar, Final, Literal
+from typing import Annotated, Any, ClassVar, Final, Literal, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from events.jobs import JobSpec, Sha256
 from events.messages import StrictModel
@@ -274,6 +274,12 @@ class TaskRejected(Decision):
     task: Id | None = None
     """The task of the buffer whose body is missing or another one; None for one that was written
     and never entered it."""
+
+    @model_validator(mode="after")
+    def _names_its_task(self) -> Self:
+        if self.task is None and (self.cycle is None or self.mode is None):
+            raise ValueError("a rejection needs the task of the buffer, or the cycle and the mode")
+        return self
 
 
 class TaskRetired(Decision):

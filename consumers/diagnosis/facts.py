@@ -114,12 +114,13 @@ class Facts:
         """The matching without what is wrong by the task's prefix: the agent answers for its own
         writes, and for gold writes that nothing made."""
         foreign = {call.item.turn for call in self.calls if not call.is_own}
-        blameless = [pair for pair in matched.pairs if pair.executed.turn in foreign]
-        missing = (*matched.missing, *(pair.gold for pair in blameless))
+        if not foreign:
+            return matched
+        left = [pair.gold for pair in matched.pairs if pair.executed.turn in foreign]
         return replace(
             matched,
-            pairs=tuple(pair for pair in matched.pairs if pair not in blameless),
-            missing=tuple(sorted(missing, key=attrgetter("place"))),
+            pairs=tuple(pair for pair in matched.pairs if pair.executed.turn not in foreign),
+            missing=tuple(sorted((*matched.missing, *left), key=attrgetter("place"))),
             surplus=tuple(write for write in matched.surplus if write.turn not in foreign),
         )
 
@@ -233,7 +234,7 @@ class Facts:
 
     @cached_property
     def prefix_texts(self) -> list[str]:
-        """What the agent's side said in the task's prefix, a greeting apart: it comes before the
+        """Texts of the agent's side in the task's prefix, without a greeting: it comes before the
         user's first word."""
         return [
             message.text

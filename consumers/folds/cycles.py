@@ -195,8 +195,7 @@ def fold_task_rejection(folding: FoldInput, data: TaskRejected, batch: Batch) ->
     if data.task is not None:
         reject_task(folding, data.alias, data.task, data.reason, batch)
         return
-    if data.cycle is None or data.mode is None:
-        return
+    assert data.cycle is not None, "the event names a task or a cycle"
     event = folding.event.envelope.id
     row = _open(batch, data.cycle)
     if row is None or _exists(batch, Rejection, Rejection.table().c.event == event):

@@ -51,7 +51,7 @@ def keep_body(folding: FoldInput, data: TaskProposed, batch: Batch) -> None:
 
 
 def _find_problem(data: TaskProposed) -> str | None:
-    """Why the body of a proposal is not that of its task, as a sentence; None where it is, and for
+    """Return a sentence on why a proposal's body is not that of its task; None where it is, and for
     a generated task without one."""
     task, body = data.task.id, data.definition
     if not is_content_id(task):

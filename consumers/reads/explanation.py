@@ -395,7 +395,7 @@ def _task_node(connection: Connection, row: Row[Any], motive: tuple[str, ...] = 
 
 
 def _describe_origin(task: Row[Any]) -> str:
-    """Who brought a task of the buffer, and for which pattern."""
+    """Return a phrase that names the author of a task of the buffer and its pattern."""
     if task.cycle is not None:
         return f"written for {task.pattern}"
     purpose = "" if task.pattern == OPERATOR else f" for {task.pattern}"
@@ -403,7 +403,8 @@ def _describe_origin(task: Row[Any]) -> str:
 
 
 def _describe_state(connection: Connection, task: Row[Any]) -> str:
-    """That no new job of the agent draws a task, and why; empty where they do."""
+    """Return the state of a task that no new job draws, with its reason; empty for one that is
+    drawn."""
     states = TaskState.table()
     query = select(states).where(states.c.alias == task.alias, states.c.task == task.task)
     row = connection.execute(query).first()

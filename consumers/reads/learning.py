@@ -345,10 +345,10 @@ def read_inactive_tasks(connection: Connection, alias: str) -> dict[str, str]:
 
 
 def list_task_lines(
-    connection: Connection, alias: str | None = None, task: str | None = None
+    connection: Connection, alias: str | None = None, beginning: str = ""
 ) -> list[TaskLine]:
-    """The buffer of an agent, or of all, in log order, and after it the tasks of no buffer that
-    were retired or rejected; of one task, with its id."""
+    """Return the buffer of an agent, or of all, in log order, and after it the tasks of no buffer
+    that were retired or rejected; those whose ids begin so."""
     tasks, states = Task.table().c, TaskState.table().c
     of_both = (tasks.alias == states.alias) & (tasks.task == states.task)
     query = (
@@ -371,9 +371,10 @@ def list_task_lines(
     )  # fmt: skip
     if alias is not None:
         query, others = query.where(tasks.alias == alias), others.where(states.alias == alias)
-    if task is not None:
-        query, others = query.where(tasks.task == task), others.where(states.task == task)
-    tagged = _read_tags(connection, alias, task)
+    if beginning:
+        query = query.where(tasks.task.startswith(beginning, autoescape=True))
+        others = others.where(states.task.startswith(beginning, autoescape=True))
+    tagged = _read_tags(connection, alias, beginning)
     written = [_parse_task_line(dict(row), tagged) for row in connection.execute(query).mappings()]
     return written + [
         _parse_task_line({**row, "base": None, "cycle": None, "pattern": None}, tagged)
@@ -397,7 +398,7 @@ def find_traffic_task(connection: Connection, task: str, alias: str | None) -> l
 
 
 def _read_tags(
-    connection: Connection, alias: str | None, task: str | None
+    connection: Connection, alias: str | None, beginning: str
 ) -> dict[tuple[str, str], list[str]]:
     """(Agent, task) -> the patterns that the tasks of buffers are tagged with, by name."""
     tags, tasks = TaskPattern.table().c, Task.table().c
@@ -410,8 +411,8 @@ def _read_tags(
     )
     if alias is not None:
         query = query.where(tags.alias == alias)
-    if task is not None:
-        query = query.where(tags.task_key == task)
+    if beginning:
+        query = query.where(tags.task_key.startswith(beginning, autoescape=True))
     tagged: dict[tuple[str, str], list[str]] = {}
     for row in connection.execute(query):
         tagged.setdefault((row.alias, row.task_key), []).append(row.pattern)

@@ -131,7 +131,8 @@ _TOLD_APART: Final = frozenset({"definition", "verified", "patterns"})
 
 
 def _read_written(connection: "Connection", line: "TaskLine") -> dict[str, Any]:
-    """What the event that proposed a task says of it."""
+    """Return pattern, mode, author, source and checks of a task, from the event that proposed it;
+    None and empty for one that was rejected."""
     from consumers.reads.learning import tasks_of
 
     written = next(
@@ -163,7 +164,12 @@ def _find_line(
     nobody wrote for the agent. Raises UnknownTaskId, BadParameter where several agents have it."""
     from consumers.reads.learning import find_traffic_task, list_task_lines
 
-    lines = [line for line in list_task_lines(connection, alias) if line.task.startswith(task)]
+    # A database may compare without regard to case.
+    lines = [
+        line
+        for line in list_task_lines(connection, alias, beginning=task)
+        if line.task.startswith(task)
+    ]
     exact = [line for line in lines if line.task == task]
     lines = exact or lines
     if not lines and traffic:
@@ -276,7 +282,7 @@ def _find_target(
     base: str | None,
     pattern: str | None,
 ) -> "Target":
-    """Whose buffer tasks enter. Raises BadParameter."""
+    """Return the agent, base and pattern that tasks are added for. Raises BadParameter."""
     from consumers.reads import agents
     from consumers.reads.rollouts import pattern_lines
     from daemon.proposer.task_buffer import Target
@@ -311,8 +317,8 @@ def _find_target(
 def _open_additions(
     cli: Cli, app: "App", connection: "Connection", alias: str, env: str | None
 ) -> "Additions":
-    """What examines the file: with the environments of the settings, or the one that is named, and
-    with what the agent has already."""
+    """Return the examiner of a file of definitions. It opens the environments of the settings, or
+    the one that is named, and compares with the tasks that the agent has."""
     from consumers.reads import evidence, learning
     from daemon.cli.environments import load_environment
     from daemon.core.task_definitions import find_body_in

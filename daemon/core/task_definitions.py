@@ -1,6 +1,7 @@
-"""Tasks by content, found in the tables: what an environment of the daemon resolves their ids by.
+"""Environments of the daemon that find tasks by content in the tables.
 
-    environment = with_definitions(app, open_place(...))
+    environment = open_event_environment(app, spec.environment)         that an event names
+    environment = with_definitions(app, open_place(...))       any other
     environment.task("shop/=4f2a...")       from the body that the log brought
 
 The tables are folded from the log, so a task is found on every machine that has the log, also after
@@ -10,10 +11,24 @@ The tables are folded from the log, so a task is found on every machine that has
 from typing import TYPE_CHECKING
 
 from consumers.reads.learning import read_task_body
+from envs.registry import open_from_event
 
 if TYPE_CHECKING:
     from daemon.core.app import App
     from envs.environment import Environment, FindBody
+
+
+def open_event_environment(app: "App", place: str) -> "Environment":
+    """Open the environment that an event names. Raises UnknownEnvironment, also for a file that no
+    setting names, and EnvironmentBroken."""
+    settings = app.settings
+    environment = open_from_event(
+        place,
+        benchmarks=settings.benchmarks,
+        paths=settings.environments.paths,
+        places=settings.environment_places,
+    )
+    return with_definitions(app, environment)
 
 
 def with_definitions(app: "App", environment: "Environment") -> "Environment":

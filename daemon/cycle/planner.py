@@ -18,7 +18,7 @@ from consumers.reads.learning import CycleRow
 from consumers.reads.serving import AdapterRow
 from daemon.adapters.compatibility import BadBase, count_parameters
 from daemon.controller.directive_builder import direct
-from daemon.core.task_definitions import with_definitions
+from daemon.core.task_definitions import open_event_environment
 from daemon.cycle.job_spec import NotTrainable, build_job_spec, name_capability, plan_rounds
 from daemon.cycle.leader import Proposal, RetryLater
 from daemon.cycle.learning_rate import needs_size
@@ -33,7 +33,7 @@ from daemon.proposer.proposer import ProposalRequest, propose
 from daemon.proposer.siblings import draw_siblings, find_regressions
 from envs.endpoint import Sampling
 from envs.environment import UnknownTask
-from envs.registry import EnvironmentBroken, UnknownEnvironment, open_from_event
+from envs.registry import EnvironmentBroken, UnknownEnvironment
 from envs.task import GENERATED
 from events.envelope import derive_id
 from events.jobs import JobRounds, TaskPool
@@ -83,7 +83,7 @@ class CyclePlanner:
         if not cycle.directive.quotas:
             return Proposal({}, "no failure pattern of the round has a priority above 0")
         try:
-            environment = self._open_environment(cycle)
+            environment = open_event_environment(self._app, cycle.environment)
         except (EnvironmentBroken, UnknownEnvironment) as error:
             return Proposal({}, str(error))
         try:
@@ -133,18 +133,6 @@ class CyclePlanner:
         except NotTrainable as error:
             return Proposal(decisions, str(error))
         return Proposal({**decisions, derive_id("job requested", cycle.cycle): job})
-
-    def _open_environment(self, cycle: CycleRow) -> "Environment":
-        """The environment of a cycle, which finds tasks by content in the tables. Raises
-        EnvironmentBroken, UnknownEnvironment."""
-        settings = self._app.settings
-        environment = open_from_event(
-            cycle.environment,
-            benchmarks=settings.benchmarks,
-            paths=settings.environments.paths,
-            places=settings.environment_places,
-        )
-        return with_definitions(self._app, environment)
 
     def _proposal_request(
         self, connection: "Connection", environment: "Environment", cycle: CycleRow

@@ -15,14 +15,14 @@ import asyncio
 import json
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Final, Self
 
 from envs import statistics
 from envs.episode import Termination
 from envs.reflection.mended import is_repaired
-from envs.reflection.official import Dialect, score_officially
+from envs.reflection.official import ARGUMENTS, Dialect, score_officially
 from events import private
 from events.canonical import exact_json, sha256
 from events.errors import KintsugiError, WrongUsage
@@ -279,7 +279,7 @@ async def _ask(
 def render(message: Message, dialect: Dialect) -> str:
     """Return a message as the model wrote it, with the calls that the endpoint took out of it."""
     calls = [
-        f'{{"name": {json.dumps(call.name)}, "{_FIELDS[dialect]}": {_render_arguments(call)}}}'
+        f'{{"name": {json.dumps(call.name)}, "{ARGUMENTS[dialect]}": {_render_arguments(call)}}}'
         for call in message.tool_calls
     ]
     if not calls:
@@ -289,9 +289,6 @@ def render(message: Message, dialect: Dialect) -> str:
     else:
         written = "\n".join(f"<tool_call>\n{call}\n</tool_call>" for call in calls)
     return f"{message.text}\n{written}" if message.text else written
-
-
-_FIELDS: Final[dict[Dialect, str]] = {"qwen": "arguments", "llama": "parameters"}
 
 
 def _render_arguments(call: Any) -> str:
@@ -382,9 +379,9 @@ def _estimate(outcomes: statistics.Outcomes) -> dict[str, Any]:
     most = statistics.most_trials(outcomes)
     depths = [k for k in DEPTHS if k <= most]
     return {
-        "repair_at": {str(k): _interval(statistics.repair_at(outcomes, k)) for k in depths},
+        "repair_at": {str(k): asdict(statistics.repair_at(outcomes, k)) for k in depths},
         "any_of": {
-            str(k): _interval(statistics.mean([_any_of(own, k) for own in outcomes.values()]))
+            str(k): asdict(statistics.mean([_any_of(own, k) for own in outcomes.values()]))
             for k in depths
         },
     }
@@ -392,10 +389,6 @@ def _estimate(outcomes: statistics.Outcomes) -> dict[str, Any]:
 
 def _any_of(verdicts: Sequence[bool | None], k: int) -> float:
     return float(any([verdict for verdict in verdicts if verdict is not None][:k]))
-
-
-def _interval(interval: statistics.Interval) -> dict[str, float]:
-    return {"value": interval.value, "low": interval.low, "high": interval.high}
 
 
 def _share(verdicts: Iterator[bool]) -> float:

@@ -471,18 +471,14 @@ def _by_k(
 ) -> dict[str, dict[str, float]]:
     """An estimate for every number of trials that each task has."""
     most = statistics.most_trials(outcomes)
-    return {str(k): _interval(estimate(outcomes, k)) for k in range(1, most + 1)}
+    return {str(k): asdict(estimate(outcomes, k)) for k in range(1, most + 1)}
 
 
 def _do_nothing(
     idle: Mapping[str, grading.Grade], lines: Sequence[Line]
 ) -> dict[str, float] | None:
     outcomes = {line.id: [idle[line.id].success] for line in lines}
-    return _interval(statistics.pass_hat(outcomes, 1)) if outcomes else None
-
-
-def _interval(interval: statistics.Interval) -> dict[str, float]:
-    return {"value": interval.value, "low": interval.low, "high": interval.high}
+    return asdict(statistics.pass_hat(outcomes, 1)) if outcomes else None
 
 
 def _by_capability(lines: Sequence[Line]) -> dict[str, list[Line]]:

@@ -21,14 +21,13 @@ from typing import TYPE_CHECKING, Final
 from consumers.reads import learning
 from consumers.reads.learning import JobRow
 from daemon.core.decision_log import Decisions
-from daemon.core.task_definitions import with_definitions
+from daemon.core.task_definitions import open_event_environment
 from daemon.jobs.runner import JOURNAL, OUT
 from daemon.solver import journal
 from daemon.solver.rounds.record import read_record
 from daemon.solver.spec import digest
 from daemon.solver.trajectory import ORACLE, Trajectory
 from envs import grading
-from envs.registry import open_from_event
 from events.rollouts import RolloutEnded
 from producers.simulation import SCRIPTED, SOURCE, append_rollouts
 
@@ -49,16 +48,7 @@ def record_rollouts(app: "App", job: JobRow, folder: Path) -> int:
     batches, _ = journal.read(path, digest(job.spec))
     if len(batches) == done:
         return 0
-    settings = app.settings
-    environment = with_definitions(
-        app,
-        open_from_event(
-            job.spec.environment,
-            benchmarks=settings.benchmarks,
-            paths=settings.environments.paths,
-            places=settings.environment_places,
-        ),
-    )
+    environment = open_event_environment(app, job.spec.environment)
     new = [
         trajectory
         for batch in batches[done:]

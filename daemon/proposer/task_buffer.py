@@ -1,4 +1,4 @@
-"""What an operator does to the buffer of an agent's tasks, as events: add tasks, retire one.
+"""Add tasks to the buffer of an agent and retire one, as events of an operator.
 
     TaskWriter(app, act, target).append(additions)    TaskProposed, with its body
     retire_task(app, act, alias, task)                TaskRetired
@@ -26,7 +26,7 @@ RETIRE: Final = "tasks retire"
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """Whose buffer tasks enter, and for what."""
+    """The agent, base model and pattern that tasks are added for."""
 
     alias: str
     base: str

@@ -57,7 +57,8 @@ def choose(
     rewards: dict[str, list[float]] = {}
     for trajectory in judged:
         verdicts.setdefault(trajectory.group, []).append(bool(trajectory.success))
-        rewards.setdefault(trajectory.group, []).append(float(trajectory.reward or 0.0))
+        assert trajectory.reward is not None, "a trainable trajectory has a reward"
+        rewards.setdefault(trajectory.group, []).append(trajectory.reward)
     kept = keep(verdicts, algorithm.filter, rewards)
     return BatchSelection(tuple(judged), kept, tuple(refused))
 

@@ -25,7 +25,8 @@ from typing import Any, Final, Literal
 Dialect = Literal["qwen", "llama"]
 """How a model writes calls: tagged with `arguments`, or as a list of JSON with `parameters`."""
 
-_FIELDS: Final[dict[Dialect, str]] = {"qwen": "arguments", "llama": "parameters"}
+ARGUMENTS: Final[dict[Dialect, str]] = {"qwen": "arguments", "llama": "parameters"}
+"""Dialect -> the field of a call that holds its arguments."""
 
 _THINK_OPEN: Final = re.compile("<think>", re.IGNORECASE)
 _THINK_CLOSE: Final = re.compile("</think>", re.IGNORECASE)
@@ -187,7 +188,7 @@ def _is_between(places: list[int], start: int, end: int) -> bool:
 
 def _collect(calls: list[dict[str, Any]], dialect: Dialect) -> set[tuple[Any, tuple[Any, ...]]]:
     """Return calls as a set. Raises TypeError for arguments that no set can hold (defect 1)."""
-    field = _FIELDS[dialect]
+    field = ARGUMENTS[dialect]
     # The program sorts the calls first, which fails for names that cannot be compared.
     sorted((call["name"], json.dumps(call[field], sort_keys=True)) for call in calls)
     return {(call["name"], _freeze(call[field])) for call in calls}

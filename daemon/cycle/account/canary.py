@@ -1,4 +1,4 @@
-"""What live traffic showed of a cycle's candidate (pure).
+"""Account for the canary of a cycle: live sessions of candidate and incumbent (pure).
 
 describe_canary(facts)             the figures
 explain_canary(facts, figures)     the sentence
@@ -13,20 +13,21 @@ from envs.statistics import Interval
 
 @dataclass(frozen=True, slots=True)
 class Canary:
-    """What live traffic showed."""
+    """The judged live sessions of candidate and incumbent, compared."""
 
     minutes: float | None
     canary: PassCount
     incumbent: PassCount
     difference: Interval | None
-    """Of their shares of passed sessions, in points."""
+    """The canary's share of passed sessions less the incumbent's, in points; None where one has no
+    judged session."""
     shares: tuple[float, ...]
     refuted: bool
     """Whether live traffic shows the candidate to be worse than the incumbent."""
 
 
 def describe_canary(facts: CycleFacts) -> Canary:
-    """What live traffic showed."""
+    """Return the figures of a cycle's canary; without minutes where it had none."""
     canary = facts.canary
     if canary is None:
         return Canary(None, PassCount(0, 0), PassCount(0, 0), None, (), refuted=False)
@@ -41,7 +42,7 @@ def describe_canary(facts: CycleFacts) -> Canary:
 
 
 def explain_canary(facts: CycleFacts, figures: Canary) -> str:
-    """What live traffic showed, in a sentence."""
+    """Return a sentence on the canary's outcome, its minutes and its judged sessions."""
     if facts.canary is None:
         return "it had none"
     live = "nothing" if figures.difference is None else describe_points(figures.difference)

@@ -1,4 +1,4 @@
-"""How a cycle ranked the failures of its round: kinds, patterns and quotas (pure).
+"""Account for the diagnosis of a cycle: kinds, patterns and quotas of its round (pure).
 
 describe_diagnosis(facts)             the figures
 explain_diagnosis(facts, figures)     the sentence
@@ -24,7 +24,7 @@ class KindTraffic:
     lost: Interval
     """Points of all traffic's pass^1 that its failures cost."""
     failure_share: float
-    """Of all failures of the round."""
+    """The kind's share of all failures of the round."""
     quota: float
     """Tasks of the directive that fall to it."""
 
@@ -44,7 +44,7 @@ class PatternRank:
 
 @dataclass(frozen=True, slots=True)
 class Diagnosis:
-    """How the failures were ranked."""
+    """The ranking of a round's failures."""
 
     round: int | None
     judged: int
@@ -66,7 +66,7 @@ class Diagnosis:
 
 
 def describe_diagnosis(facts: CycleFacts) -> Diagnosis:
-    """How the failures were ranked."""
+    """Return the figures of the ranking of a cycle's failures."""
     kinds = _describe_kinds(facts)
     known = [kind for kind in kinds if kind.kind != UNKNOWN and kind.failures]
     weakest = tuple(kind.kind for kind in known if not _is_fewer(kind.failures, known[0].failures))
@@ -142,7 +142,7 @@ def _find_first_kind(facts: CycleFacts, patterns: Sequence[PatternRank]) -> str 
 
 
 def explain_diagnosis(facts: CycleFacts, figures: Diagnosis) -> str:
-    """How the failures were ranked, in a sentence."""
+    """Return a sentence on the ranking of a cycle's failures."""
     if figures.round is None:
         return f"no round was closed: {facts.row.ended_because}"
     if not figures.judged:

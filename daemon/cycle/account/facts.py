@@ -31,7 +31,7 @@ class SampledRollout:
 
     batch: int
     group: int
-    """Of the batch: rollouts of one group attempt the same task."""
+    """The group within the batch: its rollouts attempt the same task."""
     task: str
     success: bool | None
     reward: float | None
@@ -41,14 +41,14 @@ class SampledRollout:
 
 @dataclass(frozen=True, slots=True)
 class CanaryFacts:
-    """What live traffic showed of the candidate before the cycle ended."""
+    """The live sessions of the candidate before the cycle ended, beside the incumbent's."""
 
     canary: PassCount
     incumbent: PassCount
     shares: tuple[float, ...]
     """Shares of the sessions that drew judged ones, in order."""
     minutes: float
-    """From the first session of the canary's route to the end of the cycle."""
+    """The time from the first session of the canary's route to the end of the cycle."""
 
 
 @dataclass(frozen=True)
@@ -57,10 +57,10 @@ class CycleFacts:
 
     row: CycleRow
     traffic: tuple[TrafficCount, ...] = ()
-    """Of the cycle's round, judged."""
+    """The judged rollouts of the cycle's round."""
     unjudged: int = 0
     patterns: tuple[RoundPattern, ...] = ()
-    """Of the round, the highest priority first."""
+    """The patterns of the round, the highest priority first."""
     written: tuple[WrittenTask, ...] = ()
     rejections: Mapping[str, int] = field(default_factory=dict)
     """Check -> tasks that failed it."""

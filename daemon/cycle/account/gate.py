@@ -1,4 +1,4 @@
-"""What the gate measured of a cycle's candidate, and what it threw away (pure).
+"""Account for the gate of a cycle: the gains that it measured and threw away (pure).
 
 describe_gate(facts)                      the figures
 explain_gate(facts, figures, balance)     the sentence
@@ -17,7 +17,7 @@ from envs.statistics import Interval
 
 @dataclass(frozen=True, slots=True)
 class TargetGain:
-    """What the gate measured on one target."""
+    """The gain that the gate measured on one target."""
 
     target: str
     kinds: Mapping[str, float]
@@ -33,12 +33,12 @@ class TargetGain:
 
 @dataclass(frozen=True, slots=True)
 class KindGain:
-    """What the gate's tasks of a kind show."""
+    """The gain on the gate's tasks of one kind."""
 
     kind: str
     tasks: int
     traffic_share: float
-    """Of the round's rollouts that have a kind."""
+    """The kind's share of the round's rollouts that have a kind."""
     gain: Interval | None
     """Points of pass^1 of the kind."""
     traffic_gain: float | None
@@ -59,7 +59,7 @@ class FailedCheck:
 
 @dataclass(frozen=True, slots=True)
 class Gate:
-    """What the gate measured and decided."""
+    """The gate's figures and its decision."""
 
     adapter: str | None
     incumbent: str | None
@@ -67,7 +67,7 @@ class Gate:
     gain: Interval | None
     """Points of all traffic's pass^1, not clipped."""
     unmeasured_share: float | None
-    """Of the round's rollouts that have a kind, those of kinds without a task at the gate."""
+    """The share of the round's rollouts with a kind whose kind has no task at the gate."""
     targets: tuple[TargetGain, ...]
     kinds: tuple[KindGain, ...]
     failed: tuple[FailedCheck, ...]
@@ -76,7 +76,7 @@ class Gate:
 
 
 def describe_gate(facts: CycleFacts) -> Gate:
-    """What the gate measured and decided."""
+    """Return the gate's figures and its decision."""
     row = facts.adapter
     report = None if row is None else row.gate
     return Gate(
@@ -104,7 +104,7 @@ def describe_gate(facts: CycleFacts) -> Gate:
 
 
 def describe_gains(facts: CycleFacts) -> tuple[KindGain, ...]:
-    """What the gate's tasks of each kind show, the largest share of the traffic first."""
+    """Return the gain on the gate's tasks of each kind, the largest share of the traffic first."""
     differences: defaultdict[str, list[float]] = defaultdict(list)
     for pair in facts.pairs:
         differences[pair.kind or UNKNOWN].append(pair.candidate - pair.incumbent)
@@ -126,7 +126,7 @@ def _count_unmeasured_share(facts: CycleFacts) -> float | None:
 
 
 def explain_gate(facts: CycleFacts, figures: Gate, balance: Balance) -> str:
-    """What the gate measured and threw away, in a sentence."""
+    """Return a sentence on the points that the gate measured and threw away."""
     if figures.adapter is None:
         return "no adapter came to it"
     if figures.decision is None:

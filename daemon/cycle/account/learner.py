@@ -1,4 +1,4 @@
-"""What a cycle's job did, from its first to its last part (pure).
+"""Account for the job of a cycle, from its first to its last part (pure).
 
 describe_learner(facts)      the figures
 explain_learner(figures)     the sentence
@@ -29,7 +29,7 @@ _PARTS: Final = 4
 
 @dataclass(frozen=True, slots=True)
 class PoolSamples:
-    """What the job sampled of one pool."""
+    """The rollouts that the job sampled of one pool."""
 
     pool: str
     replay: bool
@@ -47,7 +47,7 @@ class PoolSamples:
 
 @dataclass(frozen=True, slots=True)
 class KindSamples:
-    """What the job sampled of one kind, in pools that are no replay."""
+    """The rollouts that the job sampled of one kind, in pools that are no replay."""
 
     kind: str
     rollouts: int
@@ -62,7 +62,7 @@ class KindSamples:
 
 @dataclass(frozen=True, slots=True)
 class Learner:
-    """What the job did."""
+    """The steps and rollouts of a job."""
 
     job: str | None
     outcome: str | None
@@ -83,11 +83,11 @@ class Learner:
     """Reference trajectories that were shown; None where no rollout was recorded."""
     pools: tuple[PoolSamples, ...]
     kinds: tuple[KindSamples, ...]
-    """Of the pools that are no replay, most rollouts first."""
+    """The kinds sampled in pools that are no replay, most rollouts first."""
 
 
 def describe_learner(facts: CycleFacts) -> Learner:
-    """What the job did."""
+    """Return the figures of a cycle's job."""
     job, recorded = facts.job, len(facts.sampled) + facts.unplaced
     used = None if job is None else job.rollouts
     return Learner(
@@ -184,7 +184,7 @@ def _average_reward(items: Iterable[SampledRollout]) -> float | None:
 
 
 def explain_learner(figures: Learner) -> str:
-    """What the job did, in a sentence."""
+    """Return a sentence on the steps, rollouts and informative groups of a job."""
     if figures.job is None:
         return "no job was requested"
     what = f"{figures.outcome}, {figures.steps or 0} steps, {figures.rollouts or 0:,} rollouts"

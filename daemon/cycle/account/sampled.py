@@ -1,4 +1,4 @@
-"""What a job sampled, as the accounts of its tasks and of its updates read it (pure).
+"""Select and count the rollouts that a job sampled, for the accounts of tasks and learner (pure).
 
 A task is of the pool that the spec names for it, else of the pattern that it was written for.
 """

@@ -1,4 +1,4 @@
-"""What a cycle wrote and its job was given, and how hard that is beside the traffic (pure).
+"""Account for the tasks that a cycle wrote and its job was given, and their difficulty (pure).
 
 describe_tasks(facts)             the figures
 explain_tasks(facts, figures)     the sentence
@@ -34,9 +34,10 @@ class KindTasks:
     live: PassCount
     """The round's traffic of this kind."""
     failure_share: float
-    """Of all failures of the round."""
+    """The kind's share of all failures of the round."""
     rollout_share: float | None
-    """Of the job's recorded rollouts at pools that are no replay; None where there are none."""
+    """The kind's share of the job's recorded rollouts at pools that are no replay; None where there
+    are none."""
     starved: bool | None
     """Whether the kind's share of failures is shown to be above 5 %, and more than twice that."""
     sampled: PassCount
@@ -53,14 +54,14 @@ class PoolTasks:
     pool: str
     replay: bool
     share: float
-    """Of the shares of all pools, as the spec has them."""
+    """The pool's part of the shares of all pools in the spec."""
     tasks: int
     kinds: Mapping[str, int]
 
 
 @dataclass(frozen=True, slots=True)
 class Tasks:
-    """What was written, and what the job was given."""
+    """The tasks that were written, and those that the job was given."""
 
     written: int
     rejected: int
@@ -71,13 +72,13 @@ class Tasks:
     kinds: tuple[KindTasks, ...]
     pools: tuple[PoolTasks, ...]
     targeted_share: float | None
-    """Of the job's recorded rollouts, those at pools that are no replay."""
+    """The share of the job's recorded rollouts that are at pools that are no replay."""
     passed_share: float | None
-    """Of the job's judged rollouts, those in groups in which all passed."""
+    """The share of the job's judged rollouts that are in groups in which all passed."""
 
 
 def describe_tasks(facts: CycleFacts) -> Tasks:
-    """What was written, and what the job was given."""
+    """Return the figures of the tasks of a cycle and its job."""
     groups = group_verdicts(facts.sampled)
     passed = sum(len(group) for group in groups if all(group))
     return Tasks(
@@ -150,7 +151,7 @@ def _describe_pools(facts: CycleFacts) -> tuple[PoolTasks, ...]:
 
 
 def explain_tasks(facts: CycleFacts, figures: Tasks) -> str:
-    """What was written and given to the job, in a sentence."""
+    """Return a sentence on the tasks that were written and given to the job."""
     counts = f"{figures.written} written, {figures.rejected} rejected"
     if facts.job is None:
         return f"{counts}; no job: {facts.row.ended_because}"
