@@ -166,7 +166,7 @@ class _Sparse(StrictModel):
         return {name: value for name, value in fields.items() if value or name not in _LATER}
 
 
-_LATER: Final = frozenset({"assertions", "milestones", "prefix", "setup", "ticket"})
+_LATER: Final = frozenset({"assertions", "lesson", "milestones", "prefix", "setup", "ticket"})
 """Fields of task definitions that the first version of the format did not have."""
 
 
@@ -189,6 +189,33 @@ def signature(gold: Sequence[Action]) -> str:
     """Return the digest of a perfect agent's calls, in order: 16 hexadecimal digits."""
     called = [(action.requestor, action.name, action.arguments) for action in gold]
     return sha256(canonical_json(called))[:16]
+
+
+Operator = Literal["recorded", "swap", "redundant", "missing", "argument"]
+"""How the call at the end of a lesson's prefix came to be wrong.
+
+recorded   an agent made it; the others change a trajectory that was right
+swap       the next call instead of the one that it depends on
+redundant  the same call twice
+missing    a call without the one that it needs before it, or another tool in that one's place
+argument   the right tool with a wrong argument
+"""
+
+
+class Lesson(StrictModel):
+    """What a right agent writes next in a task whose prefix ends with a call that went wrong."""
+
+    operator: Operator
+    reflection: Annotated[str, Field(min_length=1)]
+    """What was wrong, in a sentence or two, without tags."""
+    calls: tuple[Action, ...] = ()
+    """The calls of its next message; () where it has to speak first."""
+    final: str = ""
+    """The text of that message beside the calls."""
+    source: Id
+    """Task that the trajectory is of."""
+    rollout: Id | None = None
+    """Rollout in which the call was made; None for a call that an operator put in."""
 
 
 class TaskDefinition(_Sparse):
@@ -215,6 +242,8 @@ class TaskDefinition(_Sparse):
     """The conversation that an episode goes on from, without system prompt and greeting: what both
     parties said, their calls, and what the tools answered. The calls are made again at the start of
     every episode (episode.py)."""
+    lesson: Lesson | None = None
+    """What follows the prefix, where it ends with a call that went wrong."""
 
     @property
     def solo(self) -> bool:

@@ -45,6 +45,9 @@ class Message(StrictModel):
     error: bool | None = None
     """Of a tool result: whether the tool reported an error. None where nobody said."""
     reasoning: str | None = None
+    reflection: str | None = Field(default=None, exclude_if=lambda value: value is None)
+    """Of the agent: what it says to itself about a call that failed, without tags. Neither users
+    nor verdicts read it."""
     sampled: bool | None = None
     """False for a message that nobody wrote in this rollout: an injected greeting, or what a task
     begins after (its prefix)."""

@@ -15,7 +15,7 @@ from consumers.reads.learning import BufferTask
 from daemon.controller import directive as directives
 from daemon.controller.analyzer import Analysis, RolloutView, analyze
 from daemon.controller.directive import Failures, leave_out_mastered
-from daemon.controller.lessons import bad_tries
+from daemon.controller.rejected_tries import bad_tries
 from daemon.controller.sampling import (
     Candidate,
     sample_failures,

@@ -91,6 +91,7 @@ _CALLED: Final = Message(
         ToolCall(name="cancel_order", arguments="{malformed", id="call_2"),
     ),
     reasoning="They want it gone.",
+    reflection="The order must be named.",
     sampled=True,
 )
 _ANSWERED: Final = Message(

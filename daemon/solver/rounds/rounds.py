@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 from consumers.reads.evidence import last_outcomes
 from consumers.reads.rollouts import pattern_lines
 from daemon.controller.directive_builder import ClosedRound, build_directive, read_closed_round
-from daemon.controller.lessons import bad_tries
+from daemon.controller.rejected_tries import bad_tries
 from daemon.proposer import sources
 from daemon.proposer.buffer import WINDOW, PoolEntry
 from daemon.proposer.candidate import PriorTask

@@ -3,7 +3,7 @@
 from typing import Final
 
 from consumers.reads.learning import BufferTask, RejectionRow
-from daemon.controller.lessons import bad_tries
+from daemon.controller.rejected_tries import bad_tries
 from events.learning import BadTries, Check, Mode
 from tests.daemon.proposer.test_proposer import SHOP
 
