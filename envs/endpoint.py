@@ -37,6 +37,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from envs.episode import Termination
 from events.errors import KintsugiError
 from events.messages import Message, ToolCall
+from events.reflection import split_reflection
 from events.registry import first_problem
 
 MAX_ANSWER_BYTES: Final = 4 << 20
@@ -341,7 +342,7 @@ def wire(message: Message) -> dict[str, Any]:
 
     Arguments that were no JSON object go out as an object that quotes them: servers parse the
     history again (vLLM answers 400 to anything else), and one bad call would end the episode.
-    Reasoning is not sent back.
+    Neither reasoning nor a reflection is sent back.
     """
     sent: dict[str, Any] = {"role": message.role, "content": message.content}
     if message.tool_calls:
@@ -473,11 +474,13 @@ def _message(answer: _Message, turn: int) -> Message:
     content = answer.content
     if isinstance(content, list):
         content = Message(role="assistant", content=content).text
+    reflection, visible = split_reflection(content or "")
     return Message(
         role="assistant",
-        content=content or answer.refusal,
+        content=visible or answer.refusal,
         tool_calls=calls,
         reasoning=answer.reasoning or answer.reasoning_content,
+        reflection=reflection,
     )
 
 

@@ -17,6 +17,7 @@ from pydantic import Field
 
 from events.canonical import exact_json
 from events.messages import Message, ToolCall, executed_calls
+from events.reflection import split_reflection
 from producers.storable import Unusable, Wire, check_storable, readable
 
 WireRole = Literal["system", "developer", "user", "assistant", "tool", "function"]
@@ -68,9 +69,14 @@ def to_message(wire: WireMessage) -> Message:
     calls = [_call(call) for call in wire.tool_calls or ()]
     if wire.function_call is not None:
         calls.append(_tool_call(wire.function_call.name, wire.function_call.arguments, None))
+    content, reflection = wire.content, None
+    if wire.role == "assistant" and isinstance(content, str):
+        reflection, visible = split_reflection(content)
+        content = content if visible == content else visible or None
     return Message(
         role="tool" if wire.role == "function" else wire.role,
-        content=wire.content,
+        content=content,
+        reflection=reflection,
         tool_calls=tuple(calls),
         tool_call_id=wire.tool_call_id,
         name=wire.name,

@@ -186,6 +186,14 @@ class Gateway(Section):
     """Requests to `/v1/feedback` per key."""
 
 
+class Lessons(Section):
+    """Practice in repairing a call that failed."""
+
+    visible: bool = False
+    """Whether clients of the gateway get an agent's reflections, `<reflect>...</reflect>`, with its
+    answers. The log has them either way."""
+
+
 class Serving(Section):
     """Adapters in the engines."""
 
@@ -609,6 +617,7 @@ class Settings(BaseSettings):
     jobs: Jobs = Jobs()
     training: Training = Training()
     gateway: Gateway = Gateway()
+    lessons: Lessons = Lessons()
     redaction: Redaction = Redaction()
     privacy: Privacy = Privacy()
     sessions: Sessions = Sessions()

@@ -6,7 +6,9 @@ at it; the pieces between them are encoded once and remembered, which makes the 
 conversation cheap and changes no id (tested against the tokenizer itself).
 
 Tool calls are Hermes': `<tool_call>{"name": ..., "arguments": {...}}</tool_call>`, several after
-each other, text before them allowed. If one of them cannot be read, the whole answer is text.
+each other, text before them allowed. If one of them cannot be read, the whole answer is text. What
+a reflection quotes (events/reflection.py) is no call. A reflection is for the message that it
+begins: prompts leave it out of earlier ones, as clients that never see it do.
 """
 
 import json
@@ -22,6 +24,7 @@ from transformers import AutoTokenizer, GenerationConfig, PreTrainedTokenizerFas
 
 from events.errors import KintsugiError
 from events.messages import Message, ToolCall
+from events.reflection import find_blocks, split_reflection, write_reflection
 
 _CALL: Final = re.compile(r"<tool_call>\s*(.*?)\s*</tool_call>", re.DOTALL)
 _PIECES: Final = 4096
@@ -95,6 +98,9 @@ class Chat:
         begins it.
         """
         before = self._render(messages[:-1], tools, True, variables)
+        *_, last = messages
+        if isinstance(last, Message) and last.reflection:
+            messages = [*map(_to_document, messages[:-1]), _with_reflection(last)]
         whole = self._render(messages, tools, False, variables)
         written = self.encode(whole[len(before) :]) if whole.startswith(before) else ()
         end = next((place for place, token in enumerate(written) if token in self.ends), None)
@@ -112,9 +118,7 @@ class Chat:
         begins_answer: bool,
         variables: Mapping[str, Any],
     ) -> str:
-        conversation = [
-            as_chat(m) if isinstance(m, Message) else _parse_message(m) for m in messages
-        ]
+        conversation = [_to_document(message) for message in messages]
         try:
             text = self.tokenizer.apply_chat_template(
                 conversation,
@@ -154,9 +158,14 @@ class Chat:
         return cast(str, self.tokenizer.decode(list(ids), skip_special_tokens=False))
 
     def message(self, ids: Sequence[int], number: int = 0) -> Message:
-        """What a model wrote as a message; `number` makes the ids of its calls unique."""
+        """What a model wrote as a message, its reflection apart; `number` makes the ids of its
+        calls unique."""
         end = len(ids) - 1 if ids and ids[-1] in self.ends else len(ids)
-        return parse_answer(self.text(ids[:end]), number)
+        message = parse_answer(self.text(ids[:end]), number)
+        reflection, visible = split_reflection(message.text)
+        if visible == message.text:
+            return message
+        return message.model_copy(update={"content": visible or None, "reflection": reflection})
 
 
 def _ends(directory: Path, tokenizer: PreTrainedTokenizerFast) -> frozenset[int]:
@@ -179,6 +188,18 @@ def as_chat(message: Message) -> dict[str, Any]:
     if message.tool_call_id is not None:
         document["tool_call_id"] = message.tool_call_id
     return document
+
+
+def _to_document(message: Message | Mapping[str, Any]) -> dict[str, Any]:
+    return as_chat(message) if isinstance(message, Message) else _parse_message(message)
+
+
+def _with_reflection(message: Message) -> dict[str, Any]:
+    """Return a message as its model writes it, in OpenAI's format."""
+    assert message.reflection, "only a message with a reflection is written with one"
+    written = write_reflection(message.reflection)
+    content = f"{written}\n{message.text}" if message.text else written
+    return as_chat(message.model_copy(update={"content": content}))
 
 
 def _parse_message(message: Mapping[str, Any]) -> dict[str, Any]:
@@ -205,15 +226,31 @@ def _with_object(function: Mapping[str, Any]) -> dict[str, Any]:
 
 def parse_answer(text: str, number: int = 0) -> Message:
     """An answer as a message: its tool calls, if all of them can be read, else the plain text."""
-    calls = []
-    for place, written in enumerate(_CALL.findall(text)):
-        call = _call(written, f"call_{number}_{place}")
+    calls: list[ToolCall] = []
+    for written in _find_calls(text):
+        call = _call(written.group(1), f"call_{number}_{len(calls)}")
         if call is None:
             return Message(role="assistant", content=text)
         calls.append(call)
     # Only at its end: what stands before the first call may have been streamed already.
-    content = _CALL.sub("", text).rstrip() if calls else text
+    content = _cut(text, _find_calls(text)).rstrip() if calls else text
     return Message(role="assistant", content=content or None, tool_calls=tuple(calls))
+
+
+def _find_calls(text: str) -> list[re.Match[str]]:
+    """Return the blocks of calls outside of reflections."""
+    for begin, end in find_blocks(text):
+        text = text[:begin] + " " * (end - begin) + text[end:]
+    return list(_CALL.finditer(text))
+
+
+def _cut(text: str, blocks: Iterable[re.Match[str]]) -> str:
+    """Return a text without some blocks of it."""
+    kept, position = [], 0
+    for block in blocks:
+        kept.append(text[position : block.start()])
+        position = block.end()
+    return "".join([*kept, text[position:]])
 
 
 def _call(written: str, name: str) -> ToolCall | None:

@@ -66,6 +66,7 @@ def gateway(app: "App", urls: Sequence[str] = ()) -> Gateway:
         timeout_seconds=settings.gateway.timeout_seconds,
         max_body_bytes=settings.gateway.max_body_bytes,
         feedback_per_minute=settings.gateway.feedback_per_minute,
+        shows_reflections=settings.lessons.visible,
         ships=app.on_kafka,
         shows=headers(),
     )

@@ -25,6 +25,7 @@ from producers.gateway.call_record import ClientAnswer, Record, ServedBy
 from producers.gateway.capture.answer import Capture, make_capture
 from producers.gateway.capture.idempotency import MAX_BODY_BYTES
 from producers.gateway.capture.recorder import Recorder
+from producers.gateway.capture.reflections import Reflections, make_reflections
 from producers.gateway.capture.sessions import CallAttribution, Sessions
 from producers.gateway.http import sse
 from producers.gateway.http.connections import AnswerTooLong, HttpClient, Reply
@@ -61,6 +62,8 @@ class GatewayContext:
     capture: CaptureMode
     timeout_seconds: float
     redaction: Redaction
+    shows_reflections: bool = False
+    """Whether clients get what an agent says to itself."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +75,8 @@ class EngineRequest:
     """The client's request with the attempt's model in its `model` field."""
     extras: ExtraFields
     answer: Capture
+    reflections: Reflections | None
+    """What takes reflections out of the client's answer; None where the client gets them."""
     model_name: str | None
     """Model name for the answer; None keeps the name that the engine reports."""
 
@@ -285,6 +290,7 @@ class Call(Response):
             request if attempt.name is None else request.with_model(attempt.name),
             extras,
             make_capture(request, extras, dialect),
+            None if self._gateway.shows_reflections else make_reflections(request.endpoint),
             None if attempt.name is None else self._lease.response_model(attempt.upstream),
         )
 
@@ -320,9 +326,10 @@ class Call(Response):
         self._stop_engine_clock()
         document = _parse_object(body)
         if response.status_code == 200 and document is not None:
-            restored = set_model(
-                self._engine_request.answer.whole(document), self._engine_request.model_name
-            )
+            restored = self._engine_request.answer.whole(document)
+            if self._engine_request.reflections is not None:
+                restored = self._engine_request.reflections.take_from_whole(restored)
+            restored = set_model(restored, self._engine_request.model_name)
             if restored is not document:
                 body = _rewrite(body, encode_json, restored)
             recorded = await self._record_end("completed", body=body)
@@ -363,15 +370,23 @@ class Call(Response):
             # It is passed on as it came, and the answer is not trained on.
             answer.error = answer.error or "the engine sent an event that is no JSON"
         if document is not None:
-            restored = answer.chunk(document)
-            if restored is None:
-                return
-            restored = set_model(restored, self._engine_request.model_name)
-            if restored is not document:
-                event = _rewrite(event, self._request.encode_event, restored)
-        self._keep_for_retry(event)
-        await send({"type": "http.response.body", "body": event, "more_body": True})
-        self._observe_first_byte()
+            event = self._restore_event(event, document)
+        if event:
+            self._keep_for_retry(event)
+            await send({"type": "http.response.body", "body": event, "more_body": True})
+            self._observe_first_byte()
+
+    def _restore_event(self, event: bytes, document: dict[str, Any]) -> bytes:
+        """Return the events that the client gets for one of the engine; b"" for none."""
+        request = self._engine_request
+        chunk = request.answer.chunk(document)
+        chunks: Sequence[dict[str, Any]] = () if chunk is None else (chunk,)
+        if chunk is not None and request.reflections is not None:
+            chunks = request.reflections.take_from_chunk(chunk)
+        restored = [set_model(each, request.model_name) for each in chunks]
+        if len(restored) == 1 and restored[0] is document:
+            return event
+        return b"".join(_rewrite(event, self._request.encode_event, each) for each in restored)
 
     def _keep_for_retry(self, event: bytes) -> None:
         """Keep what the client gets where the call has an idempotency key."""

@@ -72,6 +72,8 @@ class Options:
     """Requests with feedback per minute and key."""
     max_shadows: int = MAX_SHADOWS
     """Shadows that answer at the same time."""
+    shows_reflections: bool = False
+    """Whether clients get what an agent says to itself."""
     ships: bool = False
     """Whether the spool is copied to Kafka: what waits for it is counted."""
     shows: Mapping[str, str] = field(default_factory=dict)
@@ -109,6 +111,7 @@ class Gateway:
             capture=options.capture,
             timeout_seconds=options.timeout_seconds,
             redaction=redaction,
+            shows_reflections=options.shows_reflections,
         )
         self._shadows = Shadows(self.context, upstreams, options.max_shadows)
         ingest = IngestRoutes(

@@ -20,6 +20,7 @@ from typing import Any, ClassVar, Final
 
 from events.canonical import exact_json
 from events.messages import Message, ToolCall
+from events.reflection import split_reflection
 from events.rollouts import is_logprob
 from producers.conversation import parse_arguments
 from producers.gateway.http import sse
@@ -80,7 +81,7 @@ class _Choice:
         self.token_ids, self.logprobs, self.spelled = [], [], []
 
     def message(self) -> Message:
-        text = "".join(self.text)
+        reflection, text = split_reflection("".join(self.text))
         calls = tuple(self._tool_call(self.calls[number]) for number in sorted(self.calls))
         content = readable(text) if text or not calls else None
         reasoning = "".join(self.reasoning)
@@ -89,6 +90,7 @@ class _Choice:
             content=content,
             tool_calls=calls,
             reasoning=readable(reasoning) if reasoning else None,
+            reflection=readable(reflection) if reflection else None,
         )
 
     def collect_texts(self) -> tuple[str, ...]:

@@ -9,6 +9,7 @@ from hashlib import blake2b
 from typing import Any, Final
 
 from events.canonical import exact_json
+from events.reflection import split_reflection
 from producers.conversation import parse_arguments
 
 CUT_LETTERS: Final = 256
@@ -114,7 +115,12 @@ def _bare(content: Any) -> Any:
         texts = [part.get("text") for part in content]
         if all(isinstance(text, str) for text in texts):
             content = "".join(texts)
-    return content.replace("\r\n", "\n").strip() if isinstance(content, str) else content
+    return _visible(content).replace("\r\n", "\n").strip() if isinstance(content, str) else content
+
+
+def _visible(content: str) -> str:
+    """An answer without reflections: some clients get them, and the log keeps them apart."""
+    return split_reflection(content)[1]
 
 
 def _text(message: Any) -> str:
@@ -136,7 +142,7 @@ def _answer(message: Mapping[str, Any]) -> Any:
     calls = message.get("tool_calls")
     return [
         "assistant",
-        "" if content is None else content,
+        _visible(content) if isinstance(content, str) else "" if content is None else content,
         [_call(call) for call in calls] if isinstance(calls, list) else [],
     ]
 

@@ -169,6 +169,7 @@ class _Redactor:
             update={
                 "content": self.value(message.content),
                 "reasoning": self.value(message.reasoning),
+                "reflection": self.value(message.reflection),
                 "tool_calls": tuple(self._redact_tool_call(call) for call in message.tool_calls),
             }
         )

@@ -145,3 +145,45 @@ def test_a_template_that_ends_no_answer_makes_no_examples(directory: Path) -> No
         chat.tokenizer.chat_template = template
         with pytest.raises(NoTemplate, match="does not write an answer after its own prompt"):
             chat.answer(messages)
+
+
+QUOTED = '{"name": "get_order", "arguments": {"order_id": "W1"}}'
+"""A call that a reflection may quote."""
+
+
+def test_what_a_reflection_quotes_is_no_call() -> None:
+    call = '<tool_call>\n{"name": "get_order", "arguments": {"order_id": "W2"}}\n</tool_call>'
+    for quoted in (QUOTED, f"<tool_call>{QUOTED}</tool_call>", "<tool_call>", "</tool_call>"):
+        reflection = f"<reflect>{quoted} was wrong.</reflect>"
+        message = parse_answer(f"{reflection}\n{call}")
+        assert [made.arguments for made in message.tool_calls] == [{"order_id": "W2"}]
+        assert message.text == reflection
+    unclosed = parse_answer(f"<reflect>{QUOTED} was wrong.\n{call}")
+    assert unclosed.tool_calls == ()
+
+
+def test_a_reflection_is_apart_from_what_is_said_and_called(chat: Chat) -> None:
+    call = '<tool_call>\n{"name": "get_order", "arguments": {"order_id": "W2"}}\n</tool_call>'
+    written = f"<reflect>It was W1.</reflect>\nOne moment.\n{call}<|im_end|>"
+    message = chat.message(chat.encode(written))
+    assert (message.reflection, message.text) == ("It was W1.", "One moment.")
+    assert len(message.tool_calls) == 1
+
+
+def test_a_message_with_a_reflection_has_the_ids_that_its_model_wrote(chat: Chat) -> None:
+    question = Message(role="user", content="Cancel order W2.")
+    for written in (
+        f"<reflect>It was W1.</reflect>\n<tool_call>\n{QUOTED}\n</tool_call><|im_end|>",
+        "<reflect>It was W1.</reflect>\nWhich order is it?<|im_end|>",
+        "<reflect>It was W1.</reflect><|im_end|>",
+    ):
+        ids = chat.encode(written)
+        assert chat.answer([question, chat.message(ids)]) == ids
+
+
+def test_a_prompt_leaves_reflections_of_earlier_messages_out(chat: Chat) -> None:
+    question = Message(role="user", content="Cancel order W2.")
+    answer = Message(role="assistant", content="Which one?", reflection="It was W1.")
+    bare = answer.model_copy(update={"reflection": None})
+    assert chat.prompt([question, answer]) == chat.prompt([question, bare])
+    assert chat.answer([question, answer, answer])[:1] != chat.answer([question, answer, bare])[:1]

@@ -1,0 +1,173 @@
+"""Take reflections out of what a client gets (events/reflection.py says what they are).
+
+    ChatReflections        /v1/chat/completions and /v1/completions
+    MessagesReflections    /v1/messages
+
+Guarantee: a document without a reflection is returned as the same object, so its bytes are passed
+on as they came. Not covered: token ids and log-probabilities that the client itself asked for; they
+spell the whole answer.
+"""
+
+from collections import defaultdict
+from collections.abc import Sequence
+from typing import Any, Final, Protocol
+
+from events.reflection import ReflectionSplitter, split_reflection
+from producers.gateway.http.wire import Json
+
+_NAMES: Final = ("message", "delta")
+"""Fields of a choice that hold what is said, whole and in pieces."""
+
+
+class Reflections(Protocol):
+    """What takes the reflections out of one answer."""
+
+    def take_from_whole(self, document: Json) -> Json:
+        """Return a whole response without reflections."""
+
+    def take_from_chunk(self, document: Json) -> Sequence[Json]:
+        """Return the chunks of a stream that the client gets instead of one."""
+
+
+class ChatReflections:
+    """Takes the reflections out of an answer in OpenAI's form; each choice may have its own."""
+
+    def __init__(self) -> None:
+        self._splitters: defaultdict[int, ReflectionSplitter] = defaultdict(ReflectionSplitter)
+
+    def take_from_whole(self, document: Json) -> Json:
+        """Return a whole response without reflections."""
+        return self._replace_choices(document, lambda _, text, __: split_reflection(text)[1])
+
+    def take_from_chunk(self, document: Json) -> Sequence[Json]:
+        """Return the chunk without reflections; () where it had nothing else to say."""
+        changed = self._replace_choices(document, self._feed)
+        if changed is not document and _is_silent(changed):
+            return ()
+        return (changed,)
+
+    def _feed(self, number: int, text: str, is_last: bool) -> str:
+        splitter = self._splitters[number]
+        return splitter.feed(text) + (splitter.close() if is_last else "")
+
+    def _replace_choices(self, document: Json, replace: "_Replace") -> Json:
+        choices = document.get("choices")
+        if not isinstance(choices, list):
+            return document
+        replaced = [_replace_text(place, choice, replace) for place, choice in enumerate(choices)]
+        if all(new is old for new, old in zip(replaced, choices, strict=True)):
+            return document
+        return {**document, "choices": replaced}
+
+
+class MessagesReflections:
+    """Takes the reflections out of an answer in Anthropic's form."""
+
+    def __init__(self) -> None:
+        self._splitters: dict[Any, ReflectionSplitter] = {}
+        """Index of a block of text -> its splitter."""
+
+    def take_from_whole(self, document: Json) -> Json:
+        """Return a whole response without reflections, and without blocks that were nothing
+        else."""
+        blocks = document.get("content")
+        if not isinstance(blocks, list):
+            return document
+        visible = [_take_from_block(block) for block in blocks]
+        if all(new is old for new, old in zip(visible, blocks, strict=True)):
+            return document
+        return {**document, "content": [block for block in visible if block is not None]}
+
+    def take_from_chunk(self, document: Json) -> Sequence[Json]:
+        """Return the event without reflections; what was held back comes before a block's end."""
+        number = document.get("index")
+        match document.get("type"):
+            case "content_block_start":
+                return (self._begin(number, document),)
+            case "content_block_delta" if number in self._splitters:
+                return self._feed(number, document)
+            case "content_block_stop" if number in self._splitters:
+                rest = self._splitters.pop(number).close()
+                return (*([_delta(number, rest)] if rest else []), document)
+        return (document,)
+
+    def _begin(self, number: Any, document: Json) -> Json:
+        block = document.get("content_block")
+        if not isinstance(block, dict) or block.get("type") != "text":
+            return document
+        self._splitters[number] = ReflectionSplitter()
+        text = block.get("text")
+        if not isinstance(text, str) or (visible := self._splitters[number].feed(text)) == text:
+            return document
+        return {**document, "content_block": {**block, "text": visible}}
+
+    def _feed(self, number: Any, document: Json) -> Sequence[Json]:
+        delta = document.get("delta")
+        text = delta.get("text") if isinstance(delta, dict) else None
+        if not isinstance(delta, dict) or not isinstance(text, str):
+            return (document,)
+        visible = self._splitters[number].feed(text)
+        if visible == text:
+            return (document,)
+        return ({**document, "delta": {**delta, "text": visible}},) if visible else ()
+
+
+class _Replace(Protocol):
+    def __call__(self, number: int, text: str, is_last: bool, /) -> str:
+        """Return what is visible of a choice's text."""
+
+
+def make_reflections(endpoint: str) -> Reflections:
+    """Return what takes the reflections out of the answer to a request of an endpoint."""
+    return MessagesReflections() if endpoint == "messages" else ChatReflections()
+
+
+def _replace_text(place: int, choice: Any, replace: _Replace) -> Any:
+    if not isinstance(choice, dict):
+        return choice
+    index = choice.get("index")
+    number = index if type(index) is int else place
+    is_last = choice.get("finish_reason") is not None
+    name = next((name for name in _NAMES if isinstance(choice.get(name), dict)), None)
+    holder, field = (choice, "text") if name is None else (choice[name], "content")
+    text = holder.get(field)
+    if not isinstance(text, str) and not (is_last and name == "delta"):
+        return choice
+    before = text if isinstance(text, str) else ""
+    visible = replace(number, before, is_last)
+    if visible == before:
+        return choice
+    # A message that only calls tools has no content, as an engine writes it.
+    content = None if name == "message" and not visible else visible
+    return (
+        {**choice, field: visible} if name is None else {**choice, name: {**holder, field: content}}
+    )
+
+
+def _is_silent(chunk: Json) -> bool:
+    """Whether nothing is left of a chunk for its client."""
+    return chunk.get("usage") is None and all(map(_says_nothing, chunk["choices"]))
+
+
+def _says_nothing(choice: Any) -> bool:
+    if not isinstance(choice, dict) or choice.get("finish_reason") is not None:
+        return False
+    if choice.get("logprobs") is not None or choice.get("token_ids") is not None:
+        return False
+    delta = choice.get("delta")
+    if not isinstance(delta, dict):
+        return not choice.get("text")
+    return not any(value for name, value in delta.items())
+
+
+def _take_from_block(block: Any) -> Any:
+    """Return a block without reflections; None where it was nothing else."""
+    text = block.get("text") if isinstance(block, dict) and block.get("type") == "text" else None
+    if not isinstance(text, str) or (visible := split_reflection(text)[1]) == text:
+        return block
+    return {**block, "text": visible} if visible else None
+
+
+def _delta(number: Any, text: str) -> Json:
+    delta = {"type": "text_delta", "text": text}
+    return {"type": "content_block_delta", "index": number, "delta": delta}

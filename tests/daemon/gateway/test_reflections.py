@@ -1,0 +1,200 @@
+"""What an agent says to itself about a failed call: in the log, and not for its users."""
+
+import json
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import pytest
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+
+from events.messages import Message
+from tests.daemon.gateway.conftest import Fronted, fronting, post
+from tests.daemon.listening import at_a_port
+
+Json = dict[str, Any]
+Over = Callable[..., Fronted]
+
+CHAT, MESSAGES = "/v1/chat/completions", "/v1/messages"
+SAID = "<reflect>order_id was W1, it is W2.</reflect>\n\nLet me < look again."
+VISIBLE = "Let me < look again."
+REFLECTION = "order_id was W1, it is W2."
+HELLO: Json = {"model": "tiny", "max_tokens": 48, "messages": [{"role": "user", "content": "Hi"}]}
+
+
+def cut(text: str, size: int = 5) -> list[str]:
+    return [text[start : start + size] for start in range(0, len(text), size)]
+
+
+def chunk(delta: Json, finish: str | None = None) -> bytes:
+    choice = {"index": 0, "delta": delta, "finish_reason": finish}
+    return f"data: {json.dumps({'id': '1', 'choices': [choice]})}\n\n".encode()
+
+
+def chat_stream(text: str) -> bytes:
+    begin = chunk({"role": "assistant", "content": ""})
+    words = b"".join(chunk({"content": piece}) for piece in cut(text))
+    return begin + words + chunk({}, "stop") + b"data: [DONE]\n\n"
+
+
+def event(document: Json) -> bytes:
+    return f"event: {document['type']}\ndata: {json.dumps(document)}\n\n".encode()
+
+
+def messages_stream(text: str) -> bytes:
+    deltas = [
+        {"type": "content_block_delta", "index": 0, "delta": {"type": "text_delta", "text": piece}}
+        for piece in cut(text)
+    ]
+    block = {"type": "text", "text": ""}
+    parts: list[Json] = [
+        {"type": "message_start", "message": {"role": "assistant", "content": []}},
+        {"type": "content_block_start", "index": 0, "content_block": block},
+        *deltas,
+        {"type": "content_block_stop", "index": 0},
+        {"type": "message_delta", "delta": {"stop_reason": "end_turn"}},
+        {"type": "message_stop"},
+    ]
+    return b"".join(map(event, parts))
+
+
+def chat_answer(text: str) -> Json:
+    message = {"role": "assistant", "content": text}
+    return {"id": "1", "choices": [{"index": 0, "message": message, "finish_reason": "stop"}]}
+
+
+def messages_answer(text: str) -> Json:
+    content = [{"type": "text", "text": text}]
+    return {"role": "assistant", "content": content, "stop_reason": "end_turn"}
+
+
+@pytest.fixture
+def engine() -> Iterator[tuple[list[str], str]]:
+    """An engine whose answers are the texts that it is given, each once."""
+    texts: list[str] = []
+
+    async def answer(request: Request) -> Response:
+        text, streams = texts.pop(0), (await request.json()).get("stream")
+        chat = request.url.path == CHAT
+        if streams:
+            body = chat_stream(text) if chat else messages_stream(text)
+            return Response(body, media_type="text/event-stream")
+        return JSONResponse(chat_answer(text) if chat else messages_answer(text))
+
+    async def models(_: Request) -> JSONResponse:
+        return JSONResponse({"data": [{"id": "tiny", "owned_by": "somebody"}]})
+
+    routes = [Route(path, answer, methods=["POST"]) for path in (CHAT, MESSAGES)]
+    with at_a_port(Starlette(routes=[*routes, Route("/v1/models", models)])) as url:
+        yield texts, url
+
+
+@pytest.fixture
+def over_engine(engine: tuple[list[str], str], tmp_path: Path) -> Iterator[Over]:
+    with ExitStack() as stack:
+
+        def make(**options: Any) -> Fronted:
+            return stack.enter_context(fronting(tmp_path, [engine[1]], proven=False, **options))
+
+        yield make
+
+
+def read_stream(answer: httpx2.Response) -> str:
+    documents = [
+        json.loads(line.removeprefix("data: "))
+        for line in answer.text.splitlines()
+        if line.startswith("data: {")
+    ]
+    deltas = [
+        document["choices"][0]["delta"].get("content") or ""
+        if "choices" in document
+        else document.get("delta", {}).get("text", "")
+        for document in documents
+    ]
+    return "".join(deltas)
+
+
+def read_whole(answer: httpx2.Response) -> str:
+    document = answer.json()
+    if "choices" in document:
+        return str(document["choices"][0]["message"]["content"])
+    return "".join(block["text"] for block in document["content"])
+
+
+def messages_of(front: Fronted) -> list[Message]:
+    return [message for call in front.ended() if call.content for message in call.content.messages]
+
+
+@pytest.mark.parametrize("path", [CHAT, MESSAGES])
+@pytest.mark.parametrize("stream", [True, False])
+def test_a_reflection_is_recorded_and_the_client_does_not_get_it(
+    engine: tuple[list[str], str], over_engine: Over, path: str, stream: bool
+) -> None:
+    front = over_engine()
+    engine[0].append(SAID)
+    answer = post(front.url, path, **HELLO, stream=stream)
+    assert (read_stream if stream else read_whole)(answer) == VISIBLE
+    assert "reflect" not in answer.text
+    (message,) = messages_of(front)
+    assert (message.text, message.reflection) == (VISIBLE, REFLECTION)
+
+
+@pytest.mark.parametrize("path", [CHAT, MESSAGES])
+@pytest.mark.parametrize("stream", [True, False])
+def test_lessons_visible_passes_the_answer_on_as_it_came(
+    engine: tuple[list[str], str], over_engine: Over, path: str, stream: bool
+) -> None:
+    front = over_engine(shows_reflections=True)
+    engine[0].append(SAID)
+    answer = post(front.url, path, **HELLO, stream=stream)
+    assert (read_stream if stream else read_whole)(answer) == SAID
+    (message,) = messages_of(front)
+    assert (message.text, message.reflection) == (VISIBLE, REFLECTION)
+
+
+@pytest.mark.parametrize("path", [CHAT, MESSAGES])
+@pytest.mark.parametrize("text", ["a <b> and <ref", "", " <", "</reflect> ok"])
+def test_an_answer_without_a_reflection_is_the_engines_to_the_byte(
+    engine: tuple[list[str], str], over_engine: Over, path: str, text: str
+) -> None:
+    front = over_engine()
+    engine[0].append(text)
+    answer = post(front.url, path, **HELLO, stream=False)
+    assert answer.json() == (chat_answer if path == CHAT else messages_answer)(text)
+
+
+@pytest.mark.parametrize("path", [CHAT, MESSAGES])
+def test_what_looks_like_the_beginning_of_a_tag_is_not_lost_at_the_end(
+    engine: tuple[list[str], str], over_engine: Over, path: str
+) -> None:
+    front = over_engine()
+    engine[0].append("It is 1 <ref")
+    assert read_stream(post(front.url, path, **HELLO, stream=True)) == "It is 1 <ref"
+
+
+@pytest.mark.parametrize("visible", [True, False])
+@pytest.mark.parametrize("stream", [True, False])
+def test_the_conversation_goes_on_whether_the_client_has_the_reflection_or_not(
+    engine: tuple[list[str], str], over_engine: Over, visible: bool, stream: bool
+) -> None:
+    front = over_engine(shows_reflections=visible)
+    engine[0].extend([SAID, "Done."])
+    first = post(front.url, CHAT, **HELLO, stream=stream)
+    answer = (read_stream if stream else read_whole)(first)
+    assert ("<reflect>" in answer) == visible
+    history = [
+        *HELLO["messages"],
+        {"role": "assistant", "content": answer},
+        {"role": "user", "content": "Go on."},
+    ]
+    post(front.url, CHAT, **HELLO | {"messages": history}, stream=stream)
+    sessions = {call.session for call in front.started()}
+    assert len(sessions) == 1
+    asked = front.started()[-1].content
+    assert asked is not None
+    assert all("<reflect>" not in message.text for message in asked.messages)
