@@ -155,8 +155,12 @@ class Chat:
 
     def message(self, ids: Sequence[int], number: int = 0) -> Message:
         """What a model wrote as a message; `number` makes the ids of its calls unique."""
+        return parse_answer(self.read_text(ids), number)
+
+    def read_text(self, ids: Sequence[int]) -> str:
+        """What a model wrote as text, without its end token."""
         end = len(ids) - 1 if ids and ids[-1] in self.ends else len(ids)
-        return parse_answer(self.text(ids[:end]), number)
+        return self.text(ids[:end])
 
 
 def _ends(directory: Path, tokenizer: PreTrainedTokenizerFast) -> frozenset[int]:

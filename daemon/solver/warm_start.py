@@ -7,7 +7,7 @@ Guarantee: prompts are those the policy would be given. Not covered: environment
 not solve a task (its trajectories fail, and are left out).
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from daemon.engine.chat import Chat
 from daemon.solver.trajectory import ORACLE, TokenSequence, Trajectory, Turn, sequences
@@ -52,10 +52,12 @@ def reference(environment: Environment, chat: Chat, task: TaskDefinition, name: 
 
 
 def references(
-    environment: Environment, chat: Chat, tasks: Iterable[str], name: str
+    find: Callable[[str], Environment], chat: Chat, tasks: Iterable[str], name: str
 ) -> Iterator[Trajectory]:
-    """Yield one reference per task, passed or not, as rollouts `name`/0, `name`/1 and so on."""
+    """Yield one reference per task, passed or not, as rollouts `name`/0, `name`/1 and so on; `find`
+    returns the environment of a task."""
     for number, task in enumerate(tasks):
+        environment = find(task)
         yield reference(environment, chat, environment.task(task), f"{name}/{number}")
 
 

@@ -23,7 +23,7 @@ def test_every_kind_of_shop_is_shown_by_its_oracle(directory: Path) -> None:
     shop, chat = Shop(), Chat(directory)
     kinds = list(shop.capabilities)
     tasks = [f"shop/{kind}/{seed}" for kind in kinds for seed in range(3)]
-    shown = list(references(shop, chat, tasks, "j/0"))
+    shown = list(references(lambda _: shop, chat, tasks, "j/0"))
     assert [one.rollout for one in shown] == [f"j/0/{n}" for n in range(len(tasks))]
     assert [one.task for one in shown] == tasks
     for one in shown:
@@ -47,7 +47,7 @@ def test_what_the_oracle_does_not_pass_is_no_example(tmp_path: Path) -> None:
     chat = Chat(letters.checkpoint(tmp_path))
     environment = open_place(letters.ENVIRONMENT)
     tasks = [*letters.ids("half", 0, 3), *letters.ids("mute", 0, 2)]
-    shown = list(references(environment, chat, tasks, "r"))
+    shown = list(references(lambda _: environment, chat, tasks, "r"))
     assert [one.success for one in shown] == [True, True, True, False, False]
     (half, *_) = found = examples(shown)
     assert len(found) == 3

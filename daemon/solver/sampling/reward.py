@@ -1,0 +1,111 @@
+"""What a rollout is worth by the reward of its pool: its verdict, the repair of its first message,
+or both (events/jobs.py, RewardKind).
+
+Where the repair alone counts, an episode ends with the agent's first message and the calls in it:
+what follows would cost turns of the policy and the user, and change nothing. The limit of steps
+does that, which is looked at once the tools have answered.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from daemon.solver.trajectory import Turn
+from envs.environment import Environment, Limits
+from envs.episode import Episode, Party
+from envs.evaluation import environment_code
+from envs.reflection.repair import Repair, assess_repair, build_gold
+from envs.reflection.reward import combine_with_verdict
+from envs.task import TaskDefinition
+from events.algorithm import RepairForm
+from events.errors import KintsugiError
+from events.messages import Message
+
+if TYPE_CHECKING:
+    from daemon.engine.chat import Chat
+    from daemon.solver.sampling.local import Attempt
+
+
+class LessonMissing(KintsugiError):
+    """A task that shall be rewarded for a repair has none to make."""
+
+
+@dataclass(frozen=True, slots=True)
+class Worth:
+    """The worth of a rollout; None for what nobody judged."""
+
+    success: bool | None
+    """Unshaped: of the repair where it alone counts, else the verdict."""
+    reward: float | None
+    repair: float | None = None
+    """The part of the repair; None where the verdict alone counts."""
+
+
+def choose_limits(attempt: "Attempt", environment: Environment) -> Limits:
+    """Return the limits of an attempt's episode."""
+    if attempt.reward == "repair":
+        return replace(environment.limits, max_steps=1)
+    return environment.limits
+
+
+def compute_worth(
+    attempt: "Attempt",
+    verdict: Worth,
+    turns: Sequence[Turn],
+    messages: Sequence[Message],
+    chat: "Chat",
+    form: RepairForm,
+) -> Worth:
+    """Return the worth of a rollout: `verdict` by its verdict alone, `turns` and `messages` as it
+    was played."""
+    if attempt.reward == "verdict":
+        return verdict
+    repair = _assess(attempt.task, turns, messages, chat, form)
+    if repair is None or verdict.success is None:
+        # An answer without tokens, or an episode that a machine ended.
+        return Worth(None, None)
+    if attempt.reward == "repair":
+        return Worth(repair.success, repair.reward, repair.reward)
+    if verdict.reward is None:
+        return Worth(None, None, repair.reward)
+    reward = combine_with_verdict(repair.reward, verdict.reward)
+    return Worth(verdict.success, reward, repair.reward)
+
+
+def _assess(
+    task: TaskDefinition,
+    turns: Sequence[Turn],
+    messages: Sequence[Message],
+    chat: "Chat",
+    form: RepairForm,
+) -> Repair | None:
+    """Return what the first answer repairs; None where its tokens are not known. One that was cut
+    off, or did not fit into the context, repairs nothing: no tool was given its calls."""
+    if not turns or turns[0].truncated:
+        return Repair(0.0, False)
+    if not turns[0].completion_ids:
+        return None
+    assert task.lesson is not None, "a job looks at the lessons of its tasks before it plays"
+    written = (m for m in messages if m.role == "assistant" and m.sampled is not False)
+    first = next(written, None)
+    calls = () if first is None else first.tool_calls
+    text = chat.read_text(turns[0].completion_ids)
+    return assess_repair(text, calls, build_gold(task.lesson), form)
+
+
+def check_lesson(environment: Environment, task: TaskDefinition, pool: str) -> None:
+    """See that a task of a pool can be rewarded for a repair. Raises LessonMissing, BadLesson,
+    PrefixMismatch, EnvironmentFailure."""
+    if task.lesson is None:
+        raise LessonMissing(
+            f"pool {pool} is rewarded for repairs, and its task {task.id} has no lesson; give it "
+            "one, or give the pool the reward verdict"
+        )
+    with environment_code(environment, f"task {task.id}"):
+        turn = Episode(environment, task).turn
+    if turn is not Party.AGENT:
+        raise LessonMissing(
+            f"pool {pool} is rewarded for repairs, and the prefix of its task {task.id} leaves the "
+            "turn to the user; end it with the results of the call that went wrong"
+        )
+    build_gold(task.lesson)
