@@ -401,13 +401,14 @@ class Job:
     ) -> Progress:
         own = History()
         own.add(batch, self._choice.pool, self.environments.name_kind)
+        rewards = {p.name: p.reward for p in self.spec.pools if p.reward != "verdict"}
         return Progress(
             batch=self._batches,
             steps=self.steps,
             rollouts=self.rollouts,
             budget=self.spec.sampler.rollouts,
             metrics=metrics,
-            pools=compare_figures(own.pools, self.history.pools),
+            pools=compare_figures(own.pools, self.history.pools, rewards),
             capabilities=compare_figures(own.capabilities, self.history.capabilities),
             rollout_seconds=rollout,
             update_seconds=update,

@@ -29,6 +29,9 @@ from events.algorithm import RepairForm
 from events.errors import KintsugiError
 from events.messages import ToolCall
 
+VERSION: Final = "1"
+"""Version of these rules; part of every rollout that they judge."""
+
 _FINAL_TAG: Final = re.compile("</?final>", re.IGNORECASE)
 _THINKING: Final = re.compile("</?think>", re.IGNORECASE)
 
