@@ -60,13 +60,14 @@ def compute_worth(
     was played."""
     if attempt.reward == "verdict":
         return verdict
+    if not turns and verdict.success is None:
+        return Worth(None, None)  # a machine failed before the first answer
     repair = _assess(attempt.task, turns, messages, chat, form)
-    if repair is None or verdict.success is None:
-        # An answer without tokens, or an episode that a machine ended.
+    if repair is None:
         return Worth(None, None)
     if attempt.reward == "repair":
         return Worth(repair.success, repair.reward, repair.reward)
-    if verdict.reward is None:
+    if verdict.success is None or verdict.reward is None:
         return Worth(None, None, repair.reward)
     reward = combine_with_verdict(repair.reward, verdict.reward)
     return Worth(verdict.success, reward, repair.reward)
@@ -80,7 +81,7 @@ def _assess(
     form: RepairForm,
 ) -> Repair | None:
     """Return what the first answer repairs; None where its tokens are not known. One that was cut
-    off, or did not fit into the context, repairs nothing: no tool was given its calls."""
+    off, or that the context had no room for, repairs nothing: no tool was given its calls."""
     if not turns or turns[0].truncated:
         return Repair(0.0, False)
     if not turns[0].completion_ids:
