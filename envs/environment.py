@@ -50,12 +50,6 @@ _DEFINITIONS: Final = 4096
 FindBody = Callable[[str], str | None]
 """Function that returns the text of the body (task.py) of a task by content; None where it is not
 kept."""
-_DEFINITIONS: Final = 4096
-"""Tasks by content that are kept at once, read from their bodies."""
-
-FindBody = Callable[[str], str | None]
-"""Function that returns the text of the body (task.py) of a task by content; None where it is not
-kept."""
 
 
 class UnknownTask(KintsugiError):
@@ -83,31 +77,6 @@ def split_phrasing(task_id: str) -> tuple[str, int] | None:
     if original.count("/") < 2 or not is_seed(phrasing) or phrasing != str(int(phrasing)):
         return None
     return original, int(phrasing)
-
-
-_MakeTask = Callable[["Environment", str], TaskDefinition]
-_Rephrase = Callable[["Environment", TaskDefinition, int], TaskDefinition | None]
-
-
-def _find_by_content(make: _MakeTask) -> _MakeTask:
-    """Have a `task` of a subclass be asked for no id by content."""
-
-    @wraps(make)
-    def task(self: "Environment", task_id: str) -> TaskDefinition:
-        return self._find_definition(task_id) if is_content_id(task_id) else make(self, task_id)
-
-    return task
-
-
-def _keep_words(rephrase: _Rephrase) -> _Rephrase:
-    """Have a `rephrase` of a subclass be asked for no task by content: its words are no
-    generator's."""
-
-    @wraps(rephrase)
-    def find_other(self: "Environment", task: TaskDefinition, seed: int) -> TaskDefinition | None:
-        return None if is_content_id(task.id) else rephrase(self, task, seed)
-
-    return find_other
 
 
 _MakeTask = Callable[["Environment", str], TaskDefinition]
@@ -303,10 +272,6 @@ class Environment(ABC):
                 del self._states[next(iter(self._states))]
             self._states[key] = self.pristine(task).as_pristine()
         return self._states[key].fork()
-
-    def digests(self, database: Database) -> Mapping[str, str]:
-        """The hashes of a state, by the names that recordings have for them."""
-        return {"db_hash": database.digest()}
 
     def digests(self, database: Database) -> Mapping[str, str]:
         """The hashes of a state, by the names that recordings have for them."""

@@ -84,24 +84,6 @@ class BadDefinition(KintsugiError):
     """A body that is no task, or not the task of its id."""
 
 
-_CONTENT_ID: Final = re.compile(r"[a-z][a-z0-9_-]{0,62}/=[0-9a-f]{64}")
-
-
-def is_content_id(task_id: str) -> bool:
-    """Whether an id names a task by the sha256 of its body: ENVIRONMENT/=SHA256."""
-    return _CONTENT_ID.fullmatch(task_id) is not None
-
-
-def compute_content_id(body: Mapping[str, Any]) -> str:
-    """Return the id of the task with this body, which is a definition as JSON without its id. The
-    bytes that are hashed are `exact_json`'s, so the order of keys is no part of it."""
-    return f"{body.get('environment')}/={sha256(exact_json(body))}"
-
-
-class BadDefinition(KintsugiError):
-    """A body that is no task, or not the task of its id."""
-
-
 class Scenario(StrictModel):
     """What a user knows and wants; the fields are tau2-bench's user instructions."""
 
@@ -289,15 +271,6 @@ class TaskDefinition(_Sparse):
         """Return the same task under the id that follows from its body."""
         return self.model_copy(update={"id": compute_content_id(self.dump_body())})
 
-    def dump_body(self) -> dict[str, Any]:
-        """Return the definition as JSON without its id: what the id of a task by content is the
-        sha256 of. Fields that came later are left out while they are empty, so it keeps its id."""
-        return self.model_dump(mode="json", exclude={"id"})
-
-    def name_by_content(self) -> "TaskDefinition":
-        """Return the same task under the id that follows from its body."""
-        return self.model_copy(update={"id": compute_content_id(self.dump_body())})
-
     @property
     def signature(self) -> str | None:
         """Digest that is equal for tasks that ask for the same calls; None where the calls are
@@ -330,31 +303,6 @@ def has_nul(body: Mapping[str, Any]) -> bool:
     another body."""
     # Without escaped backslashes, each such escape that is left is one of NUL.
     return "\\u0000" in write_body(body).replace("\\\\", "")
-
-
-def read_body(task_id: str, text: str) -> TaskDefinition:
-    """Return the task of an id by content, from the text of its body. Raises BadDefinition where
-    the text is no body, hashes to another id, or is no task of this version."""
-    try:
-        body = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise BadDefinition(f"the body of task {task_id} is no JSON: {error}") from None
-    if not isinstance(body, dict):
-        raise BadDefinition(f"the body of task {task_id} is no JSON object: {text[:80]!r}")
-    if (actual := compute_content_id(body)) != task_id:
-        raise BadDefinition(f"the body of task {task_id} is that of {actual}: it was changed")
-    try:
-        return TaskDefinition.model_validate_json(json.dumps({**body, "id": task_id}))
-    except ValidationError as error:
-        raise BadDefinition(
-            f"the body of task {task_id} is no task of this version: {first_problem(error)}"
-        ) from None
-
-
-def write_body(body: Mapping[str, Any]) -> str:
-    """Return a body as the text that is stored: ASCII, keys sorted. Its hash is not of this text
-    (compute_content_id), but the text gives back a body with the same hash."""
-    return json.dumps(body, sort_keys=True, separators=(",", ":"), allow_nan=False)
 
 
 def read_body(task_id: str, text: str) -> TaskDefinition:
