@@ -25,8 +25,8 @@ from daemon.core.decision_log import Decisions
 from daemon.core.task_definitions import open_event_environment
 from daemon.jobs.runner import JOURNAL, OUT
 from daemon.solver import journal
-from daemon.solver.environments import JobEnvironments
 from daemon.solver.rounds.record import read_record
+from daemon.solver.sampling.environments import JobEnvironments
 from daemon.solver.spec import digest
 from daemon.solver.trajectory import ORACLE, Trajectory
 from envs import grading

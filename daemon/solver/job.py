@@ -38,7 +38,6 @@ from daemon.engine.chat import Chat
 from daemon.engine.fingerprint import probe_model
 from daemon.solver import journal, parallel, sft
 from daemon.solver.base import CannotBegin, checkpoint, load_model, new_learner
-from daemon.solver.environments import JobEnvironments
 from daemon.solver.journal import (
     DEFINITIONS,
     BadJournal,
@@ -50,6 +49,7 @@ from daemon.solver.journal import (
 from daemon.solver.lora import save
 from daemon.solver.parallel import Anew, Update
 from daemon.solver.rounds.rounds import Rounds
+from daemon.solver.sampling.environments import JobEnvironments
 from daemon.solver.sampling.own_vllm import OwnVllm
 from daemon.solver.sampling.remote import RemoteSource
 from daemon.solver.sampling.reward import check_lesson

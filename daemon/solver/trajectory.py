@@ -141,10 +141,6 @@ def untrainable(
     trajectory: Trajectory, ends: frozenset[int], temperature: float = 1.0
 ) -> str | None:
     """Return why a trajectory cannot be trained on; None if it can."""
-    if trajectory.success is None or trajectory.reward is None:
-        return "nobody judged it"
-    if not math.isfinite(trajectory.reward):
-        return f"its reward is {trajectory.reward}"
     if not trajectory.turns:
         return "it has no turns"
     if trajectory.is_incomplete and trajectory.success:
@@ -157,6 +153,11 @@ def untrainable(
         last = number == len(trajectory.turns) - 1
         if reason := _defect(turn, ends, last):
             return f"turn {number}: {reason}"
+    # Last: a rollout without tokens may be unjudged for that alone.
+    if trajectory.success is None or trajectory.reward is None:
+        return "nobody judged it"
+    if not math.isfinite(trajectory.reward):
+        return f"its reward is {trajectory.reward}"
     return None
 
 

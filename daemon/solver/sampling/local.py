@@ -21,7 +21,12 @@ from itertools import islice
 from daemon.engine.chat import Chat
 from daemon.engine.generation import Emission, Engine, PromptTooLong, Request
 from daemon.engine.policy import Policy
-from daemon.solver.sampling.reward import Worth, choose_limits, compute_worth
+from daemon.solver.sampling.reward import (
+    Worth,
+    assess_first_message,
+    choose_limits,
+    compute_worth,
+)
 from daemon.solver.trajectory import Sampling, Trajectory, Turn
 from envs import evaluation
 from envs.endpoint import Usage, request_seed
@@ -162,7 +167,7 @@ class InProcess:
 
     def _begin(self, environment: Environment, attempt: Attempt) -> _Open:
         assert attempt.user is None, "a model that plays the user answers to no one in this process"
-        limits = choose_limits(attempt, environment)
+        limits = choose_limits(attempt.reward, environment)
         with environment_code(environment, f"task {attempt.task.id}"):
             episode = Episode(environment, attempt.task, seed=attempt.seed, limits=limits)
             return _Open(attempt, episode, environment.user(attempt.task))
@@ -216,7 +221,8 @@ class InProcess:
         with environment_code(environment, f"task {task.id}"):
             verdict = grade(environment, task, episode.messages, episode.termination)
         shaped = Worth(verdict.success, self._reward(episode, verdict, entry.turns))
-        worth = compute_worth(attempt, shaped, entry.turns, episode.messages, self.chat, self.form)
+        repair = assess_first_message(task, entry.turns, episode.messages, self.chat, self.form)
+        worth = compute_worth(attempt.reward, shaped, repair)
         trajectory = Trajectory(
             rollout=attempt.rollout,
             group=attempt.group,

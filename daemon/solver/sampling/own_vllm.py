@@ -15,7 +15,7 @@ from typing import Final
 
 from daemon.engine.chat import Chat
 from daemon.engine.vllm import Vllm, VllmFailure
-from daemon.solver.environments import JobEnvironments
+from daemon.solver.sampling.environments import JobEnvironments
 from daemon.solver.sampling.remote import RemoteSource, read_user_keys
 from daemon.solver.sampling.sources import Batch, Version
 from daemon.solver.trajectory import Trajectory

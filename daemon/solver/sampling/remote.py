@@ -25,10 +25,15 @@ from uuid import uuid4
 import httpx2
 
 from daemon.engine.chat import Chat
-from daemon.solver.environments import JobEnvironments
 from daemon.solver.lora import save
 from daemon.solver.sampling import local
-from daemon.solver.sampling.reward import Worth, choose_limits, compute_worth
+from daemon.solver.sampling.environments import JobEnvironments
+from daemon.solver.sampling.reward import (
+    Worth,
+    assess_first_message,
+    choose_limits,
+    compute_worth,
+)
 from daemon.solver.sampling.sources import Batch, Version
 from daemon.solver.trajectory import Sampling, Trajectory, Turn
 from envs import endpoint
@@ -249,7 +254,7 @@ class RemoteSource:
         user = make_environment_user(environment)
         if attempt.user is not None:
             user = partial(_make_user, attempt.user, users[attempt.user], environment)
-        limits = choose_limits(attempt, environment)
+        limits = choose_limits(attempt.reward, environment)
         return Setup(environment, partial(make_agent, environment), user, seed, limits)
 
     def _sampling(self) -> endpoint.Sampling:
@@ -266,7 +271,8 @@ class RemoteSource:
         wanted = batch.attempts[played.trial]
         shaped = Worth(played.success, None if played.reward is None else played.reward.total)
         form = self._spec.algorithm.repair
-        worth = compute_worth(wanted, shaped, agent.turns, played.messages, self._chat, form)
+        repair = assess_first_message(wanted.task, agent.turns, played.messages, self._chat, form)
+        worth = compute_worth(wanted.reward, shaped, repair)
         return Trajectory(
             rollout=wanted.rollout,
             group=wanted.group,

@@ -8,8 +8,8 @@ does that, which is looked at once the tools have answered.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
+from daemon.engine.chat import Chat
 from daemon.solver.trajectory import Turn
 from envs.environment import Environment, Limits
 from envs.episode import Episode, Party
@@ -19,11 +19,8 @@ from envs.reflection.reward import combine_with_verdict
 from envs.task import TaskDefinition
 from events.algorithm import RepairForm
 from events.errors import KintsugiError
+from events.jobs import RewardKind
 from events.messages import Message
-
-if TYPE_CHECKING:
-    from daemon.engine.chat import Chat
-    from daemon.solver.sampling.local import Attempt
 
 
 class LessonMissing(KintsugiError):
@@ -41,52 +38,42 @@ class Worth:
     """The part of the repair; None where the verdict alone counts."""
 
 
-def choose_limits(attempt: "Attempt", environment: Environment) -> Limits:
-    """Return the limits of an attempt's episode."""
-    if attempt.reward == "repair":
+def choose_limits(reward: RewardKind, environment: Environment) -> Limits:
+    """Return the limits of an episode that is rewarded so."""
+    if reward == "repair":
         return replace(environment.limits, max_steps=1)
     return environment.limits
 
 
-def compute_worth(
-    attempt: "Attempt",
-    verdict: Worth,
-    turns: Sequence[Turn],
-    messages: Sequence[Message],
-    chat: "Chat",
-    form: RepairForm,
-) -> Worth:
-    """Return the worth of a rollout: `verdict` by its verdict alone, `turns` and `messages` as it
-    was played."""
-    if attempt.reward == "verdict":
+def compute_worth(reward: RewardKind, verdict: Worth, repair: Repair | None) -> Worth:
+    """Return the worth of a rollout that is rewarded so: `verdict` by its verdict alone, `repair`
+    of its first message (assess_first_message)."""
+    if reward == "verdict":
         return verdict
-    if not turns and verdict.success is None:
-        return Worth(None, None)  # a machine failed before the first answer
-    repair = _assess(attempt.task, turns, messages, chat, form)
     if repair is None:
         return Worth(None, None)
-    if attempt.reward == "repair":
+    if reward == "repair":
         return Worth(repair.success, repair.reward, repair.reward)
     if verdict.success is None or verdict.reward is None:
         return Worth(None, None, repair.reward)
-    reward = combine_with_verdict(repair.reward, verdict.reward)
-    return Worth(verdict.success, reward, repair.reward)
+    combined = combine_with_verdict(repair.reward, verdict.reward)
+    return Worth(verdict.success, combined, repair.reward)
 
 
-def _assess(
+def assess_first_message(
     task: TaskDefinition,
     turns: Sequence[Turn],
     messages: Sequence[Message],
-    chat: "Chat",
+    chat: Chat,
     form: RepairForm,
 ) -> Repair | None:
-    """Return what the first answer repairs; None where its tokens are not known. One that was cut
-    off, or that the context had no room for, repairs nothing: no tool was given its calls."""
-    if not turns or turns[0].truncated:
-        return Repair(0.0, False)
-    if not turns[0].completion_ids:
+    """Return what the first message that the policy wrote repairs; None where the task has no
+    lesson, nothing was written, or the tokens are not known. One that was cut off repairs nothing:
+    no tool was given its calls."""
+    if task.lesson is None or not turns or not turns[0].completion_ids:
         return None
-    assert task.lesson is not None, "a job looks at the lessons of its tasks before it plays"
+    if turns[0].truncated:
+        return Repair(0.0, False)
     written = (m for m in messages if m.role == "assistant" and m.sampled is not False)
     first = next(written, None)
     calls = () if first is None else first.tool_calls

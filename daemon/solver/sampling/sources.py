@@ -18,7 +18,7 @@ from daemon.adapters.directory import Provenance
 from daemon.engine.chat import Chat
 from daemon.engine.generation import Engine
 from daemon.engine.policy import Policy
-from daemon.solver.environments import JobEnvironments
+from daemon.solver.sampling.environments import JobEnvironments
 from daemon.solver.sampling.local import Attempt, InProcess
 from daemon.solver.trajectory import Trajectory
 from envs.evaluation import episode_seed

@@ -7,7 +7,8 @@ import subprocess
 import sys
 import time
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -127,17 +128,38 @@ def test_a_repair_is_the_worth_of_the_first_message(whole: Whole) -> None:
     assert len(repaired) == 8
     assert len({r["reward"] for r in repaired}) > 2
     for rollout in repaired:
-        (turn,) = rollout["turns"]
-        assert REFLECTION not in chat.text(turn["prompt_ids"])
-        lesson = BODIES[rollout["task"]].lesson
-        assert lesson is not None
-        message = chat.message(turn["completion_ids"])
-        answer = read_answer(chat.read_text(turn["completion_ids"]), message.tool_calls)
-        expected = 0.0 if turn["truncated"] else compute_reward(answer, build_gold(lesson))
-        assert rollout["reward"] == rollout["repair"] == expected
-        (right,) = lesson.calls
-        made = [(call.name, call.arguments) for call in message.tool_calls]
-        assert rollout["success"] == (made == [(right.name, right.arguments)])
+        check_repair(chat, rollout)
+
+
+def check_repair(chat: Chat, rollout: Json) -> None:
+    """See that a rollout has one turn, and the worth of its tokens."""
+    (turn,) = rollout["turns"]
+    assert REFLECTION not in chat.text(turn["prompt_ids"])
+    lesson = BODIES[rollout["task"]].lesson
+    assert lesson is not None
+    message = chat.message(turn["completion_ids"])
+    answer = read_answer(chat.read_text(turn["completion_ids"]), message.tool_calls)
+    expected = 0.0 if turn["truncated"] else compute_reward(answer, build_gold(lesson))
+    assert rollout["reward"] == rollout["repair"] == expected
+    (right,) = lesson.calls
+    made = [(call.name, call.arguments) for call in message.tool_calls]
+    assert rollout["success"] == (made == [(right.name, right.arguments)])
+
+
+def test_repairs_that_a_server_played_are_worth_the_same(tmp_path: Path) -> None:
+    chat = Chat(CHECKPOINT)
+    out = lay(tmp_path / "out", LESSONS)
+    with listening(Policy.load(CHECKPOINT, "reference"), chat) as live:
+        source = {"kind": "endpoint", "url": f"{live.url}/v1", "model": "reference"}
+        sampler = {"groups": 2, "size": 4, "rollouts": 8, "max_tokens": 48, "source": source}
+        pools = [{"name": "a", "tasks": [t.id for t in LESSONS[:2]], "reward": "repair"}]
+        job = spec(pools=pools, sampler=sampler, warm_start=None)
+        with Job(job, out) as whole:
+            next(iter(whole))
+    played = [r for own in read_rollouts(out).values() for r in own]
+    assert len(played) == 8
+    for rollout in played:
+        check_repair(chat, rollout)
 
 
 def test_both_is_the_larger_of_the_verdict_and_half_of_the_repair(whole: Whole) -> None:
@@ -167,15 +189,6 @@ def test_figures_and_provenance_say_what_a_pool_is_rewarded_by(whole: Whole) -> 
     assert pools[3]["environment"] == MINI
 
 
-def test_a_job_that_was_left_goes_on_to_the_same_adapter(whole: Whole, tmp_path: Path) -> None:
-    out = lay(tmp_path / "left", LESSONS)
-    with Job(spec(), out) as job:
-        for _, _progress in zip(range(2), job, strict=False):
-            pass
-    assert run(spec(), out).sha256 == whole.outcome.sha256
-    assert (out / "rollouts.jsonl").read_bytes() == (whole.out / "rollouts.jsonl").read_bytes()
-
-
 @pytest.mark.processes
 def test_a_killed_job_goes_on_to_the_same_adapter(whole: Whole, tmp_path: Path) -> None:
     out = lay(tmp_path / "killed", LESSONS)
@@ -188,6 +201,7 @@ def test_a_killed_job_goes_on_to_the_same_adapter(whole: Whole, tmp_path: Path) 
             time.sleep(0.01)
         os.kill(one.pid, signal.SIGKILL)
     assert run(spec(), out).sha256 == whole.outcome.sha256
+    assert journal.read_bytes() == (whole.out / "rollouts.jsonl").read_bytes()
 
 
 def test_the_default_filter_learns_from_repairs_by_their_success(tmp_path: Path) -> None:
@@ -300,10 +314,11 @@ def play_user(body: Json) -> Json:
     return said(STOP if heard else "c")
 
 
-def train_with_user(
-    base: Path, out: Path, answering: Callable[[Json], Any], **changes: Any
-) -> tuple[Outcome, ModelServer]:
-    """A job in `letters` in which a model plays the users of one of two pools."""
+@contextmanager
+def users_of(
+    base: Path, answering: Callable[[Json], Any], **changes: Any
+) -> Iterator[tuple[ModelServer, JobSpec]]:
+    """The model that plays the users of one of two pools, and a job in `letters` on a server."""
     with (
         ModelServer(answering) as server,
         listening(Policy.load(base, "letters"), Chat(base)) as live,
@@ -313,7 +328,7 @@ def train_with_user(
         source = {"kind": "endpoint", "url": f"{live.url}/v1", "model": "letters"}
         sampler = {**letters.spec(base)["sampler"], "rollouts": 32, "source": source}
         fields = letters.spec(base, pools=[target | {"user": user}, kept], sampler=sampler)
-        return run(JobSpec.model_validate(fields), out), server
+        yield server, JobSpec.model_validate(fields)
 
 
 def test_a_model_plays_the_users_of_its_pool(
@@ -321,7 +336,8 @@ def test_a_model_plays_the_users_of_its_pool(
 ) -> None:
     monkeypatch.setenv("USER_KEY", "secret")
     out = tmp_path / "out"
-    outcome, server = train_with_user(base, out, play_user, api_key_variable="USER_KEY")
+    with users_of(base, play_user, api_key_variable="USER_KEY") as (server, job):
+        outcome = run(job, out)
     assert outcome.outcome == "trained", outcome.reason
     chat = Chat(base)
     for task, rollouts in read_rollouts(out).items():
@@ -338,6 +354,21 @@ def test_a_model_plays_the_users_of_its_pool(
     assert "secret" not in (out / "rollouts.jsonl").read_text()
 
 
+def test_a_batch_that_a_model_took_part_in_is_kept_over_a_stop(base: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    with users_of(base, play_user) as (server, job):
+        with Job(job, out) as left:
+            next(iter(left))
+        kept, asked = (out / "rollouts.jsonl").read_bytes(), len(server.requests)
+        outcome = run(job, out)
+    assert outcome.outcome == "trained", outcome.reason
+    assert (out / "rollouts.jsonl").read_bytes().startswith(kept)
+    first = json.loads(kept.splitlines()[1])
+    played = [r["turns"][0] for r in first if int(r["task"].rpartition("/")[2]) < 100]
+    lines = sum(2 - turn["truncated"] for turn in played)
+    assert asked == lines, "a model is asked for each of its lines once"
+
+
 @pytest.mark.parametrize(
     ("changes", "answering", "names"),
     [
@@ -350,6 +381,7 @@ def test_a_model_plays_the_users_of_its_pool(
 def test_a_user_that_does_not_answer_ends_the_job_with_a_sentence(
     changes: dict[str, Any], answering: Any, names: str, base: Path, tmp_path: Path
 ) -> None:
-    outcome, _ = train_with_user(base, tmp_path / "out", answering, **changes)
+    with users_of(base, answering, **changes) as (_, job):
+        outcome = run(job, tmp_path / "out")
     assert outcome.outcome == "failed"
     assert names in str(outcome.reason)

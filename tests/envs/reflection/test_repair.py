@@ -118,7 +118,9 @@ def test_wrong_messages_are_no_success_and_the_forms_differ(
     text: str, calls: list[Any], paper: float, release: float
 ) -> None:
     gold = build_gold(lesson(RIGHT))
-    assert assess_repair(text, made(*calls), gold) == Repair(pytest.approx(paper), False)
+    repair = assess_repair(text, made(*calls), gold)
+    assert repair.reward == pytest.approx(paper)
+    assert not repair.success
     assert assess_repair(text, made(*calls), gold, "release") == Repair(release, False)
 
 
@@ -149,7 +151,8 @@ def test_reasoning_that_the_prompt_has_opened_is_no_answer() -> None:
 def test_arguments_that_no_call_can_have_equal_none(arguments: Any) -> None:
     call = ToolCall.model_construct(name="return_order", arguments=arguments)
     repair = assess_repair(REFLECT, [call], build_gold(lesson(RIGHT)))
-    assert repair == Repair(pytest.approx(0.125), False)
+    assert repair.reward == pytest.approx(0.125)
+    assert not repair.success
 
 
 PIECES = some.sampled_from(

@@ -12,12 +12,12 @@ from hypothesis import strategies as some
 
 from envs.reflection.parse import Parts, parse
 from envs.reflection.reward import (
-    RepairForm,
     combine_with_verdict,
     compute_reward,
     reward_text,
 )
 from envs.reflection.similarity import compute_similarity
+from events.algorithm import RepairForm
 from tests.envs.reflection.test_parse import tagged
 
 REFLECTION = "The call failed because order_id was null; the customer named order #12."

@@ -20,12 +20,12 @@ from daemon.proposer.candidate import FIRST_SEED, LAST_SEED
 from daemon.proposer.proposer import TRIES
 from daemon.proposer.verification import CHECKS, seed_of
 from daemon.solver import journal
-from daemon.solver.environments import JobEnvironments
 from daemon.solver.job import JOURNAL, Job, run
 from daemon.solver.journal import rollout_id
 from daemon.solver.rounds.reconstruction import UnreadableRollout, build_event
 from daemon.solver.rounds.record import RoundRecord, read_record, record_path
 from daemon.solver.rounds.rounds import Rounds
+from daemon.solver.sampling.environments import JobEnvironments
 from daemon.solver.sampling.local import Attempt, InProcess
 from daemon.solver.sampling.sources import batch_of
 from daemon.solver.spec import digest

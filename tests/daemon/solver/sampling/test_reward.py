@@ -1,13 +1,18 @@
 """What a rollout is worth by the reward of its pool, and what of it is not judged."""
 
+from dataclasses import replace
 from typing import Any, Final
 
 import pytest
 
 from daemon.engine.chat import Chat
 from daemon.engine.reference.weights import CHECKPOINT
-from daemon.solver.sampling.local import Attempt
-from daemon.solver.sampling.reward import Worth, choose_limits, compute_worth
+from daemon.solver.sampling.reward import (
+    Worth,
+    assess_first_message,
+    choose_limits,
+    compute_worth,
+)
 from daemon.solver.trajectory import Turn
 from envs.shop.environment import Shop
 from events.jobs import RewardKind
@@ -40,11 +45,11 @@ def answer(chat: Chat, message: Message, **changes: Any) -> Turn:
 def worth(
     chat: Chat, reward: RewardKind, verdict: Worth, turn: Turn | None, message: Message | None
 ) -> Worth:
-    attempt = Attempt(TASK, "g", 0, "r", reward=reward)
     before = [m.model_copy(update={"sampled": False}) for m in TASK.prefix]
     after = [] if message is None else [message, Message(role="assistant", content="Done.")]
     turns = [] if turn is None else [turn]
-    return compute_worth(attempt, verdict, turns, [*before, *after], chat, "paper")
+    repair = assess_first_message(TASK, turns, [*before, *after], chat, "paper")
+    return compute_worth(reward, verdict, repair)
 
 
 def test_a_right_first_message_is_worth_one_and_half_beside_the_verdict(chat: Chat) -> None:
@@ -79,7 +84,7 @@ def test_what_is_not_known_is_not_judged(chat: Chat, reward: RewardKind) -> None
     message, unknown = right(), Worth(None, None)
     bare = Turn((), (), ())
     assert worth(chat, reward, PASSED, bare, message) == unknown, "no tokens, no text"
-    assert worth(chat, reward, unknown, None, None) == unknown, "a machine failed"
+    assert worth(chat, reward, FAILED, None, None) == unknown, "nothing was written"
 
 
 def test_a_verdict_that_hangs_on_a_judge_leaves_the_repair_judged(chat: Chat) -> None:
@@ -95,14 +100,10 @@ def test_an_answer_that_was_cut_off_repairs_nothing(chat: Chat) -> None:
     cut = answer(chat, message, truncated=True)
     assert worth(chat, "repair", FAILED, cut, None) == Worth(False, 0.0, 0.0)
     assert worth(chat, "both", FAILED, cut, None) == Worth(False, 0.0, 0.0)
-    assert worth(chat, "repair", FAILED, None, None) == Worth(False, 0.0, 0.0)
 
 
 def test_an_episode_ends_with_its_first_message_where_the_repair_alone_counts() -> None:
     shop = Shop()
-    limits = {
-        reward: choose_limits(Attempt(TASK, "g", 0, "r", reward=reward), shop).max_steps
-        for reward in ("verdict", "both", "repair")
-    }
-    most = shop.limits.max_steps
-    assert limits == {"verdict": most, "both": most, "repair": 1}
+    rewards: tuple[RewardKind, ...] = ("verdict", "both", "repair")
+    limits = [choose_limits(reward, shop) for reward in rewards]
+    assert limits == [shop.limits, shop.limits, replace(shop.limits, max_steps=1)]
