@@ -166,7 +166,7 @@ class InProcess:
             finished.clear()
 
     def _begin(self, environment: Environment, attempt: Attempt) -> _Open:
-        assert attempt.user is None, "a model that plays the user answers to no one in this process"
+        assert attempt.user is None, "a job refuses a model as user where it plays by itself"
         limits = choose_limits(attempt.reward, environment)
         with environment_code(environment, f"task {attempt.task.id}"):
             episode = Episode(environment, attempt.task, seed=attempt.seed, limits=limits)
@@ -221,7 +221,9 @@ class InProcess:
         with environment_code(environment, f"task {task.id}"):
             verdict = grade(environment, task, episode.messages, episode.termination)
         shaped = Worth(verdict.success, self._reward(episode, verdict, entry.turns))
-        repair = assess_first_message(task, entry.turns, episode.messages, self.chat, self.form)
+        repair = None
+        if attempt.reward != "verdict":
+            repair = assess_first_message(task, entry.turns, episode.messages, self.chat, self.form)
         worth = compute_worth(attempt.reward, shaped, repair)
         trajectory = Trajectory(
             rollout=attempt.rollout,

@@ -270,8 +270,12 @@ class RemoteSource:
     def _trajectory(self, batch: Batch, played: Attempt, agent: TokenAgent) -> Trajectory:
         wanted = batch.attempts[played.trial]
         shaped = Worth(played.success, None if played.reward is None else played.reward.total)
-        form = self._spec.algorithm.repair
-        repair = assess_first_message(wanted.task, agent.turns, played.messages, self._chat, form)
+        repair = None
+        if wanted.reward != "verdict":
+            form = self._spec.algorithm.repair
+            repair = assess_first_message(
+                wanted.task, agent.turns, played.messages, self._chat, form
+            )
         worth = compute_worth(wanted.reward, shaped, repair)
         return Trajectory(
             rollout=wanted.rollout,
