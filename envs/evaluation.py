@@ -17,7 +17,7 @@ Not covered: recording (producers/simulation.py), and what of a run was played b
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import aclosing, contextmanager
 from dataclasses import dataclass
 from random import Random
 from typing import Final
@@ -156,7 +156,18 @@ async def _converse(episode: Episode, agent: Player, user: Player) -> None:
 async def play_all(
     setup: Setup, plan: Iterable[tuple[TaskDefinition, int]], *, concurrency: int
 ) -> AsyncGenerator[list[Attempt], None]:
-    """Play (task, trial) after (task, trial); yields what has finished since the last time.
+    """Play (task, trial) after (task, trial); yields what has finished since the last time. Raises
+    what `play_mixed` does."""
+    mixed = ((setup, task, trial) for task, trial in plan)
+    async with aclosing(play_mixed(mixed, concurrency=concurrency)) as finished:
+        async for attempts in finished:
+            yield attempts
+
+
+async def play_mixed(
+    plan: Iterable[tuple[Setup, TaskDefinition, int]], *, concurrency: int
+) -> AsyncGenerator[list[Attempt], None]:
+    """Play task after task, each as its setup says; yields what has finished since the last time.
 
     Raises EnvironmentFailure, EndpointRefusal, and EndpointUnavailable after `FAILURES_IN_A_ROW`;
     everything that was finished before is yielded first.
@@ -166,7 +177,7 @@ async def play_all(
 
     async def work() -> None:
         try:
-            for task, trial in coming:
+            for setup, task, trial in coming:
                 await finished.put(await play(setup, task, trial))
         except Exception as error:  # handed to the iterating caller, which raises it
             await finished.put(error)

@@ -14,6 +14,8 @@ from events.messages import StrictModel
 
 Level = Literal["token", "sequence", "sequence_token", "sequence_sum"]
 Aggregation = Literal["token-mean", "seq-mean-token-mean", "seq-mean-token-sum", "dr"]
+RepairForm = Literal["paper", "release"]
+"""The two forms of the reward of a repair (envs/reflection/reward.py)."""
 
 
 class TisConfig(StrictModel):
@@ -136,6 +138,8 @@ class Algorithm(StrictModel):
     loss: LossConfig = LossConfig()
     advantage: AdvantageConfig = AdvantageConfig()
     filter: FilterConfig = FilterConfig()
+    repair: RepairForm = Field(default="paper", exclude_if=lambda value: value == "paper")
+    """Form of the reward in pools that are rewarded for repairs."""
     overlong: Literal["mask", "keep"] = "mask"
     """Whether rollouts that were cut off in the middle of a message are trained on."""
     unit: Literal["rollout", "turn"] = "rollout"

@@ -88,6 +88,35 @@ class Limits(StrictModel):
     patience: Annotated[int, Field(ge=1)] = 3
 
 
+RewardKind = Literal["verdict", "repair", "both", "skill"]
+"""What the rollouts of a pool are rewarded by.
+
+verdict   the environment's verdict on the whole episode, less the penalties of its conduct
+repair    how the first message repairs the call that went wrong: the task has a lesson, and the
+          episode ends with that message and its calls
+both      the larger of the verdict and half of the repair, over the whole episode
+skill     a skill that successes have and failures lack
+"""
+
+
+class EndpointUser(StrictModel):
+    """A model behind an OpenAI-compatible endpoint that plays the user."""
+
+    url: str
+    """Ends in `/v1`."""
+    model: str
+    temperature: Annotated[float, Field(ge=0)] | None = None
+    """None: the endpoint's own."""
+    max_tokens: Annotated[int, Field(ge=1)] | None = None
+    """Per line; None: the endpoint's own."""
+    candidates: Annotated[int, Field(ge=1)] = 1
+    """Lines that it writes to choose from."""
+    timeout: Annotated[float, Field(gt=0)] = 300.0
+    """Seconds for one line."""
+    api_key_variable: str | None = None
+    """Environment variable that holds the key."""
+
+
 class TaskPool(StrictModel):
     """Tasks that groups are drawn from."""
 
@@ -104,6 +133,25 @@ class TaskPool(StrictModel):
     """Tasks that a warm start shows as the environment's oracle plays them; none that is drawn."""
     successes: tuple[Id, ...] = Field(default=(), exclude_if=_is_absent)
     """Recorded rollouts on such tasks that passed; a warm start shows them as they were played."""
+    environment: Annotated[str, Field(min_length=1)] | None = Field(
+        default=None, exclude_if=_is_absent
+    )
+    """Name of the environment that its tasks and references are of, or path of a file that defines
+    it; None: the job's."""
+    user: EndpointUser | None = Field(default=None, exclude_if=_is_absent)
+    """Who plays the user; None: the environment's own, which is scripted."""
+    reward: RewardKind = Field(default="verdict", exclude_if=lambda value: value == "verdict")
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether it is in the job's environment, with the scripted user, and rewarded by the
+        verdict alone."""
+        return self.environment is None and self.user is None and self.reward == "verdict"
+
+    @property
+    def needs_lessons(self) -> bool:
+        """Whether each of its tasks must have a lesson."""
+        return self.reward in ("repair", "both")
 
 
 class InProcessSource(StrictModel):
@@ -252,6 +300,10 @@ class JobSpec(StrictModel):
     """Name, or path of a file that defines it."""
     benchmarks: str | None = None
     """Folder of real tasks, for environments that have some."""
+    teaches: Literal["agent", "user", "router"] = Field(
+        default="agent", exclude_if=lambda value: value == "agent"
+    )
+    """Whose part of a conversation is trained."""
     pools: Annotated[tuple[TaskPool, ...], Field(min_length=1)]
     seed: Int64 = 0
     """Of everything that is drawn: tasks, tokens, the adapter's first weights."""
@@ -286,6 +338,12 @@ class JobSpec(StrictModel):
     def target_pools(self) -> tuple[TaskPool, ...]:
         """The pools that are no replay."""
         return tuple(pool for pool in self.pools if not pool.replay)
+
+    @property
+    def environments(self) -> tuple[str, ...]:
+        """The environments of the job, each once, its own first."""
+        own = (pool.environment for pool in self.pools if pool.environment is not None)
+        return tuple(dict.fromkeys((self.environment, *own)))
 
     @property
     def batch(self) -> int:
@@ -352,6 +410,11 @@ class JobSpec(StrictModel):
             return self
         if not self.grpo:
             raise ValueError("rounds diagnose GRPO's batches, and grpo is false; leave rounds out")
+        if not any(pool.is_plain for pool in self.target_pools):
+            raise ValueError(
+                "rounds diagnose pools of the job's own environment, with its user and the reward "
+                "verdict, and no pool that shall be learnt is one; leave rounds out"
+            )
         if self.sampler.rollouts < self.rounds.count * self.batch:
             raise ValueError(
                 f"{self.rounds.count} rounds of a budget of {self.sampler.rollouts} rollouts have "

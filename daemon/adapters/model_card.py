@@ -1,11 +1,12 @@
 """The model card of an exported adapter: prose around numbers that are in the bundle's files."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
 from daemon.adapters.directory import Provenance
 from events.gate import Check, GateReport
+from events.jobs import TaskPool
 
 _POINTS: Final = ("target", "overall", "slice")
 """Checks whose values are differences of pass^1, by how their names begin."""
@@ -40,10 +41,10 @@ class CardFacts:
     provenance: Provenance | None
     gate: GateReport | None
     measured: Sequence[Measured]
-    pools: Mapping[str, int]
-    """What it was trained on: pool -> number of tasks."""
-    environment: str | None
-    """Where it was trained; None where no job is known."""
+    pools: Sequence[TaskPool]
+    """What it was trained on."""
+    environments: Sequence[str]
+    """Where it was trained; empty where no job is known."""
     parents: Sequence[str]
     """Adapters from whose weights it went on, the nearest first."""
 
@@ -165,11 +166,15 @@ def _describe_training(facts: CardFacts) -> str:
             f"{provenance.steps:,} optimizer steps on {len(provenance.rollouts):,} rollouts, seed "
             f"{provenance.seed}. Their ids and the whole spec are in `adapter/provenance.json`."
         )
-    if facts.environment is not None:
-        lines.append(f"The rollouts are episodes that the learner played in `{facts.environment}`.")
+    if facts.environments:
+        places = ", ".join(f"`{place}`" for place in facts.environments)
+        lines.append(f"The rollouts are episodes that the learner played in {places}.")
     if facts.pools:
-        lines += ["", "| pool | tasks |", "|---|---|"]
-        lines += [f"| {_escape_cell(pool)} | {n:,} |" for pool, n in facts.pools.items()]
+        lines += ["", "| pool | tasks | reward |", "|---|---|---|"]
+        lines += [
+            f"| {_escape_cell(pool.name)} | {len(pool.tasks):,} | {pool.reward} |"
+            for pool in facts.pools
+        ]
     if facts.parents:
         lines += ["", f"It goes on from {', then '.join(f'`{name}`' for name in facts.parents)}."]
     lines += ["", "Why it was trained, down to the failed rollouts, is in `lineage.json`.", ""]

@@ -143,6 +143,9 @@ def _build_job(planned: "CyclePlan") -> dict[str, Any] | None:
                 "tasks": len(pool.tasks),
                 "references": len(pool.references),
                 "replay": pool.replay,
+                "environment": pool.environment or spec.environment,
+                "user": None if pool.user is None else pool.user.model,
+                "reward": pool.reward,
             }
             for pool in spec.pools
         ],

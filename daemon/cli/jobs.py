@@ -11,6 +11,7 @@ from daemon.cli.serving import ActorName, WhyNot, act_of
 
 if TYPE_CHECKING:
     from consumers.reads.learning import JobRow
+    from events.jobs import TaskPool
 
 group = noun("jobs", "Training runs.")
 
@@ -106,10 +107,15 @@ def _about(row: "JobRow", called_off: str | None) -> Any:
             "came to": came,
             "done": done,
             "adapter": row.adapter or "none",
-            "tasks": ", ".join(f"{len(pool.tasks):,} {pool.name}" for pool in row.spec.pools),
+            "tasks": ", ".join(map(_describe_pool, row.spec.pools)),
             "spec": row.spec.model_dump_json(),
         }
     )
+
+
+def _describe_pool(pool: "TaskPool") -> str:
+    rewarded = "" if pool.reward == "verdict" else f" (reward {pool.reward})"
+    return f"{len(pool.tasks):,} {pool.name}{rewarded}"
 
 
 @command(group)

@@ -85,6 +85,7 @@ PRESETS: Final[dict[str, Preset]] = {
             ),
             advantage=AdvantageConfig(eps=1e-4),
             filter=FilterConfig(on="reward", refill=3, fallback="original"),
+            repair="release",
             overlong="keep",
         ),
         "github.com/MeiGen-AI/Tool-Reflection-Bench@291bb3e, grpo_training_script.py (ms-swift)",

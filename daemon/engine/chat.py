@@ -160,12 +160,16 @@ class Chat:
     def message(self, ids: Sequence[int], number: int = 0) -> Message:
         """What a model wrote as a message, its reflection apart; `number` makes the ids of its
         calls unique."""
-        end = len(ids) - 1 if ids and ids[-1] in self.ends else len(ids)
-        message = parse_answer(self.text(ids[:end]), number)
+        message = parse_answer(self.read_text(ids), number)
         reflection, visible = split_reflection(message.text)
         if visible == message.text:
             return message
         return message.model_copy(update={"content": visible or None, "reflection": reflection})
+
+    def read_text(self, ids: Sequence[int]) -> str:
+        """What a model wrote as text, without its end token."""
+        end = len(ids) - 1 if ids and ids[-1] in self.ends else len(ids)
+        return self.text(ids[:end])
 
 
 def _ends(directory: Path, tokenizer: PreTrainedTokenizerFast) -> frozenset[int]:
@@ -219,7 +223,7 @@ def _with_object(function: Mapping[str, Any]) -> dict[str, Any]:
     arguments = function.get("arguments")
     try:
         parsed = json.loads(arguments) if isinstance(arguments, str) else arguments
-    except (json.JSONDecodeError, RecursionError):
+    except (ValueError, RecursionError):
         parsed = None
     return {**function, "arguments": parsed if isinstance(parsed, dict) else arguments or ""}
 
@@ -259,6 +263,6 @@ def _call(written: str, name: str) -> ToolCall | None:
         match json.loads(written):
             case {"name": str(tool), "arguments": dict(arguments)}:
                 return ToolCall(name=tool, arguments=arguments, id=name)
-    except (json.JSONDecodeError, RecursionError):
+    except (ValueError, RecursionError):  # a ValueError also for an integer of too many digits
         pass
     return None

@@ -6,14 +6,15 @@ directives, tasks and pools.
 
 A job's journal holds tokens and verdicts and no messages, and it stays where it is: an event here
 has no content and repeats no token. What it says is which task was tried by which policy version,
-with which verdict, so that figures of training can be told from figures of traffic (a fold never
-mixes purposes), and an adapter be traced to the very rollouts.
+with which verdict and reward, so that figures of training can be told from figures of traffic (a
+fold never mixes purposes), and an adapter be traced to the very rollouts.
 
 An id follows from job and rollout, so recording again changes nothing; how far the journal was
 recorded is kept beside it, and a record that is cut short is made again. Not covered: reference
 trajectories of a warm start, which the oracle played and no policy.
 """
 
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -25,15 +26,17 @@ from daemon.core.task_definitions import open_event_environment
 from daemon.jobs.runner import JOURNAL, OUT
 from daemon.solver import journal
 from daemon.solver.rounds.record import read_record
+from daemon.solver.sampling.environments import JobEnvironments
 from daemon.solver.spec import digest
 from daemon.solver.trajectory import ORACLE, Trajectory
 from envs import grading
+from envs.reflection import repair
+from events.jobs import TaskPool
 from events.rollouts import RolloutEnded
 from producers.simulation import SCRIPTED, SOURCE, append_rollouts
 
 if TYPE_CHECKING:
     from daemon.core.app import App
-    from envs.environment import Environment
 
 _RECORDED: Final = "recorded"
 """Beside the spec: how many batches of the journal are events."""
@@ -42,20 +45,23 @@ _BATCH: Final = 512
 
 def record_rollouts(app: "App", job: JobRow, folder: Path) -> int:
     """Append the rollouts of a job that are not recorded yet; return their number. Raises LogError,
-    BadJournal, UnknownEnvironment."""
+    BadJournal, UnknownEnvironment, EnvironmentBroken."""
     path, note = folder / OUT / JOURNAL, folder / _RECORDED
     done = int(note.read_text()) if note.exists() else 0
     batches, _ = journal.read(path, digest(job.spec))
     if len(batches) == done:
         return 0
-    environment = open_event_environment(app, job.spec.environment)
+    environments = JobEnvironments(job.spec, partial(open_event_environment, app))
+    pools = {task: pool for pool in job.spec.pools for task in pool.tasks}
     new = [
         trajectory
         for batch in batches[done:]
         for trajectory in batch
         if not _is_reference(trajectory)
     ]
-    events = (_event(job, environment, trajectory) for trajectory in new)
+    events = (
+        _event(job, environments, pools.get(trajectory.task), trajectory) for trajectory in new
+    )
     while some := list(islice(events, _BATCH)):
         append_rollouts(app.spool, app.blobs, some)
     unfinished = note.with_name(f"tmp-{note.name}")
@@ -88,8 +94,14 @@ def _is_reference(trajectory: Trajectory) -> bool:
     return trajectory.policy == ORACLE
 
 
-def _event(job: JobRow, environment: "Environment", trajectory: Trajectory) -> RolloutEnded:
-    task = environment.task(trajectory.task)
+def _event(
+    job: JobRow, environments: JobEnvironments, pool: TaskPool | None, trajectory: Trajectory
+) -> RolloutEnded:
+    """Return a rollout as an event; `pool` is that of its task, None for one that the job wrote."""
+    task, environment = environments.task(trajectory.task), environments.find(trajectory.task)
+    repairs = pool is not None and pool.reward == "repair"
+    judge = f"repair/{repair.VERSION}" if repairs else grading.VERSION
+    user = None if pool is None else pool.user
     return RolloutEnded(
         rollout=journal.rollout_id(job.job, trajectory.rollout),
         alias=job.alias,
@@ -101,8 +113,9 @@ def _event(job: JobRow, environment: "Environment", trajectory: Trajectory) -> R
         trial=_member(trajectory.rollout),
         success=trajectory.success,
         reward=trajectory.reward,
-        grader=f"{environment.name}/{grading.VERSION}",
-        simulator=SCRIPTED,
+        reward_parts={} if trajectory.repair is None else {"repair": trajectory.repair},
+        grader=f"{environment.name}/{judge}",
+        simulator=SCRIPTED if user is None else user.model,
         write_tools=tuple(sorted(environment.writes)),
         known_tools=tuple(s["function"]["name"] for s in environment.schemas(task)),
         tool_roles=environment.recorded_tool_roles,

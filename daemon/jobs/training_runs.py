@@ -120,22 +120,23 @@ class _Look:
                 yield from self._after(ended)
 
     def _foreign(self) -> str | None:
-        """Return why the environment that its spec names is not run, or None. The trainer opens
+        """Return why an environment that its spec names is not run, or None. The trainer opens
         what it is told, and a path in the log is no permission to run it."""
         settings = self._app.settings
         try:
-            check_place(
-                self._job.spec.environment,
-                paths=settings.environments.paths,
-                places=settings.environment_places,
-            )
+            for place in self._job.spec.environments:
+                check_place(
+                    place,
+                    paths=settings.environments.paths,
+                    places=settings.environment_places,
+                )
         except UnknownEnvironment as error:
             return str(error)
         return None
 
     def _start(self, attempt: int, why: str, ended: Exit) -> Iterator[str]:
-        """Start an attempt, unless its environment may not be run; `ended` is the state of the job
-        before."""
+        """Start an attempt, unless an environment of it may not be run; `ended` is the state of the
+        job before."""
         if (reason := self._foreign()) is not None:
             yield self._end("failed", reason, ended)
             return

@@ -121,8 +121,8 @@ def _build_card_facts(
             )
             for line in measured
         ],
-        pools={} if job is None else {pool.name: len(pool.tasks) for pool in job.spec.pools},
-        environment=None if job is None else job.spec.environment,
+        pools=() if job is None else job.spec.pools,
+        environments=() if job is None else job.spec.environments,
         parents=[parent.adapter for parent in parents],
     )  # fmt: skip
 

@@ -27,7 +27,7 @@ from typing import IO, TYPE_CHECKING, Any, Final, get_args
 
 from daemon.solver.rewards import BadLine, compute_rewards
 from daemon.solver.spec import BadSpec, read_spec
-from envs.reflection.reward import Form
+from events.algorithm import RepairForm
 from events.errors import KintsugiError
 from events.messages import StrictModel
 
@@ -225,7 +225,7 @@ def _reward_parser() -> ArgumentParser:
     )
     parser.add_argument(
         "--form",
-        choices=get_args(Form),
+        choices=get_args(RepairForm),
         default="paper",
         help="of Structured Reflection's paper (default), or of its released program",
     )

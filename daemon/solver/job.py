@@ -28,7 +28,6 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
-from functools import lru_cache
 from pathlib import Path
 from typing import IO, Any, Final, Self
 
@@ -50,10 +49,12 @@ from daemon.solver.journal import (
 from daemon.solver.lora import save
 from daemon.solver.parallel import Anew, Update
 from daemon.solver.rounds.rounds import Rounds
+from daemon.solver.sampling.environments import JobEnvironments
 from daemon.solver.sampling.own_vllm import OwnVllm
 from daemon.solver.sampling.remote import RemoteSource
+from daemon.solver.sampling.reward import check_lesson
 from daemon.solver.sampling.sources import Batch, HereSource, Source, Version, batch_of
-from daemon.solver.spec import digest, drop_tasks, list_tasks
+from daemon.solver.spec import check_supported, digest, drop_tasks, list_tasks
 from daemon.solver.task_choice import Choice
 from daemon.solver.telemetry.metrics import Guard, StepMetrics, TrainingAbort
 from daemon.solver.telemetry.progress import (
@@ -180,9 +181,11 @@ class Job:
     ) -> None:
         """Load everything and lock the directory. Nothing is played yet.
 
-        Raises CannotBegin, BadAdapter, WrongBase, BadJournal, NothingPlayable, UnknownTask,
-        UnknownEnvironment, NoTemplate, NoTrackerLibrary, TrackerRefusal, OSError.
+        Raises NotSupported, CannotBegin, BadAdapter, WrongBase, BadJournal, NothingPlayable,
+        UnknownTask, UnknownEnvironment, AmbiguousEnvironment, LessonMissing, BadLesson, NoTemplate,
+        NoTrackerLibrary, TrackerRefusal, OSError.
         """
+        check_supported(spec)
         self.requested = spec
         """What was asked for: its digest names the journal, and provenance tells it."""
         self.spec = spec
@@ -201,9 +204,8 @@ class Job:
     def _load(self, held: ExitStack) -> None:
         if self.spec.threads is not None:
             torch.set_num_threads(self.spec.threads)
-        self.environment, self.spec = self._open_environment()
-        spec = self.spec
-        self._task = lru_cache(maxsize=4096)(self.environment.task)
+        self.environments = JobEnvironments(self.requested, self._open_environment)
+        self.spec = spec = self._drop_unplayable()
         self._check_tasks()
         self._successes = read_successes(self.out, self.requested)
         self.chat = Chat(checkpoint(spec))
@@ -324,13 +326,14 @@ class Job:
         self._save_due(self.spec.batch)
         number = self._batches
         tasks = self._choice.draw(number)
-        batch = batch_of(self.spec, self.environment, number, tasks, self.spec.sampler.size)
+        drawn = [(task, self._choice.find_pool(task)) for task in tasks]
+        batch = batch_of(self.spec, self.environments, number, drawn)
         named = [(attempt.rollout, attempt.task.id) for attempt in batch.attempts]
         trajectories = self._next(named, lambda: self._play(batch))
         self._choice.add(trajectories)
         if self._rounds is not None:
             self._rounds.add(batch.attempts, trajectories)
-        self.history.add(trajectories, self._choice.pool, self._kind)
+        self.history.add(trajectories, self._choice.pool, self.environments.name_kind)
         return trajectories
 
     def _next(
@@ -397,14 +400,15 @@ class Job:
         self, batch: Sequence[Trajectory], metrics: StepMetrics, rollout: float, update: float
     ) -> Progress:
         own = History()
-        own.add(batch, self._choice.pool, self._kind)
+        own.add(batch, self._choice.pool, self.environments.name_kind)
+        rewards = {p.name: p.reward for p in self.spec.pools if p.reward != "verdict"}
         return Progress(
             batch=self._batches,
             steps=self.steps,
             rollouts=self.rollouts,
             budget=self.spec.sampler.rollouts,
             metrics=metrics,
-            pools=compare_figures(own.pools, self.history.pools),
+            pools=compare_figures(own.pools, self.history.pools, rewards),
             capabilities=compare_figures(own.capabilities, self.history.capabilities),
             rollout_seconds=rollout,
             update_seconds=update,
@@ -425,7 +429,7 @@ class Job:
             return ()
         return self._next(
             [(f"{name}/{number}", task) for number, task in enumerate(tasks)],
-            lambda: list(references(self.environment, self.chat, tasks, name)),
+            lambda: list(references(self.environments.find, self.chat, tasks, name)),
         )
 
     def _select_successes(self, pools: Sequence[str]) -> list[Trajectory]:
@@ -448,7 +452,7 @@ class Job:
         if not passed and not own:
             raise NothingLearnt(
                 f"the oracle passed none of {len(shown)} reference tasks, the first is "
-                f"{tasks[0]}; see kintsugi env check {self.spec.environment}"
+                f"{tasks[0]}; see kintsugi env check {self.environments.find(tasks[0]).name}"
             )
         self.activity.phase = "warm start"
         steps = list(sft.train(self.model, examples([*passed, *own]), warm.sft))
@@ -561,22 +565,23 @@ class Job:
     def _set_steps(self, steps: int) -> None:
         self.steps = self.activity.steps = steps
 
-    def _kind(self, task: str) -> str:
-        return self._task(task).capability
-
-    def _open_environment(self) -> tuple[Environment, JobSpec]:
-        """Return the environment, with the bodies that lie in the directory, and what of the spec
-        can be played there. Raises NothingPlayable, UnknownEnvironment, EnvironmentBroken,
-        EnvironmentFailure."""
-        spec = self.requested
-        benchmarks = None if spec.benchmarks is None else Path(spec.benchmarks)
-        environment = open_place(spec.environment, benchmarks=benchmarks)
+    def _open_environment(self, place: str) -> Environment:
+        """Return the environment of a name or path, with the bodies that lie in the directory.
+        Raises UnknownEnvironment, EnvironmentBroken."""
+        benchmarks = None if self.spec.benchmarks is None else Path(self.spec.benchmarks)
+        environment = open_place(place, benchmarks=benchmarks)
         environment.use_definitions(read_definitions(self.out).get)
+        return environment
+
+    def _drop_unplayable(self) -> JobSpec:
+        """Return what of the spec can be played. Raises NothingPlayable, EnvironmentFailure."""
+        spec = self.requested
         missing: dict[str, str] = {}
         for task in filter(is_content_id, list_tasks(spec)):
+            environment = self.environments.find(task)
             try:
                 with environment_code(environment, f"task {task}"):
-                    check_prefix(environment, environment.task(task))
+                    check_prefix(environment, self.environments.task(task))
             except (PrefixMismatch, UnknownTask) as error:
                 missing[task] = str(error)
         playable = drop_tasks(spec, missing)
@@ -586,7 +591,7 @@ class Job:
         for pool in spec.pools:
             if pool.name not in kept:
                 log.warning("pool %s is left out: no task of it can be played", pool.name)
-        return environment, playable
+        return playable
 
     @property
     def _digest(self) -> str:
@@ -594,15 +599,19 @@ class Job:
         return digest(self.requested)
 
     def _check_tasks(self) -> None:
-        """Find a kind of task that does not exist at the start, not after an hour. Raises
-        UnknownTask.
+        """Find a kind of task that does not exist, and a task without the lesson that its pool
+        needs, at the start and not after an hour. Raises UnknownTask, LessonMissing, BadLesson.
 
-        One task for each beginning of an id: making thousands takes as long as some training.
+        Of the other pools, one task for each beginning of an id: making thousands takes as long as
+        some training.
         """
         siblings = self.spec.warm_start.siblings if self.spec.warm_start else ()
         named = (task for pool in self.spec.pools for task in (*pool.tasks, *pool.references))
         for task in {task.rpartition("/")[0]: task for task in (*named, *siblings)}.values():
-            self._task(task)
+            self.environments.task(task)
+        for pool in self.spec.pools:
+            for task in pool.tasks if pool.needs_lessons else ():
+                check_lesson(self.environments.find(task), self.environments.task(task), pool.name)
 
     def _new_learner(self) -> Learner:
         # The other processes make theirs at the same moment: each begins with the weights of this
@@ -614,7 +623,8 @@ class Job:
         settings = self.spec.rounds
         if settings is None:
             return None
-        rounds = Rounds(self.spec, settings, self.environment, self.chat, self.out, self._digest)
+        environment = self.environments.own
+        rounds = Rounds(self.spec, settings, environment, self.chat, self.out, self._digest)
         return held.enter_context(closing(rounds))
 
     def _open_tracker(self, held: ExitStack) -> Tracker | None:
@@ -625,10 +635,12 @@ class Job:
     def _new_source(self) -> Source:
         place = self.spec.sampler.source
         if place.kind == "endpoint":
-            return RemoteSource(self.spec, place, self.environment, self.out)
+            return RemoteSource(self.spec, place, self.environments, self.chat, self.out)
         if place.kind == "vllm":
-            return OwnVllm(self.spec, place, self.environment, self.out, self._check_stop)
-        return HereSource(self.spec, place, self.environment, self.chat)
+            return OwnVllm(
+                self.spec, place, self.environments, self.chat, self.out, self._check_stop
+            )
+        return HereSource(self.spec, place, self.environments, self.chat)
 
 
 def _lock_file(path: Path) -> IO[bytes]:

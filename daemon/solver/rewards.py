@@ -6,7 +6,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from envs.reflection.parse import Parts, parse
-from envs.reflection.reward import Form, compute_reward
+from envs.reflection.reward import compute_reward
+from events.algorithm import RepairForm
 from events.errors import KintsugiError
 
 
@@ -14,7 +15,7 @@ class BadLine(KintsugiError):
     """A line of the file is no completion with its gold."""
 
 
-def compute_rewards(path: Path, form: Form) -> list[float]:
+def compute_rewards(path: Path, form: RepairForm) -> list[float]:
     """Return the reward of each line {"completion": str, "gold": str} of a file of JSON Lines.
 
     Other fields are ignored and so are empty lines. Raises BadLine, which names the line, and

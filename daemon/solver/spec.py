@@ -3,6 +3,7 @@ played.
 
     named = list_tasks(spec)               the tasks that it draws, shows or must not write again
     playable = drop_tasks(spec, missing)   without those whose body is missing
+    check_supported(spec)                  raises where this learner does not do what it says
 
 A dropped task changes what is played and not what was asked for: the digest is the spec's own.
 """
@@ -33,6 +34,32 @@ def read_spec(path: Path) -> JobSpec:
         return JobSpec.model_validate_json(path.read_bytes())
     except ValidationError as error:
         raise BadSpec(f"{path} is no spec of a job: {first_problem(error)}") from None
+
+
+class NotSupported(KintsugiError):
+    """A spec asks for what this learner does not do."""
+
+
+def check_supported(spec: JobSpec) -> None:
+    """See that this learner does what a spec asks for. Raises NotSupported."""
+    if spec.teaches != "agent":
+        raise NotSupported(
+            f"job {spec.job} teaches the {spec.teaches}, and this learner trains agents alone; "
+            "request a job that teaches 'agent'"
+        )
+    for pool in spec.pools:
+        if pool.reward == "skill":
+            raise NotSupported(
+                f"pool {pool.name} has the reward 'skill', which this learner does not compute; "
+                "give it 'verdict', 'repair' or 'both'"
+            )
+        if pool.user is not None and spec.sampler.source.kind == "in_process":
+            raise NotSupported(
+                f"the users of pool {pool.name} are played by {pool.user.model} at "
+                f"{pool.user.url}, and rollouts in the job's own process wait for no endpoint; "
+                "sample from a server (sampler.source.kind 'endpoint' or 'vllm'), or leave out the "
+                "pool's user"
+            )
 
 
 def digest(spec: JobSpec) -> str:

@@ -36,20 +36,24 @@ class Choice:
         self.passed: dict[str, float] = {}
         """Pool -> moving average of its groups' pass rates."""
         self._drawn: Counter[str] = Counter()
-        self._pools = {task: pool.name for pool in spec.pools for task in pool.tasks}
+        self._pools = {task: pool for pool in spec.pools for task in pool.tasks}
         self._order = lru_cache(2 * len(spec.pools))(self._shuffle)
         self._shifts = 0
         """How often the pools were replaced."""
 
-    def pool(self, task: str) -> str:
+    def find_pool(self, task: str) -> TaskPool:
         """Return the pool of a task."""
         return self._pools[task]
+
+    def pool(self, task: str) -> str:
+        """Return the name of a task's pool."""
+        return self._pools[task].name
 
     def shift(self, pools: Sequence[TaskPool]) -> None:
         """Draw from other pools from now on, in an order drawn anew; tasks that no pool has any
         more stay in the figures of their last pool."""
         self.pools = tuple(pools)
-        self._pools.update({task: pool.name for pool in pools for task in pool.tasks})
+        self._pools.update({task: pool for pool in pools for task in pool.tasks})
         self._drawn.clear()
         self._order = lru_cache(2 * len(pools))(self._shuffle)
         self._shifts += 1
@@ -62,7 +66,7 @@ class Choice:
     def add(self, batch: Iterable[Trajectory]) -> None:
         """Update the pass rates with the verdicts of a batch."""
         for task, verdicts in by_group(batch):
-            name, rate = self._pools[task], sum(verdicts) / len(verdicts)
+            name, rate = self.pool(task), sum(verdicts) / len(verdicts)
             before = self.passed.get(name, rate)
             keep = self.spec.sampler.momentum
             self.passed[name] = keep * before + (1 - keep) * rate

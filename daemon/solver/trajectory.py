@@ -16,7 +16,7 @@ never padded or repaired.
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Final, Literal
+from typing import Annotated, Final, Literal
 
 from pydantic import Field
 
@@ -70,12 +70,16 @@ class Trajectory:
     """Policy version that wrote the trajectory."""
     turns: tuple[Turn, ...]
     success: bool | None
-    """Unshaped verdict; None if the rollout was not judged."""
+    """Unshaped verdict, or whether the call that went wrong was repaired where only that counts;
+    None if the rollout was not judged."""
     reward: float | None
     """Shaped reward."""
     sampling: Sampling = field(default_factory=Sampling)
     malformed: int = 0
     """Number of malformed calls."""
+    # Left out where there is none: stored files of successes keep their sha256.
+    repair: Annotated[float | None, Field(exclude_if=lambda value: value is None)] = None
+    """Part of the reward that the repair of the first message is; None where it does not count."""
 
     @property
     def is_incomplete(self) -> bool:
@@ -137,10 +141,6 @@ def untrainable(
     trajectory: Trajectory, ends: frozenset[int], temperature: float = 1.0
 ) -> str | None:
     """Return why a trajectory cannot be trained on; None if it can."""
-    if trajectory.success is None or trajectory.reward is None:
-        return "nobody judged it"
-    if not math.isfinite(trajectory.reward):
-        return f"its reward is {trajectory.reward}"
     if not trajectory.turns:
         return "it has no turns"
     if trajectory.is_incomplete and trajectory.success:
@@ -153,6 +153,11 @@ def untrainable(
         last = number == len(trajectory.turns) - 1
         if reason := _defect(turn, ends, last):
             return f"turn {number}: {reason}"
+    # Last: a rollout without tokens may be unjudged for that alone.
+    if trajectory.success is None or trajectory.reward is None:
+        return "nobody judged it"
+    if not math.isfinite(trajectory.reward):
+        return f"its reward is {trajectory.reward}"
     return None
 
 

@@ -255,6 +255,7 @@ def _about(trajectories: Sequence[Trajectory], chosen: BatchSelection, step: int
     """Return the metrics that the rollouts give before any update."""
     judged = chosen.judged
     count = max(len(judged), 1)
+    repairs = [trajectory.repair for trajectory in judged if trajectory.repair is not None]
     return StepMetrics(
         step=step,
         updated=False,
@@ -264,5 +265,6 @@ def _about(trajectories: Sequence[Trajectory], chosen: BatchSelection, step: int
         informative=chosen.kept.informative,
         success=sum(bool(trajectory.success) for trajectory in judged) / count,
         reward=math.fsum(trajectory.reward or 0.0 for trajectory in judged) / count,
+        repair=math.fsum(repairs) / len(repairs) if repairs else None,
         malformed=sum(trajectory.malformed > 0 for trajectory in judged) / count,
     )

@@ -1,13 +1,14 @@
 """Reference trajectories: the environment's oracle, as tokens that the policy could have written.
 
 The oracle's message is rendered in the chat template and parsed as any answer of the policy; the
-episode gets the parsed message. So a reference that passes proves that its very tokens do.
+episode gets the parsed message. So a reference that passes proves that its very tokens do. In a
+task with a lesson the first message has the lesson's reflection.
 
 Guarantee: prompts are those the policy would be given. Not covered: environments whose oracle does
 not solve a task (its trajectories fail, and are left out).
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from daemon.engine.chat import Chat
 from daemon.solver.trajectory import ORACLE, TokenSequence, Trajectory, Turn, sequences
@@ -34,7 +35,10 @@ def reference(environment: Environment, chat: Chat, task: TaskDefinition, name: 
                 continue
             view = episode.view(Party.AGENT)
             tools = environment.select_schemas(task, view) if chat.shows_tools else ()
-            written = chat.answer([*view, oracle.reply(view)], tools)
+            answer = oracle.reply(view)
+            if task.lesson is not None and not turns:
+                answer = answer.model_copy(update={"reflection": task.lesson.reflection})
+            written = chat.answer([*view, answer], tools)
             turns.append(Turn(chat.prompt(view, tools), written, (0.0,) * len(written)))
             episode.receive(chat.message(written, len(episode.messages)))
         termination = episode.termination or Termination.AGENT_ERROR
@@ -52,10 +56,12 @@ def reference(environment: Environment, chat: Chat, task: TaskDefinition, name: 
 
 
 def references(
-    environment: Environment, chat: Chat, tasks: Iterable[str], name: str
+    find: Callable[[str], Environment], chat: Chat, tasks: Iterable[str], name: str
 ) -> Iterator[Trajectory]:
-    """Yield one reference per task, passed or not, as rollouts `name`/0, `name`/1 and so on."""
+    """Yield one reference per task, passed or not, as rollouts `name`/0, `name`/1 and so on; `find`
+    returns the environment of a task."""
     for number, task in enumerate(tasks):
+        environment = find(task)
         yield reference(environment, chat, environment.task(task), f"{name}/{number}")
 
 

@@ -93,7 +93,7 @@ def parse(text: str) -> Parts:
     reflections, text = _take(text, _REFLECT, "\n")
     final = _find_first(text, _FINAL)
     blocks, rest = _take(text, _TOOL_CALL, "\n")
-    read = [_read_call(_load(block), "arguments") for block in blocks]
+    read = [parse_call(block) for block in blocks]
     tagged = [call for call in read if call is not None]
     malformed = len(tagged) < len(blocks) or any(tag.search(rest) for tag in _TOOL_CALL)
     bare, rest = _take_bare_calls(rest)
@@ -105,6 +105,11 @@ def parse(text: str) -> Parts:
         malformed=malformed,
         rest=rest,
     )
+
+
+def parse_call(text: str) -> ParsedCall | None:
+    """Return the call that a JSON text is, in Qwen's form; None where it is none."""
+    return _read_call(_load(text), "arguments")
 
 
 def are_calls_equal(calls: tuple[ParsedCall, ...], others: tuple[ParsedCall, ...]) -> bool:

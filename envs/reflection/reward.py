@@ -18,12 +18,11 @@ the last resort counts there. Otherwise than in that program, r is .3 too where 
 """
 
 import json
-from typing import Final, Literal
+from typing import Final
 
 from envs.reflection.parse import Parts, are_calls_equal, parse
 from envs.reflection.similarity import compute_similarity
-
-Form = Literal["paper", "release"]
+from events.algorithm import RepairForm
 
 REFLECTION, CALLS, FINAL = 0.1, 0.7, 0.2
 """Weight of each part in the score, and importance of each in the penalty."""
@@ -45,12 +44,12 @@ REPAIR_SHARE: Final = 0.5
 """What a repair is worth beside the verdict on its whole episode (a decision of this project)."""
 
 
-def reward_text(completion: str, gold: str, form: Form = "paper") -> float:
+def reward_text(completion: str, gold: str, form: RepairForm = "paper") -> float:
     """Return the reward of a completion, between 0 and 1, from the texts."""
     return compute_reward(parse(completion), parse(gold), form)
 
 
-def compute_reward(completion: Parts, gold: Parts, form: Form = "paper") -> float:
+def compute_reward(completion: Parts, gold: Parts, form: RepairForm = "paper") -> float:
     """Return the reward of a completion, between 0 and 1. Parse gold once for many completions."""
     equal = are_calls_equal(completion.calls, gold.calls)
     if form == "release" and gold.calls and not equal:

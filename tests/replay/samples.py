@@ -7,7 +7,15 @@ import array
 from typing import Any, Final
 
 from events.gate import Check, GatePlan, GateReport, Rate, TargetReport
-from events.jobs import JobSpec, LoraSettings, OptimizerSettings, Sampler, TaskPool, WarmStart
+from events.jobs import (
+    EndpointUser,
+    JobSpec,
+    LoraSettings,
+    OptimizerSettings,
+    Sampler,
+    TaskPool,
+    WarmStart,
+)
 from events.learning import (
     BadTries,
     CycleEnded,
@@ -146,7 +154,9 @@ _SPEC: Final = JobSpec(
     pools=(
         TaskPool(name="missing_write_action|cancel_order", share=0.75, tasks=("shop/17",),
                  references=("shop/18",)),
-        TaskPool(name="replay", share=0.25, tasks=("shop/3",), replay=True),
+        TaskPool(name="replay", share=0.25, tasks=("shop/3",), replay=True,
+                 environment="/srv/shop.py", reward="both",
+                 user=EndpointUser(url="http://127.0.0.1:8000/v1", model="user-1")),
     ),
     seed=-7, sampler=Sampler(groups=2, size=4, rollouts=64, temperature=0.75),
     warm_start=WarmStart(mode="auto", siblings=("shop/19",)), checkpoints=(32,),

@@ -7,9 +7,10 @@
 
 The rules, the formulas and the checks are those of a cycle (consumers/diagnosis, daemon/controller,
 daemon/proposer), over tables of this process alone. Check V8 is not asked: it costs eight rollouts
-a task, and the first group of a written task tells the same within the budget. Everything follows
-from the spec and the rollouts, and chance from job and round, so a killed job closes the same
-rounds again.
+a task, and the first group of a written task tells the same within the budget. Pools with an
+environment, a user or a reward of their own are left as they are, and their rollouts are not read:
+neither a model's lines nor a repair are played again. Everything follows from the spec and the
+rollouts, and chance from job and round, so a killed job closes the same rounds again.
 """
 
 from collections.abc import Iterator, Sequence
@@ -59,11 +60,10 @@ class Rounds:
         self._part: list[tuple[Attempt, Trajectory]] = []
         self._sampled = 0
         self._pools = spec.pools
-        self._written = {task: pool.name for pool in spec.target_pools for task in pool.tasks}
+        targets = [pool for pool in spec.target_pools if pool.is_plain]
+        self._written = {task: pool.name for pool in targets for task in pool.tasks}
         """Task -> the pattern that it was written for."""
-        own = [
-            task for pool in spec.target_pools for task in (*pool.tasks, *pool.references)
-        ]  # fmt: skip
+        own = [task for pool in targets for task in (*pool.tasks, *pool.references)]
         self._known = [PriorTask.of(environment.task(task)) for task in (*settings.known, *own)]
         self._tries: list[TaskProposed | TaskRejected] = []
         """What the round before wrote."""
@@ -75,9 +75,18 @@ class Rounds:
         self._tables.close()
 
     def add(self, attempts: "Sequence[Attempt]", trajectories: "Sequence[Trajectory]") -> None:
-        """Take a batch that was played, in order."""
-        self._part += zip(attempts, trajectories, strict=True)
+        """Take a batch that was played, in order: those of its rollouts that an episode with the
+        environment's own user and verdict gives back."""
+        self._part += (
+            (attempt, trajectory)
+            for attempt, trajectory in zip(attempts, trajectories, strict=True)
+            if self._is_read(attempt)
+        )
         self._sampled += len(trajectories)
+
+    def _is_read(self, attempt: "Attempt") -> bool:
+        own = attempt.environment in (None, self._environment)
+        return own and attempt.user is None and attempt.reward == "verdict"
 
     def is_due(self, rollouts: int) -> bool:
         """Whether a round is to be closed when so many rollouts of the budget are used, those that

@@ -5,10 +5,11 @@
                                    priority is 0, and what the spec replays
 
 P is the priority that the round gave, ĉ is of a task's last 16 rollouts in the job itself. The
-groups on written tasks keep the share that the spec gives them together, and pools that replay
-other tasks (traffic) keep theirs as it is. Source: docs/proposing.md (after SENTINEL, arXiv
-2606.12908); the pools of a new job have the mean over a pattern's tasks where this has the sum
-(buffer.py).
+groups on written tasks keep the share that the spec gives them together. Pools that replay other
+tasks (traffic), and those with an environment, a user or a reward of their own, keep their tasks
+and share; no pool is made beside one of these under its name. Source: docs/proposing.md (after
+SENTINEL, arXiv 2606.12908); the pools of a new job have the mean over a pattern's tasks where this
+has the sum (buffer.py).
 """
 
 from collections import defaultdict
@@ -32,13 +33,16 @@ def shift_pools(
 
     Where no task of a pattern with a priority is left to learn, the pools stay as they are.
     """
-    before = {pool.name: pool for pool in pools}
-    fixed = [pool for pool in pools if pool.replay and pool.name != REPLAY]
+    fixed = [pool for pool in pools if _is_fixed(pool)]
+    taken = {pool.name for pool in fixed}
+    before = {pool.name: pool for pool in pools if pool.name not in taken}
     open_tasks: defaultdict[str, list[PoolEntry]] = defaultdict(list)
     aimed = {entry.task for entry in entries}
     replayed = before[REPLAY].tasks if REPLAY in before else ()
     passed = [task for task in replayed if task not in aimed]
     for entry in entries:
+        if entry.pattern in taken:
+            continue
         if entry.retires or priorities.get(entry.pattern, 0) <= 0:
             passed.append(entry.task)
         else:
@@ -49,9 +53,9 @@ def shift_pools(
     }
     if not weights:
         return tuple(pools)
-    written = sum(pool.share for pool in pools if not pool.replay or pool.name == REPLAY)
+    written = sum(pool.share for pool in pools if not _is_fixed(pool))
     kept = before[REPLAY].share if REPLAY in before else replay * written
-    if not passed:
+    if not passed or REPLAY in taken:
         kept = 0.0
     whole = sum(weights.values())
     shifted = [
@@ -66,6 +70,10 @@ def shift_pools(
     if passed and kept:
         shifted.append(TaskPool(name=REPLAY, share=kept, tasks=tuple(passed), replay=True))
     return tuple(shifted)
+
+
+def _is_fixed(pool: TaskPool) -> bool:
+    return not pool.is_plain or (pool.replay and pool.name != REPLAY)
 
 
 def describe_shift(

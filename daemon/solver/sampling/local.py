@@ -21,6 +21,12 @@ from itertools import islice
 from daemon.engine.chat import Chat
 from daemon.engine.generation import Emission, Engine, PromptTooLong, Request
 from daemon.engine.policy import Policy
+from daemon.solver.sampling.reward import (
+    Worth,
+    assess_first_message,
+    choose_limits,
+    compute_worth,
+)
 from daemon.solver.trajectory import Sampling, Trajectory, Turn
 from envs import evaluation
 from envs.endpoint import Usage, request_seed
@@ -31,6 +37,8 @@ from envs.grading import Grade, grade
 from envs.reward import DEFAULT, Shaping, conduct_of, shape
 from envs.task import TaskDefinition
 from envs.users import User
+from events.algorithm import RepairForm
+from events.jobs import EndpointUser, RewardKind
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +52,11 @@ class Attempt:
     """Seed of all tokens drawn in the attempt."""
     rollout: str
     """Id of the rollout."""
+    environment: Environment | None = None
+    """Environment of the task; None: the one that all are played in."""
+    user: EndpointUser | None = None
+    """Who plays the user; None: the environment's own."""
+    reward: RewardKind = "verdict"
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,18 +125,22 @@ class InProcess:
         temperature: float = 1.0,
         max_tokens: int = 512,
         shaping: Shaping = DEFAULT,
+        form: RepairForm = "paper",
     ) -> None:
-        """`max_tokens` per turn; a turn that reaches it ends the episode."""
+        """`max_tokens` per turn; a turn that reaches it ends the episode. `form` of the reward of
+        repairs."""
         self.engine = engine
         self.chat = chat
         self.temperature = temperature
         self.max_tokens = max_tokens
         self.shaping = shaping
+        self.form = form
 
     def play(
         self, environment: Environment, attempts: Iterable[Attempt], policy: Policy
     ) -> Iterator[Rollout]:
-        """Yield every attempt's rollout as it finishes.
+        """Yield every attempt's rollout as it finishes; `environment` is that of attempts that
+        name none.
 
         Raises EnvironmentFailure where the environment's own code does.
         """
@@ -132,7 +149,8 @@ class InProcess:
         finished: list[_Open] = []
         while True:
             for attempt in islice(waiting, self.engine.slots - len(writing)):
-                self._go_on(self._begin(environment, attempt), policy, writing, finished)
+                entry = self._begin(attempt.environment or environment, attempt)
+                self._go_on(entry, policy, writing, finished)
             for emission in self.engine.tick():
                 entry = writing[emission.ticket]
                 entry.ids.append(emission.token)
@@ -148,8 +166,10 @@ class InProcess:
             finished.clear()
 
     def _begin(self, environment: Environment, attempt: Attempt) -> _Open:
+        assert attempt.user is None, "a job refuses a model as user where it plays by itself"
+        limits = choose_limits(attempt.reward, environment)
         with environment_code(environment, f"task {attempt.task.id}"):
-            episode = Episode(environment, attempt.task, seed=attempt.seed)
+            episode = Episode(environment, attempt.task, seed=attempt.seed, limits=limits)
             return _Open(attempt, episode, environment.user(attempt.task))
 
     def _go_on(
@@ -200,16 +220,22 @@ class InProcess:
         environment, task = episode.environment, episode.task
         with environment_code(environment, f"task {task.id}"):
             verdict = grade(environment, task, episode.messages, episode.termination)
+        shaped = Worth(verdict.success, self._reward(episode, verdict, entry.turns))
+        repair = None
+        if attempt.reward != "verdict":
+            repair = assess_first_message(task, entry.turns, episode.messages, self.chat, self.form)
+        worth = compute_worth(attempt.reward, shaped, repair)
         trajectory = Trajectory(
             rollout=attempt.rollout,
             group=attempt.group,
             task=task.id,
             policy=policy.name,
             turns=tuple(entry.turns),
-            success=verdict.success,
-            reward=self._reward(episode, verdict, entry.turns),
+            success=worth.success,
+            reward=worth.reward,
             sampling=Sampling(temperature=self.temperature),
             malformed=episode.malformed,
+            repair=worth.repair,
         )
         return Rollout(attempt, episode, verdict, trajectory)
 

@@ -13,12 +13,13 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Final
 
+from daemon.engine.chat import Chat
 from daemon.engine.vllm import Vllm, VllmFailure
-from daemon.solver.sampling.remote import RemoteSource
+from daemon.solver.sampling.environments import JobEnvironments
+from daemon.solver.sampling.remote import RemoteSource, read_user_keys
 from daemon.solver.sampling.sources import Batch, Version
 from daemon.solver.trajectory import Trajectory
 from envs.endpoint import EndpointUnavailable
-from envs.environment import Environment
 from events.errors import KintsugiError
 from events.jobs import EndpointSource, JobSpec, VllmSource
 
@@ -40,15 +41,18 @@ class OwnVllm:
         self,
         spec: JobSpec,
         place: VllmSource,
-        environment: Environment,
+        environments: JobEnvironments,
+        chat: Chat,
         out: Path,
         waiting: Callable[[], None],
     ) -> None:
         """Start nothing yet; `waiting` is called while the server starts, and may raise. Raises
-        NoVllm."""
+        NoVllm, and EndpointRefusal for a user's key that is not there."""
+        read_user_keys(spec)
         self._spec = spec
         self._place = place
-        self._environment = environment
+        self._environments = environments
+        self._chat = chat
         self._out = out
         self._waiting = waiting
         self._server = Vllm(
@@ -67,7 +71,9 @@ class OwnVllm:
         """
         if self._remote is None:
             self._server.start(self._waiting)
-            self._remote = RemoteSource(self._spec, self._endpoint(), self._environment, self._out)
+            self._remote = RemoteSource(
+                self._spec, self._endpoint(), self._environments, self._chat, self._out
+            )
         self._remote.adopt(version)
 
     def play(self, batch: Batch) -> Iterator[Trajectory]:

@@ -2,26 +2,38 @@
 
 Each policy version is saved, loaded under a name that was never used before, and unloaded once the
 next one is there; the base answers until the first update. The server reads adapters from a folder
-that it shares with the job.
+that it shares with the job. Where a pool names a model that plays its users, that model's endpoint
+is looked at before each batch.
 
 Guarantee: ids and log-probabilities are the server's own. A turn for which it does not report all
 of them makes its rollout untrainable; nothing is encoded again. Not covered: the same rollouts
-twice (a server batches as it likes), and starting the server (own_vllm.py starts one; any other
-vLLM at another temperature than 1 needs `--logprobs-mode processed_logprobs`).
+twice (a server batches as it likes, and a model that plays users says what it likes), and starting
+the server (own_vllm.py starts one; any other vLLM at another temperature than 1 needs
+`--logprobs-mode processed_logprobs`).
 """
 
 import asyncio
 import os
 import shutil
-from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
-from contextlib import aclosing, suppress
+from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
+from contextlib import AsyncExitStack, aclosing, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 from uuid import uuid4
 
 import httpx2
 
+from daemon.engine.chat import Chat
 from daemon.solver.lora import save
+from daemon.solver.sampling import local
+from daemon.solver.sampling.environments import JobEnvironments
+from daemon.solver.sampling.reward import (
+    Worth,
+    assess_first_message,
+    choose_limits,
+    compute_worth,
+)
 from daemon.solver.sampling.sources import Batch, Version
 from daemon.solver.trajectory import Sampling, Trajectory, Turn
 from envs import endpoint
@@ -36,10 +48,11 @@ from envs.endpoint import (
 )
 from envs.environment import Environment
 from envs.episode import Termination
-from envs.evaluation import Attempt, Setup, make_environment_user, play_all
+from envs.evaluation import Attempt, Setup, make_environment_user, play_mixed
 from envs.players import Offer
+from envs.simulator import ModelUser
 from envs.task import TaskDefinition
-from events.jobs import EndpointSource, JobSpec
+from events.jobs import EndpointSource, EndpointUser, JobSpec
 from events.messages import Message
 
 VERSIONS: Final = "versions"
@@ -119,14 +132,21 @@ class RemoteSource:
     """Source that samples on a remote server."""
 
     def __init__(
-        self, spec: JobSpec, place: EndpointSource, environment: Environment, out: Path
+        self,
+        spec: JobSpec,
+        place: EndpointSource,
+        environments: JobEnvironments,
+        chat: Chat,
+        out: Path,
     ) -> None:
         """Raise EndpointRefusal for an invalid URL, or a key that is not there."""
         self._spec = spec
         self._place = place
-        self._environment = environment
+        self._environments = environments
+        self._chat = chat
         self._folder = Path(place.adapters) / spec.job if place.adapters else out / VERSIONS
         self._key = _key(place)
+        self._users = read_user_keys(spec)
         self._served = place.model
         """Name of the newest version on the server."""
         self._policy = spec.job
@@ -171,34 +191,71 @@ class RemoteSource:
 
     async def _play_batch(self, batch: Batch) -> AsyncGenerator[list[Trajectory], None]:
         agents: dict[int, TokenAgent] = {}
-        pace = Pace(self._place.max_requests_per_second)
-        async with Endpoint(
-            self._place.url,
-            self._served,
-            api_key=self._key,
-            concurrency=self._place.concurrency,
-            timeout=self._place.timeout,
-        ) as place:
-
-            def agent(task: TaskDefinition, seed: int) -> TokenAgent:
-                offer = self._offer(task)
-                agents[seed] = TokenAgent(place, pace, offer, seed, self._sampling())
-                return agents[seed]
-
-            setup = Setup(
-                self._environment, agent, make_environment_user(self._environment), batch.seed
+        async with AsyncExitStack() as stack:
+            make_agent = await self._prepare_agent(stack, agents)
+            users = await self._prepare_users(stack)
+            plan = (
+                (self._choose_setup(attempt, batch.seed, make_agent, users), attempt.task, trial)
+                for trial, attempt in enumerate(batch.attempts)
             )
-            plan = ((attempt.task, trial) for trial, attempt in enumerate(batch.attempts))
-            concurrency = self._place.concurrency
-            async with aclosing(play_all(setup, plan, concurrency=concurrency)) as finished:
-                async for attempts in finished:
-                    yield [
-                        self._trajectory(batch, result, agents.pop(result.seed))
-                        for result in attempts
-                    ]
+            playing = play_mixed(plan, concurrency=self._place.concurrency)
+            async for attempts in await stack.enter_async_context(aclosing(playing)):
+                yield [
+                    self._trajectory(batch, result, agents.pop(result.seed)) for result in attempts
+                ]
 
-    def _offer(self, task: TaskDefinition) -> Offer:
-        return lambda messages: self._environment.select_schemas(task, messages)
+    async def _prepare_agent(
+        self, stack: AsyncExitStack, agents: dict[int, TokenAgent]
+    ) -> Callable[[Environment, TaskDefinition, int], TokenAgent]:
+        """Return what makes the agent of an episode and keeps it in `agents` by its seed."""
+        pace = Pace(self._place.max_requests_per_second)
+        place = await stack.enter_async_context(
+            Endpoint(
+                self._place.url,
+                self._served,
+                api_key=self._key,
+                concurrency=self._place.concurrency,
+                timeout=self._place.timeout,
+            )
+        )
+
+        def make(environment: Environment, task: TaskDefinition, seed: int) -> TokenAgent:
+            offer = partial(environment.select_schemas, task)
+            agents[seed] = TokenAgent(place, pace, offer, seed, self._sampling())
+            return agents[seed]
+
+        return make
+
+    async def _prepare_users(self, stack: AsyncExitStack) -> dict[EndpointUser, Endpoint]:
+        """Return the endpoints of the models that play users, each seen to be there. Raises
+        EndpointRefusal, EndpointUnavailable."""
+        endpoints: dict[EndpointUser, Endpoint] = {}
+        for user, key in self._users.items():
+            client = Endpoint(
+                user.url,
+                user.model,
+                api_key=key,
+                concurrency=self._place.concurrency,
+                timeout=user.timeout,
+            )
+            endpoints[user] = await stack.enter_async_context(client)
+            await client.check()
+        return endpoints
+
+    def _choose_setup(
+        self,
+        attempt: local.Attempt,
+        seed: int,
+        make_agent: Callable[[Environment, TaskDefinition, int], TokenAgent],
+        users: Mapping[EndpointUser, Endpoint],
+    ) -> Setup:
+        """Return who plays what in an attempt, and how far."""
+        environment = attempt.environment or self._environments.own
+        user = make_environment_user(environment)
+        if attempt.user is not None:
+            user = partial(_make_user, attempt.user, users[attempt.user], environment)
+        limits = choose_limits(attempt.reward, environment)
+        return Setup(environment, partial(make_agent, environment), user, seed, limits)
 
     def _sampling(self) -> endpoint.Sampling:
         sampler = self._spec.sampler
@@ -212,16 +269,25 @@ class RemoteSource:
 
     def _trajectory(self, batch: Batch, played: Attempt, agent: TokenAgent) -> Trajectory:
         wanted = batch.attempts[played.trial]
+        shaped = Worth(played.success, None if played.reward is None else played.reward.total)
+        repair = None
+        if wanted.reward != "verdict":
+            form = self._spec.algorithm.repair
+            repair = assess_first_message(
+                wanted.task, agent.turns, played.messages, self._chat, form
+            )
+        worth = compute_worth(wanted.reward, shaped, repair)
         return Trajectory(
             rollout=wanted.rollout,
             group=wanted.group,
             task=wanted.task.id,
             policy=self._policy,
             turns=tuple(agent.turns),
-            success=played.success,
-            reward=None if played.reward is None else played.reward.total,
+            success=worth.success,
+            reward=worth.reward,
             sampling=Sampling(temperature=self._spec.sampler.temperature),
             malformed=played.malformed,
+            repair=worth.repair,
         )
 
     def _let_go(self, name: str) -> None:
@@ -254,7 +320,27 @@ class RemoteSource:
             )
 
 
-def _key(place: EndpointSource) -> str | None:
+def _make_user(
+    user: EndpointUser, place: Endpoint, environment: Environment, task: TaskDefinition, seed: int
+) -> ModelUser:
+    """Return the player of a user that a model plays."""
+    return ModelUser(
+        place,
+        task,
+        seed,
+        candidates=user.candidates,
+        sampling=endpoint.Sampling(user.temperature, user.max_tokens),
+        tools=environment.user_schemas(task),
+    )
+
+
+def read_user_keys(spec: JobSpec) -> dict[EndpointUser, str | None]:
+    """Return model that plays the users of a pool -> its key. Raises EndpointRefusal for a key that
+    is not there."""
+    return {pool.user: _key(pool.user) for pool in spec.pools if pool.user is not None}
+
+
+def _key(place: EndpointSource | EndpointUser) -> str | None:
     if place.api_key_variable is None:
         return None
     if place.api_key_variable not in os.environ:

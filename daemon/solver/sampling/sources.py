@@ -7,7 +7,7 @@ number of threads), whatever was played before; so a resumed job samples what th
 have.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from random import Random
 from typing import Protocol
@@ -18,11 +18,11 @@ from daemon.adapters.directory import Provenance
 from daemon.engine.chat import Chat
 from daemon.engine.generation import Engine
 from daemon.engine.policy import Policy
+from daemon.solver.sampling.environments import JobEnvironments
 from daemon.solver.sampling.local import Attempt, InProcess
 from daemon.solver.trajectory import Trajectory
-from envs.environment import Environment
 from envs.evaluation import episode_seed
-from events.jobs import InProcessSource, JobSpec
+from events.jobs import InProcessSource, JobSpec, TaskPool
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,21 +35,28 @@ class Batch:
 
 
 def batch_of(
-    spec: JobSpec, environment: Environment, number: int, tasks: list[str], size: int
+    spec: JobSpec,
+    environments: JobEnvironments,
+    number: int,
+    drawn: Sequence[tuple[str, TaskPool]],
 ) -> Batch:
-    """Return `size` attempts at each task, as the batch of this number. Raises UnknownTask."""
+    """Return a group of attempts at each task that was drawn from a pool, as the batch of this
+    number. Raises UnknownTask."""
     seed = Random(f"batch {spec.seed} {number}").getrandbits(48)
     attempts: list[Attempt] = []
-    for place, task_id in enumerate(tasks):
-        task = environment.task(task_id)
+    for place, (task_id, pool) in enumerate(drawn):
+        task = environments.task(task_id)
         group = f"{spec.job}/{number}/{place}"
-        for member in range(size):
+        for member in range(spec.sampler.size):
             attempts.append(
                 Attempt(
                     task=task,
                     group=group,
                     seed=episode_seed(seed, task_id, len(attempts)),
                     rollout=f"{group}/{member}",
+                    environment=environments.find(task_id),
+                    user=pool.user,
+                    reward=pool.reward,
                 )
             )
     return Batch(seed, tuple(attempts))
@@ -85,11 +92,11 @@ class HereSource:
     """Source that samples in this process."""
 
     def __init__(
-        self, spec: JobSpec, place: InProcessSource, environment: Environment, chat: Chat
+        self, spec: JobSpec, place: InProcessSource, environments: JobEnvironments, chat: Chat
     ) -> None:
         self._spec = spec
         self._place = place
-        self._environment = environment
+        self._environments = environments
         self._chat = chat
         self._policy: Policy | None = None
 
@@ -104,9 +111,13 @@ class HereSource:
         # A cache that has seen other conversations may round otherwise.
         engine = Engine(self._policy, place.slots, place.length)
         player = InProcess(
-            engine, self._chat, temperature=sampler.temperature, max_tokens=sampler.max_tokens
+            engine,
+            self._chat,
+            temperature=sampler.temperature,
+            max_tokens=sampler.max_tokens,
+            form=self._spec.algorithm.repair,
         )
-        for rollout in player.play(self._environment, batch.attempts, self._policy):
+        for rollout in player.play(self._environments.own, batch.attempts, self._policy):
             yield rollout.trajectory
 
     def close(self) -> None:

@@ -37,9 +37,11 @@ class StepMetrics(StrictModel):
     informative: float
     """Share of groups with both verdicts."""
     success: float
-    """Share of trainable rollouts that passed."""
+    """Share of trainable rollouts that passed, or repaired where only that counts."""
     reward: float
     """Mean shaped reward of trainable rollouts."""
+    repair: float | None = None
+    """Mean reward of the repairs among them; None where no pool is rewarded for any."""
     malformed: float
     """Share of trainable rollouts with a malformed call."""
     trained_rollouts: int = 0

@@ -11,7 +11,7 @@ from typing import Literal
 
 from daemon.solver.telemetry.metrics import StepMetrics
 from daemon.solver.trajectory import Trajectory
-from events.jobs import JobSpec
+from events.jobs import JobSpec, RewardKind
 from events.messages import StrictModel
 
 
@@ -33,6 +33,8 @@ class Both(StrictModel):
     """Figures of the batch; None if it had no rollout of this kind."""
     so_far: Figures
     """Figures since the job began, or since its warm start."""
+    reward: RewardKind | None = None
+    """Reward of a pool other than the verdict."""
 
 
 class WarmStartReport(StrictModel):
@@ -155,11 +157,18 @@ def by_group(batch: Iterable[Trajectory]) -> list[tuple[str, list[bool]]]:
     return [(task, verdicts) for (_, task), verdicts in groups.items()]
 
 
-def compare_figures(batch: Mapping[str, Count], so_far: Mapping[str, Count]) -> dict[str, Both]:
-    """Return the figures of a batch beside those so far, by name."""
+def compare_figures(
+    batch: Mapping[str, Count],
+    so_far: Mapping[str, Count],
+    rewards: Mapping[str, RewardKind] | None = None,
+) -> dict[str, Both]:
+    """Return the figures of a batch beside those so far, by name; `rewards` are those of pools that
+    are rewarded by more or other than the verdict."""
     return {
         name: Both(
-            batch=batch[name].figures() if name in batch else None, so_far=so_far[name].figures()
+            batch=batch[name].figures() if name in batch else None,
+            so_far=so_far[name].figures(),
+            reward=(rewards or {}).get(name),
         )
         for name in sorted(so_far)
     }

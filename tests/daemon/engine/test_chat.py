@@ -111,6 +111,7 @@ def test_calls_are_read() -> None:
         "<tool_call>\n[]\n</tool_call>",
         '<tool_call>\n{"name": "get_user", "arguments": {}}',
         "<tool_call>" + "[" * 100_000 + "</tool_call>",
+        '<tool_call>{"name": "pay", "arguments": {"n": ' + "9" * 5_000 + "}}</tool_call>",
     ],
 )
 def test_what_is_no_call_is_text(text: str) -> None:

@@ -31,6 +31,7 @@ from tests.daemon.jobs.looks import ended, runner, speaking, until
 from tests.daemon.jobs.test_own_successes import record
 from tests.daemon.jobs.trainer import COMMAND, WAYS
 from tests.daemon.solver import letters
+from tests.envs import mini
 
 HERE: Final = Environments(paths=(Path(letters.ENVIRONMENT),))
 """The jobs of these tests name a file."""
@@ -63,9 +64,11 @@ def app(tmp_path: Path) -> Iterator[App]:
         yield app
 
 
-def requested(app: App, base: Path, way: str, minutes: float = 10, name: str = "j") -> None:
+def requested(
+    app: App, base: Path, way: str, minutes: float = 10, name: str = "j", **changes: Any
+) -> None:
     """The log wants a job whose trainer behaves in this way."""
-    spec = letters.spec(base, job=name, seed=WAYS.index(way), sampler=SAMPLER)
+    spec = letters.spec(base, job=name, seed=WAYS.index(way), sampler=SAMPLER, **changes)
     data = JobRequested(
         job=name, alias="agent", base="letters", capability="half",
         spec=JobSpec.model_validate(spec), minutes=minutes,
@@ -255,6 +258,16 @@ def test_a_job_whose_environment_is_no_file_of_the_settings_is_not_started(
         assert said.startswith("job j ended, failed: an event names the environment")
         assert "environments.paths" in said
         assert row(app).outcome == "failed"
+    assert not (tmp_path / "jobs" / "j").exists()
+
+
+def test_neither_is_one_whose_pool_names_such_a_file(app: App, base: Path, tmp_path: Path) -> None:
+    target, kept = letters.spec(base)["pools"]
+    elsewhere = kept | {"environment": str(Path(mini.__file__)), "tasks": ["mini/cancel/0"]}
+    requested(app, base, "trains", pools=[target, elsewhere])
+    (said,) = advance(app, runner(tmp_path))
+    assert said.startswith("job j ended, failed: an event names the environment")
+    assert "mini.py" in said
     assert not (tmp_path / "jobs" / "j").exists()
 
 

@@ -20,6 +20,14 @@ LEAST: dict[str, Any] = {
 }
 
 
+DIGEST = "af5547a59677feef093c9a4a98595cf3a16552b35ac70c21e7581cc0df8ee9a0"
+"""Of that spec, when pools had neither environment nor user nor reward."""
+
+ROUNDS: dict[str, Any] = {
+    "count": 2, "cycle": "c", "alias": "a", "history": 0, "tasks": 1, "explore": 0, "replay": 0
+}  # fmt: skip
+
+
 def pool(name: str, task: str, *references: str) -> dict[str, Any]:
     return {"name": name, "tasks": [task], "references": list(references)}
 
@@ -93,6 +101,21 @@ def test_a_spec_cannot_be_changed(tmp_path: Path) -> None:
         ({"device": "tpu"}, "device"),
         ({"tracker": "mlflow:shop"}, "tracker.*mlflow:shop"),
         ({"tracker": "trackio"}, "tracker.*trackio"),
+        ({"teaches": "customer"}, "teaches.*customer"),
+        ({"pools": [pool("a", "x") | {"reward": "praise"}]}, r"pools.0.reward.*praise"),
+        ({"pools": [pool("a", "x") | {"environment": ""}]}, r"pools.0.environment"),
+        ({"pools": [pool("a", "x") | {"user": {"url": "u"}}]}, r"pools.0.user.model"),
+        (
+            {"pools": [pool("a", "x") | {"user": {"url": "u", "model": "m", "api_key": "k"}}]},
+            r"pools.0.user.api_key: Extra inputs",
+        ),
+        (
+            {
+                "pools": [pool("a", "x") | {"reward": "both"}, pool("b", "y") | {"replay": True}],
+                "rounds": ROUNDS,
+            },
+            "rounds diagnose pools of the job's own environment.*leave rounds out",
+        ),
     ],
 )
 def test_what_is_wrong_is_named_in_one_sentence(
@@ -125,7 +148,9 @@ def test_a_spec_that_says_nothing_new_keeps_its_digest(tmp_path: Path) -> None:
     spec = read_spec(written(tmp_path))
     plain = spec.model_dump(mode="json")
     assert "uniform" not in plain["algorithm"]["filter"]
-    assert "successes" not in plain["pools"][0]
+    assert plain["pools"][0].keys() == {"name", "share", "tasks", "replay", "references"}
+    assert "repair" not in plain["algorithm"]
+    assert "teaches" not in plain
     warm = WarmStart().model_dump(mode="json")
     assert "successes" not in warm
     changed = spec.algorithm.filter.model_copy(update={"uniform": "zero"})
@@ -134,3 +159,17 @@ def test_a_spec_that_says_nothing_new_keeps_its_digest(tmp_path: Path) -> None:
     )
     assert JobSpec.model_validate_json(zero.model_dump_json()) == zero
     assert digest(zero) != digest(spec)
+
+
+def test_what_a_job_of_before_pools_had_more_to_say_is_named_by() -> None:
+    """Its journal has this digest: the spec of a job that an upgrade interrupts."""
+    assert digest(JobSpec.model_validate(LEAST)) == DIGEST
+
+
+def test_a_job_is_in_the_environments_of_its_pools() -> None:
+    pools = [pool("a", "x") | {"environment": name} for name in ("retail", "shop", "retail")]
+    named = [{**entry, "name": str(n), "tasks": [str(n)]} for n, entry in enumerate(pools)]
+    spec = JobSpec.model_validate({**LEAST, "pools": named})
+    assert spec.environments == ("shop", "retail")
+    assert [entry.is_plain for entry in spec.pools] == [False, False, False]
+    assert JobSpec.model_validate_json(spec.model_dump_json()) == spec

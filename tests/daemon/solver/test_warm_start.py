@@ -12,6 +12,7 @@ from envs.registry import open_place
 from envs.shop.environment import Shop
 from tests.daemon.engine.random_model import checkpoint
 from tests.daemon.solver import letters
+from tests.daemon.solver.lessons import REFLECTION, write_lesson
 
 
 @pytest.fixture(scope="module")
@@ -23,7 +24,7 @@ def test_every_kind_of_shop_is_shown_by_its_oracle(directory: Path) -> None:
     shop, chat = Shop(), Chat(directory)
     kinds = list(shop.capabilities)
     tasks = [f"shop/{kind}/{seed}" for kind in kinds for seed in range(3)]
-    shown = list(references(shop, chat, tasks, "j/0"))
+    shown = list(references(lambda _: shop, chat, tasks, "j/0"))
     assert [one.rollout for one in shown] == [f"j/0/{n}" for n in range(len(tasks))]
     assert [one.task for one in shown] == tasks
     for one in shown:
@@ -43,11 +44,22 @@ def test_a_reference_is_the_very_tokens_of_a_demonstration(directory: Path) -> N
         assert joined.written == whole.written
 
 
+def test_a_reference_of_a_lesson_reflects_once_and_then_goes_on(directory: Path) -> None:
+    shop, chat = Shop(), Chat(directory)
+    shown = reference(shop, chat, write_lesson("cancel", 3), "r")
+    first, *rest = [chat.read_text(turn.completion_ids) for turn in shown.turns]
+    assert first.startswith(f"<reflect>{REFLECTION}</reflect>\nConfirm:")
+    assert rest
+    assert not any("<reflect>" in text for text in rest)
+    assert all(REFLECTION not in chat.text(turn.prompt_ids) for turn in shown.turns)
+    assert shown.success
+
+
 def test_what_the_oracle_does_not_pass_is_no_example(tmp_path: Path) -> None:
     chat = Chat(letters.checkpoint(tmp_path))
     environment = open_place(letters.ENVIRONMENT)
     tasks = [*letters.ids("half", 0, 3), *letters.ids("mute", 0, 2)]
-    shown = list(references(environment, chat, tasks, "r"))
+    shown = list(references(lambda _: environment, chat, tasks, "r"))
     assert [one.success for one in shown] == [True, True, True, False, False]
     (half, *_) = found = examples(shown)
     assert len(found) == 3

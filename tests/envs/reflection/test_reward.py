@@ -12,12 +12,12 @@ from hypothesis import strategies as some
 
 from envs.reflection.parse import Parts, parse
 from envs.reflection.reward import (
-    Form,
     combine_with_verdict,
     compute_reward,
     reward_text,
 )
 from envs.reflection.similarity import compute_similarity
+from events.algorithm import RepairForm
 from tests.envs.reflection.test_parse import tagged
 
 REFLECTION = "The call failed because order_id was null; the customer named order #12."
@@ -25,7 +25,7 @@ REFLECT = f"<reflect>\n{REFLECTION}\n</reflect>\n\n"
 CALL = tagged("return_order", order_id="#12", items=["lamp", "desk"])
 FINAL = "\n<final>It is returned.</final>"
 GOLD = REFLECT + CALL
-FORMS: tuple[Form, ...] = ("paper", "release")
+FORMS: tuple[RepairForm, ...] = ("paper", "release")
 
 TEXTS = some.text(alphabet="ab \n\t.İß\ud800", max_size=30)
 
@@ -48,7 +48,7 @@ def plain_similarity(a: str, b: str) -> float:
     return max(0.0, min(1.0, value))
 
 
-def plain_reward(made: Parts, gold: Parts, form: Form) -> float:
+def plain_reward(made: Parts, gold: Parts, form: RepairForm) -> float:
     """Written from the formula, not from the module."""
 
     def multiset(parts: Parts) -> Counter[tuple[str, str]]:
@@ -108,17 +108,19 @@ def test_the_similarity_is_that_of_the_plain_formula_and_symmetric(a: str, b: st
 @pytest.mark.parametrize(
     "gold", [GOLD, CALL, REFLECT, FINAL, GOLD + FINAL, CALL + CALL, "", "Nothing to do."]
 )
-def test_gold_against_itself_is_one(gold: str, form: Form) -> None:
+def test_gold_against_itself_is_one(gold: str, form: RepairForm) -> None:
     assert reward_text(gold, gold, form) == pytest.approx(1.0, abs=1e-6)
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_the_calls_without_the_reflection_have_their_published_value(form: Form) -> None:
+def test_the_calls_without_the_reflection_have_their_published_value(form: RepairForm) -> None:
     assert reward_text(CALL, GOLD, form) == pytest.approx(0.875 * 0.976, abs=1e-12)
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_an_extra_final_answer_at_half_a_similarity_has_its_published_value(form: Form) -> None:
+def test_an_extra_final_answer_at_half_a_similarity_has_its_published_value(
+    form: RepairForm,
+) -> None:
     # Two of four words, two of four pairs, 7 of 14 characters.
     made, expected = "a b a b", "a b a ccc dddd"
     assert compute_similarity(made, expected) == pytest.approx(0.5, abs=1e-8)

@@ -8,7 +8,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import pytest
 
@@ -25,15 +25,17 @@ from daemon.solver.journal import rollout_id
 from daemon.solver.rounds.reconstruction import UnreadableRollout, build_event
 from daemon.solver.rounds.record import RoundRecord, read_record, record_path
 from daemon.solver.rounds.rounds import Rounds
+from daemon.solver.sampling.environments import JobEnvironments
 from daemon.solver.sampling.local import Attempt, InProcess
 from daemon.solver.sampling.sources import batch_of
 from daemon.solver.spec import digest
 from daemon.solver.telemetry.progress import Outcome, Progress
-from envs.shop.environment import Shop
-from events.jobs import JobSpec
+from envs.registry import open_place
+from events.jobs import EndpointUser, JobSpec
 from events.learning import DirectiveWritten, PoolsShifted, TaskProposed, TaskRejected
 from tests.daemon.solver.rounds import jobs
 from tests.daemon.solver.sampling.test_local import ActingShop
+from tests.envs.mini import Mini
 
 pytestmark = pytest.mark.processes
 
@@ -151,12 +153,13 @@ def test_no_task_is_written_that_the_agent_has_already(whole: Whole, tmp_path: P
     first = written(whole.record)
     known = rounds.model_copy(update={"known": tuple(first)})
     batches, _ = journal.read(whole.out / JOURNAL, digest(spec))
-    environment, size = Shop(), spec.sampler.size
+    environments, size = JobEnvironments(spec, open_place), spec.sampler.size
+    environment = environments.own
     again = Rounds(spec, known, environment, Chat(CHECKPOINT), tmp_path, digest(spec))
     for number, batch in enumerate(batches[:2]):
-        tasks = [trajectory.task for trajectory in batch[::size]]
+        drawn = [(trajectory.task, spec.pools[0]) for trajectory in batch[::size]]
         assert not again.is_due(32), "a warm start showed 16 of these"
-        again.add(batch_of(spec, environment, number, tasks, size).attempts, batch)
+        again.add(batch_of(spec, environments, number, drawn).attempts, batch)
     assert not again.is_due(31)
     assert again.is_due(32)
     record = again.close_next()
@@ -168,12 +171,40 @@ def test_no_task_is_written_that_the_agent_has_already(whole: Whole, tmp_path: P
     assert "novelty" in checks
 
 
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"reward": "both"},
+        {"user": EndpointUser(url="http://127.0.0.1:1/v1", model="customer")},
+        {"environment": Mini()},
+    ],
+    ids=["reward", "user", "environment"],
+)
+def test_rollouts_of_pools_with_rules_of_their_own_are_read_by_no_round(
+    whole: Whole, tmp_path: Path, change: dict[str, Any]
+) -> None:
+    spec, settings = whole.spec, whole.spec.rounds
+    assert settings is not None
+    batches, _ = journal.read(whole.out / JOURNAL, digest(spec))
+    environments = JobEnvironments(spec, open_place)
+    drawn = [(trajectory.task, spec.pools[0]) for trajectory in batches[0][:: spec.sampler.size]]
+    attempts = batch_of(spec, environments, 0, drawn).attempts
+    rounds = Rounds(spec, settings, environments.own, Chat(CHECKPOINT), tmp_path, digest(spec))
+    rounds.add([replace(attempt, **change) for attempt in attempts], batches[0])
+    assert not rounds.is_due(spec.sampler.rollouts), "there is nothing to read"
+    rounds.add(attempts, batches[0])
+    assert rounds.is_due(spec.sampler.rollouts)
+    rounds.close()
+
+
 def test_a_rollout_whose_tokens_make_another_episode_counts_in_no_round(whole: Whole) -> None:
-    spec, environment, chat = whole.spec, Shop(), Chat(CHECKPOINT)
+    spec, chat = whole.spec, Chat(CHECKPOINT)
+    environments = JobEnvironments(spec, open_place)
+    environment = environments.own
     batches, _ = journal.read(whole.out / JOURNAL, digest(spec))
     batch = batches[0]
-    tasks = [trajectory.task for trajectory in batch[:: spec.sampler.size]]
-    attempts = batch_of(spec, environment, 0, tasks, spec.sampler.size).attempts
+    drawn = [(trajectory.task, spec.pools[0]) for trajectory in batch[:: spec.sampler.size]]
+    attempts = batch_of(spec, environments, 0, drawn).attempts
     failed = next(n for n, item in enumerate(batch) if not item.success)
     rollout, attempt = batch[failed], attempts[failed]
     event = build_event(spec, environment, chat, attempt, rollout)

@@ -67,6 +67,24 @@ def test_what_earlier_cycles_taught_is_replayed_to_the_end_of_the_job() -> None:
     assert again[-1].tasks == after[-1].tasks
 
 
+@pytest.mark.parametrize("change", [{"reward": "repair"}, {"environment": "retail"}])
+def test_pools_with_rules_of_their_own_stay_as_they_are(change: dict[str, str]) -> None:
+    repairs = TaskPool.model_validate({"name": "new|*", "share": 0.4, "tasks": ["r"], **change})
+    entries = [
+        PoolEntry("a", "loop|*", 16, 4),
+        PoolEntry("d", "new|*"),
+        PoolEntry("e", "new|*", 16, 16),
+    ]
+    after = shift_pools((*BEFORE, repairs), entries, {"loop|*": 0.2, "new|*": 0.2}, 0.1)
+    assert shares(after) == {"loop|*": 0.5, TRAFFIC: 0.5, "new|*": 0.4}
+    assert after[-1] == repairs
+    kept = repairs.model_copy(update={"name": REPLAY, "replay": True})
+    passed = [PoolEntry("a", "loop|*", 16, 4), PoolEntry("b", "loop|*", 16, 16)]
+    after = shift_pools((*BEFORE, kept), passed, {"loop|*": 0.2}, 0.1)
+    assert after[-1] == kept
+    assert shares(after) == {"loop|*": 0.5, TRAFFIC: 0.5, REPLAY: 0.4}
+
+
 def test_where_nothing_is_left_to_learn_the_pools_stay() -> None:
     assert shift_pools(BEFORE, [PoolEntry("a", "loop|*", 16, 16)], {"loop|*": 1.0}, 0.1) == BEFORE
 

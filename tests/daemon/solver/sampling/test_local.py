@@ -19,10 +19,10 @@ from daemon.solver.trajectory import sequences, untrainable
 from daemon.solver.warm_start import reference
 from envs.episode import Episode, Party, Termination, play
 from envs.shop.environment import Shop
-from envs.task import TaskDefinition
+from envs.task import Lesson, TaskDefinition
 from envs.tools import Toolset, read
 from envs.users import User
-from events.messages import Message, ToolCall, executed_calls
+from events.messages import Action, Message, ToolCall, executed_calls
 
 
 @pytest.fixture(autouse=True)
@@ -54,6 +54,15 @@ def test_every_attempt_becomes_one_rollout_with_a_verdict() -> None:
         assert rollout.trajectory.task == rollout.attempt.task.id
         assert rollout.trajectory.policy == "base"
         assert rollout.trajectory.malformed == rollout.episode.malformed
+
+
+def test_a_lesson_that_nobody_can_fulfil_hurts_no_rollout_that_its_verdict_judges() -> None:
+    (attempt,) = attempts(1)
+    call = Action(name="cancel_order", arguments={"order_id": float("nan")})
+    lesson = Lesson(operator="recorded", reflection="No.", calls=(call,), source="shop/cancel/0")
+    task = attempt.task.model_copy(update={"lesson": lesson})
+    plain, (rollout,) = played([attempt]), played([replace(attempt, task=task)])
+    assert rollout.trajectory == plain[0].trajectory
 
 
 def test_tokens_are_as_read_and_drawn() -> None:

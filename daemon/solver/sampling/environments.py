@@ -1,0 +1,72 @@
+"""The environments of a job, and which task is of which.
+
+    environments = JobEnvironments(spec, open_environment)
+    environments.task("shop/cancel/7")
+
+A task's id begins with the name of its environment, so the id alone says where it is played,
+whether it is drawn, shown or only known. Two environments of one job therefore have two names, and
+a pool has tasks of its own environment alone.
+"""
+
+from collections.abc import Callable, Iterator
+from functools import lru_cache
+
+from envs.environment import Environment, UnknownTask
+from envs.task import TaskDefinition
+from events.errors import KintsugiError
+from events.jobs import JobSpec
+
+
+class AmbiguousEnvironment(KintsugiError):
+    """Two environments of a job have one name."""
+
+
+class JobEnvironments:
+    """What a job plays in."""
+
+    def __init__(self, spec: JobSpec, open_environment: Callable[[str], Environment]) -> None:
+        """`open_environment` returns the environment of a name or path in the spec.
+
+        Raises AmbiguousEnvironment, UnknownTask for a pool with a task of another environment, and
+        what `open_environment` does.
+        """
+        self._by_name: dict[str, Environment] = {}
+        by_place: dict[str, Environment] = {}
+        for place in spec.environments:
+            opened = open_environment(place)
+            if opened.name in self._by_name:
+                other = next(p for p, e in by_place.items() if e.name == opened.name)
+                raise AmbiguousEnvironment(
+                    f"job {spec.job} plays in {other} and in {place}, and both are named "
+                    f"{opened.name}: a task's id does not tell them apart; rename one of them"
+                )
+            self._by_name[opened.name] = by_place[place] = opened
+        self.own = by_place[spec.environment]
+        """The job's own, which all pools are in that name no other."""
+        self.task = lru_cache(maxsize=4096)(self._make_task)
+        for pool in spec.pools:
+            named = by_place[pool.environment or spec.environment]
+            for task in (*pool.tasks, *pool.references):
+                if self.find(task) is not named:
+                    raise UnknownTask(
+                        f"pool {pool.name} is of environment {named.name}, and its task {task} is "
+                        "not; give each pool the environment that its tasks are of"
+                    )
+
+    def __iter__(self) -> Iterator[Environment]:
+        """Yield them, the job's own first."""
+        yield from self._by_name.values()
+
+    def find(self, task: str) -> Environment:
+        """Return the environment that a task is played in: the one that its id begins with; the
+        job's own where it begins with no name of these."""
+        return self._by_name.get(task.partition("/")[0], self.own)
+
+    def name_kind(self, task: str) -> str:
+        """Return the capability of a task, behind the name of its environment where that is not the
+        job's own. Raises UnknownTask."""
+        environment, kind = self.find(task), self.task(task).capability
+        return kind if environment is self.own else f"{environment.name}/{kind}"
+
+    def _make_task(self, task: str) -> TaskDefinition:
+        return self.find(task).task(task)

@@ -1,0 +1,109 @@
+"""What the first message after a failed call is worth, by the lesson of its task.
+
+    gold = build_gold(lesson)                        once per task
+    repair = assess_repair(text, calls, gold)        .reward as reward.py has it, .success
+
+The reflection and the text come from what the model wrote, the calls are those that its tools were
+given: a call in a form that the engine does not read repairs nothing, and a model whose calls have
+another form than Qwen's or Llama's is judged alike. All text outside of <reflect>, <think> and
+calls is the final answer, with or without <final>: so our agents speak. Where the lesson expects
+calls alone, text beside them is thus an answer that nobody expects.
+
+A repair is a success where the calls are those of the lesson, as a multiset, or, where the lesson
+expects none, where no tool was called and something was said. The reflection decides nothing: it is
+a means, and no replay can tell a right one from a wrong one.
+
+Guarantee: any text and any calls have a reward between 0 and 1.
+"""
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from envs.reflection.parse import ParsedCall, Parts, are_calls_equal, parse, parse_call
+from envs.reflection.reward import compute_reward
+from envs.task import Lesson
+from events.algorithm import RepairForm
+from events.errors import KintsugiError
+from events.messages import ToolCall
+
+VERSION: Final = "1"
+"""Version of these rules; part of every rollout that they judge."""
+
+_FINAL_TAG: Final = re.compile("</?final>", re.IGNORECASE)
+_THINKING: Final = re.compile("</?think>", re.IGNORECASE)
+
+
+class BadLesson(KintsugiError):
+    """A lesson that no completion can fulfil."""
+
+
+@dataclass(frozen=True, slots=True)
+class Repair:
+    """The worth of a message."""
+
+    reward: float
+    """Between 0 and 1."""
+    success: bool
+    """Whether it makes the lesson's calls, or speaks where the lesson expects none."""
+
+
+def build_gold(lesson: Lesson) -> Parts:
+    """Return the parts that a lesson expects. Raises BadLesson for arguments that no call can have
+    (envs/reflection/parse.py)."""
+    calls = [_read(action.name, action.arguments) for action in lesson.calls]
+    for action, call in zip(lesson.calls, calls, strict=True):
+        if call is None:
+            raise BadLesson(
+                f"the lesson expects a call of {action.name} whose arguments no call can have: "
+                "they are nested too deeply, or hold a number that is too long or not finite; "
+                "correct lesson.calls"
+            )
+    expected = tuple(call for call in calls if call is not None)
+    final = lesson.final.strip()
+    return Parts(lesson.reflection.strip(), expected, final, tagged=len(expected))
+
+
+def read_answer(text: str, calls: Sequence[ToolCall] = ()) -> Parts:
+    """Return the parts of a message: `text` as the model wrote it, calls and tags included, and the
+    calls that its tools were given."""
+    written = parse(_remove_open_thinking(text))
+    made = (_read(call.name, call.arguments) or _unreadable(call) for call in calls)
+    final = _FINAL_TAG.sub(" ", written.rest).strip()
+    return Parts(written.reflection, tuple(made), final, malformed=written.malformed)
+
+
+def assess_repair(
+    text: str, calls: Sequence[ToolCall], gold: Parts, form: RepairForm = "paper"
+) -> Repair:
+    """Return what a message is worth: `text` as the model wrote it, and the calls that its tools
+    were given."""
+    made = read_answer(text, calls)
+    if gold.calls:
+        success = are_calls_equal(made.calls, gold.calls)
+    else:
+        success = bool(made.final) and not made.calls
+    return Repair(compute_reward(made, gold, form), success)
+
+
+def _remove_open_thinking(text: str) -> str:
+    """Return a text without the end of a <think> block that its prompt has opened."""
+    first = _THINKING.search(text)
+    return text[first.end() :] if first is not None and first[0].startswith("</") else text
+
+
+def _read(name: str, arguments: Mapping[str, Any] | str) -> ParsedCall | None:
+    """Return a call; None for arguments that are no object, or that no call can have."""
+    if isinstance(arguments, str):
+        return None
+    try:
+        return parse_call(json.dumps({"name": name, "arguments": arguments}))
+    except (ValueError, RecursionError):  # an integer of too many digits; nested too deeply
+        return None
+
+
+def _unreadable(call: ToolCall) -> ParsedCall:
+    """Return a call that equals none of a lesson."""
+    return ParsedCall(call.name.strip(), {}, "")
