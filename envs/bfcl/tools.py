@@ -13,7 +13,7 @@ import json
 from collections.abc import Callable, Mapping
 from decimal import localcontext
 from functools import cached_property
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 from envs.bfcl.cases import LONG_CONTEXT, Case
 from envs.bfcl.classes import instance
@@ -40,6 +40,8 @@ def initial_state(case: Case) -> Database:
 
 class BfclTools(Toolset):
     """The methods of a case's classes, and the objects they belong to."""
+
+    keeps_state: ClassVar[bool] = True
 
     @cached_property
     def objects(self) -> dict[str, Any]:

@@ -1,0 +1,258 @@
+"""Make lessons: of recorded calls that failed first, then of trajectories by perturbation.
+
+    report = make_lessons(environment, tasks, wanted=100, seed=0, recordings=recordings)
+    report.lessons        tasks by content, each with a prefix and a lesson
+    report.discarded      operator -> reason -> number
+
+Each perturbation makes at most a quarter of what the recordings leave; what one cannot make is made
+by no other, so a report may have fewer lessons than were wanted. The result is a function of the
+arguments. Not covered: which recordings and tasks may be trained on (daemon/proposer/lessons.py).
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from hashlib import sha256
+from itertools import islice
+from random import Random
+from typing import Final, Literal
+
+from envs.environment import Environment
+from envs.episode import Party
+from envs.lessons.operators import PERTURBATIONS, Schemas, WrongCall, perturb, read_schemas
+from envs.lessons.repairs import Mistake, NoLesson, Proofs, find_repair, make_mistake
+from envs.lessons.trajectories import (
+    NoTrajectory,
+    Place,
+    Trajectory,
+    follow,
+    play_trajectory,
+    walk,
+)
+from envs.lessons.writing import write_lesson
+from envs.task import Lesson, Operator, TaskDefinition
+from events.messages import executed_calls
+
+PER_TRAJECTORY: Final = 4
+"""Most lessons of one operator from one trajectory."""
+_TRIES: Final = 24
+"""Most wrong calls of one operator that are made in one trajectory."""
+_SHOWN: Final = 5
+
+DUPLICATE: Final = "duplicate"
+RAISED: Final = "the environment raised an exception"
+
+Split = Literal["train", "test"]
+
+
+def find_split(source: str) -> Split:
+    """Return the split of the lessons of a source task: a sixth of the sources is for tests."""
+    return "test" if int(sha256(source.encode()).hexdigest(), 16) % 6 == 0 else "train"
+
+
+@dataclass(frozen=True, slots=True)
+class LessonReport:
+    """Lessons, and what was discarded."""
+
+    lessons: tuple[TaskDefinition, ...]
+    """Tasks by content."""
+    discarded: Mapping[Operator, Mapping[str, int]]
+    """Operator -> reason -> number of wrong calls."""
+    unused: Mapping[str, int]
+    """Reason -> number of tasks and recordings that gave no conversation to make lessons of."""
+    empty: tuple[Operator, ...]
+    """Perturbations that were wanted and made nothing."""
+    troubles: tuple[str, ...]
+    """The first exceptions of the environment, as sentences."""
+
+    @property
+    def made(self) -> dict[Operator, int]:
+        """Operator -> number of lessons."""
+        return dict(Counter(get_lesson(task).operator for task in self.lessons))
+
+
+def get_lesson(task: TaskDefinition) -> Lesson:
+    """Return the lesson of a task that has one. Raises ValueError for any other."""
+    if task.lesson is None:
+        raise ValueError(f"task {task.id} has no lesson")
+    return task.lesson
+
+
+def make_lessons(
+    environment: Environment,
+    sources: Iterable[TaskDefinition | Trajectory],
+    wanted: int,
+    seed: int,
+    recordings: Iterable[Trajectory] = (),
+) -> LessonReport:
+    """Return at most `wanted` lessons. `sources` are tasks that the oracle plays, or recorded
+    conversations that were a success; they are read as far as they are needed. `recordings` are
+    those in which calls failed."""
+    maker = _Maker(environment, wanted, seed)
+    for recording in recordings:
+        if not maker.left:
+            break
+        maker.add_recorded(recording)
+    quotas = _share_out(maker.left)
+    remaining = iter(sources)
+    while any(quotas.values()):
+        source = next(remaining, None)
+        if source is None:
+            break
+        maker.add_perturbed(source, quotas)
+    return maker.report()
+
+
+def _share_out(count: int) -> dict[Operator, int]:
+    """Return operator -> number of lessons, equal but for a remainder."""
+    quotient, rest = divmod(count, len(PERTURBATIONS))
+    return {name: quotient + (place < rest) for place, name in enumerate(PERTURBATIONS)}
+
+
+class _Maker:
+    def __init__(self, environment: Environment, wanted: int, seed: int) -> None:
+        self._environment = environment
+        self._wanted = wanted
+        self._seed = seed
+        self._lessons: dict[str, TaskDefinition] = {}
+        self._discarded: dict[Operator, Counter[str]] = {}
+        self._unused: Counter[str] = Counter()
+        self._troubles: list[str] = []
+        self._asked: dict[Operator, None] = {}
+
+    @property
+    def left(self) -> int:
+        """Lessons that are wanted still."""
+        return max(0, self._wanted - len(self._lessons))
+
+    def report(self) -> LessonReport:
+        lessons = tuple(self._lessons.values())
+        made = {get_lesson(task).operator for task in lessons}
+        return LessonReport(
+            lessons,
+            {operator: dict(reasons) for operator, reasons in self._discarded.items()},
+            dict(self._unused),
+            tuple(operator for operator in self._asked if operator not in made),
+            tuple(self._troubles[:_SHOWN]),
+        )
+
+    def add_recorded(self, recording: Trajectory) -> None:
+        """Make a lesson of each call of the agent that failed."""
+        try:
+            for number, turn in enumerate(follow(self._environment, recording)):
+                if not self.left:
+                    return
+                if turn.before is None or turn.message.sampled is False:
+                    continue
+                begin = len(turn.before.messages)
+                calls = tuple(executed_calls(turn.after.messages[begin:]))
+                if turn.after.turn is Party.AGENT and any(item.failed for item in calls):
+                    episode = turn.after.fork()
+                    episode.take_as_prefix()
+                    mistake = Mistake(episode, calls, is_unchanged=False)
+                    self._add("recorded", recording, mistake, number, 0, {})
+        except NoTrajectory as error:
+            self._unused[str(error)] += 1
+        except Exception as error:  # an environment's own code, which may raise anything
+            self._note_exception(recording.task, error)
+
+    def add_perturbed(
+        self, source: TaskDefinition | Trajectory, quotas: dict[Operator, int]
+    ) -> None:
+        """Make lessons of a trajectory, at most `quotas`, which is counted down."""
+        task = source.task if isinstance(source, Trajectory) else source
+        try:
+            trajectory = (
+                source
+                if isinstance(source, Trajectory)
+                else play_trajectory(self._environment, source)
+            )
+            if task.prefix:
+                raise NoTrajectory("begins midway")
+            places = walk(self._environment, trajectory)
+            if not places:
+                raise NoTrajectory("makes no call")
+            self._perturb(trajectory, places, quotas)
+        except NoTrajectory as error:
+            self._unused[str(error)] += 1
+        except Exception as error:  # an environment's own code, which may raise anything
+            self._note_exception(task, error)
+
+    def _note_exception(self, task: TaskDefinition, error: Exception) -> None:
+        self._unused[RAISED] += 1
+        self._troubles.append(f"{task.id}: {type(error).__name__}: {error}")
+
+    def _perturb(
+        self, trajectory: Trajectory, places: Sequence[Place], quotas: dict[Operator, int]
+    ) -> None:
+        schemas = read_schemas(self._environment.schemas(trajectory.task))
+        failures = sum(bool(message.error) for message in trajectory.messages)
+        proofs: Proofs = {}
+        for operator in PERTURBATIONS:
+            most = min(quotas[operator], PER_TRAJECTORY)
+            if not most:
+                continue
+            self._asked[operator] = None
+            chance = Random(f"lessons {self._seed} {trajectory.source} {operator}")
+            wrong_calls = _take_turns(operator, places, schemas, chance)
+            made = 0
+            for place, wrong in islice(wrong_calls, _TRIES):
+                made += self._add_wrong(trajectory, place, wrong, failures, proofs)
+                if made == most:
+                    break
+            quotas[operator] -= made
+
+    def _add_wrong(
+        self,
+        trajectory: Trajectory,
+        place: Place,
+        wrong: WrongCall,
+        failures: int,
+        proofs: Proofs,
+    ) -> bool:
+        try:
+            mistake = make_mistake(self._environment, place, wrong)
+        except NoLesson as reason:
+            return self._discard(wrong.operator, str(reason))
+        return self._add(wrong.operator, trajectory, mistake, place.step, failures, proofs)
+
+    def _add(
+        self,
+        operator: Operator,
+        trajectory: Trajectory,
+        mistake: Mistake,
+        step: int,
+        failures: int,
+        proofs: Proofs,
+    ) -> bool:
+        """Add the lesson of a mistake; return whether there is one."""
+        try:
+            repair = find_repair(self._environment, mistake, step, failures, proofs)
+            task = write_lesson(self._environment, trajectory, operator, mistake, repair)
+        except NoLesson as reason:
+            return self._discard(operator, str(reason))
+        if task.id in self._lessons:
+            return self._discard(operator, DUPLICATE)
+        self._lessons[task.id] = task
+        return True
+
+    def _discard(self, operator: Operator, reason: str) -> bool:
+        self._discarded.setdefault(operator, Counter())[reason] += 1
+        return False
+
+
+def _take_turns(
+    operator: Operator, places: Sequence[Place], schemas: Schemas, chance: Random
+) -> Iterator[tuple[Place, WrongCall]]:
+    """Yield the wrong calls of all places, the places in turn, in an order that the seed draws."""
+    steps = list(range(len(places)))
+    chance.shuffle(steps)
+    queue = [(step, perturb(operator, places, step, schemas, chance)) for step in steps]
+    while queue:
+        waiting = []
+        for step, wrong_calls in queue:
+            wrong = next(wrong_calls, None)
+            if wrong is not None:
+                yield places[step], wrong
+                waiting.append((step, wrong_calls))
+        queue = waiting
