@@ -101,8 +101,6 @@ class Toolset:
     """The tools of one environment over one state."""
 
     validates: ClassVar[bool] = True
-    keeps_state: ClassVar[bool] = False
-    """Whether calls change something beside the database: objects of its own."""
 
     def __init__(self, database: Database) -> None:
         self.database = database
@@ -115,6 +113,11 @@ class Toolset:
         vars(other).update(deepcopy(held, {id(self.database): database}) if held else {})
         other.database = database
         return other
+
+    def has_same_state(self, other: Self) -> bool:
+        """Whether calls would work on the same state as `other`'s. A toolset whose state is not in
+        the database alone overrides it."""
+        return self.database.same(other.database)
 
     @classmethod
     def tools(cls) -> Mapping[str, Tool]:
@@ -187,6 +190,14 @@ class ToolAccess:
         """Return the same access to tools over `database`, which is a copy of theirs."""
         user = None if self._user is None else self._user.fork(database)
         return ToolAccess(self._agent.fork(database), user, solo=self._solo)
+
+    def has_same_state(self, other: "ToolAccess") -> bool:
+        """Whether the tools of both parties would work on the same state as `other`'s."""
+        if self._user is not None and other._user is not None:
+            return self._user.has_same_state(other._user) and self._agent.has_same_state(
+                other._agent
+            )
+        return self._agent.has_same_state(other._agent)
 
     def call(
         self, name: str, arguments: Mapping[str, Any] | str, requestor: Requestor = "assistant"

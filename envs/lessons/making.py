@@ -37,9 +37,12 @@ PER_TRAJECTORY: Final = 4
 """Most lessons of one operator from one trajectory."""
 _TRIES: Final = 24
 """Most wrong calls of one operator that are made in one trajectory."""
+_BARREN: Final = 3
+"""Trajectories of one kind that may give no lesson of an operator before it is given up there."""
 _SHOWN: Final = 5
 
 DUPLICATE: Final = "duplicate"
+GIVEN_UP: Final = "tasks of its kind gave none"
 RAISED: Final = "the environment raised an exception"
 
 Split = Literal["train", "test"]
@@ -99,7 +102,8 @@ def make_lessons(
         source = next(remaining, None)
         if source is None:
             break
-        maker.add_perturbed(source, quotas)
+        for operator, count in maker.add_perturbed(source, quotas).items():
+            quotas[operator] -= count
     return maker.report()
 
 
@@ -119,6 +123,8 @@ class _Maker:
         self._unused: Counter[str] = Counter()
         self._troubles: list[str] = []
         self._asked: dict[Operator, None] = {}
+        self._barren: Counter[tuple[str, Operator]] = Counter()
+        """(Kind of task, operator) -> trajectories without a lesson; 0 after one with some."""
 
     @property
     def left(self) -> int:
@@ -157,50 +163,63 @@ class _Maker:
             self._note_exception(recording.task, error)
 
     def add_perturbed(
-        self, source: TaskDefinition | Trajectory, quotas: dict[Operator, int]
-    ) -> None:
-        """Make lessons of a trajectory, at most `quotas`, which is counted down."""
+        self, source: TaskDefinition | Trajectory, quotas: Mapping[Operator, int]
+    ) -> Counter[Operator]:
+        """Make lessons of a trajectory, at most `quotas`; return how many of each operator."""
         task = source.task if isinstance(source, Trajectory) else source
+        made: Counter[Operator] = Counter()
+        wanted = {
+            operator: min(quota, PER_TRAJECTORY)
+            for operator, quota in quotas.items()
+            if quota and self._barren[task.capability, operator] < _BARREN
+        }
+        if not wanted:
+            self._unused[GIVEN_UP] += 1
+            return made
+        self._asked |= dict.fromkeys(wanted)
         try:
+            if task.prefix:
+                raise NoTrajectory("begins midway")
             trajectory = (
                 source
                 if isinstance(source, Trajectory)
                 else play_trajectory(self._environment, source)
             )
-            if task.prefix:
-                raise NoTrajectory("begins midway")
             places = walk(self._environment, trajectory)
             if not places:
                 raise NoTrajectory("makes no call")
-            self._perturb(trajectory, places, quotas)
+            self._perturb(trajectory, places, wanted, made)
         except NoTrajectory as error:
             self._unused[str(error)] += 1
         except Exception as error:  # an environment's own code, which may raise anything
             self._note_exception(task, error)
+        return made
 
     def _note_exception(self, task: TaskDefinition, error: Exception) -> None:
         self._unused[RAISED] += 1
         self._troubles.append(f"{task.id}: {type(error).__name__}: {error}")
 
     def _perturb(
-        self, trajectory: Trajectory, places: Sequence[Place], quotas: dict[Operator, int]
+        self,
+        trajectory: Trajectory,
+        places: Sequence[Place],
+        wanted: Mapping[Operator, int],
+        made: Counter[Operator],
     ) -> None:
-        schemas = read_schemas(self._environment.schemas(trajectory.task))
+        """Make lessons of each operator and count them in `made`."""
+        task = trajectory.task
+        schemas = read_schemas(self._environment.schemas(task))
         failures = sum(bool(message.error) for message in trajectory.messages)
         proofs: Proofs = {}
-        for operator in PERTURBATIONS:
-            most = min(quotas[operator], PER_TRAJECTORY)
-            if not most:
-                continue
-            self._asked[operator] = None
+        for operator, most in wanted.items():
             chance = Random(f"lessons {self._seed} {trajectory.source} {operator}")
             wrong_calls = _take_turns(operator, places, schemas, chance)
-            made = 0
             for place, wrong in islice(wrong_calls, _TRIES):
-                made += self._add_wrong(trajectory, place, wrong, failures, proofs)
-                if made == most:
+                made[operator] += self._add_wrong(trajectory, place, wrong, failures, proofs)
+                if made[operator] == most:
                     break
-            quotas[operator] -= made
+            key = task.capability, operator
+            self._barren[key] = 0 if made[operator] else self._barren[key] + 1
 
     def _add_wrong(
         self,

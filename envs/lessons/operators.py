@@ -14,6 +14,7 @@ seen. Whether a tool refuses a call is found by making it (repairs.py). Source: 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain, zip_longest
 from random import Random
 from typing import Any, Final
 
@@ -27,8 +28,13 @@ PERTURBATIONS: Final[tuple[Operator, ...]] = ("argument", "redundant", "swap", "
 WRONG_TEXT: Final = "wrong_value"
 """Where a text of another type is needed."""
 
+_REPLACEMENTS: Final = 4
+"""Most values that are tried in place of one that was not seen."""
+
 Schemas = Mapping[str, Mapping[str, Any]]
 """Tool -> its parameters as JSON Schema."""
+
+Arguments = dict[str, Any]
 
 _CAPITAL: Final = re.compile(r"_([a-z])")
 
@@ -86,7 +92,6 @@ def _list_wrong_arguments(
             yield WrongCall("argument", (call.model_copy(update={"arguments": arguments}),))
 
 
-Arguments = dict[str, Any]
 _Change = Callable[[Arguments, str, Mapping[str, Any], SeenValues, Random], Arguments | None]
 """Function that returns arguments with one of them changed; None where it has no such change."""
 
@@ -172,64 +177,76 @@ def _repeat(places: Sequence[Place], step: int, *_: Any) -> Iterator[WrongCall]:
     yield WrongCall("redundant", (call, call))
 
 
-def _take_next(places: Sequence[Place], step: int, *_: Any) -> Iterator[WrongCall]:
+def _take_next(
+    places: Sequence[Place], step: int, _: Schemas, chance: Random
+) -> Iterator[WrongCall]:
     if step + 1 < len(places):
-        yield from _take_later("swap", places, step, step + 1)
+        yield from _take_later("swap", places, step, step + 1, chance)
 
 
 def _leave_out(
     places: Sequence[Place], step: int, schemas: Schemas, chance: Random
 ) -> Iterator[WrongCall]:
-    """Make a later call but the next, or call another tool."""
-    wrong = [
-        call
-        for later in range(step + 2, len(places))
-        for call in _take_later("missing", places, step, later)
+    """Make a later call but the next, or call another tool; by turns, one or the other first."""
+    later = [
+        _take_later("missing", places, step, number, chance)
+        for number in range(step + 2, len(places))
     ]
-    place = places[step]
+    kinds = [chain.from_iterable(later), _call_other_tool(places[step], schemas, chance)]
+    if chance.random() < 0.5:
+        kinds.reverse()
+    for pair in zip_longest(*kinds):
+        yield from (wrong for wrong in pair if wrong is not None)
+
+
+def _call_other_tool(place: Place, schemas: Schemas, chance: Random) -> Iterator[WrongCall]:
     others = [name for name in schemas if name != place.call.name]
     chance.shuffle(others)
     for name in others:
         arguments = _fill(place, schemas[name])
         if arguments is not None:
             call = place.call.model_copy(update={"name": name, "arguments": arguments})
-            wrong.append(WrongCall("missing", (call,)))
-    # Half of the time another tool first: later calls are few, and mostly before it.
-    if wrong and chance.random() < 0.5:
-        wrong.reverse()
-    yield from wrong
+            yield WrongCall("missing", (call,))
 
 
 def _take_later(
-    operator: Operator, places: Sequence[Place], step: int, later: int
+    operator: Operator, places: Sequence[Place], step: int, later: int, chance: Random
 ) -> Iterator[WrongCall]:
+    """Make a later call now, as it can be made with what was seen: a value that was not is another
+    one of its kind, or any that has a digit, or is left out."""
     place, call = places[step], places[later].call
     if call.name == place.call.name or isinstance(call.arguments, str):
         return
-    arguments = {
-        name: known
-        for name, value in call.arguments.items()
-        if (known := _replace_unseen(name, value, place.seen)) is not None
-    }
-    wrong = call.model_copy(update={"arguments": arguments})
-    dependent = any(
-        not place.seen.has(value) and places[step + 1].seen.has(value)
-        for value in call.arguments.values()
-    )
-    yield WrongCall(operator, (wrong,), comes_too_early=True, is_dependent=dependent)
+    seen, known = place.seen, places[step + 1].seen
+    unseen = {name: value for name, value in call.arguments.items() if not seen.has(value)}
+    dependent = any(known.has(value) for value in unseen.values())
+    for values in _draw_replacements(unseen, seen, chance):
+        arguments = {
+            name: values.get(name, value)
+            for name, value in call.arguments.items()
+            if name in values or name not in unseen
+        }
+        wrong = call.model_copy(update={"arguments": arguments})
+        yield WrongCall(operator, (wrong,), comes_too_early=True, is_dependent=dependent)
 
 
-def _replace_unseen(name: str, value: Any, seen: SeenValues) -> Any:
-    """Return a value if it was seen, else one in its place; None where there is none."""
-    if seen.has(value):
-        return value
-    if isinstance(value, list):
-        known = [_replace_unseen(name, item, seen) for item in value]
-        return known if None not in known else None
-    if not isinstance(value, str):
-        return None
-    others = seen.find_others(name, value) or seen.list_texts()
-    return others[0] if others else None
+def _draw_replacements(
+    unseen: Arguments, seen: SeenValues, chance: Random
+) -> Iterator[Arguments]:
+    """Yield values in place of those that were not seen; an argument for which there is none is
+    left out. In the last ones all are left out."""
+    candidates: dict[str, list[str]] = {}
+    for name, value in unseen.items():
+        others = seen.find_others(name, value) or seen.list_texts()
+        candidates[name] = chance.sample(others, min(len(others), _REPLACEMENTS))
+    count = max(map(len, candidates.values()), default=0)
+    for place in range(count):
+        values = {name: own[place % len(own)] for name, own in candidates.items() if own}
+        yield {
+            name: [value] if isinstance(unseen[name], list) else value
+            for name, value in values.items()
+        }
+    yield {}
 
 
 def _fill(place: Place, schema: Mapping[str, Any]) -> Arguments | None:

@@ -104,7 +104,7 @@ def make_mistake(environment: Environment, place: Place, wrong: WrongCall) -> Mi
     mistake = Mistake(
         episode,
         made,
-        is_unchanged=_is_unchanged(environment, place, episode, made),
+        is_unchanged=not place.before and episode.tools.has_same_state(place.episode.tools),
         is_repeated=wrong.operator == "redundant",
         comes_too_early=wrong.comes_too_early,
     )
@@ -115,19 +115,6 @@ def make_mistake(environment: Environment, place: Place, wrong: WrongCall) -> Mi
             raise NoLesson(INDEPENDENT)
     episode.take_as_prefix()
     return mistake
-
-
-def _is_unchanged(
-    environment: Environment, place: Place, episode: Episode, made: Sequence[ExecutedCall]
-) -> bool:
-    keeps_state = environment.toolset.keeps_state
-    if place.before or (keeps_state and any(_writes(environment, item) for item in made)):
-        return False
-    return episode.database.same(place.episode.database)
-
-
-def _writes(environment: Environment, item: ExecutedCall) -> bool:
-    return item.call.name in environment.changes
 
 
 def find_repair(

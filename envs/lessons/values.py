@@ -53,7 +53,10 @@ class SeenValues:
 
     def _has_text(self, text: str) -> bool:
         lowered = text.lower()
-        return lowered in self._words or any(lowered in seen for seen in self._texts)
+        if lowered in self._words:
+            return True
+        # A part of a word is another word: O3 is not seen where O30 was.
+        return not _WORD.fullmatch(text) and any(lowered in seen for seen in self._texts)
 
     def _see(self, message: Message) -> None:
         for call in message.tool_calls:
@@ -91,7 +94,7 @@ class SeenValues:
         self._note_kind(value)
 
     def _note_kind(self, value: str) -> None:
-        if (kind := _get_kind(value)) is not None:
+        if " " not in value and (kind := _get_kind(value)) is not None:
             self._by_kind.setdefault(kind, {})[value] = None
 
 
