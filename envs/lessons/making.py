@@ -29,7 +29,7 @@ from envs.lessons.trajectories import (
     play_trajectory,
     walk,
 )
-from envs.lessons.writing import write_lesson
+from envs.lessons.writing import LessonWriter
 from envs.task import Lesson, Operator, TaskDefinition
 from events.messages import executed_calls
 
@@ -144,8 +144,9 @@ class _Maker:
 
     def add_recorded(self, recording: Trajectory) -> None:
         """Make a lesson of each call of the agent that failed."""
+        writer = LessonWriter(self._environment, recording)
         try:
-            for number, turn in enumerate(follow(self._environment, recording)):
+            for turn in follow(self._environment, recording):
                 if not self.left:
                     return
                 if turn.before is None or turn.message.sampled is False:
@@ -156,7 +157,7 @@ class _Maker:
                     episode = turn.after.fork()
                     episode.take_as_prefix()
                     mistake = Mistake(episode, calls, is_unchanged=False)
-                    self._add("recorded", recording, mistake, number, 0, {})
+                    self._add("recorded", writer, mistake, None, Proofs(failures=0))
         except NoTrajectory as error:
             self._unused[str(error)] += 1
         except Exception as error:  # an environment's own code, which may raise anything
@@ -209,45 +210,39 @@ class _Maker:
         """Make lessons of each operator and count them in `made`."""
         task = trajectory.task
         schemas = read_schemas(self._environment.schemas(task))
-        failures = sum(bool(message.error) for message in trajectory.messages)
-        proofs: Proofs = {}
+        proofs = Proofs(failures=sum(bool(message.error) for message in trajectory.messages))
+        writer = LessonWriter(self._environment, trajectory)
         for operator, most in wanted.items():
             chance = Random(f"lessons {self._seed} {trajectory.source} {operator}")
             wrong_calls = _take_turns(operator, places, schemas, chance)
             for place, wrong in islice(wrong_calls, _TRIES):
-                made[operator] += self._add_wrong(trajectory, place, wrong, failures, proofs)
+                made[operator] += self._add_wrong(writer, place, wrong, proofs)
                 if made[operator] == most:
                     break
             key = task.capability, operator
             self._barren[key] = 0 if made[operator] else self._barren[key] + 1
 
     def _add_wrong(
-        self,
-        trajectory: Trajectory,
-        place: Place,
-        wrong: WrongCall,
-        failures: int,
-        proofs: Proofs,
+        self, writer: LessonWriter, place: Place, wrong: WrongCall, proofs: Proofs
     ) -> bool:
         try:
             mistake = make_mistake(self._environment, place, wrong)
         except NoLesson as reason:
             return self._discard(wrong.operator, str(reason))
-        return self._add(wrong.operator, trajectory, mistake, place.step, failures, proofs)
+        return self._add(wrong.operator, writer, mistake, place, proofs)
 
     def _add(
         self,
         operator: Operator,
-        trajectory: Trajectory,
+        writer: LessonWriter,
         mistake: Mistake,
-        step: int,
-        failures: int,
+        place: Place | None,
         proofs: Proofs,
     ) -> bool:
         """Add the lesson of a mistake; return whether there is one."""
         try:
-            repair = find_repair(self._environment, mistake, step, failures, proofs)
-            task = write_lesson(self._environment, trajectory, operator, mistake, repair)
+            repair = find_repair(self._environment, mistake, place, proofs)
+            task = writer.write(operator, mistake, repair, place)
         except NoLesson as reason:
             return self._discard(operator, str(reason))
         if task.id in self._lessons:

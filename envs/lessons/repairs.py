@@ -3,12 +3,13 @@
     mistake = make_mistake(place, wrong)          the call, made on a fork of the state
     repair = find_repair(mistake, proofs)         what the oracle does next; both raise NoLesson
 
-Proof that the oracle succeeds: its whole rest is played and judged. Where the tools refused the
-call and the state is as it was, one such proof holds for every refused call of the same place after
-which the oracle writes the same (tests/envs/lessons plays all of them).
+Proof that the oracle succeeds: its whole rest is played and judged. Where the state is as it was,
+one such proof holds for each call of a place after which the oracle writes the same; and where it
+writes what the trajectory has there, so that the rest is the trajectory's, one holds for all places
+of it. So is what its next calls come to: they are made on an equal state. tests/envs/lessons plays
+all of them.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -18,7 +19,6 @@ from envs.episode import Episode, Party
 from envs.grading import grade
 from envs.lessons.operators import WrongCall
 from envs.lessons.trajectories import Place
-from envs.task import TaskDefinition
 from events.errors import KintsugiError
 from events.messages import Action, ExecutedCall, Message, ToolCall, executed_calls
 
@@ -60,23 +60,16 @@ class Mistake:
 
 
 @dataclass(frozen=True, slots=True)
-class Continuation:
-    """How the oracle goes on, as long as it succeeds."""
-
-    next_call: ToolCall | None
-    """Its first call, in its next message or a later one; None where it makes none."""
-
-
-@dataclass(frozen=True, slots=True)
 class Repair:
-    """What a right agent writes next."""
+    """What a right agent writes next, where the oracle then succeeds."""
 
     message: Message
-    continuation: Continuation
+    next_call: ToolCall | None
+    """Its first call, in this message or a later one; None where it makes none."""
 
     @property
     def calls(self) -> tuple[Action, ...]:
-        """Its calls as the lesson has them."""
+        """The calls of the message as the lesson has them."""
         return tuple(
             Action(name=call.name, arguments=call.arguments)
             for call in self.message.tool_calls
@@ -84,8 +77,15 @@ class Repair:
         )
 
 
-Proofs = dict[tuple[int, str], Continuation | None]
-"""(Step, expected message) -> how the oracle goes on from there; None where it fails."""
+class Proofs:
+    """What was proven in one trajectory."""
+
+    def __init__(self, failures: int) -> None:
+        self.failures = failures
+        """Calls that fail in the trajectory itself."""
+        self.known: dict[tuple[int | None, bool, str], tuple[ToolCall | None, str | None]] = {}
+        """(Step, or None for all; whether a tool refused; expected message, or "" where it is the
+        trajectory's) -> the next call, and why there is no lesson."""
 
 
 def make_mistake(environment: Environment, place: Place, wrong: WrongCall) -> Mistake:
@@ -93,11 +93,16 @@ def make_mistake(environment: Environment, place: Place, wrong: WrongCall) -> Mi
     that no tool refuses and that changes nothing, unless it is a repetition."""
     episode = place.episode.fork()
     calls = tuple(
-        call.model_copy(update={"id": f"call_{place.step}_{number}"})
+        ToolCall.model_construct(
+            name=call.name, arguments=call.arguments, id=f"call_{place.step}_{number}"
+        )
         for number, call in enumerate((*place.before, *wrong.calls))
     )
     begin = len(episode.messages)
-    episode.receive(Message(role="assistant", content=place.text, tool_calls=calls))
+    message = Message.model_construct(
+        role="assistant", content=place.message.content, tool_calls=calls
+    )
+    episode.receive(message)
     if episode.turn is not Party.AGENT:
         raise NoLesson(ENDS)
     made = tuple(executed_calls(episode.messages[begin:]))[len(place.before) :]
@@ -118,30 +123,35 @@ def make_mistake(environment: Environment, place: Place, wrong: WrongCall) -> Mi
 
 
 def find_repair(
-    environment: Environment, mistake: Mistake, step: int, failures: int, proofs: Proofs
+    environment: Environment, mistake: Mistake, place: Place | None, proofs: Proofs
 ) -> Repair:
-    """Return what the oracle does next behind a wrong call. Raises NoLesson where it makes a call
-    that fails, fails more often than `failures` on its way, or fails the task."""
+    """Return what the oracle does next behind a wrong call; `place` is that of the call in its
+    trajectory. Raises NoLesson where it makes a call that fails, fails more often than in the
+    trajectory, or fails the task."""
     episode = mistake.episode
     oracle = environment.oracle(episode.task)
     expected = oracle.reply(episode.view(Party.AGENT))
-    after = episode.fork()
-    after.receive(expected)
-    if expected.tool_calls and any(
-        item.failed for item in executed_calls(after.messages[len(episode.messages) :])
-    ):
-        raise NoLesson(EXPECTED_FAILS)
-    if not (mistake.is_refused and mistake.is_unchanged):
-        continuation = _play_on(environment, after, oracle, len(episode.messages), failures)
+    if place is None or not mistake.is_unchanged:
+        next_call, fault = _prove(environment, episode, oracle, expected, proofs.failures)
     else:
-        key = step, _write_key(expected)
-        if key not in proofs:
-            begin = len(episode.messages)
-            proofs[key] = _play_on(environment, after, oracle, begin, failures)
-        continuation = proofs[key]
-    if continuation is None:
-        raise NoLesson(NO_REPAIR)
-    return Repair(expected, continuation)
+        key = _find_key(mistake, place, expected, proofs)
+        if key not in proofs.known:
+            proofs.known[key] = _prove(environment, episode, oracle, expected, proofs.failures)
+        next_call, fault = proofs.known[key]
+    if fault is not None:
+        raise NoLesson(fault)
+    return Repair(expected, expected.tool_calls[0] if expected.tool_calls else next_call)
+
+
+def _find_key(
+    mistake: Mistake, place: Place, expected: Message, proofs: Proofs
+) -> tuple[int | None, bool, str]:
+    clean = place.following if mistake.is_repeated else place.message
+    written = _write_key(expected)
+    rejoins = clean is not None and _write_key(clean) == written
+    if rejoins and not proofs.failures and len(place.message.tool_calls) == 1:
+        return None, mistake.is_refused, ""
+    return place.step, mistake.is_refused, written
 
 
 def _write_key(message: Message) -> str:
@@ -149,22 +159,26 @@ def _write_key(message: Message) -> str:
     return f"{message.text}\n{calls!r}"
 
 
-def _play_on(
-    environment: Environment, episode: Episode, oracle: Agent, begin: int, failures: int
-) -> Continuation | None:
-    """Play an episode to its end; return how, or None where the task is failed."""
-    task: TaskDefinition = episode.task
+def _prove(
+    environment: Environment, place: Episode, oracle: Agent, expected: Message, failures: int
+) -> tuple[ToolCall | None, str | None]:
+    """Play an episode to its end; return the oracle's next call, and why it gives no lesson."""
+    episode, begin = place.fork(), len(place.messages)
+    episode.receive(expected)
+    if any(item.failed for item in executed_calls(episode.messages[begin:])):
+        return None, EXPECTED_FAILS
+    task = episode.task
     user = environment.user(task)
     while episode.turn is not None:
         party = oracle if episode.turn is Party.AGENT else user
         episode.receive(party.reply(episode.view(episode.turn)))
-    if episode.errors > failures:
-        return None
-    if not grade(environment, task, episode.messages, episode.termination).success:
-        return None
-    calls = (call for message in _agents(episode.messages[begin:]) for call in message.tool_calls)
-    return Continuation(next(calls, None))
-
-
-def _agents(messages: Sequence[Message]) -> list[Message]:
-    return [message for message in messages if message.role == "assistant"]
+    verdict = grade(environment, task, episode.messages, episode.termination)
+    if episode.errors > failures or not verdict.success:
+        return None, NO_REPAIR
+    calls = (
+        call
+        for message in episode.messages[begin:]
+        if message.role == "assistant"
+        for call in message.tool_calls
+    )
+    return next(calls, None), None

@@ -68,7 +68,9 @@ class Place:
         self.call: ToolCall = message.tool_calls[index]
         self.before = message.tool_calls[:index]
         """Calls of the same message that come first."""
-        self.text = message.content
+        self.following: Message | None = None
+        """What the agent writes after this message; None where it writes nothing."""
+        self.message = message
 
     @cached_property
     def seen(self) -> SeenValues:
@@ -93,12 +95,16 @@ def walk(environment: Environment, trajectory: Trajectory) -> list[Place]:
     """Return the place of each of the agent's calls, in order. Raises NoTrajectory where the tools
     answer otherwise now."""
     places: list[Place] = []
+    last: list[Place] = []
     for turn in follow(environment, trajectory):
+        if turn.message.role == "assistant":
+            for place in last:
+                place.following = turn.message
+            last = []
         if turn.before is not None:
-            calls = range(len(turn.message.tool_calls))
-            places += [
-                Place(turn.before, len(places) + index, turn.message, index) for index in calls
-            ]
+            for index in range(len(turn.message.tool_calls)):
+                last.append(Place(turn.before, len(places), turn.message, index))
+                places.append(last[-1])
     return places
 
 
@@ -111,8 +117,8 @@ def follow(environment: Environment, trajectory: Trajectory) -> Iterator[Turn]:
             raise NoTrajectory(DOES_NOT_REPLAY)
         before = None
         if message.role == "assistant" and message.tool_calls:
+            episode.take_as_prefix()
             before = episode.fork()
-            before.take_as_prefix()
         begin = len(episode.messages) + 1
         episode.receive(message)
         if [_read_answer(m) for m in results] != [_read_answer(m) for m in episode.messages[begin:]]:
@@ -145,17 +151,14 @@ def _read_answer(message: Message) -> tuple[str, bool]:
     return message.text, bool(message.error)
 
 
-def clean_messages(messages: Sequence[Message]) -> tuple[Message, ...]:
-    """Return messages as a prefix has them: what was said, called and answered, without what the
+def clean_message(message: Message) -> Message:
+    """Return a message as a prefix has it: what was said, called and answered, without what the
     agent said to itself and without marks of a recorder."""
-    return tuple(
-        Message.model_construct(
-            role=message.role,
-            content=message.content,
-            tool_calls=message.tool_calls,
-            tool_call_id=message.tool_call_id,
-            name=message.name,
-            error=message.error,
-        )
-        for message in messages
+    return Message.model_construct(
+        role=message.role,
+        content=message.content,
+        tool_calls=message.tool_calls,
+        tool_call_id=message.tool_call_id,
+        name=message.name,
+        error=message.error,
     )

@@ -12,6 +12,7 @@ but for their digits.
 import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import lru_cache
 from typing import Any, Final
 
 from events.messages import Message
@@ -61,41 +62,56 @@ class SeenValues:
     def _see(self, message: Message) -> None:
         for call in message.tool_calls:
             if isinstance(call.arguments, dict):
-                self._see_values("", call.arguments)
+                for name, value in _list_values("", call.arguments):
+                    self._note(name, value)
         text = message.text
         if not text:
             return
-        self._texts.append(text.lower())
-        words = _WORD.findall(text)
-        for word in words:
-            self._note_kind(word.rstrip(".:-+"))
-        self._words.update(word.rstrip(".:-+").lower() for word in words)
-        if message.role == "tool" and text[:1] in "{[":
-            try:
-                self._see_values("", json.loads(text))
-            except (ValueError, RecursionError):
-                return
-
-    def _see_values(self, name: str, value: Any) -> None:
-        if isinstance(value, Mapping):
-            for key, item in value.items():
-                if name.endswith("s"):
-                    self._note(name, str(key))
-                self._see_values(str(key), item)
-        elif isinstance(value, list):
-            for item in value:
-                self._see_values(name, item)
-        elif isinstance(value, str) and value:
+        lowered, words, kinds, values = _read_text(text, message.role == "tool")
+        self._texts.append(lowered)
+        self._words |= words
+        for kind, value in kinds:
+            self._by_kind.setdefault(kind, {})[value] = None
+        for name, value in values:
             self._note(name, value)
-            self._words.add(value.lower())
 
     def _note(self, name: str, value: str) -> None:
+        self._words.add(value.lower())
         self._by_name.setdefault(name, {})[value] = None
-        self._note_kind(value)
-
-    def _note_kind(self, value: str) -> None:
-        if " " not in value and (kind := _get_kind(value)) is not None:
+        if (kind := _get_kind(value)) is not None:
             self._by_kind.setdefault(kind, {})[value] = None
+
+
+@lru_cache(maxsize=1024)
+def _read_text(
+    text: str, is_result: bool
+) -> tuple[str, frozenset[str], tuple[tuple[str, str], ...], tuple[tuple[str, str], ...]]:
+    """Return a text in lower case, its words in lower case, those with a digit as (kind, word), and
+    the values of a result as (name, value)."""
+    words = [word.rstrip(".:-+") for word in _WORD.findall(text)]
+    kinds = tuple((kind, word) for word in words if (kind := _get_kind(word)) is not None)
+    values: tuple[tuple[str, str], ...] = ()
+    if is_result and text[0] in "{[":
+        try:
+            values = tuple(_list_values("", json.loads(text)))
+        except (ValueError, RecursionError):
+            values = ()
+    return text.lower(), frozenset(word.lower() for word in words), kinds, values
+
+
+def _list_values(name: str, value: Any) -> Iterator[tuple[str, str]]:
+    """Yield the texts that a value holds with their names; the keys of an object whose own name is
+    a plural are values too."""
+    if isinstance(value, Mapping):
+        for key, item in value.items():
+            if name.endswith("s"):
+                yield name, str(key)
+            yield from _list_values(str(key), item)
+    elif isinstance(value, list):
+        for item in value:
+            yield from _list_values(name, item)
+    elif isinstance(value, str) and value:
+        yield name, value
 
 
 def find_texts(value: Any) -> Iterator[str]:
@@ -117,6 +133,8 @@ def _list_names(name: str) -> Iterable[str]:
 
 
 def _get_kind(value: str) -> str | None:
-    """Return a value with each number in it as 9; None for one without."""
+    """Return a word with each number in it as 9; None for one without, and for several words."""
+    if " " in value:
+        return None
     kind = _DIGITS.sub("9", value)
     return None if kind == value and "9" not in value else kind
