@@ -142,9 +142,7 @@ class Episode:
         episode, and it counts for no limit and as no error."""
         self.steps = self.rounds = self.errors = self.user_errors = self.malformed = 0
         self.messages = [
-            message
-            if message.sampled is False
-            else message.model_copy(update={"sampled": False})
+            message if message.sampled is False else message.model_copy(update={"sampled": False})
             for message in self.messages
         ]
 

@@ -19,9 +19,11 @@ from typing import Final, Literal
 
 from envs.environment import Environment
 from envs.episode import Party
+from envs.lessons.checks import get_lesson
 from envs.lessons.operators import PERTURBATIONS, Schemas, WrongCall, perturb, read_schemas
 from envs.lessons.repairs import Mistake, NoLesson, Proofs, find_repair, make_mistake
 from envs.lessons.trajectories import (
+    BEGINS_MIDWAY,
     NoTrajectory,
     Place,
     Trajectory,
@@ -30,11 +32,14 @@ from envs.lessons.trajectories import (
     walk,
 )
 from envs.lessons.writing import LessonWriter
-from envs.task import Lesson, Operator, TaskDefinition
+from envs.task import Operator, TaskDefinition
 from events.messages import executed_calls
 
 PER_TRAJECTORY: Final = 4
 """Most lessons of one operator from one trajectory."""
+_SPREAD: Final = 256
+"""Lessons that have to be wanted for each further one of an operator from one trajectory: a few
+shall not all be of the same."""
 _TRIES: Final = 24
 """Most wrong calls of one operator that are made in one trajectory."""
 _BARREN: Final = 3
@@ -74,13 +79,6 @@ class LessonReport:
         return dict(Counter(get_lesson(task).operator for task in self.lessons))
 
 
-def get_lesson(task: TaskDefinition) -> Lesson:
-    """Return the lesson of a task that has one. Raises ValueError for any other."""
-    if task.lesson is None:
-        raise ValueError(f"task {task.id} has no lesson")
-    return task.lesson
-
-
 def make_lessons(
     environment: Environment,
     sources: Iterable[TaskDefinition | Trajectory],
@@ -118,6 +116,7 @@ class _Maker:
         self._environment = environment
         self._wanted = wanted
         self._seed = seed
+        self._per_trajectory = max(1, min(PER_TRAJECTORY, wanted // _SPREAD))
         self._lessons: dict[str, TaskDefinition] = {}
         self._discarded: dict[Operator, Counter[str]] = {}
         self._unused: Counter[str] = Counter()
@@ -170,7 +169,7 @@ class _Maker:
         task = source.task if isinstance(source, Trajectory) else source
         made: Counter[Operator] = Counter()
         wanted = {
-            operator: min(quota, PER_TRAJECTORY)
+            operator: min(quota, self._per_trajectory)
             for operator, quota in quotas.items()
             if quota and self._barren[task.capability, operator] < _BARREN
         }
@@ -179,22 +178,25 @@ class _Maker:
             return made
         self._asked |= dict.fromkeys(wanted)
         try:
-            if task.prefix:
-                raise NoTrajectory("begins midway")
-            trajectory = (
-                source
-                if isinstance(source, Trajectory)
-                else play_trajectory(self._environment, source)
-            )
-            places = walk(self._environment, trajectory)
-            if not places:
-                raise NoTrajectory("makes no call")
-            self._perturb(trajectory, places, wanted, made)
+            self._perturb(*self._find_places(source), wanted, made)
         except NoTrajectory as error:
             self._unused[str(error)] += 1
         except Exception as error:  # an environment's own code, which may raise anything
             self._note_exception(task, error)
         return made
+
+    def _find_places(self, source: TaskDefinition | Trajectory) -> tuple[Trajectory, list[Place]]:
+        """Return the trajectory of a source and its places. Raises NoTrajectory."""
+        if isinstance(source, Trajectory):
+            trajectory = source
+        else:
+            trajectory = play_trajectory(self._environment, source)
+        if trajectory.task.prefix:
+            raise NoTrajectory(BEGINS_MIDWAY)
+        places = walk(self._environment, trajectory)
+        if not places:
+            raise NoTrajectory("makes no call")
+        return trajectory, places
 
     def _note_exception(self, task: TaskDefinition, error: Exception) -> None:
         self._unused[RAISED] += 1

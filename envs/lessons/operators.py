@@ -230,9 +230,7 @@ def _take_later(
         yield WrongCall(operator, (wrong,), comes_too_early=True, is_dependent=dependent)
 
 
-def _draw_replacements(
-    unseen: Arguments, seen: SeenValues, chance: Random
-) -> Iterator[Arguments]:
+def _draw_replacements(unseen: Arguments, seen: SeenValues, chance: Random) -> Iterator[Arguments]:
     """Yield values in place of those that were not seen; an argument for which there is none is
     left out. In the last ones all are left out."""
     candidates: dict[str, list[str]] = {}

@@ -21,6 +21,7 @@ from events.errors import KintsugiError
 from events.messages import Message, ToolCall
 
 DOES_NOT_REPLAY: Final = "does not replay"
+BEGINS_MIDWAY: Final = "begins midway"
 
 _WRITERS: Final = {"assistant": Party.AGENT, "user": Party.USER}
 
@@ -82,7 +83,7 @@ def play_trajectory(environment: Environment, task: TaskDefinition) -> Trajector
     """Return the conversation of the oracle and the scripted user. Raises NoTrajectory where it is
     no success, or begins midway."""
     if task.prefix:
-        raise NoTrajectory("begins midway")
+        raise NoTrajectory(BEGINS_MIDWAY)
     episode = Episode(environment, task)
     begin = len(episode.messages)
     play(episode, environment.oracle(task), environment.user(task))
@@ -121,7 +122,9 @@ def follow(environment: Environment, trajectory: Trajectory) -> Iterator[Turn]:
             before = episode.fork()
         begin = len(episode.messages) + 1
         episode.receive(message)
-        if [_read_answer(m) for m in results] != [_read_answer(m) for m in episode.messages[begin:]]:
+        if [_read_answer(m) for m in results] != [
+            _read_answer(m) for m in episode.messages[begin:]
+        ]:
             raise NoTrajectory(DOES_NOT_REPLAY)
         yield Turn(message, before, episode)
 

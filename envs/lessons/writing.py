@@ -47,9 +47,7 @@ class LessonWriter:
         self._trajectory = trajectory
         self._task = trajectory.task.model_copy(update={"prefix": (), "lesson": None})
         self._begin = count_greeting(environment, self._task)
-        self._body = {
-            key: exact_json(value) for key, value in self._task.dump_body().items()
-        }
+        self._body = {key: exact_json(value) for key, value in self._task.dump_body().items()}
         self._clean: dict[int, tuple[Message, Message, str]] = {}
         """Identity of a message -> the message, which keeps the identity its own; the same as a
         prefix has it; and that as JSON."""
@@ -140,9 +138,7 @@ def _find_right(mistake: Mistake, repair: Repair, place: Place | None) -> ToolCa
     return call
 
 
-def _write_reflection(
-    mistake: Mistake, right: ToolCall | None, changes: Sequence[Change]
-) -> str:
+def _write_reflection(mistake: Mistake, right: ToolCall | None, changes: Sequence[Change]) -> str:
     wrong = mistake.wrong
     error = next((item.result.text for item in mistake.calls if item.failed and item.result), None)
     cause = None if error is None else find_cause(error)
