@@ -37,7 +37,7 @@ from events.messages import executed_calls
 
 PER_TRAJECTORY: Final = 4
 """Most lessons of one operator from one trajectory."""
-_SPREAD: Final = 256
+SPREAD: Final = 256
 """Lessons that have to be wanted for each further one of an operator from one trajectory: a few
 shall not all be of the same."""
 _TRIES: Final = 24
@@ -116,8 +116,9 @@ class _Maker:
         self._environment = environment
         self._wanted = wanted
         self._seed = seed
-        self._per_trajectory = max(1, min(PER_TRAJECTORY, wanted // _SPREAD))
+        self._per_trajectory = max(1, min(PER_TRAJECTORY, wanted // SPREAD))
         self._lessons: dict[str, TaskDefinition] = {}
+        """Prefix as JSON -> the lesson behind it."""
         self._discarded: dict[Operator, Counter[str]] = {}
         self._unused: Counter[str] = Counter()
         self._troubles: list[str] = []
@@ -244,12 +245,12 @@ class _Maker:
         """Add the lesson of a mistake; return whether there is one."""
         try:
             repair = find_repair(self._environment, mistake, place, proofs)
-            task = writer.write(operator, mistake, repair, place)
+            written = writer.write(operator, mistake, repair, place)
         except NoLesson as reason:
             return self._discard(operator, str(reason))
-        if task.id in self._lessons:
+        if written.prefix in self._lessons:
             return self._discard(operator, DUPLICATE)
-        self._lessons[task.id] = task
+        self._lessons[written.prefix] = written.task
         return True
 
     def _discard(self, operator: Operator, reason: str) -> bool:

@@ -1,7 +1,7 @@
 """Write the lesson of a mistake: its prefix, its reflection and what is expected, as a task.
 
     writer = LessonWriter(environment, trajectory)
-    task = writer.write("argument", mistake, repair, place)        or NoLesson
+    writer.write("argument", mistake, repair, place).task        or NoLesson
 
 A lesson is kept only if its reflection names every key in which the wrong call differs from the
 right one, with values that the agent has seen, and if the gold text is read back (gold.py).
@@ -9,6 +9,7 @@ right one, with values that the agent has seen, and if the gold text is read bac
 
 import json
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Final
 
 from envs.database import ABSENT
@@ -39,6 +40,16 @@ MALFORMED: Final = "the reflection is malformed"
 NOT_READ_BACK: Final = "the gold text is not read back"
 
 
+@dataclass(frozen=True, slots=True)
+class WrittenLesson:
+    """A lesson as a task."""
+
+    task: TaskDefinition
+    """Under its id by content."""
+    prefix: str
+    """Its prefix as JSON: lessons with equal ones are the same."""
+
+
 class LessonWriter:
     """Writes the lessons of one trajectory. What they share is converted once."""
 
@@ -54,9 +65,9 @@ class LessonWriter:
 
     def write(
         self, operator: Operator, mistake: Mistake, repair: Repair, place: Place | None
-    ) -> TaskDefinition:
-        """Return the task, under its id by content; `place` is that of the wrong call in its
-        trajectory, where it has one. Raises NoLesson."""
+    ) -> WrittenLesson:
+        """Return the lesson; `place` is that of the wrong call in its trajectory, where it has one.
+        Raises NoLesson."""
         right = _find_right(mistake, repair, place)
         changes = () if right is None else find_changes(mistake.wrong.call, right)
         self._check_seen(mistake, repair, place, changes)
@@ -77,7 +88,7 @@ class LessonWriter:
             raise NoLesson(NOT_READ_BACK)
         return self._name(mistake.episode.messages[self._begin :], lesson)
 
-    def _name(self, messages: Sequence[Message], lesson: Lesson) -> TaskDefinition:
+    def _name(self, messages: Sequence[Message], lesson: Lesson) -> WrittenLesson:
         """Return the task with this prefix and lesson. Its id is that of `name_by_content`, put
         together from parts that were written before."""
         parts = [self._clean_message(message) for message in messages]
@@ -87,13 +98,14 @@ class LessonWriter:
             "lesson": exact_json(lesson.model_dump(mode="json")),
         }
         written = ",".join(f'"{key}":{body[key]}' for key in sorted(body))
-        return self._task.model_copy(
+        task = self._task.model_copy(
             update={
                 "id": f"{self._task.environment}/={sha256('{' + written + '}')}",
                 "prefix": tuple(clean for _, clean, _ in parts),
                 "lesson": lesson,
             }
         )
+        return WrittenLesson(task, body["prefix"])
 
     def _clean_message(self, message: Message) -> tuple[Message, Message, str]:
         known = self._clean.get(id(message))
