@@ -302,7 +302,7 @@ def edit(
 ) -> None:
     """Write a lesson anew with your reflection: the new one is added, the old one retired."""
     from consumers.folds.task_states import ACTIVE
-    from consumers.reads.learning import patterns_of
+    from consumers.reads.learning import patterns_of, read_inactive_tasks
     from daemon.proposer.task_buffer import Target, replace_task
     from events.learning import OPERATOR
 
@@ -311,18 +311,21 @@ def edit(
         app.settle()
         with app.reading() as connection:
             line, _, task = _find_lesson(connection, lesson, alias)
-            pattern = patterns_of(connection, line.alias).get(line.task)
+            patterns = patterns_of(connection, line.alias)
+            inactive = read_inactive_tasks(connection, line.alias)
             additions = open_additions(cli, app, connection, line.alias, None, without=line.task)
-        target = Target(
-            line.alias, line.base or "unknown", None if pattern == OPERATOR else pattern
-        )
         edited = _edit(task, text)
+        is_there = edited.id in patterns and edited.id not in inactive
+        if line.state != ACTIVE and not is_there:
+            raise NoLessonsHere(
+                f"{line.task} is {line.state}; edit a lesson that jobs draw, or add it again"
+            )
         if edited.id != task.id:
+            pattern = patterns.get(line.task, OPERATOR)
+            target = Target(
+                line.alias, line.base or "unknown", None if pattern == OPERATOR else pattern
+            )
             addition = _examine(additions, edited)
-            if line.state != ACTIVE and not addition.is_known:
-                raise NoLessonsHere(
-                    f"{line.task} is {line.state}; edit a lesson that jobs draw, or add it again"
-                )
             replaced = line.task if line.state == ACTIVE else None
             replace_task(app, act_of(actor, reason), target, addition, replaced)
         with app.reading() as connection:

@@ -18,6 +18,7 @@ from typing import Any, Final
 
 from envs.database import ABSENT
 from envs.reflection.parse import parse
+from events.canonical import exact_json
 from events.messages import Action, ToolCall
 
 TOOL: Final = "tool"
@@ -63,7 +64,7 @@ def find_changes(wrong: ToolCall, right: ToolCall | Action) -> tuple[Change, ...
 def _is_equal(value: Any, other: Any) -> bool:
     if value is ABSENT or other is ABSENT:
         return value is other
-    return json.dumps(value, sort_keys=True) == json.dumps(other, sort_keys=True)
+    return exact_json(value) == exact_json(other)
 
 
 def describe_mistake(tool: str, cause: str | None, is_repeated: bool) -> str:
@@ -133,7 +134,17 @@ def find_unnamed(reflection: str, changes: Sequence[Change], with_values: bool =
 
 def _has(reflection: str, part: str) -> bool:
     """Whether a part stands in a text as a word of its own."""
-    return re.search(rf"(?<!\w){re.escape(part)}(?!\w)", reflection) is not None
+    begin = reflection.find(part)
+    while begin >= 0:
+        before, behind = reflection[:begin][-1:], reflection[begin + len(part) :][:1]
+        if not _is_word(before) and not _is_word(behind):
+            return True
+        begin = reflection.find(part, begin + 1)
+    return False
+
+
+def _is_word(character: str) -> bool:
+    return character.isalnum() or character == "_"
 
 
 def find_fault(reflection: str) -> str | None:
