@@ -100,7 +100,7 @@ def make_mistake(environment: Environment, place: Place, wrong: WrongCall) -> Mi
     )
     begin = len(episode.messages)
     message = Message.model_construct(
-        role="assistant", content=place.message.content, tool_calls=calls
+        role="assistant", content=place.message.content, tool_calls=calls, sampled=False
     )
     episode.receive(message)
     if episode.turn is not Party.AGENT:

@@ -155,13 +155,7 @@ def _read_answer(message: Message) -> tuple[str, bool]:
 
 
 def clean_message(message: Message) -> Message:
-    """Return a message as a prefix has it: what was said, called and answered, without what the
-    agent said to itself and without marks of a recorder."""
-    return Message.model_construct(
-        role=message.role,
-        content=message.content,
-        tool_calls=message.tool_calls,
-        tool_call_id=message.tool_call_id,
-        name=message.name,
-        error=message.error,
-    )
+    """Return a message of an episode's prefix without what the agent said to itself."""
+    if message.reasoning is None and message.reflection is None:
+        return message
+    return message.model_copy(update={"reasoning": None, "reflection": None})
