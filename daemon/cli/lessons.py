@@ -225,12 +225,11 @@ def _explain_none(environment: "Environment", report: "LessonReport") -> str:
 
 
 def _write_definitions(report: "LessonReport") -> "Iterator[RawDefinition]":
-    from daemon.proposer.additions import RawDefinition
+    from daemon.proposer.additions import MOST_BODY, RawDefinition
 
-    return (
-        RawDefinition(f"lesson {number}", task.model_dump_json().encode())
-        for number, task in enumerate(report.lessons, start=1)
-    )
+    for number, task in enumerate(report.lessons, start=1):
+        text = task.model_dump_json().encode()
+        yield RawDefinition(f"lesson {number}", text if len(text) <= MOST_BODY else None)
 
 
 def _write_file(out: Path, report: "LessonReport") -> None:

@@ -12,9 +12,9 @@ them. The fresh tasks have seeds that no report and no gate draws (docs/proposin
 """
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from random import Random
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from consumers.reads import evidence
 from consumers.reads.rollouts import rollout_row
@@ -24,7 +24,9 @@ from daemon.sessions.transcript import Transcript, read
 from envs.environment import Environment, UnknownTask
 from envs.lessons.making import Split, find_split
 from envs.lessons.trajectories import Trajectory, count_greeting
+from envs.registry import EnvironmentBroken
 from envs.task import GENERATED, TaskDefinition, signature
+from events.errors import KintsugiError
 from events.messages import Message
 
 if TYPE_CHECKING:
@@ -54,7 +56,8 @@ class RecordingReader:
         """Reason -> rollouts that were left out."""
 
     def read(self) -> Iterator[Trajectory]:
-        """Yield the conversations. Raises LogError, DatabaseUnavailable, KeysUnavailable."""
+        """Yield the conversations. Raises LogError, DatabaseUnavailable, KeysUnavailable,
+        EnvironmentBroken."""
         with self._app.reading() as connection:
             rollouts = evidence.read_error_rollouts(connection, self._alias, MOST_RECORDINGS)
             evaluated = {
@@ -85,7 +88,7 @@ class RecordingReader:
         if name.partition("/")[0] != self._environment.name:
             return OTHER_ENVIRONMENT
         try:
-            task = self._environment.task(name)
+            task = _call(self._environment, self._environment.task, name)
         except UnknownTask:
             return UNKNOWN_TASK
         source = task.id if task.lesson is None else task.lesson.source
@@ -116,10 +119,25 @@ def trim(
     return tuple(spoken[1:] if greeted else spoken)
 
 
+def _call(
+    environment: Environment, make: Callable[..., TaskDefinition], *arguments: Any
+) -> TaskDefinition:
+    """Call a method of an environment. Raises UnknownTask, EnvironmentBroken."""
+    try:
+        return make(*arguments)
+    except KintsugiError:
+        raise
+    except Exception as error:  # an environment's own code, which may raise anything
+        raise EnvironmentBroken(
+            f"environment {environment.name} raised {type(error).__name__}: {error}; mend its code"
+        ) from error
+
+
 def draw_sources(
     environment: Environment, split: Split, seed: int, most: int
 ) -> Iterator[TaskDefinition]:
-    """Yield at most `most` fresh tasks of a split, every capability in turn."""
+    """Yield at most `most` fresh tasks of a split, every capability in turn. Raises
+    EnvironmentBroken."""
     chance = Random(f"sources of lessons {environment.name} {seed}")
     capabilities = list(environment.capabilities)
     drawn = 0
@@ -128,4 +146,4 @@ def draw_sources(
         number = chance.randint(FIRST_SEED, LAST_SEED)
         if find_split(environment.task_id(capability, number)) == split:
             drawn += 1
-            yield environment.generate(capability, number)
+            yield _call(environment, environment.generate, capability, number)

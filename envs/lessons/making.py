@@ -144,8 +144,8 @@ class _Maker:
 
     def add_recorded(self, recording: Trajectory) -> None:
         """Make a lesson of each call of the agent that failed."""
-        writer = LessonWriter(self._environment, recording)
         try:
+            writer = LessonWriter(self._environment, recording)
             for turn in follow(self._environment, recording):
                 if not self.left:
                     return

@@ -30,6 +30,7 @@ _MOST_CAUSE: Final = 200
 """Characters of a tool's error that are quoted."""
 
 _TAG: Final = re.compile(r"</?\s*(think|reflect|tool_call|final)\b[^>]*>?", re.IGNORECASE)
+_HALF_PAIR: Final = re.compile("[\ud800-\udfff]")
 _PREFIXES: Final = ("Error during execution: ", "Error: ")
 _PLAIN: Final = re.compile(r"(?!(?:true|false|null)$)[A-Za-z#@_][\w#@.+:/-]*")
 """Texts that are written without quotes: none of them is read as another value."""
@@ -155,11 +156,18 @@ def find_fault(reflection: str) -> str | None:
         return f"it has {len(reflection):,} characters; {MOST_CHARACTERS:,} may be"
     if (tag := _TAG.search(reflection)) is not None:
         return f"it has the tag {tag[0][:40]}"
+    if has_half_pair(reflection):
+        return "it has half of a surrogate pair, which is no character"
     if reflection != reflection.strip():
         return "it begins or ends with white space"
     if parse(reflection).calls or _quotes_call(reflection):
         return "it has the JSON of a call"
     return None
+
+
+def has_half_pair(text: str) -> bool:
+    """Whether a text has half of a surrogate pair: it cannot be stored."""
+    return not text.isascii() and _HALF_PAIR.search(text) is not None
 
 
 def _quotes_call(text: str) -> bool:

@@ -25,6 +25,7 @@ from envs.lessons.reflections import (
     find_changes,
     find_fault,
     find_unnamed,
+    has_half_pair,
 )
 from envs.lessons.repairs import Mistake, NoLesson, Repair
 from envs.lessons.trajectories import Place, Trajectory, clean_message, count_greeting
@@ -37,6 +38,7 @@ UNSEEN: Final = "a right value was not seen"
 OTHER_CALL: Final = "the oracle makes another call"
 UNNAMED: Final = "the reflection names not every key"
 MALFORMED: Final = "the reflection is malformed"
+NOT_STORABLE: Final = "a text of it cannot be stored"
 NOT_READ_BACK: Final = "the gold text is not read back"
 
 
@@ -90,7 +92,7 @@ class LessonWriter:
 
     def _name(self, messages: Sequence[Message], lesson: Lesson) -> WrittenLesson:
         """Return the task with this prefix and lesson. Its id is that of `name_by_content`, put
-        together from parts that were written before."""
+        together from parts that were written before. Raises NoLesson."""
         parts = [self._clean_message(message) for message in messages]
         body = {
             **self._body,
@@ -98,6 +100,8 @@ class LessonWriter:
             "lesson": exact_json(lesson.model_dump(mode="json")),
         }
         written = ",".join(f'"{key}":{body[key]}' for key in sorted(body))
+        if has_half_pair(written):
+            raise NoLesson(NOT_STORABLE)
         task = self._task.model_copy(
             update={
                 "id": f"{self._task.environment}/={sha256('{' + written + '}')}",

@@ -164,6 +164,7 @@ REFUSED: Final = {
     '{"name": "get_order", "arguments": {}}': "the JSON of a call",
     "wrong " * 1000: "2,000 may be",
     "a\x00b order_id orderId": "NUL",
+    "a\udc80b order_id orderId": "half of a surrogate pair",
 }
 
 
@@ -240,6 +241,23 @@ def test_wrong_input_is_a_sentence(
     result = kintsugi("lessons", *arguments)
     assert (result.code, result.out) == (code, "")
     assert reason in result.err
+    assert "Traceback" not in result.err
+
+
+def test_an_environment_whose_code_raises_is_a_sentence(
+    home: Path, kintsugi: Kintsugi, tmp_path: Path
+) -> None:
+    file = tmp_path / "broken.py"
+    file.write_text(
+        "from tests.envs.mini import Mini\n\n\n"
+        "class Broken(Mini):\n"
+        '    name = "broken"\n\n'
+        "    def generate(self, capability, seed):\n"
+        '        raise RuntimeError("no words left")\n'
+    )
+    result = kintsugi("lessons", "make", "--env", file)
+    assert (result.code, result.out) == (1, "")
+    assert "raised RuntimeError: no words left" in result.err
     assert "Traceback" not in result.err
 
 

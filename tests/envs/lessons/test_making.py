@@ -256,6 +256,23 @@ def test_a_recording_that_replays_no_more_is_counted(damage: Any) -> None:
     assert (report.lessons, report.unused) == ((), {"does not replay": 1})
 
 
+def test_a_text_that_cannot_be_stored_is_no_lesson() -> None:
+    whole = SHOP.generate("cancel", 4)
+    opening, *rest = record_slip(SHOP, whole, "get_order", order_id="O0")
+    odd = opening.model_copy(update={"content": f"{opening.text} \udc80"})
+    report = make_lessons(SHOP, (), 5, 0, [Trajectory(whole, (odd, *rest), "r7")])
+    assert report.discarded == {"recorded": {"a text of it cannot be stored": 1}}
+
+
+def test_a_recorded_success_is_perturbed_like_the_oracles() -> None:
+    whole = SHOP.generate("cancel", 4)
+    played = play_trajectory(SHOP, whole)
+    recorded = Trajectory(whole, played.messages, "r9")
+    report = make_lessons(SHOP, [recorded], 4, 0)
+    assert report.lessons == make_lessons(SHOP, [whole], 4, 0).lessons
+    assert {get_lesson(t).rollout for t in report.lessons} == {None}
+
+
 def test_an_empty_conversation_gives_nothing_and_raises_nothing() -> None:
     whole = SHOP.generate("cancel", 4)
     report = make_lessons(SHOP, [Trajectory(whole, ())], 4, 0, [Trajectory(whole, (), "r1")])
