@@ -192,7 +192,7 @@ def test_an_edit_that_was_cut_off_is_completed_by_the_same_command(
     (addition,) = Additions(lambda _: SHOP).examine([raw])
     assert not hasattr(addition, "reason"), addition
     target = task_buffer.Target("agent", "unknown", None)
-    task_buffer.replace_task(app, Act("ada"), target, addition, None)  # type: ignore[arg-type]
+    task_buffer.replace_task(app, Act("ada"), target, addition, None)
     states = {line["task"]: line["state"] for line in kintsugi("lessons", "ls", "--json").json}
     assert states == {old: "active", edited.id: "active"}
     assert kintsugi("lessons", "edit", old, "--reflection", new).code == 0
