@@ -20,6 +20,7 @@ count for no limit and as no error of a party.
 """
 
 from collections.abc import Sequence
+from copy import copy
 from enum import StrEnum
 from typing import Final
 
@@ -128,6 +129,23 @@ class Episode:
         self.termination = termination
         self.reason = reason
 
+    def fork(self) -> "Episode":
+        """Return this episode as it stands, to be played on apart: its state is a copy."""
+        other = copy(self)
+        other.messages, other.defects = list(self.messages), list(self.defects)
+        other.database = self.database.copy()
+        other.tools = self.tools.fork(other.database)
+        return other
+
+    def take_as_prefix(self) -> None:
+        """Take what was said and called so far for the task's prefix: nobody wrote it in this
+        episode, and it counts for no limit and as no error."""
+        self.steps = self.rounds = self.errors = self.user_errors = self.malformed = 0
+        self.messages = [
+            message if message.sampled is False else message.model_copy(update={"sampled": False})
+            for message in self.messages
+        ]
+
     def view(self, party: Party) -> list[Message]:
         """What a party can see: the agent its policy, what was said, and its own calls with their
         results; the user what was said, and its own calls with theirs.
@@ -159,8 +177,7 @@ class Episode:
             )
         if self.turn is None:
             raise self._mismatch(len(prefix) - 1, f"it ends the episode: {self.termination}")
-        self.steps = self.rounds = self.errors = self.user_errors = self.malformed = 0
-        self.messages[begin:] = [message.model_copy(update={"sampled": False}) for message in again]
+        self.take_as_prefix()
 
     def _mismatch(self, place: int, reason: str) -> PrefixMismatch:
         return PrefixMismatch(

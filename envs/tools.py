@@ -19,8 +19,9 @@ import math
 import re
 import sys
 from collections.abc import Callable, Mapping
+from copy import deepcopy
 from dataclasses import dataclass
-from typing import Any, ClassVar, Final, Literal, TypeVar, cast, get_type_hints
+from typing import Any, ClassVar, Final, Literal, Self, TypeVar, cast, get_type_hints
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
 
@@ -104,6 +105,20 @@ class Toolset:
     def __init__(self, database: Database) -> None:
         self.database = database
 
+    def fork(self, database: Database) -> Self:
+        """Return the same tools over `database`, a copy of theirs, with copies of all else that
+        they hold."""
+        other = object.__new__(type(self))
+        held = {name: value for name, value in vars(self).items() if name != "database"}
+        vars(other).update(deepcopy(held, {id(self.database): database}) if held else {})
+        other.database = database
+        return other
+
+    def has_same_state(self, other: Self) -> bool:
+        """Whether calls would work on the same state as `other`'s. A toolset whose state is not in
+        the database alone overrides it."""
+        return self.database.same(other.database)
+
     @classmethod
     def tools(cls) -> Mapping[str, Tool]:
         """Every tool by name, in the order of declaration."""
@@ -170,6 +185,19 @@ class ToolAccess:
         self._agent = agent
         self._user = user
         self._solo = solo
+
+    def fork(self, database: Database) -> "ToolAccess":
+        """Return the same access to tools over `database`, which is a copy of theirs."""
+        user = None if self._user is None else self._user.fork(database)
+        return ToolAccess(self._agent.fork(database), user, solo=self._solo)
+
+    def has_same_state(self, other: "ToolAccess") -> bool:
+        """Whether the tools of both parties would work on the same state as `other`'s."""
+        if self._user is not None and other._user is not None:
+            return self._user.has_same_state(other._user) and self._agent.has_same_state(
+                other._agent
+            )
+        return self._agent.has_same_state(other._agent)
 
     def call(
         self, name: str, arguments: Mapping[str, Any] | str, requestor: Requestor = "assistant"

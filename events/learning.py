@@ -47,9 +47,10 @@ through the environment."""
 
 Check = Literal[
     "schema", "gold", "provenance", "leak", "outputs", "policy", "solvable", "informative",
-    "novelty", "contamination",
+    "novelty", "contamination", "lesson",
 ]  # fmt: skip
-"""What a written task has to pass, cheapest first: V1 to V10 of docs/proposing.md."""
+"""What a written task has to pass, cheapest first: V1 to V10 of docs/proposing.md; `lesson` is
+asked of a task with a lesson alone."""
 
 JobOutcome = Literal["trained", "competence_gap", "failed", "cancelled"]
 

@@ -105,9 +105,15 @@ def executed_calls(messages: Sequence[Message]) -> list[ExecutedCall]:
             continue
         requestor: Requestor = "user" if message.role == "user" else "assistant"
         following = messages[turn + 1 : turn + 1 + len(message.tool_calls)]
+        sampled = message.sampled is not False
+        if len(message.tool_calls) == 1:
+            # Most have one call; whatever follows it is its result.
+            result = following[0] if following and following[0].role == "tool" else None
+            executed.append(ExecutedCall(turn, requestor, message.tool_calls[0], result, sampled))
+            continue
         results = list(takewhile(lambda item: item.role == "tool", following))
         executed += [
-            ExecutedCall(turn, requestor, call, result, message.sampled is not False)
+            ExecutedCall(turn, requestor, call, result, sampled)
             for call, result in _pair_results(message.tool_calls, results)
         ]
     return executed

@@ -60,6 +60,15 @@ class PassedRollout:
     offset: int
 
 
+@dataclass(frozen=True, slots=True)
+class ErrorRollout:
+    """A rollout in which a tool answered with an error."""
+
+    rollout: str
+    task: str | None
+    purpose: str
+
+
 def read_round_rollouts(
     connection: Connection, alias: str, base: str, number: int
 ) -> list[RoundRollout]:
@@ -205,6 +214,23 @@ def passed_sessions(
         .limit(most)
     )
     return [PassedRollout(*row) for row in connection.execute(query)]
+
+
+def read_error_rollouts(connection: Connection, alias: str, most: int) -> list[ErrorRollout]:
+    """Return the last `most` live and training rollouts of an agent in which a tool answered with
+    an error, newest first."""
+    rollouts = Rollout.table().c
+    query = (
+        select(rollouts.rollout, rollouts.task, rollouts.purpose)
+        .where(
+            rollouts.alias == alias,
+            rollouts.purpose.in_(("live", "train")),
+            rollouts.tool_errors > 0,
+        )
+        .order_by(rollouts.time.desc().nulls_last(), rollouts.rollout.desc())
+        .limit(most)
+    )
+    return [ErrorRollout(*row) for row in connection.execute(query)]
 
 
 def tasks_of(connection: Connection, rollouts: Sequence[str]) -> dict[str, str]:

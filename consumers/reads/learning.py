@@ -182,6 +182,18 @@ class TaskLine:
 
 
 @dataclass(frozen=True, slots=True)
+class StoredLesson:
+    """The lesson of a task by content, as its body has it."""
+
+    operator: str
+    source: str
+    """Task that its trajectory is of."""
+    reflection: str
+    rollout: str | None
+    """Rollout in which the wrong call was made; None for a call that an operator put in."""
+
+
+@dataclass(frozen=True, slots=True)
 class RejectionRow:
     """A task that was written and failed a check."""
 
@@ -335,6 +347,25 @@ def read_task_body(connection: Connection, task: str) -> str | None:
     bodies = TaskBody.table().c
     body: str | None = connection.execute(select(bodies.body).where(bodies.task == task)).scalar()
     return body
+
+
+def read_lessons(connection: Connection, alias: str | None = None) -> dict[str, StoredLesson]:
+    """Return task -> its lesson, of the tasks by content with one that an agent has, or any."""
+    bodies, tasks = TaskBody.table().c, Task.table().c
+    # No string of a body has this text: its quotes would be escaped.
+    query = select(bodies.task, bodies.body).where(bodies.body.contains('"lesson":{'))
+    if alias is not None:
+        query = query.where(bodies.task.in_(select(tasks.task).where(tasks.alias == alias)))
+    lessons = {}
+    for row in connection.execute(query.order_by(bodies.task)):
+        lesson = json.loads(row.body)["lesson"]
+        lessons[row.task] = StoredLesson(
+            operator=str(lesson.get("operator", "")),
+            source=str(lesson.get("source", "")),
+            reflection=str(lesson.get("reflection", "")),
+            rollout=lesson.get("rollout"),
+        )
+    return lessons
 
 
 def read_inactive_tasks(connection: Connection, alias: str) -> dict[str, str]:

@@ -28,6 +28,7 @@ from daemon.cli import (
     gateway,
     imports,
     jobs,
+    lessons,
     log,
     patterns,
     rebuild,
@@ -80,8 +81,8 @@ for module in (
 ):  # fmt: skip
     module.register(app)
 for module in (
-    rollouts, patterns, tasks, environments, bench, cycles, jobs, adapters, routes, log, spool, dlq,
-    db, config,
+    rollouts, patterns, tasks, lessons, environments, bench, cycles, jobs, adapters, routes, log,
+    spool, dlq, db, config,
 ):  # fmt: skip
     app.add_typer(module.group)
 archive.register(log.group)

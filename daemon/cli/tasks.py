@@ -1,7 +1,7 @@
 """`kintsugi tasks`: the tasks that jobs draw beside the agent's traffic; add some, retire one."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from itertools import islice
 from pathlib import Path
@@ -19,9 +19,9 @@ if TYPE_CHECKING:
 
     from consumers.reads.learning import TaskLine
     from daemon.core.app import App
-    from daemon.proposer.additions import Additions, Refusal
+    from daemon.proposer.additions import Additions, RawDefinition, Refusal
     from daemon.proposer.candidate import PriorTask
-    from daemon.proposer.task_buffer import Target
+    from daemon.proposer.task_buffer import Target, TaskWriter
     from envs.environment import Environment
     from envs.task import TaskDefinition
     from events.rollouts import Task
@@ -37,7 +37,7 @@ _SHOWN: Final = 5
 """Rejected definitions that are named on stderr; `--json` has all."""
 _SHORT: Final = 12
 """Digits of a sha256 in a list: enough for `tasks show`."""
-_DIGEST: Final = re.compile(r"(?<=/=)([0-9a-f]{12})[0-9a-f]{52}")
+DIGEST: Final = re.compile(r"(?<=/=)([0-9a-f]{12})[0-9a-f]{52}")
 
 
 class UnknownTaskId(KintsugiError):
@@ -55,24 +55,25 @@ def ls(
 
     with cli.app() as app, app.reading() as connection:
         lines = list_task_lines(connection, alias)
-    lines = [line for line in lines if env is None or _environment_of(line) == env]
+    lines = [line for line in lines if env is None or find_environment_of(line) == env]
     if cli.out.json:
-        cli.out.document([_build_document(line) for line in lines])
+        cli.out.document([build_task_document(line) for line in lines])
     elif lines:
         cli.out.show(_build_table(lines))
     if not lines:
         cli.out.hint("there is no such task; add one: kintsugi tasks add FILE")
 
 
-def _environment_of(line: "TaskLine") -> str:
+def find_environment_of(line: "TaskLine") -> str:
+    """Return the name of a task's environment."""
     return line.environment or line.task.partition("/")[0]
 
 
-def _build_document(line: "TaskLine") -> dict[str, Any]:
-    """The promised fields first."""
+def build_task_document(line: "TaskLine") -> dict[str, Any]:
+    """Return a task as `tasks ls --json` has it, the promised fields first."""
     return {
         "task": line.task,
-        "env": _environment_of(line),
+        "env": find_environment_of(line),
         "source": line.source,
         "state": line.state,
         "patterns": list(line.patterns),
@@ -86,7 +87,7 @@ def _build_document(line: "TaskLine") -> dict[str, Any]:
 
 def _build_table(lines: "list[TaskLine]") -> Any:
     cells = [
-        [_DIGEST.sub(r"\1", line.task), line.alias, line.capability, line.source, line.state,
+        [DIGEST.sub(r"\1", line.task), line.alias, line.capability, line.source, line.state,
          ", ".join(line.patterns) or line.reason]
         for line in lines
     ]  # fmt: skip
@@ -99,12 +100,12 @@ def show(cli: Cli, task: Named, alias: OfAgent = None) -> None:
     """Show one task: where it came from, its state, and its whole definition."""
     with cli.app() as app:
         with app.reading() as connection:
-            line = _find_line(connection, task, alias)
+            line = find_task_line(connection, task, alias)
             written = _read_written(connection, line)
-            stored = _read_definition(connection, line.task)
+            stored = read_definition(connection, line.task)
         definition = stored or _define(app, line.task)
     document = {
-        **_build_document(line),
+        **build_task_document(line),
         **written,
         "definition": None if definition is None else definition.model_dump(mode="json"),
     }
@@ -157,7 +158,7 @@ def _define(app: "App", task: str) -> "TaskDefinition | None":
     return None if opened is None else opened[1]
 
 
-def _find_line(
+def find_task_line(
     connection: "Connection", task: str, alias: str | None, traffic: bool = False
 ) -> "TaskLine":
     """The task with this id, or the one whose id begins so; `traffic`: also of the tasks that
@@ -225,29 +226,44 @@ def add(
     The next job draws them: with the tasks of the pattern that is named, or in a pool of their own.
     """  # fmt: skip
     from consumers.reads import learning
-    from daemon.proposer.additions import Addition, Refusal, read_definitions
+    from daemon.proposer.additions import read_definitions
     from daemon.proposer.task_buffer import TaskWriter
 
     with cli.app() as app:
         app.settle()
         with app.reading() as connection:
-            target = _find_target(cli, connection, alias, base, pattern)
+            target = resolve_target(cli, connection, alias, base, pattern)
             patterns = learning.patterns_of(connection, target.alias)
-            additions = _open_additions(cli, app, connection, target.alias, env)
+            additions = open_additions(cli, app, connection, target.alias, env)
         writer = TaskWriter(app, act_of(actor, reason), target)
-        ids: list[str] = []
-        refused: list[Refusal] = []
-        with file.open("rb") as opened, cli.out.progress("Checking", None, "tasks") as advance:
-            examined = additions.examine(read_definitions(opened))
-            while items := list(islice(examined, _AT_ONCE)):
-                passed = [item for item in items if isinstance(item, Addition)]
-                refused += [item for item in items if isinstance(item, Refusal)]
-                ids += [item.task.id for item in passed]
-                writer.append(passed)
-                advance(len(items))
+        with file.open("rb") as opened:
+            ids, refused = add_definitions(cli, additions, read_definitions(opened), writer)
     if pattern is not None:
         _warn_of_patterns(cli, {task: patterns.get(task, pattern) for task in ids}, pattern)
     return _print_added(cli, file, ids, refused)
+
+
+def add_definitions(
+    cli: Cli,
+    additions: "Additions",
+    definitions: "Iterable[RawDefinition]",
+    writer: "TaskWriter",
+) -> "tuple[list[str], list[Refusal]]":
+    """Check definitions and append those that pass; return their ids, and the others. Raises
+    LogError, DatabaseUnavailable."""
+    from daemon.proposer.additions import Addition, Refusal
+
+    ids: list[str] = []
+    refused: list[Refusal] = []
+    with cli.out.progress("Checking", None, "tasks") as advance:
+        examined = additions.examine(definitions)
+        while items := list(islice(examined, _AT_ONCE)):
+            passed = [item for item in items if isinstance(item, Addition)]
+            refused += [item for item in items if isinstance(item, Refusal)]
+            ids += [item.task.id for item in passed]
+            writer.append(passed)
+            advance(len(items))
+    return ids, refused
 
 
 def _warn_of_patterns(cli: Cli, patterns: Mapping[str, str], wanted: str) -> None:
@@ -275,7 +291,7 @@ def _print_added(cli: Cli, file: Path, ids: Sequence[str], refused: "Sequence[Re
     return PARTLY if refused else DONE
 
 
-def _find_target(
+def resolve_target(
     cli: Cli,
     connection: "Connection",
     alias: str | None,
@@ -314,11 +330,16 @@ def _find_target(
     return Target(alias, base or bases.get(alias, "unknown"), pattern)
 
 
-def _open_additions(
-    cli: Cli, app: "App", connection: "Connection", alias: str, env: str | None
+def open_additions(
+    cli: Cli,
+    app: "App",
+    connection: "Connection",
+    alias: str,
+    env: str | None,
+    without: str | None = None,
 ) -> "Additions":
-    """Return the examiner of a file of definitions. It opens the environments of the settings, or
-    the one that is named, and compares with the tasks that the agent has."""
+    """Return the examiner of definitions. It opens the environments of the settings, or the one
+    that is named, and compares with the tasks that the agent has but `without`."""
     from consumers.reads import evidence, learning
     from daemon.cli.environments import load_environment
     from daemon.core.task_definitions import find_body_in
@@ -348,7 +369,7 @@ def _open_additions(
         prior=[
             _read_prior(connection, row.task)
             for row in learning.tasks_of(connection, alias)
-            if row.task.id not in inactive
+            if row.task.id not in inactive and row.task.id != without
         ],
         evaluation=Evaluation(signatures=frozenset(map(signature, evaluated))),
         find_body=find_body_in(app),
@@ -360,13 +381,13 @@ def _read_prior(connection: "Connection", task: "Task") -> "PriorTask":
     """A task of the buffer, by its body where the tables have one that this version reads."""
     from daemon.proposer.candidate import PriorTask
 
-    definition = _read_definition(connection, task.id)
+    definition = read_definition(connection, task.id)
     if definition is not None:
         return PriorTask.of(definition)
     return PriorTask.from_record(task.gold_actions, task.instruction)
 
 
-def _read_definition(connection: "Connection", task: str) -> "TaskDefinition | None":
+def read_definition(connection: "Connection", task: str) -> "TaskDefinition | None":
     """The definition of a task by content; None where the tables have none that this version
     reads."""
     from consumers.reads.learning import read_task_body
@@ -389,14 +410,14 @@ def retire(
     with cli.app() as app:
         app.settle()
         with app.reading() as connection:
-            line = _find_line(connection, task, alias, traffic=True)
+            line = find_task_line(connection, task, alias, traffic=True)
         acted = None
         if line.state == "active":
             acted = retire_task(app, act_of(actor, reason), line.alias, line.task)
         with app.reading() as connection:
-            line = _find_line(connection, line.task, line.alias)
+            line = find_task_line(connection, line.task, line.alias)
     if cli.out.json:
-        cli.out.document({"acted": acted, **_build_document(line)})
+        cli.out.document({"acted": acted, **build_task_document(line)})
         return
     before = "" if acted is not None else " already"
     why = f": {line.reason}" if line.reason else ""

@@ -5,6 +5,7 @@ sources        the failed rollouts to follow and the existing tasks, from the ta
 proposing      candidates by both modes, until a directive's quotas are full
 examined       a candidate with the facts that its checks need
 reachable      what an agent can know
-verification   the checks V1 to V10, each a function (docs/proposing.md)
+verification   the checks V1 to V11, each a function (docs/proposing.md)
+lessons        tasks and recorded rollouts that lessons are made of (docs/lessons.md)
 buffer         which tasks a training job draws, and how often
 """

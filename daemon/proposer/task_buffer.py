@@ -1,7 +1,8 @@
-"""Add tasks to the buffer of an agent and retire one, as events of an operator.
+"""Add tasks to the buffer of an agent, retire and replace one, as events of an operator.
 
     TaskWriter(app, act, target).append(additions)    TaskProposed, with its body
     retire_task(app, act, alias, task)                TaskRetired
+    replace_task(app, act, target, addition, task)    TaskProposed and TaskRetired
 
 Each follows from one `OperatorActed`. What `append` was given is durable when it returns, so that
 after a kill the same command adds what is left.
@@ -21,7 +22,8 @@ if TYPE_CHECKING:
 
 ADD: Final = "tasks add"
 RETIRE: Final = "tasks retire"
-"""Actions of a person; each names the `alias`, the second the `task` too."""
+EDIT: Final = "lessons edit"
+"""Actions of a person; each names the `alias`, the second and third the `task` too."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,18 +52,45 @@ class TaskWriter:
         if self._cause is None:
             self._cause = self._decisions.act(self._act, ADD, {"alias": self._target.alias})
         events: dict[str, Decision] = {
-            derive_id(self._cause, "task", item.task.id): TaskProposed(
-                alias=self._target.alias,
-                base=self._target.base,
-                task=item.task.record(),
-                pattern=self._target.pattern or OPERATOR,
-                verified=item.verified,
-                text_by=self._act.actor,
-                definition=item.body,
-            )
+            derive_id(self._cause, "task", item.task.id): _propose(item, self._act, self._target)
             for item in new
         }
         self._decisions.record(events, self._cause)
+
+
+def _propose(item: Addition, act: Act, target: Target) -> TaskProposed:
+    lesson = item.task.lesson
+    return TaskProposed(
+        alias=target.alias,
+        base=target.base,
+        task=item.task.record(),
+        pattern=target.pattern or OPERATOR,
+        source_rollout=None if lesson is None else lesson.rollout,
+        verified=item.verified,
+        text_by=act.actor,
+        definition=item.body,
+    )
+
+
+def replace_task(
+    app: "App", act: Act, target: Target, addition: Addition, replaced: str | None
+) -> None:
+    """Append the proposal of a task, unless it is known, and the retirement of the one that it
+    replaces, unless that is None: both or neither, also after a kill; and see them in the tables.
+    Raises LogError, DatabaseUnavailable."""
+    if addition.is_known and replaced is None:
+        return
+    decisions = Decisions(app)
+    arguments = {"alias": target.alias, "task": addition.task.id}
+    cause = decisions.act(act, EDIT, arguments)
+    events: dict[str, Decision] = {}
+    if not addition.is_known:
+        events[derive_id(cause, "task", addition.task.id)] = _propose(addition, act, target)
+    if replaced is not None:
+        events[derive_id(cause, "retired")] = TaskRetired(
+            alias=target.alias, task=replaced, reason=f"in its place: {addition.task.id}"
+        )
+    decisions.record(events, cause)
 
 
 def retire_task(app: "App", act: Act, alias: str, task: str) -> str:

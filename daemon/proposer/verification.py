@@ -1,5 +1,5 @@
-"""Ten checks that a written task must pass before training, the cheapest first; the last plays
-rollouts.
+"""Ten checks that a written task must pass before training, the cheapest first, and one more of a
+lesson; the last plays rollouts.
 
     V1   schema          the definition is whole, and its id gives it again
     V2   gold            the gold actions repeat without an error, and change what they say
@@ -11,6 +11,7 @@ rollouts.
     V9   novelty         it is not a task of the buffer in nearly the same words, begun at the same
                          place
     V10  contamination   it is none that anything is evaluated with
+    V11  lesson          of a task with a lesson: its reflection and what it expects are right
     V8   informative     the current policy neither always wins nor, as a rule, always loses
 
 The first failure ends the examination. Each check is a function of the examined task alone, apart
@@ -37,6 +38,8 @@ from daemon.proposer.observability import collect_user_text, is_computable, leav
 from envs.environment import UnknownTask
 from envs.episode import PrefixMismatch, check_prefix
 from envs.grading import grade
+from envs.lessons.checks import BadLesson, check_lesson
+from envs.lessons.making import find_split
 from envs.task import GENERATED, TaskDefinition, has_nul, is_content_id, is_seed
 from events.learning import Check, Verified
 from events.messages import executed_calls
@@ -63,6 +66,8 @@ def verify(examined: CandidateFacts) -> Verdict:
     passed: list[Verified] = []
     for check, function in CHECKS.items():
         if check == "informative" and examined.sampler is None:
+            continue
+        if check == "lesson" and examined.task.lesson is None:
             continue
         try:
             note = function(examined)
@@ -251,19 +256,30 @@ def novelty(examined: CandidateFacts) -> str:
 
 def contamination(examined: CandidateFacts) -> str:
     """Check V10: a task that was loaded belongs to a benchmark. One by content has no seed to be
-    known by. Raises CheckFailure."""
+    known by, but a lesson has that of its source. Raises CheckFailure."""
     task, evaluation, source = examined.task, examined.evaluation, examined.candidate.source
     if task.split != GENERATED or (source is not None and source.split != GENERATED):
         raise CheckFailure(f"{(source or task).id} is a benchmark's")
     if task.signature in evaluation.signatures or task.digest() in evaluation.definitions:
         raise CheckFailure("it is a task that something is evaluated with")
-    seed = seed_of(task.id)
+    if task.lesson is not None and find_split(task.lesson.source) == "test":
+        raise CheckFailure(f"the lessons of {task.lesson.source} are kept for tests")
+    seed = seed_of(task.id if task.lesson is None else task.lesson.source)
     if examined.candidate.mode == "explore" and seed not in evaluation.seeds:
         raise CheckFailure(f"its seed {seed} is none of those kept for written tasks")
     if source is not None and examined.candidate.mode == "inherit" and seed != seed_of(source.id):
         raise CheckFailure(f"its seed {seed} is not that of {source.id}")
     if seed is not None and seed >= FIRST_HELD_OUT and seed not in evaluation.seeds:
         raise CheckFailure(f"its seed {seed} is kept for reports and gates")
+    return ""
+
+
+def lesson(examined: CandidateFacts) -> str:
+    """Check V11. Raises CheckFailure."""
+    try:
+        check_lesson(examined.environment, examined.task)
+    except BadLesson as error:
+        raise CheckFailure(str(error)) from error
     return ""
 
 
@@ -277,6 +293,7 @@ CHECKS: Final[Mapping[Check, Callable[[CandidateFacts], str]]] = {
     "solvable": solvable,
     "novelty": novelty,
     "contamination": contamination,
+    "lesson": lesson,
     "informative": informative,
 }
 """Checks in order; each returns a note on what it saw, or raises CheckFailure."""

@@ -29,7 +29,7 @@ from envs.database import Database
 from envs.environment import Environment, Limits, UnknownTask
 from envs.task import GENERATED, Answer, Basis, Criteria, Scenario, Script, TaskDefinition
 from envs.users import STOP
-from events.messages import Message, ToolCall
+from events.messages import Action, Message, ToolCall
 from events.rollouts import ToolRoles
 
 POLICY: Final = (
@@ -150,7 +150,8 @@ class Bfcl(Environment):
 
 
 class BfclOracle:
-    """Makes all gold calls of a turn in one message: some turns have more than the limit."""
+    """Makes all gold calls of a turn in one message: some turns have more than the limit. In a turn
+    that a prefix begins, it makes those that are left."""
 
     def __init__(self, case: Case) -> None:
         self.case = case
@@ -159,13 +160,27 @@ class BfclOracle:
         """The calls of the turn, or a sentence when they were made or there are none."""
         turn = _turn(messages)
         gold = self.case.turns[turn].gold
-        if not gold or messages[-1].role != "user":
+        done = _count_done(messages, gold)
+        if done == len(gold):
             return Message(role="assistant", content=CLOSING)
         calls = tuple(
             ToolCall(name=action.name, arguments=action.arguments, id=f"call_{turn}_{place}")
             for place, action in enumerate(gold)
         )
-        return Message(role="assistant", tool_calls=calls)
+        return Message(role="assistant", tool_calls=calls[done:])
+
+
+def _count_done(messages: Sequence[Message], gold: Sequence[Action]) -> int:
+    """Return how many gold calls of the turn were made. Gold calls may fail, so a call of a prefix
+    that equals one counts whatever its result is."""
+    begin = max(place for place, message in enumerate(messages) if message.role == "user")
+    done = 0
+    for message in messages[begin:]:
+        for call in message.tool_calls:
+            if done < len(gold):
+                same = (call.name, call.arguments) == (gold[done].name, gold[done].arguments)
+                done += same or message.sampled is not False
+    return done
 
 
 def _turn(messages: Sequence[Message]) -> int:

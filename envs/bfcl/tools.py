@@ -13,7 +13,8 @@ import json
 from collections.abc import Callable, Mapping
 from decimal import localcontext
 from functools import cached_property
-from typing import Any, Final
+from random import Random
+from typing import Any, Final, Self
 
 from envs.bfcl.cases import LONG_CONTEXT, Case
 from envs.bfcl.classes import instance
@@ -60,6 +61,12 @@ class BfclTools(Toolset):
             if not name.startswith("_")
         }
 
+    def has_same_state(self, other: Self) -> bool:
+        """Whether all attributes of all objects are equal."""
+        return self.objects.keys() == other.objects.keys() and all(
+            _has_same_attributes(value, other.objects[name]) for name, value in self.objects.items()
+        )
+
     def call(self, name: str, arguments: Mapping[str, Any] | str) -> ToolResult:
         """Run one method; raises nothing for whatever a model sends, NoBfclClasses apart."""
         method = self.methods.get(name)
@@ -71,6 +78,16 @@ class BfclTools(Toolset):
         if problem is not None:
             return _reject_call(f"the arguments {problem}")
         return _run(method, copy_json(dict(arguments)))
+
+
+def _has_same_attributes(instance: Any, other: Any) -> bool:
+    mine, others = vars(instance), vars(other)
+    return mine.keys() == others.keys() and all(
+        value.getstate() == others[name].getstate()
+        if isinstance(value, Random)
+        else value == others[name]
+        for name, value in mine.items()
+    )
 
 
 def _run(method: Callable[..., Any], arguments: dict[str, Any]) -> ToolResult:

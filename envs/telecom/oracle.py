@@ -6,7 +6,7 @@ from typing import Final
 from envs.agents import CLOSING, GoldAgent, call, is_done
 from envs.task import TaskDefinition
 from envs.telecom.policy import AUTHENTICATING
-from events.messages import Action, Message, executed_calls
+from events.messages import Action, ExecutedCall, Message, executed_calls
 
 INSTRUCTIONS: Final[Mapping[str, str]] = {
     "toggle_airplane_mode": "Please turn off airplane mode.",
@@ -62,7 +62,9 @@ class TelecomOracle(GoldAgent):
     def _count_done(self, messages: Sequence[Message]) -> int:
         """How many gold actions were made or asked for."""
         done = 0
-        calls = {item.turn: item for item in executed_calls(messages)}
+        calls: dict[int, list[ExecutedCall]] = {}
+        for item in executed_calls(messages):
+            calls.setdefault(item.turn, []).append(item)
         for turn, message in enumerate(messages):
             if message.role != "assistant" or done == len(self.actions):
                 continue
@@ -70,7 +72,7 @@ class TelecomOracle(GoldAgent):
             if action.requestor == "user":
                 done += message.text == _instruction(action)
             elif message.tool_calls:
-                done += is_done(action, calls[turn])
+                done += any(is_done(action, item) for item in calls[turn])
         return done
 
     def _has_consent(self, action: Action, messages: Sequence[Message]) -> bool:

@@ -1,0 +1,149 @@
+"""What lessons are made of: recorded rollouts in which a call failed, and fresh tasks.
+
+    reader = RecordingReader(app, alias, environment, "train")
+    report = make_lessons(environment, draw_sources(environment, "train", seed, 200), 100, seed,
+                          recordings=reader.read())
+    reader.left_out          reason -> rollouts that nothing is made of
+
+Of live and training rollouts those are taken whose task the environment knows. Left out and counted
+are: a session without a task, which cannot be executed; one of a person, whose words must not be
+written unsealed; a task that was changed since, or on which policies were evaluated, a gate's among
+them. The fresh tasks have seeds that no report and no gate draws (docs/proposing.md).
+"""
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from random import Random
+from typing import TYPE_CHECKING, Any, Final
+
+from consumers.reads import evidence
+from consumers.reads.rollouts import rollout_row
+from daemon.proposer.candidate import FIRST_HELD_OUT, FIRST_SEED, LAST_SEED
+from daemon.proposer.verification import seed_of
+from daemon.sessions.transcript import Transcript, read
+from envs.environment import Environment, UnknownTask
+from envs.lessons.making import Split, find_split
+from envs.lessons.trajectories import Trajectory, count_greeting
+from envs.registry import EnvironmentBroken
+from envs.task import GENERATED, TaskDefinition, signature
+from events.errors import KintsugiError
+from events.messages import Message
+
+if TYPE_CHECKING:
+    from daemon.core.app import App
+
+MOST_RECORDINGS: Final = 10_000
+"""The newest rollouts that are looked at."""
+
+NO_TASK: Final = "it names no task, so it cannot be executed"
+PERSON: Final = "it is a person's, and a lesson is not sealed"
+UNKNOWN_TASK: Final = "its environment does not know the task"
+CHANGED_TASK: Final = "its task was changed since"
+EVALUATED: Final = "policies are evaluated on its task"
+OTHER_SPLIT: Final = "its task is of the other split"
+OTHER_ENVIRONMENT: Final = "its task is of another environment"
+
+
+class RecordingReader:
+    """Reads the recorded rollouts of an agent in which a call failed, the newest first."""
+
+    def __init__(self, app: "App", alias: str, environment: Environment, split: Split) -> None:
+        self._app = app
+        self._alias = alias
+        self._environment = environment
+        self._split = split
+        self.left_out: Counter[str] = Counter()
+        """Reason -> rollouts that were left out."""
+
+    def read(self) -> Iterator[Trajectory]:
+        """Yield the conversations. Raises LogError, DatabaseUnavailable, KeysUnavailable,
+        EnvironmentBroken."""
+        with self._app.reading() as connection:
+            rollouts = evidence.read_error_rollouts(connection, self._alias, MOST_RECORDINGS)
+            evaluated = {
+                signature(actions)
+                for actions in evidence.read_evaluated_tasks(connection, self._alias)
+            }
+        for rollout in rollouts:
+            task = self._find_task(rollout.task, evaluated)
+            if isinstance(task, str):
+                self.left_out[task] += 1
+                continue
+            with self._app.reading() as connection:
+                row = rollout_row(connection, rollout.rollout)
+            if row is None:  # a rebuild of the tables began in between
+                continue
+            transcript = read(row, self._app.readable_log, self._app.bodies)
+            reason = _find_objection(transcript, task)
+            if reason is not None:
+                self.left_out[reason] += 1
+                continue
+            messages = trim(self._environment, task, transcript.messages)
+            yield Trajectory(task, messages, rollout.rollout)
+
+    def _find_task(self, name: str | None, evaluated: set[str]) -> TaskDefinition | str:
+        """Return the task of this id, or why nothing is made of its rollouts."""
+        if name is None:
+            return NO_TASK
+        if name.partition("/")[0] != self._environment.name:
+            return OTHER_ENVIRONMENT
+        try:
+            task = _call(self._environment, self._environment.task, name)
+        except UnknownTask:
+            return UNKNOWN_TASK
+        source = task.id if task.lesson is None else task.lesson.source
+        seed = seed_of(source)
+        reserved = seed is not None and (FIRST_HELD_OUT <= seed < FIRST_SEED or seed > LAST_SEED)
+        if reserved or task.split != GENERATED or task.signature in evaluated:
+            return EVALUATED
+        if find_split(source) != self._split:
+            return OTHER_SPLIT
+        return task
+
+
+def _find_objection(transcript: Transcript, task: TaskDefinition) -> str | None:
+    if transcript.sealed or transcript.erased:
+        return PERSON
+    recorded = transcript.data.task
+    if recorded is not None and recorded.definition not in (None, task.digest()):
+        return CHANGED_TASK
+    return None
+
+
+def trim(
+    environment: Environment, task: TaskDefinition, messages: Sequence[Message]
+) -> tuple[Message, ...]:
+    """Return a recorded conversation without system prompts and greeting."""
+    spoken = [message for message in messages if message.role not in ("system", "developer")]
+    greeted = count_greeting(environment, task) and spoken and spoken[0].role == "assistant"
+    return tuple(spoken[1:] if greeted else spoken)
+
+
+def _call(
+    environment: Environment, make: Callable[..., TaskDefinition], *arguments: Any
+) -> TaskDefinition:
+    """Call a method of an environment. Raises UnknownTask, EnvironmentBroken."""
+    try:
+        return make(*arguments)
+    except KintsugiError:
+        raise
+    except Exception as error:  # an environment's own code, which may raise anything
+        raise EnvironmentBroken(
+            f"environment {environment.name} raised {type(error).__name__}: {error}; mend its code"
+        ) from error
+
+
+def draw_sources(
+    environment: Environment, split: Split, seed: int, most: int
+) -> Iterator[TaskDefinition]:
+    """Yield at most `most` fresh tasks of a split, every capability in turn. Raises
+    EnvironmentBroken."""
+    chance = Random(f"sources of lessons {environment.name} {seed}")
+    capabilities = list(environment.capabilities)
+    drawn = 0
+    while capabilities and drawn < most:
+        capability = capabilities[drawn % len(capabilities)]
+        number = chance.randint(FIRST_SEED, LAST_SEED)
+        if find_split(environment.task_id(capability, number)) == split:
+            drawn += 1
+            yield _call(environment, environment.generate, capability, number)

@@ -1,0 +1,53 @@
+"""What a right agent writes in a lesson, as text with tags, and a check that it is read back.
+
+    <reflect>what was wrong</reflect>
+    what it says
+    <tool_call>
+    {"name": ..., "arguments": {...}}
+    </tool_call>
+
+Format: arXiv 2509.18847, in Qwen's form; the text has no <final>, for our agents write none. A
+model's own template decides how its calls are written (daemon/engine/chat.py).
+"""
+
+import json
+from typing import Final
+
+from envs.reflection.parse import parse
+from envs.reflection.repair import BadLesson, build_gold, read_answer
+from envs.reflection.reward import compute_reward
+from envs.task import Lesson
+from events.messages import ToolCall
+from events.reflection import write_reflection
+
+TOLERANCE: Final = 1e-6
+"""How far the reward of gold for itself may be from 1."""
+
+
+def render_gold(lesson: Lesson) -> str:
+    """Return the reflection, the text and the calls of a lesson."""
+    parts = [write_reflection(lesson.reflection)]
+    if lesson.final:
+        parts.append(lesson.final)
+    for call in lesson.calls:
+        body = json.dumps({"name": call.name, "arguments": call.arguments}, ensure_ascii=False)
+        parts.append(f"<tool_call>\n{body}\n</tool_call>")
+    return "\n".join(parts)
+
+
+def is_read_back(lesson: Lesson) -> bool:
+    """Whether the text of a lesson has its parts again, and the reward of gold is 1."""
+    try:
+        gold = build_gold(lesson)
+    except BadLesson:
+        return False
+    text = render_gold(lesson)
+    calls = [ToolCall(name=call.name, arguments=call.arguments) for call in parse(text).calls]
+    written = read_answer(text, calls)
+    return (
+        (written.reflection, written.final) == (gold.reflection, gold.final)
+        and [(call.name, call.canonical) for call in written.calls]
+        == [(call.name, call.canonical) for call in gold.calls]
+        and not written.malformed
+        and abs(compute_reward(written, gold) - 1) <= TOLERANCE
+    )

@@ -1,0 +1,275 @@
+"""Make lessons: of recorded calls that failed first, then of trajectories by perturbation.
+
+    report = make_lessons(environment, tasks, wanted=100, seed=0, recordings=recordings)
+    report.lessons        tasks by content, each with a prefix and a lesson
+    report.discarded      operator -> reason -> number
+
+Each perturbation makes at most a quarter of what the recordings leave; what one cannot make is made
+by no other, so a report may have fewer lessons than were wanted. The result is a function of the
+arguments. Not covered: which recordings and tasks may be trained on (daemon/proposer/lessons.py).
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from hashlib import sha256
+from itertools import islice
+from random import Random
+from typing import Final, Literal
+
+from envs.environment import Environment
+from envs.episode import Party
+from envs.lessons.checks import get_lesson
+from envs.lessons.operators import PERTURBATIONS, Schemas, WrongCall, perturb, read_schemas
+from envs.lessons.repairs import Mistake, NoLesson, Proofs, find_repair, make_mistake
+from envs.lessons.trajectories import (
+    BEGINS_MIDWAY,
+    NoTrajectory,
+    Place,
+    Trajectory,
+    follow,
+    play_trajectory,
+    walk,
+)
+from envs.lessons.writing import LessonWriter
+from envs.task import Operator, TaskDefinition
+from events.messages import executed_calls
+
+PER_TRAJECTORY: Final = 4
+"""Most lessons of one operator from one trajectory."""
+SPREAD: Final = 256
+"""Lessons that have to be wanted for each further one of an operator from one trajectory: a few
+shall not all be of the same."""
+_TRIES: Final = 24
+"""Most wrong calls of one operator that are made in one trajectory."""
+_BARREN: Final = 3
+"""Trajectories of one kind that may give no lesson of an operator before it is given up there."""
+_SHOWN: Final = 5
+
+DUPLICATE: Final = "duplicate"
+GIVEN_UP: Final = "tasks of its kind gave none"
+RAISED: Final = "the environment raised an exception"
+
+Split = Literal["train", "test"]
+
+
+def find_split(source: str) -> Split:
+    """Return the split of the lessons of a source task: a sixth of the sources is for tests."""
+    return "test" if int(sha256(source.encode()).hexdigest(), 16) % 6 == 0 else "train"
+
+
+@dataclass(frozen=True, slots=True)
+class LessonReport:
+    """Lessons, and what was discarded."""
+
+    lessons: tuple[TaskDefinition, ...]
+    """Tasks by content."""
+    discarded: Mapping[Operator, Mapping[str, int]]
+    """Operator -> reason -> number of wrong calls."""
+    unused: Mapping[str, int]
+    """Reason -> number of tasks and recordings that gave no conversation to make lessons of."""
+    empty: tuple[Operator, ...]
+    """Perturbations that were wanted and made nothing."""
+    troubles: tuple[str, ...]
+    """The first exceptions of the environment, as sentences."""
+
+    @property
+    def made(self) -> dict[Operator, int]:
+        """Operator -> number of lessons."""
+        return dict(Counter(get_lesson(task).operator for task in self.lessons))
+
+
+def make_lessons(
+    environment: Environment,
+    sources: Iterable[TaskDefinition | Trajectory],
+    wanted: int,
+    seed: int,
+    recordings: Iterable[Trajectory] = (),
+) -> LessonReport:
+    """Return at most `wanted` lessons. `sources` are tasks that the oracle plays, or recorded
+    conversations that were a success; they are read as far as they are needed. `recordings` are
+    those in which calls failed."""
+    maker = _Maker(environment, wanted, seed)
+    for recording in recordings:
+        if not maker.left:
+            break
+        maker.add_recorded(recording)
+    quotas = _share_out(maker.left)
+    remaining = iter(sources)
+    while any(quotas.values()):
+        source = next(remaining, None)
+        if source is None:
+            break
+        for operator, count in maker.add_perturbed(source, quotas).items():
+            quotas[operator] -= count
+    return maker.report()
+
+
+def _share_out(count: int) -> dict[Operator, int]:
+    """Return operator -> number of lessons, equal but for a remainder."""
+    quotient, rest = divmod(count, len(PERTURBATIONS))
+    return {name: quotient + (place < rest) for place, name in enumerate(PERTURBATIONS)}
+
+
+class _Maker:
+    def __init__(self, environment: Environment, wanted: int, seed: int) -> None:
+        self._environment = environment
+        self._wanted = wanted
+        self._seed = seed
+        self._per_trajectory = max(1, min(PER_TRAJECTORY, wanted // SPREAD))
+        self._lessons: dict[str, TaskDefinition] = {}
+        """Prefix as JSON -> the lesson behind it."""
+        self._discarded: dict[Operator, Counter[str]] = {}
+        self._unused: Counter[str] = Counter()
+        self._troubles: list[str] = []
+        self._asked: dict[Operator, None] = {}
+        self._barren: Counter[tuple[str, Operator]] = Counter()
+        """(Kind of task, operator) -> trajectories without a lesson; 0 after one with some."""
+
+    @property
+    def left(self) -> int:
+        """Lessons that are wanted still."""
+        return max(0, self._wanted - len(self._lessons))
+
+    def report(self) -> LessonReport:
+        lessons = tuple(self._lessons.values())
+        made = {get_lesson(task).operator for task in lessons}
+        return LessonReport(
+            lessons,
+            {operator: dict(reasons) for operator, reasons in self._discarded.items()},
+            dict(self._unused),
+            tuple(operator for operator in self._asked if operator not in made),
+            tuple(self._troubles[:_SHOWN]),
+        )
+
+    def add_recorded(self, recording: Trajectory) -> None:
+        """Make a lesson of each call of the agent that failed."""
+        try:
+            writer = LessonWriter(self._environment, recording)
+            for turn in follow(self._environment, recording):
+                if not self.left:
+                    return
+                if turn.before is None or turn.message.sampled is False:
+                    continue
+                begin = len(turn.before.messages)
+                calls = tuple(executed_calls(turn.after.messages[begin:]))
+                if turn.after.turn is Party.AGENT and any(item.failed for item in calls):
+                    episode = turn.after.fork()
+                    episode.take_as_prefix()
+                    mistake = Mistake(episode, calls, is_unchanged=False)
+                    self._add("recorded", writer, mistake, None, Proofs(failures=0))
+        except NoTrajectory as error:
+            self._unused[str(error)] += 1
+        except Exception as error:  # an environment's own code, which may raise anything
+            self._note_exception(recording.task, error)
+
+    def add_perturbed(
+        self, source: TaskDefinition | Trajectory, quotas: Mapping[Operator, int]
+    ) -> Counter[Operator]:
+        """Make lessons of a trajectory, at most `quotas`; return how many of each operator."""
+        task = source.task if isinstance(source, Trajectory) else source
+        made: Counter[Operator] = Counter()
+        wanted = {
+            operator: min(quota, self._per_trajectory)
+            for operator, quota in quotas.items()
+            if quota and self._barren[task.capability, operator] < _BARREN
+        }
+        if not wanted:
+            self._unused[GIVEN_UP] += 1
+            return made
+        self._asked |= dict.fromkeys(wanted)
+        try:
+            self._perturb(*self._find_places(source), wanted, made)
+        except NoTrajectory as error:
+            self._unused[str(error)] += 1
+        except Exception as error:  # an environment's own code, which may raise anything
+            self._note_exception(task, error)
+        return made
+
+    def _find_places(self, source: TaskDefinition | Trajectory) -> tuple[Trajectory, list[Place]]:
+        """Return the trajectory of a source and its places. Raises NoTrajectory."""
+        if isinstance(source, Trajectory):
+            trajectory = source
+        else:
+            trajectory = play_trajectory(self._environment, source)
+        if trajectory.task.prefix:
+            raise NoTrajectory(BEGINS_MIDWAY)
+        places = walk(self._environment, trajectory)
+        if not places:
+            raise NoTrajectory("makes no call")
+        return trajectory, places
+
+    def _note_exception(self, task: TaskDefinition, error: Exception) -> None:
+        self._unused[RAISED] += 1
+        self._troubles.append(f"{task.id}: {type(error).__name__}: {error}")
+
+    def _perturb(
+        self,
+        trajectory: Trajectory,
+        places: Sequence[Place],
+        wanted: Mapping[Operator, int],
+        made: Counter[Operator],
+    ) -> None:
+        """Make lessons of each operator and count them in `made`."""
+        task = trajectory.task
+        schemas = read_schemas(self._environment.schemas(task))
+        proofs = Proofs(failures=sum(bool(message.error) for message in trajectory.messages))
+        writer = LessonWriter(self._environment, trajectory)
+        for operator, most in wanted.items():
+            chance = Random(f"lessons {self._seed} {trajectory.source} {operator}")
+            wrong_calls = _take_turns(operator, places, schemas, chance)
+            for place, wrong in islice(wrong_calls, _TRIES):
+                made[operator] += self._add_wrong(writer, place, wrong, proofs)
+                if made[operator] == most:
+                    break
+            key = task.capability, operator
+            self._barren[key] = 0 if made[operator] else self._barren[key] + 1
+
+    def _add_wrong(
+        self, writer: LessonWriter, place: Place, wrong: WrongCall, proofs: Proofs
+    ) -> bool:
+        try:
+            mistake = make_mistake(self._environment, place, wrong)
+        except NoLesson as reason:
+            return self._discard(wrong.operator, str(reason))
+        return self._add(wrong.operator, writer, mistake, place, proofs)
+
+    def _add(
+        self,
+        operator: Operator,
+        writer: LessonWriter,
+        mistake: Mistake,
+        place: Place | None,
+        proofs: Proofs,
+    ) -> bool:
+        """Add the lesson of a mistake; return whether there is one."""
+        try:
+            repair = find_repair(self._environment, mistake, place, proofs)
+            written = writer.write(operator, mistake, repair, place)
+        except NoLesson as reason:
+            return self._discard(operator, str(reason))
+        if written.prefix in self._lessons:
+            return self._discard(operator, DUPLICATE)
+        self._lessons[written.prefix] = written.task
+        return True
+
+    def _discard(self, operator: Operator, reason: str) -> bool:
+        self._discarded.setdefault(operator, Counter())[reason] += 1
+        return False
+
+
+def _take_turns(
+    operator: Operator, places: Sequence[Place], schemas: Schemas, chance: Random
+) -> Iterator[tuple[Place, WrongCall]]:
+    """Yield the wrong calls of all places, the places in turn, in an order that the seed draws."""
+    steps = list(range(len(places)))
+    chance.shuffle(steps)
+    queue = [(step, perturb(operator, places, step, schemas, chance)) for step in steps]
+    while queue:
+        waiting = []
+        for step, wrong_calls in queue:
+            wrong = next(wrong_calls, None)
+            if wrong is not None:
+                yield places[step], wrong
+                waiting.append((step, wrong_calls))
+        queue = waiting

@@ -1,0 +1,184 @@
+"""What is right behind a wrong call: it is made, the oracle goes on, and the task is still done.
+
+    mistake = make_mistake(place, wrong)          the call, made on a fork of the state
+    repair = find_repair(mistake, proofs)         what the oracle does next; both raise NoLesson
+
+Proof that the oracle succeeds: its whole rest is played and judged. Where the state is as it was,
+one such proof holds for each call of a place after which the oracle writes the same; and where it
+writes what the trajectory has there, so that the rest is the trajectory's, one holds for all places
+of it. So is what its next calls come to: they are made on an equal state. tests/envs/lessons plays
+all of them.
+"""
+
+from dataclasses import dataclass
+from typing import Final
+
+from envs.agents import Agent
+from envs.environment import Environment
+from envs.episode import Episode, Party
+from envs.grading import grade
+from envs.lessons.operators import WrongCall
+from envs.lessons.trajectories import Place
+from events.errors import KintsugiError
+from events.messages import Action, ExecutedCall, Message, ToolCall, executed_calls
+
+HARMLESS: Final = "harmless"
+INDEPENDENT: Final = "does not need the call before it"
+NO_REPAIR: Final = "no repair"
+EXPECTED_FAILS: Final = "the expected call fails"
+ENDS: Final = "ends the episode"
+
+
+class NoLesson(KintsugiError):
+    """A wrong call gives no lesson; the text is the reason, in a few words."""
+
+
+@dataclass(frozen=True, slots=True)
+class Mistake:
+    """A wrong call that was made."""
+
+    episode: Episode
+    """The episode behind it; all of it is a prefix."""
+    calls: tuple[ExecutedCall, ...]
+    """Those that were made in place of the right one, with their results."""
+    is_unchanged: bool
+    """Whether the state is surely as it was."""
+    is_repeated: bool = False
+    """Whether the right call was made twice."""
+    comes_too_early: bool = False
+    """Whether it is a later call of the same trajectory."""
+
+    @property
+    def is_refused(self) -> bool:
+        """Whether a tool answered with an error."""
+        return any(item.failed for item in self.calls)
+
+    @property
+    def wrong(self) -> ExecutedCall:
+        """The first call that failed, else the last one."""
+        return next((item for item in self.calls if item.failed), self.calls[-1])
+
+
+@dataclass(frozen=True, slots=True)
+class Repair:
+    """What a right agent writes next, where the oracle then succeeds."""
+
+    message: Message
+    next_call: ToolCall | None
+    """Its first call, in this message or a later one; None where it makes none."""
+
+    @property
+    def calls(self) -> tuple[Action, ...]:
+        """The calls of the message as the lesson has them."""
+        return tuple(
+            Action(name=call.name, arguments=call.arguments)
+            for call in self.message.tool_calls
+            if isinstance(call.arguments, dict)
+        )
+
+
+class Proofs:
+    """What was proven in one trajectory."""
+
+    def __init__(self, failures: int) -> None:
+        self.failures = failures
+        """Calls that fail in the trajectory itself."""
+        self.known: dict[tuple[int | None, bool, str], tuple[ToolCall | None, str | None]] = {}
+        """(Step, or None for all; whether a tool refused; expected message, or "" where it is the
+        trajectory's) -> the next call, and why there is no lesson."""
+
+
+def make_mistake(environment: Environment, place: Place, wrong: WrongCall) -> Mistake:
+    """Make a wrong call in place of the right one, on a fork of the state. Raises NoLesson for one
+    that no tool refuses and that changes nothing, unless it is a repetition."""
+    episode = place.episode.fork()
+    calls = tuple(
+        ToolCall.model_construct(
+            name=call.name, arguments=call.arguments, id=f"call_{place.step}_{number}"
+        )
+        for number, call in enumerate((*place.before, *wrong.calls))
+    )
+    begin = len(episode.messages)
+    message = Message.model_construct(
+        role="assistant", content=place.message.content, tool_calls=calls, sampled=False
+    )
+    episode.receive(message)
+    if episode.turn is not Party.AGENT:
+        raise NoLesson(ENDS)
+    made = tuple(executed_calls(episode.messages[begin:]))[len(place.before) :]
+    mistake = Mistake(
+        episode,
+        made,
+        is_unchanged=not place.before and episode.tools.has_same_state(place.episode.tools),
+        is_repeated=wrong.operator == "redundant",
+        comes_too_early=wrong.comes_too_early,
+    )
+    if not mistake.is_refused and not mistake.is_repeated:
+        if mistake.is_unchanged:
+            raise NoLesson(HARMLESS)
+        if wrong.comes_too_early and not wrong.is_dependent:
+            raise NoLesson(INDEPENDENT)
+    episode.take_as_prefix()
+    return mistake
+
+
+def find_repair(
+    environment: Environment, mistake: Mistake, place: Place | None, proofs: Proofs
+) -> Repair:
+    """Return what the oracle does next behind a wrong call; `place` is that of the call in its
+    trajectory. Raises NoLesson where it makes a call that fails, fails more often than in the
+    trajectory, or fails the task."""
+    episode = mistake.episode
+    oracle = environment.oracle(episode.task)
+    expected = oracle.reply(episode.view(Party.AGENT))
+    if place is None or not mistake.is_unchanged:
+        next_call, fault = _prove(environment, episode, oracle, expected, proofs.failures)
+    else:
+        key = _find_key(mistake, place, expected, proofs)
+        if key not in proofs.known:
+            proofs.known[key] = _prove(environment, episode, oracle, expected, proofs.failures)
+        next_call, fault = proofs.known[key]
+    if fault is not None:
+        raise NoLesson(fault)
+    return Repair(expected, expected.tool_calls[0] if expected.tool_calls else next_call)
+
+
+def _find_key(
+    mistake: Mistake, place: Place, expected: Message, proofs: Proofs
+) -> tuple[int | None, bool, str]:
+    clean = place.following if mistake.is_repeated else place.message
+    written = _write_key(expected)
+    rejoins = clean is not None and _write_key(clean) == written
+    if rejoins and not proofs.failures and len(place.message.tool_calls) == 1:
+        return None, mistake.is_refused, ""
+    return place.step, mistake.is_refused, written
+
+
+def _write_key(message: Message) -> str:
+    calls = [(call.name, call.arguments) for call in message.tool_calls]
+    return f"{message.text}\n{calls!r}"
+
+
+def _prove(
+    environment: Environment, place: Episode, oracle: Agent, expected: Message, failures: int
+) -> tuple[ToolCall | None, str | None]:
+    """Play an episode to its end; return the oracle's next call, and why it gives no lesson."""
+    episode, begin = place.fork(), len(place.messages)
+    episode.receive(expected)
+    if any(item.failed for item in executed_calls(episode.messages[begin:])):
+        return None, EXPECTED_FAILS
+    task = episode.task
+    user = environment.user(task)
+    while episode.turn is not None:
+        party = oracle if episode.turn is Party.AGENT else user
+        episode.receive(party.reply(episode.view(episode.turn)))
+    verdict = grade(environment, task, episode.messages, episode.termination)
+    if episode.errors > failures or not verdict.success:
+        return None, NO_REPAIR
+    calls = (
+        call
+        for message in episode.messages[begin:]
+        if message.role == "assistant"
+        for call in message.tool_calls
+    )
+    return next(calls, None), None

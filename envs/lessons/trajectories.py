@@ -1,0 +1,161 @@
+"""Trajectories: conversations in which a task was done right, and the places of the agent's calls.
+
+    trajectory = play_trajectory(environment, task)        or NoTrajectory
+    walk(environment, trajectory)                          a place before each of the agent's calls
+
+A place has the episode as it stands there, so that any number of other calls can be made from it:
+the state is forked and the conversation is not played again.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Final
+
+from envs.environment import Environment
+from envs.episode import Episode, Party, play
+from envs.grading import grade
+from envs.lessons.values import SeenValues
+from envs.task import TaskDefinition
+from events.errors import KintsugiError
+from events.messages import Message, ToolCall
+
+DOES_NOT_REPLAY: Final = "does not replay"
+BEGINS_MIDWAY: Final = "begins midway"
+
+_WRITERS: Final = {"assistant": Party.AGENT, "user": Party.USER}
+
+
+class NoTrajectory(KintsugiError):
+    """A task or a recording gives no trajectory; the text is the reason, in a few words."""
+
+
+@dataclass(frozen=True, slots=True)
+class Trajectory:
+    """A conversation about a task."""
+
+    task: TaskDefinition
+    messages: tuple[Message, ...]
+    """Without system prompt and greeting; what the task's prefix says is a part of it."""
+    rollout: str | None = None
+    """Rollout that it was recorded in; None for one that the oracle played."""
+
+    @property
+    def source(self) -> str:
+        """Id of the task that it is of: for a task with a lesson, that of the lesson's source."""
+        return self.task.id if self.task.lesson is None else self.task.lesson.source
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """A message of a party, with the episode before and behind it. Either must be forked, not
+    played on."""
+
+    message: Message
+    before: Episode | None
+    """Everything in it is a prefix: nobody wrote it here. None where no tool of the agent is
+    called."""
+    after: Episode
+
+
+class Place:
+    """One of the agent's calls, and the episode before the message that makes it."""
+
+    def __init__(self, episode: Episode, step: int, message: Message, index: int) -> None:
+        self.episode = episode
+        """Everything in it is a prefix. It must be forked, not played on."""
+        self.step = step
+        """Number of the call among all calls of the agent."""
+        self.call: ToolCall = message.tool_calls[index]
+        self.before = message.tool_calls[:index]
+        """Calls of the same message that come first."""
+        self.following: Message | None = None
+        """What the agent writes after this message; None where it writes nothing."""
+        self.message = message
+
+    @cached_property
+    def seen(self) -> SeenValues:
+        """What the agent has seen before the message."""
+        return SeenValues(self.episode.view(Party.AGENT))
+
+
+def play_trajectory(environment: Environment, task: TaskDefinition) -> Trajectory:
+    """Return the conversation of the oracle and the scripted user. Raises NoTrajectory where it is
+    no success, or begins midway."""
+    if task.prefix:
+        raise NoTrajectory(BEGINS_MIDWAY)
+    episode = Episode(environment, task)
+    begin = len(episode.messages)
+    play(episode, environment.oracle(task), environment.user(task))
+    if not grade(environment, task, episode.messages, episode.termination).success:
+        raise NoTrajectory("the oracle fails")
+    return Trajectory(task, tuple(episode.messages[begin:]))
+
+
+def walk(environment: Environment, trajectory: Trajectory) -> list[Place]:
+    """Return the place of each of the agent's calls, in order. Raises NoTrajectory where the tools
+    answer otherwise now."""
+    places: list[Place] = []
+    last: list[Place] = []
+    for turn in follow(environment, trajectory):
+        if turn.message.role == "assistant":
+            for place in last:
+                place.following = turn.message
+            last = []
+        if turn.before is not None:
+            for index in range(len(turn.message.tool_calls)):
+                last.append(Place(turn.before, len(places), turn.message, index))
+                places.append(last[-1])
+    return places
+
+
+def follow(environment: Environment, trajectory: Trajectory) -> Iterator[Turn]:
+    """Yield the messages of a conversation as its episode takes them. Raises NoTrajectory at the
+    first that a party cannot write there, or that the tools answer otherwise now."""
+    episode = open_whole(environment, trajectory.task)
+    for message, results in _group(trajectory.messages):
+        if episode.turn is None or episode.turn is not _WRITERS.get(message.role):
+            raise NoTrajectory(DOES_NOT_REPLAY)
+        before = None
+        if message.role == "assistant" and message.tool_calls:
+            episode.take_as_prefix()
+            before = episode.fork()
+        begin = len(episode.messages) + 1
+        episode.receive(message)
+        if [_read_answer(m) for m in results] != [
+            _read_answer(m) for m in episode.messages[begin:]
+        ]:
+            raise NoTrajectory(DOES_NOT_REPLAY)
+        yield Turn(message, before, episode)
+
+
+def _group(messages: Sequence[Message]) -> Iterator[tuple[Message, list[Message]]]:
+    """Yield each message of a party with the results that follow it."""
+    place = 0
+    while place < len(messages):
+        end = place + 1
+        while end < len(messages) and messages[end].role == "tool":
+            end += 1
+        yield messages[place], list(messages[place + 1 : end])
+        place = end
+
+
+def open_whole(environment: Environment, task: TaskDefinition) -> Episode:
+    """Begin the episode of a task before its prefix."""
+    return Episode(environment, task.model_copy(update={"prefix": (), "lesson": None}))
+
+
+def count_greeting(environment: Environment, task: TaskDefinition) -> int:
+    """Return how many messages an episode has before its user opens."""
+    return int(environment.greeting is not None and not task.solo)
+
+
+def _read_answer(message: Message) -> tuple[str, bool]:
+    return message.text, bool(message.error)
+
+
+def clean_message(message: Message) -> Message:
+    """Return a message of an episode's prefix without what the agent said to itself."""
+    if message.reasoning is None and message.reflection is None:
+        return message
+    return message.model_copy(update={"reasoning": None, "reflection": None})
