@@ -35,9 +35,9 @@ import stamina
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from envs.episode import Termination
+from envs.reflection.tags import split_reflection
 from events.errors import KintsugiError
 from events.messages import Message, ToolCall
-from events.reflection import split_reflection
 from events.registry import first_problem
 
 MAX_ANSWER_BYTES: Final = 4 << 20

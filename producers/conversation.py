@@ -15,9 +15,9 @@ from typing import Any, Final, Literal, NoReturn
 
 from pydantic import Field
 
+from envs.reflection.tags import split_reflection
 from events.canonical import exact_json
 from events.messages import Message, ToolCall, executed_calls
-from events.reflection import split_reflection
 from producers.storable import Unusable, Wire, check_storable, readable
 
 WireRole = Literal["system", "developer", "user", "assistant", "tool", "function"]

@@ -7,7 +7,7 @@ conversation cheap and changes no id (tested against the tokenizer itself).
 
 Tool calls are Hermes': `<tool_call>{"name": ..., "arguments": {...}}</tool_call>`, several after
 each other, text before them allowed. If one of them cannot be read, the whole answer is text. What
-a reflection quotes (events/reflection.py) is no call. A reflection is for the message that it
+a reflection quotes (envs/reflection/tags.py) is no call. A reflection is for the message that it
 begins: prompts leave it out of earlier ones, as clients that never see it do.
 """
 
@@ -22,9 +22,9 @@ from typing import Any, Final, cast
 
 from transformers import AutoTokenizer, GenerationConfig, PreTrainedTokenizerFast
 
+from envs.reflection.tags import find_blocks, split_reflection, write_reflection
 from events.errors import KintsugiError
 from events.messages import Message, ToolCall
-from events.reflection import find_blocks, split_reflection, write_reflection
 
 _CALL: Final = re.compile(r"<tool_call>\s*(.*?)\s*</tool_call>", re.DOTALL)
 _PIECES: Final = 4096

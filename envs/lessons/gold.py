@@ -16,9 +16,9 @@ from typing import Final
 from envs.reflection.parse import parse
 from envs.reflection.repair import BadLesson, build_gold, read_answer
 from envs.reflection.reward import compute_reward
+from envs.reflection.tags import write_reflection
 from envs.task import Lesson
 from events.messages import ToolCall
-from events.reflection import write_reflection
 
 TOLERANCE: Final = 1e-6
 """How far the reward of gold for itself may be from 1."""

@@ -18,9 +18,9 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Final
 
+from envs.reflection.tags import split_reflection
 from events.canonical import exact_json
 from events.messages import Message, ToolCall
-from events.reflection import split_reflection
 from events.rollouts import is_logprob
 from producers.conversation import parse_arguments
 from producers.gateway.http import sse

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from hashlib import blake2b
 from typing import Any, Final
 
+from envs.reflection.tags import split_reflection
 from events.canonical import exact_json
-from events.reflection import split_reflection
 from producers.conversation import parse_arguments
 
 CUT_LETTERS: Final = 256

@@ -1,4 +1,4 @@
-"""Take reflections out of what a client gets (events/reflection.py says what they are).
+"""Take reflections out of what a client gets (envs/reflection/tags.py says what they are).
 
     ChatReflections        /v1/chat/completions and /v1/completions
     MessagesReflections    /v1/messages
@@ -12,7 +12,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from typing import Any, Final, Protocol
 
-from events.reflection import ReflectionSplitter, split_reflection
+from envs.reflection.tags import ReflectionSplitter, split_reflection
 from producers.gateway.http.wire import Json
 
 _NAMES: Final = ("message", "delta")

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from events.reflection import ReflectionSplitter, find_blocks, split_reflection, write_reflection
+from envs.reflection.tags import ReflectionSplitter, find_blocks, split_reflection, write_reflection
 
 _PIECES = st.sampled_from(
     ["<reflect>", "</reflect>", "<REFLECT>", "<ref", "lect>", "</", "<", " ", "\n", "a", "W1", "İ"]
