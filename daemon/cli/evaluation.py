@@ -23,10 +23,14 @@ if TYPE_CHECKING:
     from envs.environment import Environment
     from envs.evaluation import Attempt
     from envs.grading import Grade
+    from envs.task import Operator
 
 GENERATED: Final = "generated"
 SCENARIOS: Final = "scenarios"
 """The splits of generated tasks, and of those of --scenarios."""
+
+_ROUNDING: Final = 1e-9
+"""How far rates that sum to 1 may be above it."""
 
 _SHOWN: Final = 5
 """Unjudged attempts, remarks and defects named on stderr; the log has all of the first."""
@@ -78,6 +82,15 @@ def evaluate(
         typer.Option(
             metavar="KIND=SHARE,...",
             help="Generate --tasks N tasks in these shares.",
+            rich_help_panel=_TASK_PANEL,
+        ),
+    ] = None,
+    inject: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="OP=RATE",
+            help="Begin this share of the tasks behind a wrong call: swap, redundant, missing or "
+            "argument; may be repeated.",
             rich_help_panel=_TASK_PANEL,
         ),
     ] = None,
@@ -175,6 +188,7 @@ def evaluate(
         split = SCENARIOS
     selection = _selection(split, tasks, task or [], capability or [], mix)
     names = _split_names(env, selection, scenarios)
+    rates = _read_rates(inject or [])
     specs = {
         name: Spec(
             environment=name,
@@ -189,6 +203,7 @@ def evaluate(
             timeout=timeout,
             alias=alias,
             base=base or model,
+            inject=rates,
         )
         for name in names
     }
@@ -293,6 +308,34 @@ def _shares(text: str) -> dict[str, float]:
     return shares
 
 
+def _read_rates(texts: list[str]) -> "dict[Operator, float]":
+    """`argument=0.5` and others as rates. Raises BadParameter."""
+    from envs.lessons.operators import PERTURBATIONS
+
+    rates: dict[Operator, float] = {}
+    for text in texts:
+        name, _, rate = text.partition("=")
+        operator = next((known for known in PERTURBATIONS if known == name.strip()), None)
+        try:
+            value = float(rate)
+        except ValueError:
+            value = 0.0
+        if operator is None or operator in rates or not 0 < value <= 1:
+            raise typer.BadParameter(
+                f"{text!r} is not OP=RATE, once for an operator, with {', '.join(PERTURBATIONS)} "
+                "and a rate above 0 and at most 1, such as argument=0.5",
+                param_hint="--inject",
+            )
+        rates[operator] = value
+    if sum(rates.values()) > 1 + _ROUNDING:
+        raise typer.BadParameter(
+            f"the rates sum to {sum(rates.values()):g}; a task has one mistake, so they may sum to "
+            "1 at most",
+            param_hint="--inject",
+        )
+    return rates
+
+
 def parse_json_object(text: str | None) -> dict[str, Any]:
     """Return the JSON object of --extra; empty without one. Raises BadParameter."""
     if text is None:
@@ -322,7 +365,15 @@ class _Played:
 
 def _evaluate(cli: Cli, environment: "Environment", spec: "Spec", means: "Means") -> _Played:
     from daemon.core.task_definitions import with_definitions
-    from daemon.evaluation.run import digest_of, lock_evaluation, open_run, passive, report, survey
+    from daemon.evaluation.run import (
+        digest_of,
+        lock_evaluation,
+        observe_resumed,
+        open_run,
+        passive,
+        report,
+        survey,
+    )
     from envs.task import is_content_id
 
     with cli.app() as app, ExitStack() as held:
@@ -336,6 +387,8 @@ def _evaluate(cli: Cli, environment: "Environment", spec: "Spec", means: "Means"
             run = open_run(connection, digest, lines, spec.trials)
         if run.resumed:
             cli.out.hint(f"{run.resumed:,} attempts of this run are in the log already")
+        if spec.inject:
+            observe_resumed(app, environment, run)
         unscripted = 0 if spec.user else sum(not line.scripted for line in lines)
         if unscripted:
             cli.out.warn(
@@ -442,6 +495,8 @@ def _print(cli: Cli, result: dict[str, Any]) -> None:
     cli.out.show(_table(result), "")
     if "similarity" in result:
         cli.out.show(_similarity_table(result), "")
+    if "repair" in result:
+        _print_repairs(cli, result)
     ended = ", ".join(f"{name} {times:,}" for name, times in result["terminations"].items())
     cli.out.show(f"{result['tasks']:,} tasks, {result['trials']:,} trials; ended by {ended}")
     for basis, tasks in result["unevaluated"].items():
@@ -470,6 +525,41 @@ def _table(result: dict[str, Any]) -> Any:
     rows.append(_row("doing nothing", judged, {"1": result["do_nothing"]}, 1))
     rows[-1] += [None] * (most - 1)
     return table(columns, rows, right=columns[1:], whole=("capability",))
+
+
+def _print_repairs(cli: Cli, result: dict[str, Any]) -> None:
+    """Print how mistakes were repaired, and what an episode with one comes to."""
+    cli.out.show(_repair_table(result["repair"]), "")
+    for name, what in (("clean", "without"), ("injected", "with")):
+        part, repeated = result[name], result["redundant_calls"][name]
+        if part["tasks"]:
+            cli.out.show(
+                f"{part['tasks']:,} tasks {what} an injected mistake: pass^1 "
+                f"{_cell(part['pass_hat'].get('1'))}, {repeated:.2f} redundant calls an episode"
+            )
+    for operator, row in result["repair"].items():
+        if row["not_injected"]:
+            cli.out.warn(
+                f"{row['not_injected']:,} tasks were drawn for {operator} and began without a "
+                "mistake, because it makes none in them"
+            )
+
+
+def _repair_table(repairs: dict[str, Any]) -> Any:
+    shown = sorted({k for row in repairs.values() for k in row["interval"]}, key=int)
+    columns = ["operator", "tasks"]
+    columns += [f"Repair@{k}" for k in shown] + [f"official @{k}" for k in shown]
+    rows = []
+    for operator, row in repairs.items():
+        estimates: list[str | None] = [
+            None
+            if k not in row["interval"]
+            else f"{row[k]:.3f} [{row['interval'][k][0]:.2f}, {row['interval'][k][1]:.2f}]"
+            for k in shown
+        ]
+        official = [f"{row['official'][k]:.3f}" if k in row["official"] else None for k in shown]
+        rows.append([operator, f"{row['n']:,}", *estimates, *official])
+    return table(columns, rows, right=columns[1:], whole=("operator",))
 
 
 def _similarity_table(result: dict[str, Any]) -> Any:

@@ -25,6 +25,14 @@ from itertools import count, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from daemon.evaluation.injection import (
+    InjectedTask,
+    Observation,
+    draw_operator,
+    inject,
+    observe,
+    report_repairs,
+)
 from daemon.evaluation.similarity import GradedTask, report_similarity
 from envs import grading, statistics
 from envs.environment import Environment, UnknownTask
@@ -38,7 +46,7 @@ from envs.evaluation import (
     make_environment_user,
     play_all,
 )
-from envs.task import GENERATED, TaskDefinition
+from envs.task import GENERATED, Lesson, Operator, TaskDefinition
 from events import private
 from events.canonical import exact_json, sha256
 from events.envelope import derive_id
@@ -117,6 +125,14 @@ class Spec:
     timeout: float
     alias: str
     base: str
+    inject: Mapping[Operator, float] = field(default_factory=dict)
+    """Operator -> share of the tasks that begin behind a mistake of it."""
+
+    def tasks(self, environment: Environment) -> Iterator[TaskDefinition]:
+        """The tasks, made one by one, with their mistakes. Raises UnknownTask,
+        EnvironmentFailure."""
+        tasks = self.selection.tasks(environment, self.seed)
+        return inject(environment, tasks, self.inject, self.seed) if self.inject else tasks
 
     @property
     def provenance(self) -> Provenance:
@@ -151,6 +167,8 @@ class Line:
     """What the report groups it by beside its capability."""
     graded: bool = False
     """Whether its reward is a score between 0 and 1."""
+    lesson: Lesson | None = None
+    """What follows the mistake that it begins behind."""
 
 
 @dataclass(slots=True)
@@ -167,6 +185,8 @@ class Run:
     tries: Counter[Slot] = field(default_factory=Counter)
     resumed: int = 0
     """Attempts that were in the log already."""
+    seen: dict[Slot, Observation] = field(default_factory=dict)
+    """What each attempt shows beside its verdict, where mistakes are injected."""
 
     @property
     def slots(self) -> Iterator[Slot]:
@@ -209,8 +229,9 @@ def survey(environment: Environment, spec: Spec) -> list[Line]:
             task.script is not None,
             environment.categories(task),
             task.criteria.milestones is not None,
+            task.lesson,
         )
-        for task in spec.selection.tasks(environment, spec.seed)
+        for task in spec.tasks(environment)
     ]
     _check(environment, spec.selection, lines)
     return lines
@@ -219,7 +240,10 @@ def survey(environment: Environment, spec: Spec) -> list[Line]:
 def digest_of(spec: Spec, lines: Sequence[Line]) -> str:
     """Names an evaluation: equal for equal commands on equal tasks under equal rules."""
     tasks = [[line.id, line.digest] for line in lines]
-    return sha256(exact_json([asdict(spec), tasks, grading.VERSION]))
+    fields = asdict(spec)
+    if not spec.inject:
+        del fields["inject"]
+    return sha256(exact_json([fields, tasks, grading.VERSION]))
 
 
 def open_run(connection: "Connection", digest: str, lines: Sequence[Line], trials: int) -> Run:
@@ -306,7 +330,8 @@ async def play_run(
     Raises what `play_all` raises, after everything that had finished was recorded.
     """
     environment, provenance = setup.environment, spec.provenance
-    tasks = spec.selection.tasks(environment, spec.seed)
+    tasks = spec.tasks(environment)
+    lessons = {line.id: line.lesson for line in run.lines}
     async with aclosing(play_all(setup, run.plan(tasks), concurrency=concurrency)) as finished:
         async for attempts in finished:
             named = [(run.rollout(_slot(a), run.tries[_slot(a)]), a) for a in attempts]
@@ -318,6 +343,11 @@ async def play_run(
             await asyncio.to_thread(append_rollouts, app.spool, app.blobs, rollouts)
             for attempt in attempts:
                 _note(run, attempt)
+                if spec.inject and attempt.grade is not None:
+                    lesson = lessons[attempt.task.id]
+                    run.seen[_slot(attempt)] = observe(
+                        environment, lesson, attempt.messages, bool(attempt.success)
+                    )
             yield named
 
 
@@ -326,7 +356,7 @@ def passive(
 ) -> dict[str, grading.Grade]:
     """Task -> the verdict on an agent that does nothing, once each; not recorded."""
     grades = {}
-    for task in spec.selection.tasks(environment, spec.seed):
+    for task in spec.tasks(environment):
         grades[task.id] = do_nothing(environment, task)
         progress(1)
     return grades
@@ -363,6 +393,8 @@ def report(spec: Spec, run: Run, idle: Mapping[str, grading.Grade]) -> dict[str,
     }
     if graded := [_collect_scores(run, line, idle) for line in run.lines if line.graded]:
         document |= report_similarity(graded)
+    if spec.inject:
+        document |= _report_injected(spec, run, judged)
     if open_tasks:
         outcomes = outcomes_of(run, run.lines, without_judge=True)
         document["without_judge"] = {
@@ -370,6 +402,56 @@ def report(spec: Spec, run: Run, idle: Mapping[str, grading.Grade]) -> dict[str,
             "pass_hat": _by_k(statistics.pass_hat, outcomes),
         }
     return document
+
+
+def _report_injected(spec: Spec, run: Run, judged: Sequence[Line]) -> dict[str, Any]:
+    """Return what injected mistakes add: pass^k with and without one, and how they are repaired."""
+    parts = {
+        "clean": [line for line in judged if line.lesson is None],
+        "injected": [line for line in judged if line.lesson is not None],
+    }
+    drawn = Counter(
+        operator
+        for line in run.lines
+        if line.lesson is None
+        and (operator := draw_operator(line.id, spec.inject, spec.seed)) is not None
+    )
+    tasks = {
+        line.id: InjectedTask(
+            line.lesson,
+            tuple(
+                run.seen[line.id, trial]
+                for trial in range(run.trials)
+                if (line.id, trial) in run.seen
+            ),
+        )
+        for line in run.lines
+    }
+    split = {
+        name: {
+            "tasks": len(lines),
+            "pass_hat": _by_k(statistics.pass_hat, outcomes_of(run, lines)),
+        }
+        for name, lines in parts.items()
+    }
+    return split | report_repairs(tasks, spec.inject, drawn)
+
+
+def observe_resumed(app: "App", environment: Environment, run: Run) -> None:
+    """Read what the attempts that were in the log already show, where mistakes are injected. Raises
+    LogTruncated, BadRecord."""
+    from daemon.sessions import transcript
+
+    lessons = {line.id: line.lesson for line in run.lines}
+    with app.reading() as connection:
+        for slot, verdict in run.ended.items():
+            if verdict.termination in UNJUDGED:
+                continue
+            rollout = run.rollout(slot, run.tries[slot] - 1)
+            recorded = transcript.read(transcript.find(connection, rollout), app.log, app.bodies)
+            run.seen[slot] = observe(
+                environment, lessons[slot[0]], recorded.messages, bool(verdict.success)
+            )
 
 
 def report_overall(played: Mapping[str, tuple[Run, Mapping[str, grading.Grade]]]) -> dict[str, Any]:

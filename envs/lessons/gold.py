@@ -11,6 +11,7 @@ model's own template decides how its calls are written (daemon/engine/chat.py).
 """
 
 import json
+from collections.abc import Sequence
 from typing import Final
 
 from envs.reflection.parse import parse
@@ -18,7 +19,7 @@ from envs.reflection.repair import BadLesson, build_gold, read_answer
 from envs.reflection.reward import compute_reward
 from envs.reflection.tags import write_reflection
 from envs.task import Lesson
-from events.messages import ToolCall
+from events.messages import Action, Message, ToolCall
 
 TOLERANCE: Final = 1e-6
 """How far the reward of gold for itself may be from 1."""
@@ -26,10 +27,19 @@ TOLERANCE: Final = 1e-6
 
 def render_gold(lesson: Lesson) -> str:
     """Return the reflection, the text and the calls of a lesson."""
-    parts = [write_reflection(lesson.reflection)]
-    if lesson.final:
-        parts.append(lesson.final)
-    for call in lesson.calls:
+    return _render(lesson.reflection, lesson.final, lesson.calls)
+
+
+def render_message(message: Message) -> str:
+    """Return a message of an agent in the same form."""
+    return _render(message.reflection, message.text, message.tool_calls)
+
+
+def _render(reflection: str | None, text: str, calls: Sequence[Action | ToolCall]) -> str:
+    parts = [write_reflection(reflection)] if reflection else []
+    if text:
+        parts.append(text)
+    for call in calls:
         body = json.dumps({"name": call.name, "arguments": call.arguments}, ensure_ascii=False)
         parts.append(f"<tool_call>\n{body}\n</tool_call>")
     return "\n".join(parts)

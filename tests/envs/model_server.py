@@ -153,7 +153,7 @@ def oracle(environment: Environment, tasks: Sequence[TaskDefinition]) -> Answeri
     def answering(body: Json) -> Json:
         messages = messages_of(body)
         opening = next(message.text for message in messages if message.role == "user")
-        return _on_the_wire(by_opening[opening].reply(messages))
+        return on_the_wire(by_opening[opening].reply(messages))
 
     return answering
 
@@ -175,7 +175,7 @@ def _message(raw: Json) -> Message:
     )
 
 
-def _on_the_wire(message: Message) -> Json:
+def on_the_wire(message: Message) -> Json:
     calls = [
         {
             "id": call.id,

@@ -14,8 +14,9 @@ from typing import Any
 
 import pytest
 
+from daemon.evaluation.injection import inject
 from envs.shop.environment import Shop
-from envs.task import TaskDefinition
+from envs.task import Operator, TaskDefinition
 from tests.daemon.commands import Result, environment
 from tests.daemon.conftest import Kintsugi
 from tests.envs.model_server import (
@@ -25,6 +26,7 @@ from tests.envs.model_server import (
     answer,
     called,
     messages_of,
+    on_the_wire,
     oracle,
     refused,
     said,
@@ -291,6 +293,12 @@ def test_tasks_are_chosen_by_id_kind_or_mixture(evaluate: Evaluate) -> None:
         (["--extra", "{"], 2, "is no JSON"),
         (["--user-best-of", "3"], 2, "--user-model"),
         (["--alias", "a" * 200], 2, "1 to 128"),
+        (["--inject", "argument"], 2, "'argument' is not OP=RATE"),
+        (["--inject", "recorded=0.5"], 2, "with argument, redundant, swap, missing"),
+        (["--inject", "swap=0"], 2, "a rate above 0 and at most 1"),
+        (["--inject", "swap=nan"], 2, "a rate above 0 and at most 1"),
+        (["--inject", "swap=0.1", "--inject", "swap=0.1"], 2, "once for an operator"),
+        (["--inject", "swap=0.6", "--inject", "missing=0.6"], 2, "the rates sum to 1.2"),
         (["--base-url", "127.0.0.1:1/v1"], 2, "must begin with http://"),
     ],
 )
@@ -351,6 +359,7 @@ def test_a_model_can_play_the_user(evaluate: Evaluate, kintsugi: Kintsugi) -> No
 
 
 MUTE = """
+from daemon.evaluation.injection import inject
 from envs.shop.environment import Shop
 
 class Kiosk(Shop):
@@ -375,6 +384,7 @@ def test_a_user_without_a_script_or_a_model_is_warned_of(
 
 JUDGED = """
 from envs.catalog import CATALOGS
+from daemon.evaluation.injection import inject
 from envs.shop.environment import Shop
 
 class Salon(Shop):
@@ -455,6 +465,75 @@ def test_a_killed_run_goes_on_where_the_log_ends(tmp_path: Path, kintsugi: Kints
     opened = Counter(by_opening[opening_of(body)] for body in after if len(body["messages"]) == 2)
     missing = Counter(task for task, _ in everything - set(recorded))
     assert opened == missing
+
+
+INJECTED: dict[Operator, float] = {"argument": 0.5, "redundant": 0.3}
+OPTIONS = [f"--inject={operator}={rate}" for operator, rate in INJECTED.items()]
+
+
+def repairing(tasks: list[TaskDefinition], stays_wrong: Callable[[TaskDefinition], bool]) -> Any:
+    """The oracle behind each task's mistake, with a reflection; some tasks are given up there."""
+    by_opening = {task.script.opening: task for task in tasks if task.script}
+
+    def answering(body: dict[str, Any]) -> Any:
+        messages = messages_of(body)
+        task = by_opening[opening_of(body)]
+        if task.lesson and stays_wrong(task):
+            return said("I do not know.")
+        seen = [
+            message.model_copy(update={"sampled": False}) if place <= len(task.prefix) else message
+            for place, message in enumerate(messages)
+        ]
+        reply = SHOP.oracle(task).reply(seen)
+        if task.lesson and len(messages) == len(task.prefix) + 1:
+            content = f"<reflect>It was wrong.</reflect>{reply.text}"
+            reply = reply.model_copy(update={"content": content})
+        return on_the_wire(reply)
+
+    return answering
+
+
+def test_repairs_of_injected_mistakes_are_measured_beside_clean_tasks(evaluate: Evaluate) -> None:
+    tasks = list(inject(SHOP, shop_tasks(44), INJECTED, 0))
+    of = {name: [t for t in tasks if t.lesson and t.lesson.operator == name] for name in INJECTED}
+    wrong = {task.id for task in of["argument"][::2]}
+    with ModelServer(repairing(tasks, lambda task: task.id in wrong)) as server:
+        result = evaluate(server, "--tasks", "44", "--trials", "3", *OPTIONS, "--json")
+        shown = evaluate(server, "--tasks", "44", "--trials", "3", *OPTIONS)
+    assert result.code == 0, result.err
+    document = result.json
+    assert document["clean"]["tasks"] == sum(task.lesson is None for task in tasks) > 0
+    assert document["clean"]["pass_hat"]["3"]["value"] == 1.0
+    assert document["injected"]["tasks"] == len(of["argument"]) + len(of["redundant"])
+    repair = document["repair"]
+    assert repair["redundant"]["n"] == len(of["redundant"]) > 0
+    assert (repair["redundant"]["1"], repair["redundant"]["official"]["3"]) == (1.0, 1.0)
+    share = 1 - len(wrong) / len(of["argument"])
+    assert repair["argument"]["n"] == len(of["argument"]) > 3
+    assert repair["argument"]["1"] == pytest.approx(share)
+    assert repair["argument"]["3"] == pytest.approx(share), "a task is given up in every trial"
+    assert "5" not in repair["argument"], "there are three trials"
+    assert document["redundant_calls"] == {"clean": 0.0, "injected": 0.0}
+    assert "Repair@3" in shown.out
+
+
+def test_a_run_with_mistakes_that_went_on_measures_what_was_played_before(
+    evaluate: Evaluate,
+) -> None:
+    tasks = list(inject(SHOP, shop_tasks(22), INJECTED, 0))
+    right, broken = repairing(tasks, lambda task: False), [True]
+
+    def answering(body: dict[str, Any]) -> Any:
+        return refused(503, "busy") if broken[0] and len(server.requests) > 30 else right(body)
+
+    with ModelServer(answering) as server:
+        first = evaluate(server, "--tasks", "22", *OPTIONS, "--concurrency", "1", "--json")
+        broken[0] = False
+        document = evaluate(server, "--tasks", "22", *OPTIONS, "--json").json
+    assert first.code == 4, first.err
+    assert document["run"]["resumed"] > 0
+    assert [row["1"] for row in document["repair"].values()] == [1.0, 1.0]
+    assert document["redundant_calls"]["injected"] == 0.0
 
 
 def _kill_after(requests: int, server: ModelServer, command: list[str], folder: Path) -> None:

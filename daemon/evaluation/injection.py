@@ -1,0 +1,146 @@
+"""Evaluate repairs: a part of the tasks begins behind a call that went wrong.
+
+    tasks = inject(environment, tasks, {"argument": 0.5}, seed)
+    seen = observe(environment, lesson, messages)
+    report_repairs(...)                                  what `kintsugi eval --inject` adds
+
+What is injected is a lesson of the task (envs/lessons): the oracle's conversation up to a call, a
+wrong call in its place, and what the tools answer to it. So all trials of a task meet one mistake
+in one state, and Repair@k is estimated from them without bias: 1 - C(n-c, k) / C(n, k). The
+official definition, whether any of the first k trials is correct by the official rule, stands
+beside it. Source: Structured Reflection, arXiv 2509.18847. Not covered: mistakes in conversations
+of the agent itself; what comes before the wrong call is the oracle's.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from random import Random
+from typing import Any, Final
+
+from envs import statistics
+from envs.environment import Environment
+from envs.lessons.gold import render_gold, render_message
+from envs.lessons.making import make_lessons
+from envs.lessons.operators import PERTURBATIONS
+from envs.reflection.official import score_officially
+from envs.reflection.repair import assess_repair, build_gold
+from envs.reward import conduct_of
+from envs.task import Lesson, Operator, TaskDefinition
+from events.messages import Message
+
+SHOWN: Final = (1, 3, 5)
+"""The k of Repair@k."""
+
+
+def inject(
+    environment: Environment,
+    tasks: Iterable[TaskDefinition],
+    rates: Mapping[Operator, float],
+    seed: int,
+) -> Iterator[TaskDefinition]:
+    """Yield the tasks; each has a mistake of an operator with the operator's rate. A task of which
+    an operator makes no lesson stays as it is."""
+    for task in tasks:
+        operator = draw_operator(task.id, rates, seed)
+        yield task if operator is None else _find_lesson(environment, task, operator, seed) or task
+
+
+def draw_operator(task: str, rates: Mapping[Operator, float], seed: int) -> Operator | None:
+    """Return the operator of a task's mistake; None where it has none."""
+    chance = Random(f"inject {seed} {task}").random()
+    for operator in PERTURBATIONS:
+        chance -= rates.get(operator, 0.0)
+        if chance < 0:
+            return operator
+    return None
+
+
+def _find_lesson(
+    environment: Environment, task: TaskDefinition, operator: Operator, seed: int
+) -> TaskDefinition | None:
+    report = make_lessons(environment, [task], wanted=len(PERTURBATIONS), seed=seed)
+    own = (made for made in report.lessons if made.lesson and made.lesson.operator == operator)
+    return next(own, None)
+
+
+@dataclass(frozen=True, slots=True)
+class Observation:
+    """What an attempt shows beside its verdict."""
+
+    repeated: int
+    """Calls that repeat the one before them, with nothing between that could change the answer."""
+    repaired: bool | None = None
+    """Whether the first message makes the right calls, or, where it has to speak first, whether it
+    does and the task is done in the end; None for a task without a mistake."""
+    official: bool | None = None
+    """Whether the first message is correct by the benchmark's own rule, which takes any text for
+    right where no call is due."""
+
+
+def observe(
+    environment: Environment, lesson: Lesson | None, messages: Sequence[Message], success: bool
+) -> Observation:
+    """Return what a transcript with this verdict shows."""
+    repeated = conduct_of(messages, environment.catalog, malformed=0).repeated
+    if lesson is None:
+        return Observation(repeated)
+    own = (m for m in messages if m.role == "assistant" and m.sampled is not False)
+    first = next(own, None)
+    if first is None:
+        return Observation(repeated, repaired=False, official=False)
+    repair = assess_repair(first.text, first.tool_calls, build_gold(lesson))
+    official = score_officially(render_message(first), render_gold(lesson), "qwen")
+    repaired = repair.success and (success or bool(lesson.calls))
+    return Observation(repeated, repaired, official.correct)
+
+
+@dataclass(frozen=True, slots=True)
+class InjectedTask:
+    """A task of an evaluation with what its attempts show."""
+
+    lesson: Lesson | None
+    seen: tuple[Observation, ...]
+
+
+def report_repairs(
+    tasks: Mapping[str, InjectedTask], rates: Mapping[Operator, float], left: Mapping[Operator, int]
+) -> dict[str, Any]:
+    """Return what `kintsugi eval --inject --json` adds; `left` counts the tasks that an operator
+    could not make a mistake in."""
+    groups: dict[Operator, dict[str, InjectedTask]] = {operator: {} for operator in rates}
+    for name, task in tasks.items():
+        if task.lesson is not None:
+            groups[task.lesson.operator][name] = task
+    return {
+        "repair": {
+            operator: {**_describe(group), "not_injected": left.get(operator, 0)}
+            for operator, group in groups.items()
+        },
+        "redundant_calls": {
+            "clean": _mean_repeated(task for task in tasks.values() if task.lesson is None),
+            "injected": _mean_repeated(task for task in tasks.values() if task.lesson is not None),
+        },
+    }
+
+
+def _describe(group: Mapping[str, InjectedTask]) -> dict[str, Any]:
+    outcomes = {name: [seen.repaired for seen in task.seen] for name, task in group.items()}
+    most = statistics.most_trials(outcomes) if outcomes else 0
+    shown = [k for k in SHOWN if k <= most]
+    estimates = {k: statistics.repair_at(outcomes, k) for k in shown}
+    return {
+        "n": len(group),
+        **{str(k): estimate.value for k, estimate in estimates.items()},
+        "interval": {str(k): [estimate.low, estimate.high] for k, estimate in estimates.items()},
+        "official": {
+            str(k): sum(any(seen.official for seen in task.seen[:k]) for task in group.values())
+            / len(group)
+            for k in shown
+        },
+    }
+
+
+def _mean_repeated(tasks: Iterable[InjectedTask]) -> float | None:
+    """Return the mean over attempts; None for none."""
+    counts = [seen.repeated for task in tasks for seen in task.seen]
+    return sum(counts) / len(counts) if counts else None
