@@ -124,7 +124,7 @@ def test_a_lesson_is_shown_in_words_and_as_a_definition(home: Path, kintsugi: Ki
     shown = kintsugi("lessons", "show", task[:20], "--json").json
     definition = TaskDefinition.model_validate_json(json.dumps(shown["definition"]))
     assert definition.lesson is not None
-    assert shown["gold"].startswith(f"<reflect>\n{definition.lesson.reflection}\n</reflect>")
+    assert shown["gold"].startswith(f"<reflect>{definition.lesson.reflection}</reflect>\n")
     text = kintsugi("lessons", "show", task).out
     for part in (definition.lesson.reflection, definition.prefix[0].text, "tool (error):"):
         assert part in " ".join(text.split()) or part in text
