@@ -532,11 +532,12 @@ def _print_repairs(cli: Cli, result: dict[str, Any]) -> None:
     cli.out.show(_repair_table(result["repair"]), "")
     for name, what in (("clean", "without"), ("injected", "with")):
         part, repeated = result[name], result["redundant_calls"][name]
-        if part["tasks"]:
-            cli.out.show(
-                f"{part['tasks']:,} tasks {what} an injected mistake: pass^1 "
-                f"{_cell(part['pass_hat'].get('1'))}, {repeated:.2f} redundant calls an episode"
-            )
+        if repeated is None:
+            continue  # it has no task, or no attempt of one was judged
+        cli.out.show(
+            f"{part['tasks']:,} tasks {what} an injected mistake: pass^1 "
+            f"{_cell(part['pass_hat'].get('1'))}, {repeated:.2f} redundant calls an episode"
+        )
     for operator, row in result["repair"].items():
         if row["not_injected"]:
             cli.out.warn(

@@ -110,7 +110,8 @@ def report_repairs(
     groups: dict[Operator, dict[str, InjectedTask]] = {operator: {} for operator in rates}
     for name, task in tasks.items():
         if task.lesson is not None:
-            groups[task.lesson.operator][name] = task
+            # A lesson that was asked for by its id may be of an operator without a rate.
+            groups.setdefault(task.lesson.operator, {})[name] = task
     return {
         "repair": {
             operator: {**_describe(group), "not_injected": left.get(operator, 0)}

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from daemon.evaluation.injection import inject
+from daemon.evaluation.injection import InjectedTask, Observation, inject, report_repairs
 from envs.shop.environment import Shop
 from envs.task import Operator, TaskDefinition
 from tests.daemon.commands import Result, environment
@@ -359,7 +359,6 @@ def test_a_model_can_play_the_user(evaluate: Evaluate, kintsugi: Kintsugi) -> No
 
 
 MUTE = """
-from daemon.evaluation.injection import inject
 from envs.shop.environment import Shop
 
 class Kiosk(Shop):
@@ -384,7 +383,6 @@ def test_a_user_without_a_script_or_a_model_is_warned_of(
 
 JUDGED = """
 from envs.catalog import CATALOGS
-from daemon.evaluation.injection import inject
 from envs.shop.environment import Shop
 
 class Salon(Shop):
@@ -534,6 +532,25 @@ def test_a_run_with_mistakes_that_went_on_measures_what_was_played_before(
     assert document["run"]["resumed"] > 0
     assert [row["1"] for row in document["repair"].values()] == [1.0, 1.0]
     assert document["redundant_calls"]["injected"] == 0.0
+
+
+def test_an_evaluation_with_mistakes_of_which_nothing_is_judged_says_so(evaluate: Evaluate) -> None:
+    with ModelServer(lambda body: refused(500, "broken")) as server:
+        result = evaluate(server, "--tasks", "4", "--retries", "0", *OPTIONS)
+    assert result.code == 3, result.err
+    assert "ended by infrastructure_error 4" in result.out
+
+
+def test_a_lesson_that_is_asked_for_counts_for_its_own_operator() -> None:
+    (task,) = [t for t in inject(SHOP, shop_tasks(1), {"redundant": 1.0}, 0) if t.lesson]
+    (again,) = inject(SHOP, [task], {"argument": 1.0}, 0)
+    assert again == task, "it has its mistake already"
+    seen = (Observation(repeated=0, repaired=True, official=True),)
+    result = report_repairs({task.id: InjectedTask(task.lesson, seen)}, {"argument": 1.0}, {})
+    assert {name: row["n"] for name, row in result["repair"].items()} == {
+        "argument": 0,
+        "redundant": 1,
+    }
 
 
 def _kill_after(requests: int, server: ModelServer, command: list[str], folder: Path) -> None:
