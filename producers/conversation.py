@@ -15,7 +15,7 @@ from typing import Any, Final, Literal, NoReturn
 
 from pydantic import Field
 
-from envs.reflection.tags import split_reflection
+from envs.reflection.tags import ReflectionSplitter, split_reflection
 from events.canonical import exact_json
 from events.messages import Message, ToolCall, executed_calls
 from producers.storable import Unusable, Wire, check_storable, readable
@@ -70,9 +70,8 @@ def to_message(wire: WireMessage) -> Message:
     if wire.function_call is not None:
         calls.append(_tool_call(wire.function_call.name, wire.function_call.arguments, None))
     content, reflection = wire.content, None
-    if wire.role == "assistant" and isinstance(content, str):
-        reflection, visible = split_reflection(content)
-        content = content if visible == content else visible or None
+    if wire.role == "assistant":
+        content, reflection = _split_content(content)
     return Message(
         role="tool" if wire.role == "function" else wire.role,
         content=content,
@@ -84,6 +83,35 @@ def to_message(wire: WireMessage) -> Message:
         reasoning=wire.reasoning or wire.reasoning_content,
         sampled=wire.sampled,
     )
+
+
+def _split_content(
+    content: str | list[dict[str, Any]] | None,
+) -> tuple[str | list[dict[str, Any]] | None, str | None]:
+    """Return the content of an answer without reflections, and these; the same object where it has
+    none. Parts of which nothing is left are left out."""
+    parts = [content] if isinstance(content, str) else content or []
+    texts = [_read_part(part) for part in parts]
+    if split_reflection("".join(texts))[1] == "".join(texts):
+        return content, None
+    splitter = ReflectionSplitter()
+    visible = [splitter.feed(text) for text in texts]
+    last = max(place for place, text in enumerate(texts) if text)
+    visible[last] += splitter.close()
+    if isinstance(content, str):
+        return visible[0] or None, splitter.reflection
+    kept = [
+        part if new == old else {**part, "text": new}
+        for part, old, new in zip(content or [], texts, visible, strict=True)
+        if new or not old
+    ]
+    return kept or None, splitter.reflection
+
+
+def _read_part(part: str | dict[str, Any]) -> str:
+    """Return the text of a part of a content; "" for a part that is none."""
+    text = part if isinstance(part, str) else part.get("text")
+    return text if isinstance(text, str) else ""
 
 
 def parse_arguments(raw: Any) -> dict[str, Any] | str:

@@ -22,11 +22,12 @@ from typing import Any, Final, cast
 
 from transformers import AutoTokenizer, GenerationConfig, PreTrainedTokenizerFast
 
-from envs.reflection.tags import find_blocks, split_reflection, write_reflection
+from envs.reflection.tags import BLOCK, split_reflection, write_reflection
 from events.errors import KintsugiError
 from events.messages import Message, ToolCall
 
-_CALL: Final = re.compile(r"<tool_call>\s*(.*?)\s*</tool_call>", re.DOTALL)
+_CALL: Final = re.compile(BLOCK + r"|<tool_call>\s*(.*?)\s*</tool_call>", re.DOTALL)
+"""A reflection, or a call: then it is group 1."""
 _PIECES: Final = 4096
 """Encoded pieces that are remembered, the last ones: a hundred conversations of forty. Every call
 brings new ones, so that for a server of many calls this is memory that it holds."""
@@ -242,10 +243,9 @@ def parse_answer(text: str, number: int = 0) -> Message:
 
 
 def _find_calls(text: str) -> list[re.Match[str]]:
-    """Return the blocks of calls outside of reflections."""
-    for begin, end in find_blocks(text):
-        text = text[:begin] + " " * (end - begin) + text[end:]
-    return list(_CALL.finditer(text))
+    """Return the blocks of calls outside of reflections, the call itself as group 1. Of a call and
+    a reflection, the one that begins first may quote the other."""
+    return [match for match in _CALL.finditer(text) if match.group(1) is not None]
 
 
 def _cut(text: str, blocks: Iterable[re.Match[str]]) -> str:

@@ -18,10 +18,12 @@ from typing import Final
 OPENING: Final = "<reflect>"
 CLOSING: Final = "</reflect>"
 
+BLOCK: Final = r"(?is:<reflect>.*?(?:</reflect>\s*|\Z))"
+"""Pattern of a block, tags included; an unclosed one ends where the text does."""
+
 _TAGS: Final = {
     tag: re.compile(re.escape(tag), re.IGNORECASE | re.ASCII) for tag in (OPENING, CLOSING)
 }
-_BLOCK: Final = re.compile(r"<reflect>.*?(?:</reflect>\s*|\Z)", re.IGNORECASE | re.DOTALL)
 
 
 class ReflectionSplitter:
@@ -102,12 +104,6 @@ def split_reflection(text: str) -> tuple[str | None, str]:
 def write_reflection(reflection: str) -> str:
     """Return a reflection as a model writes it."""
     return f"{OPENING}{reflection}{CLOSING}"
-
-
-def find_blocks(text: str) -> list[tuple[int, int]]:
-    """Return where blocks of reflection begin and end in a text, tags included; an unclosed one
-    ends where the text does."""
-    return [match.span() for match in _BLOCK.finditer(text)] if "<" in text else []
 
 
 def _measure_overlap(text: str, tag: str) -> int:

@@ -138,7 +138,8 @@ def _replace_text(place: int, choice: Any, replace: _Replace) -> Any:
     if visible == before:
         return choice
     # A message that only calls tools has no content, as an engine writes it.
-    content = None if name == "message" and not visible else visible
+    only_calls = name == "message" and not visible and bool(holder.get("tool_calls"))
+    content = None if only_calls else visible
     return (
         {**choice, field: visible} if name is None else {**choice, name: {**holder, field: content}}
     )

@@ -163,6 +163,15 @@ def test_what_a_reflection_quotes_is_no_call() -> None:
     assert unclosed.tool_calls == ()
 
 
+@pytest.mark.parametrize("note", ["<reflect>", "<reflect>a</reflect> b", "</reflect>"])
+def test_a_call_that_quotes_the_tag_of_a_reflection_keeps_its_arguments(note: str) -> None:
+    call = f'<tool_call>{{"name": "write", "arguments": {{"note": "{note}"}}}}</tool_call>'
+    quoted = f"<reflect><tool_call>{QUOTED}</tool_call></reflect>"
+    message = parse_answer(f"Yes.\n{call}\n{quoted}")
+    assert [made.arguments for made in message.tool_calls] == [{"note": note}]
+    assert message.text == f"Yes.\n\n{quoted}"
+
+
 def test_a_reflection_is_apart_from_what_is_said_and_called(chat: Chat) -> None:
     call = '<tool_call>\n{"name": "get_order", "arguments": {"order_id": "W2"}}\n</tool_call>'
     written = f"<reflect>It was W1.</reflect>\nOne moment.\n{call}<|im_end|>"

@@ -158,6 +158,23 @@ def test_lessons_visible_passes_the_answer_on_as_it_came(
 
 
 @pytest.mark.parametrize("path", [CHAT, MESSAGES])
+@pytest.mark.parametrize("text", ["<reflect>It was W1.</reflect>", "<reflect>It was W1"])
+def test_of_an_answer_that_is_only_a_reflection_an_empty_text_is_left(
+    engine: tuple[list[str], str], over_engine: Over, path: str, text: str
+) -> None:
+    front = over_engine()
+    engine[0].append(text)
+    answer = post(front.url, path, **HELLO, stream=False).json()
+    if path == CHAT:
+        assert answer["choices"][0]["message"]["content"] == "", "without calls it must be a text"
+    else:
+        assert answer["content"] == []
+    (message,) = messages_of(front)
+    assert (message.content, message.text) == ("", "")
+    assert message.reflection is not None
+
+
+@pytest.mark.parametrize("path", [CHAT, MESSAGES])
 @pytest.mark.parametrize("text", ["a <b> and <ref", "", " <", "</reflect> ok"])
 def test_an_answer_without_a_reflection_is_the_engines_to_the_byte(
     engine: tuple[list[str], str], over_engine: Over, path: str, text: str
@@ -198,3 +215,24 @@ def test_the_conversation_goes_on_whether_the_client_has_the_reflection_or_not(
     asked = front.started()[-1].content
     assert asked is not None
     assert all("<reflect>" not in message.text for message in asked.messages)
+
+
+def test_a_client_may_send_the_reflection_back_in_parts(
+    engine: tuple[list[str], str], over_engine: Over
+) -> None:
+    front = over_engine(shows_reflections=True)
+    engine[0].extend([SAID, "Done."])
+    answer = read_whole(post(front.url, CHAT, **HELLO))
+    middle = answer.index("W1")
+    parts = [{"type": "text", "text": text} for text in (answer[:middle], answer[middle:])]
+    history = [
+        {"role": "user", "content": "Another beginning"},
+        {"role": "assistant", "content": parts},
+        {"role": "user", "content": [{"type": "text", "text": "What is <reflect>?"}]},
+    ]
+    post(front.url, CHAT, **HELLO | {"messages": history})
+    content = front.started()[-1].content
+    assert content is not None
+    _, asked, question = content.messages
+    assert (asked.text, asked.reflection) == (VISIBLE, REFLECTION)
+    assert (question.text, question.reflection) == ("What is <reflect>?", None)

@@ -1,9 +1,11 @@
 """What an agent says to itself is kept apart from what others read."""
 
+import re
+
 from hypothesis import given
 from hypothesis import strategies as st
 
-from envs.reflection.tags import ReflectionSplitter, find_blocks, split_reflection, write_reflection
+from envs.reflection.tags import BLOCK, ReflectionSplitter, split_reflection, write_reflection
 
 _PIECES = st.sampled_from(
     ["<reflect>", "</reflect>", "<REFLECT>", "<ref", "lect>", "</", "<", " ", "\n", "a", "W1", "İ"]
@@ -50,8 +52,4 @@ def test_a_stream_says_what_the_whole_text_says(pieces: list[str]) -> None:
 @given(st.lists(_PIECES, max_size=12))
 def test_blocks_are_where_the_splitter_hides(pieces: list[str]) -> None:
     text = "".join(pieces)
-    kept, position = [], 0
-    for begin, end in find_blocks(text):
-        kept.append(text[position:begin])
-        position = end
-    assert "".join([*kept, text[position:]]) == split_reflection(text)[1]
+    assert re.sub(BLOCK, "", text) == split_reflection(text)[1]
