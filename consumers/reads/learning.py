@@ -352,13 +352,15 @@ def read_task_body(connection: Connection, task: str) -> str | None:
 def read_lessons(connection: Connection, alias: str | None = None) -> dict[str, StoredLesson]:
     """Return task -> its lesson, of the tasks by content with one that an agent has, or any."""
     bodies, tasks = TaskBody.table().c, Task.table().c
-    # No string of a body has this text: its quotes would be escaped.
+    # No string of a body has this text: its quotes would be escaped. Arguments may have the key.
     query = select(bodies.task, bodies.body).where(bodies.body.contains('"lesson":{'))
     if alias is not None:
         query = query.where(bodies.task.in_(select(tasks.task).where(tasks.alias == alias)))
     lessons = {}
     for row in connection.execute(query.order_by(bodies.task)):
-        lesson = json.loads(row.body)["lesson"]
+        lesson = json.loads(row.body).get("lesson")
+        if lesson is None:
+            continue
         lessons[row.task] = StoredLesson(
             operator=str(lesson.get("operator", "")),
             source=str(lesson.get("source", "")),

@@ -19,6 +19,7 @@ from typing import Any, Final
 
 from envs import statistics
 from envs.environment import Environment
+from envs.evaluation import EnvironmentFailure
 from envs.lessons.gold import render_gold, render_message
 from envs.lessons.making import make_lessons
 from envs.lessons.operators import PERTURBATIONS
@@ -39,7 +40,8 @@ def inject(
     seed: int,
 ) -> Iterator[TaskDefinition]:
     """Yield the tasks; each has a mistake of an operator with the operator's rate. A task of which
-    an operator makes no lesson stays as it is."""
+    an operator makes no lesson stays as it is. Raises EnvironmentFailure where the environment
+    raises meanwhile."""
     for task in tasks:
         operator = draw_operator(task.id, rates, seed)
         yield task if operator is None else _find_lesson(environment, task, operator, seed) or task
@@ -60,7 +62,13 @@ def _find_lesson(
 ) -> TaskDefinition | None:
     report = make_lessons(environment, [task], wanted=len(PERTURBATIONS), seed=seed)
     own = (made for made in report.lessons if made.lesson and made.lesson.operator == operator)
-    return next(own, None)
+    lesson = next(own, None)
+    if lesson is None and report.troubles:
+        raise EnvironmentFailure(
+            f"environment {environment.name} raised where a mistake of {operator} was to be made: "
+            f"{report.troubles[0]}; mend its code, or leave out --inject"
+        )
+    return lesson
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,6 +11,7 @@ from consumers.rebuild import rebuild
 from envs.shop.environment import Shop
 from envs.task import TaskDefinition, read_body
 from events.learning import OPERATOR, TaskProposed, TaskRejected, TaskRetired
+from events.messages import Action
 from tests.consumers.cycling import PATTERN, Leading, cycle_id, over, proposed, started
 
 SHOP: Final = Shop()
@@ -60,6 +61,16 @@ def test_a_body_is_kept_once_and_gives_the_task_again(leading: Leading) -> None:
         ]  # fmt: skip
         assert explain(connection, TASK.id).said == "added by ada; 0 checks passed"
     assert states(leading) == {TASK.id: "active", OTHER.id: "active"}
+
+
+def test_a_body_that_says_lesson_elsewhere_has_none(leading: Leading) -> None:
+    enrolled = Action(name="enroll", arguments={"lesson": {"id": 1}})
+    criteria = TASK.criteria.model_copy(update={"gold_actions": (enrolled,)})
+    task = TASK.model_copy(update={"criteria": criteria}).name_by_content()
+    leading.say(added(task), "one")
+    assert states(leading) == {task.id: "active"}
+    with leading.tables() as connection:
+        assert learning.read_lessons(connection) == {}
 
 
 @pytest.mark.parametrize(

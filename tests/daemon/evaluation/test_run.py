@@ -541,6 +541,29 @@ def test_an_evaluation_with_mistakes_of_which_nothing_is_judged_says_so(evaluate
     assert "ended by infrastructure_error 4" in result.out
 
 
+BROKEN = """
+from envs.shop.environment import Shop
+
+class Broken(Shop):
+    name = "broken"
+
+    def oracle(self, task):
+        raise ValueError("the oracle is out of order")
+"""
+
+
+def test_an_environment_that_raises_where_a_mistake_is_made_ends_the_evaluation(
+    kintsugi: Kintsugi, home: Path, clean: Path
+) -> None:
+    (clean / "broken.py").write_text(BROKEN)
+    with ModelServer(lambda _: said("No.")) as server:
+        common = ["--base-url", server.url, "--model", "small", "--tasks", "1"]
+        result = kintsugi("eval", "--env", "./broken.py", *common, "--inject", "swap=1")
+    assert result.code == 1, result.out
+    assert "a mistake of swap" in result.err
+    assert "the oracle is out of order" in result.err
+
+
 def test_a_lesson_that_is_asked_for_counts_for_its_own_operator() -> None:
     (task,) = [t for t in inject(SHOP, shop_tasks(1), {"redundant": 1.0}, 0) if t.lesson]
     (again,) = inject(SHOP, [task], {"argument": 1.0}, 0)
