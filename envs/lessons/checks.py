@@ -57,7 +57,7 @@ def check_reflection(reflection: str) -> None:
     """Raises BadLesson where a text is no reflection."""
     fault = find_fault(reflection)
     if fault is not None:
-        raise BadLesson(f"the reflection is none: {fault}; write one or two plain sentences")
+        raise BadLesson(f"this text is no reflection: {fault}; write one or two plain sentences")
 
 
 def find_key_changes(
