@@ -14,6 +14,8 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from events.messages import Message
+from producers.gateway.privacy.redaction import Redaction
+from producers.gateway.privacy.rules import own
 from tests.daemon.gateway.conftest import Fronted, fronting, post
 from tests.daemon.listening import at_a_port
 
@@ -236,3 +238,32 @@ def test_a_client_may_send_the_reflection_back_in_parts(
     _, asked, question = content.messages
     assert (asked.text, asked.reflection) == (VISIBLE, REFLECTION)
     assert (question.text, question.reflection) == ("What is <reflect>?", None)
+
+
+@pytest.mark.parametrize("stream", [True, False])
+def test_a_retry_gets_no_reflection_either(
+    engine: tuple[list[str], str], over_engine: Over, stream: bool
+) -> None:
+    front = over_engine()
+    engine[0].append(SAID)
+    first, again = (
+        httpx2.post(
+            f"{front.url}{CHAT}",
+            json={**HELLO, "stream": stream},
+            headers={"idempotency-key": "key-1"},
+            timeout=60,
+        )
+        for _ in range(2)
+    )
+    assert (read_stream if stream else read_whole)(again) == VISIBLE
+    assert again.content == first.content
+
+
+def test_rules_redact_the_recorded_reflection(
+    engine: tuple[list[str], str], over_engine: Over
+) -> None:
+    front = over_engine(redaction=Redaction([own("order", "W[0-9]")], b"salt"))
+    engine[0].append(SAID)
+    post(front.url, CHAT, **HELLO)
+    (message,) = messages_of(front)
+    assert message.reflection == "order_id was [redacted:order], it is [redacted:order]."
