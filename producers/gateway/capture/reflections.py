@@ -129,9 +129,12 @@ def _replace_text(place: int, choice: Any, replace: _Replace) -> Any:
     number = index if type(index) is int else place
     is_last = choice.get("finish_reason") is not None
     name = next((name for name in _NAMES if isinstance(choice.get(name), dict)), None)
-    holder, field = (choice, "text") if name is None else (choice[name], "content")
+    if name is None and "text" not in choice:
+        # The last chunk of a chat may lack what is said: what was held back comes with it.
+        name = "delta"
+    holder, field = (choice, "text") if name is None else (choice.get(name) or {}, "content")
     text = holder.get(field)
-    if not isinstance(text, str) and not (is_last and name == "delta"):
+    if not isinstance(text, str) and not (is_last and name != "message"):
         return choice
     before = text if isinstance(text, str) else ""
     visible = replace(number, before, is_last)

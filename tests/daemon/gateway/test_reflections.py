@@ -14,6 +14,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from events.messages import Message
+from producers.gateway.capture.reflections import ChatReflections
 from producers.gateway.privacy.redaction import Redaction
 from producers.gateway.privacy.rules import own
 from tests.daemon.gateway.conftest import Fronted, fronting, post
@@ -267,3 +268,23 @@ def test_rules_redact_the_recorded_reflection(
     post(front.url, CHAT, **HELLO)
     (message,) = messages_of(front)
     assert message.reflection == "order_id was [redacted:order], it is [redacted:order]."
+
+
+@pytest.mark.parametrize(
+    ("before", "last", "rest"),
+    [
+        ({"delta": {"content": "a <"}}, {}, {"delta": {"content": "<"}}),
+        ({"delta": {"content": "a <"}}, {"delta": None}, {"delta": {"content": "<"}}),
+        ({"text": "a <"}, {"text": None}, {"text": "<"}),
+    ],
+)
+def test_what_was_held_back_comes_with_a_last_chunk_that_says_nothing(
+    before: Json, last: Json, rest: Json
+) -> None:
+    reflections = ChatReflections()
+    reflections.take_from_chunk({"choices": [{"index": 0, **before, "finish_reason": None}]})
+    end = {"index": 0, "finish_reason": "stop"}
+    (chunk,) = reflections.take_from_chunk({"choices": [{**end, **last}]})
+    assert chunk == {"choices": [{**end, **rest}]}
+    silent = {"choices": [{**end, **last}]}
+    assert ChatReflections().take_from_chunk(silent) == (silent,)
