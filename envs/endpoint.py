@@ -145,6 +145,8 @@ class Completion:
     usage: Usage
     tokens: Tokens | None = None
     """Tokens of the first choice; None where the endpoint did not report all of them."""
+    content: str = ""
+    """Content of the first choice as the model wrote it, reflections included."""
 
     @property
     def message(self) -> Message:
@@ -425,10 +427,15 @@ def _completion(answer: bytes, turn: int) -> Completion:
     tokens = _tokens(parsed)
     if not choices:
         raise _no_answer(problems[0], answer, tokens)
-    finish_reason, _ = choices[0]
-    messages = tuple(message for _, message in choices)
     whole = len(choices) == len(parsed.choices)
-    return Completion(messages, finish_reason, _usage(parsed.usage), tokens if whole else None)
+    first, _ = choices[0]
+    return Completion(
+        messages=tuple(message for _, message in choices),
+        finish_reason=first.finish_reason,
+        usage=_usage(parsed.usage),
+        tokens=tokens if whole else None,
+        content=_content(first.message) or "",
+    )
 
 
 def _tokens(answer: _Answer) -> Tokens | None:
@@ -444,9 +451,9 @@ def _tokens(answer: _Answer) -> Tokens | None:
     return Tokens(prompt, first.token_ids, logprobs)
 
 
-def _choices(raw: list[Any], turn: int) -> tuple[list[tuple[str | None, Message]], list[str]]:
-    """The usable choices with their finish reasons, and what is wrong with the others."""
-    usable: list[tuple[str | None, Message]] = []
+def _choices(raw: list[Any], turn: int) -> tuple[list[tuple[_Choice, Message]], list[str]]:
+    """The usable choices with their messages, and what is wrong with the others."""
+    usable: list[tuple[_Choice, Message]] = []
     problems: list[str] = []
     for item in raw:
         try:
@@ -456,7 +463,7 @@ def _choices(raw: list[Any], turn: int) -> tuple[list[tuple[str | None, Message]
             continue
         message = _message(choice.message, turn)
         if message.text.strip() or message.tool_calls:
-            usable.append((choice.finish_reason, message))
+            usable.append((choice, message))
         else:
             problems.append(f"it is empty (finish_reason {choice.finish_reason!r})")
     return usable, problems
@@ -471,10 +478,7 @@ def _message(answer: _Message, turn: int) -> Message:
         )
         for place, call in enumerate(answer.tool_calls or ())
     )
-    content = answer.content
-    if isinstance(content, list):
-        content = Message(role="assistant", content=content).text
-    reflection, visible = split_reflection(content or "")
+    reflection, visible = split_reflection(_content(answer) or "")
     return Message(
         role="assistant",
         content=visible or answer.refusal,
@@ -482,6 +486,13 @@ def _message(answer: _Message, turn: int) -> Message:
         reasoning=answer.reasoning or answer.reasoning_content,
         reflection=reflection,
     )
+
+
+def _content(answer: _Message) -> str | None:
+    """The content as text; lists of parts are joined."""
+    if isinstance(answer.content, list):
+        return Message(role="assistant", content=answer.content).text
+    return answer.content
 
 
 def _arguments(raw: Any) -> dict[str, Any] | str:

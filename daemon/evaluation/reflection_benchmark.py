@@ -26,7 +26,7 @@ from envs.reflection.official import ARGUMENTS, Dialect, score_officially
 from events import private
 from events.canonical import exact_json, sha256
 from events.errors import KintsugiError, WrongUsage
-from events.messages import Message
+from events.messages import Message, ToolCall
 
 if TYPE_CHECKING:
     from envs.endpoint import Endpoint
@@ -273,25 +273,26 @@ async def _ask(
         if failure.termination is Termination.INFRASTRUCTURE_ERROR:
             return None, failure.reason
         return Answer(None, str(failure.termination)), failure.reason
-    return Answer(render(completion.message, settings.dialect)), ""
+    text = completion.content or completion.message.text
+    return Answer(render(text, completion.message.tool_calls, settings.dialect)), ""
 
 
-def render(message: Message, dialect: Dialect) -> str:
-    """Return a message as the model wrote it, with the calls that the endpoint took out of it."""
+def render(text: str, tool_calls: Sequence[ToolCall], dialect: Dialect) -> str:
+    """Return an answer as the model wrote it, with the calls that the endpoint took out of it."""
     calls = [
         f'{{"name": {json.dumps(call.name)}, "{ARGUMENTS[dialect]}": {_render_arguments(call)}}}'
-        for call in message.tool_calls
+        for call in tool_calls
     ]
     if not calls:
-        return message.text
+        return text
     if dialect == "llama":
         written = f"[{', '.join(calls)}]"
     else:
         written = "\n".join(f"<tool_call>\n{call}\n</tool_call>" for call in calls)
-    return f"{message.text}\n{written}" if message.text else written
+    return f"{text}\n{written}" if text else written
 
 
-def _render_arguments(call: Any) -> str:
+def _render_arguments(call: ToolCall) -> str:
     return call.arguments if isinstance(call.arguments, str) else json.dumps(call.arguments)
 
 

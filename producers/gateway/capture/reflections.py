@@ -130,6 +130,8 @@ def _replace_text(place: int, choice: Any, replace: _Replace) -> Any:
     is_last = choice.get("finish_reason") is not None
     name = next((name for name in _NAMES if isinstance(choice.get(name), dict)), None)
     if name is None and "text" not in choice:
+        if choice.get("delta") is not None:
+            return choice  # neither a text nor a message
         # The last chunk of a chat may lack what is said: what was held back comes with it.
         name = "delta"
     holder, field = (choice, "text") if name is None else (choice.get(name) or {}, "content")

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from daemon.evaluation.reflection_benchmark import render
-from events.messages import Message, ToolCall
+from events.messages import ToolCall
 from tests.daemon.commands import Result, environment, write_lines
 from tests.daemon.conftest import Kintsugi
 from tests.envs.model_server import Answering, Json, ModelServer, answer, called, refused, said
@@ -122,10 +122,13 @@ def test_calls_that_the_endpoint_took_out_of_the_text_count(bench: Bench) -> Non
         found = bench(server, [item("argument")], "--samples", "1", "--json").json
     assert found["official"]["repair_at"]["1"]["value"] == 1.0
     call = ToolCall(name="f", arguments={"a": 1})
-    message = Message(role="assistant", content="So:", tool_calls=(call, call))
-    assert render(message, "llama").startswith('So:\n[{"name": "f", "parameters": {"a": 1}}, ')
-    broken = Message(role="assistant", tool_calls=(ToolCall(name="f", arguments="{"),))
-    assert render(broken, "qwen") == '<tool_call>\n{"name": "f", "arguments": {}\n</tool_call>'
+    assert render("So:", (call, call), "llama").startswith(
+        'So:\n[{"name": "f", "parameters": {"a": 1}}, '
+    )
+    broken = ToolCall(name="f", arguments="{")
+    assert (
+        render("", (broken,), "qwen") == '<tool_call>\n{"name": "f", "arguments": {}\n</tool_call>'
+    )
 
 
 def test_a_model_named_llama_is_read_in_its_own_form(bench: Bench) -> None:

@@ -288,3 +288,11 @@ def test_what_was_held_back_comes_with_a_last_chunk_that_says_nothing(
     assert chunk == {"choices": [{**end, **rest}]}
     silent = {"choices": [{**end, **last}]}
     assert ChatReflections().take_from_chunk(silent) == (silent,)
+
+
+@pytest.mark.parametrize("odd", ["ab", 1, ["ab"], True, {"content": [1]}, {"content": {}}])
+@pytest.mark.parametrize("field", ["delta", "message", "text"])
+def test_what_no_engine_says_is_passed_on_as_it_came(field: str, odd: Any) -> None:
+    document = {"choices": [{"index": 0, field: odd, "finish_reason": "stop"}]}
+    assert ChatReflections().take_from_chunk(document) == (document,)
+    assert ChatReflections().take_from_whole(document) is document
