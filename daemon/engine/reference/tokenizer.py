@@ -2,7 +2,8 @@
 
 A token is an entity of shop, a piece of JSON between two values, a piece of the chat template, the
 policy of shop as a whole, or a word with the space before it; what is none of these falls apart
-into characters and, in the end, bytes. A space before an entity is a token of its own, so that an
+into characters and, in the end, bytes. In an extended tokenizer the tags of reflections
+(envs/reflection/tags.py) are tokens too. A space before an entity is a token of its own, so that an
 entity is the same token in a sentence and in JSON: a small model copies tokens, it does not spell.
 
 Guarantees:
@@ -11,6 +12,7 @@ Guarantees:
   the conversation with that answer: what begins and what ends a message are special tokens, and
   nothing of an earlier message is dropped.
 - The vocabulary is a function of the conversations it is built from, in any order.
+- An extended tokenizer gives the tokens of its base the same ids.
 
 Not covered: tools handed over with a request are not rendered (the policy knows those of shop by
 heart), and texts of a user may contain special tokens, as with any tokenizer of this format.
@@ -26,6 +28,7 @@ from typing import Any, Final, cast
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
+from envs.reflection.tags import CLOSING, OPENING
 from envs.shop.policy import POLICY
 from envs.shop.tools import ShopTools
 from envs.shop.vocabulary import POOLS
@@ -64,6 +67,8 @@ _PIECES: Final = "|".join(
 )
 """What a text is cut into, the first that matches. JSON is cut from the end of one value to the
 start of the next, keys included."""
+_REFLECTING: Final = f"{OPENING}|{CLOSING}|{_PIECES}"
+"""The same with the tags of reflections."""
 _CHARACTERS: Final = ("\n", *map(chr, range(0x20, 0x7F)))
 _BYTES: Final = tuple(f"<0x{byte:02X}>" for byte in range(256))
 
@@ -76,6 +81,18 @@ def build(conversations: Iterable[Sequence[Message]]) -> PreTrainedTokenizerFast
     pieces = {piece for text in texts for piece, _ in cut(text)}
     known = chain(*POOLS.values(), ShopTools.tools(), _CHARACTERS, (POLICY,))
     return _assemble(sorted(pieces.union(known).difference(SPECIAL)))
+
+
+def extend(base: PreTrainedTokenizerFast, texts: Iterable[str]) -> PreTrainedTokenizerFast:
+    """The tokenizer of `base` with the tags of reflections and all that these texts hold as further
+    tokens, behind those of `base`."""
+    known = base.get_vocab()
+    words = sorted(known, key=known.__getitem__)[len(SPECIAL) + len(_BYTES) :]
+    bare = _assemble((), _REFLECTING)
+    cut = bare.backend_tokenizer.pre_tokenizer.pre_tokenize_str
+    pieces = {piece for text in texts for piece, _ in cut(text)}
+    added = (OPENING, CLOSING, *sorted(pieces.difference(known, (OPENING, CLOSING))))
+    return _assemble((*words, *added), _REFLECTING)
 
 
 def load(directory: Path) -> PreTrainedTokenizerFast:
@@ -108,13 +125,13 @@ def token_id(tokenizer: PreTrainedTokenizerFast, token: str) -> int:
     return tokenizer.get_vocab()[token]
 
 
-def _assemble(words: Sequence[str]) -> PreTrainedTokenizerFast:
+def _assemble(words: Sequence[str], cut_into: str = _PIECES) -> PreTrainedTokenizerFast:
     """The parts put together; `words` get their ids in this order, after bytes and specials."""
     vocabulary = {token: number for number, token in enumerate((*SPECIAL, *_BYTES, *words))}
     backend = Tokenizer(
         models.BPE(vocab=vocabulary, merges=[], byte_fallback=True, ignore_merges=True)
     )
-    backend.pre_tokenizer = pre_tokenizers.Split(Regex(_PIECES), behavior="isolated")
+    backend.pre_tokenizer = pre_tokenizers.Split(Regex(cut_into), behavior="isolated")
     backend.decoder = decoders.Sequence([decoders.ByteFallback(), decoders.Fuse()])
     backend.add_special_tokens([AddedToken(s, special=True, normalized=False) for s in SPECIAL])
     return PreTrainedTokenizerFast(  # type: ignore[no-untyped-call]

@@ -1,4 +1,4 @@
-"""Measure the reference policy, kind by kind: the figures of its model card.
+"""Measure a reference policy, kind by kind: the figures of its model card.
 
     python -m daemon.solver.reference.evaluate --out figures.json
 
@@ -14,7 +14,7 @@ import json
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Self
 
 import torch
 import transformers
@@ -55,6 +55,14 @@ class Estimate(StrictModel):
     value: float
     low: float
     high: float
+
+    @classmethod
+    def of(cls, interval: Interval) -> Self:
+        """Return an interval as it is stored."""
+        return cls(value=interval.value, low=interval.low, high=interval.high)
+
+    def __str__(self) -> str:
+        return f"{self.value:.3f} [{self.low:.3f}, {self.high:.3f}]"
 
 
 class Figures(StrictModel):
@@ -102,13 +110,9 @@ def figures(groups: Sequence[Sequence[bool]]) -> Figures:
     return Figures(
         tasks=len(groups),
         trials=min(map(len, groups)),
-        passed=_estimate(mean([sum(group) / len(group) for group in groups])),
-        informative=_estimate(mean([float(0 < sum(group) < len(group)) for group in groups])),
+        passed=Estimate.of(mean([sum(group) / len(group) for group in groups])),
+        informative=Estimate.of(mean([float(0 < sum(group) < len(group)) for group in groups])),
     )
-
-
-def _estimate(interval: Interval) -> Estimate:
-    return Estimate(value=interval.value, low=interval.low, high=interval.high)
 
 
 def shortcomings(by_kind: Mapping[str, Figures]) -> list[str]:
@@ -128,8 +132,8 @@ def table(by_kind: Mapping[str, Figures]) -> str:
     """Return the figures as a table in Markdown."""
     head = "| kind | in its training | pass^1 | informative groups |\n|---|---|---|---|\n"
     rows = (
-        f"| {kind} | {_describe_training(kind)} | {_cell(row.passed)} | "
-        f"{_cell(row.informative) if row.trials == GROUP else ''} |\n"
+        f"| {kind} | {_describe_training(kind)} | {row.passed} | "
+        f"{row.informative if row.trials == GROUP else ''} |\n"
         for kind, row in by_kind.items()
     )
     return head + "".join(rows)
@@ -144,10 +148,6 @@ def _describe_training(kind: str) -> str:
         return "taught"
     shown = any(kind in phase.shares for phase in RECIPE.phases)
     return "rare, then withheld" if shown else "never"
-
-
-def _cell(estimate: Estimate) -> str:
-    return f"{estimate.value:.3f} [{estimate.low:.3f}, {estimate.high:.3f}]"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -1,11 +1,14 @@
-"""Train the reference policy from random weights.
+"""Train a reference policy from random weights.
 
     python -m daemon.solver.reference.train --out DIR --seed 0
+    python -m daemon.solver.reference.train --out DIR --seed 0 --policy reflecting
 
 Writes DIR/steps/N, a checkpoint for each step that was tested on development seeds;
 DIR/checkpoint, the chosen one; and DIR/training.json, which says how both came about. Weights are a
 function of recipe, seed, number of threads and machine: with one thread on one machine, two runs
 write the same bytes. A run takes about a quarter of an hour.
+
+The policy `reflecting` is shown lessons as well, and its tokenizer has their words.
 
 Matrices of the layers are trained by Muon, embeddings and norms by AdamW; the loss is that of the
 learner's own supervised training (daemon/solver/sft.py), the mean over what the assistant says.
@@ -17,7 +20,7 @@ import platform
 import shutil
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
 from itertools import islice
@@ -32,11 +35,19 @@ from torch.optim import AdamW, Muon, Optimizer
 from transformers import GenerationConfig, PreTrainedTokenizerFast, Qwen3Config
 from transformers.models.qwen3.modeling_qwen3 import Qwen3ForCausalLM
 
+from daemon.engine.chat import Chat
 from daemon.engine.reference import tokenizer
-from daemon.engine.reference.recipe import RECIPE, WEAK, Phase, Recipe
+from daemon.engine.reference.recipe import RECIPE, REFLECTING, WEAK, Phase, Recipe
 from daemon.solver.batch import Row, micro_batches, pad
 from daemon.solver.policy import score
-from daemon.solver.reference.demonstrations import DEVELOPMENT, demonstrations, vocabulary
+from daemon.solver.reference.demonstrations import (
+    DEVELOPMENT,
+    demonstrate_lessons,
+    demonstrations,
+    extend_vocabulary,
+    make_training_lessons,
+    vocabulary,
+)
 from daemon.solver.reference.evaluate import Figures, measure
 from daemon.solver.trajectory import TokenSequence
 from envs.shop.environment import Shop
@@ -48,6 +59,8 @@ CONTEXT: Final = 1024
 INIT: Final = 0.02
 """Standard deviation of fresh weights."""
 WEIGHTS: Final = "model.safetensors"
+POLICIES: Final[Mapping[str, Recipe]] = {"reference": RECIPE, "reflecting": REFLECTING}
+"""Name of a policy -> its recipe."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,16 +137,22 @@ def _config(tokens: PreTrainedTokenizerFast) -> Qwen3Config:
 
 
 def train(
-    model: Qwen3ForCausalLM, tokens: PreTrainedTokenizerFast, recipe: Recipe, seed: int
+    model: Qwen3ForCausalLM,
+    tokens: PreTrainedTokenizerFast,
+    recipe: Recipe,
+    seed: int,
+    lessons: Iterable[TokenSequence] = (),
 ) -> Iterator[Step]:
-    """Train in place, one step per item.
+    """Train in place, one step per item. `lessons` is endless where a phase has a share of them.
 
     Every phase begins with fresh optimizers, so that it is a function of weights alone.
     """
     number = seen = 0
+    practice = iter(lessons)
     for place, phase in enumerate(recipe.phases):
         optimizers = _optimizers(model, recipe)
-        examples = demonstrations(Shop(), tokens, phase.shares, place, seed)
+        shown = demonstrations(Shop(), tokens, phase.shares, place, seed)
+        examples = _mix(shown, practice, phase.lessons, Random(f"lessons {seed} {place}"))
         batches = _batches(examples, recipe, Random(f"batches {seed} {place}"))
         for step, batch in enumerate(islice(batches, phase.steps)):
             pace = _pace(phase, step) * min(1.0, (step + 1) / recipe.warmup)
@@ -153,6 +172,14 @@ def _optimizers(model: nn.Module, recipe: Recipe) -> Mapping[Optimizer, float]:
         Muon(matrices, momentum=0.95, weight_decay=0.0): recipe.muon_rate,
         AdamW(rest, betas=(0.9, 0.95), weight_decay=0.0): recipe.adamw_rate,
     }
+
+
+def _mix(
+    shown: Iterator[TokenSequence], lessons: Iterator[TokenSequence], share: float, chance: Random
+) -> Iterator[TokenSequence]:
+    """Yield demonstrations with this share of lessons among them."""
+    while True:
+        yield next(lessons) if chance.random() < share else next(shown)
 
 
 def _batches(
@@ -208,11 +235,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
     torch.set_num_threads(options.threads)
     transformers.utils.logging.disable_progress_bar()  # type: ignore[no-untyped-call]
     torch.use_deterministic_algorithms(True)
-    tokens = vocabulary(Shop())
+    recipe = POLICIES[options.policy]
+    made = (
+        make_training_lessons(Shop(), recipe.phases[0].shares, options.seed)
+        if any(phase.lessons for phase in recipe.phases)
+        else ()
+    )
+    tokens = extend_vocabulary(Shop(), made) if made else vocabulary(Shop())
     model = fresh_model(tokens, options.seed)
+    save(model, tokens, options.out / "steps" / "0")
+    chat = Chat(options.out / "steps" / "0")
+    lessons = demonstrate_lessons(Shop(), chat, made, options.seed)
     tests, hashes = [], {}
     started = time.monotonic()
-    for step in islice(train(model, tokens, RECIPE, options.seed), options.steps):
+    for step in islice(train(model, tokens, recipe, options.seed, lessons), options.steps):
         if step.number % 25 == 0:
             print(f"step {step.number} loss {step.loss:.4f} tokens {step.tokens:,}", flush=True)
         if step.last or step.number % step.phase.test_every == 0 or step.number == options.steps:
@@ -248,7 +284,7 @@ def _record(
     options: argparse.Namespace, chosen: Test, tests: Sequence[Test], hashes: Mapping[int, str]
 ) -> dict[str, Any]:
     return {
-        "recipe": RECIPE.model_dump(mode="json"),
+        "recipe": POLICIES[options.policy].model_dump(mode="json"),
         "seed": options.seed,
         "threads": options.threads,
         "torch": torch.__version__,
@@ -262,6 +298,7 @@ def _record(
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m daemon.solver.reference.train")
     parser.add_argument("--out", type=Path, required=True, help="folder for what is written")
+    parser.add_argument("--policy", choices=sorted(POLICIES), default="reference")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--steps", type=int, help="stop after so many (default: the recipe's)")
     parser.add_argument("--threads", type=int, default=1)

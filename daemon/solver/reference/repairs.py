@@ -1,0 +1,144 @@
+"""Measure what a reference policy repairs: operator by operator, the first message behind a refused
+call of a lesson.
+
+    python -m daemon.solver.reference.repairs --checkpoint DIR --out repairs.json
+
+Protocol: temperature 1; 100 lessons of each operator, made of tasks of the taught kinds in equal
+parts, from seeds that neither trained the policy nor chose anything about it; a group of 8 attempts
+at each. An attempt ends with its first message, and is right where that makes the lesson's calls
+(envs/reflection/repair.py). Intervals are 95 % over lessons.
+"""
+
+import argparse
+import json
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import product
+from pathlib import Path
+from typing import Final
+
+import torch
+import transformers
+
+from daemon.engine.chat import Chat
+from daemon.engine.generation import Engine
+from daemon.engine.policy import Policy
+from daemon.engine.reference.recipe import RECIPE
+from daemon.engine.reference.weights import REFLECTING
+from daemon.solver.reference.demonstrations import HELD_OUT
+from daemon.solver.reference.evaluate import GROUP, LENGTH, SLOTS, Estimate, Figures, figures
+from daemon.solver.sampling.local import Attempt, InProcess, Rollout
+from envs.lessons.checks import get_lesson
+from envs.lessons.making import make_lessons
+from envs.shop.environment import Shop
+from envs.statistics import mean
+from envs.task import Operator, TaskDefinition
+from events.messages import StrictModel
+
+ANSWER: Final = 96
+"""Tokens of the longest answer: a reflection and a call."""
+
+
+class RepairFigures(StrictModel):
+    """What a policy does with the lessons of one operator."""
+
+    repaired: Figures
+    """Repair@1 and the share of informative groups."""
+    reflected: Estimate
+    """Share of first messages with a reflection."""
+
+
+def make_held_out_lessons(shop: Shop, seeds: range, count: int) -> tuple[TaskDefinition, ...]:
+    """Return lessons of the taught kinds, made of tasks with these seeds."""
+    kinds = sorted(RECIPE.phases[-1].shares)
+    tasks = (shop.generate(kind, seed) for seed, kind in product(seeds, kinds))
+    return make_lessons(shop, tasks, count, seeds.start).lessons
+
+
+def measure_repairs(
+    checkpoint: Path, lessons: Sequence[TaskDefinition], trials: int
+) -> dict[Operator, RepairFigures]:
+    """Attempt each lesson `trials` times; one lesson's trials are a group."""
+    policy = Policy.load(checkpoint, checkpoint.name)
+    player = InProcess(Engine(policy, SLOTS, LENGTH), Chat(checkpoint), max_tokens=ANSWER)
+    attempts = (
+        Attempt(lesson, lesson.id, trial, f"{lesson.id}/{trial}", reward="repair")
+        for lesson in lessons
+        for trial in range(trials)
+    )
+    return compute_repair_figures(player.play(Shop(), attempts, policy))
+
+
+def compute_repair_figures(rollouts: Iterable[Rollout]) -> dict[Operator, RepairFigures]:
+    """Return operator -> the figures of rollouts that are rewarded for a repair."""
+    repaired: dict[Operator, dict[str, list[bool]]] = {}
+    reflected: dict[Operator, dict[str, list[bool]]] = {}
+    for rollout in rollouts:
+        task = rollout.attempt.task
+        operator = get_lesson(task).operator
+        repaired.setdefault(operator, {}).setdefault(task.id, []).append(
+            bool(rollout.trajectory.success)
+        )
+        reflected.setdefault(operator, {}).setdefault(task.id, []).append(_reflects(rollout))
+    return {
+        operator: RepairFigures(
+            repaired=figures(list(groups.values())),
+            reflected=Estimate.of(
+                mean([sum(group) / len(group) for group in reflected[operator].values()])
+            ),
+        )
+        for operator, groups in sorted(repaired.items())
+    }
+
+
+def _reflects(rollout: Rollout) -> bool:
+    """Whether the first message that the policy wrote has a reflection."""
+    written = (
+        message
+        for message in rollout.episode.messages
+        if message.role == "assistant" and message.sampled is not False
+    )
+    first = next(written, None)
+    return first is not None and first.reflection is not None
+
+
+def tabulate_repairs(by_operator: Mapping[Operator, RepairFigures]) -> str:
+    """Return the figures as a table in Markdown."""
+    head = (
+        "| operator | lessons | Repair@1 | informative groups | reflects |\n|---|---|---|---|---|\n"
+    )
+    rows = (
+        f"| `{operator}` | {row.repaired.tasks} | {row.repaired.passed} | "
+        f"{row.repaired.informative} | {row.reflected} |\n"
+        for operator, row in by_operator.items()
+    )
+    return head + "".join(rows)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Measure a checkpoint."""
+    options = _parser().parse_args(arguments)
+    torch.set_num_threads(options.threads)
+    transformers.utils.logging.disable_progress_bar()  # type: ignore[no-untyped-call]
+    lessons = make_held_out_lessons(Shop(), HELD_OUT, options.lessons)
+    by_operator = measure_repairs(options.checkpoint, lessons, GROUP)
+    record = {
+        "seeds": [HELD_OUT.start, HELD_OUT.stop],
+        "operators": {name: row.model_dump() for name, row in by_operator.items()},
+    }
+    options.out.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
+    print(tabulate_repairs(by_operator), end="")
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m daemon.solver.reference.repairs")
+    parser.add_argument("--checkpoint", type=Path, default=REFLECTING)
+    parser.add_argument("--out", type=Path, required=True, help="file for the figures, JSON")
+    parser.add_argument("--lessons", type=int, default=400, help="of all operators together")
+    parser.add_argument("--threads", type=int, default=1)
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())
