@@ -19,6 +19,8 @@ BLOCK: Final = 6 * PART
 REPORTED: Final = range(50_000_000, 51_000_000)
 COMPARED: Final = range(60_000_000, 62_000_000)
 """Of the reported runs of ops/learning/sentinel, each of which has a block per round."""
+PRACTISED: Final = range(62_000_000, 63_000_000)
+"""Of the reported runs of ops/learning/reflection."""
 TUNED: Final = DEVELOPMENT[500_000:]
 """The first half chose the reference policy's recipe."""
 

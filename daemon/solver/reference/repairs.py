@@ -79,7 +79,7 @@ def compute_repair_figures(rollouts: Iterable[Rollout]) -> dict[Operator, Repair
         repaired.setdefault(operator, {}).setdefault(task.id, []).append(
             bool(rollout.trajectory.success)
         )
-        reflected.setdefault(operator, {}).setdefault(task.id, []).append(_reflects(rollout))
+        reflected.setdefault(operator, {}).setdefault(task.id, []).append(reflects(rollout))
     return {
         operator: RepairFigures(
             repaired=figures(list(groups.values())),
@@ -91,7 +91,7 @@ def compute_repair_figures(rollouts: Iterable[Rollout]) -> dict[Operator, Repair
     }
 
 
-def _reflects(rollout: Rollout) -> bool:
+def reflects(rollout: Rollout) -> bool:
     """Whether the first message that the policy wrote has a reflection."""
     written = (
         message

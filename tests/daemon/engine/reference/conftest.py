@@ -1,12 +1,30 @@
-"""The tokenizer that shop gives, built once."""
+"""The tokenizers that shop gives, built once."""
 
 import pytest
 from transformers import PreTrainedTokenizerFast
 
-from daemon.solver.reference.demonstrations import vocabulary
+from daemon.engine.reference.recipe import REFLECTING
+from daemon.solver.reference.demonstrations import (
+    extend_vocabulary,
+    make_training_lessons,
+    vocabulary,
+)
 from envs.shop.environment import Shop
+from envs.task import TaskDefinition
 
 
 @pytest.fixture(scope="session")
 def tokens() -> PreTrainedTokenizerFast:
     return vocabulary(Shop())
+
+
+@pytest.fixture(scope="session")
+def lessons() -> tuple[TaskDefinition, ...]:
+    """The lessons that the second policy is trained on."""
+    return make_training_lessons(Shop(), REFLECTING.phases[0].shares, 0)
+
+
+@pytest.fixture(scope="session")
+def extended(lessons: tuple[TaskDefinition, ...]) -> PreTrainedTokenizerFast:
+    """The tokenizer of the second policy."""
+    return extend_vocabulary(Shop(), lessons)

@@ -2,6 +2,7 @@
 
 import json
 from itertools import chain
+from string import ascii_letters
 
 import pytest
 from hypothesis import given, settings
@@ -19,6 +20,10 @@ from daemon.engine.reference.tokenizer import (
     token_id,
 )
 from daemon.solver.reference.demonstrations import DEVELOPMENT, VOCABULARY_SEEDS, transcript
+from daemon.solver.reference.repairs import make_held_out_lessons
+from envs.lessons.checks import get_lesson
+from envs.lessons.gold import render_gold
+from envs.reflection.tags import CLOSING, OPENING
 from envs.shop.environment import Shop
 from envs.shop.policy import POLICY
 from envs.shop.vocabulary import POOLS
@@ -156,3 +161,38 @@ def test_a_saved_tokenizer_is_the_same(
     for messages in CONVERSATIONS.values():
         text = render(tokens, messages)
         assert loaded(text)["input_ids"] == encode(tokens, text)
+
+
+@given(
+    st.lists(FRAGMENTS | st.sampled_from(("<reflect>", "</reflect>", "<")), max_size=8).map("".join)
+)
+@settings(max_examples=300, deadline=None)
+def test_an_extended_tokenizer_gives_any_text_back(
+    extended: PreTrainedTokenizerFast, text: str
+) -> None:
+    assert decoded(extended, text) == text
+
+
+@pytest.mark.parametrize("name", CONVERSATIONS)
+def test_an_extended_tokenizer_reads_conversations_as_its_base_does(
+    tokens: PreTrainedTokenizerFast, extended: PreTrainedTokenizerFast, name: str
+) -> None:
+    before = tokens.get_vocab()
+    assert {piece: extended.get_vocab()[piece] for piece in before} == before
+    text = render(tokens, CONVERSATIONS[name])
+    if name != "odd":  # it has letters that only the extension knows as words
+        assert encode(extended, text) == encode(tokens, text)
+    assert render(extended, CONVERSATIONS[name]) == text
+
+
+def test_lessons_do_not_fall_apart_in_an_extended_tokenizer(
+    tokens: PreTrainedTokenizerFast, extended: PreTrainedTokenizerFast
+) -> None:
+    """Of other seeds than those whose words it has."""
+    letters = {token_id(tokens, letter) for letter in ascii_letters if letter != "I"}
+    spelled = letters | set(range(len(SPECIAL), len(SPECIAL) + 256))
+    for lesson in make_held_out_lessons(SHOP, DEVELOPMENT[800_000:], 80):
+        text = render_gold(get_lesson(lesson))
+        ids = encode(extended, text)
+        assert spelled.isdisjoint(ids), extended.convert_ids_to_tokens(ids)
+        assert [ids.count(token_id(extended, tag)) for tag in (OPENING, CLOSING)] == [1, 1]

@@ -6,8 +6,15 @@ import pytest
 import torch
 from transformers import PreTrainedTokenizerFast
 
+from daemon.engine.chat import Chat
 from daemon.engine.reference.recipe import Phase, Recipe
+from daemon.engine.reference.tokenizer import token_id
+from daemon.solver.reference.demonstrations import demonstrate_lessons
 from daemon.solver.reference.train import fresh_model, save, train
+from daemon.solver.trajectory import TokenSequence
+from envs.reflection.tags import OPENING
+from envs.shop.environment import Shop
+from envs.task import TaskDefinition
 
 SHORT = Recipe(
     phases=(
@@ -54,3 +61,27 @@ def test_matrices_and_the_rest_have_their_own_rates(tokens: PreTrainedTokenizerF
     next(train(model, tokens, still, 0))
     moved = {name for name, p in model.named_parameters() if (p - before[name]).abs().max() > 1e-9}
     assert moved == {name for name in before if "proj" in name}
+
+
+def test_lessons_are_shown_in_their_share(
+    extended: PreTrainedTokenizerFast, lessons: tuple[TaskDefinition, ...], tmp_path: Path
+) -> None:
+    model = fresh_model(extended, 0)
+    save(model, extended, tmp_path)
+    stream = demonstrate_lessons(Shop(), Chat(tmp_path), lessons[:40], 0)
+    drawn: list[TokenSequence] = []
+    taken = (drawn.append(example) or example for example in stream)
+    half = SHORT.model_copy(
+        update={
+            "phases": (
+                SHORT.phases[0].model_copy(update={"steps": 4, "lessons": 0.5}),
+                SHORT.phases[1].model_copy(update={"steps": 2}),
+            ),
+        }
+    )
+    steps = list(train(model, extended, half, 0, taken))
+    assert len(steps) == 6
+    # Examples are drawn a pool at a time, and only the first phase draws lessons.
+    assert 0 < len(drawn) < 2 * SHORT.pool
+    tag = token_id(extended, OPENING)
+    assert any(tag in example.ids for example in drawn)
