@@ -15,7 +15,7 @@ from daemon.engine.reference.recipe import REFLECTING as RECIPE
 from daemon.engine.reference.recipe import WEAK
 from daemon.engine.reference.weights import CHECKPOINT, REFLECTING
 from daemon.solver.reference.demonstrations import DEVELOPMENT, HELD_OUT
-from daemon.solver.reference.evaluate import GROUP, Figures, shortcomings, table
+from daemon.solver.reference.evaluate import COMPETENT, GROUP, Figures, table
 from daemon.solver.reference.repairs import (
     RepairFigures,
     make_held_out_lessons,
@@ -73,7 +73,8 @@ def test_the_reported_figures_keep_the_protocol(reported: dict[str, Figures]) ->
     for document in (read("evaluation.json"), read("repairs.json")):
         first, end = document["seeds"]
         assert set(range(first, end)) <= set(HELD_OUT)
-    assert shortcomings(reported) == []
+    assert min(reported[kind].passed.low for kind in PLAIN) >= COMPETENT
+    assert max(reported[kind].passed.high for kind in WEAK) < 0.6
 
 
 def test_it_repairs_some_and_leaves_something_to_learn(repairs: dict[str, RepairFigures]) -> None:
