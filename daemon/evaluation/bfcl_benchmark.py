@@ -25,6 +25,7 @@ from envs.evaluation import UNJUDGED
 from envs.grading import Grade
 from envs.task import Basis
 from envs.tau2.benchmark import InvalidBenchmark, NoBenchmark
+from events.rollouts import RolloutEnded
 
 if TYPE_CHECKING:
     from daemon.core.app import App
@@ -97,9 +98,13 @@ def read_official(app: "App", run: Run) -> Outcomes:
                 continue
             rollout = run.rollout((task, trial), run.tries[task, trial] - 1)
             recorded = transcript.read(transcript.find(connection, rollout), app.log, app.bodies)
-            is_right = recorded.data.reward_parts.get(OFFICIAL) == 1.0
-            verdicts[task].append(is_right and ended.termination in _JUDGED_OFFICIALLY)
+            verdicts[task].append(is_right_officially(recorded.data))
     return {task: trials for task, trials in verdicts.items() if set(trials) != {None}}
+
+
+def is_right_officially(rollout: RolloutEnded) -> bool:
+    """Return BFCL's verdict on a recorded rollout that machines did not spoil."""
+    return rollout.reward_parts.get(OFFICIAL) == 1.0 and rollout.termination in _JUDGED_OFFICIALLY
 
 
 def report(played: Mapping[str, Category], lacking: Mapping[str, str]) -> dict[str, Any]:
