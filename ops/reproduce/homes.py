@@ -11,17 +11,12 @@ from daemon.core.app import App
 from envs.environment import Environment
 from envs.registry import open_environment
 from events.jobs import EndpointSource, InProcessSource, VllmSource
-from ops.learning.bootstrap import TaskRates, compute_task_rates
 from ops.reproduce.settings import Served
 
 ALIAS: Final = "agent"
 
 AnySource = InProcessSource | EndpointSource | VllmSource
 """Where a job's rollouts come from."""
-
-ALL: Final = "all"
-WEIGHTS: Final = {ALL: 1.0}
-"""Each task counts alike."""
 
 Verdicts = Mapping[str, Sequence[bool]]
 """Task -> whether each trial passed."""
@@ -89,8 +84,3 @@ def keep_whole(trials: Mapping[str, Mapping[int, bool]], count: int) -> dict[str
         for task, own in trials.items()
         if len(own) == count
     }
-
-
-def compute_rates(verdicts: Verdicts, tasks: Sequence[str], k: int) -> TaskRates:
-    """Return pass^k of each of these tasks."""
-    return compute_task_rates([{ALL: {task: verdicts[task] for task in tasks}}], k)

@@ -2,13 +2,14 @@
 policy, and differences between policies.
 
 Figures and intervals of a policy are those of the commands that measured it. Differences are taken
-task by task, over the tasks that both policies have all verdicts of; their intervals are a
-bootstrap over tasks (ops/learning/bootstrap.py). One run has one seed of training, so the spread
-between trainings is in none of these intervals.
+task by task, over the tasks that both policies have all verdicts of; their intervals are over tasks
+(envs/statistics.py), so a few tasks without a difference do not show that there is none. One run
+has one seed of training, so the spread between trainings is in none of these intervals.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict
+from statistics import mean
 from typing import Any, Final
 
 from daemon.config.settings import Training
@@ -16,20 +17,17 @@ from daemon.core.app import App
 from daemon.evaluation.bfcl_benchmark import is_right_officially
 from daemon.evaluation.injection import inject, observe
 from daemon.sessions import transcript
+from envs import statistics
 from envs.bfcl.cases import SPLITS
 from envs.bfcl.environment import Bfcl
 from envs.lessons.operators import PERTURBATIONS
 from envs.statistics import Interval
 from envs.task import Lesson
-from ops.learning.bootstrap import interval
 from ops.learning.report import format_change, format_interval, format_table
 from ops.reproduce.commands import Document, Folder
 from ops.reproduce.homes import (
-    WEIGHTS,
     Trial,
-    Verdicts,
     build_settings,
-    compute_rates,
     keep_whole,
     list_trials,
     open_plan_environment,
@@ -239,12 +237,15 @@ def _compare(
 ) -> tuple[int, Interval] | None:
     """Return None where no task has all verdicts of both."""
     count = 1 if figure == BFCL else plan.counts.trials
-    whole: list[Verdicts] = [keep_whole(trials.get(name, {}), count) for name in (own, other)]
-    common: Sequence[str] = sorted(set(whole[0]) & set(whole[1]))
+    first, second = (keep_whole(trials.get(name, {}), count) for name in (own, other))
+    common = sorted(set(first) & set(second))
     if not common:
         return None
-    first, second = (compute_rates(verdicts, common, 1) for verdicts in whole)
-    return len(common), interval(first - second, WEIGHTS)
+    gains = [mean(first[task]) - mean(second[task]) for task in common]
+    # The estimator is for values between 0 and 1.
+    scaled = statistics.mean([(gain + 1) / 2 for gain in gains])
+    value, low, high = (2 * part - 1 for part in (scaled.value, scaled.low, scaled.high))
+    return len(common), Interval(value, low, high)
 
 
 def _differences(found: Mapping[str, Mapping[str, tuple[int, Interval]]]) -> str:

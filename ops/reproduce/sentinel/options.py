@@ -29,7 +29,7 @@ def build_plan(options: argparse.Namespace) -> Reproduction:
     common = read_common_options(
         options, defaults.split, defaults.split == GENERATED, defaults.max_tokens
     )
-    counts = SMALL if options.small else WHOLE
+    counts = SMALL if options.small else WHOLE.model_copy(update={"tasks": defaults.tasks})
     return Reproduction(**common, counts=counts, traffic=defaults.traffic)
 
 

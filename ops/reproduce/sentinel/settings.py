@@ -42,6 +42,8 @@ class EnvironmentDefaults(StrictModel):
     """What an environment is evaluated on, and what its conversations cost."""
 
     split: str
+    tasks: int | None = None
+    """Tasks where there is no end of them; None: all of the split."""
     traffic: Mapping[str, float] = {}
     """Kind of generated task -> its share; empty: all kinds in equal shares."""
     max_tokens: int
@@ -53,7 +55,7 @@ class EnvironmentDefaults(StrictModel):
 ENVIRONMENTS: Final[Mapping[str, EnvironmentDefaults]] = {
     "retail": EnvironmentDefaults(split="test", max_tokens=4096, tokens=6000),
     "shop": EnvironmentDefaults(
-        split=GENERATED, traffic=traffic("main", 0.34), max_tokens=64, tokens=60
+        split=GENERATED, tasks=200, traffic=traffic("main", 0.34), max_tokens=64, tokens=60
     ),
 }
 

@@ -12,15 +12,17 @@ from typing import Any, Final
 
 from daemon.core.app import App
 from envs.statistics import Interval
-from ops.learning.bootstrap import interval
+from ops.learning.bootstrap import TaskRates, compute_task_rates, interval
 from ops.learning.report import format_change, format_interval, format_table
 from ops.learning.sentinel.report import describe_ratio
 from ops.reproduce.commands import Document, Folder, StageFailure
-from ops.reproduce.homes import WEIGHTS, Verdicts, compute_rates, keep_whole, list_trials
+from ops.reproduce.homes import Verdicts, keep_whole, list_trials
 from ops.reproduce.sentinel.commands import POLICIES, Policy, name_policy
 from ops.reproduce.sentinel.settings import Reproduction
 from ops.reproduce.sentinel.training import build_own_settings
 
+_ALL: Final = "all"
+_WEIGHTS: Final = {_ALL: 1.0}
 _COMPARED: Final[tuple[tuple[Policy, Policy], ...]] = (
     ("general", "base"), ("targeted", "base"), ("targeted", "general"),
 )  # fmt: skip
@@ -34,9 +36,7 @@ def build_table(plan: Reproduction, folder: Folder) -> Document:
     common = sorted(set.intersection(*(set(own) for own in verdicts.values())))
     if not common:
         raise StageFailure("no task has all verdicts of all three policies; see their evaluations")
-    rates = {
-        policy: [compute_rates(own, common, k) for k in powers] for policy, own in verdicts.items()
-    }
+    rates = {policy: [_rate(own, common, k) for k in powers] for policy, own in verdicts.items()}
     head = ["policy", "tasks", *(f"pass^{k}" for k in powers)]
     rows = [
         [policy, str(_count_judged(evaluations[policy])), *_cells(evaluations[policy], powers)]
@@ -46,11 +46,11 @@ def build_table(plan: Reproduction, folder: Folder) -> Document:
     differences: dict[str, list[Interval]] = {}
     for own, other in _COMPARED:
         pairs = zip(rates[own], rates[other], strict=True)
-        intervals = [interval(first - second, WEIGHTS) for first, second in pairs]
+        intervals = [interval(first - second, _WEIGHTS) for first, second in pairs]
         differences[f"{own} less {other}"] = intervals
         gains.append([f"{own} less {other}", str(len(common)), *map(format_change, intervals)])
     times = [
-        describe_ratio(own - base, other - base, WEIGHTS)
+        describe_ratio(own - base, other - base, _WEIGHTS)
         for own, other, base in zip(rates["targeted"], rates["general"], rates["base"], strict=True)
     ]
     gains.append(["targeted gain, times the general one", str(len(common)), *times])
@@ -79,6 +79,10 @@ def read_verdicts(plan: Reproduction, folder: Folder) -> dict[str, Verdicts]:
             own = trials[trial.policy].setdefault(trial.task, {})
             own.setdefault(trial.number, trial.success)
     return {policy: keep_whole(own, plan.counts.trials) for policy, own in trials.items()}
+
+
+def _rate(verdicts: Verdicts, tasks: Sequence[str], k: int) -> TaskRates:
+    return compute_task_rates([{_ALL: {task: verdicts[task] for task in tasks}}], k)
 
 
 def _cells(evaluation: Mapping[str, Any], powers: Sequence[int]) -> list[str]:

@@ -6,6 +6,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tokenizers import Tokenizer, models, pre_tokenizers
@@ -160,15 +161,36 @@ def test_no_lesson_is_trained_on_whose_source_asks_for_the_calls_of_an_evaluated
         select_lessons(plan, folder)
 
 
-def test_a_tokenizer_that_does_not_give_a_reflection_back_is_found_out(tmp_path: Path) -> None:
+@pytest.fixture
+def few_words(tmp_path: Path) -> Path:
+    """A checkpoint's tokenizer that knows a few words, and nothing of all others."""
     words = {word: place for place, word in enumerate(["[UNK]", "[END]", "order", "null", "was"])}
-    tokenizer = Tokenizer(models.WordLevel(words, unk_token="[UNK]"))  # type: ignore[arg-type]
-    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()  # type: ignore[assignment]
-    fast = PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token="[END]")
+    tokenizer: Any = Tokenizer(models.WordLevel(words, unk_token="[UNK]"))
+    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
+    build: Any = PreTrainedTokenizerFast
+    fast = build(tokenizer_object=tokenizer, eos_token="[END]")
     fast.chat_template = "{{ messages }}"
-    fast.save_pretrained(tmp_path)
-    assert not is_spelled(Chat(tmp_path), "order was null")
+    folder = tmp_path / "few-words"
+    fast.save_pretrained(folder)
+    return folder
+
+
+def test_a_tokenizer_that_does_not_give_reflections_back_is_shown_repairs_without_them(
+    tmp_path: Path, few_words: Path
+) -> None:
     assert is_spelled(Chat(CHECKPOINT), "The call of cancel failed. order_id was null.")
+    assert not is_spelled(Chat(few_words), "order was null")
+    plan, folder = planned(tmp_path / "run"), Folder(tmp_path / "run")
+    plan = plan.model_copy(update={"checkpoint": few_words})
+    shop = open_plan_environment(plan)
+    sources = [shop.generate(kind, 7_000_000) for kind in shop.capabilities]
+    made = make_lessons(shop, sources, wanted=8, seed=0).lessons
+    write_lessons(folder, made)
+    lessons = select_lessons(plan, folder)
+    assert not lessons.spelled
+    assert {task.lesson for task in lessons.shown} == {None}
+    assert {task.prefix for task in lessons.shown} < {task.prefix for task in made}
+    assert all(task.lesson is not None for task in lessons.practised)
 
 
 @pytest.mark.long

@@ -88,6 +88,14 @@ def test_the_plan_names_every_stage_with_its_command_and_asks_no_endpoint(
     assert not (tmp_path / "stages").exists()
 
 
+def test_whole_counts_evaluate_a_number_of_generated_tasks(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    whole = [option for option in options(tmp_path) if option != "--small"]
+    assert main([*whole, "--plan"]) == 0
+    assert capsys.readouterr().out.startswith("# 200 evaluated tasks of shop")
+
+
 def test_an_endpoint_that_is_away_ends_with_4_and_leaves_no_result(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
