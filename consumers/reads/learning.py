@@ -342,6 +342,15 @@ def patterns_of(connection: Connection, alias: str) -> dict[str, str]:
     return {row.task: row.pattern for row in rows}
 
 
+def read_repair_tasks(connection: Connection, alias: str) -> set[str]:
+    """The lessons that cycles of an agent wrote, whatever became of them."""
+    table = Task.table().c
+    query = select(table.task).where(
+        table.alias == alias, table.origin == PROPOSED, table.mode == "repair"
+    )
+    return set(connection.execute(query).scalars())
+
+
 def read_task_body(connection: Connection, task: str) -> str | None:
     """Return the text of the body of a task by content; None where no event brought it."""
     bodies = TaskBody.table().c

@@ -14,6 +14,7 @@ from events.learning import (
     JobParent,
     JobRound,
     Mastered,
+    ModeChoice,
     PatternFinding,
     PoolShare,
     Quota,
@@ -31,7 +32,7 @@ from events.streams import MAX_INLINE_BODY_BYTES, MAX_VALUE_BYTES, STREAMS
 PAGE = (Path(__file__).parents[2] / "docs" / "events.md").read_text()
 PARTS: dict[str, type[StrictModel]] = {
     "Task": Task, "Labels": Labels, "ToolRoles": ToolRoles,
-    "Directive": Directive, "BadTries": BadTries, "Quota": Quota,
+    "Directive": Directive, "BadTries": BadTries, "Quota": Quota, "ModeChoice": ModeChoice,
     "Mastered": Mastered,
     "PatternFinding": PatternFinding, "Verified": Verified,
     "RepairEdit": RepairEdit, "Message": Message,

@@ -28,6 +28,7 @@ from events.learning import (
     JobRound,
     LeaderClaimed,
     Mastered,
+    ModeChoice,
     PatternFinding,
     PatternsDiagnosed,
     PersonErased,
@@ -130,6 +131,12 @@ _DIRECTIVE: Final = Directive(
             pattern="missing_write_action|cancel_order", tasks=12, priority=0.75, status="NEW",
             description="The order is found and never cancelled.",
             root_cause="It takes the policy for a refusal.", examples=("rollout-1",),
+            modes=(
+                ModeChoice(
+                    mode="repair", tasks=6,
+                    reason="7 of 9 failures hold a call that a tool refused",
+                ),
+            ),
         ),
     ),
     mastered=(Mastered(task="shop/3", pass_rate=0.875),),
