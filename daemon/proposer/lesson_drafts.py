@@ -19,11 +19,10 @@ from daemon.proposer.candidate import FIRST_SEED, LAST_SEED, MOST_BODY, Source
 from envs.environment import Environment
 from envs.lessons.checks import follows_refusal, get_lesson
 from envs.lessons.making import LessonReport, find_split, make_lessons
+from envs.lessons.operators import REFUSABLE
 from envs.lessons.trajectories import Trajectory
-from envs.task import Operator, TaskDefinition, write_body
+from envs.task import TaskDefinition, write_body
 
-REFUSABLE: Final[tuple[Operator, ...]] = ("argument", "swap", "missing")
-"""Perturbations whose calls tools refuse."""
 _SOURCES: Final = 4
 """Fresh tasks that are drawn for each lesson that is wanted, at most."""
 

@@ -7,7 +7,7 @@ import pytest
 
 from events import codec, envelope
 from events.envelope import Envelope, to_headers
-from events.gate import Check, GatePlan, GateReport, Rate, TargetReport
+from events.gate import AfterError, Check, GatePlan, GateReport, Rate, TargetReport
 from events.learning import (
     BadTries,
     Directive,
@@ -40,7 +40,7 @@ PARTS: dict[str, type[StrictModel]] = {
     "RouteShare": RouteShare, "HoldoutDraw": HoldoutDraw,
     "PassRates": PassRates, "LiveEvidence": LiveEvidence,
     "ArmCounts": ArmCounts,
-    "GateReport": GateReport, "GatePlan": GatePlan, "Check": Check,
+    "GateReport": GateReport, "AfterError": AfterError, "GatePlan": GatePlan, "Check": Check,
     "Rate": Rate, "TargetReport": TargetReport, "JobParent": JobParent,
     "JobRound": JobRound, "PoolShare": PoolShare,
 }  # fmt: skip

@@ -6,7 +6,7 @@ A field that a sample leaves at its default would be a field that no test of old
 import array
 from typing import Any, Final
 
-from events.gate import Check, GatePlan, GateReport, Rate, TargetReport
+from events.gate import AfterError, Check, GatePlan, GateReport, Rate, TargetReport
 from events.jobs import (
     EndpointUser,
     JobSpec,
@@ -122,6 +122,9 @@ _REPORT: Final = GateReport(
             tasks=64, gain=0.25, low=0.125, p_value=0.0125, level=0.05, verdict="PASS",
             power=0.8125, detectable=0.125,
         ),
+    ),
+    after_error=AfterError(
+        tasks=48, incumbent=0.25, candidate=0.5, token_growth=0.375, clean_token_growth=0.0625,
     ),
 )  # fmt: skip
 
