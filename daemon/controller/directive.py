@@ -212,9 +212,8 @@ def describe_directive(directive: Directive) -> str:
         lines.append(f"- {count} for {quota.pattern} ({quota.status.lower()}). {quota.description}")
         if quota.root_cause:
             lines.append(f"  Cause: {quota.root_cause}")
-        lines += [
-            f"  {choice.tasks} of them by {choice.mode}: {choice.reason}." for choice in quota.modes
-        ]
+        if quota.modes:
+            lines.append(f"  Of them {describe_modes(quota)}.")
     if directive.mastered:
         kinds = ", ".join(f"{entry.task} ({entry.pass_rate:.0%})" for entry in directive.mastered)
         lines.append(f"The agent can do this, so its failures there are hardly followed: {kinds}.")
@@ -226,3 +225,9 @@ def describe_directive(directive: Directive) -> str:
             f"rejected: {'; '.join(bad.reasons)}"
         )
     return "\n".join(lines)
+
+
+def describe_modes(quota: Quota) -> str | None:
+    """The modes that were chosen for a part of a quota, in words; None where none was."""
+    choices = [f"{choice.tasks} by {choice.mode}: {choice.reason}" for choice in quota.modes]
+    return "; ".join(choices) or None

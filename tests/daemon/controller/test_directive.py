@@ -194,6 +194,6 @@ def test_lessons_of_a_pattern_pause_for_one_cycle_where_half_of_them_failed() ->
 def test_the_words_of_a_directive_say_why_there_are_lessons() -> None:
     made = directive([line(PATTERNS[0], 1.0)], (), (), (), (), 16, {PATTERNS[0]: Refusals(9, 7)})
     assert (
-        "  4 of them by repair: 7 of 9 failures hold a call that a tool refused."
+        "  Of them 4 by repair: 7 of 9 failures hold a call that a tool refused."
         in describe_directive(made).splitlines()
     )

@@ -21,11 +21,15 @@ from daemon.core.decision_log import Decisions
 from daemon.cycle.plan import plan_cycle
 from daemon.cycle.planner import CyclePlanner
 from daemon.engine.reference.weights import CHECKPOINT
+from daemon.metrics.families import Sheet
+from daemon.metrics.loop import LOOP
+from daemon.metrics.loop import read as read_loop
 from daemon.proposer.sources import read_pool_entries
 from envs.lessons.checks import follows_refusal, get_lesson
 from envs.lessons.making import find_split
 from envs.task import read_body
 from events.jobs import JobSpec
+from tests.daemon.conftest import Kintsugi
 from tests.daemon.controller.test_directive_builder import record, tasks
 from tests.daemon.cycle.test_planner import QUIET, asked
 from tests.daemon.slips import draw_sources, record_slips
@@ -205,6 +209,80 @@ def test_a_lesson_is_explained_down_to_the_rollout_in_which_the_call_was_refused
         node = explain(connection, name)
     assert node.kind == "task"
     assert [child.node for child in node.because] == [lesson.rollout]
+    assert f"lesson of a call that was refused in a conversation about {lesson.source}" in node.said
+    assert f"by repair: {REASON}" in node.said
+
+
+@pytest.fixture
+def configured(app: App, monkeypatch: pytest.MonkeyPatch) -> App:
+    """The same home for commands; lessons are on."""
+    agent = {"alias": "agent", "environment": "shop", "checkpoint": str(CHECKPOINT)}
+    monkeypatch.setenv("KINTSUGI_HOME", str(app.home))
+    monkeypatch.setenv("KINTSUGI_AGENTS", json.dumps([agent]))
+    monkeypatch.setenv("KINTSUGI_PROPOSER__TASKS", "16")
+    monkeypatch.setenv("KINTSUGI_IMPROVE__LESSONS", "auto")
+    return app
+
+
+def test_commands_show_lessons_like_tasks(configured: App, kintsugi: Kintsugi) -> None:
+    plan = kintsugi("cycle", "plan", "agent", "--json").json
+    assert sum(task["mode"] == "repair" for task in plan["tasks"]) == 4
+    (pool,) = [pool for pool in plan["job"]["pools"] if pool["lessons"]]
+    assert (pool["lessons"], pool["reward"]) == (4, "both")
+    text = " ".join(kintsugi("cycle", "plan", "agent").out.split())
+    assert "8 would be written (4 of them lessons)" in text
+    cycle = run_cycle(configured)
+    shown = kintsugi("cycle", "show", cycle.cycle, "--json").json
+    assert (shown["lessons"]["written"], shown["lessons"]["rejected"]) == (4, 0)
+    assert [item["pool"] for item in shown["lessons"]["pools"]] == [pool["pool"]]
+    assert shown["lessons"]["after_error"] is None
+    words = " ".join(kintsugi("cycle", "show", cycle.cycle).out.split())
+    assert "4 written, 0 rejected" in words
+    assert f"4 by repair: {REASON}" in words
+    job = kintsugi("explain", cycle.job or "").out
+    assert f"draws lessons ({pool['pool']}: 4)" in " ".join(job.split())
+    status = kintsugi("status", "--json").json
+    assert status["job"]["lessons"] == 4
+    assert "draws lessons" in job
+    assert kintsugi("rebuild", "--json").json["equal"] is True
+
+
+def test_the_status_says_what_lessons_do_and_why_not(
+    configured: App, kintsugi: Kintsugi, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def read() -> dict[str, Any]:
+        (practice,) = kintsugi("status", "--json").json["improve"]["lessons"]
+        assert isinstance(practice, dict)
+        return practice
+
+    configured.settle()
+    assert read()["says"] == "0 for the next job to draw; no failure pattern has a priority"
+    cycle = run_cycle(configured)
+    assert cycle.directive is not None
+    (quota,) = cycle.directive.quotas
+    practice = read()
+    assert (practice["setting"], practice["lessons"]) == ("auto", 4)
+    assert practice["patterns"] == [
+        {"pattern": quota.pattern, "failures": 6, "refused": 6, "is_basis": True}
+    ]
+    standing = f"{quota.pattern} ({REASON})"
+    assert practice["says"] == (
+        f"4 for the next job to draw; the next cycle writes some for {standing}"
+    )
+    assert practice["says"] in " ".join(kintsugi("status").out.split())
+    monkeypatch.setenv("KINTSUGI_IMPROVE__LESSONS", "off")
+    assert read()["says"] == (
+        f'off; improve.lessons = "auto" would have cycles practise {standing}'
+    )
+    assert read()["lessons"] == 0
+
+
+def test_metrics_count_the_lessons_that_cycles_wrote(app: App) -> None:
+    run_cycle(app)
+    sheet = Sheet(LOOP)
+    read_loop(app, sheet)
+    (family,) = [item for item in sheet.metrics() if item.name == "kintsugi_lessons_written"]
+    assert [sample.value for sample in family.samples] == [4.0]
 
 
 def test_a_pattern_of_which_no_lesson_can_be_made_says_so_and_keeps_its_tasks(

@@ -8,10 +8,14 @@ from pathlib import Path
 
 import pytest
 
+from consumers.reads import learning
+from consumers.reads.cycle_account import read_task_pairs
+from consumers.reads.explanation import explain
 from consumers.rebuild import rebuild
 from daemon.config.settings import Trial
 from daemon.core.app import App
 from daemon.cycle.parent import is_worth_training
+from daemon.cycle.practice import read_cycle_practice
 from daemon.evaluation.after_error import HeldOutLessons
 from daemon.evaluation.candidate_evaluation import CandidateEvaluation
 from daemon.evaluation.comparison import FIRST_TASK
@@ -19,11 +23,15 @@ from daemon.evaluation.gate import Conduct, TokenParts, TokenUse, decide
 from daemon.evaluation.sample_size import Sizes, extend_sizes
 from daemon.evaluation.targets import PlannedTarget
 from daemon.jobs.local import LocalRunner
+from daemon.metrics.families import Sheet
+from daemon.metrics.loop import LOOP
+from daemon.metrics.loop import read as read_loop
 from daemon.proposer.verification import seed_of
 from envs.lessons.checks import follows_refusal, get_lesson
 from envs.lessons.making import LessonReport
 from envs.shop.environment import Shop
 from envs.task import is_content_id
+from events.envelope import timestamp, utc_now
 from events.gate import AFTER_ERROR, Check, GateReport, GateSettings
 from events.serving import AdapterEvaluated, GateDecided
 from tests.daemon.evaluation.test_candidate_evaluation import (
@@ -41,6 +49,7 @@ from tests.daemon.evaluation.test_candidate_evaluation import (
 )
 from tests.daemon.evaluation.test_gate import BETTER, CALM, alike, check, evaluation
 from tests.daemon.serving.recorded_trial import COMMAND, RATES
+from tests.daemon.slips import draw_sources, record_slips
 
 __all__ = ["base", "unchanged"]
 
@@ -216,6 +225,26 @@ def test_a_candidate_whose_job_drew_lessons_plays_them_held_out(
     pilot = [item for item in rollouts(large) if item.policy == "letters" and item.task]
     first = {item.task.id for item in pilot if item.task and is_content_id(item.task.id)} - lessons
     assert len(first) == 12, "the pilot's lessons are none of the gate's"
+    with large.reading() as connection:
+        words = explain(connection, row.adapter).said
+        (cycle,) = learning.cycles(connection)
+        practice = read_cycle_practice(connection, cycle)
+        pairs = read_task_pairs(
+            connection, "agent", "letters", ("letters", row.adapter), timestamp(utc_now())
+        )
+    assert f"to {measured.candidate:.0%} over {measured.tasks} tasks" in words
+    assert practice is not None
+    assert practice.after_error == measured
+    assert not any(is_content_id(pair.task) for pair in pairs), "no gain of a kind is of lessons"
+    # Metrics are of agents with traffic.
+    record_slips(large, draw_sources("cancel", 1))
+    large.settle()
+    sheet = Sheet(LOOP)
+    read_loop(large, sheet)
+    told = {item.name: item.samples for item in sheet.metrics()}
+    rates = told["kintsugi_gate_after_error_pass_ratio"]
+    assert [sample.value for sample in rates] == [measured.candidate, measured.incumbent]
+    assert len(told["kintsugi_gate_token_growth_ratio"]) == 2
     assert rebuild(large.log, large.engine).equal is True
 
 
