@@ -241,10 +241,10 @@ def test_a_candidate_whose_job_drew_lessons_plays_them_held_out(
     large.settle()
     sheet = Sheet(LOOP)
     read_loop(large, sheet)
-    told = {item.name: item.samples for item in sheet.metrics()}
-    rates = told["kintsugi_gate_after_error_pass_ratio"]
+    samples = {item.name: item.samples for item in sheet.metrics()}
+    rates = samples["kintsugi_gate_after_error_pass_ratio"]
     assert [sample.value for sample in rates] == [measured.candidate, measured.incumbent]
-    assert len(told["kintsugi_gate_token_growth_ratio"]) == 2
+    assert len(samples["kintsugi_gate_token_growth_ratio"]) == 2
     assert rebuild(large.log, large.engine).equal is True
 
 
