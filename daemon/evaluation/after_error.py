@@ -50,16 +50,19 @@ class HeldOutLessons:
         while len(self._sets) >= _REMEMBERED:
             del self._sets[next(iter(self._sets))]
         self._sets[name] = known
-        tasks = islice(environment.mixture(shares, seed, first), known.looked_at, _SOURCES * count)
+        most = _SOURCES * count
+        tasks = islice(environment.mixture(shares, seed, first), known.looked_at, most)
         while len(known.lessons) < count:
             task = next(tasks, None)
             if task is None:
                 break
-            known.looked_at += 1
             lesson = make_refused_lesson(environment, task, seed)
             if lesson is not None:
-                known.lessons.append(lesson)
-        return tuple(known.lessons[:count])
+                known.lessons[known.looked_at] = lesson
+            known.looked_at += 1
+        # More may be known: what is returned does not depend on what was drawn before.
+        places = [place for place in known.lessons if place < most]
+        return tuple(known.lessons[place] for place in places[:count])
 
 
 class _LessonSet:
@@ -68,7 +71,8 @@ class _LessonSet:
     def __init__(self) -> None:
         self.looked_at = 0
         """Fresh tasks that were tried."""
-        self.lessons: list[TaskDefinition] = []
+        self.lessons: dict[int, TaskDefinition] = {}
+        """Number of the fresh task -> the lesson of it, in order."""
 
 
 def make_refused_lesson(

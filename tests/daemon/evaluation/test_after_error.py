@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from itertools import chain
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -16,6 +17,7 @@ from daemon.config.settings import Trial
 from daemon.core.app import App
 from daemon.cycle.parent import is_worth_training
 from daemon.cycle.practice import read_cycle_practice
+from daemon.evaluation import after_error
 from daemon.evaluation.after_error import HeldOutLessons
 from daemon.evaluation.candidate_evaluation import CandidateEvaluation
 from daemon.evaluation.comparison import FIRST_TASK
@@ -30,7 +32,7 @@ from daemon.proposer.verification import seed_of
 from envs.lessons.checks import follows_refusal, get_lesson
 from envs.lessons.making import LessonReport
 from envs.shop.environment import Shop
-from envs.task import is_content_id
+from envs.task import TaskDefinition, is_content_id
 from events.envelope import timestamp, utc_now
 from events.gate import AFTER_ERROR, Check, GateReport, GateSettings
 from events.serving import AdapterEvaluated, GateDecided
@@ -83,6 +85,26 @@ def test_a_larger_count_adds_tasks_to_the_same_ones() -> None:
     assert many[:4] == few
     assert draw(9) == many
     assert draw(4, held_out) == few
+
+
+def test_where_few_tasks_give_lessons_what_is_drawn_does_not_depend_on_what_was(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Of every 30 tasks the last gives one: fewer than are looked at for each."""
+    real, asked = after_error.make_lessons, []
+
+    def make_few(environment: Shop, tasks: list[TaskDefinition], *rest: Any, **named: Any) -> Any:
+        asked.append(tasks[0].id)
+        if int(tasks[0].id.rpartition("/")[2]) % 30 != 29:
+            return LessonReport((), {}, {}, (), ())
+        return real(environment, tasks, *rest, **named)
+
+    monkeypatch.setattr(after_error, "make_lessons", make_few)
+    held_out = HeldOutLessons()
+    assert draw(6, held_out) == draw(6)
+    assert len(asked) == 240
+    assert draw(3, held_out) == draw(3)
+    assert len(draw(3, held_out)) < 3
 
 
 def test_an_environment_that_gives_no_lessons_has_none(monkeypatch: pytest.MonkeyPatch) -> None:
