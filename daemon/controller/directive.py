@@ -15,6 +15,7 @@ from typing import Final
 from consumers.diagnosis.priority import Status, quotas
 from consumers.reads.evidence import RoundRollout, TaskRate
 from consumers.reads.rollouts import PatternLine
+from daemon.controller.refusals import Refusals
 from events.learning import BadTries, Directive, Mastered, ModeChoice, PatternFinding, Quota
 from events.messages import Action
 
@@ -25,8 +26,6 @@ MASTERED_KINDS: Final = 12
 REPAIRED: Final = 0.5
 """Share of a quota that are lessons, where its pattern stands on failed calls: the other half
 practises not to make the call that fails, which no lesson does."""
-LEAST_REFUSED: Final = 2
-"""Fewest failures with a refused call on which a pattern stands: one is an accident."""
 OTHER_FAILURES: Final = 4
 """Failures of a pattern on kinds that are not mastered, from which on the others are left out."""
 
@@ -52,23 +51,6 @@ class Failures:
 
     pattern: str
     rollouts: tuple[str, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Refusals:
-    """How many deduplicated failures of a pattern hold a call of the agent that a tool refused."""
-
-    failures: int
-    refused: int
-
-    @property
-    def is_basis(self) -> bool:
-        """Whether the pattern stands on failed calls: most of its failures hold one."""
-        return self.refused >= LEAST_REFUSED and 2 * self.refused > self.failures
-
-    def describe(self) -> str:
-        """Return the counts as a sentence."""
-        return f"{self.refused} of {self.failures} failures hold a call that a tool refused"
 
 
 def directive(

@@ -9,14 +9,14 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
-from consumers.diagnosis import round_counts
 from consumers.diagnosis.round_counts import Pair
 from consumers.reads import evidence, learning, rollouts
 from consumers.reads.evidence import RoundRollout
 from consumers.reads.learning import BufferTask
 from daemon.controller import directive as directives
 from daemon.controller.analyzer import Analysis, RolloutView, analyze
-from daemon.controller.directive import Failures, Refusals, leave_out_mastered
+from daemon.controller.directive import Failures, leave_out_mastered
+from daemon.controller.refusals import read_refusals
 from daemon.controller.rejected_tries import bad_tries
 from daemon.controller.sampling import (
     Candidate,
@@ -111,12 +111,6 @@ def build_directive(
         if lessons
         else None,
     )
-
-
-def read_refusals(connection: "Connection", pair: Pair, number: int) -> dict[str, Refusals]:
-    """Return pattern -> how many of its failures in a round hold a call that a tool refused."""
-    counts = round_counts.count_refusals(connection, pair, number)
-    return {name: Refusals(*count) for name, count in counts.items()}
 
 
 @dataclass(frozen=True, slots=True)

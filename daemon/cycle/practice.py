@@ -3,7 +3,7 @@
     read_practices(connection, settings)    one for each agent that was seen
     read_cycle_practice(connection, cycle)  what lessons did in one cycle
 
-The first asks the rule of the Controller (controller/directive.py) of the last round, so it says
+The first asks the rule of the Controller (controller/refusals.py) of the last round, so it says
 what the next directive would do with the same failures, and decides nothing.
 """
 
@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING
 from consumers.reads import agents, learning, planning, rollouts, succession
 from consumers.reads.cycle_account import read_written_tasks
 from consumers.reads.explanation import describe_after_error
-from daemon.controller.directive import Refusals
-from daemon.controller.directive_builder import read_refusals
+from daemon.controller.refusals import Refusals, read_refusals
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection

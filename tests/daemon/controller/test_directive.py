@@ -10,13 +10,13 @@ from consumers.reads.evidence import RoundRollout, TaskRate
 from consumers.reads.rollouts import PatternLine
 from daemon.controller.directive import (
     Failures,
-    Refusals,
     describe_directive,
     directive,
     find_mastered_tasks,
     find_strengths,
     leave_out_mastered,
 )
+from daemon.controller.refusals import Refusals
 from events.learning import BadTries, PatternFinding
 from events.messages import Action
 

@@ -30,7 +30,7 @@ from daemon.metrics.loop import LOOP
 from daemon.metrics.loop import read as read_loop
 from daemon.proposer.verification import seed_of
 from envs.lessons.checks import follows_refusal, get_lesson
-from envs.lessons.making import LessonReport
+from envs.lessons.making import LessonReport, make_lessons
 from envs.shop.environment import Shop
 from envs.task import TaskDefinition, is_content_id
 from events.envelope import timestamp, utc_now
@@ -91,7 +91,7 @@ def test_where_few_tasks_give_lessons_what_is_drawn_does_not_depend_on_what_was(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Of every 30 tasks the last gives one: fewer than are looked at for each."""
-    real, asked = after_error.make_lessons, []
+    real, asked = make_lessons, []
 
     def make_few(environment: Shop, tasks: list[TaskDefinition], *rest: Any, **named: Any) -> Any:
         asked.append(tasks[0].id)
