@@ -175,7 +175,7 @@ class Environment(ABC):
 
     @abstractmethod
     def policy(self, task: TaskDefinition) -> str:
-        """The system prompt: the rules the agent must keep."""
+        """The system prompt: the rules the agent must keep; empty for none."""
 
     def schemas(self, task: TaskDefinition) -> list[dict[str, Any]]:
         """The tools as the agent is shown them, in OpenAI's format."""

@@ -108,7 +108,8 @@ class Episode:
         self.reason = ""
         """Why it ended, in words, where the termination alone does not say."""
         self.turn: Party | None = Party.AGENT if task.solo else Party.USER
-        self._system = Message(role="system", content=environment.policy(task))
+        policy = environment.policy(task)
+        self._system = [Message(role="system", content=policy)] if policy else []
         if environment.greeting is not None and not task.solo:
             greeting = Message(role="assistant", content=environment.greeting, sampled=False)
             self.messages.append(greeting)
@@ -154,8 +155,8 @@ class Episode:
         """
         if party is Party.AGENT:
             if self.environment.user_toolset is None:
-                return [self._system, *self.messages]
-            return [self._system, *hide_calls(self.messages, of="user")]
+                return [*self._system, *self.messages]
+            return [*self._system, *hide_calls(self.messages, of="user")]
         return hide_calls(self.messages, of="assistant")
 
     def _replay(self, prefix: Sequence[Message]) -> None:

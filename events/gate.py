@@ -4,7 +4,7 @@ The report is what a `GateDecided` event holds, so it carries every number that 
 on. daemon/evaluation/gate.py gives the fields their meaning.
 """
 
-from typing import Annotated, Literal
+from typing import Annotated, Final, Literal
 
 from pydantic import Field
 
@@ -18,6 +18,10 @@ Verdict = Literal["PASS", "FAIL", "EXTEND"]
 Test = Literal["sign_flip", "group_sequential", "e_process"]
 
 Share = Annotated[float, Field(ge=0, le=1)]
+
+AFTER_ERROR: Final = "after an error"
+"""Slice of the tasks that begin behind a call that a tool refused. They are no traffic: they weigh
+nothing in what is said of all tasks."""
 
 
 class GateSettings(StrictModel):
@@ -38,6 +42,9 @@ class GateSettings(StrictModel):
     """How much the share of malformed tool calls may grow."""
     token_growth: Annotated[float, Field(ge=0)] = 0.2
     """How much the mean tokens of a rollout may grow, as a share of the incumbent's."""
+    token_growth_after_error: Annotated[float, Field(ge=0)] = 1.0
+    """The same of rollouts in which a tool refused a call, where these are counted apart: who
+    repairs the call goes on, and who does not stops early."""
     golden_floor: Share = 0.75
     """A golden task is lost when the candidate passes fewer of its trials than this share."""
     golden_losses: Annotated[int, Field(ge=0)] = 1
@@ -57,8 +64,8 @@ class Check(StrictModel):
     """One thing that has to hold."""
 
     name: str
-    """`target`, `overall`, `slice NAME`, `best NAME`, `violations`, `format`, `tokens` or
-    `golden`."""
+    """`target`, `overall`, `slice NAME`, `best NAME`, `violations`, `format`, `tokens`, `tokens
+    after an error` or `golden`."""
     verdict: Verdict
     value: float
     """What was measured: a difference of pass^1, a count, a share or a growth."""
@@ -128,6 +135,20 @@ class TargetReport(StrictModel):
     """Gain that these tasks show with a power of 80 %, at the smallest level of Holm's method."""
 
 
+class AfterError(StrictModel):
+    """How both do where a tool refused a call."""
+
+    tasks: int
+    """That begin behind such a call."""
+    incumbent: Share
+    """pass^1 on them; so is the next."""
+    candidate: Share
+    token_growth: float | None
+    """By how much the candidate's rollouts with a refused call are longer, as a share of the
+    incumbent's; None where one of both has none. So is the next, of rollouts without one."""
+    clean_token_growth: float | None
+
+
 class GateReport(StrictModel):
     """A decision and its reasons. Where there are several targets, `p_value`, `e_value`, `tasks`,
     `detectable` and `plan` are those of the lifted one with the smallest p-value, and of the one
@@ -150,3 +171,7 @@ class GateReport(StrictModel):
     """None where the number of tasks was a person's choice."""
     targets: tuple[TargetReport, ...] = ()
     """In the order of their plan; empty in reports of earlier versions, which had one target."""
+    after_error: AfterError | None = Field(
+        default=None, exclude_if=lambda measured: measured is None
+    )
+    """None where no task began behind a refused call."""

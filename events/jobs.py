@@ -153,6 +153,11 @@ class TaskPool(StrictModel):
         """Whether each of its tasks must have a lesson."""
         return self.reward in ("repair", "both")
 
+    @property
+    def lesson_count(self) -> int:
+        """Number of lessons that are drawn or shown."""
+        return len(self.tasks) + len(self.references) if self.needs_lessons else 0
+
 
 class InProcessSource(StrictModel):
     """Rollouts are sampled in the job's own process."""

@@ -41,9 +41,9 @@ Trigger = Literal["rollouts", "priority", "age", "cron", "operator"]
 """Why a cycle is due: enough new rollouts, enough priority mass, a long time since the last one, a
 point of the schedule, a person."""
 
-Mode = Literal["inherit", "explore"]
-"""How a task is written: around the gold actions of a failed one, or around a fresh trajectory
-through the environment."""
+Mode = Literal["inherit", "explore", "repair"]
+"""How a task is written: around the gold actions of a failed one, around a fresh trajectory through
+the environment, or as a lesson, which begins behind a call that a tool refused."""
 
 Check = Literal[
     "schema", "gold", "provenance", "leak", "outputs", "policy", "solvable", "informative",
@@ -146,6 +146,15 @@ class PatternFinding(StrictModel):
     root_cause: Text
 
 
+class ModeChoice(StrictModel):
+    """Tasks of a quota that shall be written by one mode, and why."""
+
+    mode: Mode
+    tasks: Annotated[int, Field(ge=1)]
+    reason: Reason
+    """In words, with the counts that speak for it."""
+
+
 class Quota(StrictModel):
     """How many tasks one pattern is given."""
 
@@ -157,6 +166,8 @@ class Quota(StrictModel):
     root_cause: Text = ""
     examples: tuple[Id, ...] = ()
     """Failed rollouts that show it."""
+    modes: tuple[ModeChoice, ...] = Field(default=(), exclude_if=lambda modes: not modes)
+    """Modes that were chosen for a part of the tasks; the others are inherited and explored."""
 
 
 class Mastered(StrictModel):

@@ -213,6 +213,20 @@ def _add_broken(connection: Connection, number: int, by_pair: Mapping[Pair, Fail
         by_pair[Pair(row.alias, row.base)].broken[row.pattern] = int(row.n)
 
 
+def count_refusals(connection: Connection, pair: Pair, number: int) -> dict[str, tuple[int, int]]:
+    """Return pattern -> its deduplicated failures in a round, and how many of them hold a call of
+    the agent that a tool answered with an error."""
+    failed = _select_failures(number).c
+    refused = func.sum(case((failed.tool_errors > 0, 1), else_=0)).label("refused")
+    rows = connection.execute(
+        select(failed.pattern, func.count().label("n"), refused)
+        .where(failed.alias == pair.alias, failed.base == pair.base, failed.category != OTHER)
+        .group_by(failed.pattern)
+        .order_by(failed.pattern)
+    )
+    return {row.pattern: (int(row.n), int(row.refused)) for row in rows}
+
+
 def tag(connection: Connection, number: int) -> None:
     """Tag each task with the patterns that the round's failures on it were attributed to."""
     failed = _select_failures(number).c
@@ -242,7 +256,8 @@ def representatives(number: int) -> Subquery:
         select(
             rollouts.alias, rollouts.base, rollouts.rollout, rollouts.task_key, rollouts.time,
             category.label("category"), rollouts.success, rollouts.reward, pivot.label("pivot"),
-            rollouts.kind, rollouts.words, rollouts.trace_key, place.label("place"),
+            rollouts.kind, rollouts.words, rollouts.trace_key, rollouts.tool_errors,
+            place.label("place"),
             (category + literal("|") + pivot).label("pattern"),
         )
         .select_from(rollouts_with_repairs())

@@ -188,7 +188,8 @@ def read_task_pairs(
     connection: Connection, alias: str, base: str, players: tuple[str, str], until: str
 ) -> list[TaskPair]:
     """The tasks that both `players`, incumbent and candidate (names of policies), played for an
-    evaluation up to a time, with the trials that both finished; by name."""
+    evaluation up to a time, with the trials that both finished; by name. Tasks by content are left
+    out: those of a gate begin behind a refused call, and no traffic does."""
     verdicts = {
         name: _read_verdicts(connection, alias, base, name, until)
         for name in dict.fromkeys(players)
@@ -213,7 +214,7 @@ def _read_verdicts(
     query = select(table.task, table.capability, table.trial, table.success).where(
         table.alias == alias, table.base == base, table.purpose == "evaluate",
         table.policy == policy, table.time <= until, table.task.is_not(None),
-        table.trial.is_not(None), table.success.is_not(None),
+        table.trial.is_not(None), table.success.is_not(None), table.task.not_like("%/=%"),
     )  # fmt: skip
     verdicts: dict[str, tuple[str | None, dict[int, bool]]] = {}
     for row in connection.execute(query.order_by(table.task, table.rollout)):

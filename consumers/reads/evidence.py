@@ -216,9 +216,11 @@ def passed_sessions(
     return [PassedRollout(*row) for row in connection.execute(query)]
 
 
-def read_error_rollouts(connection: Connection, alias: str, most: int) -> list[ErrorRollout]:
+def read_error_rollouts(
+    connection: Connection, alias: str, most: int, among: Sequence[str] | None = None
+) -> list[ErrorRollout]:
     """Return the last `most` live and training rollouts of an agent in which a tool answered with
-    an error, newest first."""
+    an error, newest first; of all, or of the few that `among` names."""
     rollouts = Rollout.table().c
     query = (
         select(rollouts.rollout, rollouts.task, rollouts.purpose)
@@ -230,6 +232,8 @@ def read_error_rollouts(connection: Connection, alias: str, most: int) -> list[E
         .order_by(rollouts.time.desc().nulls_last(), rollouts.rollout.desc())
         .limit(most)
     )
+    if among is not None:
+        query = query.where(rollouts.rollout.in_(among))
     return [ErrorRollout(*row) for row in connection.execute(query)]
 
 

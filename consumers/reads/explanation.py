@@ -183,7 +183,26 @@ def _gate(report: str | None) -> str:
     ]
     gained = f", points of pass^1: {', '.join(gains)}" if gains else ""
     words = "".join(f"; {describe_target(target)}" for target in fields.get("targets", ()))
+    if fields.get("after_error") is not None:
+        words += f"; {describe_after_error(fields['after_error'])}"
     return f"gate {fields['decision']} over {fields['tasks']} tasks{p_value}{gained}{words}"
+
+
+def describe_after_error(measured: dict[str, Any]) -> str:
+    """What the gate measured where a tool had refused a call, and what it cost in tokens."""
+    growths = [
+        f"{100 * growth:+.0f} % {where} a refused call"
+        for where, growth in (
+            ("with", measured["token_growth"]),
+            ("without", measured["clean_token_growth"]),
+        )
+        if growth is not None
+    ]
+    tokens = f", tokens {', '.join(growths)}" if growths else ""
+    return (
+        f"after an error {measured['incumbent']:.0%} to {measured['candidate']:.0%} over "
+        f"{measured['tasks']} tasks{tokens}"
+    )
 
 
 def describe_target(target: dict[str, Any]) -> str:
@@ -203,12 +222,23 @@ def _job(connection: Connection, name: str) -> Node | None:
     cycle = None if row.cycle is None else _cycle(connection, row.cycle)
     rounds = (_build_round_node(connection, item) for item in _read_job_rounds(connection, name))
     spec = json.loads(row.spec)
+    lessons = _describe_lesson_pools(spec["pools"])
     parent = _find_parent_adapter(connection, spec["parent"])
     because = (parent, *rounds, cycle, *_list_added_tasks(connection, row.alias, spec["pools"]))
     return Node(
-        name, "job", _line(row.outcome or "open", done, row.reason),
+        name, "job", _line(row.outcome or "open", done, lessons, row.reason),
         tuple(node for node in because if node is not None),
     )  # fmt: skip
+
+
+def _describe_lesson_pools(pools: Sequence[dict[str, Any]]) -> str:
+    """The pools of a job that draw lessons; empty where none does."""
+    parts = [
+        f"{pool['name']}: {len(pool['tasks']) + len(pool['references'])}"
+        for pool in pools
+        if pool.get("reward") in ("repair", "both")
+    ]
+    return f"draws lessons ({', '.join(parts)})" if parts else ""
 
 
 def _list_added_tasks(
@@ -318,10 +348,15 @@ def _read_tasks_of_rounds(connection: Connection, job: str | None) -> set[str]:
     return {task for row in rounds for task in json.loads(row.tasks)}
 
 
-def _describe_weakness(quota: dict[str, Any]) -> tuple[str, str]:
-    """What the directive says of a pattern, and its cause where an analyzer gave one."""
+def _describe_weakness(quota: dict[str, Any]) -> tuple[str, ...]:
+    """What the directive says of a pattern, its cause where an analyzer gave one, and why a part of
+    its tasks are of another mode."""
     cause = quota.get("root_cause")
-    return quota.get("description", ""), f"cause: {cause}" if cause else ""
+    choices = (
+        f"{choice['tasks']} by {choice['mode']}: {choice['reason']}"
+        for choice in quota.get("modes", ())
+    )
+    return quota.get("description", ""), f"cause: {cause}" if cause else "", *choices
 
 
 def _of_round(connection: Connection, cycle: Row[Any], pattern: str) -> str:
@@ -389,9 +424,23 @@ def _task_node(connection: Connection, row: Row[Any], motive: tuple[str, ...] = 
     checks = len(json.loads(row.verified)) if row.verified else 0
     return Node(
         row.task, "task",
-        _line(_describe_origin(row), row.mode, f"{checks} checks passed", *motive, state),
+        _line(
+            _describe_origin(row), row.mode, _describe_lesson(connection, row.task),
+            f"{checks} checks passed", *motive, state
+        ),
         () if source is None else (source,),
     )  # fmt: skip
+
+
+def _describe_lesson(connection: Connection, task: str) -> str:
+    """Where the wrong call of a lesson comes from; empty for a task without a lesson."""
+    body = _row(connection, TaskBody, "task", task)
+    lesson = None if body is None else json.loads(body.body).get("lesson")
+    if lesson is None:
+        return ""
+    if lesson["operator"] == "recorded":
+        return f"lesson of a call that was refused in a conversation about {lesson['source']}"
+    return f"lesson: {lesson['operator']} in a conversation about {lesson['source']}"
 
 
 def _describe_origin(task: Row[Any]) -> str:

@@ -342,6 +342,18 @@ def patterns_of(connection: Connection, alias: str) -> dict[str, str]:
     return {row.task: row.pattern for row in rows}
 
 
+def read_repair_tasks(connection: Connection, alias: str) -> set[str]:
+    """The lessons that cycles of an agent wrote, whatever became of them."""
+    table = Task.table().c
+    query = select(table.task).where(
+        table.alias == alias,
+        # Every lesson has a body, and few tasks have one.
+        table.task.in_(select(TaskBody.table().c.task)),
+        table.mode == "repair",
+    )
+    return set(connection.execute(query).scalars())
+
+
 def read_task_body(connection: Connection, task: str) -> str | None:
     """Return the text of the body of a task by content; None where no event brought it."""
     bodies = TaskBody.table().c
@@ -368,6 +380,18 @@ def read_lessons(connection: Connection, alias: str | None = None) -> dict[str, 
             rollout=lesson.get("rollout"),
         )
     return lessons
+
+
+def count_drawn_lessons(connection: Connection, alias: str, *, written: bool) -> int:
+    """Count the lessons of an agent that are neither retired nor rejected; `written`: whether those
+    that cycles wrote count."""
+    left_out = set(read_inactive_tasks(connection, alias))
+    if not written:
+        left_out |= read_repair_tasks(connection, alias)
+    proposed = patterns_of(connection, alias)
+    return sum(
+        task in proposed and task not in left_out for task in read_lessons(connection, alias)
+    )
 
 
 def read_inactive_tasks(connection: Connection, alias: str) -> dict[str, str]:

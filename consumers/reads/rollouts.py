@@ -234,10 +234,13 @@ def verdicts(connection: Connection, ids: Sequence[str]) -> dict[str, Verdict]:
 class RolloutConduct:
     """How the agent behaved in a rollout, for the gate."""
 
+    rollout: str
     task: str | None
     categories: list[str]
     """Every rule that holds."""
     tool_calls: int
+    tool_errors: int
+    """Calls of the agent's own that a tool answered with an error."""
     malformed_calls: int
 
 
@@ -245,14 +248,15 @@ def read_conduct(connection: Connection, ids: Sequence[str]) -> list[RolloutCond
     """The conduct in those of `ids` that have been folded, in no fixed order."""
     rollouts = Rollout.table().c
     columns = select(
-        rollouts.task, rollouts.categories, rollouts.tool_calls, rollouts.malformed_calls
-    )
+        rollouts.rollout, rollouts.task, rollouts.categories, rollouts.tool_calls,
+        rollouts.tool_errors, rollouts.malformed_calls,
+    )  # fmt: skip
     return [
-        RolloutConduct(row.task, json.loads(row.categories), row.tool_calls, row.malformed_calls)
+        RolloutConduct(**{**row, "categories": json.loads(row["categories"])})
         for start in range(0, len(ids), _IDS_PER_QUERY)
         for row in connection.execute(
             columns.where(rollouts.rollout.in_(ids[start : start + _IDS_PER_QUERY]))
-        )
+        ).mappings()
     ]
 
 

@@ -3,7 +3,7 @@
 A caller reads within one `database.read_transaction`, which is one moment of the tables.
 """
 
-from sqlalchemy import Connection, select
+from sqlalchemy import Connection, or_, select
 
 from consumers.folds.cycles import PROPOSED
 from consumers.reads import learning, serving
@@ -83,8 +83,12 @@ def list_training_bases(connection: Connection) -> frozenset[str]:
 
 
 def list_written_tasks(connection: Connection, cycle: str) -> list[tuple[str, str]]:
-    """Pattern and id of each task that a cycle wrote, in log order."""
+    """Pattern and id of each task that a cycle wrote, in log order; without its lessons."""
     tasks = Task.table().c
-    query = select(tasks.pattern, tasks.task).where(tasks.cycle == cycle, tasks.origin == PROPOSED)
+    query = select(tasks.pattern, tasks.task).where(
+        tasks.cycle == cycle,
+        tasks.origin == PROPOSED,
+        or_(tasks.mode.is_(None), tasks.mode != "repair"),
+    )
     rows = connection.execute(query.order_by(tasks.offset, tasks.task))
     return [(row.pattern, row.task) for row in rows]

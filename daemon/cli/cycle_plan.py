@@ -146,6 +146,7 @@ def _build_job(planned: "CyclePlan") -> dict[str, Any] | None:
                 "environment": pool.environment or spec.environment,
                 "user": None if pool.user is None else pool.user.model,
                 "reward": pool.reward,
+                "lessons": pool.lesson_count,
             }
             for pool in spec.pools
         ],
@@ -153,15 +154,20 @@ def _build_job(planned: "CyclePlan") -> dict[str, Any] | None:
 
 
 def _show(cli: Cli, planned: "CyclePlan") -> None:
+    from daemon.controller.directive import describe_modes
+
     cli.out.show(_summarize(planned))
     if planned.patterns:
         quotas = {quota.pattern: quota.tasks for quota in planned.directive.directive.quotas}
+        chosen = {
+            quota.pattern: describe_modes(quota) for quota in planned.directive.directive.quotas
+        }
         rows = [
             [line.pattern, f"{line.priority:.3g}", line.operator or line.status, line.failures,
-             quotas.get(line.pattern, 0)]
+             quotas.get(line.pattern, 0), chosen.get(line.pattern)]
             for line in planned.patterns
         ]  # fmt: skip
-        columns = ["pattern", "priority", "status", "failures", "tasks"]
+        columns = ["pattern", "priority", "status", "failures", "tasks", "of them"]
         right = ("priority", "failures", "tasks")
         cli.out.show("", table(columns, rows, right=right, whole=("pattern",)))
     if planned.accepted:
@@ -175,10 +181,11 @@ def _show(cli: Cli, planned: "CyclePlan") -> None:
         cli.out.show("", table(["would reject for", "mode", "check", "why"], rows))
     if planned.job is not None:
         rows = [
-            [pool.name, f"{pool.share:.1%}", len(pool.tasks), "yes" if pool.replay else ""]
+            [pool.name, f"{pool.share:.1%}", len(pool.tasks), "yes" if pool.replay else "",
+             pool.reward]
             for pool in planned.job.spec.pools
-        ]
-        columns = ["pool of the job", "share", "tasks", "replay"]
+        ]  # fmt: skip
+        columns = ["pool of the job", "share", "tasks", "replay", "reward"]
         cli.out.show("", table(columns, rows, right=("share", "tasks"), whole=(columns[0],)))
 
 
@@ -203,8 +210,10 @@ def _summarize(planned: "CyclePlan") -> Any:
         f"{unread.rollouts:,} rollouts, {unread.judged:,} of them judged, {unread.failed:,} "
         "different failures"
     )
+    lessons = sum(data.mode == "repair" for data in planned.accepted)
+    of_them = f" ({lessons:,} of them lessons)" if lessons else ""
     values["tasks"] = (
-        f"{len(planned.accepted):,} would be written, {len(planned.rejected):,} rejected"
+        f"{len(planned.accepted):,} would be written{of_them}, {len(planned.rejected):,} rejected"
     )
     if job is None:
         values["job"] = f"none; {planned.lacking}"

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from consumers.reads.learning import CycleRow, JobRoundRow, RejectionRow
     from daemon.cycle.cost import CycleCost
     from daemon.cycle.outlook import Outlook
+    from daemon.cycle.practice import CyclePractice
 
 group = noun("cycle", "From failures to a better adapter, round by round.")
 
@@ -115,6 +116,7 @@ def show(
     from daemon.cycle.account.account import build_document
     from daemon.cycle.account.read import read_account
     from daemon.cycle.cost import read_cost
+    from daemon.cycle.practice import read_cycle_practice
     from daemon.cycle.views import read_step
 
     with cli.app() as app, app.reading() as connection:
@@ -124,16 +126,25 @@ def show(
         rounds = [] if row.job is None else learning.job_rounds(connection, row.job)
         cost = read_cost(connection, app.settings, row)
         account = read_account(connection, row)
+        practice = read_cycle_practice(connection, row)
     if cli.out.json:
         document = _document(row, step, rejected)
         job_rounds = [_describe_round(item) for item in rounds]
         accounted = None if account is None else build_document(account)
         cli.out.document(
-            {**document, "job_rounds": job_rounds, "cost": _cost(cost), "account": accounted}
+            {
+                **document,
+                "job_rounds": job_rounds,
+                "lessons": _describe_practice(practice),
+                "cost": _cost(cost),
+                "account": accounted,
+            }
         )
         return
-    limit = {} if account is None else {"limited by": describe_limit(account)}
-    cli.out.show(_about(row, step, cost, limit))
+    more = {} if practice is None else {"lessons": practice.describe()}
+    if account is not None:
+        more["limited by"] = describe_limit(account)
+    cli.out.show(_about(row, step, cost, more))
     if row.directive is not None and row.directive.quotas:
         quotas = [[item.pattern, item.tasks, f"{item.priority:.3g}", item.status]
                   for item in row.directive.quotas]  # fmt: skip
@@ -156,6 +167,17 @@ def _document(row: "CycleRow", step: str | None, rejected: "list[RejectionRow]")
         "findings": findings,
         "step": step,
         "rejections": [asdict(item) for item in rejected],
+    }
+
+
+def _describe_practice(practice: "CyclePractice | None") -> dict[str, Any] | None:
+    """What lessons did in the cycle, as JSON."""
+    if practice is None:
+        return None
+    measured = practice.after_error
+    return {
+        **asdict(practice),
+        "after_error": None if measured is None else measured.model_dump(mode="json"),
     }
 
 

@@ -211,7 +211,7 @@ def evaluate(
     keys = os.environ.get(api_key_env), os.environ.get(user_api_key_env)
     means = Means(keys[0], keys[1], concurrency, retries)
     played = {
-        name: _evaluate(cli, environment, specs[name], means)
+        name: play_evaluation(cli, environment, specs[name], means)
         for name, (environment, _) in loaded.items()
     }
     _show(cli, played)
@@ -353,7 +353,7 @@ def parse_json_object(text: str | None) -> dict[str, Any]:
 
 
 @dataclass(frozen=True, slots=True)
-class _Played:
+class PlayedEvaluation:
     """An evaluation that was played to its end."""
 
     run: "Run"
@@ -363,7 +363,9 @@ class _Played:
     """The document that `report` builds."""
 
 
-def _evaluate(cli: Cli, environment: "Environment", spec: "Spec", means: "Means") -> _Played:
+def play_evaluation(
+    cli: Cli, environment: "Environment", spec: "Spec", means: "Means"
+) -> PlayedEvaluation:
     from daemon.core.task_definitions import with_definitions
     from daemon.evaluation.run import (
         digest_of,
@@ -402,7 +404,7 @@ def _evaluate(cli: Cli, environment: "Environment", spec: "Spec", means: "Means"
             idle = passive(environment, spec, advance)
         app.settle()
     _warn(cli, seen)
-    return _Played(run, idle, report(spec, run, idle))
+    return PlayedEvaluation(run, idle, report(spec, run, idle))
 
 
 class _Findings:
@@ -456,7 +458,7 @@ def _warn(cli: Cli, seen: _Findings) -> None:
         cli.out.warn(f"{text} ({times:,} times)")
 
 
-def _show(cli: Cli, played: "Mapping[str, _Played]") -> None:
+def _show(cli: Cli, played: "Mapping[str, PlayedEvaluation]") -> None:
     """Print the result of one environment, or those of several and what they come to together."""
     from daemon.evaluation.run import report_overall
 

@@ -225,7 +225,8 @@ def _explain_none(environment: "Environment", report: "LessonReport") -> str:
 
 
 def _write_definitions(report: "LessonReport") -> "Iterator[RawDefinition]":
-    from daemon.proposer.additions import MOST_BODY, RawDefinition
+    from daemon.proposer.additions import RawDefinition
+    from daemon.proposer.candidate import MOST_BODY
 
     for number, task in enumerate(report.lessons, start=1):
         text = task.model_dump_json().encode()

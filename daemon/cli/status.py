@@ -92,6 +92,8 @@ def _loop(document: dict[str, Any]) -> dict[str, str]:
         values[f"next cycle of {agent['alias']}"] = "due" if agent["due"] else f"not due; {missing}"
         if agent["rollouts"] is not None:
             values[f"it reads of {agent['alias']}"] = _describe_reads(agent)
+    for practice in document["improve"]["lessons"]:
+        values[f"lessons of {practice['alias']}"] = practice["says"]
     if not expected["agents"]:
         values["next cycle"] = f"not due; missing {'; '.join(expected['missing'])}"
     return values

@@ -549,6 +549,15 @@ class Proposer(Section):
     scheduler knows: tasks that it always or never passes teach little."""
 
 
+class Improve(Section):
+    """What a cycle may practise beside tasks like the failed ones."""
+
+    lessons: Literal["off", "auto"] = "off"
+    """Practice in repairing a call that a tool refused. `auto`: a cycle writes lessons for the
+    failure patterns that stand on refused calls, its job draws them, and the gate plays tasks that
+    begin behind one (docs/lessons.md)."""
+
+
 class Metrics(Section):
     """Where the roles other than the gateway answer `GET /metrics`."""
 
@@ -614,6 +623,7 @@ class Settings(BaseSettings):
     scheduler: Scheduler = Scheduler()
     controller: Controller = Controller()
     proposer: Proposer = Proposer()
+    improve: Improve = Improve()
     jobs: Jobs = Jobs()
     training: Training = Training()
     gateway: Gateway = Gateway()

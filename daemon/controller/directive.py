@@ -15,13 +15,17 @@ from typing import Final
 from consumers.diagnosis.priority import Status, quotas
 from consumers.reads.evidence import RoundRollout, TaskRate
 from consumers.reads.rollouts import PatternLine
-from events.learning import BadTries, Directive, Mastered, PatternFinding, Quota
+from daemon.controller.refusals import Refusals
+from events.learning import BadTries, Directive, Mastered, ModeChoice, PatternFinding, Quota
 from events.messages import Action
 
 MASTERED: Final = 0.85
 """Smoothed pass rate from which on a kind of task is one that the agent can do."""
 MASTERED_KINDS: Final = 12
 """Most kinds that a directive names as mastered."""
+REPAIRED: Final = 0.5
+"""Share of a quota that are lessons, where its pattern stands on failed calls: the other half
+practises not to make the call that fails, which no lesson does."""
 OTHER_FAILURES: Final = 4
 """Failures of a pattern on kinds that are not mastered, from which on the others are left out."""
 
@@ -56,15 +60,22 @@ def directive(
     rates: Iterable[TaskRate],
     bad_tries: Iterable[BadTries],
     most: int,
+    refusals: Mapping[str, Refusals] | None = None,
 ) -> Directive:
-    """At most `most` tasks for the patterns of one (alias, base), which must be theirs alone."""
+    """At most `most` tasks for the patterns of one (alias, base), which must be theirs alone.
+    `refusals`: those of each pattern in the round; None where no lessons are wanted."""
     lines = {line.pattern: line for line in patterns}
     counts = quotas({name: line.priority for name, line in lines.items()}, most)
     examples = {item.pattern: item.rollouts for item in failures}
     descriptions = words_of(counts, findings, examples)
+    bad = tuple(item for item in bad_tries if item.pattern in counts)
+    paused = {item.pattern for item in bad if item.mode == "repair"}
+    repairable = {name: item for name, item in (refusals or {}).items() if name not in paused}
     return Directive(
         quotas=tuple(
-            _quota(lines[name], tasks, examples.get(name), descriptions.get(name))
+            _quota(lines[name], tasks, examples.get(name), descriptions.get(name)).model_copy(
+                update={"modes": choose_modes(tasks, repairable.get(name))}
+            )
             for name, tasks in counts.items()
         ),
         mastered=find_strengths(rates)[:MASTERED_KINDS],
@@ -75,8 +86,17 @@ def directive(
                 if line.status in (Status.IMPROVING, Status.RESOLVED)
             )
         ),
-        bad_tries=tuple(item for item in bad_tries if item.pattern in counts),
+        bad_tries=bad,
     )
+
+
+def choose_modes(tasks: int, refusals: Refusals | None) -> tuple[ModeChoice, ...]:
+    """Return the modes that are chosen for a part of a quota: `repair` for `REPAIRED` of it where
+    the pattern stands on failed calls. A quota of one task stays an ordinary one."""
+    count = int(REPAIRED * tasks)
+    if refusals is None or not refusals.is_basis or not count:
+        return ()
+    return (ModeChoice(mode="repair", tasks=count, reason=refusals.describe()),)
 
 
 def words_of(
@@ -174,6 +194,8 @@ def describe_directive(directive: Directive) -> str:
         lines.append(f"- {count} for {quota.pattern} ({quota.status.lower()}). {quota.description}")
         if quota.root_cause:
             lines.append(f"  Cause: {quota.root_cause}")
+        if quota.modes:
+            lines.append(f"  Of them {describe_modes(quota)}.")
     if directive.mastered:
         kinds = ", ".join(f"{entry.task} ({entry.pass_rate:.0%})" for entry in directive.mastered)
         lines.append(f"The agent can do this, so its failures there are hardly followed: {kinds}.")
@@ -185,3 +207,9 @@ def describe_directive(directive: Directive) -> str:
             f"rejected: {'; '.join(bad.reasons)}"
         )
     return "\n".join(lines)
+
+
+def describe_modes(quota: Quota) -> str | None:
+    """The modes that were chosen for a part of a quota, in words; None where none was."""
+    choices = [f"{choice.tasks} by {choice.mode}: {choice.reason}" for choice in quota.modes]
+    return "; ".join(choices) or None

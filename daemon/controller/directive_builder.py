@@ -9,12 +9,14 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
+from consumers.diagnosis.round_counts import Pair
 from consumers.reads import evidence, learning, rollouts
 from consumers.reads.evidence import RoundRollout
 from consumers.reads.learning import BufferTask
 from daemon.controller import directive as directives
 from daemon.controller.analyzer import Analysis, RolloutView, analyze
 from daemon.controller.directive import Failures, leave_out_mastered
+from daemon.controller.refusals import read_refusals
 from daemon.controller.rejected_tries import bad_tries
 from daemon.controller.sampling import (
     Candidate,
@@ -51,6 +53,7 @@ def direct(app: "App", cycle: str, alias: str, base: str, number: int) -> Direct
             cycle,
             analysis.findings if analysis else (),
             bad_tries(written.last, rejected),
+            lessons=app.settings.improve.lessons != "off",
         )
     return DirectiveWritten(
         cycle=cycle,
@@ -87,9 +90,12 @@ def build_directive(
     seed: str,
     findings: Sequence[PatternFinding] = (),
     bad: Sequence[BadTries] = (),
+    *,
+    lessons: bool = False,
 ) -> Directive:
     """Return the directive of a closed round for at most `most` tasks, from the tables alone;
-    `seed` draws its examples, `bad` are the tries that went wrong before."""
+    `seed` draws its examples, `bad` are the tries that went wrong before. `lessons`: whether it may
+    ask for lessons."""
     lines = rollouts.pattern_lines(connection, closed.alias)
     rates = evidence.task_rates(connection, closed.alias, closed.base, closed.number)
     mastered = directives.find_mastered_tasks(rates)
@@ -101,6 +107,9 @@ def build_directive(
         rates,
         bad,
         most,
+        read_refusals(connection, Pair(closed.alias, closed.base), closed.number)
+        if lessons
+        else None,
     )
 
 

@@ -14,6 +14,8 @@ from consumers.reads.learning import read_task_body
 from envs.registry import open_from_event
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from daemon.core.app import App
     from envs.environment import Environment, FindBody
 
@@ -31,17 +33,23 @@ def open_event_environment(app: "App", place: str) -> "Environment":
     return with_definitions(app, environment)
 
 
-def with_definitions(app: "App", environment: "Environment") -> "Environment":
-    """Have an environment find the bodies of tasks by content in the tables; return it. Its `task`
-    raises DatabaseUnavailable where they cannot be read."""
-    environment.use_definitions(find_body_in(app))
+def with_definitions(
+    app: "App", environment: "Environment", own: "Mapping[str, str] | None" = None
+) -> "Environment":
+    """Have an environment find the bodies of tasks by content in the tables; return it. `own`: more
+    of them, as they are when they are looked up. Its `task` raises DatabaseUnavailable where the
+    tables cannot be read."""
+    environment.use_definitions(find_body_in(app, own))
     return environment
 
 
-def find_body_in(app: "App") -> "FindBody":
-    """Return the function that looks up a body in the tables as they are when it is called."""
+def find_body_in(app: "App", own: "Mapping[str, str] | None" = None) -> "FindBody":
+    """Return the function that looks up a body in `own`, then in the tables, as they are when it is
+    called."""
 
     def find(task: str) -> str | None:
+        if own is not None and task in own:
+            return own[task]
         with app.reading() as connection:
             return read_task_body(connection, task)
 

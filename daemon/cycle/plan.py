@@ -122,6 +122,10 @@ class _PreviewApp(App):
         return self._real.readable_log
 
     @property
+    def readable_log(self) -> "EventLog":
+        return self._real.readable_log
+
+    @property
     def find_key(self) -> "FindKey":
         return self._real.find_key
 

@@ -18,7 +18,7 @@ from consumers.reads.learning import CycleRow
 from consumers.reads.serving import AdapterRow
 from daemon.adapters.compatibility import BadBase, count_parameters
 from daemon.controller.directive_builder import direct
-from daemon.core.task_definitions import open_event_environment
+from daemon.core.task_definitions import open_event_environment, with_definitions
 from daemon.cycle.job_spec import NotTrainable, build_job_spec, name_capability, plan_rounds
 from daemon.cycle.leader import Proposal, RetryLater
 from daemon.cycle.learning_rate import needs_size
@@ -28,6 +28,7 @@ from daemon.jobs.own_successes import offer_successes
 from daemon.proposer import sources
 from daemon.proposer.buffer import PoolEntry, PoolMix, pools
 from daemon.proposer.candidate import CannotSample
+from daemon.proposer.lesson_drafts import LessonSupply
 from daemon.proposer.probe import Engine, Prober, ProbeTarget
 from daemon.proposer.proposer import ProposalRequest, propose
 from daemon.proposer.siblings import draw_siblings, find_regressions
@@ -84,6 +85,7 @@ class CyclePlanner:
             return Proposal({}, "no failure pattern of the round has a priority above 0")
         try:
             environment = open_event_environment(self._app, cycle.environment)
+            supply = self._read_lesson_supply(environment, cycle)
         except (EnvironmentBroken, UnknownEnvironment) as error:
             return Proposal({}, str(error))
         try:
@@ -92,8 +94,10 @@ class CyclePlanner:
         except NotTrainable as error:
             return Proposal({}, str(error))
         with self._app.reading() as connection:
-            wanted = self._proposal_request(connection, environment, cycle)
-            buffered = sources.read_pool_entries(connection, cycle.alias, cycle.base)
+            wanted = self._proposal_request(connection, environment, cycle, supply)
+            buffered = sources.read_pool_entries(
+                connection, cycle.alias, cycle.base, lessons=self._practises
+            )
             drawn = self._read_traffic(connection, environment, cycle)
             priorities = {
                 line.pattern: line.priority
@@ -115,10 +119,7 @@ class CyclePlanner:
         new = [data for data in decisions.values() if isinstance(data, TaskProposed)]
         if not new:
             return Proposal(decisions, _describe_rejections(list(decisions.values())))
-        before = {entry.task for entry in written}
-        written += [
-            PoolEntry(entry.task.id, entry.pattern) for entry in new if entry.task.id not in before
-        ]
+        written += _list_new_entries(new, written)
         near = sources.find_traffic_siblings(environment, cycle.directive, wanted.sources, drawn)
         siblings = draw_siblings(environment, (near, regressions), len(new), cycle.cycle)
         shown = frozenset(siblings)
@@ -134,8 +135,31 @@ class CyclePlanner:
             return Proposal(decisions, str(error))
         return Proposal({**decisions, derive_id("job requested", cycle.cycle): job})
 
+    @property
+    def _practises(self) -> bool:
+        """Whether lessons are written and drawn."""
+        return self._app.settings.improve.lessons != "off"
+
+    def _read_lesson_supply(
+        self, environment: "Environment", cycle: CycleRow
+    ) -> LessonSupply | None:
+        """What the lessons of a cycle are made of, which the environment finds from then on; None
+        where none are wanted. Raises EnvironmentBroken."""
+        assert cycle.directive is not None, "a cycle is directed first"
+        if not self._practises or not any(quota.modes for quota in cycle.directive.quotas):
+            return None
+        supply = sources.read_lesson_supply(
+            self._app, environment, cycle.alias, cycle.cycle, cycle.directive
+        )
+        with_definitions(self._app, environment, supply.bodies)
+        return supply
+
     def _proposal_request(
-        self, connection: "Connection", environment: "Environment", cycle: CycleRow
+        self,
+        connection: "Connection",
+        environment: "Environment",
+        cycle: CycleRow,
+        supply: LessonSupply | None,
     ) -> ProposalRequest:
         assert cycle.directive is not None, "a cycle is directed first"
         return ProposalRequest(
@@ -147,6 +171,7 @@ class CyclePlanner:
             known=sources.read_prior_tasks(connection, cycle.alias, cycle.base, cycle.cycle),
             explore=self._app.settings.proposer.explore,
             sampler=self._build_sampler(connection, environment, cycle),
+            lessons=supply,
         )
 
     def _build_mix(self) -> PoolMix:
@@ -282,7 +307,9 @@ class CyclePlanner:
         Raises NotTrainable."""
         assert cycle.round is not None, "a cycle is diagnosed first"
         settings = self._app.settings
-        if settings.training.rounds == 1:
+        plain = any(pool.is_plain for pool in task_pools if not pool.replay)
+        if settings.training.rounds == 1 or not plain:
+            # Rounds diagnose no pool of lessons alone.
             return None
         with self._app.reading() as connection:
             patterns = planning.read_known_patterns(connection, cycle.alias, cycle.base)
@@ -293,6 +320,16 @@ class CyclePlanner:
             settings.training, settings.proposer, cycle=cycle.cycle, alias=cycle.alias,
             history=cycle.round, patterns=patterns, known=sources.filter_known(environment, others),
         )  # fmt: skip
+
+
+def _list_new_entries(new: Sequence[TaskProposed], written: Sequence[PoolEntry]) -> list[PoolEntry]:
+    """The new tasks as the pools know them, without those that were written before."""
+    before = {entry.task for entry in written}
+    return [
+        PoolEntry(entry.task.id, entry.pattern, is_lesson=entry.mode == "repair")
+        for entry in new
+        if entry.task.id not in before
+    ]
 
 
 def _reject_bodies(

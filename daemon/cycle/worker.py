@@ -28,6 +28,7 @@ from daemon.core.isolation import Breaks
 from daemon.core.serving_lock import hold_serving_lock
 from daemon.cycle.state_machine import Step
 from daemon.cycle.views import find_agent, read_next_step
+from daemon.evaluation.after_error import HeldOutLessons
 from daemon.evaluation.candidate_evaluation import CandidateEvaluation, CannotExamine
 from daemon.jobs.runner import JobRunner
 from daemon.serving.fleet import Fleet
@@ -56,6 +57,7 @@ class CycleWorker:
         self._staging = Staging(app, fleet, clock)
         self._publisher = Publisher(app, fleet, clock)
         self._decisions = Decisions(app)
+        self._held_out = HeldOutLessons()
 
     def advance(self, breaks: Breaks) -> list[str]:
         """Do the next thing of every cycle whose adapter waits for one; what happened, as
@@ -120,8 +122,9 @@ class CycleWorker:
             )
         try:
             examination = CandidateEvaluation(
-                self._app, self._runner, agent, row, self._incumbent(row), self._gates(row)
-            )
+                self._app, self._runner, agent, row, self._incumbent(row), self._gates(row),
+                self._held_out,
+            )  # fmt: skip
         except CannotExamine as error:
             yield self._reject(row, error)
             return

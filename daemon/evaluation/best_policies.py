@@ -21,7 +21,7 @@ from typing import Final
 
 from consumers.reads.serving import AdapterRow
 from daemon.evaluation.gate import LEVEL, Gap
-from events.gate import Check, GateReport
+from events.gate import AFTER_ERROR, Check, GateReport
 
 _SLICE: Final = "slice "
 _Z: Final = NormalDist().inv_cdf(1 - LEVEL)
@@ -47,7 +47,8 @@ def find_best(
 
 
 def list_measured_kinds(promotions: Iterable[AdapterRow]) -> tuple[str, ...]:
-    """The kinds of task of which the reports say anything."""
+    """The kinds of task of which the reports say anything. Tasks that begin behind a refused call
+    are none: no best policy of theirs is kept."""
     kinds: dict[str, None] = {}
     for row in promotions:
         if row.gate is None:
@@ -57,6 +58,7 @@ def list_measured_kinds(promotions: Iterable[AdapterRow]) -> tuple[str, ...]:
         kinds.update(dict.fromkeys(kind for target in row.gate.targets for kind in target.kinds))
         if row.capability is not None:
             kinds.setdefault(row.capability)
+    kinds.pop(AFTER_ERROR, None)
     return tuple(kinds)
 
 

@@ -9,6 +9,8 @@
 The candidate of a cycle is judged on what the cycle wrote tasks for (targets.py), any other on its
 own kind. Where the best policy that ever served a kind is not the incumbent (best_policies.py), it
 plays the kind's tasks of a look as well, unless the gate has rejected the candidate without it.
+A candidate whose job drew lessons also plays tasks that begin behind a refused call
+(after_error.py), as a slice beside the kinds.
 
 Each is a trial (trial.py), which runs beside the worker as jobs do and outlives it. Which tasks are
 played follows from candidate, incumbent and targets, from seeds that training does not come near,
@@ -34,6 +36,7 @@ from consumers.reads import learning, rollouts, serving, succession
 from consumers.reads.serving import AdapterRow
 from daemon.core.decision_log import DecisionRefusal, Decisions
 from daemon.core.task_definitions import with_definitions
+from daemon.evaluation.after_error import HeldOutLessons
 from daemon.evaluation.best_policies import BestPolicy, find_best
 from daemon.evaluation.comparison import FIRST_TASK, TASKS, conduct_in
 from daemon.evaluation.gate import (
@@ -43,6 +46,7 @@ from daemon.evaluation.gate import (
     Reference,
     TooFewTrials,
     decide,
+    list_traffic,
     pair_outcomes,
 )
 from daemon.evaluation.sample_size import Sizes, extend_sizes, looks_of, sizes_of
@@ -63,10 +67,11 @@ from daemon.jobs.task_bodies import collect_bodies
 from daemon.solver.journal import DEFINITIONS, write_definitions
 from envs.environment import UnknownTask
 from envs.registry import locate, open_place
+from envs.task import TaskDefinition, write_body
 from events.canonical import exact_json, sha256
 from events.envelope import derive_id
 from events.errors import KintsugiError
-from events.gate import GateReport
+from events.gate import AFTER_ERROR, GateReport
 from events.learning import Decision
 from events.lifecycle import State
 from events.messages import StrictModel
@@ -85,6 +90,9 @@ _BATCH: Final = 256
 _PILOT: Final = 0
 _PILOT_SEEDS: Final = TASKS // 2
 """How far from the first task of the looks the pilot's begin."""
+_LESSON_SEEDS: Final = TASKS // 4
+"""How far from the first task of a pilot or of the looks the fresh tasks begin of which lessons are
+made."""
 _NOTED: Final = "noted.json"
 
 
@@ -104,10 +112,11 @@ class CandidateEvaluation:
 
     def __init__(
         self, app: "App", runner: JobRunner, agent: "Agent", row: AdapterRow,
-        incumbent: AdapterRow | None, gates: int = 0,
+        incumbent: AdapterRow | None, gates: int = 0, held_out: HeldOutLessons | None = None,
     ) -> None:  # fmt: skip
         """`incumbent`: None for the base. `gates`: that the candidate has passed already, against
-        incumbents that were replaced since. Raises CannotExamine, UnknownEnvironment."""
+        incumbents that were replaced since. `held_out`: remembers lessons from one time to the
+        next. Raises CannotExamine, UnknownEnvironment."""
         if agent.environment is None or agent.checkpoint is None:
             raise CannotExamine(
                 f"agent {agent.alias} has no environment and checkpoint in the setting agents, so "
@@ -119,24 +128,35 @@ class CandidateEvaluation:
         self._trial, self._gate = settings.trial, settings.gate
         self._place = locate(agent.environment, settings.environments.paths)
         self._checkpoint = agent.checkpoint
+        self._lessons: dict[str, str] = {}
+        """Task that begins behind a refused call -> the text of its body, of those that are
+        played."""
+        self._held_out = held_out or HeldOutLessons()
         self._environment = with_definitions(
             app,
             open_place(
                 agent.environment, benchmarks=settings.benchmarks, paths=settings.environments.paths
             ),
+            self._lessons,
         )
         with app.reading() as connection:
+            self._job_row = None if row.job is None else learning.job(connection, row.job)
             self._targets = self._find_targets(connection)
             self._best = self._find_best(connection)
         compared = [row.adapter, row.sha256, "" if incumbent is None else incumbent.adapter]
         if gates:
             # Also beside an incumbent that is back: what was said of it once is not said again.
             compared.append(str(gates))
-        rules = [self._trial.model_dump(mode="json"), self._gate.model_dump(mode="json")]
+        # A setting of lessons alone changes no evaluation without them.
+        left_out = None if self._plays_lessons else {"token_growth_after_error"}
+        rules = [
+            self._trial.model_dump(mode="json"),
+            self._gate.model_dump(mode="json", exclude=left_out),
+        ]
         aims = [target.model_dump(mode="json") for target in self._targets]
         best = {kind: self._name_policy(policy) for kind, policy in self._best.items()}
         self.digest: Final = sha256(
-            exact_json([compared, self._place, self.kinds, rules, aims, best])
+            exact_json([compared, self._place, self.slices, rules, aims, best])
         )
         """Names it: equal for what is compared in the same way."""
 
@@ -147,6 +167,17 @@ class CandidateEvaluation:
         traffic = self._agent.traffic or self._environment.capabilities
         aimed = (kind for target in self._targets for kind in target.kinds)
         return tuple(dict.fromkeys((*traffic, *aimed)))
+
+    @property
+    def slices(self) -> tuple[str, ...]:
+        """The kinds, and with lessons the tasks that begin behind a refused call."""
+        return (*self.kinds, AFTER_ERROR) if self._plays_lessons else self.kinds
+
+    @property
+    def _plays_lessons(self) -> bool:
+        """Whether the candidate's job drew lessons."""
+        job = self._job_row
+        return job is not None and any(pool.needs_lessons for pool in job.spec.pools)
 
     def advance(self) -> Iterator[str]:
         """Do the next thing, if there is one; what happened, as sentences.
@@ -185,7 +216,7 @@ class CandidateEvaluation:
         trial, incumbent = self._trial, self._incumbent
         players = [None if incumbent is None else _adapter(incumbent)]
         if sizes is None:
-            counts: Mapping[str, int] = dict.fromkeys(self.kinds, trial.pilot_tasks)
+            counts: Mapping[str, int] = dict.fromkeys(self.slices, trial.pilot_tasks)
             tasks, trials = self._tasks(counts, _PILOT_SEEDS), max(2, trial.trials)
         else:
             players.append(_adapter(self._row))
@@ -220,17 +251,32 @@ class CandidateEvaluation:
             (place / count, kind, task.id)
             for kind, count in counts.items()
             for place, task in enumerate(
-                islice(self._environment.mixture({kind: 1.0}, chance, first), count)
+                self._draw_lessons(count, chance, first)
+                if kind == AFTER_ERROR
+                else islice(self._environment.mixture({kind: 1.0}, chance, first), count)
             )
         ]
         return tuple(task for _, _, task in sorted(entries))
+
+    def _draw_lessons(self, count: int, chance: int, first: int) -> tuple[TaskDefinition, ...]:
+        """Return tasks that begin behind a refused call, of kinds in the shares of the traffic, and
+        keep their bodies."""
+        shares = self._agent.traffic or dict.fromkeys(self._environment.capabilities, 1.0)
+        begin = first + _LESSON_SEEDS
+        lessons = self._held_out.draw(
+            f"{self.digest} {begin}", self._environment, shares, chance, begin, count
+        )
+        self._lessons.update((task.id, write_body(task.dump_body())) for task in lessons)
+        return lessons
 
     def _reference_plan(
         self, number: int, plan: Plan, policy: BestPolicy, kinds: Collection[str]
     ) -> Plan | None:
         """What a best policy plays of a look's tasks; None where there are none of its kinds."""
         tasks = tuple(
-            task for task in plan.tasks if self._environment.task(task).capability in kinds
+            task
+            for task in plan.tasks
+            if task not in self._lessons and self._environment.task(task).capability in kinds
         )
         if not tasks:
             return None
@@ -246,7 +292,7 @@ class CandidateEvaluation:
         """What the candidate is to be better at: what its cycle wrote tasks for, or where no cycle
         trained it, its kind. A test that takes one target gets the largest. Raises CannotExamine.
         """
-        job = None if self._row.job is None else learning.job(connection, self._row.job)
+        job = self._job_row
         written: list[tuple[str, str]] = []
         if job is not None and job.cycle is not None:
             for pattern, task in succession.list_written_tasks(connection, job.cycle):
@@ -310,9 +356,13 @@ class CandidateEvaluation:
 
     def _start(self, name: str, plan: Plan, what: str) -> Iterator[str]:
         """Start a trial, or its next attempt. Raises CannotExamine for a task without its body."""
-        bodies, missing = collect_bodies(self._app, plan.tasks)
+        own = {task: self._lessons[task] for task in plan.tasks if task in self._lessons}
+        bodies, missing = collect_bodies(
+            self._app, (task for task in plan.tasks if task not in own)
+        )
         if missing:
             raise CannotExamine(next(iter(missing.values())))
+        bodies |= own
         files = {DEFINITIONS: write_definitions(bodies)} if bodies else {}
         if self._runner.start(Job(name, plan, files=files)):
             yield f"{self._row.adapter}: {what} began, {len(plan.tasks)} tasks"
@@ -338,7 +388,11 @@ class CandidateEvaluation:
         self._record(played)
         if sizes is None:
             following: Sizes | None = sizes_of(
-                _by_kind(played), self._targets, self._trial, self._gate, tuple(self._best)
+                _by_kind(played, self._lessons),
+                self._targets,
+                self._trial,
+                self._gate,
+                tuple(self._best),
             )
             assert following is not None, "a pilot is followed by a look"
             yield f"{self._row.adapter}: {following.words()}"
@@ -355,7 +409,7 @@ class CandidateEvaluation:
                 if report is None:
                     return None
                 report = self._conclude(report, sizes)
-                self._append_report(_pairs(whole, self._trial.trials), report, number)
+                self._append_report(self._pair(whole), report, number)
             following = self._extend(report, sizes)
             yield f"{self._row.adapter}: {report.decision} at look {number}"
         noted = _TrialNote(following=following)
@@ -366,7 +420,7 @@ class CandidateEvaluation:
         self, played: Sequence[TrialAttempt], looks: Sequence[Plan], sizes: Sizes
     ) -> Generator[str, None, GateReport | None]:
         """What the gate says of all looks so far; None while the best policy of a kind plays."""
-        evaluation = self._measure(played, _pairs(played, self._trial.trials), sizes)
+        evaluation = self._measure(played, self._pair(played), sizes)
         report = decide(evaluation, self._gate)
         if not self._best or report.decision == "REJECT":
             return report
@@ -421,6 +475,15 @@ class CandidateEvaluation:
         self._record(attempts)
         return attempts
 
+    def _pair(self, played: Sequence[TrialAttempt]) -> list[Pair]:
+        """Return the pairs in the order in which the tasks were played. Raises TooFewTrials."""
+        slices = {
+            attempt.head.task.id: _slice(attempt, self._lessons)
+            for attempt in played
+            if attempt.head.task is not None
+        }
+        return pair_outcomes(_outcomes(played, 0), _outcomes(played, 1), slices, self._trial.trials)
+
     def _record(self, played: Sequence[TrialAttempt]) -> None:
         """Append the rollouts that are not in the tables yet."""
         app, names = self._app, [attempt.head.rollout for attempt in played]
@@ -454,17 +517,24 @@ class CandidateEvaluation:
         """What is to be played after a look; None where its report is the last."""
         if report.decision != "EXTEND":
             return None
-        return extend_sizes(sizes, report, self._trial)
+        following = extend_sizes(sizes, report, self._trial)
+        if following is None or not self._plays_lessons:
+            return following
+        more = set(self._tasks(following.tasks, 0)) - set(self._tasks(sizes.tasks, 0))
+        # Without more, the slice of lessons is open, and the environment gives no others.
+        return following if more else None
 
     def _conduct(self, played: Sequence[TrialAttempt], player: int) -> Conduct:
         own = [attempt for attempt in played if attempt.player == player]
         tokens = {attempt.head.rollout: attempt.tokens for attempt in own}
         with self._app.reading() as connection:
-            return conduct_in(connection, list(tokens), tokens)
+            begun = self._lessons.keys() if self._plays_lessons else None
+            return conduct_in(connection, list(tokens), tokens, begun)
 
     def _append_report(self, pairs: Sequence[Pair], report: GateReport, number: int) -> None:
         """Both together, once: a measurement that was parted from its decision would be none."""
         incumbent = None if self._incumbent is None else self._incumbent.adapter
+        pairs = list_traffic(pairs)
         decisions: dict[str, Decision] = {
             "evaluated": AdapterEvaluated(
                 adapter=self._row.adapter,
@@ -521,6 +591,12 @@ def _kind(attempt: TrialAttempt) -> str:
     return task.capability
 
 
+def _slice(attempt: TrialAttempt, lessons: Collection[str]) -> str:
+    """The kind of an attempt's task; `lessons` are tasks that begin behind a refused call."""
+    task = attempt.head.task
+    return AFTER_ERROR if task is not None and task.id in lessons else _kind(attempt)
+
+
 def _outcomes(played: Sequence[TrialAttempt], player: int) -> dict[str, list[bool | None]]:
     """Task -> the verdict of each trial, in order."""
     outcomes: dict[str, list[bool | None]] = {}
@@ -530,9 +606,14 @@ def _outcomes(played: Sequence[TrialAttempt], player: int) -> dict[str, list[boo
     return outcomes
 
 
-def _by_kind(played: Sequence[TrialAttempt]) -> dict[str, list[list[bool]]]:
-    """Kind -> the verdicts of each of its tasks. Raises CannotExamine where one has none."""
-    kinds = {item.head.task.id: _kind(item) for item in played if item.head.task is not None}
+def _by_kind(
+    played: Sequence[TrialAttempt], lessons: Collection[str]
+) -> dict[str, list[list[bool]]]:
+    """Kind, or slice of lessons -> the verdicts of each of its tasks. Raises CannotExamine where
+    one has none."""
+    kinds = {
+        item.head.task.id: _slice(item, lessons) for item in played if item.head.task is not None
+    }
     groups: dict[str, list[list[bool]]] = {}
     for task, verdicts in _outcomes(played, 0).items():
         judged = [item for item in verdicts if item is not None]
@@ -543,14 +624,6 @@ def _by_kind(played: Sequence[TrialAttempt]) -> dict[str, list[list[bool]]]:
             )
         groups.setdefault(kinds[task], []).append(judged)
     return groups
-
-
-def _pairs(played: Sequence[TrialAttempt], trials: int) -> list[Pair]:
-    """Return the pairs in the order in which the tasks were played. Raises TooFewTrials."""
-    slices = {
-        attempt.head.task.id: _kind(attempt) for attempt in played if attempt.head.task is not None
-    }
-    return pair_outcomes(_outcomes(played, 0), _outcomes(played, 1), slices, trials)
 
 
 def _reference_pairs(

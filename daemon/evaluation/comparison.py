@@ -15,7 +15,7 @@ process was killed before it noted them count as the mean of the others.
 """
 
 import asyncio
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, aclosing
 from dataclasses import dataclass, field
 from itertools import islice
@@ -28,7 +28,16 @@ from consumers.reads import serving
 from consumers.reads.rollouts import RolloutConduct, read_conduct
 from consumers.reads.serving import AdapterRow
 from daemon.core.decision_log import Act, Decisions
-from daemon.evaluation.gate import Conduct, Evaluation, Pair, TooFewTrials, decide, pair_outcomes
+from daemon.evaluation.gate import (
+    Conduct,
+    Evaluation,
+    Pair,
+    TokenParts,
+    TokenUse,
+    TooFewTrials,
+    decide,
+    pair_outcomes,
+)
 from daemon.evaluation.run import (
     Line,
     Means,
@@ -323,18 +332,44 @@ def _conduct(connection: "Connection", side: Side, tokens: Mapping[str, int]) ->
     return conduct_in(connection, ids, tokens)
 
 
-def conduct_in(connection: "Connection", ids: Sequence[str], tokens: Mapping[str, int]) -> Conduct:
-    """What the tables hold of these rollouts; `tokens`: what was written in those that told."""
+def conduct_in(
+    connection: "Connection",
+    ids: Sequence[str],
+    tokens: Mapping[str, int],
+    begun_after_error: Collection[str] | None = None,
+) -> Conduct:
+    """What the tables hold of these rollouts; `tokens`: what was written in those that told.
+    `begun_after_error`: tasks that begin behind a refused call; None where rollouts with such a
+    call are not counted apart."""
     rows = read_conduct(connection, ids)
-    known = [tokens[rollout] for rollout in ids if rollout in tokens]
+    whole = _measure_tokens(ids, tokens, len(rows))
+    parts = None
+    if begun_after_error is not None:
+        refused = {row.rollout for row in rows if row.tool_errors or row.task in begun_after_error}
+        clean = {row.rollout for row in rows} - refused
+        parts = TokenParts(
+            _measure_tokens(clean, tokens, len(clean)),
+            _measure_tokens(refused, tokens, len(refused)),
+        )
     return Conduct(
         rollouts=len(rows),
         violations=sum(_VIOLATION in row.categories for row in rows),
         tool_calls=sum(row.tool_calls for row in rows),
         malformed=sum(row.malformed_calls for row in rows),
-        tokens=round(mean(known) * len(rows)) if known else 0,
-        token_spread=stdev(known) if len(known) > 1 else 0.0,
+        tokens=whole.tokens,
+        token_spread=whole.spread,
         violating=_violation_rates(rows),
+        parts=parts,
+    )
+
+
+def _measure_tokens(ids: Iterable[str], tokens: Mapping[str, int], count: int) -> TokenUse:
+    """What was written in `count` rollouts, of which some told."""
+    known = [tokens[rollout] for rollout in ids if rollout in tokens]
+    return TokenUse(
+        rollouts=count,
+        tokens=round(mean(known) * count) if known else 0,
+        spread=stdev(known) if len(known) > 1 else 0.0,
     )
 
 

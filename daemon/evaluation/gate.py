@@ -5,7 +5,8 @@ each, D is the difference of the two shares of passed trials. All of this must h
 
     target        the mean D of a target is above 0 (test below) and at least `min_gain`; of several
                   targets that of at least one (Holm 1979)
-    overall       the lower bound of the mean D of all tasks is above -`overall_margin`
+    overall       the lower bound of the mean D of all tasks but those of the slice `after an error`
+                  is above -`overall_margin`
     each slice    the same with -`slice_margin`; FAIL where it is shown to be worse; else EXTEND.
                   Not of a slice that is a lifted target
     best          the same against the best policy that ever served a slice, where that is not the
@@ -14,7 +15,9 @@ each, D is the difference of the two shares of passed trials. All of this must h
                   rollouts, and sign-flip test of the tasks: trials of one task may err alike)
     format        malformed tool calls: FAIL where their share grew by more than `format_margin`,
                   and is shown to be higher by the same test
-    tokens        FAIL where a rollout's grew by more than `token_growth`, and by more than chance
+    tokens        FAIL where a rollout's grew by more than `token_growth`, and by more than chance;
+                  where rollouts with a refused call are counted apart, these by more than
+                  `token_growth_after_error`
     golden        at most `golden_losses` tasks that the incumbent surely passes fall below
                   `golden_floor`
 
@@ -46,6 +49,8 @@ from daemon.evaluation.targets import PlannedTarget
 from envs import statistics
 from events.errors import KintsugiError
 from events.gate import (
+    AFTER_ERROR,
+    AfterError,
     Check,
     Decision,
     GateReport,
@@ -107,6 +112,30 @@ class Pair:
 
 
 @dataclass(frozen=True, slots=True)
+class TokenUse:
+    """What was written in some rollouts."""
+
+    rollouts: int
+    tokens: int
+    spread: float = 0.0
+    """Standard deviation of a rollout's tokens; 0 where it is not known: then a mean is taken as
+    it is."""
+
+    @property
+    def mean(self) -> float:
+        """Tokens of a rollout."""
+        return self.tokens / self.rollouts
+
+
+@dataclass(frozen=True, slots=True)
+class TokenParts:
+    """Rollouts with and without a call that a tool refused, the task's prefix included."""
+
+    clean: TokenUse
+    refused: TokenUse
+
+
+@dataclass(frozen=True, slots=True)
 class Conduct:
     """What one of both did besides passing and failing, over all its rollouts."""
 
@@ -123,6 +152,13 @@ class Conduct:
     violating: Mapping[str, float] = field(default_factory=dict)
     """Task -> share of its rollouts that violate; empty where it is not known: then rollouts are
     taken to stand alone."""
+    parts: TokenParts | None = None
+    """None where rollouts with a refused call are not counted apart."""
+
+    @property
+    def token_use(self) -> TokenUse:
+        """What was written in all rollouts."""
+        return TokenUse(self.rollouts, self.tokens, self.token_spread)
 
 
 @dataclass(frozen=True, slots=True)
@@ -243,7 +279,7 @@ def decide(
         _target(results, leading, settings),
         _above(
             "overall",
-            [p.difference for p in evaluation.pairs],
+            [pair.difference for pair in list_traffic(evaluation.pairs)],
             settings.overall_margin,
             level_of(evaluation.looks.most),
         ),
@@ -263,7 +299,38 @@ def decide(
         checks=checks,
         plan=leading.plan.plan,
         targets=tuple(result.report for result in results),
+        after_error=_report_after_error(evaluation),
     )
+
+
+def list_traffic(pairs: Sequence[Pair]) -> list[Pair]:
+    """Return the tasks that are of the agent's traffic: all but those that begin behind a refused
+    call."""
+    return [pair for pair in pairs if pair.slice != AFTER_ERROR]
+
+
+def _report_after_error(evaluation: Evaluation) -> AfterError | None:
+    pairs = [pair for pair in evaluation.pairs if pair.slice == AFTER_ERROR]
+    if not pairs:
+        return None
+    before, after = evaluation.incumbent.parts, evaluation.candidate.parts
+    refused = clean = None
+    if before is not None and after is not None:
+        refused = _growth(before.refused, after.refused)
+        clean = _growth(before.clean, after.clean)
+    return AfterError(
+        tasks=len(pairs),
+        incumbent=mean(mean(pair.incumbent) for pair in pairs),
+        candidate=mean(mean(pair.candidate) for pair in pairs),
+        token_growth=refused,
+        clean_token_growth=clean,
+    )
+
+
+def _growth(before: TokenUse, after: TokenUse) -> float | None:
+    if not (before.rollouts and after.rollouts):
+        return None
+    return after.mean / max(before.mean, 1.0) - 1
 
 
 def _decision(checks: Sequence[Check], spent: bool) -> Decision:
@@ -610,7 +677,28 @@ def _conduct(evaluation: Evaluation, settings: GateSettings) -> list[Check]:
     return [
         _violations(before, after, level, tasks),
         _format(before, after, settings.format_margin, level, tasks),
-        _tokens(before, after, settings.token_growth, level, tasks),
+        *_list_token_checks(before, after, settings, level, tasks),
+    ]
+
+
+def _list_token_checks(
+    before: Conduct, after: Conduct, settings: GateSettings, level: float, tasks: int
+) -> list[Check]:
+    """The check of all rollouts; or one of those without a refused call and one of those with it,
+    as far as both policies have any."""
+    if before.parts is None or after.parts is None:
+        limit = settings.token_growth
+        return [_tokens("tokens", before.token_use, after.token_use, limit, level, tasks)]
+    clean = before.parts.clean, after.parts.clean
+    refused = before.parts.refused, after.parts.refused
+    checks = (
+        ("tokens", *clean, settings.token_growth),
+        (f"tokens {AFTER_ERROR}", *refused, settings.token_growth_after_error),
+    )
+    return [
+        _tokens(name, first, second, limit, level, tasks)
+        for name, first, second, limit in checks
+        if first.rollouts and second.rollouts
     ]
 
 
@@ -660,21 +748,23 @@ def _format(before: Conduct, after: Conduct, margin: float, level: float, tasks:
     )
 
 
-def _tokens(before: Conduct, after: Conduct, limit: float, level: float, tasks: int) -> Check:
+def _tokens(
+    name: str, before: TokenUse, after: TokenUse, limit: float, level: float, tasks: int
+) -> Check:
     """FAIL where the mean grew by more than the limit, and its lower bound is above 0.
 
     The bound is that of the logarithm of a ratio of two means (delta method).
     """
-    means = [max(item.tokens / item.rollouts, 1.0) for item in (before, after)]
+    means = [max(item.mean, 1.0) for item in (before, after)]
     errors = [
-        item.token_spread / average / sqrt(item.rollouts)
+        item.spread / average / sqrt(item.rollouts)
         for item, average in zip((before, after), means, strict=True)
     ]
-    ratio = after.tokens / after.rollouts / means[0]
+    ratio = after.mean / means[0]
     error = sqrt(sum(item**2 for item in errors))
     low = ratio * exp(-_NORMAL.inv_cdf(1 - level) * error) - 1
     return Check(
-        name="tokens",
+        name=name,
         verdict="FAIL" if ratio - 1 > limit and low > 0 else "PASS",
         value=ratio - 1,
         limit=limit,

@@ -374,15 +374,15 @@ def report(spec: Spec, run: Run, idle: Mapping[str, grading.Grade]) -> dict[str,
     document: dict[str, Any] = {
         "tasks": len(run.lines),
         "trials": spec.trials,
-        "pass_hat": _by_k(statistics.pass_hat, outcomes_of(run, judged)),
+        "pass_hat": by_k(statistics.pass_hat, outcomes_of(run, judged)),
         "per_capability": {
             capability: {
                 "tasks": len(lines),
-                "pass_hat": _by_k(statistics.pass_hat, outcomes_of(run, lines)),
+                "pass_hat": by_k(statistics.pass_hat, outcomes_of(run, lines)),
             }
             for capability, lines in _by_capability(judged).items()
         },
-        "repair_at": _by_k(statistics.repair_at, outcomes_of(run, judged)),
+        "repair_at": by_k(statistics.repair_at, outcomes_of(run, judged)),
         "do_nothing": _do_nothing(idle, judged),
         "unjudged": sum(verdict.termination in UNJUDGED for verdict in run.ended.values()),
         "unevaluated": _group_judge_tasks(idle),
@@ -399,7 +399,7 @@ def report(spec: Spec, run: Run, idle: Mapping[str, grading.Grade]) -> dict[str,
         outcomes = outcomes_of(run, run.lines, without_judge=True)
         document["without_judge"] = {
             "tasks": len(run.lines),
-            "pass_hat": _by_k(statistics.pass_hat, outcomes),
+            "pass_hat": by_k(statistics.pass_hat, outcomes),
         }
     return document
 
@@ -430,7 +430,7 @@ def _report_injected(spec: Spec, run: Run, judged: Sequence[Line]) -> dict[str, 
     split = {
         name: {
             "tasks": len(lines),
-            "pass_hat": _by_k(statistics.pass_hat, outcomes_of(run, lines)),
+            "pass_hat": by_k(statistics.pass_hat, outcomes_of(run, lines)),
         }
         for name, lines in parts.items()
     }
@@ -463,7 +463,7 @@ def report_overall(played: Mapping[str, tuple[Run, Mapping[str, grading.Grade]]]
         judged = [line for line in run.lines if not idle[line.id].open_parts]
         for task, verdicts in outcomes_of(run, judged).items():
             outcomes[f"{name} {task}"] = verdicts
-    return {"tasks": len(outcomes), "pass_hat": _by_k(statistics.pass_hat, outcomes)}
+    return {"tasks": len(outcomes), "pass_hat": by_k(statistics.pass_hat, outcomes)}
 
 
 def _collect_scores(run: Run, line: Line, idle: Mapping[str, grading.Grade]) -> GradedTask:
@@ -547,7 +547,7 @@ def _success(verdict: "Verdict", without_judge: bool) -> bool | None:
     return verdict.success
 
 
-def _by_k(
+def by_k(
     estimate: Callable[[statistics.Outcomes, int], statistics.Interval],
     outcomes: statistics.Outcomes,
 ) -> dict[str, dict[str, float]]:

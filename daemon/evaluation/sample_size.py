@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Final
 
 from daemon.evaluation.gate import Looks, level_of, power_of, tasks_for
 from daemon.evaluation.targets import PlannedTarget, Target
-from events.gate import GatePlan, GateReport, GateSettings
+from events.gate import AFTER_ERROR, GatePlan, GateReport, GateSettings
 from events.messages import StrictModel
 
 if TYPE_CHECKING:
@@ -182,7 +182,7 @@ def extend_sizes(sizes: Sizes, report: GateReport, trial: "Trial") -> Sizes | No
 
     def grow(kind: str, count: int) -> int:
         undecided = not open_checks.isdisjoint((f"slice {kind}", f"best {kind}"))
-        if not (undecided or (overall and kind != sizes.only_target)):
+        if not (undecided or (overall and kind not in (sizes.only_target, AFTER_ERROR))):
             return count
         # A kind that was not open before catches up, so that the last look is at the most.
         return min(first[kind] * int(_GROWTH**sizes.look), max(count, trial.most_tasks))

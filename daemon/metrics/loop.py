@@ -96,6 +96,7 @@ LOOP: Final = (
         ("alias", "stop"),
     ),
     Family("kintsugi_tasks_written_total", "Tasks that cycles wrote.", ("alias", "verdict")),
+    Family("kintsugi_lessons_written_total", "Lessons among them that passed.", ("alias",)),
     Family("kintsugi_jobs_open", "Training jobs that are wanted and not over.", ("alias",)),
     Family("kintsugi_jobs_total", "Training jobs that are over.", ("alias", "outcome")),
     Family("kintsugi_job_today_seconds", "That jobs ran that ended today (UTC)."),
@@ -107,6 +108,17 @@ LOOP: Final = (
         "kintsugi_gate_pass_ratio",
         "pass^1 when an adapter was measured last, before the gate.",
         ("alias", "side"),
+    ),
+    Family(
+        "kintsugi_gate_after_error_pass_ratio",
+        "pass^1 then in tasks that begin behind a refused call; absent where none was played.",
+        ("alias", "side"),
+    ),
+    Family(
+        "kintsugi_gate_token_growth_ratio",
+        "How much longer the candidate's rollouts with and without a refused call were then; "
+        "absent where they were not counted apart.",
+        ("alias", "rollouts"),
     ),
     Family(
         "kintsugi_route_gate_pass_ratio",
@@ -235,6 +247,8 @@ def _counts(connection: "Connection", sheet: Sheet, names: list[str]) -> None:
             sheet.say("kintsugi_gate_decisions_total", count, name, decision.lower())
         for verdict, count in zip(("accepted", "rejected"), tasks.get(name, (0, 0)), strict=True):
             sheet.say("kintsugi_tasks_written_total", count, name, verdict)
+        lessons = len(learning.read_repair_tasks(connection, name))
+        sheet.say("kintsugi_lessons_written_total", lessons, name)
 
 
 def _moments(connection: "Connection", sheet: Sheet, names: list[str]) -> None:
@@ -256,6 +270,20 @@ def _moments(connection: "Connection", sheet: Sheet, names: list[str]) -> None:
         if alias in names:
             sheet.say("kintsugi_gate_pass_ratio", measured.candidate_pass, alias, "candidate")
             sheet.say("kintsugi_gate_pass_ratio", measured.incumbent_pass, alias, "incumbent")
+            _say_after_error(connection, sheet, alias, measured.adapter)
+
+
+def _say_after_error(connection: "Connection", sheet: Sheet, alias: str, adapter: str) -> None:
+    """Report what the gate of an adapter measured where a tool had refused a call."""
+    row = serving.adapter_row(connection, adapter)
+    measured = None if row is None or row.gate is None else row.gate.after_error
+    if measured is None:
+        return
+    for side, value in (("candidate", measured.candidate), ("incumbent", measured.incumbent)):
+        sheet.say("kintsugi_gate_after_error_pass_ratio", value, alias, side)
+    growths = {"refused": measured.token_growth, "clean": measured.clean_token_growth}
+    for rollouts, growth in growths.items():
+        sheet.say("kintsugi_gate_token_growth_ratio", growth, alias, rollouts)
 
 
 def _routes(connection: "Connection", sheet: Sheet, shown: list[Pair], now: datetime) -> None:

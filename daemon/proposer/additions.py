@@ -16,12 +16,13 @@ import json
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from io import BytesIO
-from typing import IO, Any, Final
+from typing import IO, Any
 
 from pydantic import ValidationError
 
 from daemon.proposer.candidate import (
     FIRST_HELD_OUT,
+    MOST_BODY,
     Candidate,
     CandidateFacts,
     CheckFailure,
@@ -41,9 +42,6 @@ from envs.task import (
 )
 from events.learning import Check, Verified
 from events.registry import first_problem
-
-MOST_BODY: Final = 256 * 1024
-"""Bytes of one definition in a file: a record of Kafka takes a megabyte. Ours have 1 to 4 KB."""
 
 OpenEnvironment = Callable[[str], Environment]
 """Function that opens the environment that a definition names. Raises UnknownEnvironment,

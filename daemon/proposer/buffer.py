@@ -1,6 +1,8 @@
 """Which tasks a training job draws, and how often: pure.
 
     targeted    tasks written for patterns, one pool per pattern; together p = min(most, step·round)
+    lessons     where the job may draw them, those of a pattern are a pool beside its own, with the
+                reward `both` and `PoolMix.lessons` of the pattern's share
     siblings    tasks like the passed ones that ask in the words of failed ones (siblings.py)
     traffic     the tasks of the agent's own traffic
     operator    tasks that an operator added for no pattern; `PoolMix.operator` of all
@@ -20,6 +22,7 @@ from dataclasses import dataclass
 from statistics import fmean
 from typing import Final
 
+from events.canonical import sha256
 from events.jobs import TaskPool
 from events.learning import OPERATOR
 
@@ -31,6 +34,10 @@ LEAST: Final = 8
 SIBLINGS: Final = "siblings"
 TRAFFIC: Final = "traffic"
 REPLAY: Final = "replay"
+_LESSONS: Final = "lessons: "
+"""What the names of pools of lessons begin with; the pattern follows."""
+_NAME: Final = 128
+"""Most characters of a pool's name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +48,8 @@ class PoolEntry:
     pattern: str
     attempts: int = 0
     passes: int = 0
+    is_lesson: bool = False
+    """Whether it is drawn as a lesson: rewarded for the repair too."""
 
     @property
     def rate(self) -> float:
@@ -72,6 +81,8 @@ class PoolMix:
     operator: float = 0.1
     """Share of the tasks that an operator added for no pattern, if there are any; all other shares
     are of what is left."""
+    lessons: float = 0.5
+    """Share of the lessons in what a pattern has, if it has lessons and other tasks."""
 
     def compute_target_share(self, number: int) -> float:
         """Return the share of tasks written for patterns in round `number`, counted from 1."""
@@ -116,12 +127,11 @@ def pools(
     }
     whole = sum(weights.values())
     task_pools = [
-        TaskPool(
-            name=pattern,
-            share=left * aimed * weights[pattern] / whole,
-            tasks=tuple(entry.task for entry in by_pattern[pattern]),
-        )
+        pool
         for pattern in sorted(weights, key=lambda name: (-weights[name], name))
+        for pool in _build_target_pools(
+            pattern, left * aimed * weights[pattern] / whole, by_pattern[pattern], mixing.lessons
+        )
     ]
     near = mixing.siblings if siblings else 0.0
     for name, share, tasks in (
@@ -133,3 +143,23 @@ def pools(
         if share > 0:
             task_pools.append(TaskPool(name=name, share=share, tasks=tuple(tasks), replay=True))
     return tuple(task_pools)
+
+
+def _build_target_pools(
+    pattern: str, share: float, entries: Sequence[PoolEntry], lessons: float
+) -> list[TaskPool]:
+    """Return the pools of a pattern: of its ordinary tasks and of its lessons, which have the share
+    `lessons` of it where there are both."""
+    drawn = tuple(entry.task for entry in entries if not entry.is_lesson)
+    practised = tuple(entry.task for entry in entries if entry.is_lesson)
+    if not practised:
+        return [TaskPool(name=pattern, share=share, tasks=drawn)]
+    name = f"{_LESSONS}{pattern}"
+    if len(name) > _NAME:
+        name = f"{_LESSONS}{sha256(pattern)[:32]}"
+    if not drawn:
+        return [TaskPool(name=name, share=share, tasks=practised, reward="both")]
+    return [
+        TaskPool(name=pattern, share=share * (1 - lessons), tasks=drawn),
+        TaskPool(name=name, share=share * lessons, tasks=practised, reward="both"),
+    ]

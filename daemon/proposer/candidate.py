@@ -25,12 +25,24 @@ LAST_SEED: Final = (1 << 32) - 1
 """Last seed of written tasks. Gates use the seeds above, reports' held-out tasks those below
 `FIRST_SEED`."""
 
+MOST_BODY: Final = 256 * 1024
+"""Bytes of one definition that is stored: a record of Kafka takes a megabyte. Ours have 1 to 10
+KB."""
+
 _REASON: Final = "Reason for call: "
 _PART: Final = re.compile(r"\n(?:Known info|Unknown info|Task instructions|Persona): ")
 """Matches the start of a scenario in words and of each of its further parts (envs/task.py)."""
 
 Sampler = Callable[[TaskDefinition], int]
 """Function that returns how many of 8 rollouts of the current policy pass a task."""
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """A failed rollout and its task."""
+
+    rollout: str
+    task: TaskDefinition
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +53,8 @@ class Candidate:
     mode: Mode | None
     """None for one that an operator wrote."""
     source: TaskDefinition | None
-    """The failed task that it follows; None for one that follows none."""
+    """The failed task that it follows, or the task that a lesson's conversation is of; None for one
+    that follows none."""
 
 
 @dataclass(frozen=True, slots=True)

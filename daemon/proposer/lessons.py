@@ -26,7 +26,7 @@ from envs.lessons.making import Split, find_split
 from envs.lessons.trajectories import Trajectory, count_greeting
 from envs.registry import EnvironmentBroken
 from envs.task import GENERATED, TaskDefinition, signature
-from events.errors import KintsugiError
+from events.errors import BlobError, BlobUnavailable, KintsugiError, LogTruncated
 from events.messages import Message
 
 if TYPE_CHECKING:
@@ -39,6 +39,8 @@ NO_TASK: Final = "it names no task, so it cannot be executed"
 PERSON: Final = "it is a person's, and a lesson is not sealed"
 UNKNOWN_TASK: Final = "its environment does not know the task"
 CHANGED_TASK: Final = "its task was changed since"
+TRIMMED: Final = "the log no longer has it"
+BLOB_LOST: Final = "what was said in it is lost"
 EVALUATED: Final = "policies are evaluated on its task"
 OTHER_SPLIT: Final = "its task is of the other split"
 OTHER_ENVIRONMENT: Final = "its task is of another environment"
@@ -55,11 +57,11 @@ class RecordingReader:
         self.left_out: Counter[str] = Counter()
         """Reason -> rollouts that were left out."""
 
-    def read(self) -> Iterator[Trajectory]:
-        """Yield the conversations. Raises LogError, DatabaseUnavailable, KeysUnavailable,
-        EnvironmentBroken."""
+    def read(self, among: Sequence[str] | None = None) -> Iterator[Trajectory]:
+        """Yield the conversations; of all rollouts, or of the few that `among` names. Raises
+        LogError, BlobUnavailable, DatabaseUnavailable, KeysUnavailable, EnvironmentBroken."""
         with self._app.reading() as connection:
-            rollouts = evidence.read_error_rollouts(connection, self._alias, MOST_RECORDINGS)
+            rollouts = evidence.read_error_rollouts(connection, self._alias, MOST_RECORDINGS, among)
             evaluated = {
                 signature(actions)
                 for actions in evidence.read_evaluated_tasks(connection, self._alias)
@@ -73,7 +75,16 @@ class RecordingReader:
                 row = rollout_row(connection, rollout.rollout)
             if row is None:  # a rebuild of the tables began in between
                 continue
-            transcript = read(row, self._app.readable_log, self._app.bodies)
+            try:
+                transcript = read(row, self._app.readable_log, self._app.bodies)
+            except LogTruncated:
+                self.left_out[TRIMMED] += 1
+                continue
+            except BlobUnavailable:
+                raise
+            except BlobError:
+                self.left_out[BLOB_LOST] += 1
+                continue
             reason = _find_objection(transcript, task)
             if reason is not None:
                 self.left_out[reason] += 1

@@ -1,8 +1,13 @@
-"""Candidates by both modes, until a directive's quotas are full.
+"""Candidates by three modes, until a directive's quotas are full.
 
     inherit   the failed task itself in other words: same calls, same first state, same criteria
     explore   a fresh task like it: the environment draws a new state and a new trajectory, and
               writes the request from them
+    repair    a lesson: the failed rollout up to a call that a tool refused, or a conversation about
+              a task like it with such a call in it (lesson_drafts.py)
+
+The directive says how many places of a quota are lessons; they come first, and what they leave, by
+lack of lessons too, is for the other two.
 
 The followed tasks are those of the failed rollouts that the directive names for a pattern; the
 environment's label of a kind of task is never used.
@@ -26,12 +31,15 @@ from daemon.proposer.candidate import (
     Evaluation,
     PriorTask,
     Sampler,
+    Source,
 )
+from daemon.proposer.lesson_drafts import LessonSupply, draft_lessons
 from daemon.proposer.verification import Verdict, verify
 from envs.environment import Environment
-from envs.task import TaskDefinition
+from envs.task import is_content_id, write_body
 from events.envelope import derive_id
 from events.learning import Directive, JobRound, Mode, Quota, TaskProposed, TaskRejected
+from events.rollouts import clip_reason
 
 TRIES: Final = 3
 """Most tries for one place of a quota."""
@@ -39,14 +47,10 @@ MOST_HARD: Final = 0.3
 """Largest share of a quota that the current policy may never pass."""
 _PHRASINGS: Final = 1 << 16
 """Number of seeds for rephrasings."""
-
-
-@dataclass(frozen=True, slots=True)
-class Source:
-    """A failed rollout and its task."""
-
-    rollout: str
-    task: TaskDefinition
+_NOTHING_TO_FOLLOW: Final = (
+    "none of the failures that show this pattern is of a task that the environment knows, so there "
+    "is none to follow"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +71,8 @@ class ProposalRequest:
     sampler: Sampler | None = None
     job_round: JobRound | None = None
     """The round of the cycle's job that asks; None for the cycle itself."""
+    lessons: LessonSupply | None = None
+    """What lessons are made of; None where none shall be made, whatever the directive says."""
 
     @property
     def origin(self) -> tuple[str, ...]:
@@ -98,58 +104,119 @@ def propose(
         if not sources:
             yield _reject_pattern(wanted, quota)
             continue
-        hard = int(MOST_HARD * quota.tasks)
-        for place in range(quota.tasks):
+        yield from _QuotaWriter(environment, wanted, quota, sources, known, progress).write()
+
+
+class _QuotaWriter:
+    """Fills one quota: with lessons as far as its directive asks for some, then with tasks."""
+
+    def __init__(
+        self,
+        environment: Environment,
+        wanted: ProposalRequest,
+        quota: Quota,
+        sources: Sequence[Source],
+        known: list[PriorTask],
+        progress: Callable[[int], None],
+    ) -> None:
+        self._environment, self._wanted, self._quota = environment, wanted, quota
+        self._sources, self._known, self._progress = sources, known, progress
+        self._hard = int(MOST_HARD * quota.tasks)
+        """Tasks that may still be accepted although the current policy never passes them."""
+        self._full = 0
+        """Places that are full."""
+
+    def write(self) -> Iterator[Proposal]:
+        """Yield the proposals."""
+        lessons = sum(choice.tasks for choice in self._quota.modes if choice.mode == "repair")
+        if lessons and self._wanted.lessons is not None:
+            yield from self._write_lessons(lessons, self._wanted.lessons)
+        for place in range(self._full, self._quota.tasks):
             for number in range(TRIES):
-                written = _write_draft(environment, wanted, quota, sources, place, number)
-                examined = CandidateFacts(
-                    environment,
-                    written.candidate,
-                    known,
-                    wanted.evaluation,
-                    wanted.sampler,
-                    hard=hard > 0,
+                written = _write_draft(
+                    self._environment, self._wanted, self._quota, self._sources, place, number
                 )
-                verdict = verify(examined)
-                yield written.proposal(wanted, quota, verdict)
+                verdict = self._examine(written.candidate)
+                yield written.proposal(self._wanted, self._quota, verdict)
                 if verdict.failed is None:
-                    task = written.candidate.task
-                    known.append(PriorTask.of(task))
-                    hard -= any(check.note.startswith("0 of") for check in verdict.passed)
-                    progress(1)
                     break
+
+    def _write_lessons(self, count: int, supply: LessonSupply) -> Iterator[Proposal]:
+        """Yield the proposals of lessons, until there are `count`; what is missing then is left to
+        ordinary tasks."""
+        wanted, quota = self._wanted, self._quota
+        drafts = draft_lessons(
+            self._environment,
+            self._sources,
+            supply.recordings.get(quota.pattern, ()),
+            TRIES * count,
+            " ".join((*wanted.origin, quota.pattern)),
+        )
+        if not drafts.lessons:
+            event = derive_id("proposal", *wanted.origin, quota.pattern, "lessons")
+            yield _reject_pattern(wanted, quota, "repair", drafts.trouble, event)
+        for draft in drafts.lessons:
+            task = draft.task
+            if self._full == count:
+                return
+            if task.id in supply.taken:
+                continue
+            supply.bodies[task.id] = write_body(task.dump_body())
+            candidate = Candidate(task, "repair", draft.source.task)
+            event = derive_id("proposal", *wanted.origin, quota.pattern, task.id)
+            written = _Draft(candidate, draft.source.rollout, event)
+            yield written.proposal(wanted, quota, self._examine(candidate))
+
+    def _examine(self, candidate: Candidate) -> Verdict:
+        """Check a candidate; one that passes fills a place and is known to those that follow."""
+        examined = CandidateFacts(
+            self._environment,
+            candidate,
+            self._known,
+            self._wanted.evaluation,
+            self._wanted.sampler,
+            hard=self._hard > 0,
+        )
+        verdict = verify(examined)
+        if verdict.failed is None:
+            self._known.append(PriorTask.of(candidate.task))
+            self._hard -= any(check.note.startswith("0 of") for check in verdict.passed)
+            self._full += 1
+            self._progress(1)
+        return verdict
 
 
 @dataclass(frozen=True, slots=True)
 class _Draft:
-    """A candidate and its place in a quota."""
+    """A candidate for a quota."""
 
     candidate: Candidate
-    source: Source
-    place: int
-    number: int
+    rollout: str
+    """The failed rollout that it follows."""
+    event: str
+    """Id of the event that records it."""
 
     def proposal(self, wanted: ProposalRequest, quota: Quota, verdict: Verdict) -> Proposal:
         """Return the proposal that records the verdict."""
         task, mode = self.candidate.task, self.candidate.mode
-        event = _event_id(wanted, quota, self.place, self.number)
         if verdict.failed is None:
             return Proposal(
-                event,
+                self.event,
                 TaskProposed(
                     alias=wanted.alias,
                     base=wanted.base,
                     task=task.record(),
                     pattern=quota.pattern,
-                    source_rollout=self.source.rollout,
+                    source_rollout=self.rollout,
                     cycle=wanted.cycle,
                     mode=mode,
                     verified=verdict.passed,
                     job_round=wanted.job_round,
+                    definition=task.dump_body() if is_content_id(task.id) else None,
                 ),
             )
         return Proposal(
-            event,
+            self.event,
             TaskRejected(
                 cycle=wanted.cycle,
                 alias=wanted.alias,
@@ -158,7 +225,7 @@ class _Draft:
                 mode=mode,
                 check=verdict.failed,
                 reason=verdict.reason,
-                source_rollout=self.source.rollout,
+                source_rollout=self.rollout,
                 instruction=task.scenario.text()[:4096],
                 job_round=wanted.job_round,
             ),
@@ -186,13 +253,18 @@ def _write_draft(
     if task is None:
         mode, task = "explore", environment.like(source.task, seed)
     # A task that the environment cannot draw variants of is a benchmark's; its own check says so.
-    return _Draft(Candidate(task or source.task, mode, source.task), source, place, number)
+    candidate = Candidate(task or source.task, mode, source.task)
+    return _Draft(candidate, source.rollout, _event_id(wanted, quota, place, number))
 
 
 def _share(wanted: ProposalRequest, pattern: str) -> float:
     """Return the share of the places that explore from the start: a mode that mostly failed in the
     previous cycle is not begun with, unless both did."""
-    bad = {entry.mode for entry in wanted.directive.bad_tries if entry.pattern == pattern}
+    bad = {
+        entry.mode
+        for entry in wanted.directive.bad_tries
+        if entry.pattern == pattern and entry.mode != "repair"
+    }
     if bad == {"inherit"}:
         return 1.0
     return 0.0 if bad == {"explore"} else wanted.explore
@@ -203,19 +275,24 @@ def _explores(place: int, share: float) -> bool:
     return int((place + 1) * share) > int(place * share)
 
 
-def _reject_pattern(wanted: ProposalRequest, quota: Quota) -> Proposal:
-    """Return the rejection of a pattern without a failed rollout of a known task."""
+def _reject_pattern(
+    wanted: ProposalRequest,
+    quota: Quota,
+    mode: Mode = "inherit",
+    reason: str = _NOTHING_TO_FOLLOW,
+    event: str | None = None,
+) -> Proposal:
+    """Return the rejection of a pattern for which nothing can be written by a mode."""
     return Proposal(
-        _event_id(wanted, quota, 0, 0),
+        event or _event_id(wanted, quota, 0, 0),
         TaskRejected(
             cycle=wanted.cycle,
             alias=wanted.alias,
             base=wanted.base,
             pattern=quota.pattern,
-            mode="inherit",
-            check="schema",
-            reason="none of the failures that show this pattern is of a task that the environment "
-            "knows, so there is none to follow",
+            mode=mode,
+            check="lesson" if mode == "repair" else "schema",
+            reason=clip_reason(reason),
             job_round=wanted.job_round,
         ),
     )

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Final
 from consumers.reads import learning
 from consumers.reads.evidence import last_outcomes, task_rates, tasks_of
 from daemon.proposer.buffer import WINDOW, PoolEntry
-from daemon.proposer.candidate import FIRST_HELD_OUT, PriorTask
-from daemon.proposer.proposer import Source
+from daemon.proposer.candidate import FIRST_HELD_OUT, PriorTask, Source
+from daemon.proposer.lesson_drafts import LessonSupply
+from daemon.proposer.lessons import RecordingReader
 from daemon.proposer.siblings import Request, find_siblings
 from daemon.proposer.verification import seed_of
 from envs.environment import Environment, UnknownTask
@@ -17,6 +18,8 @@ from events.learning import Directive
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection
+
+    from daemon.core.app import App
 
 _MOST_PASSED: Final = 4096
 """Passed tasks among which siblings are looked for."""
@@ -54,19 +57,50 @@ def sources(
     return by_pattern
 
 
-def read_pool_entries(connection: "Connection", alias: str, base: str) -> list[PoolEntry]:
+def read_pool_entries(
+    connection: "Connection", alias: str, base: str, *, lessons: bool = False
+) -> list[PoolEntry]:
     """Return the tasks written for this agent that are neither retired nor rejected, with their
-    last rollouts on this base: a task outlives the base that it was written on."""
+    last rollouts on this base: a task outlives the base that it was written on. `lessons`: whether
+    lessons are practised. Without, those that cycles wrote are left out, and those that an operator
+    added are tasks like others."""
     inactive = learning.read_inactive_tasks(connection, alias)
+    left_out = (
+        set(inactive)
+        if lessons
+        else inactive.keys() | learning.read_repair_tasks(connection, alias)
+    )
     written = {
         task: pattern
         for task, pattern in learning.patterns_of(connection, alias).items()
-        if task not in inactive
+        if task not in left_out
     }
     outcomes = last_outcomes(connection, alias, base, list(written), WINDOW)
+    practised = learning.read_lessons(connection, alias) if lessons else {}
     return [
-        PoolEntry(task, pattern, *outcomes.get(task, (0, 0))) for task, pattern in written.items()
+        PoolEntry(task, pattern, *outcomes.get(task, (0, 0)), is_lesson=task in practised)
+        for task, pattern in written.items()
     ]
+
+
+def read_lesson_supply(
+    app: "App", environment: Environment, alias: str, cycle: str, directive: Directive
+) -> LessonSupply:
+    """Return what the lessons of a cycle are made of: what was said in the failed rollouts that its
+    directive names for the patterns which it wants lessons for. Raises LogError,
+    DatabaseUnavailable, KeysUnavailable, EnvironmentBroken."""
+    with app.reading() as connection:
+        taken = frozenset(
+            row.task.id for row in learning.tasks_of(connection, alias) if row.cycle != cycle
+        )
+    recordings = {
+        quota.pattern: tuple(
+            RecordingReader(app, alias, environment, "train").read(among=quota.examples)
+        )
+        for quota in directive.quotas
+        if any(choice.mode == "repair" for choice in quota.modes)
+    }
+    return LessonSupply(recordings, taken)
 
 
 def read_traffic(

@@ -27,6 +27,7 @@ def situation(app: "App") -> dict[str, Any]:
     from consumers.reads.serving import adapter_lines, route_lines
     from daemon.core.health import read_fold_state
     from daemon.cycle.outlook import read_outlooks
+    from daemon.cycle.practice import read_practices
     from daemon.cycle.views import read_step
     from daemon.serving.lift import read_lifts
     from events.envelope import utc_now
@@ -41,6 +42,7 @@ def situation(app: "App") -> dict[str, Any]:
         cycle = learning.newest_cycle(connection)
         step = None if cycle is None else read_step(connection, cycle)
         expected = read_outlooks(connection, app.settings, utc_now())
+        practices = read_practices(connection, app.settings)
         job = _newest_job(connection)
         leading, gateways = _leader(connection), _gateways(app, connection)
         lifts = read_lifts(connection)
@@ -53,6 +55,7 @@ def situation(app: "App") -> dict[str, Any]:
         "dead_letters": sum(letters.values()),
         "cycle": {**_round(line), **_cycle(cycle, step)},
         "next_cycle": _next_cycle(expected),
+        "improve": {"lessons": [asdict(practice) for practice in practices]},
         "job": None if job is None else _job(app, job),
         "routes": [asdict(route) for route in routes],
         "lift": [asdict(lift) for lift in lifts],
@@ -156,6 +159,7 @@ def _job(app: "App", row: "JobRow") -> dict[str, Any]:
         "rollouts": row.rollouts if newest is None else newest.rollouts,
         "budget": None if newest is None else newest.budget,
         "reward": None if newest is None else newest.metrics.get("reward"),
+        "lessons": sum(pool.lesson_count for pool in row.spec.pools),
     }
 
 

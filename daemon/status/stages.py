@@ -105,6 +105,11 @@ def _cycle(document: Document, now: datetime) -> Stop:
         if cycle["outcome"] is not None:
             last = f"cycle {cycle['number']} {cycle['outcome']} {ago(cycle['ended'], now)}"
             facts.append(f"{last}: {cycle['ended_because']}")
+    facts += [
+        f"lessons of {practice['alias']}: {practice['says']}"
+        for practice in document["improve"]["lessons"]
+        if practice["setting"] != "off"
+    ]
     if leader is not None and leader["seconds_left"] < 0:
         facts.append(f"the lease of {leader['holder']} ran out")
         return Stop("cycle", Mood.ATTENTION, headline, tuple(facts), "kintsugi schedule")

@@ -76,15 +76,35 @@ def folder(benchmarks: Path) -> Path:
     return benchmarks / "bfcl"
 
 
-def load(benchmarks: Path | None) -> dict[str, list[Case]]:
+def find_splits(benchmarks: Path) -> tuple[str, ...]:
+    """Return the categories whose cases are in the folder."""
+    place = folder(benchmarks)
+    return tuple(split for split in SPLITS if _locate_cases(place, split).is_file())
+
+
+def load_functions(benchmarks: Path | None) -> dict[str, list[Row]]:
+    """Class -> its functions in OpenAI's format. Raises NoBenchmark, InvalidBenchmark."""
+    place = _require_folder(benchmarks)
+    return {name: _functions(place, module) for name, module in MODULES.items()}
+
+
+def load(benchmarks: Path | None, splits: Sequence[str] = SPLITS) -> dict[str, list[Case]]:
     """Split -> its cases, in the order of the file. Raises NoBenchmark, InvalidBenchmark."""
+    functions = load_functions(benchmarks)
+    place = _require_folder(benchmarks)
+    return {split: list(_cases(place, split, functions)) for split in splits}
+
+
+def _require_folder(benchmarks: Path | None) -> Path:
     if benchmarks is None:
         raise NoBenchmark(
             f"no folder of real bfcl tasks is named; set {VARIABLE} to the folder that holds bfcl"
         )
-    place = folder(benchmarks)
-    functions = {name: _functions(place, module) for name, module in MODULES.items()}
-    return {split: list(_cases(place, split, functions)) for split in SPLITS}
+    return folder(benchmarks)
+
+
+def _locate_cases(place: Path, split: str) -> Path:
+    return place / f"BFCL_v4_multi_turn_{split}.json"
 
 
 def _functions(place: Path, module: str) -> list[Row]:
@@ -116,7 +136,7 @@ def json_schema(documented: Mapping[str, Any]) -> Row:
 
 
 def _cases(place: Path, split: str, functions: Mapping[str, list[Row]]) -> Iterator[Case]:
-    path = place / f"BFCL_v4_multi_turn_{split}.json"
+    path = _locate_cases(place, split)
     answers = {row["id"]: row for _, row in _rows(place / "possible_answer" / path.name)}
     for line, row in _rows(path):
         try:

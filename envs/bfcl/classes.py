@@ -30,11 +30,12 @@ MODULES: Final = {
 """Class -> its module, and the file of its documentation."""
 
 _PACKAGE: Final = "bfcl_eval.eval_checker.multi_turn_eval.func_source_code"
+_PROMPTS: Final = "bfcl_eval.constants.default_prompts"
 _STATELESS: Final = "MathAPI"
 
 
 class NoBfclClasses(UnknownTask):
-    """The classes are not installed, so no task can be executed."""
+    """The distribution is not installed, so no task can be executed."""
 
 
 def instance(name: str, config: dict[str, Any], long_context: bool) -> Any:
@@ -52,9 +53,18 @@ def require() -> None:
         _module(name)
 
 
+def read_official_sentence() -> str:
+    """Return what BFCL's user says when held-out functions come. Raises NoBfclClasses."""
+    return str(_import(_PROMPTS).DEFAULT_USER_PROMPT_FOR_ADDITIONAL_FUNCTION_FC)
+
+
 def _module(name: str) -> Any:
+    return _import(f"{_PACKAGE}.{MODULES[name]}")
+
+
+def _import(module: str) -> Any:
     try:
-        return import_module(f"{_PACKAGE}.{MODULES[name]}")
+        return import_module(module)
     except ImportError as error:
         raise NoBfclClasses(
             f"the tools of bfcl are classes of another distribution ({error}); install it without "

@@ -10,18 +10,22 @@ and then hangs up. More than 20 messages with calls in one turn end the case.
 Success is strict: `TURNS`, which is BFCL's official verdict, and `ABSTENTION`, which is the check
 that BFCL leaves out, must both be 1. Both are recorded with every rollout.
 
-Not covered: a message with neither text nor call ends a turn in BFCL; here it ends the episode, as
-in every environment. Its prompt for models without native calls.
+The splits `base-fc` and so on are the same cases as BFCL plays them with models that call natively
+(its FC mode): without a system prompt, and with its own sentence where held-out functions come.
+
+Not covered: a message with neither text nor call, or with a call that cannot be read, ends a turn
+in BFCL; here the first ends the episode, as in every environment, and the second is answered by the
+tools. The sentence on Python that BFCL appends to each function's description. Its prompt for
+models without native calls.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
-from itertools import chain
 from typing import Any, ClassVar, Final
 
 from envs.agents import CLOSING, Agent
-from envs.bfcl.cases import SPLITS, Case, folder, load
-from envs.bfcl.classes import require
+from envs.bfcl.cases import MORE_TOOLS, SPLITS, Case, find_splits, load, load_functions
+from envs.bfcl.classes import read_official_sentence, require
 from envs.bfcl.tools import BfclTools, initial_state
 from envs.bfcl.verdict import mistakes, needless
 from envs.catalog import ToolCatalog, infer_catalog
@@ -38,6 +42,10 @@ POLICY: Final = (
 )
 BASIS: Final[tuple[Basis, ...]] = ("TURNS", "ABSTENTION")
 
+NATIVE: Final = "fc"
+"""The variant of a task that is played as in BFCL's FC mode."""
+NATIVE_SPLITS: Final = tuple(f"{split}-{NATIVE}" for split in SPLITS)
+
 _UNLIMITED: Final = 1_000_000
 
 
@@ -49,43 +57,50 @@ class Bfcl(Environment):
     capabilities: ClassVar[Mapping[str, str]] = {}
     limits: ClassVar[Limits] = Limits(_UNLIMITED, max_errors=_UNLIMITED, max_rounds=20)
 
-    @cached_property
-    def cases(self) -> Mapping[str, Sequence[Case]]:
-        """Split -> its cases. Raises NoBenchmark, InvalidBenchmark."""
-        return load(self.benchmarks)
+    def cases(self, split: str) -> Mapping[str, Case]:
+        """Number -> case, of one of BFCL's categories. Raises NoBenchmark, InvalidBenchmark."""
+        if split not in self._loaded:
+            cases = load(self.benchmarks, [split])[split]
+            self._loaded[split] = {case.number: case for case in cases}
+        return self._loaded[split]
 
     @cached_property
-    def _by_id(self) -> Mapping[str, Case]:
-        return {_id(case): case for case in chain.from_iterable(self.cases.values())}
+    def _loaded(self) -> dict[str, Mapping[str, Case]]:
+        return {}
 
     def case(self, task_id: str) -> Case:
         """Return the case of a task. Raises UnknownTask, and its subclass NoBenchmark."""
-        if task_id not in self._by_id:
-            raise UnknownTask(
-                f"environment bfcl has no task {task_id!r}; ids are bfcl/SPLIT/NUMBER with a split "
-                f"of {', '.join(SPLITS)}"
-            )
-        return self._by_id[task_id]
+        match task_id.split("/"):
+            case [self.name, split, number] | [self.name, split, number, "fc"] if split in SPLITS:
+                if number in self.cases(split):
+                    return self.cases(split)[number]
+        raise UnknownTask(
+            f"environment bfcl has no task {task_id!r}; ids are bfcl/SPLIT/NUMBER, or "
+            f"bfcl/SPLIT/NUMBER/{NATIVE}, with a split of {', '.join(SPLITS)}"
+        )
 
     @property
     def splits(self) -> Mapping[str, int]:
-        """BFCL's categories, where the operator's folder has them."""
-        if self.benchmarks is None or not folder(self.benchmarks).is_dir():
-            return {}
-        return {split: len(cases) for split, cases in self.cases.items()}
+        """BFCL's categories, where the operator's folder has them, and each in FC mode."""
+        there = () if self.benchmarks is None else find_splits(self.benchmarks)
+        sizes = {split: len(self.cases(split)) for split in there}
+        return sizes | {f"{split}-{NATIVE}": size for split, size in sizes.items()}
 
     def tasks(self, split: str = GENERATED) -> Iterator[TaskDefinition]:
-        """The tasks of a split, in the order of the file. Raises UnknownTask, NoBenchmark."""
-        if split not in SPLITS:
+        """The tasks of a split, in the order of the file. Raises UnknownTask, NoBenchmark, and
+        NoBfclClasses for those in FC mode."""
+        if split not in (*SPLITS, *NATIVE_SPLITS):
             raise UnknownTask(
                 f"environment bfcl has no split {split!r} and generates no tasks; it has "
-                f"{', '.join(SPLITS)}, from the operator's folder"
+                f"{', '.join((*SPLITS, *NATIVE_SPLITS))}, from the operator's folder"
             )
-        return map(_definition, self.cases[split])
+        cases = self.cases(split.removesuffix(f"-{NATIVE}")).values()
+        return (_definition(case, native=split in NATIVE_SPLITS) for case in cases)
 
     def task(self, task_id: str) -> TaskDefinition:
-        """Return the task with this id. Raises UnknownTask, and its subclass NoBenchmark."""
-        return _definition(self.case(task_id))
+        """Return the task with this id. Raises UnknownTask, its subclass NoBenchmark, and
+        NoBfclClasses for one in FC mode."""
+        return _definition(self.case(task_id), native=_is_native(task_id))
 
     def generate(self, capability: str, seed: int) -> TaskDefinition:
         """Raises UnknownTask: BFCL's cases are the only ones."""
@@ -97,8 +112,8 @@ class Bfcl(Environment):
         return initial_state(self.case(task.id))
 
     def policy(self, task: TaskDefinition) -> str:
-        """Two sentences of ours; BFCL tells models with native calls nothing."""
-        return POLICY
+        """Two sentences of ours; none in FC mode."""
+        return "" if _is_native(task.id) else POLICY
 
     def schemas(self, task: TaskDefinition) -> list[dict[str, Any]]:
         """The functions of the case's classes, less those that the case excludes."""
@@ -132,7 +147,8 @@ class Bfcl(Environment):
 
     @cached_property
     def _catalog(self) -> ToolCatalog:
-        functions = [schema["function"] for case in self._by_id.values() for schema in case.schemas]
+        classes = load_functions(self.benchmarks).values()
+        functions = [schema["function"] for schemas in classes for schema in schemas]
         arguments = {
             name for function in functions for name in function["parameters"]["properties"]
         }
@@ -188,18 +204,24 @@ def _turn(messages: Sequence[Message]) -> int:
     return max(0, sum(message.role == "user" for message in messages) - 1)
 
 
-def _id(case: Case) -> str:
-    return f"bfcl/{case.split}/{case.number}"
+def _is_native(task_id: str) -> bool:
+    return task_id.endswith(f"/{NATIVE}")
 
 
-def _definition(case: Case) -> TaskDefinition:
-    opening, *later = (turn.says for turn in case.turns)
+def _definition(case: Case, native: bool) -> TaskDefinition:
+    """Return the task of a case, in FC mode or with our prompt."""
+    requests = [turn.says for turn in case.turns]
+    if native and MORE_TOOLS in requests:
+        sentence = read_official_sentence()
+        requests = [sentence if says == MORE_TOOLS else says for says in requests]
+    opening, *later = requests
+    task_id = f"{Bfcl.name}/{case.split}/{case.number}"
     return TaskDefinition(
-        id=_id(case),
+        id=f"{task_id}/{NATIVE}" if native else task_id,
         environment=Bfcl.name,
         capability=f"multi_turn_{case.split}",
-        split=case.split,
-        scenario=Scenario(reason_for_call="\n".join([opening, *later])),
+        split=f"{case.split}-{NATIVE}" if native else case.split,
+        scenario=Scenario(reason_for_call="\n".join(requests)),
         script=Script(
             opening=opening,
             answers=(

@@ -9,6 +9,7 @@ oracle then succeeds is check V7 of docs/proposing.md.
 """
 
 from collections.abc import Sequence
+from itertools import takewhile
 
 from envs.environment import Environment
 from envs.episode import Episode, Party
@@ -28,6 +29,13 @@ def get_lesson(task: TaskDefinition) -> Lesson:
     if task.lesson is None:
         raise BadLesson(f"task {task.id} has no lesson")
     return task.lesson
+
+
+def follows_refusal(task: TaskDefinition) -> bool:
+    """Whether the prefix of a task ends with a call of the agent that a tool answered with an
+    error."""
+    results = takewhile(lambda message: message.role == "tool", reversed(task.prefix))
+    return any(message.error for message in results)
 
 
 def check_lesson(environment: Environment, task: TaskDefinition) -> None:

@@ -4,7 +4,7 @@
     report.lessons        tasks by content, each with a prefix and a lesson
     report.discarded      operator -> reason -> number
 
-Each perturbation makes at most a quarter of what the recordings leave; what one cannot make is made
+Each perturbation makes an equal part of what the recordings leave; what one cannot make is made
 by no other, so a report may have fewer lessons than were wanted. The result is a function of the
 arguments. Not covered: which recordings and tasks may be trained on (daemon/proposer/lessons.py).
 """
@@ -85,16 +85,17 @@ def make_lessons(
     wanted: int,
     seed: int,
     recordings: Iterable[Trajectory] = (),
+    operators: Sequence[Operator] = PERTURBATIONS,
 ) -> LessonReport:
     """Return at most `wanted` lessons. `sources` are tasks that the oracle plays, or recorded
     conversations that were a success; they are read as far as they are needed. `recordings` are
-    those in which calls failed."""
+    those in which calls failed; `operators` are the perturbations that shall be made."""
     maker = _Maker(environment, wanted, seed)
     for recording in recordings:
         if not maker.left:
             break
         maker.add_recorded(recording)
-    quotas = _share_out(maker.left)
+    quotas = _share_out(maker.left, operators)
     remaining = iter(sources)
     while any(quotas.values()):
         source = next(remaining, None)
@@ -105,10 +106,10 @@ def make_lessons(
     return maker.report()
 
 
-def _share_out(count: int) -> dict[Operator, int]:
+def _share_out(count: int, operators: Sequence[Operator]) -> dict[Operator, int]:
     """Return operator -> number of lessons, equal but for a remainder."""
-    quotient, rest = divmod(count, len(PERTURBATIONS))
-    return {name: quotient + (place < rest) for place, name in enumerate(PERTURBATIONS)}
+    quotient, rest = divmod(count, len(operators))
+    return {name: quotient + (place < rest) for place, name in enumerate(operators)}
 
 
 class _Maker:

@@ -25,6 +25,9 @@ from events.messages import ToolCall
 
 PERTURBATIONS: Final[tuple[Operator, ...]] = ("argument", "redundant", "swap", "missing")
 
+REFUSABLE: Final[tuple[Operator, ...]] = ("argument", "swap", "missing")
+"""Those whose calls tools refuse: a repetition they allow."""
+
 WRONG_TEXT: Final = "wrong_value"
 """Where a text of another type is needed."""
 

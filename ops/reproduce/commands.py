@@ -8,13 +8,9 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Any, Final
 
 from events.errors import KintsugiError
-from ops.reproduce.settings import TEMPERATURE, Reproduction
-
-Policy = Literal["base", "general", "targeted"]
-POLICIES: Final[tuple[Policy, ...]] = ("base", "general", "targeted")
 
 _UNAVAILABLE: Final = 4
 _DONE_IN_PART: Final = 3
@@ -57,15 +53,15 @@ class Folder:
         """The home that evaluations are recorded in, which nothing is trained from."""
         return self.path / "evaluation"
 
-    def job(self, policy: Policy) -> Path:
+    def job(self, policy: str) -> Path:
         """Return the folder of a job."""
         return self.path / "jobs" / policy
 
-    def spec(self, policy: Policy) -> Path:
+    def spec(self, policy: str) -> Path:
         """Return the file of a job's spec."""
         return self.path / "jobs" / f"{policy}.json"
 
-    def adapter(self, policy: Policy) -> Path:
+    def adapter(self, policy: str) -> Path:
         """Return the folder of a job's adapter."""
         return self.job(policy) / "adapter"
 
@@ -89,32 +85,6 @@ class Folder:
             raise StageFailure(f"the stage {stage} has no result; run it first") from None
         assert isinstance(document, dict), "stages write objects"
         return document
-
-
-def name_policy(plan: Reproduction, policy: Policy) -> str:
-    """Return a policy's name at the endpoint."""
-    return plan.model if policy == "base" else f"sentinel-{policy}-{plan.digest[:8]}"
-
-
-def build_evaluation(plan: Reproduction, folder: Folder, policy: Policy) -> list[str]:
-    """Return the command that evaluates a policy."""
-    tasks = (
-        ["--mix", ",".join(f"{kind}={share:g}" for kind, share in plan.traffic.items())]
-        if plan.traffic
-        else ["--split", plan.split]
-    )
-    if plan.counts.tasks is not None:
-        tasks += ["--tasks", str(plan.counts.tasks)]
-    user = [] if plan.user_model is None else ["--user-model", plan.user_model]
-    if plan.user_base_url is not None:
-        user += ["--user-base-url", plan.user_base_url]
-    return [
-        "kintsugi", "eval", "--env", plan.env, *tasks, "--trials", str(plan.counts.trials),
-        "--base-url", plan.base_url, "--model", name_policy(plan, policy), "--base", plan.model,
-        "--temperature", f"{TEMPERATURE:g}", "--max-tokens", str(plan.max_tokens),
-        "--seed", str(plan.seed), "--concurrency", str(plan.concurrency), *user,
-        "--home", str(folder.evaluation), "--json",
-    ]  # fmt: skip
 
 
 def run_command(folder: Folder, command: Sequence[str]) -> Document:

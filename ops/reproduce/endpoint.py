@@ -15,14 +15,14 @@ from daemon.adapters.fingerprint import COARSEST, distance, prompts
 from daemon.engine.fingerprint import fingerprint
 from daemon.serving.replica import NoAnswer, Replica
 from events.errors import KintsugiError
-from ops.reproduce.settings import Reproduction
+from ops.reproduce.settings import Served
 
 
 class WrongCheckpoint(KintsugiError):
     """The checkpoint is not the model that the endpoint serves."""
 
 
-def check_endpoint(plan: Reproduction) -> float:
+def check_endpoint(plan: Served) -> float:
     """Check that the endpoint loads adapters and serves the checkpoint; return how far its answers
     are from the checkpoint's, in nats. Raises WrongCheckpoint, ReplicaError."""
     with Replica(plan.base_url) as replica:
@@ -55,7 +55,7 @@ def check_endpoint(plan: Reproduction) -> float:
     return gap
 
 
-def load_adapter(plan: Reproduction, name: str, folder: Path) -> float:
+def load_adapter(plan: Served, name: str, folder: Path) -> float:
     """Load an adapter under a name where it is not loaded yet, and prove that it answers; return
     how far its answers are from what was computed in training, in nats. Raises ReplicaError,
     NotProven, BadAdapter."""

@@ -1,56 +1,20 @@
-"""What the stages do, each on what those before it left in the folder."""
+"""What stages of every table do."""
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Iterable, Sequence
 
-from ops.reproduce.commands import (
-    Document,
-    Folder,
-    Policy,
-    StageFailure,
-    build_evaluation,
-    name_policy,
-    run_command,
-)
-from ops.reproduce.settings import Reproduction
+from ops.reproduce.commands import Document, Folder, StageFailure, run_command
+from ops.reproduce.settings import Served
+from ops.reproduce.stages import Stage
 
 
-def check(plan: Reproduction, _folder: Folder) -> Document:
+def check(plan: Served) -> Document:
     """Compare checkpoint and endpoint. Raises WrongCheckpoint, ReplicaError."""
     from ops.reproduce.endpoint import check_endpoint
 
     return {"nats": check_endpoint(plan)}
 
 
-def record(plan: Reproduction, folder: Folder) -> Document:
-    """Record traffic of the base. Raises EndpointUnavailable, EndpointRefusal."""
-    from ops.reproduce.training import record_traffic
-
-    return {"rollouts": record_traffic(plan, folder.training)}
-
-
-def diagnose(_plan: Reproduction, folder: Folder) -> Document:
-    """Close a round. Raises StageFailure."""
-    command = ["kintsugi", "diagnose", "--home", str(folder.training), "--json"]
-    return run_command(folder, command)
-
-
-def write_tasks(plan: Reproduction, folder: Folder) -> Document:
-    """Write both jobs' specs. Raises NoJob."""
-    from ops.learning.results import write_document
-    from ops.reproduce.training import plan_jobs
-
-    jobs = plan_jobs(plan, folder.training)
-    write_document(folder.spec("general"), jobs.general)
-    write_document(folder.spec("targeted"), jobs.targeted)
-    return {
-        "excluded": jobs.excluded,
-        "rejected": jobs.rejected,
-        "pools": {pool.name: len(pool.tasks) for pool in jobs.targeted.pools},
-    }
-
-
-def train(folder: Folder, policy: Policy, command: Sequence[str]) -> Document:
+def train(folder: Folder, policy: str, command: Sequence[str]) -> Document:
     """Run a job. Raises StageFailure, also for a competence gap, which leaves no adapter."""
     outcome = run_command(folder, command)
     if outcome["outcome"] != "trained":
@@ -58,25 +22,40 @@ def train(folder: Folder, policy: Policy, command: Sequence[str]) -> Document:
     return outcome
 
 
-def load(plan: Reproduction, folder: Folder) -> Document:
-    """Load both adapters. Raises ReplicaError, NotProven, BadAdapter."""
+def load(plan: Served, folder: Folder, names: Iterable[tuple[str, str]]) -> Document:
+    """Load the adapter of each policy under its name. Raises ReplicaError, NotProven,
+    BadAdapter."""
     from ops.reproduce.endpoint import load_adapter
 
-    trained: tuple[Policy, ...] = ("general", "targeted")
-    return {
-        policy: load_adapter(plan, name_policy(plan, policy), folder.adapter(policy))
-        for policy in trained
-    }
+    return {policy: load_adapter(plan, name, folder.adapter(policy)) for policy, name in names}
 
 
-def evaluate(plan: Reproduction, folder: Folder, policy: Policy) -> Document:
-    """Evaluate a policy. Raises EndpointAway, StageFailure."""
-    return run_command(folder, build_evaluation(plan, folder, policy))
+def build_own_command(table: str, folder: Folder, stage: str) -> tuple[str, ...]:
+    """Return the command that runs a stage alone."""
+    options = ("--out", str(folder.path), "--only", stage)
+    return ("python", "-m", "ops.reproduce", table, *options)
 
 
-def report(plan: Reproduction, folder: Folder) -> Document:
-    """Build the table from the evaluations. Raises StageFailure."""
-    from ops.reproduce.table import build_table
+def build_check(table: str, plan: Served, folder: Folder) -> Stage:
+    """Return the stage that comes first."""
+    return Stage(
+        "check",
+        "compare the checkpoint's answers to probes with the endpoint's",
+        build_own_command(table, folder, "check"),
+        lambda: check(plan),
+        repeated=True,
+    )
 
-    document: dict[str, Any] = build_table(plan, folder)
-    return document
+
+def build_training(
+    folder: Folder, policy: str, action: str, rollouts: int, tokens: int | None = None
+) -> Stage:
+    """Return the stage that trains a policy; `tokens` are those of a rollout, where they are not
+    the environment's."""
+    command = (
+        "python", "-m", "daemon.solver", str(folder.spec(policy)), "--out", str(folder.job(policy)),
+    )  # fmt: skip
+    return Stage(
+        f"train-{policy}", action, command, lambda: train(folder, policy, command),
+        episodes=rollouts, tokens=tokens, trains=True,
+    )  # fmt: skip

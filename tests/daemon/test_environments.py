@@ -65,8 +65,12 @@ def test_ls_shows_the_splits_of_real_tasks(
             for variant in ("", "-workflow", "-solo", "-workflow-solo")
             for split, tasks in (("base", 114), ("train", 74), ("test", 40), ("small", 20))
         },
-        ("bfcl", "base"): 100, ("bfcl", "miss_func"): 100, ("bfcl", "miss_param"): 100,
-        ("bfcl", "long_context"): 100, ("toolsandbox", "scenarios"): 81,
+        **{
+            ("bfcl", f"{split}{variant}"): 100
+            for variant in ("", "-fc")
+            for split in ("base", "miss_func", "miss_param", "long_context")
+        },
+        ("toolsandbox", "scenarios"): 81,
     }  # fmt: skip
     assert {row["source"] for row in real.values()} == {str(benchmarks)}
 

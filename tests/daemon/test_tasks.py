@@ -8,8 +8,7 @@ from typing import Any, Final
 
 import pytest
 
-from daemon.proposer.additions import MOST_BODY
-from daemon.proposer.candidate import FIRST_HELD_OUT
+from daemon.proposer.candidate import FIRST_HELD_OUT, MOST_BODY
 from envs.episode import Episode, play
 from envs.retail.environment import Retail
 from envs.shop.environment import Shop

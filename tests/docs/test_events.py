@@ -7,13 +7,14 @@ import pytest
 
 from events import codec, envelope
 from events.envelope import Envelope, to_headers
-from events.gate import Check, GatePlan, GateReport, Rate, TargetReport
+from events.gate import AfterError, Check, GatePlan, GateReport, Rate, TargetReport
 from events.learning import (
     BadTries,
     Directive,
     JobParent,
     JobRound,
     Mastered,
+    ModeChoice,
     PatternFinding,
     PoolShare,
     Quota,
@@ -31,7 +32,7 @@ from events.streams import MAX_INLINE_BODY_BYTES, MAX_VALUE_BYTES, STREAMS
 PAGE = (Path(__file__).parents[2] / "docs" / "events.md").read_text()
 PARTS: dict[str, type[StrictModel]] = {
     "Task": Task, "Labels": Labels, "ToolRoles": ToolRoles,
-    "Directive": Directive, "BadTries": BadTries, "Quota": Quota,
+    "Directive": Directive, "BadTries": BadTries, "Quota": Quota, "ModeChoice": ModeChoice,
     "Mastered": Mastered,
     "PatternFinding": PatternFinding, "Verified": Verified,
     "RepairEdit": RepairEdit, "Message": Message,
@@ -39,7 +40,7 @@ PARTS: dict[str, type[StrictModel]] = {
     "RouteShare": RouteShare, "HoldoutDraw": HoldoutDraw,
     "PassRates": PassRates, "LiveEvidence": LiveEvidence,
     "ArmCounts": ArmCounts,
-    "GateReport": GateReport, "GatePlan": GatePlan, "Check": Check,
+    "GateReport": GateReport, "AfterError": AfterError, "GatePlan": GatePlan, "Check": Check,
     "Rate": Rate, "TargetReport": TargetReport, "JobParent": JobParent,
     "JobRound": JobRound, "PoolShare": PoolShare,
 }  # fmt: skip

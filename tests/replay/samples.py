@@ -6,7 +6,7 @@ A field that a sample leaves at its default would be a field that no test of old
 import array
 from typing import Any, Final
 
-from events.gate import Check, GatePlan, GateReport, Rate, TargetReport
+from events.gate import AfterError, Check, GatePlan, GateReport, Rate, TargetReport
 from events.jobs import (
     EndpointUser,
     JobSpec,
@@ -28,6 +28,7 @@ from events.learning import (
     JobRound,
     LeaderClaimed,
     Mastered,
+    ModeChoice,
     PatternFinding,
     PatternsDiagnosed,
     PersonErased,
@@ -122,6 +123,9 @@ _REPORT: Final = GateReport(
             power=0.8125, detectable=0.125,
         ),
     ),
+    after_error=AfterError(
+        tasks=48, incumbent=0.25, candidate=0.5, token_growth=0.375, clean_token_growth=0.0625,
+    ),
 )  # fmt: skip
 
 _DIRECTIVE: Final = Directive(
@@ -130,6 +134,12 @@ _DIRECTIVE: Final = Directive(
             pattern="missing_write_action|cancel_order", tasks=12, priority=0.75, status="NEW",
             description="The order is found and never cancelled.",
             root_cause="It takes the policy for a refusal.", examples=("rollout-1",),
+            modes=(
+                ModeChoice(
+                    mode="repair", tasks=6,
+                    reason="7 of 9 failures hold a call that a tool refused",
+                ),
+            ),
         ),
     ),
     mastered=(Mastered(task="shop/3", pass_rate=0.875),),

@@ -16,6 +16,7 @@ from daemon.controller.directive import (
     find_strengths,
     leave_out_mastered,
 )
+from daemon.controller.refusals import Refusals
 from events.learning import BadTries, PatternFinding
 from events.messages import Action
 
@@ -161,3 +162,38 @@ def test_the_words_of_a_directive() -> None:
         "These improve by themselves: over_cautious|pay.\n"
         "Of 5 earlier tasks for wrong_tool|pay by inherit, 4 were rejected: novelty: the same"
     ), "nothing is said of what is not written for"
+
+
+def repairs(refusals: Refusals | None, tasks: int = 8, *bad: BadTries) -> list[tuple[int, str]]:
+    """How many of a quota of tasks are lessons, and why."""
+    given = None if refusals is None else {PATTERNS[0]: refusals}
+    (quota,) = directive([line(PATTERNS[0], 1.0)], (), (), (), bad, 2 * tasks, given).quotas
+    assert quota.tasks == tasks
+    assert {choice.mode for choice in quota.modes} <= {"repair"}
+    return [(choice.tasks, choice.reason) for choice in quota.modes]
+
+
+def test_half_of_a_quota_are_lessons_where_most_failures_hold_a_refused_call() -> None:
+    reason = "7 of 9 failures hold a call that a tool refused"
+    assert repairs(Refusals(9, 7)) == [(4, reason)]
+    assert repairs(Refusals(9, 7), tasks=3) == [(1, reason)]
+    assert repairs(Refusals(9, 7), tasks=1) == []
+    assert repairs(Refusals(9, 4)) == repairs(Refusals(8, 4)) == []
+    assert repairs(Refusals(1, 1)) == []
+    assert repairs(Refusals(2, 2)) != []
+    assert repairs(None) == []
+
+
+def test_lessons_of_a_pattern_pause_for_one_cycle_where_half_of_them_failed() -> None:
+    bad = BadTries(pattern=PATTERNS[0], mode="repair", tries=4, rejected=2, reasons=("gold: no",))
+    assert repairs(Refusals(9, 7), 8, bad) == []
+    other = bad.model_copy(update={"mode": "inherit"})
+    assert len(repairs(Refusals(9, 7), 8, other)) == 1
+
+
+def test_the_words_of_a_directive_say_why_there_are_lessons() -> None:
+    made = directive([line(PATTERNS[0], 1.0)], (), (), (), (), 16, {PATTERNS[0]: Refusals(9, 7)})
+    assert (
+        "  Of them 4 by repair: 7 of 9 failures hold a call that a tool refused."
+        in describe_directive(made).splitlines()
+    )

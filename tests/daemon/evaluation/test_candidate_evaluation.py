@@ -297,14 +297,22 @@ def test_a_gate_that_was_passed_is_passed_anew_beside_another_incumbent(
     assert len(set(played)) == len(played) / 2, "each task is fresh, two trials each"
 
 
-def trained(app: App, source: Path, base: Path, written: dict[str, list[str]]) -> AdapterRow:
-    """An adapter of a cycle that wrote so many tasks of these kinds for its patterns."""
+def trained(
+    app: App,
+    source: Path,
+    base: Path,
+    written: dict[str, list[str]],
+    lessons: tuple[str, ...] = (),
+) -> AdapterRow:
+    """An adapter of a cycle that wrote so many tasks of these kinds for its patterns, and whose job
+    drew these lessons."""
     cycle, job = derive_id("cycle", "agent", "letters", "1"), derive_id("job", "a cycle")
     kinds = {
         f"shop/{kind}/{number}": pattern
         for pattern, names in written.items()
         for number, kind in enumerate(names)
     }
+    practised = [TaskPool(name="lessons: p", tasks=lessons, reward="both")] if lessons else []
     said: list[Decision] = [
         CycleStarted(
             cycle=cycle, alias="agent", base="letters", number=1, environment="shop",
@@ -321,7 +329,7 @@ def trained(app: App, source: Path, base: Path, written: dict[str, list[str]]) -
             job=job, cycle=cycle, alias="agent", base="letters", capability=OTHER, minutes=1,
             spec=JobSpec(
                 job=job, base="letters", checkpoint=str(base), environment="shop",
-                pools=(TaskPool(name="p", tasks=tuple(kinds)),),
+                pools=(TaskPool(name="p", tasks=tuple(kinds)), *practised),
             ),
         ),
     ]  # fmt: skip

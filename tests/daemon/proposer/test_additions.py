@@ -6,7 +6,8 @@ from io import BytesIO
 
 import pytest
 
-from daemon.proposer.additions import MOST_BODY, read_definitions
+from daemon.proposer.additions import read_definitions
+from daemon.proposer.candidate import MOST_BODY
 
 SHORT = b'{"environment": "shop"}'
 LONG = b"x" * (3 * MOST_BODY)

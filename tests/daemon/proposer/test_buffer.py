@@ -132,3 +132,22 @@ def test_how_much_is_aimed_is_a_setting() -> None:
     assert [PoolMix().compute_target_share(number) for number in (0, 1, 3, 5, 99)] == pytest.approx(
         [0.1, 0.1, 0.3, 0.5, 0.5]
     )
+
+
+def test_lessons_of_a_pattern_are_a_pool_with_half_of_its_share() -> None:
+    tasks = [PoolEntry("t1", "a|x"), PoolEntry("t2", "b|y"), PoolEntry("t3", "b|y")]
+    lessons = [PoolEntry("t4", "b|y", is_lesson=True), PoolEntry("t5", "c|*", is_lesson=True)]
+    priorities = {"a|x": 1.0, "b|y": 1.0, "c|*": 1.0}
+    made = {pool.name: pool for pool in pools([*tasks, *lessons], priorities, (), 1)}
+    assert {name: pool.tasks for name, pool in made.items()} == {
+        "a|x": ("t1",), "b|y": ("t2", "t3"), "lessons: b|y": ("t4",), "lessons: c|*": ("t5",),
+    }  # fmt: skip
+    assert {name for name, pool in made.items() if pool.reward == "both"} == {
+        "lessons: b|y",
+        "lessons: c|*",
+    }
+    assert made["b|y"].share == made["lessons: b|y"].share == pytest.approx(1 / 6)
+    assert made["lessons: c|*"].share == pytest.approx(1 / 3)
+    long = "x" * 127
+    (only,) = pools([PoolEntry("t1", long, is_lesson=True)], {long: 1.0}, (), 1)
+    assert len(only.name) <= 128

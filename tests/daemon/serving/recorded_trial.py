@@ -14,24 +14,28 @@ from typing import Final
 
 from daemon.evaluation.trial import _CHUNK, Plan, TrialAttempt, _chunks, _Head
 from daemon.jobs.runner import JOURNAL
+from daemon.solver.journal import read_definitions
 from envs.registry import open_place
+from events.gate import AFTER_ERROR
 from events.rollouts import RolloutEnded
 
 COMMAND: Final = (sys.executable, "-m", "tests.daemon.serving.recorded_trial")
 RATES: Final = "RECORDED_RATES"
-"""Environment variable: kind -> pass rates of incumbent and candidate, and of the best policy of
-the kind where that plays as well, JSON."""
+"""Environment variable: kind, or slice of lessons -> pass rates of incumbent and candidate, and of
+the best policy of the kind where that plays as well, JSON."""
 _BEST: Final = 2
 
 
-def played(plan: Plan) -> Iterator[TrialAttempt]:
+def played(plan: Plan, out: Path) -> Iterator[TrialAttempt]:
     """Everything that a plan wants."""
     environment, rates = open_place(plan.environment), json.loads(os.environ[RATES])
+    environment.use_definitions(read_definitions(out).get)
     for chunk in _chunks(plan):
         for player, task, trial in chunk:
             definition = environment.task(task)
             side = _BEST if " best " in plan.name else player
-            rate = rates[definition.capability][side]
+            kind = AFTER_ERROR if definition.lesson else definition.capability
+            rate = rates[kind][side]
             passed = Random(f"{side} {task} {trial}").random() < rate
             head = RolloutEnded(
                 rollout=plan.rollout(player, task, trial), alias=plan.alias, base=plan.base,
@@ -48,7 +52,7 @@ def main() -> None:
     out.mkdir(parents=True, exist_ok=True)
     lines = [
         _Head(plan=plan.digest).model_dump_json().encode(),
-        _CHUNK.dump_json(tuple(played(plan))),
+        _CHUNK.dump_json(tuple(played(plan, out))),
     ]
     (out / JOURNAL).write_bytes(b"\n".join(lines) + b"\n")
     print(json.dumps({"outcome": "played"}), flush=True)

@@ -6,14 +6,16 @@ from pathlib import Path
 import pytest
 
 from envs.bfcl.cases import MORE_TOOLS, SPLITS
-from envs.bfcl.classes import NoBfclClasses
-from envs.bfcl.environment import Bfcl
+from envs.bfcl.classes import NoBfclClasses, read_official_sentence
+from envs.bfcl.environment import NATIVE_SPLITS, POLICY, Bfcl
 from envs.environment import UnknownTask
-from envs.episode import Episode
+from envs.episode import Episode, Party, play
 from envs.footprint import Sample
+from envs.grading import grade
 from envs.registry import open_environment
+from envs.tau2.benchmark import NoBenchmark
 from envs.users import STOP
-from tests.envs.bfcl.files import LOOK, MOVE
+from tests.envs.bfcl.files import LOOK, MOVE, answers_of, cases_of, write_folder
 from tests.envs.mini import heard, said
 
 
@@ -23,12 +25,45 @@ def test_without_a_folder_it_has_no_splits() -> None:
 
 
 def test_the_splits_are_the_categories_and_their_tasks_are_found_by_id(bfcl: Bfcl) -> None:
-    assert bfcl.splits == dict.fromkeys(SPLITS, 1)
+    assert bfcl.splits == dict.fromkeys((*SPLITS, *NATIVE_SPLITS), 1)
     for split in SPLITS:
         (task,) = bfcl.tasks(split)
         assert task.id == f"bfcl/{split}/7"
         assert (task.split, task.capability) == (split, f"multi_turn_{split}")
         assert bfcl.task(task.id) == task
+
+
+def test_in_fc_mode_there_is_no_system_prompt_and_the_user_says_bfcls_own_sentence(
+    classes: None, bfcl: Bfcl
+) -> None:
+    (ours,), (task,) = bfcl.tasks("miss_func"), bfcl.tasks("miss_func-fc")
+    assert (task.id, task.split) == ("bfcl/miss_func/7/fc", "miss_func-fc")
+    assert bfcl.task(task.id) == task
+    assert (bfcl.policy(ours), bfcl.policy(task)) == (POLICY, "")
+    assert task.script is not None
+    says = [answer.says for answer in task.script.answers]
+    assert says[1] == read_official_sentence() != MORE_TOOLS
+    episode = Episode(bfcl, task)
+    episode.receive(heard(LOOK))
+    assert [message.role for message in episode.view(Party.AGENT)] == ["user"]
+    played = play(Episode(bfcl, task), bfcl.oracle(task), bfcl.user(task))
+    assert grade(bfcl, task, played.messages, played.termination).success
+
+
+def test_a_category_without_its_file_is_no_split_and_costs_the_others_nothing(
+    bfcl: Bfcl, tmp_path: Path
+) -> None:
+    cases_of(tmp_path, "miss_param").unlink()
+    answers_of(tmp_path, "long_context").unlink()
+    assert [task.id for task in bfcl.tasks("base")] == ["bfcl/base/7"]
+    assert bfcl.catalog.tools
+    with pytest.raises(NoBenchmark, match="long_context"):
+        bfcl.tasks("long_context")
+    write_folder(tmp_path)
+    cases_of(tmp_path, "miss_param").unlink()
+    assert set(SPLITS) - set(bfcl.splits) == {"miss_param"}
+    with pytest.raises(NoBenchmark, match="miss_param"):
+        bfcl.tasks("miss_param")
 
 
 def test_it_generates_no_tasks(bfcl: Bfcl) -> None:

@@ -5,8 +5,6 @@ import re
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -20,19 +18,22 @@ from daemon.engine.server import Server
 from daemon.solver.reference.demonstrations import vocabulary
 from envs.shop.environment import Shop
 from events.jobs import JobSpec, TaskPool
-from ops.reproduce.__main__ import BENCHMARKS, main
-from ops.reproduce.commands import POLICIES, Folder
+from ops.reproduce.__main__ import main
+from ops.reproduce.commands import Folder
 from ops.reproduce.endpoint import WrongCheckpoint, check_endpoint
-from ops.reproduce.settings import ENVIRONMENTS, SMALL, Reproduction
-from ops.reproduce.training import (
+from ops.reproduce.homes import open_plan_environment
+from ops.reproduce.options import BENCHMARKS
+from ops.reproduce.sentinel.commands import POLICIES
+from ops.reproduce.sentinel.settings import ENVIRONMENTS, SMALL, Reproduction
+from ops.reproduce.sentinel.training import (
     NoJob,
     draw_traffic,
     exclude_evaluated,
-    open_plan_environment,
     read_signatures,
 )
 from tests.daemon.engine.random_model import checkpoint as random_checkpoint
 from tests.daemon.listening import at_a_port
+from tests.ops.reproduce.engine import run_engine
 
 NOWHERE = "http://127.0.0.1:9/v1"
 """A URL at which nothing listens."""
@@ -85,6 +86,14 @@ def test_the_plan_names_every_stage_with_its_command_and_asks_no_endpoint(
     }
     assert episodes["record"] + episodes["train-targeted"] == episodes["train-general"]
     assert not (tmp_path / "stages").exists()
+
+
+def test_whole_counts_evaluate_a_number_of_generated_tasks(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    whole = [option for option in options(tmp_path) if option != "--small"]
+    assert main([*whole, "--plan"]) == 0
+    assert capsys.readouterr().out.startswith("# 200 evaluated tasks of shop")
 
 
 def test_an_endpoint_that_is_away_ends_with_4_and_leaves_no_result(
@@ -167,26 +176,11 @@ def test_a_checkpoint_that_the_endpoint_does_not_serve_is_refused(other_checkpoi
             check_endpoint(served.model_copy(update={"model": "another"}))
 
 
-@contextmanager
-def engine(log: Path) -> Iterator[str]:
-    """The embedded engine with the reference policy, as a process; yields its URL."""
-    command = [sys.executable, "-m", "daemon.engine", "--model", str(CHECKPOINT)]
-    command += ["--name", "reference", "--port", "0", "--threads", "1"]
-    with log.open("w") as output, subprocess.Popen(command, stderr=output) as process:
-        try:
-            while (address := re.search(r"http://\S+/v1", log.read_text())) is None:
-                assert process.poll() is None, f"the engine ended: {log.read_text()}"
-                time.sleep(0.1)
-            yield address[0]
-        finally:
-            process.kill()
-
-
 @pytest.mark.long
 @pytest.mark.timeout(1800)
 def test_a_killed_run_goes_on_and_ends_with_the_table(tmp_path: Path) -> None:
     folder = Folder(tmp_path / "run")
-    with engine(tmp_path / "engine.log") as url:
+    with run_engine(tmp_path / "engine.log") as url:
         command = [sys.executable, "-m", "ops.reproduce", *options(folder.path, url)]
         with subprocess.Popen(command, stderr=subprocess.DEVNULL) as first:
             while not folder.result("record").exists():

@@ -10,24 +10,22 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any, Final
 
-from consumers.reads.rollouts import rollout_lines
 from daemon.core.app import App
 from envs.statistics import Interval
 from ops.learning.bootstrap import TaskRates, compute_task_rates, interval
 from ops.learning.report import format_change, format_interval, format_table
 from ops.learning.sentinel.report import describe_ratio
-from ops.reproduce.commands import POLICIES, Document, Folder, Policy, StageFailure, name_policy
-from ops.reproduce.settings import Reproduction
-from ops.reproduce.training import build_settings
+from ops.reproduce.commands import Document, Folder, StageFailure
+from ops.reproduce.homes import Verdicts, keep_whole, list_trials
+from ops.reproduce.sentinel.commands import POLICIES, Policy, name_policy
+from ops.reproduce.sentinel.settings import Reproduction
+from ops.reproduce.sentinel.training import build_own_settings
 
 _ALL: Final = "all"
 _WEIGHTS: Final = {_ALL: 1.0}
 _COMPARED: Final[tuple[tuple[Policy, Policy], ...]] = (
     ("general", "base"), ("targeted", "base"), ("targeted", "general"),
 )  # fmt: skip
-
-Verdicts = Mapping[str, Sequence[bool]]
-"""Task -> whether each trial passed."""
 
 
 def build_table(plan: Reproduction, folder: Folder) -> Document:
@@ -72,27 +70,15 @@ def _count_judged(evaluation: Mapping[str, Any]) -> int:
     return sum(int(kind["tasks"]) for kind in evaluation["per_capability"].values())
 
 
-def read_verdicts(plan: Reproduction, folder: Folder) -> dict[Policy, Verdicts]:
+def read_verdicts(plan: Reproduction, folder: Folder) -> dict[str, Verdicts]:
     """Return each policy's verdicts on the tasks that it has all trials of."""
     names = {name_policy(plan, policy): policy for policy in POLICIES}
-    trials: dict[Policy, dict[str, dict[int, bool]]] = {policy: {} for policy in POLICIES}
-    with App(build_settings(plan, folder.evaluation)) as app:
-        app.settle()
-        with app.reading() as connection:
-            lines = rollout_lines(connection)
-    for line in lines:
-        policy = names.get(line.policy)
-        if policy is None or line.task is None or line.trial is None or line.success is None:
-            continue
-        trials[policy].setdefault(line.task, {}).setdefault(line.trial, line.success)
-    return {
-        policy: {
-            task: [own[trial] for trial in sorted(own)]
-            for task, own in tasks.items()
-            if len(own) == plan.counts.trials
-        }
-        for policy, tasks in trials.items()
-    }
+    trials: dict[str, dict[str, dict[int, bool]]] = {policy: {} for policy in POLICIES}
+    with App(build_own_settings(plan, folder.evaluation)) as app:
+        for trial in list_trials(app, names):
+            own = trials[trial.policy].setdefault(trial.task, {})
+            own.setdefault(trial.number, trial.success)
+    return {policy: keep_whole(own, plan.counts.trials) for policy, own in trials.items()}
 
 
 def _rate(verdicts: Verdicts, tasks: Sequence[str], k: int) -> TaskRates:

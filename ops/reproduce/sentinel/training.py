@@ -15,7 +15,7 @@ from typing import Final
 
 from consumers.reads.learning import CycleRow
 from consumers.reads.rollouts import last_round
-from daemon.config.settings import Agent, Log, Proposer, Settings, Training
+from daemon.config.settings import Proposer, Settings, Training
 from daemon.core.app import App
 from daemon.cycle.planner import CyclePlanner
 from daemon.evaluation.run import (
@@ -32,14 +32,13 @@ from daemon.evaluation.run import (
     survey,
 )
 from envs.environment import Environment
-from envs.registry import open_environment
 from events.errors import KintsugiError
-from events.jobs import EndpointSource, JobSpec, TaskPool
+from events.jobs import JobSpec, TaskPool
 from events.learning import JobRequested, TaskRejected
-from ops.reproduce.settings import TEMPERATURE, Reproduction
+from ops.reproduce.homes import ALIAS, build_settings, build_source, open_plan_environment
+from ops.reproduce.sentinel.settings import TEMPERATURE, Reproduction
 from producers.simulation import Provenance
 
-ALIAS: Final = "agent"
 _FIRST_RECORDED: Final = 1_000_000
 """Task seed of the first recorded rollout; evaluations of generated tasks begin at 0."""
 _FIRST_GENERAL: Final = 2_000_000
@@ -72,24 +71,13 @@ class Jobs:
     """Written tasks that failed a check."""
 
 
-def open_plan_environment(plan: Reproduction) -> Environment:
-    """Return the environment with the operator's folder of real tasks."""
-    return open_environment(plan.env, benchmarks=plan.benchmarks)
-
-
-def build_settings(plan: Reproduction, home: Path) -> Settings:
-    """Return the settings of a home of the reproduction; whatever else is configured on this
-    machine is not used."""
+def build_own_settings(plan: Reproduction, home: Path) -> Settings:
+    """Return the settings of a home, with the budget and tasks of the targeted job."""
     counts = plan.counts
-    return Settings(
-        home=home,
-        database_url=None,
-        kafka_bootstrap_servers="",
-        benchmarks=plan.benchmarks,
-        log=Log(durability="process"),
-        agents=(Agent(alias=ALIAS, environment=plan.env, checkpoint=plan.checkpoint),),
-        proposer=Proposer(tasks=counts.written, targeted_step=0.5, targeted_most=0.5, probe=False),
-        training=Training(
+    return build_settings(
+        plan,
+        home,
+        Training(
             rollouts=counts.rollouts - counts.recorded,
             groups=counts.groups,
             size=counts.size,
@@ -101,6 +89,7 @@ def build_settings(plan: Reproduction, home: Path) -> Settings:
             dtype=plan.dtype,
             threads=1 if plan.device == "cpu" else None,
         ),
+        Proposer(tasks=counts.written, targeted_step=0.5, targeted_most=0.5, probe=False),
     )
 
 
@@ -133,7 +122,7 @@ def record_traffic(plan: Reproduction, home: Path) -> int:
     )
     lines = survey(environment, spec)
     digest = digest_of(spec, lines)
-    with App(build_settings(plan, home)) as app, lock_evaluation(app.home, digest):
+    with App(build_own_settings(plan, home)) as app, lock_evaluation(app.home, digest):
         app.settle()
         with app.reading() as connection:
             run = load_run(connection, Run(digest, 1, lines, spec.trials))
@@ -156,7 +145,7 @@ def plan_jobs(plan: Reproduction, home: Path) -> Jobs:
     """Write the tasks of the diagnosed failures as a first cycle does, and return both jobs.
     Raises NoJob."""
     environment = open_plan_environment(plan)
-    with App(build_settings(plan, home)) as app:
+    with App(build_own_settings(plan, home)) as app:
         row = _describe_cycle(app, plan)
         planner = CyclePlanner(app)
         directive = planner.write_directive(row).directive
@@ -234,15 +223,8 @@ def _fit(
     plan: Reproduction, spec: JobSpec, name: str, rollouts: int, pools: tuple[TaskPool, ...]
 ) -> JobSpec:
     """Return the planner's spec for these pools, with the budget and source of the reproduction."""
-    changes: dict[str, object] = {"rollouts": rollouts}
-    if plan.source == "endpoint":
-        changes["source"] = EndpointSource(
-            kind="endpoint",
-            url=plan.base_url,
-            model=plan.model,
-            concurrency=plan.concurrency,
-        )
-    sampler = spec.sampler.model_copy(update=changes)
+    source = build_source(plan, spec.sampler.source)
+    sampler = spec.sampler.model_copy(update={"rollouts": rollouts, "source": source})
     changed = spec.model_copy(
         update={
             "job": f"{name}-{plan.digest[:8]}",

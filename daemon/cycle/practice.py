@@ -1,0 +1,148 @@
+"""What the section `[improve]` does for each agent, and why not, for display.
+
+    read_practices(connection, settings)    one for each agent that was seen
+    read_cycle_practice(connection, cycle)  what lessons did in one cycle
+
+The first asks the rule of the Controller (controller/refusals.py) of the last round, so it says
+what the next directive would do with the same failures, and decides nothing.
+"""
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from consumers.reads import agents, learning, planning, rollouts, succession
+from consumers.reads.cycle_account import read_written_tasks
+from consumers.reads.explanation import describe_after_error
+from daemon.controller.refusals import Refusals, read_refusals
+
+if TYPE_CHECKING:
+    from sqlalchemy import Connection
+
+    from consumers.diagnosis.round_counts import Pair
+    from consumers.reads.learning import CycleRow
+    from daemon.config.settings import Settings
+    from events.gate import AfterError
+
+
+@dataclass(frozen=True, slots=True)
+class PatternRefusals:
+    """How far a pattern stands on calls that tools refused, as of the last round."""
+
+    pattern: str
+    failures: int
+    refused: int
+    """Failures that hold a call which a tool refused."""
+    is_basis: bool
+    """Whether the pattern stands on such calls."""
+
+
+@dataclass(frozen=True, slots=True)
+class LessonPractice:
+    """What lessons do for an agent."""
+
+    alias: str
+    base: str
+    setting: str
+    """`improve.lessons`."""
+    lessons: int
+    """Lessons that its next job may draw."""
+    patterns: tuple[PatternRefusals, ...]
+    """Those that tasks are written for, the highest priority first."""
+    says: str
+    """What they do, or why nothing, as a sentence."""
+
+
+def read_practices(connection: "Connection", settings: "Settings") -> list[LessonPractice]:
+    """Return the practice of each agent that was seen, by alias."""
+    last = rollouts.last_round(connection)
+    number = None if last is None else last.round
+    practices = [
+        _read_practice(connection, settings, pair, number) for pair in agents.present(connection)
+    ]
+    return sorted(practices, key=lambda practice: practice.alias)
+
+
+def _read_practice(
+    connection: "Connection", settings: "Settings", pair: "Pair", number: int | None
+) -> LessonPractice:
+    setting = settings.improve.lessons
+    counts = {} if number is None else read_refusals(connection, pair, number)
+    patterns = tuple(
+        PatternRefusals(line.pattern, item.failures, item.refused, item.is_basis)
+        for line in planning.heaviest_patterns(connection, pair.alias, pair.base)
+        if (item := counts.get(line.pattern, Refusals(0, 0)))
+    )
+    lessons = learning.count_drawn_lessons(connection, pair.alias, written=setting != "off")
+    return LessonPractice(
+        pair.alias, pair.base, setting, lessons, patterns, _describe(setting, lessons, patterns)
+    )
+
+
+def _describe(setting: str, lessons: int, patterns: tuple[PatternRefusals, ...]) -> str:
+    standing = [
+        f"{item.pattern} ({Refusals(item.failures, item.refused).describe()})"
+        for item in patterns
+        if item.is_basis
+    ]
+    if setting == "off":
+        if not standing:
+            return "off"
+        return f'off; improve.lessons = "auto" would have cycles practise {", ".join(standing)}'
+    drawn = f"{lessons:,} for the next job to draw"
+    if standing:
+        return f"{drawn}; the next cycle writes some for {', '.join(standing)}"
+    if not patterns:
+        return f"{drawn}; no failure pattern has a priority"
+    return f"{drawn}; no pattern of the last round stands on calls that tools refused"
+
+
+@dataclass(frozen=True, slots=True)
+class LessonPool:
+    """A pool of a job that draws lessons."""
+
+    pool: str
+    share: float
+    tasks: int
+    references: int
+    """Lessons that a warm start shows."""
+
+
+@dataclass(frozen=True, slots=True)
+class CyclePractice:
+    """What lessons did in a cycle."""
+
+    written: int
+    rejected: int
+    pools: tuple[LessonPool, ...]
+    """Of its job; empty without one."""
+    after_error: "AfterError | None"
+    """What its gate measured last where a tool had refused a call; None before it did."""
+
+    def describe(self) -> str:
+        """Return it as a sentence."""
+        parts = [f"{self.written:,} written, {self.rejected:,} rejected"]
+        parts += [
+            f"{pool.pool} draws {pool.tasks:,} and shows {pool.references:,}" for pool in self.pools
+        ]
+        if self.after_error is not None:
+            parts.append(describe_after_error(self.after_error.model_dump()))
+        return "; ".join(parts)
+
+
+def read_cycle_practice(connection: "Connection", cycle: "CycleRow") -> CyclePractice | None:
+    """Return what lessons did in a cycle; None where it wrote and drew none."""
+    tasks = read_written_tasks(connection, cycle.cycle)
+    written = sum(task.mode == "repair" for task in tasks)
+    rejections = learning.rejections_of(connection, cycle.cycle)
+    rejected = sum(row.mode == "repair" for row in rejections)
+    job = None if cycle.job is None else learning.job(connection, cycle.job)
+    pools = tuple(
+        LessonPool(pool.name, pool.share, len(pool.tasks), len(pool.references))
+        for pool in (() if job is None else job.spec.pools)
+        if pool.needs_lessons
+    )
+    if not (written or rejected or pools):
+        return None
+    adapter = None if job is None else succession.find_adapter_of_job(connection, job.job)
+    report = None if adapter is None else adapter.gate
+    return CyclePractice(written, rejected, pools, None if report is None else report.after_error)

@@ -1,0 +1,85 @@
+"""Tasks of a gate that begin behind a call that a tool refused: lessons, made anew of gate seeds.
+
+    held_out = HeldOutLessons()
+    held_out.draw(name, environment, shares, seed, first, count)      the first `count`, as tasks
+
+Each is a lesson (envs/lessons) of a fresh task: the oracle's conversation up to a call, a wrong
+call in its place, and the tools' own refusal. Both policies of an evaluation begin there and play
+the episode to its end; its verdict counts. Guarantee: equal arguments give equal tasks, and a
+larger count adds tasks to the same ones. Not covered: refusals in the agent's own conversations;
+what comes before the wrong call is the oracle's.
+"""
+
+from collections.abc import Mapping
+from itertools import islice
+from random import Random
+from typing import Final
+
+from envs.environment import Environment
+from envs.lessons.checks import follows_refusal
+from envs.lessons.making import make_lessons
+from envs.lessons.operators import REFUSABLE
+from envs.task import TaskDefinition
+
+_SOURCES: Final = 20
+"""Fresh tasks that are looked at for each task that is wanted, at most."""
+_REMEMBERED: Final = 4
+"""Sets of tasks that are remembered: those of two evaluations at once."""
+
+
+class HeldOutLessons:
+    """Makes lessons of gates and remembers the last sets, since an evaluation asks for the same
+    tasks each time that it is brought on."""
+
+    def __init__(self) -> None:
+        self._sets: dict[str, _LessonSet] = {}
+
+    def draw(
+        self,
+        name: str,
+        environment: Environment,
+        shares: Mapping[str, float],
+        seed: int,
+        first: int,
+        count: int,
+    ) -> tuple[TaskDefinition, ...]:
+        """Return the first `count` lessons of a set; fewer where its environment gives no more.
+        `name` names the set, which the other arguments decide: kinds have these `shares` among the
+        fresh tasks, whose seeds begin at `first`."""
+        known = self._sets.pop(name, None) or _LessonSet()
+        while len(self._sets) >= _REMEMBERED:
+            del self._sets[next(iter(self._sets))]
+        self._sets[name] = known
+        most = _SOURCES * count
+        tasks = islice(environment.mixture(shares, seed, first), known.looked_at, most)
+        while len(known.lessons) < count:
+            task = next(tasks, None)
+            if task is None:
+                break
+            lesson = make_refused_lesson(environment, task, seed)
+            if lesson is not None:
+                known.lessons[known.looked_at] = lesson
+            known.looked_at += 1
+        # More may be known: what is returned does not depend on what was drawn before.
+        places = [place for place in known.lessons if place < most]
+        return tuple(known.lessons[place] for place in places[:count])
+
+
+class _LessonSet:
+    """The lessons of a set that were made so far."""
+
+    def __init__(self) -> None:
+        self.looked_at = 0
+        """Fresh tasks that were tried."""
+        self.lessons: dict[int, TaskDefinition] = {}
+        """Number of the fresh task -> the lesson of it, in order."""
+
+
+def make_refused_lesson(
+    environment: Environment, task: TaskDefinition, seed: int
+) -> TaskDefinition | None:
+    """Return a task by content that begins behind a refused call in a conversation about `task`;
+    None where no wrong call in it gives a lesson."""
+    report = make_lessons(environment, [task], len(REFUSABLE), seed, operators=REFUSABLE)
+    lessons = [lesson for lesson in report.lessons if follows_refusal(lesson)]
+    return Random(f"after an error {seed} {task.id}").choice(lessons) if lessons else None

@@ -1,0 +1,113 @@
+"""Lessons for a failure pattern, before their checks: of its own recorded failures first, then of
+fresh tasks like the failed ones (pure).
+
+    drafts = draft_lessons(environment, sources, supply.recordings[pattern], most=12, seed="...")
+    drafts.lessons     each with the failed rollout that it is of, or that its task is like
+    drafts.trouble     why there is none
+
+Each begins behind a call that a tool refused, since the pattern stands on such calls; so nothing is
+made of repetitions, which tools allow. Guarantee: equal arguments give equal lessons. Not covered:
+which recordings may be used (lessons.py), and the checks (verification.py).
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from random import Random
+from typing import Final
+
+from daemon.proposer.candidate import FIRST_SEED, LAST_SEED, MOST_BODY, Source
+from envs.environment import Environment
+from envs.lessons.checks import follows_refusal, get_lesson
+from envs.lessons.making import LessonReport, find_split, make_lessons
+from envs.lessons.operators import REFUSABLE
+from envs.lessons.trajectories import Trajectory
+from envs.task import TaskDefinition, write_body
+
+_SOURCES: Final = 4
+"""Fresh tasks that are drawn for each lesson that is wanted, at most."""
+
+
+@dataclass(frozen=True, slots=True)
+class LessonSupply:
+    """What the lessons of a cycle are made of, and what must be known of them."""
+
+    recordings: Mapping[str, Sequence[Trajectory]] = field(default_factory=dict)
+    """Pattern -> conversations of its failed rollouts, which may be used."""
+    taken: frozenset[str] = frozenset()
+    """Tasks that were written before, by id: they are not written again."""
+    bodies: dict[str, str] = field(default_factory=dict)
+    """Task by content -> the text of its body: where the environment finds what is written now."""
+
+
+@dataclass(frozen=True, slots=True)
+class LessonDraft:
+    """A lesson that is not checked yet."""
+
+    task: TaskDefinition
+    """Under its id by content."""
+    source: Source
+    """The task that its conversation is of, and a failed rollout: the one in which the call was
+    made, or one whose task that task is like."""
+
+
+@dataclass(frozen=True, slots=True)
+class LessonDrafts:
+    """Lessons for one pattern."""
+
+    lessons: tuple[LessonDraft, ...]
+    """Of recordings first."""
+    trouble: str
+    """Why there is none; empty where there are some."""
+
+
+def draft_lessons(
+    environment: Environment,
+    sources: Sequence[Source],
+    recordings: Iterable[Trajectory],
+    most: int,
+    seed: str,
+) -> LessonDrafts:
+    """Return at most `most` lessons. `sources` are the failed rollouts of the pattern whose tasks
+    are followed, at least one; `recordings` what was said in them."""
+    recorded = tuple(recordings)
+    origins = {item.source: Source(item.rollout or "", item.task) for item in recorded}
+    chance = Random(f"lessons {seed}")
+    report = make_lessons(
+        environment,
+        _draw_tasks(environment, sources, chance, _SOURCES * most, origins),
+        most,
+        chance.getrandbits(32),
+        recorded,
+        REFUSABLE,
+    )
+    lessons = []
+    for task in report.lessons:
+        lesson = get_lesson(task)
+        if follows_refusal(task) and len(write_body(task.dump_body())) <= MOST_BODY:
+            origin = origins[lesson.source]
+            lessons.append(LessonDraft(task, Source(lesson.rollout or origin.rollout, origin.task)))
+    return LessonDrafts(tuple(lessons), "" if lessons else _explain_none(report))
+
+
+def _draw_tasks(
+    environment: Environment,
+    sources: Sequence[Source],
+    chance: Random,
+    most: int,
+    origins: dict[str, Source],
+) -> Iterator[TaskDefinition]:
+    """Yield fresh tasks like the failed ones, none of those that are kept for tests, and note in
+    `origins` what each is like. None where the environment draws no task like them."""
+    for _ in range(most):
+        source, seed = chance.choice(sources), chance.randint(FIRST_SEED, LAST_SEED)
+        task = environment.like(source.task, seed)
+        if task is not None and find_split(task.id) == "train":
+            origins[task.id] = Source(source.rollout, task)
+            yield task
+
+
+def _explain_none(report: LessonReport) -> str:
+    reasons = [*report.troubles, *report.unused]
+    reasons += [reason for counts in report.discarded.values() for reason in counts]
+    why = "; ".join(dict.fromkeys(reasons)) or "no task like the failed ones could be drawn"
+    return f"no lesson could be made: {why}"

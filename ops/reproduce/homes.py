@@ -1,0 +1,86 @@
+"""Settings of a reproduction's homes, and what their rollouts say."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from consumers.reads.rollouts import rollout_lines
+from daemon.config.settings import Agent, Log, Proposer, Settings, Training
+from daemon.core.app import App
+from envs.environment import Environment
+from envs.registry import open_environment
+from events.jobs import EndpointSource, InProcessSource, VllmSource
+from ops.reproduce.settings import Served
+
+ALIAS: Final = "agent"
+
+AnySource = InProcessSource | EndpointSource | VllmSource
+"""Where a job's rollouts come from."""
+
+Verdicts = Mapping[str, Sequence[bool]]
+"""Task -> whether each trial passed."""
+
+
+def open_plan_environment(plan: Served) -> Environment:
+    """Return the environment with the operator's folder of real tasks."""
+    return open_environment(plan.env, benchmarks=plan.benchmarks)
+
+
+def build_settings(
+    plan: Served, home: Path, training: Training, proposer: Proposer | None = None
+) -> Settings:
+    """Return the settings of a home of the reproduction; whatever else is configured on this
+    machine is not used."""
+    return Settings(
+        home=home,
+        database_url=None,
+        kafka_bootstrap_servers="",
+        benchmarks=plan.benchmarks,
+        log=Log(durability="process"),
+        agents=(Agent(alias=ALIAS, environment=plan.env, checkpoint=plan.checkpoint),),
+        proposer=proposer or Proposer(),
+        training=training,
+    )
+
+
+def build_source(plan: Served, other: AnySource) -> AnySource:
+    """Return where a job's rollouts come from: the plan's endpoint, or what its spec says."""
+    if plan.source != "endpoint":
+        return other
+    return EndpointSource(
+        kind="endpoint", url=plan.base_url, model=plan.model, concurrency=plan.concurrency
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """A judged attempt of a policy at a task."""
+
+    policy: str
+    task: str
+    number: int
+    success: bool
+    rollout: str
+
+
+def list_trials(app: App, policies: Mapping[str, str]) -> Iterator[Trial]:
+    """Yield the judged trials of policies, given by what they are called at the endpoint and in the
+    table."""
+    app.settle()
+    with app.reading() as connection:
+        lines = rollout_lines(connection)
+    for line in lines:
+        name = policies.get(line.policy)
+        if name is None or line.task is None or line.trial is None or line.success is None:
+            continue
+        yield Trial(name, line.task, line.trial, line.success, line.rollout)
+
+
+def keep_whole(trials: Mapping[str, Mapping[int, bool]], count: int) -> dict[str, list[bool]]:
+    """Return the verdicts, in the order of the trials, of the tasks that have so many."""
+    return {
+        task: [own[trial] for trial in sorted(own)]
+        for task, own in trials.items()
+        if len(own) == count
+    }

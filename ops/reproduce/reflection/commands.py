@@ -1,0 +1,71 @@
+"""The commands that make lessons and evaluate a policy."""
+
+import json
+from pathlib import Path
+
+from envs.lessons.operators import PERTURBATIONS
+from envs.reflection.official import detect_dialect
+from ops.reproduce.commands import Folder
+from ops.reproduce.homes import ALIAS
+from ops.reproduce.reflection.settings import RATE, TEMPERATURE, TOP_P, Reproduction
+
+
+def find_lessons(folder: Folder) -> Path:
+    """Return the file of the lessons."""
+    return folder.path / "lessons.jsonl"
+
+
+def build_lessons(plan: Reproduction, folder: Folder) -> list[str]:
+    """Return the command that makes lessons of sources that no test has."""
+    return [
+        "kintsugi", "lessons", "make", "--env", plan.env, "--count", str(plan.counts.lessons),
+        "--seed", str(plan.seed), "--alias", ALIAS, "--base", plan.model, "--split", "train",
+        "--out", str(find_lessons(folder)), "--home", str(folder.training), "--json",
+    ]  # fmt: skip
+
+
+def build_evaluation(plan: Reproduction, folder: Folder, policy: str) -> list[str]:
+    """Return the command that evaluates a policy with and without injected mistakes."""
+    tasks = [] if plan.counts.tasks is None else ["--tasks", str(plan.counts.tasks)]
+    injected = [part for name in PERTURBATIONS for part in ("--inject", f"{name}={RATE:g}")]
+    user = [] if plan.user_model is None else ["--user-model", plan.user_model]
+    if plan.user_base_url is not None:
+        user += ["--user-base-url", plan.user_base_url]
+    return [
+        "kintsugi", "eval", "--env", plan.env, "--split", plan.split, *tasks, *injected,
+        "--trials", str(plan.counts.trials), *_name(plan, policy), "--base", plan.model,
+        "--temperature", f"{TEMPERATURE:g}", "--extra", json.dumps({"top_p": TOP_P}),
+        "--max-tokens", str(plan.max_tokens), *user, *_run(plan, folder),
+    ]  # fmt: skip
+
+
+def build_items(plan: Reproduction, folder: Folder, policy: str) -> list[str]:
+    """Return the command that scores a policy on the items of Tool-Reflection-Bench."""
+    items = [] if plan.counts.items is None else ["--items", str(plan.counts.items)]
+    extra = ["--extra", plan.extra] if plan.extra else []
+    return [
+        "kintsugi", "bench", "reflection", str(plan.file), *items,
+        "--samples", str(plan.counts.samples), *_name(plan, policy),
+        # An adapter's name does not say how its base writes calls.
+        "--dialect", detect_dialect(plan.model), *extra, *_run(plan, folder),
+    ]  # fmt: skip
+
+
+def build_bfcl(plan: Reproduction, folder: Folder, policy: str) -> list[str]:
+    """Return the command that plays BFCL's multi-turn categories."""
+    cases = [] if plan.counts.cases is None else ["--cases", str(plan.counts.cases)]
+    return [
+        "kintsugi", "bench", "bfcl", *cases, *_name(plan, policy), "--base", plan.model,
+        "--max-tokens", str(plan.max_tokens), *_run(plan, folder),
+    ]  # fmt: skip
+
+
+def _name(plan: Reproduction, policy: str) -> list[str]:
+    return ["--base-url", plan.base_url, "--model", plan.name_policy(policy)]
+
+
+def _run(plan: Reproduction, folder: Folder) -> list[str]:
+    return [
+        "--seed", str(plan.seed), "--concurrency", str(plan.concurrency),
+        "--home", str(folder.evaluation), "--json",
+    ]  # fmt: skip

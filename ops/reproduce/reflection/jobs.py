@@ -1,0 +1,188 @@
+"""From lessons to jobs: supervised training on some, reinforcement learning on the others.
+
+    sft       shows how the oracle repairs, with a reflection, and then finishes the task
+    PRESET    goes on from that adapter, rewarded for the repair that the first message makes
+
+A checkpoint whose tokenizer does not give a reflection back as it was written cannot learn to write
+one: it is shown the same repairs without reflections, and the report says so. No lesson is trained
+on whose source asks for the calls of an evaluated task.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import zip_longest
+from typing import Final
+
+from daemon.adapters.compatibility import count_parameters
+from daemon.config.presets import preset
+from daemon.config.settings import Training
+from daemon.cycle.job_spec import build_job_spec
+from daemon.engine.chat import Chat
+from daemon.evaluation.run import Selection
+from daemon.solver.journal import DEFINITIONS, write_definitions
+from daemon.solver.spec import list_tasks
+from envs.lessons.checks import get_lesson
+from envs.reflection.tags import split_reflection, write_reflection
+from envs.task import TaskDefinition
+from events.errors import KintsugiError
+from events.jobs import JobSpec, Probe, TaskPool
+from ops.learning.results import write_document
+from ops.reproduce.commands import Document, Folder
+from ops.reproduce.homes import ALIAS, build_settings, build_source, open_plan_environment
+from ops.reproduce.reflection.commands import find_lessons
+from ops.reproduce.reflection.settings import (
+    LORA_ALPHA,
+    LORA_RANK,
+    SUPERVISED,
+    TRAINING_TEMPERATURE,
+    Reproduction,
+)
+
+_POOL: Final = "lessons"
+
+
+class NoLessons(KintsugiError):
+    """There are too few lessons to train on."""
+
+
+@dataclass(frozen=True, slots=True)
+class Lessons:
+    """The lessons of the jobs."""
+
+    shown: tuple[TaskDefinition, ...]
+    """As the supervised training shows them."""
+    practised: tuple[TaskDefinition, ...]
+    excluded: int
+    """Lessons whose sources ask for the calls of an evaluated task."""
+    spelled: bool
+    """Whether reflections are shown."""
+
+
+def select_evaluated(plan: Reproduction) -> Selection:
+    """Return the tasks that policies are evaluated on."""
+    return Selection(plan.split, plan.counts.tasks)
+
+
+def write_jobs(plan: Reproduction, folder: Folder) -> Document:
+    """Write the spec of each job, and the bodies of its tasks. Raises NoLessons."""
+    lessons = select_lessons(plan, folder)
+    tasks = {task.id: task for task in (*lessons.shown, *lessons.practised)}
+    bodies = {name: task.model_dump_json(exclude={"id"}) for name, task in tasks.items()}
+    for name, spec in plan_jobs(plan, folder, lessons).items():
+        wanted = {task: bodies[task] for task in list_tasks(spec)}
+        folder.job(name).mkdir(parents=True, exist_ok=True)
+        (folder.job(name) / DEFINITIONS).write_bytes(write_definitions(wanted))
+        write_document(folder.spec(name), spec)
+    return {
+        "shown": len(lessons.shown),
+        "practised": len(lessons.practised),
+        "excluded": lessons.excluded,
+        "spelled": lessons.spelled,
+    }
+
+
+def select_lessons(plan: Reproduction, folder: Folder) -> Lessons:
+    """Return the lessons of the file, operators in turn, without those of evaluated tasks. Raises
+    NoLessons."""
+    environment = open_plan_environment(plan)
+    evaluated = {task.signature for task in select_evaluated(plan).tasks(environment, plan.seed)}
+    lines = find_lessons(folder).read_bytes().splitlines()
+    made = [TaskDefinition.model_validate_json(line) for line in lines]
+    kept = list(alternate([task for task in made if task.signature not in evaluated]))
+    if len(kept) < 2:
+        raise NoLessons(
+            f"{find_lessons(folder)} has {len(made)} lessons, and {len(kept)} are of no evaluated "
+            "task; give another --seed"
+        )
+    count = min(plan.counts.shown, len(kept) // 2)
+    chat = Chat(plan.checkpoint)
+    spelled = all(is_spelled(chat, get_lesson(task).reflection) for task in kept[:count])
+    shown = kept[:count] if spelled else [_remove_lesson(task) for task in kept[:count]]
+    unique = {task.id: task for task in shown}
+    return Lessons(tuple(unique.values()), tuple(kept[count:]), len(made) - len(kept), spelled)
+
+
+def alternate(lessons: Sequence[TaskDefinition]) -> Iterator[TaskDefinition]:
+    """Yield lessons of every operator in turn, as long as it has some."""
+    groups: dict[str, list[TaskDefinition]] = {}
+    for task in lessons:
+        groups.setdefault(get_lesson(task).operator, []).append(task)
+    for row in zip_longest(*groups.values()):
+        yield from (task for task in row if task is not None)
+
+
+def is_spelled(chat: Chat, reflection: str) -> bool:
+    """Whether a tokenizer gives a reflection back as it was written."""
+    text = chat.text(chat.encode(write_reflection(reflection)))
+    return split_reflection(text)[0] == reflection
+
+
+def _remove_lesson(task: TaskDefinition) -> TaskDefinition:
+    """Return the task that begins behind the mistake and expects no reflection."""
+    return task.model_copy(update={"lesson": None}).name_by_content()
+
+
+def plan_jobs(plan: Reproduction, folder: Folder, lessons: Lessons) -> dict[str, JobSpec]:
+    """Return the spec of each arm."""
+    whole = _build_whole(plan, folder, lessons)
+    specs = {SUPERVISED: _change(plan, whole, SUPERVISED, len(lessons.shown), grpo=False)}
+    (pool,) = whole.pools
+    for name in plan.presets:
+        specs[name] = _change(
+            plan,
+            whole,
+            name,
+            plan.counts.rollouts,
+            pools=(pool.model_copy(update={"references": ()}),),
+            warm_start=None,
+            parent=str(folder.adapter(SUPERVISED)),
+            algorithm=preset(name),
+            # As in the paper, whatever the first groups look like.
+            probe=Probe(below=0.0),
+        )
+    return specs
+
+
+def _build_whole(plan: Reproduction, folder: Folder, lessons: Lessons) -> JobSpec:
+    """Return a job that is shown some lessons and practises the others."""
+    counts = plan.counts
+    training = Training(
+        rollouts=counts.rollouts + len(lessons.shown),
+        groups=counts.groups,
+        size=counts.size,
+        max_tokens=plan.max_tokens,
+        temperature=TRAINING_TEMPERATURE,
+        lora_rank=LORA_RANK,
+        lora_alpha=LORA_ALPHA,
+        warm_start="always",
+        source="vllm" if plan.source == "vllm" else "in_process",
+        device=plan.device,
+        dtype=plan.dtype,
+        threads=1 if plan.device == "cpu" else None,
+    )
+    pool = TaskPool(
+        name=_POOL,
+        tasks=tuple(task.id for task in lessons.practised),
+        references=tuple(task.id for task in lessons.shown),
+        reward="repair",
+    )
+    (agent,) = build_settings(plan, folder.training, training).agents
+    spec = build_job_spec(
+        training,
+        agent,
+        job=f"{ALIAS}-{plan.digest[:8]}",
+        base=plan.model,
+        pools=[pool],
+        benchmarks=plan.benchmarks,
+        parameters=count_parameters(plan.checkpoint),
+    )
+    sampler = spec.sampler.model_copy(update={"source": build_source(plan, spec.sampler.source)})
+    return spec.model_copy(update={"seed": plan.seed, "sampler": sampler})
+
+
+def _change(
+    plan: Reproduction, spec: JobSpec, name: str, rollouts: int, **changes: object
+) -> JobSpec:
+    sampler = spec.sampler.model_copy(update={"rollouts": rollouts})
+    changes |= {"job": f"{name}-{plan.digest[:8]}", "sampler": sampler}
+    return JobSpec.model_validate(spec.model_copy(update=changes).model_dump())

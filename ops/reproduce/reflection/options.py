@@ -1,0 +1,100 @@
+"""From options to the plan of the table."""
+
+import argparse
+from pathlib import Path
+from typing import Final
+
+from envs.bfcl.cases import find_splits
+from envs.bfcl.classes import NoBfclClasses, require
+from envs.environment import UnknownTask
+from envs.task import GENERATED
+from ops.reproduce.homes import open_plan_environment
+from ops.reproduce.options import (
+    BENCHMARKS,
+    WrongUsage,
+    add_common_options,
+    read_common_options,
+)
+from ops.reproduce.reflection.settings import (
+    ENVIRONMENTS,
+    PRESETS,
+    SMALL,
+    WHOLE,
+    Reproduction,
+)
+from ops.reproduce.reflection.stages import NAME, build_stages
+from ops.reproduce.stages import Table
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add the table's options."""
+    add_common_options(parser, sorted(ENVIRONMENTS), "retail")
+    add = parser.add_argument
+    add("--presets", default="sr_paper", metavar="NAME,...",
+        help=f"what follows the supervised training, of {', '.join(PRESETS)}")  # fmt: skip
+    add("--items", type=Path, metavar="FILE", help="of Tool-Reflection-Bench")
+    add("--extra", default="", metavar="JSON", help="further fields of the items' requests")
+    add("--without-bfcl", action="store_true",
+        help=f"leave out BFCL, also where {BENCHMARKS} has it")  # fmt: skip
+    parser.set_defaults(table=TABLE)
+
+
+def build_plan(options: argparse.Namespace) -> Reproduction:
+    """Return the reproduction that the options ask for. Raises WrongUsage."""
+    defaults = ENVIRONMENTS[options.env]
+    common = read_common_options(
+        options, defaults.split, defaults.split == GENERATED, defaults.max_tokens
+    )
+    counts = SMALL if options.small else WHOLE.model_copy(update={"tasks": defaults.tasks})
+    if options.items is not None and not options.items.is_file():
+        raise WrongUsage(f"{options.items} is no file; correct --items")
+    return Reproduction(
+        **common,
+        counts=counts,
+        presets=_read_presets(options.presets),
+        file=None if options.items is None else options.items.absolute(),
+        extra=options.extra,
+        bfcl=not options.without_bfcl and _has_bfcl(common["benchmarks"]),
+    )
+
+
+def _read_presets(text: str) -> tuple[str, ...]:
+    names = tuple(dict.fromkeys(name.strip() for name in text.split(",") if name.strip()))
+    for name in names:
+        if name not in PRESETS:
+            raise WrongUsage(f"{name!r} is none of {', '.join(PRESETS)}; correct --presets")
+    return names
+
+
+def _has_bfcl(benchmarks: Path | None) -> bool:
+    """Whether the folder has cases of BFCL. Raises WrongUsage where it has and its classes are not
+    installed."""
+    if benchmarks is None or not find_splits(benchmarks):
+        return False
+    try:
+        require()
+    except NoBfclClasses as error:
+        raise WrongUsage(f"{error}; or give --without-bfcl") from error
+    return True
+
+
+def count_evaluated(plan: Reproduction) -> int:
+    """Return the number of evaluated tasks. Raises WrongUsage where the real ones are missing."""
+    from daemon.evaluation.run import Selection
+
+    try:
+        environment = open_plan_environment(plan)
+        selection = Selection(plan.split, plan.counts.tasks)
+        return sum(1 for _ in selection.tasks(environment, plan.seed))
+    except UnknownTask as error:
+        raise WrongUsage(f"{error}; {BENCHMARKS} names {plan.benchmarks}") from error
+
+
+TABLE: Final = Table(
+    NAME,
+    Reproduction,
+    build_plan,
+    count_evaluated,
+    build_stages,
+    lambda plan: ENVIRONMENTS[plan.env].tokens,
+)

@@ -1,0 +1,1 @@
+"""Base, general and targeted training at equal rollouts (SENTINEL, arXiv 2606.12908)."""

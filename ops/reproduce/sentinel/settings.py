@@ -1,0 +1,67 @@
+"""What the table of SENTINEL depends on beside the model and its endpoint."""
+
+from collections.abc import Mapping
+from typing import Annotated, Final
+
+from pydantic import Field
+
+from envs.task import GENERATED
+from events.messages import StrictModel
+from ops.learning.settings import traffic
+from ops.reproduce.settings import Served
+
+TEMPERATURE: Final = 1.0
+"""At which every rollout is sampled, those of evaluations included."""
+
+
+class Counts(StrictModel):
+    """How much there is to do."""
+
+    tasks: Annotated[int, Field(ge=1)] | None
+    """Tasks that policies are evaluated on; None: all of the split."""
+    trials: Annotated[int, Field(ge=1)]
+    """Attempts at each: the table reaches pass^trials."""
+    recorded: Annotated[int, Field(ge=1)]
+    """Rollouts of the base on traffic, which are diagnosed; they count in the targeted budget."""
+    written: Annotated[int, Field(ge=1)]
+    """Most tasks that are written for failures."""
+    rollouts: Annotated[int, Field(ge=1)]
+    """Budget of either policy, all of its rollouts together."""
+    groups: Annotated[int, Field(ge=1)] = 8
+    """Tasks per update."""
+    size: Annotated[int, Field(ge=2)] = 8
+    """Rollouts per task."""
+
+
+WHOLE: Final = Counts(tasks=None, trials=4, recorded=256, written=96, rollouts=3072)
+SMALL: Final = Counts(tasks=12, trials=2, recorded=96, written=8, rollouts=160, groups=4, size=4)
+"""Shows that every stage runs, and nothing else."""
+
+
+class EnvironmentDefaults(StrictModel):
+    """What an environment is evaluated on, and what its conversations cost."""
+
+    split: str
+    tasks: int | None = None
+    """Tasks where there is no end of them; None: all of the split."""
+    traffic: Mapping[str, float] = {}
+    """Kind of generated task -> its share; empty: all kinds in equal shares."""
+    max_tokens: int
+    """Most tokens of one answer."""
+    tokens: int
+    """Tokens that an agent writes in one episode: an assumption, for estimates alone."""
+
+
+ENVIRONMENTS: Final[Mapping[str, EnvironmentDefaults]] = {
+    "retail": EnvironmentDefaults(split="test", max_tokens=4096, tokens=6000),
+    "shop": EnvironmentDefaults(
+        split=GENERATED, tasks=200, traffic=traffic("main", 0.34), max_tokens=64, tokens=60
+    ),
+}
+
+
+class Reproduction(Served):
+    """One run of the table."""
+
+    counts: Counts
+    traffic: Mapping[str, float]

@@ -1,0 +1,61 @@
+"""The stages of the table, in order."""
+
+from functools import partial
+from typing import Final
+
+from ops.reproduce.commands import Folder
+from ops.reproduce.sentinel import work
+from ops.reproduce.sentinel.commands import Policy, build_evaluation, name_policy
+from ops.reproduce.sentinel.settings import Reproduction
+from ops.reproduce.stages import Stage
+from ops.reproduce.work import build_check, build_own_command, build_training, load
+
+NAME: Final = "sentinel"
+
+
+def build_stages(plan: Reproduction, folder: Folder, tasks: int) -> list[Stage]:
+    """Return all stages; `tasks` is the number of evaluated ones."""
+    counts = plan.counts
+    own = partial(build_own_command, NAME, folder)
+    trained: tuple[Policy, ...] = ("general", "targeted")
+    names = [(policy, name_policy(plan, policy)) for policy in trained]
+    return [
+        build_check(NAME, plan, folder),
+        _evaluate(plan, folder, "base", tasks),
+        Stage(
+            "record", "the base serves generated traffic, which counts in the targeted budget",
+            own("record"), partial(work.record, plan, folder), episodes=counts.recorded,
+        ),
+        Stage(
+            "diagnose", "close a round over what was recorded",
+            ("kintsugi", "diagnose", "--home", str(folder.training), "--json"),
+            partial(work.diagnose, plan, folder),
+        ),
+        Stage(
+            "write-tasks", "directive, written tasks, and the specs of both jobs",
+            own("write-tasks"), partial(work.write_tasks, plan, folder),
+        ),
+        build_training(folder, "general", "the general job, preset sentinel", counts.rollouts),
+        build_training(
+            folder, "targeted", "the targeted job, preset sentinel",
+            counts.rollouts - counts.recorded,
+        ),
+        Stage(
+            "load", "load both adapters at the endpoint, and prove that they answer",
+            own("load"), partial(load, plan, folder, names), repeated=True,
+        ),
+        _evaluate(plan, folder, "general", tasks),
+        _evaluate(plan, folder, "targeted", tasks),
+        Stage("report", "the table", own("report"), partial(work.report, plan, folder),
+              repeated=True),
+    ]  # fmt: skip
+
+
+def _evaluate(plan: Reproduction, folder: Folder, policy: Policy, tasks: int) -> Stage:
+    return Stage(
+        f"evaluate-{policy}",
+        f"pass^1 to pass^{plan.counts.trials} of the {policy} policy",
+        tuple(build_evaluation(plan, folder, policy)),
+        partial(work.evaluate, plan, folder, policy),
+        episodes=tasks * plan.counts.trials,
+    )
