@@ -81,7 +81,7 @@ def test_it_repairs_some_and_leaves_something_to_learn(repairs: dict[str, Repair
     for operator in ("argument", "missing"):
         row = repairs[operator].repaired
         assert row.trials == GROUP
-        assert row.passed.value < 0.5
+        assert row.passed.high < 0.7
         assert row.informative.value > 0.2
     assert all(row.reflected.low > 0 for row in repairs.values())
 
