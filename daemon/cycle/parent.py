@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Final
 from consumers.reads import learning, succession
 from consumers.reads.learning import CycleRow
 from consumers.reads.serving import AdapterRow
+from events.gate import AFTER_ERROR
 from events.lifecycle import State
 from events.rollouts import clip_reason
 
@@ -29,6 +30,8 @@ MOST_TRIES: Final = 2
 """Rejected candidates in a row that are trained on from."""
 _OF_KIND: Final = ("slice ", "best ")
 """How the names of the checks of one kind of task begin."""
+_NOT_REPLAYED: Final = {f"slice {AFTER_ERROR}"}
+"""Checks of what no task replays: the gate makes these tasks anew, and no log holds them."""
 _KEPT: Final = (State.REJECTED, State.UNLOADED)
 """States of a rejected candidate whose files are there."""
 
@@ -58,7 +61,7 @@ def is_worth_training(report: "GateReport") -> bool:
         return False
     verdicts = {check.name: check.verdict for check in report.checks}
     failed = {name for name, verdict in verdicts.items() if verdict == "FAIL"} - {"target"}
-    losses = {name for name in failed if name.startswith(_OF_KIND)}
+    losses = {name for name in failed if name.startswith(_OF_KIND)} - _NOT_REPLAYED
     if failed - losses or (losses and verdicts.get("overall") != "PASS"):
         return False
     whole = sum(target.tasks for target in report.targets)

@@ -148,8 +148,9 @@ def pools(
 def _build_target_pools(
     pattern: str, share: float, entries: Sequence[PoolEntry], lessons: float
 ) -> list[TaskPool]:
-    """Return the pools of a pattern: of its ordinary tasks and of its lessons, which have the share
-    `lessons` of it where there are both."""
+    """Return the pools of a pattern: of its ordinary tasks and of its lessons. Where there are
+    both, lessons have their part by number, and at most the share `lessons`: a few old ones do not
+    crowd out what the directive asks for."""
     drawn = tuple(entry.task for entry in entries if not entry.is_lesson)
     practised = tuple(entry.task for entry in entries if entry.is_lesson)
     if not practised:
@@ -159,7 +160,8 @@ def _build_target_pools(
         name = f"{_LESSONS}{sha256(pattern)[:32]}"
     if not drawn:
         return [TaskPool(name=name, share=share, tasks=practised, reward="both")]
+    part = min(lessons, len(practised) / len(entries))
     return [
-        TaskPool(name=pattern, share=share * (1 - lessons), tasks=drawn),
-        TaskPool(name=name, share=share * lessons, tasks=practised, reward="both"),
+        TaskPool(name=pattern, share=share * (1 - part), tasks=drawn),
+        TaskPool(name=name, share=share * part, tasks=practised, reward="both"),
     ]

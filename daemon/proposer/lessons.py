@@ -20,7 +20,7 @@ from consumers.reads import evidence
 from consumers.reads.rollouts import rollout_row
 from daemon.proposer.candidate import FIRST_HELD_OUT, FIRST_SEED, LAST_SEED
 from daemon.proposer.verification import seed_of
-from daemon.sessions.transcript import Transcript, read
+from daemon.sessions.transcript import Transcript, is_sealed, read
 from envs.environment import Environment, UnknownTask
 from envs.lessons.making import Split, find_split
 from envs.lessons.trajectories import Trajectory, count_greeting
@@ -59,7 +59,7 @@ class RecordingReader:
 
     def read(self, among: Sequence[str] | None = None) -> Iterator[Trajectory]:
         """Yield the conversations; of all rollouts, or of the few that `among` names. Raises
-        LogError, BlobUnavailable, DatabaseUnavailable, KeysUnavailable, EnvironmentBroken."""
+        LogError, BlobUnavailable, DatabaseUnavailable, EnvironmentBroken."""
         with self._app.reading() as connection:
             rollouts = evidence.read_error_rollouts(connection, self._alias, MOST_RECORDINGS, among)
             evaluated = {
@@ -76,6 +76,9 @@ class RecordingReader:
             if row is None:  # a rebuild of the tables began in between
                 continue
             try:
+                if is_sealed(row, self._app.readable_log):
+                    self.left_out[PERSON] += 1
+                    continue
                 transcript = read(row, self._app.readable_log, self._app.bodies)
             except LogTruncated:
                 self.left_out[TRIMMED] += 1

@@ -121,7 +121,7 @@ class _QuotaWriter:
     ) -> None:
         self._environment, self._wanted, self._quota = environment, wanted, quota
         self._sources, self._known, self._progress = sources, known, progress
-        self._hard = int(MOST_HARD * quota.tasks)
+        self._hard = 0
         """Tasks that may still be accepted although the current policy never passes them."""
         self._full = 0
         """Places that are full."""
@@ -131,6 +131,7 @@ class _QuotaWriter:
         lessons = sum(choice.tasks for choice in self._quota.modes if choice.mode == "repair")
         if lessons and self._wanted.lessons is not None:
             yield from self._write_lessons(lessons, self._wanted.lessons)
+        self._hard = int(MOST_HARD * (self._quota.tasks - self._full))
         for place in range(self._full, self._quota.tasks):
             for number in range(TRIES):
                 written = _write_draft(
@@ -145,6 +146,7 @@ class _QuotaWriter:
         """Yield the proposals of lessons, until there are `count`; what is missing then is left to
         ordinary tasks."""
         wanted, quota = self._wanted, self._quota
+        self._hard = int(MOST_HARD * count)
         drafts = draft_lessons(
             self._environment,
             self._sources,

@@ -13,8 +13,9 @@ from daemon.proposer.lessons import RecordingReader
 from daemon.proposer.siblings import Request, find_siblings
 from daemon.proposer.verification import seed_of
 from envs.environment import Environment, UnknownTask
-from envs.task import GENERATED, is_content_id
+from envs.task import GENERATED, BadDefinition, is_content_id, read_body
 from events.learning import Directive
+from events.rollouts import Task
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection
@@ -173,9 +174,17 @@ def read_prior_tasks(
     connection: "Connection", alias: str, base: str, cycle: str
 ) -> list[PriorTask]:
     """Return the tasks written for this agent before this cycle: the cycle's own tasks must not
-    keep a redo from writing the same."""
-    return [
-        PriorTask.from_record(row.task.gold_actions, row.task.instruction)
-        for row in learning.tasks_of(connection, alias)
-        if row.cycle != cycle
-    ]
+    keep a redo from writing the same. Tasks by content have their prefix, for a lesson that another
+    rollout gave is the same lesson."""
+    written = [row.task for row in learning.tasks_of(connection, alias) if row.cycle != cycle]
+    return [_read_prior_task(connection, task) for task in written]
+
+
+def _read_prior_task(connection: "Connection", task: Task) -> PriorTask:
+    body = learning.read_task_body(connection, task.id) if is_content_id(task.id) else None
+    if body is not None:
+        try:
+            return PriorTask.of(read_body(task.id, body))
+        except BadDefinition:
+            pass  # a body of another version: its record is what there is to compare
+    return PriorTask.from_record(task.gold_actions, task.instruction)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 from consumers.diagnosis.labels import label_rollout
 from events.bodies import Bodies
 from events.canonical import canonical_json, exact_json
+from events.codec import decode
 from events.errors import BadRecord, KintsugiError
 from events.log import EventLog
 from events.messages import Action, ExecutedCall, Message, executed_calls
@@ -107,6 +108,13 @@ def read(row: "RolloutRow", log: EventLog, bodies: Bodies) -> Transcript:
         row = replace(row, evidence=evidence)
     erased = whole.is_unreadable or event.data.reason == ERASED
     return Transcript(row, event.data, event.envelope.keyid is not None, erased)
+
+
+def is_sealed(row: "RolloutRow", log: EventLog) -> bool:
+    """Whether a rollout is a person's: read from the head of its event, so no key is needed. Raises
+    LogTruncated, BadRecord."""
+    records = log.read(ROLLOUTS.name, row.partition, row.offset, limit=1)
+    return bool(records) and decode(records[0], content=False).sealed
 
 
 def same_call(action: Action, call: ExecutedCall) -> bool:

@@ -53,10 +53,20 @@ def build_items(plan: Reproduction, folder: Folder, policy: str) -> list[str]:
 
 def build_bfcl(plan: Reproduction, folder: Folder, policy: str) -> list[str]:
     """Return the command that plays BFCL's multi-turn categories."""
-    cases = [] if plan.counts.cases is None else ["--cases", str(plan.counts.cases)]
+    # A whole table is played with BFCL's own limit of an answer, whatever the lessons' is.
+    few = (
+        []
+        if plan.counts.cases is None
+        else [
+            "--cases",
+            str(plan.counts.cases),
+            "--max-tokens",
+            str(plan.max_tokens),
+        ]
+    )
     return [
-        "kintsugi", "bench", "bfcl", *cases, *_name(plan, policy), "--base", plan.model,
-        "--max-tokens", str(plan.max_tokens), *_run(plan, folder),
+        "kintsugi", "bench", "bfcl", *few, *_name(plan, policy), "--base", plan.model,
+        *_run(plan, folder),
     ]  # fmt: skip
 
 

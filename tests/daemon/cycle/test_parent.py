@@ -112,6 +112,7 @@ def test_the_newest_candidate_that_harmed_nothing_is_trained_on_from(engine: Eng
         (rejection(0.04, **{"slice refund": "FAIL", "overall": "EXTEND"}), False),
         (rejection(0.04, **{"slice refund": "FAIL", "overall": "PASS"}), True),
         (rejection(0.04, **{"best refund": "FAIL", "overall": "PASS"}), True),
+        (rejection(0.04, **{"slice after an error": "FAIL", "overall": "PASS"}), False),
         (rejection(0.04, **{"slice refund": "FAIL", "overall": "PASS", "format": "FAIL"}), False),
         (rejection(-0.01, **{"slice refund": "FAIL", "overall": "PASS"}), False),
         (rejection().model_copy(update={"decision": "PROMOTE"}), False),

@@ -24,10 +24,11 @@ from daemon.engine.reference.weights import CHECKPOINT
 from daemon.metrics.families import Sheet
 from daemon.metrics.loop import LOOP
 from daemon.metrics.loop import read as read_loop
-from daemon.proposer.sources import read_pool_entries
+from daemon.proposer.candidate import PriorTask
+from daemon.proposer.sources import read_pool_entries, read_prior_tasks
 from envs.lessons.checks import follows_refusal, get_lesson
 from envs.lessons.making import find_split
-from envs.task import read_body
+from envs.task import TaskDefinition, read_body
 from events.jobs import JobSpec
 from tests.daemon.conftest import Kintsugi
 from tests.daemon.controller.test_directive_builder import record, tasks
@@ -166,6 +167,23 @@ def test_lessons_that_cycles_wrote_are_not_drawn_once_they_are_off(app: App) -> 
     assert len(practised) == len(entries) + 4
     assert [entry.is_lesson for entry in practised].count(True) == 4
     assert not any(entry.is_lesson for entry in entries)
+
+
+def test_a_lesson_of_another_rollout_behind_the_same_call_is_known(app: App) -> None:
+    run_cycle(app)
+    with app.reading() as connection:
+        bodies = [
+            learning.read_task_body(connection, task)
+            for task in learning.read_lessons(connection, "agent")
+        ]
+        prior = read_prior_tasks(connection, "agent", "base", "another cycle")
+    for body in bodies:
+        assert body is not None
+        task = TaskDefinition.model_validate({**json.loads(body), "id": "shop/=0"})
+        assert task.lesson is not None
+        other = task.lesson.model_copy(update={"rollout": "another rollout"})
+        again = task.model_copy(update={"lesson": other}).name_by_content()
+        assert PriorTask.of(again) in prior
 
 
 def test_a_redo_writes_the_same_lessons_and_a_rebuild_has_the_same_tables(app: App) -> None:

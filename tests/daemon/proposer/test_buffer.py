@@ -134,7 +134,7 @@ def test_how_much_is_aimed_is_a_setting() -> None:
     )
 
 
-def test_lessons_of_a_pattern_are_a_pool_with_half_of_its_share() -> None:
+def test_lessons_of_a_pattern_are_a_pool_with_their_part_of_its_share_at_most_half() -> None:
     tasks = [PoolEntry("t1", "a|x"), PoolEntry("t2", "b|y"), PoolEntry("t3", "b|y")]
     lessons = [PoolEntry("t4", "b|y", is_lesson=True), PoolEntry("t5", "c|*", is_lesson=True)]
     priorities = {"a|x": 1.0, "b|y": 1.0, "c|*": 1.0}
@@ -146,6 +146,10 @@ def test_lessons_of_a_pattern_are_a_pool_with_half_of_its_share() -> None:
         "lessons: b|y",
         "lessons: c|*",
     }
+    assert made["b|y"].share == pytest.approx(2 / 9)
+    assert made["lessons: b|y"].share == pytest.approx(1 / 9)
+    more = [*tasks, *lessons, *(PoolEntry(f"m{n}", "b|y", is_lesson=True) for n in range(8))]
+    made = {pool.name: pool for pool in pools(more, priorities, (), 1)}
     assert made["b|y"].share == made["lessons: b|y"].share == pytest.approx(1 / 6)
     assert made["lessons: c|*"].share == pytest.approx(1 / 3)
     long = "x" * 127
