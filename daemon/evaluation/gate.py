@@ -16,7 +16,7 @@ each, D is the difference of the two shares of passed trials. All of this must h
     format        malformed tool calls: FAIL where their share grew by more than `format_margin`,
                   and is shown to be higher by the same test
     tokens        FAIL where a rollout's grew by more than `token_growth`, and by more than chance;
-                  where rollouts with a refused call are counted apart, these by more than
+                  where rollouts with a refused call are counted apart, these and all by more than
                   `token_growth_after_error`
     golden        at most `golden_losses` tasks that the incumbent surely passes fall below
                   `golden_floor`
@@ -685,15 +685,22 @@ def _list_token_checks(
     before: Conduct, after: Conduct, settings: GateSettings, level: float, tasks: int
 ) -> list[Check]:
     """The check of all rollouts; or one of those without a refused call and one of those with it,
-    as far as both policies have any."""
-    if before.parts is None or after.parts is None:
-        limit = settings.token_growth
-        return [_tokens("tokens", before.token_use, after.token_use, limit, level, tasks)]
-    clean = before.parts.clean, after.parts.clean
-    refused = before.parts.refused, after.parts.refused
+    as far as both policies have any, beside all with the larger limit: a candidate whose calls are
+    refused more often moves its rollouts from one part to the other."""
+    whole = before.token_use, after.token_use
+    parts = before.parts, after.parts
+    if (
+        parts[0] is None
+        or parts[1] is None
+        or not (parts[0].clean.rollouts and parts[1].clean.rollouts)
+    ):
+        return [_tokens("tokens", *whole, settings.token_growth, level, tasks)]
+    clean = parts[0].clean, parts[1].clean
+    refused = parts[0].refused, parts[1].refused
     checks = (
         ("tokens", *clean, settings.token_growth),
         (f"tokens {AFTER_ERROR}", *refused, settings.token_growth_after_error),
+        ("tokens overall", *whole, settings.token_growth_after_error),
     )
     return [
         _tokens(name, first, second, limit, level, tasks)

@@ -199,6 +199,27 @@ def test_tokens_of_rollouts_with_a_refused_call_are_counted_apart(
     )
 
 
+def test_long_rollouts_that_move_among_the_refused_ones_are_seen() -> None:
+    """Neither part grows beyond its limit, and all together by 118 %."""
+    run = [*BETTER, *alike(80, AFTER_ERROR, 0.5, 0.5)]
+
+    def shifted(clean: int, refused: int, long: int) -> Conduct:
+        parts = TokenParts(
+            TokenUse(clean, 100 * clean, 4.0), TokenUse(refused, long * refused, 4.0)
+        )
+        tokens = 100 * clean + long * refused
+        return replace(CALM, rollouts=clean + refused, tokens=tokens, parts=parts)
+
+    measured = replace(
+        evaluation(run, candidate=shifted(500, 900, 380)), incumbent=shifted(1000, 400, 200)
+    )
+    report = decide(measured, GateSettings())
+    assert [item.name for item in report.checks if item.verdict == "FAIL"] == ["tokens overall"]
+    none_clean = replace(measured, candidate=shifted(0, 1400, 380))
+    report = decide(none_clean, GateSettings())
+    assert [item.name for item in report.checks if item.verdict == "FAIL"] == ["tokens"]
+
+
 def test_a_policy_without_a_refused_call_has_no_growth_there() -> None:
     run = [*BETTER, *alike(80, AFTER_ERROR, 0.5, 0.5)]
     none = replace(CALM, parts=TokenParts(TokenUse(100, 10_000), TokenUse(0, 0)))
