@@ -176,12 +176,21 @@ def read_prior_tasks(
     """Return the tasks written for this agent before this cycle: the cycle's own tasks must not
     keep a redo from writing the same. Tasks by content have their prefix, for a lesson that another
     rollout gave is the same lesson."""
-    written = [row.task for row in learning.tasks_of(connection, alias) if row.cycle != cycle]
-    return [_read_prior_task(connection, task) for task in written]
+    prior: list[PriorTask] = []
+    by_content: list[Task] = []
+    for row in learning.tasks_of(connection, alias):
+        if row.cycle == cycle:
+            continue
+        if is_content_id(row.task.id):
+            by_content.append(row.task)
+        else:
+            prior.append(PriorTask.from_record(row.task.gold_actions, row.task.instruction))
+    # Once the rows are read: another query must not come between them.
+    return prior + [_read_prior_task(connection, task) for task in by_content]
 
 
 def _read_prior_task(connection: "Connection", task: Task) -> PriorTask:
-    body = learning.read_task_body(connection, task.id) if is_content_id(task.id) else None
+    body = learning.read_task_body(connection, task.id)
     if body is not None:
         try:
             return PriorTask.of(read_body(task.id, body))
