@@ -25,6 +25,7 @@ from daemon.solver.reference.repairs import (
 from daemon.solver.sampling.local import Attempt, InProcess
 from envs.shop.environment import Shop
 from envs.shop.kinds import PLAIN
+from envs.task import Operator
 
 FIRST = "1f2cfe368895099351288695b43435262436097df43b73d3b01737524cd5f29d"
 
@@ -40,7 +41,7 @@ def reported() -> dict[str, Figures]:
 
 
 @pytest.fixture(scope="module")
-def repairs() -> dict[str, RepairFigures]:
+def repairs() -> dict[Operator, RepairFigures]:
     rows = read("repairs.json")["operators"]
     return {name: RepairFigures.model_validate(row) for name, row in rows.items()}
 
@@ -77,8 +78,11 @@ def test_the_reported_figures_keep_the_protocol(reported: dict[str, Figures]) ->
     assert max(reported[kind].passed.high for kind in WEAK) < 0.6
 
 
-def test_it_repairs_some_and_leaves_something_to_learn(repairs: dict[str, RepairFigures]) -> None:
-    for operator in ("argument", "missing"):
+def test_it_repairs_some_and_leaves_something_to_learn(
+    repairs: dict[Operator, RepairFigures],
+) -> None:
+    practised: tuple[Operator, ...] = ("argument", "missing")
+    for operator in practised:
         row = repairs[operator].repaired
         assert row.trials == GROUP
         assert row.passed.high < 0.7
@@ -87,14 +91,16 @@ def test_it_repairs_some_and_leaves_something_to_learn(repairs: dict[str, Repair
 
 
 def test_the_card_holds_the_reported_figures(
-    reported: dict[str, Figures], repairs: dict[str, RepairFigures]
+    reported: dict[str, Figures], repairs: dict[Operator, RepairFigures]
 ) -> None:
     card = (REFLECTING / "README.md").read_text(encoding="utf-8")
     assert table(reported) in card
     assert tabulate_repairs(repairs) in card
 
 
-def test_lessons_of_other_seeds_are_repaired_as_reported(repairs: dict[str, RepairFigures]) -> None:
+def test_lessons_of_other_seeds_are_repaired_as_reported(
+    repairs: dict[Operator, RepairFigures],
+) -> None:
     lessons = make_held_out_lessons(Shop(), DEVELOPMENT[900_000:], 80)
     measured = measure_repairs(REFLECTING, lessons, 4)
     for operator, row in measured.items():

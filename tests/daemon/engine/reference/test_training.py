@@ -1,5 +1,6 @@
 """Training: it learns, and does so twice alike."""
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -70,7 +71,12 @@ def test_lessons_are_shown_in_their_share(
     save(model, extended, tmp_path)
     stream = demonstrate_lessons(Shop(), Chat(tmp_path), lessons[:40], 0)
     drawn: list[TokenSequence] = []
-    taken = (drawn.append(example) or example for example in stream)
+
+    def take() -> Iterator[TokenSequence]:
+        for example in stream:
+            drawn.append(example)
+            yield example
+
     half = SHORT.model_copy(
         update={
             "phases": (
@@ -79,7 +85,7 @@ def test_lessons_are_shown_in_their_share(
             ),
         }
     )
-    steps = list(train(model, extended, half, 0, taken))
+    steps = list(train(model, extended, half, 0, take()))
     assert len(steps) == 6
     # Examples are drawn a pool at a time, and only the first phase draws lessons.
     assert 0 < len(drawn) < 2 * SHORT.pool
