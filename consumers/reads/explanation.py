@@ -189,7 +189,7 @@ def _gate(report: str | None) -> str:
 
 
 def describe_after_error(measured: dict[str, Any]) -> str:
-    """What the gate measured where a tool had refused a call, and what it cost in tokens."""
+    """Figures of the gate behind refused calls: pass rates, and growth in tokens."""
     growths = [
         f"{100 * growth:+.0f} % {where} a refused call"
         for where, growth in (

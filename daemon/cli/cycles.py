@@ -171,7 +171,7 @@ def _document(row: "CycleRow", step: str | None, rejected: "list[RejectionRow]")
 
 
 def _describe_practice(practice: "CyclePractice | None") -> dict[str, Any] | None:
-    """What lessons did in the cycle, as JSON."""
+    """Return the figures of lessons in the cycle, as JSON."""
     if practice is None:
         return None
     measured = practice.after_error

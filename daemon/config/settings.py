@@ -550,7 +550,7 @@ class Proposer(Section):
 
 
 class Improve(Section):
-    """What a cycle may practise beside tasks like the failed ones."""
+    """Settings of what a cycle practises beside tasks like the failed ones."""
 
     lessons: Literal["off", "auto"] = "off"
     """Practice in repairing a call that a tool refused. `auto`: a cycle writes lessons for the

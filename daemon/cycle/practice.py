@@ -1,4 +1,4 @@
-"""What the section `[improve]` does for each agent, and why not, for display.
+"""Describe what the section `[improve]` does for each agent, and why not, for display.
 
     read_practices(connection, settings)    one for each agent that was seen
     read_cycle_practice(connection, cycle)  what lessons did in one cycle
@@ -38,7 +38,7 @@ class PatternRefusals:
 
 @dataclass(frozen=True, slots=True)
 class LessonPractice:
-    """What lessons do for an agent."""
+    """The state of lessons for an agent."""
 
     alias: str
     base: str
@@ -49,7 +49,7 @@ class LessonPractice:
     patterns: tuple[PatternRefusals, ...]
     """Those that tasks are written for, the highest priority first."""
     says: str
-    """What they do, or why nothing, as a sentence."""
+    """Return what they do, or why nothing, as a sentence."""
 
 
 def read_practices(connection: "Connection", settings: "Settings") -> list[LessonPractice]:
