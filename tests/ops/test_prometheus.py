@@ -34,10 +34,12 @@ PATIENCE = 150.0
 VARIABLES = {"$alias": ".*"}
 
 WITHOUT_DATA = {
+    "loop: Gate: pass^1 after an error", "loop: Gate: token growth",
     "loop: Lift since the first promotion", "loop: Success of held-out sessions and of the others",
 }  # fmt: skip
-"""Panels about judged sessions that were held out, of which the scene has none: their queries have
-to parse (tests/daemon/status/test_lift.py has their values)."""
+"""Panels about what the scene has none of: gates of candidates that learnt from lessons
+(tests/daemon/evaluation/test_after_error.py has their values) and judged sessions that were held
+out (tests/daemon/status/test_lift.py). Their queries have to parse."""
 
 Panels = dict[str, list[str]]
 

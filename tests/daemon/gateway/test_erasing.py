@@ -34,6 +34,8 @@ from tests.daemon.gateway.conftest import Fronted, fronting
 __all__ = ["clean", "home", "kintsugi"]
 
 MARK = "elmstreet"
+ROSA = "rosa.lindqvist"
+"""A person; long enough that no sealed bytes hold the name by chance."""
 ANSWER = "waxfjordbunk"
 """What the model says to everything; no letter of it twice, as the model needs it."""
 KEYS = [ClientKey("grader", hash_key("k"), frozenset(("call", "trusted", "feedback")))]
@@ -135,44 +137,44 @@ def test_an_erased_person_is_in_no_byte_of_the_home(
     people = KeyStore(sqlite_url(home / "keys.db"))
     engine, task = recite(ANSWER), next(iter(Shop().tasks())).id
     with fronting(home, [engine.url], keys=KEYS, people=people) as front:
-        for person in ("rosa", "another"):
+        for person in (ROSA, "another"):
             first = talk(front, person, task, retry="again")
             assert talk(front, person, task, retry="again").headers["x-kintsugi-replayed"] == "yes"
             assert ANSWER in first.text
             say_how_it_was(front, person)
-    say_much(home, people, "rosa")
+    say_much(home, people, ROSA)
     assert kintsugi("work", "--once").json["rollouts"] == 3
     kintsugi("diagnose")
-    before = shown(kintsugi, "of-4")
+    before = shown(kintsugi, "of-14")
     assert MARK in json.dumps(before["messages"][0])
     assert ANSWER in json.dumps(before["messages"][1])
     assert (before["success"], before["category"] is None) == (False, False)
     assert before["evidence"], "it is found again where the key is"
     learn_from(before["rollout"])
-    assert showing(home, MARK, "of-4")  # the session's name: what a client chose stands there
+    assert showing(home, MARK, "of-14")  # the session's name: what a client chose stands there
     assert showing(home, MARK, ANSWER) == []
-    assert showing(home, "rosa") == ["keys.db"]
+    assert showing(home, ROSA) == ["keys.db"]
     patterns = kintsugi("patterns", "--json").json
     assert kintsugi("rebuild", "--json").json["equal"] is True
 
-    looked = kintsugi("erase", "--person", "rosa", "--dry-run", "--json").json
+    looked = kintsugi("erase", "--person", ROSA, "--dry-run", "--json").json
     # 2 x call, feedback, session, rollout; and the large call, its session and rollout.
     assert (looked["erased"], looked["events"], looked["rollouts"]) == (False, 8, 2)
-    refused = kintsugi("erase", "--person", "rosa", "--json")
+    refused = kintsugi("erase", "--person", ROSA, "--json")
     assert (refused.code, "--yes" in refused.err) == (2, True)
-    done = kintsugi("erase", "--person", "rosa", "--yes", "--json")
+    done = kintsugi("erase", "--person", ROSA, "--yes", "--json")
     assert done.code == 0, done.err
     assert {**looked, "erased": True, "dry_run": False} == done.json
     (adapter,) = done.json["adapters"]
     assert (adapter["adapter"], adapter["because"]) == ("learnt-1", ["example"])
-    again = kintsugi("erase", "--person", "rosa", "--yes", "--json")
+    again = kintsugi("erase", "--person", ROSA, "--yes", "--json")
     assert (again.code, again.json["erased"], again.json["events"]) == (0, False, 0)
 
-    assert showing(home, MARK, ANSWER, "rosa") == []
+    assert showing(home, MARK, ANSWER, ROSA) == []
     assert looked["key"].encode() not in (home / "keys.db").read_bytes()
     live = kintsugi("rebuild", "--json").json
     assert live["equal"] is True
-    after = shown(kintsugi, "of-4")
+    after = shown(kintsugi, "of-14")
     assert (after["messages"], after["erased"], after["evidence"]) == ([], True, None)
     assert after["category"] == before["category"]
     assert kintsugi("patterns", "--json").json == patterns
@@ -182,9 +184,9 @@ def test_an_erased_person_is_in_no_byte_of_the_home(
     # Another process: the one before may use the key that it looked up for some seconds more.
     people = KeyStore(sqlite_url(home / "keys.db"))
     with fronting(home, [engine.url], keys=KEYS, people=people) as front:
-        anew = talk(front, "rosa", task, retry="again")
+        anew = talk(front, ROSA, task, retry="again")
     assert "x-kintsugi-replayed" not in anew.headers
-    fresh = people.find_in_store("rosa")
+    fresh = people.find_in_store(ROSA)
     people.close()
     assert fresh is not None
     assert fresh.id != looked["key"], "who comes back is somebody new"
@@ -197,12 +199,12 @@ def test_without_sealing_the_same_words_are_found(
     home.mkdir()
     monkeypatch.setenv("KINTSUGI_PRIVACY__SEAL", "false")
     with fronting(home, [recite(ANSWER).url], keys=KEYS) as front:
-        talk(front, "rosa", next(iter(Shop().tasks())).id)
-        say_how_it_was(front, "rosa")
+        talk(front, ROSA, next(iter(Shop().tasks())).id)
+        say_how_it_was(front, ROSA)
     assert kintsugi("work", "--once").json["rollouts"] == 1
     assert {"log.db", "kintsugi.db"} <= set(showing(home, MARK))
     assert "log.db" in showing(home, ANSWER)
-    done = kintsugi("erase", "--person", "rosa", "--yes", "--json")
+    done = kintsugi("erase", "--person", ROSA, "--yes", "--json")
     assert (done.code, done.json["erased"], done.json["unsealed"]) == (3, False, 5)
     assert "5 events" in done.json["limits"][-1]
 
@@ -218,7 +220,7 @@ def test_a_gateway_that_was_restarted_goes_on_with_a_sealed_session(
 ) -> None:
     people = KeyStore(sqlite_url(tmp_path / "keys.db"))
     said: list[dict[str, Any]] = [{"role": "user", "content": "One"}]
-    headers = {"x-kintsugi-user": "rosa"}
+    headers = {"x-kintsugi-user": ROSA}
     for _ in range(2):
         with fronting(tmp_path, [live.url], people=people) as front:
             body = {"messages": said, "max_tokens": 4}
