@@ -269,6 +269,19 @@ class CandidateEvaluation:
         self._lessons.update((task.id, write_body(task.dump_body())) for task in lessons)
         return lessons
 
+    def _report_shortage(self, wanted: int, plans: Sequence[Plan]) -> Iterator[str]:
+        """Say that the environment gave fewer lessons than were wanted, if it did."""
+        if not self._plays_lessons:
+            return
+        drawn = sum(task in self._lessons for plan in plans for task in plan.tasks)
+        if drawn < wanted:
+            yield (
+                f"{self._row.adapter}: {self._environment.name} gives {drawn} of the {wanted} "
+                "tasks that were to begin behind a refused call; where they show too "
+                "little, the candidate is rejected; add kinds to the traffic whose tools refuse "
+                'wrong calls, or set improve.lessons = "off"'
+            )
+
     def _reference_plan(
         self, number: int, plan: Plan, policy: BestPolicy, kinds: Collection[str]
     ) -> Plan | None:
@@ -396,6 +409,7 @@ class CandidateEvaluation:
             )
             assert following is not None, "a pilot is followed by a look"
             yield f"{self._row.adapter}: {following.words()}"
+            yield from self._report_shortage(self._trial.pilot_tasks, [plan])
         else:
             looks = [*earlier, plan]
             whole = [
@@ -412,6 +426,7 @@ class CandidateEvaluation:
                 self._append_report(self._pair(whole), report, number)
             following = self._extend(report, sizes)
             yield f"{self._row.adapter}: {report.decision} at look {number}"
+            yield from self._report_shortage(sizes.tasks.get(AFTER_ERROR, 0), looks)
         noted = _TrialNote(following=following)
         _write(self._runner.folder(self._job(number)) / _NOTED, noted)
         return noted

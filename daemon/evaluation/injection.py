@@ -1,7 +1,6 @@
 """Evaluate repairs: a part of the tasks begins behind a call that went wrong.
 
     tasks = inject(environment, tasks, {"argument": 0.5}, seed)
-    seen = observe(environment, lesson, messages)
     report_repairs(...)                                  what `kintsugi eval --inject` adds
 
 What is injected is a lesson of the task (envs/lessons): the oracle's conversation up to a call, a
@@ -12,7 +11,7 @@ beside it. Source: Structured Reflection, arXiv 2509.18847. Not covered: mistake
 of the agent itself; what comes before the wrong call is the oracle's.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from random import Random
 from typing import Any, Final
@@ -20,14 +19,10 @@ from typing import Any, Final
 from envs import statistics
 from envs.environment import Environment
 from envs.evaluation import EnvironmentFailure
-from envs.lessons.gold import render_gold, render_message
 from envs.lessons.making import make_lessons
+from envs.lessons.observation import Observation
 from envs.lessons.operators import PERTURBATIONS
-from envs.reflection.official import score_officially
-from envs.reflection.repair import assess_repair, build_gold
-from envs.reward import conduct_of
 from envs.task import Lesson, Operator, TaskDefinition
-from events.messages import Message
 
 SHOWN: Final = (1, 3, 5)
 """The k of Repair@k."""
@@ -69,37 +64,6 @@ def _find_lesson(
             f"{report.troubles[0]}; mend its code, or leave out --inject"
         )
     return lesson
-
-
-@dataclass(frozen=True, slots=True)
-class Observation:
-    """What an attempt shows beside its verdict."""
-
-    repeated: int
-    """Calls that repeat the one before them, with nothing between that could change the answer."""
-    repaired: bool | None = None
-    """Whether the first message makes the right calls, or, where it has to speak first, whether it
-    does and the task is done in the end; None for a task without a mistake."""
-    official: bool | None = None
-    """Whether the first message is correct by the benchmark's own rule, which takes any text for
-    right where no call is due."""
-
-
-def observe(
-    environment: Environment, lesson: Lesson | None, messages: Sequence[Message], success: bool
-) -> Observation:
-    """Return what a transcript with this verdict shows."""
-    repeated = conduct_of(messages, environment.catalog, malformed=0).repeated
-    if lesson is None:
-        return Observation(repeated)
-    own = (m for m in messages if m.role == "assistant" and m.sampled is not False)
-    first = next(own, None)
-    if first is None:
-        return Observation(repeated, repaired=False, official=False)
-    repair = assess_repair(first.text, first.tool_calls, build_gold(lesson))
-    official = score_officially(render_message(first), render_gold(lesson), "qwen")
-    repaired = repair.success and (success or bool(lesson.calls))
-    return Observation(repeated, repaired, official.correct)
 
 
 @dataclass(frozen=True, slots=True)

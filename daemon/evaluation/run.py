@@ -25,14 +25,7 @@ from itertools import count, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from daemon.evaluation.injection import (
-    InjectedTask,
-    Observation,
-    draw_operator,
-    inject,
-    observe,
-    report_repairs,
-)
+from daemon.evaluation.injection import InjectedTask, draw_operator, inject, report_repairs
 from daemon.evaluation.similarity import GradedTask, report_similarity
 from envs import grading, statistics
 from envs.environment import Environment, UnknownTask
@@ -46,6 +39,7 @@ from envs.evaluation import (
     make_environment_user,
     play_all,
 )
+from envs.lessons.observation import Observation, observe
 from envs.task import GENERATED, Lesson, Operator, TaskDefinition
 from events import private
 from events.canonical import exact_json, sha256

@@ -1,12 +1,12 @@
-"""Measure what a reference policy repairs: operator by operator, the first message behind a refused
-call of a lesson.
+"""Measure what a reference policy repairs, operator by operator, behind a refused call of a lesson.
 
     python -m daemon.solver.reference.repairs --checkpoint DIR --out repairs.json
 
 Protocol: temperature 1; 100 lessons of each operator, made of tasks of the taught kinds in equal
-parts, from seeds that neither trained the policy nor chose anything about it; a group of 8 attempts
-at each. An attempt ends with its first message, and is right where that makes the lesson's calls
-(envs/reflection/repair.py). Intervals are 95 % over lessons.
+parts, from seeds that neither trained the policy nor chose anything about it; a group of 8 whole
+episodes at each. One is right as `kintsugi eval --inject` has it: the first message makes the
+lesson's calls or, where it has to speak, makes none and the task is done in the end
+(envs/lessons/observation.py). Intervals are 95 % over lessons.
 """
 
 import argparse
@@ -30,6 +30,7 @@ from daemon.solver.reference.evaluate import GROUP, LENGTH, SLOTS, Estimate, Fig
 from daemon.solver.sampling.local import Attempt, InProcess, Rollout
 from envs.lessons.checks import get_lesson
 from envs.lessons.making import make_lessons
+from envs.lessons.observation import observe
 from envs.shop.environment import Shop
 from envs.statistics import mean
 from envs.task import Operator, TaskDefinition
@@ -62,23 +63,26 @@ def measure_repairs(
     policy = Policy.load(checkpoint, checkpoint.name)
     player = InProcess(Engine(policy, SLOTS, LENGTH), Chat(checkpoint), max_tokens=ANSWER)
     attempts = (
-        Attempt(lesson, lesson.id, trial, f"{lesson.id}/{trial}", reward="repair")
+        Attempt(lesson, lesson.id, trial, f"{lesson.id}/{trial}")
         for lesson in lessons
         for trial in range(trials)
     )
-    return compute_repair_figures(player.play(Shop(), attempts, policy))
+    shop = Shop()
+    return compute_repair_figures(shop, player.play(shop, attempts, policy))
 
 
-def compute_repair_figures(rollouts: Iterable[Rollout]) -> dict[Operator, RepairFigures]:
-    """Return operator -> the figures of rollouts that are rewarded for a repair."""
+def compute_repair_figures(
+    shop: Shop, rollouts: Iterable[Rollout]
+) -> dict[Operator, RepairFigures]:
+    """Return operator -> the figures of rollouts of lessons."""
     repaired: dict[Operator, dict[str, list[bool]]] = {}
     reflected: dict[Operator, dict[str, list[bool]]] = {}
     for rollout in rollouts:
         task = rollout.attempt.task
-        operator = get_lesson(task).operator
-        repaired.setdefault(operator, {}).setdefault(task.id, []).append(
-            bool(rollout.trajectory.success)
-        )
+        lesson = get_lesson(task)
+        operator = lesson.operator
+        seen = observe(shop, lesson, rollout.episode.messages, bool(rollout.grade.success))
+        repaired.setdefault(operator, {}).setdefault(task.id, []).append(bool(seen.repaired))
         reflected.setdefault(operator, {}).setdefault(task.id, []).append(reflects(rollout))
     return {
         operator: RepairFigures(

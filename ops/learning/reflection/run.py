@@ -20,7 +20,6 @@ from daemon.engine.chat import Chat
 from daemon.engine.generation import Engine
 from daemon.engine.policy import Policy
 from daemon.engine.reference.recipe import WEAK
-from daemon.evaluation.injection import observe
 from daemon.solver import job
 from daemon.solver.journal import DEFINITIONS, write_definitions
 from daemon.solver.reference.repairs import reflects
@@ -29,6 +28,7 @@ from daemon.solver.warm_start import examples, reference
 from envs.evaluation import episode_seed
 from envs.lessons.checks import get_lesson
 from envs.lessons.making import make_lessons
+from envs.lessons.observation import observe
 from envs.lessons.operators import PERTURBATIONS
 from envs.shop.environment import Shop
 from envs.task import Operator, TaskDefinition, write_body

@@ -15,11 +15,12 @@ from typing import Any, Final
 from daemon.config.settings import Training
 from daemon.core.app import App
 from daemon.evaluation.bfcl_benchmark import is_right_officially
-from daemon.evaluation.injection import inject, observe
+from daemon.evaluation.injection import inject
 from daemon.sessions import transcript
 from envs import statistics
 from envs.bfcl.cases import SPLITS
 from envs.bfcl.environment import Bfcl
+from envs.lessons.observation import observe
 from envs.lessons.operators import PERTURBATIONS
 from envs.statistics import Interval
 from envs.task import Lesson

@@ -303,6 +303,24 @@ def test_a_candidate_that_repairs_less_is_rejected(
     assert slice_check(found.gate).verdict == "FAIL"
 
 
+def test_an_environment_with_too_few_lessons_is_named(
+    large: App, base: Path, unchanged: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = after_error.make_refused_lesson
+
+    def make_few(environment: Shop, task: TaskDefinition, seed: int) -> TaskDefinition | None:
+        return real(environment, task, seed) if seed_of(task.id) % 40 == 0 else None  # type: ignore[operator]
+
+    monkeypatch.setattr(after_error, "make_refused_lesson", make_few)
+    record_rates(monkeypatch, (0.95, 0.99))
+    row = trained(large, unchanged, base, WRITTEN, LESSONS)
+    told = examined(large, row, base, COMMAND, RECORDED)
+    words = [line for line in told if "behind a refused call" in line]
+    assert "shop gives 6 of the 12 tasks that were to begin behind a refused call" in words[0]
+    assert len(words) == sum(" at look " in line for line in told) + 1
+    assert "shop gives 36 of the 71 tasks" in words[1]
+
+
 def test_without_lessons_a_setting_of_theirs_changes_no_evaluation(
     tmp_path: Path, large: App, base: Path, unchanged: Path
 ) -> None:

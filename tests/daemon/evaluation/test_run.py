@@ -14,7 +14,8 @@ from typing import Any
 
 import pytest
 
-from daemon.evaluation.injection import InjectedTask, Observation, inject, report_repairs
+from daemon.evaluation.injection import InjectedTask, inject, report_repairs
+from envs.lessons.observation import Observation
 from envs.shop.environment import Shop
 from envs.task import Operator, TaskDefinition
 from tests.daemon.commands import Result, environment
@@ -359,6 +360,7 @@ def test_a_model_can_play_the_user(evaluate: Evaluate, kintsugi: Kintsugi) -> No
 
 
 MUTE = """
+from envs.lessons.observation import Observation
 from envs.shop.environment import Shop
 
 class Kiosk(Shop):
@@ -383,6 +385,7 @@ def test_a_user_without_a_script_or_a_model_is_warned_of(
 
 JUDGED = """
 from envs.catalog import CATALOGS
+from envs.lessons.observation import Observation
 from envs.shop.environment import Shop
 
 class Salon(Shop):
@@ -542,6 +545,7 @@ def test_an_evaluation_with_mistakes_of_which_nothing_is_judged_says_so(evaluate
 
 
 BROKEN = """
+from envs.lessons.observation import Observation
 from envs.shop.environment import Shop
 
 class Broken(Shop):

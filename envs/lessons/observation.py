@@ -1,0 +1,49 @@
+"""What an attempt at a task shows beside its verdict: repeated calls, and whether it repaired.
+
+    seen = observe(environment, lesson, messages, success)
+
+Repair@k is estimated from these. Source: Structured Reflection, arXiv 2509.18847; its own rule is
+`official`.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from envs.environment import Environment
+from envs.lessons.gold import render_gold, render_message
+from envs.reflection.official import score_officially
+from envs.reflection.repair import assess_repair, build_gold
+from envs.reward import conduct_of
+from envs.task import Lesson
+from events.messages import Message
+
+
+@dataclass(frozen=True, slots=True)
+class Observation:
+    """What an attempt shows beside its verdict."""
+
+    repeated: int
+    """Calls that repeat the one before them, with nothing between that could change the answer."""
+    repaired: bool | None = None
+    """Whether the first message makes the right calls, or, where it has to speak first, whether it
+    does and the task is done in the end; None for a task without a mistake."""
+    official: bool | None = None
+    """Whether the first message is correct by the benchmark's own rule, which takes any text for
+    right where no call is due."""
+
+
+def observe(
+    environment: Environment, lesson: Lesson | None, messages: Sequence[Message], success: bool
+) -> Observation:
+    """Return what a transcript with this verdict shows."""
+    repeated = conduct_of(messages, environment.catalog, malformed=0).repeated
+    if lesson is None:
+        return Observation(repeated)
+    own = (m for m in messages if m.role == "assistant" and m.sampled is not False)
+    first = next(own, None)
+    if first is None:
+        return Observation(repeated, repaired=False, official=False)
+    repair = assess_repair(first.text, first.tool_calls, build_gold(lesson))
+    official = score_officially(render_message(first), render_gold(lesson), "qwen")
+    repaired = repair.success and (success or bool(lesson.calls))
+    return Observation(repeated, repaired, official.correct)
