@@ -5,11 +5,11 @@ adapter and journal in a folder beside the result, from which a run that was kil
 """
 
 import time
-from collections import defaultdict
+from collections import defaultdict, deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import islice
+from itertools import cycle, islice
 from pathlib import Path
 from typing import Final
 
@@ -40,8 +40,8 @@ from ops.learning.reflection.settings import ARMS, PROMPT, TAUGHT, ArmDefinition
 from ops.learning.run import LENGTH, SLOTS, JobError, count_uses, describe_source, read_batches
 from ops.learning.seeds import PART, PRACTISED, TUNED, Seeds
 
-_SPARE: Final = 6
-"""Held-out lessons that are made for each that is wanted: operators are not equally fertile."""
+_RARE: Final[Operator] = "swap"
+"""The perturbation that few kinds of task allow."""
 
 
 class TooFewLessons(KintsugiError):
@@ -92,38 +92,28 @@ class Bench:
 
     @cached_property
     def practice(self) -> tuple[TaskDefinition, ...]:
-        """Lessons to train on, in an order that the seed draws: as many as any arm can use."""
-        return self._make_lessons(self.seeds.training, 2 * self.settings.budget)
+        """Lessons to train on: as many as any arm can use. Raises TooFewLessons."""
+        return self._draw_lessons(self.seeds.training, 2 * self.settings.budget)
 
     @cached_property
     def held_out(self) -> dict[Operator, list[TaskDefinition]]:
         """Operator -> lessons that no arm trains on. Raises TooFewLessons."""
-        wanted = self.settings.lessons
-        by_operator: dict[Operator, list[TaskDefinition]] = {name: [] for name in PERTURBATIONS}
-        for lesson in self._make_lessons(self.seeds.traffic, _SPARE * wanted * len(by_operator)):
-            by_operator[get_lesson(lesson).operator].append(lesson)
-        for operator, lessons in by_operator.items():
-            if len(lessons) < wanted:
-                raise TooFewLessons(
-                    f"{len(lessons)} held-out lessons of {operator}, and {wanted} are wanted; ask "
-                    "for fewer in the settings"
-                )
-        return {operator: lessons[:wanted] for operator, lessons in by_operator.items()}
-
-    def _make_lessons(self, first_task: int, wanted: int) -> tuple[TaskDefinition, ...]:
-        sources = self.shop.mixture(TAUGHT, seed=self.seed, first_task=first_task)
-        report = make_lessons(self.shop, islice(sources, PART), wanted, self.seed)
         by_operator: dict[Operator, list[TaskDefinition]] = defaultdict(list)
-        for lesson in report.lessons:
+        count = self.settings.lessons * len(PERTURBATIONS)
+        for lesson in self._draw_lessons(self.seeds.traffic, count):
             by_operator[get_lesson(lesson).operator].append(lesson)
-        # In turn, so that any part of them has operators in equal parts while they last.
-        queues = [iter(by_operator[name]) for name in PERTURBATIONS]
-        ordered: list[TaskDefinition] = []
-        while queues:
-            drawn = [(queue, next(queue, None)) for queue in queues]
-            queues = [queue for queue, lesson in drawn if lesson is not None]
-            ordered += [lesson for _, lesson in drawn if lesson is not None]
-        return tuple(ordered)
+        return by_operator
+
+    def _draw_lessons(self, first_task: int, count: int) -> tuple[TaskDefinition, ...]:
+        sources = self.shop.mixture(TAUGHT, seed=self.seed, first_task=first_task)
+        drawn = draw_lessons(self.shop, islice(sources, PART), self.seed)
+        lessons = tuple(islice(drawn, count))
+        if len(lessons) < count:
+            raise TooFewLessons(
+                f"{PART} tasks give {len(lessons)} lessons, and {count} are wanted; ask for fewer "
+                "in the settings"
+            )
+        return lessons
 
     def draw(
         self, weights: Mapping[str, float], first_task: int, count: int
@@ -171,6 +161,21 @@ def practise(key: Key, settings: Settings, folder: Path) -> ArmRun:
             "processor_seconds": time.process_time() - worked,
         }
     )
+
+
+def draw_lessons(
+    shop: Shop, sources: Iterable[TaskDefinition], seed: int
+) -> Iterator[TaskDefinition]:
+    """Yield lessons, one of each perturbation in turn. No two of a perturbation have one source:
+    lessons of few conversations are learnt by heart."""
+    usual = [name for name in PERTURBATIONS if name != _RARE]
+    queues: dict[Operator, deque[TaskDefinition]] = {name: deque() for name in PERTURBATIONS}
+    for source, turn in zip(sources, cycle(usual), strict=False):
+        report = make_lessons(shop, [source], 2, seed, operators=(turn, _RARE))
+        for lesson in report.lessons:
+            queues[get_lesson(lesson).operator].append(lesson)
+        while all(queues.values()):
+            yield from [queue.popleft() for queue in queues.values()]
 
 
 def choose_references(bench: Bench, arm: ArmDefinition) -> Shown:
