@@ -10,6 +10,7 @@ made of repetitions, which tools allow. Guarantee: equal arguments give equal le
 which recordings may be used (lessons.py), and the checks (verification.py).
 """
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from random import Random
@@ -81,12 +82,17 @@ def draft_lessons(
         REFUSABLE,
     )
     lessons = []
+    unfit: Counter[str] = Counter()
     for task in report.lessons:
         lesson = get_lesson(task)
-        if follows_refusal(task) and len(write_body(task.dump_body())) <= MOST_BODY:
+        if not follows_refusal(task):
+            unfit["begin behind a call that no tool refused"] += 1
+        elif len(write_body(task.dump_body())) > MOST_BODY:
+            unfit[f"have more than {MOST_BODY:,} bytes"] += 1
+        else:
             origin = origins[lesson.source]
             lessons.append(LessonDraft(task, Source(lesson.rollout or origin.rollout, origin.task)))
-    return LessonDrafts(tuple(lessons), "" if lessons else _explain_none(report))
+    return LessonDrafts(tuple(lessons), "" if lessons else _explain_none(report, unfit))
 
 
 def _draw_tasks(
@@ -106,8 +112,9 @@ def _draw_tasks(
             yield task
 
 
-def _explain_none(report: LessonReport) -> str:
+def _explain_none(report: LessonReport, unfit: Mapping[str, int]) -> str:
     reasons = [*report.troubles, *report.unused]
+    reasons += [f"{count} {why}" for why, count in unfit.items()]
     reasons += [reason for counts in report.discarded.values() for reason in counts]
     why = "; ".join(dict.fromkeys(reasons)) or "no task like the failed ones could be drawn"
     return f"no lesson could be made: {why}"

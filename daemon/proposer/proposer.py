@@ -154,15 +154,17 @@ class _QuotaWriter:
             TRIES * count,
             " ".join((*wanted.origin, quota.pattern)),
         )
-        if not drafts.lessons:
+        fresh = [draft for draft in drafts.lessons if draft.task.id not in supply.taken]
+        if not fresh:
             event = derive_id("proposal", *wanted.origin, quota.pattern, "lessons")
-            yield _reject_pattern(wanted, quota, "repair", drafts.trouble, event)
-        for draft in drafts.lessons:
+            trouble = drafts.trouble or (
+                f"the {len(drafts.lessons)} lessons that could be made were all written before"
+            )
+            yield _reject_pattern(wanted, quota, "repair", trouble, event)
+        for draft in fresh:
             task = draft.task
             if self._full == count:
                 return
-            if task.id in supply.taken:
-                continue
             supply.bodies[task.id] = write_body(task.dump_body())
             candidate = Candidate(task, "repair", draft.source.task)
             event = derive_id("proposal", *wanted.origin, quota.pattern, task.id)

@@ -5,11 +5,12 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from daemon.proposer.candidate import FIRST_SEED, LAST_SEED, Evaluation, PriorTask, Source
+from daemon.proposer.lesson_drafts import LessonSupply, draft_lessons
 from daemon.proposer.proposer import TRIES, Proposal, ProposalRequest, propose
 from daemon.proposer.verification import seed_of
 from envs.shop.environment import Shop
 from envs.task import TaskDefinition
-from events.learning import BadTries, Directive, Mode, Quota, TaskProposed, TaskRejected
+from events.learning import BadTries, Directive, Mode, ModeChoice, Quota, TaskProposed, TaskRejected
 from tests.envs.mini import Mini
 
 SHOP = Shop()
@@ -167,3 +168,25 @@ def test_a_pattern_without_a_known_task_says_so() -> None:
     (proposal,) = propose(SHOP, wanted({PATTERN: []}))
     assert isinstance(proposal.data, TaskRejected)
     assert "none to follow" in proposal.data.reason
+
+
+def test_a_pattern_whose_lessons_were_all_written_says_so() -> None:
+    sources = [source("cancel")]
+    drafts = draft_lessons(SHOP, sources, (), TRIES * 2, f"cycle-1 {PATTERN}").lessons
+    assert drafts
+    choice = ModeChoice(mode="repair", tasks=2, reason="refused calls")
+    quota = Quota(pattern=PATTERN, tasks=4, priority=1.0, status="NEW", modes=(choice,))
+    request = ProposalRequest(
+        cycle="cycle-1",
+        alias="agent",
+        base="base",
+        directive=Directive(quotas=(quota,)),
+        sources={PATTERN: sources},
+        lessons=LessonSupply(taken=frozenset(draft.task.id for draft in drafts)),
+    )
+    accepted, rejected = split(list(propose(SHOP, request)))
+    assert len(accepted) == 4
+    assert [row.mode for row in rejected if row.check == "lesson"] == ["repair"]
+    assert rejected[0].reason == (
+        f"the {len(drafts)} lessons that could be made were all written before"
+    )
