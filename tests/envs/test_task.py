@@ -9,7 +9,9 @@ from pydantic import ValidationError
 
 from envs.database import Database
 from envs.environment import UnknownTask
-from envs.task import Criteria, Scenario, TaskDefinition
+from envs.lessons.making import make_lessons
+from envs.shop.environment import Shop
+from envs.task import Criteria, Scenario, TaskDefinition, read_body, write_body
 from events.messages import Action
 from tests.envs.mini import Mini, task
 
@@ -26,6 +28,17 @@ def test_a_task_survives_being_written_and_read() -> None:
         read = TaskDefinition.model_validate_json(made.model_dump_json())
         assert read == made
         assert read.digest() == made.digest()
+
+
+def test_a_body_keeps_the_order_of_arguments_that_a_policy_is_shown() -> None:
+    shop = Shop()
+    lessons = make_lessons(shop, [shop.generate("return", 1)], 8, 0).lessons
+    assert {
+        tuple(call.arguments) for task in lessons for call in task.criteria.gold_actions or ()
+    } > {("order_id", "item", "payment_id")}
+    for task in lessons:
+        read = read_body(task.id, write_body(task.dump_body()))
+        assert read.model_dump_json() == task.model_dump_json()
 
 
 @pytest.mark.parametrize(
