@@ -13,8 +13,10 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
 from consumers.folds.task_states import REJECTED
-from consumers.reads.learning import JobRow, read_inactive_tasks, read_task_body
+from consumers.reads.learning import JobRow, read_inactive_tasks
 from daemon.core.decision_log import Decisions
+from daemon.core.task_definitions import read_open_body
+from envs.environment import UnknownTask
 from envs.task import BadDefinition, is_content_id, read_body
 from events.envelope import derive_id
 from events.learning import Decision, TaskRejected
@@ -31,13 +33,16 @@ def collect_bodies(app: "App", tasks: Iterable[str]) -> tuple[dict[str, str], di
     missing: dict[str, str] = {}
     with app.reading() as connection:
         for task in filter(is_content_id, tasks):
-            text = read_task_body(connection, task)
-            if text is None:
-                missing[task] = f"no event has brought the body of task {task}"
-                continue
             try:
-                read_body(task, text)
-            except BadDefinition as error:
+                text = read_open_body(app, connection, task)
+                if text is None:
+                    missing[task] = f"no event has brought the body of task {task}"
+                    continue
+                if read_body(task, text).salt is not None:
+                    # The file of bodies would have a person's words in the open.
+                    missing[task] = f"task {task} is sealed with the key of a person"
+                    continue
+            except (BadDefinition, UnknownTask) as error:
                 missing[task] = str(error)
             else:
                 bodies[task] = text

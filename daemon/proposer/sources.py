@@ -66,11 +66,9 @@ def read_pool_entries(
     lessons are practised. Without, those that cycles wrote are left out, and those that an operator
     added are tasks like others."""
     inactive = learning.read_inactive_tasks(connection, alias)
-    left_out = (
-        set(inactive)
-        if lessons
-        else inactive.keys() | learning.read_repair_tasks(connection, alias)
-    )
+    left_out = inactive.keys() | learning.read_sealed_tasks(connection, alias).keys()
+    if not lessons:
+        left_out |= learning.read_repair_tasks(connection, alias)
     written = {
         task: pattern
         for task, pattern in learning.patterns_of(connection, alias).items()
@@ -96,7 +94,9 @@ def read_lesson_supply(
         )
     recordings = {
         quota.pattern: tuple(
-            RecordingReader(app, alias, environment, "train").read(among=quota.examples)
+            RecordingReader(app, alias, environment, "train", persons=False).read(
+                among=quota.examples
+            )
         )
         for quota in directive.quotas
         if any(choice.mode == "repair" for choice in quota.modes)
