@@ -40,30 +40,26 @@ def salt_task(task: TaskDefinition, key: Key) -> TaskDefinition:
 
 
 def seal_body(task: TaskDefinition, key: Key) -> SealedDefinition:
-    """Encrypt the body of a salted task with a lesson, bound to its id."""
+    """Encrypt the body of a salted task, bound to its id."""
     assert task.salt is not None, "salt_task comes first"
-    assert task.lesson is not None, "only lessons are made of sessions"
     body = seal(key, write_body(task.dump_body()).encode(), _context(task.id))
+    lesson = task.lesson
     return SealedDefinition(
         keyid=key.id,
         body=base64.b64encode(body).decode(),
-        operator=task.lesson.operator,
-        source=task.lesson.source,
-        rollout=task.lesson.rollout,
+        operator=None if lesson is None else lesson.operator,
+        source=None if lesson is None else lesson.source,
+        rollout=None if lesson is None else lesson.rollout,
     )
 
 
 def write_sealed(environment: str, stored: SealedDefinition) -> str:
     """Return the text that stands for a sealed body: JSON with what is nobody's in the open, where
     a definition has it."""
-    return write_body(
-        {
-            "environment": environment,
-            "lesson": stored.model_dump(include={"operator", "source", "rollout"}),
-            _KEYID: stored.keyid,
-            _SEALED: stored.body,
-        }
-    )
+    fields = {"environment": environment, _KEYID: stored.keyid, _SEALED: stored.body}
+    if stored.operator is not None:
+        fields["lesson"] = stored.model_dump(include={"operator", "source", "rollout"})
+    return write_body(fields)
 
 
 def find_seal(text: str) -> str | None:

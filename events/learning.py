@@ -246,9 +246,9 @@ class SealedDefinition(StrictModel):
     """Of the key of the person."""
     body: str
     """The definition without its id, sealed with that key: base64."""
-    operator: Name
-    """Of its lesson, as is what follows."""
-    source: Id
+    operator: Name | None = None
+    """Of its lesson, as is what follows; None where it has none."""
+    source: Id | None = None
     rollout: Id | None = None
 
 
