@@ -15,7 +15,7 @@ import base64
 import binascii
 import json
 from collections.abc import Callable
-from typing import Final
+from typing import Any, Final
 
 from envs.task import BadDefinition, TaskDefinition, read_body, write_body
 from events.canonical import exact_json
@@ -56,7 +56,11 @@ def seal_body(task: TaskDefinition, key: Key) -> SealedDefinition:
 def write_sealed(environment: str, stored: SealedDefinition) -> str:
     """Return the text that stands for a sealed body: JSON with what is nobody's in the open, where
     a definition has it."""
-    fields = {"environment": environment, _KEYID: stored.keyid, _SEALED: stored.body}
+    fields: dict[str, Any] = {
+        "environment": environment,
+        _KEYID: stored.keyid,
+        _SEALED: stored.body,
+    }
     if stored.operator is not None:
         fields["lesson"] = stored.model_dump(include={"operator", "source", "rollout"})
     return write_body(fields)

@@ -396,10 +396,14 @@ def read_lessons(connection: Connection, alias: str | None = None) -> dict[str, 
     return lessons
 
 
-def count_drawn_lessons(connection: Connection, alias: str, *, written: bool) -> int:
+def count_drawn_lessons(
+    connection: Connection, alias: str, *, written: bool, sealed: bool = True
+) -> int:
     """Count the lessons of an agent that are neither retired nor rejected; `written`: whether those
-    that cycles wrote count."""
+    that cycles wrote count; `sealed`: whether those that are made of persons' sessions do."""
     left_out = set(read_inactive_tasks(connection, alias))
+    if not sealed:
+        left_out |= read_sealed_tasks(connection, alias).keys()
     if not written:
         left_out |= read_repair_tasks(connection, alias)
     proposed = patterns_of(connection, alias)

@@ -16,12 +16,14 @@ from random import Random
 from typing import Final
 
 from daemon.proposer.candidate import FIRST_SEED, LAST_SEED, MOST_BODY, Source
+from daemon.proposer.lessons import seal_lessons
 from envs.environment import Environment
 from envs.lessons.checks import follows_refusal, get_lesson
 from envs.lessons.making import LessonReport, find_split, make_lessons
 from envs.lessons.operators import REFUSABLE
 from envs.lessons.trajectories import Trajectory
 from envs.task import TaskDefinition, write_body
+from events.privacy.sealing import Key
 
 _SOURCES: Final = 4
 """Fresh tasks that are drawn for each lesson that is wanted, at most."""
@@ -37,6 +39,8 @@ class LessonSupply:
     """Tasks that were written before, by id: they are not written again."""
     bodies: dict[str, str] = field(default_factory=dict)
     """Task by content -> the text of its body: where the environment finds what is written now."""
+    keys: Mapping[str, Key] = field(default_factory=dict)
+    """Rollout of a person -> the key that seals what is made of it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +52,8 @@ class LessonDraft:
     source: Source
     """The task that its conversation is of, and a failed rollout: the one in which the call was
     made, or one whose task that task is like."""
+    key: Key | None = None
+    """Key of the person of whose rollout it is made; None for one that is no person's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,9 +72,11 @@ def draft_lessons(
     recordings: Iterable[Trajectory],
     most: int,
     seed: str,
+    keys: Mapping[str, Key] | None = None,
 ) -> LessonDrafts:
     """Return at most `most` lessons. `sources` are the failed rollouts of the pattern whose tasks
-    are followed, at least one; `recordings` what was said in them."""
+    are followed, at least one; `recordings` what was said in them; `keys` those that seal what is
+    made of a person's (rollout -> key)."""
     recorded = tuple(recordings)
     origins = {item.source: Source(item.rollout or "", item.task) for item in recorded}
     chance = Random(f"lessons {seed}")
@@ -81,12 +89,15 @@ def draft_lessons(
         REFUSABLE,
     )
     lessons = []
-    for task in report.lessons:
+    for task, key in seal_lessons(report.lessons, keys or {}).values():
         lesson = get_lesson(task)
         if follows_refusal(task) and len(write_body(task.dump_body())) <= MOST_BODY:
             origin = origins[lesson.source]
-            lessons.append(LessonDraft(task, Source(lesson.rollout or origin.rollout, origin.task)))
-    return LessonDrafts(tuple(lessons), "" if lessons else _explain_none(report))
+            source = Source(lesson.rollout or origin.rollout, origin.task)
+            lessons.append(LessonDraft(task, source, key))
+    # What an environment raised may quote the conversation.
+    is_open = not any(item.rollout in (keys or {}) for item in recorded)
+    return LessonDrafts(tuple(lessons), "" if lessons else _explain_none(report, is_open))
 
 
 def _draw_tasks(
@@ -106,8 +117,8 @@ def _draw_tasks(
             yield task
 
 
-def _explain_none(report: LessonReport) -> str:
-    reasons = [*report.troubles, *report.unused]
+def _explain_none(report: LessonReport, is_open: bool) -> str:
+    reasons = [*(report.troubles if is_open else ()), *report.unused]
     reasons += [reason for counts in report.discarded.values() for reason in counts]
     why = "; ".join(dict.fromkeys(reasons)) or "no task like the failed ones could be drawn"
     return f"no lesson could be made: {why}"
