@@ -1,6 +1,7 @@
 """Lessons that are made of a person's session: sealed, practised by nobody else, and retired."""
 
 import json
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
@@ -8,12 +9,21 @@ from typing import Any, Final
 import pytest
 
 from consumers.diagnosis.labels import label_rollout
+from consumers.reads import learning
 from daemon.config.settings import load
 from daemon.core.app import App
 from daemon.core.decision_log import Decisions
+from daemon.engine.chat import Chat
+from daemon.engine.reference.weights import CHECKPOINT
 from daemon.maintenance import erasure
+from daemon.solver import journal
+from daemon.solver.journal import read_definitions
+from daemon.solver.seals import Seals
+from daemon.solver.spec import digest
+from envs.episode import Episode, Party
 from envs.task import TaskDefinition
-from events.learning import TaskProposed
+from events.jobs import JobSpec
+from events.learning import JobRequested, TaskProposed
 from events.messages import Message
 from events.privacy.sealing import Key
 from events.rollouts import RolloutContent, RolloutEnded
@@ -203,3 +213,83 @@ def test_no_file_gets_a_persons_lesson_and_no_file_brings_one(
     assert added.code == 3
     assert "made of a person's session" in added.json["rejected"][0]["reason"]
     assert showing(home, MARK) == []
+
+
+def run_job(app: App, kintsugi: Kintsugi, lessons: list[str]) -> None:
+    """A job of the real learner over these lessons and tasks of nobody's."""
+    drawn = [SHOP.generate("cancel", 2**28 + number).id for number in range(4)]
+    pools: list[dict[str, Any]] = [
+        {"name": "target", "tasks": drawn[:2], "references": drawn[2:]},
+        {"name": "l", "tasks": lessons[:2], "references": lessons[2:], "reward": "both"},
+    ]
+    spec = {
+        "job": "j", "base": "tiny", "checkpoint": str(CHECKPOINT), "environment": "shop",
+        "pools": pools,
+        "sampler": {"groups": 4, "size": 2, "rollouts": 16, "max_tokens": 24},
+        "warm_start": {"mode": "always"}, "seed": 3,
+    }  # fmt: skip
+    data = JobRequested(
+        job="j", alias="agent", base="tiny", spec=JobSpec.model_validate(spec), minutes=10
+    )
+    Decisions(app).take(data, "j", cause="somebody")
+    while True:
+        assert kintsugi("work", "--once").code == 0
+        (job,) = kintsugi("jobs", "ls", "--json").json
+        if job["outcome"] is not None:
+            break
+        time.sleep(0.5)
+    assert job["outcome"] == "trained", job["reason"]
+
+
+@pytest.mark.processes
+def test_a_job_practised_a_persons_lesson_and_nothing_of_it_is_readable_afterwards(
+    app: App, home: Path, kintsugi: Kintsugi
+) -> None:
+    key = record_person(app, *TRAIN)
+    lessons = make(kintsugi, count=4)["added"]
+    run_job(app, kintsugi, lessons)
+    folder = home / "jobs" / "j" / "out"
+    stored = [
+        rollout
+        for line in (folder / "rollouts.jsonl").read_bytes().splitlines()[1:]
+        for rollout in json.loads(line)
+    ]
+    assert set(lessons) <= {rollout["task"] for rollout in stored}
+    for rollout in stored:
+        assert (rollout["task"] in lessons) == ("sealed" in rollout) == (not rollout["turns"])
+    words = [read_tokens(kintsugi, task) for task in lessons]
+    seals = Seals(read_definitions(folder), {key.id: key})
+    with app.reading() as connection:
+        job = learning.job(connection, "j")
+    assert job is not None
+    batches, _ = journal.read(folder / "rollouts.jsonl", digest(job.spec))
+    opened = [rollout for batch in batches for rollout in seals.open(batch)]
+    prompts = [",".join(map(str, turn.prompt_ids)) for item in opened for turn in item.turns]
+    assert all(any(text in prompt for prompt in prompts) for text in words), "what is searched"
+    assert showing(home, MARK) == []
+    assert showing(home, *words) == []
+    trained = [
+        line["data"]
+        for line in kintsugi("log", "cat", "rollouts", "--json").lines
+        if line["data"].get("purpose") == "train" and line["data"]["task"]["id"] in lessons
+    ]
+    assert trained
+    assert {(data["task"]["instruction"], data.get("content")) for data in trained} == {
+        (None, None)
+    }
+    done = kintsugi("erase", "--person", ROSA, "--yes", "--json").json
+    assert done["lessons"] == 4
+    assert [adapter["because"] for adapter in done["adapters"]] == [["lesson"]]
+    assert showing(home, MARK, ROSA) == []
+    assert kintsugi("work", "--once").code == 0
+    assert kintsugi("rebuild", "--json").json["equal"] is True
+    assert kintsugi("log", "verify", "--json").json["ok"] is True
+
+
+def read_tokens(kintsugi: Kintsugi, task: str) -> str:
+    """The end of a lesson's prefix as token ids, as a journal in the open would have them."""
+    definition = kintsugi("lessons", "show", task, "--json").json["definition"]
+    whole = TaskDefinition.model_validate_json(json.dumps(definition))
+    view = Episode(SHOP, whole).view(Party.AGENT)
+    ids = Chat(CHECKPOINT).prompt(view, SHOP.select_schemas(whole, view))
+    return ",".join(map(str, ids[-40:]))
