@@ -125,9 +125,13 @@ def test_an_erasure_retires_the_lesson_and_nobody_reads_it(
     assert {line["reason"] for line in retired} == {
         "it is made of a session of a person who was erased"
     }
-    for command in (("lessons", "show"), ("tasks", "show"), ("lessons", "edit")):
-        text = ("--reflection", "Look.") if command[1] == "edit" else ()
-        refused = kintsugi(*command, retired[0]["task"], *text)
+    name = retired[0]["task"]
+    for command in (
+        ("lessons", "show", name),
+        ("tasks", "show", name),
+        ("lessons", "edit", name, "--reflection", "Look."),
+    ):
+        refused = kintsugi(*command)
         assert (refused.code, "who was erased" in refused.err) == (1, True), refused.err
     (other,) = [line for line in lines.values() if line["rollout"] == "other"]
     assert other["state"] == "active"

@@ -145,9 +145,13 @@ def test_a_rollout_that_was_moved_or_changed_is_refused(base: Path, tmp_path: Pa
     (opened,) = seals.open([sealed])
     assert opened.turns
     assert opened.sealed is None
-    for change in ({"rollout": "another"}, {"sealed": "AAAA"}, {"task": OPEN[0].id}):
+    for changed in (
+        replace(sealed, rollout="another"),
+        replace(sealed, sealed="AAAA"),
+        replace(sealed, task=OPEN[0].id),
+    ):
         with pytest.raises(BadSeal):
-            seals.open([replace(sealed, **change)])
+            seals.open([changed])
 
 
 @pytest.mark.processes
