@@ -19,7 +19,7 @@ from sqlalchemy import select
 from consumers.batch import Batch
 from consumers.folds.record import FoldInput
 from consumers.tables import Erasure, TaskBody, TaskState
-from envs.sealed_body import write_sealed
+from envs.lessons.sealed_body import write_sealed
 from envs.task import compute_content_id, is_content_id, write_body
 from events.learning import TaskProposed, TaskRetired
 from events.rollouts import clip_reason

@@ -326,7 +326,7 @@ def edit(
     from consumers.folds.task_states import ACTIVE
     from consumers.reads.learning import patterns_of, read_inactive_tasks
     from daemon.proposer.task_buffer import Target, replace_task
-    from envs.sealed_body import salt_task
+    from envs.lessons.sealed_body import salt_task
     from events.learning import OPERATOR
 
     text = _read_reflection(reflection, file)

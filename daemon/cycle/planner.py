@@ -95,13 +95,7 @@ class CyclePlanner:
             return Proposal({}, str(error))
         with self._app.reading() as connection:
             wanted = self._proposal_request(connection, environment, cycle, supply)
-            buffered = sources.read_pool_entries(
-                connection,
-                cycle.alias,
-                cycle.base,
-                lessons=self._practises,
-                sealed=self._app.settings.jobs.hands_keys,
-            )
+            buffered = self._read_pool_entries(connection, cycle)
             sealed = learning.read_sealed_tasks(connection, cycle.alias)
             drawn = self._read_traffic(connection, environment, cycle)
             priorities = {
@@ -139,6 +133,16 @@ class CyclePlanner:
         except NotTrainable as error:
             return Proposal(decisions, str(error))
         return Proposal({**decisions, derive_id("job requested", cycle.cycle): job})
+
+    def _read_pool_entries(self, connection: "Connection", cycle: CycleRow) -> list[PoolEntry]:
+        """The buffer, without what no job may draw."""
+        return sources.read_pool_entries(
+            connection,
+            cycle.alias,
+            cycle.base,
+            lessons=self._practises,
+            sealed=self._app.settings.jobs.hands_keys,
+        )
 
     @property
     def _practises(self) -> bool:

@@ -20,7 +20,7 @@ from typing import Final
 
 from daemon.jobs.attempts import SHELL, Clock, JobFolder, number_in
 from daemon.jobs.runner import Absent, Job, JobStartError, State
-from daemon.solver.seals import write_keys
+from daemon.solver.sampling.seals import write_keys
 from events import private
 
 GRACE_SECONDS: Final = 15.0

@@ -31,8 +31,8 @@ from daemon.proposer.candidate import (
 )
 from daemon.proposer.verification import seed_of, verify
 from envs.environment import Environment, FindBody, UnknownTask
+from envs.lessons.sealed_body import seal_body
 from envs.registry import EnvironmentBroken, UnknownEnvironment
-from envs.sealed_body import seal_body
 from envs.task import (
     GENERATED,
     TaskDefinition,

@@ -28,9 +28,9 @@ from daemon.proposer.verification import seed_of
 from daemon.sessions.transcript import Transcript, is_sealed, read
 from envs.environment import Environment, UnknownTask
 from envs.lessons.making import Split, find_split
+from envs.lessons.sealed_body import salt_task
 from envs.lessons.trajectories import Trajectory, count_greeting
 from envs.registry import EnvironmentBroken
-from envs.sealed_body import salt_task
 from envs.task import GENERATED, TaskDefinition, signature
 from events.errors import BlobError, BlobUnavailable, KintsugiError, LogTruncated
 from events.messages import Message

@@ -36,7 +36,7 @@ from daemon.proposer.candidate import (
 from daemon.proposer.lesson_drafts import LessonSupply, draft_lessons
 from daemon.proposer.verification import Verdict, verify
 from envs.environment import Environment
-from envs.sealed_body import seal_body
+from envs.lessons.sealed_body import seal_body
 from envs.task import is_content_id, write_body
 from events.envelope import derive_id
 from events.learning import Directive, JobRound, Mode, Quota, TaskProposed, TaskRejected

@@ -26,7 +26,7 @@ from types import FrameType
 from typing import IO, TYPE_CHECKING, Any, Final, get_args
 
 from daemon.solver.rewards import BadLine, compute_rewards
-from daemon.solver.seals import take_keys
+from daemon.solver.sampling.seals import take_keys
 from daemon.solver.spec import BadSpec, read_spec
 from events.algorithm import RepairForm
 from events.errors import KintsugiError

@@ -53,8 +53,8 @@ from daemon.solver.sampling.environments import JobEnvironments
 from daemon.solver.sampling.own_vllm import OwnVllm
 from daemon.solver.sampling.remote import RemoteSource
 from daemon.solver.sampling.reward import check_lesson
+from daemon.solver.sampling.seals import Seals
 from daemon.solver.sampling.sources import Batch, HereSource, Source, Version, batch_of
-from daemon.solver.seals import Seals
 from daemon.solver.spec import check_supported, digest, drop_tasks, list_tasks
 from daemon.solver.task_choice import Choice
 from daemon.solver.telemetry.metrics import Guard, StepMetrics, TrainingAbort

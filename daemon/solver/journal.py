@@ -6,9 +6,9 @@
 
 An update is a function of weights and rollouts, and what is sampled next of weights and the number
 of the batch; so a killed job reads its journal, makes the same updates again and goes on where it
-was. The turns of rollouts on a person's task are sealed (seals.py); where a key is gone that an
-earlier attempt had, the journal begins anew. Guarantees: `append` returns when the batch is on
-disk; a batch that was being written when the process died is no batch; a batch that the disk
+was. The turns of rollouts on a person's task are sealed (sampling/seals.py); where a key is gone
+that an earlier attempt had, the journal begins anew. Guarantees: `append` returns when the batch is
+on disk; a batch that was being written when the process died is no batch; a batch that the disk
 refused is taken back. Not covered: two processes with one journal.
 
 Beside it lie two files that whoever requests a job makes from the log. `definitions.jsonl` has the
@@ -28,7 +28,7 @@ from typing import Annotated, Any, Final, Literal
 from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 
 from daemon.adapters.directory import UNFINISHED
-from daemon.solver.seals import NO_SEALS, Seals
+from daemon.solver.sampling.seals import NO_SEALS, Seals
 from daemon.solver.trajectory import Trajectory
 from events.envelope import derive_id
 from events.errors import KintsugiError

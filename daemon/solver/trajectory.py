@@ -81,8 +81,8 @@ class Trajectory:
     repair: Annotated[float | None, Field(exclude_if=lambda value: value is None)] = None
     """Part of the reward that the repair of the first message is; None where it does not count."""
     sealed: Annotated[str | None, Field(exclude_if=lambda value: value is None)] = None
-    """In a journal, the turns of a rollout on a person's task, encrypted (seals.py); `turns` has
-    none then. None everywhere else."""
+    """In a journal, the turns of a rollout on a person's task, encrypted (sampling/seals.py);
+    `turns` has none then. None everywhere else."""
 
     @property
     def is_incomplete(self) -> bool:

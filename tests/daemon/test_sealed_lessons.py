@@ -18,18 +18,21 @@ from daemon.engine.reference.weights import CHECKPOINT
 from daemon.maintenance import erasure
 from daemon.solver import journal
 from daemon.solver.journal import read_definitions
-from daemon.solver.seals import Seals
+from daemon.solver.sampling.seals import Seals
 from daemon.solver.spec import digest
-from envs.episode import Episode, Party
+from envs.episode import Episode, Party, PrefixMismatch, check_prefix
+from envs.evaluation import EnvironmentFailure, environment_code
 from envs.task import TaskDefinition
 from events.jobs import JobSpec
 from events.learning import JobRequested, TaskProposed
 from events.messages import Message
 from events.privacy.sealing import Key
 from events.rollouts import RolloutContent, RolloutEnded
+from producers.simulation import Provenance, build_rollout_event
 from tests.daemon.conftest import Kintsugi
 from tests.daemon.gateway.test_erasing import showing
 from tests.daemon.repair.test_background import record
+from tests.daemon.slips import attempt_slip
 from tests.daemon.test_lessons import SHOP, draw, slipped
 from tests.envs.lessons.recorded import record_slip
 
@@ -297,3 +300,28 @@ def read_tokens(kintsugi: Kintsugi, task: str) -> str:
     view = Episode(SHOP, whole).view(Party.AGENT)
     ids = Chat(CHECKPOINT).prompt(view, SHOP.select_schemas(whole, view))
     return ",".join(map(str, ids[-40:]))
+
+
+def test_what_is_written_about_a_persons_task_quotes_nothing_of_it(
+    app: App, kintsugi: Kintsugi
+) -> None:
+    record_person(app, TRAIN[0])
+    (name,) = make(kintsugi)["added"]
+    definition = kintsugi("lessons", "show", name, "--json").json["definition"]
+    task = TaskDefinition.model_validate_json(json.dumps(definition))
+    provenance = Provenance("agent", "tiny", "tiny", "probe")
+    event = build_rollout_event(attempt_slip(task), SHOP, provenance, "r")
+    assert (event.content, event.reason) == (None, None)
+    assert MARK not in event.model_dump_json()
+
+    answered = next(n for n, message in enumerate(task.prefix) if message.role == "tool")
+    changed = task.prefix[answered].model_copy(update={"content": f"{MARK} is there"})
+    prefix = (*task.prefix[:answered], changed, *task.prefix[answered + 1 :])
+    for salt, quoted in ((task.salt, False), (None, True)):
+        other = task.model_copy(update={"prefix": prefix, "salt": salt})
+        with pytest.raises(PrefixMismatch) as mismatch:
+            check_prefix(SHOP, other)
+        with pytest.raises(EnvironmentFailure) as failure, environment_code(SHOP, "here", other):
+            raise KeyError(MARK)
+        for caught in (mismatch, failure):
+            assert (MARK in str(caught.value)) == quoted
