@@ -21,7 +21,7 @@ from sqlalchemy import BigInteger, Engine, Index, MetaData, Table, Text, text
 from sqlalchemy.sql import ColumnElement
 from sqlmodel import Field, SQLModel
 
-REVISION: Final = "0017"
+REVISION: Final = "0018"
 """The migration that makes these tables; a test holds it to the newest one in migrations/."""
 
 FOLD_VERSION: Final = 13
@@ -337,7 +337,9 @@ class TaskBody(ProjectionTable, table=True):
     task: str = _key()
     environment: str = _string()
     body: str = _string()
-    """JSON: the definition without its id."""
+    """JSON: the definition without its id; of a sealed one, what stands for it."""
+    keyid: str | None = _string()
+    """Id of the key that seals it; null for one that is no person's."""
     event_source: str = _pointer(STRING)
     sequence: int = _pointer()
     offset: int = _offset()

@@ -181,6 +181,8 @@ class Episode:
         self.take_as_prefix()
 
     def _mismatch(self, place: int, reason: str) -> PrefixMismatch:
+        if self.task.salt is not None:
+            reason = "what it says there is a person's"
         return PrefixMismatch(
             f"the prefix of task {self.task.id} does not replay in {self.environment.name}, "
             f"message {place}: {reason}; record the prefix anew, or leave the task out"

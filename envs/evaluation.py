@@ -109,7 +109,7 @@ class Attempt:
 
 def do_nothing(environment: Environment, task: TaskDefinition) -> Grade:
     """The verdict on an agent that only talks: every figure is read beside this one."""
-    with environment_code(environment, f"task {task.id}"):
+    with environment_code(environment, f"task {task.id}", task):
         agent = environment.idle_agent(task)
         episode = play_locally(Episode(environment, task), agent, environment.user(task))
         return grade(environment, task, episode.messages, episode.termination)
@@ -127,7 +127,7 @@ def episode_seed(run_seed: int, task_id: str, trial: int) -> int:
 
 async def play(setup: Setup, task: TaskDefinition, trial: int) -> Attempt:
     """One attempt from reset to verdict. Raises EnvironmentFailure, EndpointRefusal."""
-    with environment_code(setup.environment, f"task {task.id}"):
+    with environment_code(setup.environment, f"task {task.id}", task):
         seed = episode_seed(setup.seed, task.id, trial)
         episode = Episode(setup.environment, task, seed=seed, limits=setup.limits)
         agent, user = setup.agent(task, seed), setup.user(task, seed)
@@ -233,15 +233,19 @@ def _make_outage_error(last: Attempt, count: int) -> EndpointUnavailable:
 
 
 @contextmanager
-def environment_code(environment: Environment, where: str) -> Iterator[None]:
-    """The boundary where a fault of an environment's code is told apart from one of an agent."""
+def environment_code(
+    environment: Environment, where: str, task: TaskDefinition | None = None
+) -> Iterator[None]:
+    """The boundary where a fault of an environment's code is told apart from one of an agent. Of a
+    fault in a task that is made of a person's session nothing is quoted."""
     try:
         yield
     except (EndpointRefusal, EndpointUnavailable, PrefixMismatch, UnknownTask):
         raise
     except Exception as error:
+        quoted = "" if task is not None and task.salt is not None else f": {error}"
         raise EnvironmentFailure(
-            f"environment {environment.name}, {where}: {type(error).__name__}: {error}; this is a "
+            f"environment {environment.name}, {where}: {type(error).__name__}{quoted}; this is a "
             "fault of its code and not of the agent: mend it (kintsugi env check), then run the "
             "same command to go on"
         ) from error

@@ -166,7 +166,9 @@ class _Sparse(StrictModel):
         return {name: value for name, value in fields.items() if value or name not in _LATER}
 
 
-_LATER: Final = frozenset({"assertions", "lesson", "milestones", "prefix", "setup", "ticket"})
+_LATER: Final = frozenset(
+    {"assertions", "lesson", "milestones", "prefix", "salt", "setup", "ticket"}
+)
 """Fields of task definitions that the first version of the format did not have."""
 
 
@@ -244,6 +246,9 @@ class TaskDefinition(_Sparse):
     every episode (episode.py)."""
     lesson: Lesson | None = None
     """What follows the prefix, where it ends with a call that went wrong."""
+    salt: str | None = None
+    """Of a task that is made of a person's session: what keeps its id, a digest, from telling
+    whether a guess of the rest is right (sealed_body.py). None for any other."""
 
     @property
     def solo(self) -> bool:
@@ -279,7 +284,10 @@ class TaskDefinition(_Sparse):
         return None if gold is None else signature(gold)
 
     def record(self) -> Task:
-        """The task as rollouts name it."""
+        """The task as rollouts name it; of one that is made of a person's session nothing but the
+        name and the kind."""
+        if self.salt is not None:
+            return Task(id=self.id, environment=self.environment, capability=self.capability)
         return Task(
             id=self.id,
             environment=self.environment,

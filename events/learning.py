@@ -239,6 +239,19 @@ class Verified(StrictModel):
     """By whom or by how much: `scripted oracle`, `3 of 8`."""
 
 
+class SealedDefinition(StrictModel):
+    """The definition of a task that is made of a person's session (envs/lessons/sealed_body.py)."""
+
+    keyid: Name
+    """Of the key of the person."""
+    body: str
+    """The definition without its id, sealed with that key: base64."""
+    operator: Name | None = None
+    """Of its lesson, as is what follows; None where it has none."""
+    source: Id | None = None
+    rollout: Id | None = None
+
+
 class TaskProposed(Decision):
     """A task was written for a failure pattern, or added by an operator, and entered the buffer."""
 
@@ -261,7 +274,9 @@ class TaskProposed(Decision):
     """The round of a job that wrote it; None for one that was there before the job."""
     definition: dict[str, Any] | None = None
     """Of a task whose id is its content, ENVIRONMENT/=SHA256: the whole definition without the id.
-    None for a generated one, whose id makes it."""
+    None for a generated one, whose id makes it, and for a sealed one."""
+    sealed: SealedDefinition | None = None
+    """What stands for the definition of a task that is made of a person's session."""
 
 
 class TaskRejected(Decision):

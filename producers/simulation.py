@@ -51,7 +51,9 @@ class Provenance:
 def build_rollout_event(
     attempt: Attempt, environment: Environment, provenance: Provenance, rollout: str
 ) -> RolloutEnded:
-    """The event's data of an attempt; `rollout` is its id."""
+    """The event's data of an attempt; `rollout` is its id. Of an attempt at a task that is made of
+    a person's session nothing that was said: it begins with what the person said."""
+    is_open = attempt.task.salt is None
     declared = catalog(environment.name) is not None
     offered = (schema["function"]["name"] for schema in environment.schemas(attempt.task))
     return RolloutEnded(
@@ -69,12 +71,12 @@ def build_rollout_event(
         reward_parts={} if attempt.grade is None else name_parts(attempt.grade, attempt.penalties),
         grader=None if attempt.grade is None else f"{environment.name}/{grading.VERSION}",
         termination=attempt.termination,
-        reason=_shorten(attempt.reason) or None,
+        reason=(_shorten(attempt.reason) or None) if is_open else None,
         simulator=provenance.simulator,
         write_tools=None if declared else tuple(sorted(environment.writes)),
         known_tools=None if declared else tuple(offered),
         tool_roles=environment.recorded_tool_roles,
-        content=RolloutContent(messages=attempt.messages),
+        content=RolloutContent(messages=attempt.messages) if is_open else None,
     )
 
 

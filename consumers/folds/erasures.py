@@ -1,5 +1,5 @@
-"""Erased persons: the fold of PersonErased, which keys must not be there, and what was learnt from
-a person's rollouts.
+"""Erased persons: the fold of PersonErased, which keys must not be there, which tasks are sealed
+with them, and what was learnt from a person's rollouts.
 
 The fold has nothing to take out of other tables: what is a person's is sealed in the log, no fold
 opens it, so it never was in a table (consumers/diagnosis/labels.py).
@@ -14,7 +14,8 @@ from sqlalchemy import Connection, select
 
 from consumers.batch import Batch
 from consumers.folds.record import FoldInput
-from consumers.tables import Adapter, Cycle, Erasure, Job, Rollout, Task
+from consumers.folds.task_states import ACTIVE
+from consumers.tables import Adapter, Cycle, Erasure, Job, Rollout, Task, TaskBody, TaskState
 from events.learning import PersonErased
 
 _IDS_PER_QUERY: Final = 500
@@ -40,6 +41,38 @@ def read_erasure_keys(connection: Connection) -> frozenset[str]:
 
 
 @dataclass(frozen=True, slots=True)
+class SealedTask:
+    """A task of an agent's buffer that is made of a person's session."""
+
+    alias: str
+    task: str
+    keyid: str
+    is_live: bool
+    """Whether new jobs may draw it."""
+
+
+def find_sealed_tasks(connection: Connection, keyids: Collection[str]) -> list[SealedTask]:
+    """The tasks that are sealed with any of these keys, by agent and id."""
+    tasks, bodies, states = Task.table().c, TaskBody.table().c, TaskState.table().c
+    of_both = (states.alias == tasks.alias) & (states.task == tasks.task)
+    query = (
+        select(tasks.alias, tasks.task, bodies.keyid, states.state)
+        .select_from(
+            TaskBody.table()
+            .join(Task.table(), tasks.task == bodies.task)
+            .outerjoin(TaskState.table(), of_both)
+        )
+        .where(bodies.keyid.is_not(None))
+        .order_by(tasks.alias, tasks.task)
+    )
+    return [
+        SealedTask(row.alias, row.task, row.keyid, row.state in (None, ACTIVE))
+        for row in connection.execute(query)
+        if row.keyid in keyids
+    ]
+
+
+@dataclass(frozen=True, slots=True)
 class AdapterDependence:
     """An adapter whose training depended on any of the given rollouts."""
 
@@ -49,14 +82,14 @@ class AdapterDependence:
     cycle: str | None
     because: tuple[str, ...]
     """`counted`: a rollout was judged in the round that its cycle began with; `example`: its
-    directive names one; `task`: a task was written after one; `parent`: it goes on from an adapter
-    of this list."""
+    directive names one; `task`: a task was written after one; `lesson`: its job practised a lesson
+    made of one; `parent`: it goes on from an adapter of this list."""
 
 
 def find_dependent_adapters(
-    connection: Connection, rollouts: Collection[str]
+    connection: Connection, rollouts: Collection[str], lessons: Collection[str] = ()
 ) -> list[AdapterDependence]:
-    """The adapters that rest on any of these rollouts, by name."""
+    """The adapters that rest on any of these rollouts, or on lessons made of them, by name."""
     cycles = _cycles(connection, frozenset(rollouts))
     jobs, adapters = Job.table().c, Adapter.table().c
     query = (
@@ -66,6 +99,9 @@ def find_dependent_adapters(
     )
     rows = connection.execute(query).all()
     reasons = {row.adapter: cycles[row.cycle] for row in rows if row.cycle in cycles}
+    for row in rows:
+        if not _list_drawn(row.spec).isdisjoint(lessons):
+            reasons[row.adapter] = (*reasons.get(row.adapter, ()), "lesson")
     while True:
         folders = {row.path for row in rows if row.adapter in reasons}
         heirs = [
@@ -82,6 +118,12 @@ def find_dependent_adapters(
         for row in rows
         if row.adapter in reasons
     ]
+
+
+def _list_drawn(spec: str) -> set[str]:
+    """Return the tasks that a job's spec draws or shows."""
+    pools = json.loads(spec)["pools"]
+    return {task for pool in pools for task in (*pool["tasks"], *pool.get("references", ()))}
 
 
 def _cycles(connection: Connection, rollouts: frozenset[str]) -> Mapping[str, tuple[str, ...]]:

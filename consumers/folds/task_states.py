@@ -7,7 +7,9 @@
     fold_task_retirement    nobody wants it drawn any more
 
 The body of a task by content is checked here, by its hash alone: whether a version of the program
-can play it is for who plays it. Reads nothing but the event and tables that `learning` alone fills.
+can play it is for who plays it. A sealed body is not opened, so who opens it checks it. Of an
+erased person no sealed task is taken. Reads nothing but the event and tables that `learning` alone
+fills.
 """
 
 from typing import Final
@@ -16,7 +18,8 @@ from sqlalchemy import select
 
 from consumers.batch import Batch
 from consumers.folds.record import FoldInput
-from consumers.tables import TaskBody, TaskState
+from consumers.tables import Erasure, TaskBody, TaskState
+from envs.lessons.sealed_body import write_sealed
 from envs.task import compute_content_id, is_content_id, write_body
 from events.learning import TaskProposed, TaskRetired
 from events.rollouts import clip_reason
@@ -24,6 +27,8 @@ from events.rollouts import clip_reason
 ACTIVE: Final = "active"
 RETIRED: Final = "retired"
 REJECTED: Final = "rejected"
+ERASED: Final = "it is made of a session of a person who was erased"
+"""Why a sealed task is retired."""
 
 
 def takes_body(folding: FoldInput, data: TaskProposed, batch: Batch) -> bool:
@@ -31,23 +36,27 @@ def takes_body(folding: FoldInput, data: TaskProposed, batch: Batch) -> bool:
     or another event has brought it. Otherwise the task is rejected, unless the right body is
     known."""
     task = data.task.id
-    problem = _find_problem(data)
+    problem = _find_problem(data) or _find_erasure(batch, data)
     if problem is None:
         return True
     if _has_body(batch, task):
-        return data.definition is None
+        return data.definition is None and data.sealed is None
     reject_task(folding, data.alias, task, problem, batch)
     return False
 
 
 def keep_body(folding: FoldInput, data: TaskProposed, batch: Batch) -> None:
-    """Keep the body that a proposal brings, once it is seen to be the task's."""
-    if data.definition is None:
+    """Keep the body that a proposal brings, once it is seen to be the task's; a sealed one as it
+    is."""
+    environment, _, _ = data.task.id.partition("/")
+    if data.sealed is not None:
+        body, keyid = write_sealed(environment, data.sealed), data.sealed.keyid
+    elif data.definition is not None:
+        body, keyid = write_body(data.definition), None
+    else:
         return
-    body = write_body(data.definition)
-    environment = str(data.definition["environment"])
-    row = {"task": data.task.id, "environment": environment, "body": body, **folding.place()}
-    batch.stage(TaskBody, row)
+    row = {"task": data.task.id, "environment": environment, "body": body, "keyid": keyid}
+    batch.stage(TaskBody, {**row, **folding.place()})
 
 
 def _find_problem(data: TaskProposed) -> str | None:
@@ -55,7 +64,10 @@ def _find_problem(data: TaskProposed) -> str | None:
     a generated task without one."""
     task, body = data.task.id, data.definition
     if not is_content_id(task):
-        return None if body is None else f"{task} is not the id of a body, and came with one"
+        bare = body is None and data.sealed is None
+        return None if bare else f"{task} is not the id of a body, and came with one"
+    if data.sealed is not None:
+        return None if body is None else f"task {task} came with its body, and a sealed one"
     if body is None:
         return f"task {task} came without its body"
     try:
@@ -64,6 +76,15 @@ def _find_problem(data: TaskProposed) -> str | None:
     except (ValueError, RecursionError) as error:
         return f"the body of task {task} is no JSON: {error}"
     return None if actual == task else f"the body of task {task} is that of {actual}"
+
+
+def _find_erasure(batch: Batch, data: TaskProposed) -> str | None:
+    """Return a sentence on a sealed task of a person who was erased; None for any other."""
+    if data.sealed is None:
+        return None
+    erasures = Erasure.table().c
+    query = select(erasures.keyid).where(erasures.keyid == data.sealed.keyid)
+    return None if batch.connection.execute(query).first() is None else ERASED
 
 
 def restore_task(folding: FoldInput, data: TaskProposed, batch: Batch) -> None:

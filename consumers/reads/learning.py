@@ -191,6 +191,8 @@ class StoredLesson:
     reflection: str
     rollout: str | None
     """Rollout in which the wrong call was made; None for a call that an operator put in."""
+    keyid: str | None = None
+    """Id of the key that its body is sealed with: no table has the reflection then."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -361,11 +363,22 @@ def read_task_body(connection: Connection, task: str) -> str | None:
     return body
 
 
+def read_sealed_tasks(connection: Connection, alias: str) -> dict[str, str]:
+    """Return task -> id of the key that its body is sealed with, of the buffer of an agent."""
+    bodies, tasks = TaskBody.table().c, Task.table().c
+    query = (
+        select(bodies.task, bodies.keyid)
+        .join_from(TaskBody.table(), Task.table(), tasks.task == bodies.task)
+        .where(tasks.alias == alias, tasks.origin == PROPOSED, bodies.keyid.is_not(None))
+    )
+    return {row.task: row.keyid for row in connection.execute(query)}
+
+
 def read_lessons(connection: Connection, alias: str | None = None) -> dict[str, StoredLesson]:
     """Return task -> its lesson, of the tasks by content with one that an agent has, or any."""
     bodies, tasks = TaskBody.table().c, Task.table().c
     # No string of a body has this text: its quotes would be escaped. Arguments may have the key.
-    query = select(bodies.task, bodies.body).where(bodies.body.contains('"lesson":{'))
+    query = select(bodies.task, bodies.body, bodies.keyid).where(bodies.body.contains('"lesson":{'))
     if alias is not None:
         query = query.where(bodies.task.in_(select(tasks.task).where(tasks.alias == alias)))
     lessons = {}
@@ -378,14 +391,19 @@ def read_lessons(connection: Connection, alias: str | None = None) -> dict[str, 
             source=str(lesson.get("source", "")),
             reflection=str(lesson.get("reflection", "")),
             rollout=lesson.get("rollout"),
+            keyid=row.keyid,
         )
     return lessons
 
 
-def count_drawn_lessons(connection: Connection, alias: str, *, written: bool) -> int:
+def count_drawn_lessons(
+    connection: Connection, alias: str, *, written: bool, sealed: bool = True
+) -> int:
     """Count the lessons of an agent that are neither retired nor rejected; `written`: whether those
-    that cycles wrote count."""
+    that cycles wrote count; `sealed`: whether those that are made of persons' sessions do."""
     left_out = set(read_inactive_tasks(connection, alias))
+    if not sealed:
+        left_out |= read_sealed_tasks(connection, alias).keys()
     if not written:
         left_out |= read_repair_tasks(connection, alias)
     proposed = patterns_of(connection, alias)

@@ -2,7 +2,7 @@
 
 import json
 import sys
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
@@ -28,11 +28,12 @@ from events.errors import KintsugiError
 
 if TYPE_CHECKING:
     from collections import Counter
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from sqlalchemy import Connection
 
     from consumers.reads.learning import StoredLesson, TaskLine
+    from daemon.core.app import App
     from daemon.proposer.additions import Addition, Additions, RawDefinition, Refusal
     from envs.environment import Environment
     from envs.lessons.making import LessonReport
@@ -85,6 +86,7 @@ def _build_document(line: "TaskLine", lesson: "StoredLesson") -> dict[str, Any]:
         "split": _split(lesson),
         "rollout": lesson.rollout,
         "reflection": lesson.reflection,
+        "sealed": lesson.keyid is not None,
     }
 
 
@@ -101,9 +103,10 @@ def show(cli: Cli, lesson: Named, alias: OfAgent = None) -> None:
     from envs.lessons.gold import render_gold
 
     with cli.app() as app, app.reading() as connection:
-        line, stored, task = _find_lesson(connection, lesson, alias)
+        line, stored, task = _find_lesson(app, connection, lesson, alias)
     document = {
         **_build_document(line, stored),
+        "reflection": get_lesson(task).reflection,
         "calls": [call.model_dump(mode="json") for call in get_lesson(task).calls],
         "final": get_lesson(task).final,
         "gold": render_gold(get_lesson(task)),
@@ -132,16 +135,17 @@ def _write_message(message: "Message") -> Any:
 
 
 def _find_lesson(
-    connection: "Connection", name: str, alias: str | None
+    app: "App", connection: "Connection", name: str, alias: str | None
 ) -> "tuple[TaskLine, StoredLesson, TaskDefinition]":
-    """The lesson with this id, or whose id begins so. Raises UnknownTaskId, NoLessonsHere."""
+    """The lesson with this id, or whose id begins so, opened where it is sealed. Raises
+    UnknownTaskId, NoLessonsHere, UnknownTask where it cannot be opened, KeysUnavailable."""
     from consumers.reads.learning import read_lessons
 
     line = find_task_line(connection, name, alias)
     stored = read_lessons(connection, line.alias).get(line.task)
     if stored is None:
         raise NoLessonsHere(f"task {line.task} has no lesson; see kintsugi lessons ls")
-    task = read_definition(connection, line.task)
+    task = read_definition(app, connection, line.task)
     if task is None or task.lesson is None:
         raise UnknownTaskId(
             f"the body of {line.task} is no task of this version; make its lesson anew"
@@ -181,7 +185,7 @@ def make(
     """  # fmt: skip
     from daemon.cli.environments import load_environment
     from daemon.core.task_definitions import with_definitions
-    from daemon.proposer.lessons import RecordingReader, draw_sources
+    from daemon.proposer.lessons import RecordingReader, draw_sources, seal_lessons
     from daemon.proposer.task_buffer import TaskWriter
     from envs.lessons.making import make_lessons
 
@@ -203,13 +207,23 @@ def make(
         report = make_lessons(environment, sources, count, seed, reader.read())
         if not report.lessons:
             raise NoLessonsHere(_explain_none(environment, report))
+        lessons = seal_lessons(report.lessons, reader.keys)
+        keys = {task: key for task, (_, key) in lessons.items() if key is not None}
+        made = [task for task, _ in lessons.values()]
         if out is None:
+            additions.keys.update(keys)
             writer = TaskWriter(app, act_of(actor, reason), target)
-            definitions = _write_definitions(report)
-            ids, refused = add_definitions(cli, additions, definitions, writer)
+            ids, refused = add_definitions(cli, additions, _write_definitions(made), writer)
         else:
-            _write_file(out, report)
-    return _print_made(cli, report, reader.left_out, ids, refused, out)
+            made = [task for task in made if task.id not in keys]
+            if keys:
+                cli.out.warn(
+                    f"{len(keys):,} lessons made of persons' sessions are not written: only a home "
+                    "keeps them sealed"
+                )
+            _write_file(out, made)
+    printed = _Made(report, reader.left_out, ids, refused, len(keys))
+    return _print_made(cli, printed, out, len(made))
 
 
 def _explain_none(environment: "Environment", report: "LessonReport") -> str:
@@ -224,32 +238,39 @@ def _explain_none(environment: "Environment", report: "LessonReport") -> str:
     return f"environment {environment.name} gave no lesson: {why}"
 
 
-def _write_definitions(report: "LessonReport") -> "Iterator[RawDefinition]":
+def _write_definitions(lessons: "Sequence[TaskDefinition]") -> "Iterator[RawDefinition]":
     from daemon.proposer.additions import RawDefinition
     from daemon.proposer.candidate import MOST_BODY
 
-    for number, task in enumerate(report.lessons, start=1):
+    for number, task in enumerate(lessons, start=1):
         text = task.model_dump_json().encode()
         yield RawDefinition(f"lesson {number}", text if len(text) <= MOST_BODY else None)
 
 
-def _write_file(out: Path, report: "LessonReport") -> None:
+def _write_file(out: Path, lessons: "Sequence[TaskDefinition]") -> None:
     """Write the definitions. Raises NoLessonsHere where the file cannot be written."""
-    lines = "".join(f"{task.model_dump_json()}\n" for task in report.lessons)
+    lines = "".join(f"{task.model_dump_json()}\n" for task in lessons)
     try:
         out.write_text(lines, encoding="utf-8")
     except OSError as error:
         raise NoLessonsHere(f"{out} cannot be written: {error.strerror}; name another") from error
 
 
-def _print_made(
-    cli: Cli,
-    report: "LessonReport",
-    left_out: "Counter[str]",
-    ids: list[str],
-    refused: "list[Refusal]",
-    out: Path | None,
-) -> int:
+@dataclass(frozen=True, slots=True)
+class _Made:
+    """What `make` did."""
+
+    report: "LessonReport"
+    left_out: "Counter[str]"
+    ids: "list[str]"
+    refused: "list[Refusal]"
+    sealed: int
+    """Lessons that are made of persons' sessions."""
+
+
+def _print_made(cli: Cli, made: _Made, out: Path | None, lines: int) -> int:
+    """Print what was made; `lines` is the number of lessons in the file `out`."""
+    report, left_out, ids, refused = made.report, made.left_out, made.ids, made.refused
     for item in refused[:5]:
         cli.out.warn(f"{item.position}: {item.check}: {item.reason}")
     if report.empty:
@@ -262,6 +283,7 @@ def _print_made(
                 "added": ids,
                 "rejected": [asdict(item) for item in refused],
                 "made": report.made,
+                "sealed": made.sealed,
                 "discarded": report.discarded,
                 "unused": report.unused,
                 "left_out": dict(left_out),
@@ -279,9 +301,9 @@ def _print_made(
         rows += [["recorded rollout", reason, number] for reason, number in left_out.items()]
         if rows:
             cli.out.show(table(["discarded", "because", "number"], rows, right=("number",)), "")
-        made = ", ".join(f"{operator} {number:,}" for operator, number in report.made.items())
-        where = f"wrote {len(report.lessons):,} to {out}" if out else f"added {len(ids):,}"
-        cli.out.show(f"made {made}; {where}, rejected {len(refused):,}")
+        counts = ", ".join(f"{operator} {number:,}" for operator, number in report.made.items())
+        where = f"wrote {lines:,} to {out}" if out else f"added {len(ids):,}"
+        cli.out.show(f"made {counts}; {where}, rejected {len(refused):,}")
     return PARTLY if refused else DONE
 
 
@@ -304,17 +326,21 @@ def edit(
     from consumers.folds.task_states import ACTIVE
     from consumers.reads.learning import patterns_of, read_inactive_tasks
     from daemon.proposer.task_buffer import Target, replace_task
+    from envs.lessons.sealed_body import salt_task
     from events.learning import OPERATOR
 
     text = _read_reflection(reflection, file)
     with cli.app() as app:
         app.settle()
         with app.reading() as connection:
-            line, _, task = _find_lesson(connection, lesson, alias)
+            line, before, task = _find_lesson(app, connection, lesson, alias)
             patterns = patterns_of(connection, line.alias)
             inactive = read_inactive_tasks(connection, line.alias)
             additions = open_additions(cli, app, connection, line.alias, None, without=line.task)
-        edited = _edit(task, text)
+        edited, key = _edit(task, text), None
+        if before.keyid is not None and (key := app.find_key(before.keyid)) is not None:
+            edited = salt_task(edited, key)
+            additions.keys[edited.id] = key
         is_there = edited.id in patterns and edited.id not in inactive
         if line.state != ACTIVE and not is_there:
             raise NoLessonsHere(
@@ -329,9 +355,10 @@ def edit(
             replaced = line.task if line.state == ACTIVE else None
             replace_task(app, act_of(actor, reason), target, addition, replaced)
         with app.reading() as connection:
-            new_line, stored, _ = _find_lesson(connection, edited.id, line.alias)
+            new_line, stored, _ = _find_lesson(app, connection, edited.id, line.alias)
     if cli.out.json:
-        cli.out.document({**_build_document(new_line, stored), "replaces": task.id})
+        document = {**_build_document(new_line, stored), "reflection": text}
+        cli.out.document({**document, "replaces": task.id})
     elif edited.id == task.id:
         cli.out.show(f"{task.id} has this reflection already")
     else:

@@ -102,7 +102,7 @@ def show(cli: Cli, task: Named, alias: OfAgent = None) -> None:
         with app.reading() as connection:
             line = find_task_line(connection, task, alias)
             written = _read_written(connection, line)
-            stored = read_definition(connection, line.task)
+            stored = read_definition(app, connection, line.task)
         definition = stored or _define(app, line.task)
     document = {
         **build_task_document(line),
@@ -367,7 +367,7 @@ def open_additions(
         open_named,
         known=learning.patterns_of(connection, alias).keys() - inactive.keys(),
         prior=[
-            _read_prior(connection, row.task)
+            _read_prior(app, connection, row.task)
             for row in learning.tasks_of(connection, alias)
             if row.task.id not in inactive and row.task.id != without
         ],
@@ -377,23 +377,28 @@ def open_additions(
     )
 
 
-def _read_prior(connection: "Connection", task: "Task") -> "PriorTask":
-    """A task of the buffer, by its body where the tables have one that this version reads."""
+def _read_prior(app: "App", connection: "Connection", task: "Task") -> "PriorTask":
+    """A task of the buffer, by its body where the tables have one that this version reads; of a
+    sealed one that cannot be opened, by what its record says."""
     from daemon.proposer.candidate import PriorTask
+    from envs.environment import UnknownTask
 
-    definition = read_definition(connection, task.id)
+    try:
+        definition = read_definition(app, connection, task.id)
+    except UnknownTask:
+        definition = None
     if definition is not None:
         return PriorTask.of(definition)
     return PriorTask.from_record(task.gold_actions, task.instruction)
 
 
-def read_definition(connection: "Connection", task: str) -> "TaskDefinition | None":
+def read_definition(app: "App", connection: "Connection", task: str) -> "TaskDefinition | None":
     """The definition of a task by content; None where the tables have none that this version
-    reads."""
-    from consumers.reads.learning import read_task_body
+    reads. Raises UnknownTask for a sealed one that cannot be opened, KeysUnavailable."""
+    from daemon.core.task_definitions import read_open_body
     from envs.task import BadDefinition, is_content_id, read_body
 
-    text = read_task_body(connection, task) if is_content_id(task) else None
+    text = read_open_body(app, connection, task) if is_content_id(task) else None
     try:
         return None if text is None else read_body(task, text)
     except BadDefinition:

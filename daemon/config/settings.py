@@ -425,6 +425,11 @@ class Jobs(Section):
     minutes: float = Field(default=120.0, gt=0)
     """Minutes after which a job is stopped for good."""
 
+    @property
+    def hands_keys(self) -> bool:
+        """Whether a job can be handed the keys of persons in memory, as `JobRunner.hands_keys`."""
+        return self.runner == "local"
+
 
 class Training(Section):
     """Settings of a cycle's training job."""

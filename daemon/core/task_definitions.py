@@ -4,17 +4,28 @@
     environment = with_definitions(app, open_place(...))       any other
     environment.task("shop/=4f2a...")       from the body that the log brought
 
+    read_open_body(app, connection, "shop/=4f2a...")           that body alone, as text
+
 The tables are folded from the log, so a task is found on every machine that has the log, also after
-`kintsugi rebuild`. The environment checks each body by its hash.
+`kintsugi rebuild`. The environment checks each body by its hash. One that is sealed with the key of
+a person is opened here, with the key store: on every machine that reaches it, until the person is
+erased.
 """
 
 from typing import TYPE_CHECKING
 
+from consumers.folds.task_states import ERASED
 from consumers.reads.learning import read_task_body
+from envs.environment import UnknownTask
+from envs.lessons.sealed_body import open_body
 from envs.registry import open_from_event
+from envs.task import BadDefinition
+from events.privacy.sealing import KeyMissing
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+    from sqlalchemy import Connection
 
     from daemon.core.app import App
     from envs.environment import Environment, FindBody
@@ -38,7 +49,7 @@ def with_definitions(
 ) -> "Environment":
     """Have an environment find the bodies of tasks by content in the tables; return it. `own`: more
     of them, as they are when they are looked up. Its `task` raises DatabaseUnavailable where the
-    tables cannot be read."""
+    tables cannot be read, and KeysUnavailable where the key of a sealed one cannot be."""
     environment.use_definitions(find_body_in(app, own))
     return environment
 
@@ -51,6 +62,22 @@ def find_body_in(app: "App", own: "Mapping[str, str] | None" = None) -> "FindBod
         if own is not None and task in own:
             return own[task]
         with app.reading() as connection:
-            return read_task_body(connection, task)
+            return read_open_body(app, connection, task)
 
     return find
+
+
+def read_open_body(app: "App", connection: "Connection", task: str) -> str | None:
+    """Return the text of the body of a task by content, opened where it is sealed; None where no
+    event brought it. Raises UnknownTask where it cannot be opened: its person was erased, the key
+    is lost, or it is another one; and KeysUnavailable."""
+    text = read_task_body(connection, task)
+    if text is None:
+        return None
+    try:
+        opened = open_body(task, text, app.find_key)
+    except (BadDefinition, KeyMissing) as error:
+        raise UnknownTask(str(error)) from error
+    if opened is None:
+        raise UnknownTask(f"task {task} cannot be opened: {ERASED}")
+    return opened

@@ -9,7 +9,7 @@ was killed before it appended them, or another one, writes the same events under
 for an analyzer's words).
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -95,9 +95,8 @@ class CyclePlanner:
             return Proposal({}, str(error))
         with self._app.reading() as connection:
             wanted = self._proposal_request(connection, environment, cycle, supply)
-            buffered = sources.read_pool_entries(
-                connection, cycle.alias, cycle.base, lessons=self._practises
-            )
+            buffered = self._read_pool_entries(connection, cycle)
+            sealed = learning.read_sealed_tasks(connection, cycle.alias)
             drawn = self._read_traffic(connection, environment, cycle)
             priorities = {
                 line.pattern: line.priority
@@ -115,7 +114,7 @@ class CyclePlanner:
             raise RetryLater(f"the tasks of {cycle.alias} wait: {error}") from error
         reasons = sources.find_unplayable(environment, [entry.task for entry in buffered])
         written = [entry for entry in buffered if entry.task not in reasons]
-        decisions |= _reject_bodies(environment, cycle, buffered, reasons)
+        decisions |= _reject_bodies(environment, cycle, buffered, reasons, sealed)
         new = [data for data in decisions.values() if isinstance(data, TaskProposed)]
         if not new:
             return Proposal(decisions, _describe_rejections(list(decisions.values())))
@@ -135,6 +134,16 @@ class CyclePlanner:
             return Proposal(decisions, str(error))
         return Proposal({**decisions, derive_id("job requested", cycle.cycle): job})
 
+    def _read_pool_entries(self, connection: "Connection", cycle: CycleRow) -> list[PoolEntry]:
+        """The buffer, without what no job may draw."""
+        return sources.read_pool_entries(
+            connection,
+            cycle.alias,
+            cycle.base,
+            lessons=self._practises,
+            sealed=self._app.settings.jobs.hands_keys,
+        )
+
     @property
     def _practises(self) -> bool:
         """Whether lessons are written and drawn."""
@@ -149,7 +158,12 @@ class CyclePlanner:
         if not self._practises or not any(quota.modes for quota in cycle.directive.quotas):
             return None
         supply = sources.read_lesson_supply(
-            self._app, environment, cycle.alias, cycle.cycle, cycle.directive
+            self._app,
+            environment,
+            cycle.alias,
+            cycle.cycle,
+            cycle.directive,
+            sealed=self._app.settings.jobs.hands_keys,
         )
         with_definitions(self._app, environment, supply.bodies)
         return supply
@@ -313,7 +327,10 @@ class CyclePlanner:
             return None
         with self._app.reading() as connection:
             patterns = planning.read_known_patterns(connection, cycle.alias, cycle.base)
-            written = learning.patterns_of(connection, cycle.alias)
+            written = dict(learning.patterns_of(connection, cycle.alias))
+            if not settings.jobs.hands_keys:
+                for task in learning.read_sealed_tasks(connection, cycle.alias):
+                    written.pop(task, None)
         drawn = {task for pool in task_pools for task in (*pool.tasks, *pool.references)}
         others = [task for task in written if task not in drawn]
         return plan_rounds(
@@ -337,9 +354,11 @@ def _reject_bodies(
     cycle: CycleRow,
     entries: Sequence[PoolEntry],
     reasons: Mapping[str, str],
+    sealed: Collection[str],
 ) -> dict[str, Decision]:
     """The rejections of the tasks by content whose bodies cannot be played; id of event ->
-    rejection. A task of another environment, which the agent had before, is only left out."""
+    rejection. A task of another environment, which the agent had before, is only left out, and so
+    is a sealed one: its key may be where the role `work` runs."""
     return {
         derive_id("task rejected", cycle.cycle, entry.task): TaskRejected(
             cycle=cycle.cycle,
@@ -351,7 +370,9 @@ def _reject_bodies(
             task=entry.task,
         )
         for entry in entries
-        if entry.task in reasons and entry.task.startswith(f"{environment.name}/")
+        if entry.task in reasons
+        and entry.task not in sealed
+        and entry.task.startswith(f"{environment.name}/")
     }
 
 

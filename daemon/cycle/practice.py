@@ -72,10 +72,18 @@ def _read_practice(
         for line in planning.heaviest_patterns(connection, pair.alias, pair.base)
         if (item := counts.get(line.pattern, Refusals(0, 0)))
     )
-    lessons = learning.count_drawn_lessons(connection, pair.alias, written=setting != "off")
-    return LessonPractice(
-        pair.alias, pair.base, setting, lessons, patterns, _describe(setting, lessons, patterns)
+    written = setting != "off"
+    lessons, every = (
+        learning.count_drawn_lessons(connection, pair.alias, written=written, sealed=sealed)
+        for sealed in (settings.jobs.hands_keys, True)
     )
+    says = _describe(setting, lessons, patterns)
+    if every > lessons:
+        says += (
+            f"; {every - lessons:,} made of persons' sessions are left out, for jobs.runner is "
+            f"{settings.jobs.runner} and hands over no keys"
+        )
+    return LessonPractice(pair.alias, pair.base, setting, lessons, patterns, says)
 
 
 def _describe(setting: str, lessons: int, patterns: tuple[PatternRefusals, ...]) -> str:

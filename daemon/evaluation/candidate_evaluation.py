@@ -370,12 +370,14 @@ class CandidateEvaluation:
     def _start(self, name: str, plan: Plan, what: str) -> Iterator[str]:
         """Start a trial, or its next attempt. Raises CannotExamine for a task without its body."""
         own = {task: self._lessons[task] for task in plan.tasks if task in self._lessons}
-        bodies, missing = collect_bodies(
-            self._app, (task for task in plan.tasks if task not in own)
-        )
-        if missing:
-            raise CannotExamine(next(iter(missing.values())))
-        bodies |= own
+        stored = collect_bodies(self._app, (task for task in plan.tasks if task not in own))
+        if stored.missing:
+            raise CannotExamine(next(iter(stored.missing.values())))
+        if stored.withheld:
+            raise CannotExamine(
+                f"task {stored.withheld[0]} is made of a person's session, and no trial plays such"
+            )
+        bodies = {**stored.found, **own}
         files = {DEFINITIONS: write_definitions(bodies)} if bodies else {}
         if self._runner.start(Job(name, plan, files=files)):
             yield f"{self._row.adapter}: {what} began, {len(plan.tasks)} tasks"

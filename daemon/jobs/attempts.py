@@ -5,6 +5,7 @@
     attempts/N.err      its stderr
     attempts/N.code     its exit code, written by the shell around it
     attempts/N.before   how long the journal was when it began; written first
+    attempts/N.keys     ids of the keys of persons that it was handed, where it was
     attempts/N.stop     that it was told to stop, and why
     attempts/N.B.seen   what was observed of it since the machine was started as B
 
@@ -15,6 +16,7 @@ looks by a clock that only goes on, and not while the machine sleeps. An observe
 for long knows nothing of the time between: of a gap, `MOST_UNSEEN` seconds count.
 """
 
+import json
 import shutil
 import time
 from collections.abc import Callable, Sequence
@@ -117,9 +119,12 @@ class JobFolder:
             _write(self.path / OUT / name, content)
         _write(path, job.spec.model_dump_json(indent=1).encode())
 
-    def begin(self, number: int) -> Path:
-        """The files of an attempt that begins now. Raises OSError."""
+    def begin(self, number: int, keyids: Sequence[str] = ()) -> Path:
+        """The files of an attempt that begins now and is handed these keys. Raises OSError."""
         name = self._attempts / str(number)
+        if keyids:
+            # Before the attempt is there: who looks at it knows its keys.
+            _write(name.with_suffix(".keys"), json.dumps(list(keyids)).encode())
         name.with_suffix(".before").write_text(str(_size(self.path / OUT / JOURNAL)))
         return name
 
@@ -136,7 +141,7 @@ class JobFolder:
     def read_active(self, attempts: Sequence[Path]) -> Active:
         """While the last of them runs: this is a look at it."""
         seen = self._look(attempts[-1])
-        return Active(len(attempts), _seconds(attempts), seen.silent)
+        return Active(len(attempts), _seconds(attempts), seen.silent, _read_keyids(attempts[-1]))
 
     def read_pending(self, attempts: Sequence[Path]) -> Active:
         """While the last of them waits for its place: nothing of that counts."""
@@ -196,6 +201,12 @@ def _write(path: Path, content: bytes) -> None:
     unfinished = path.with_name(f"tmp-{path.name}")
     unfinished.write_bytes(content)
     unfinished.replace(path)
+
+
+def _read_keyids(attempt: Path) -> tuple[str, ...]:
+    """Return the ids of the keys that an attempt was handed."""
+    text = _text(attempt.with_suffix(".keys"))
+    return () if text is None else tuple(json.loads(text))
 
 
 def stop_path(attempt: Path) -> Path:

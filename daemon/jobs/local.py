@@ -13,13 +13,14 @@ import fcntl
 import os
 import signal
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Final
 
 from daemon.jobs.attempts import SHELL, Clock, JobFolder, number_in
 from daemon.jobs.runner import Absent, Job, JobStartError, State
+from daemon.solver.sampling.seals import write_keys
 from events import private
 
 GRACE_SECONDS: Final = 15.0
@@ -28,6 +29,8 @@ GRACE_SECONDS: Final = 15.0
 
 class LocalRunner:
     """Jobs below one folder."""
+
+    hands_keys = True
 
     def __init__(
         self,
@@ -71,7 +74,7 @@ class LocalRunner:
                 slot = self._slot(held)
                 if slot is None:
                     return False
-                self._spawn(folder, (alive, slot), job.environment)
+                self._spawn(folder, (alive, slot), job)
                 return True
         except OSError as error:
             where = error.filename or folder.path
@@ -130,11 +133,11 @@ class LocalRunner:
                 return taken
         return None
 
-    def _spawn(
-        self, folder: JobFolder, locks: Sequence[int], environment: Mapping[str, str]
-    ) -> None:
+    def _spawn(self, folder: JobFolder, locks: Sequence[int], job: Job) -> None:
         """Start an attempt that holds these locks."""
-        name = folder.begin(len(folder.attempts()) + 1)
+        name = folder.begin(len(folder.attempts()) + 1, [key.id for key in job.keys])
+        # Keys as a variable, which is written nowhere.
+        environment = {**job.environment, **write_keys(job.keys)}
         arguments = [*self._command, *folder.arguments]
         # Not subprocess: its object would warn when this process ends before the job.
         with ExitStack() as opened:

@@ -78,6 +78,9 @@ class Needs:
 class RayRunner:
     """Jobs below one folder, on a cluster."""
 
+    hands_keys = False
+    """Ray writes the variables of a job into files of its own."""
+
     def __init__(
         self,
         root: Path,

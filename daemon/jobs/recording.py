@@ -4,10 +4,11 @@ directives, tasks and pools.
     record_rollouts(app, job, folder)      how many were appended; 0 when all of them were before
     record_rounds(app, job, folder)        how many rounds were; one that the tables have is not
 
-A job's journal holds tokens and verdicts and no messages, and it stays where it is: an event here
-has no content and repeats no token. What it says is which task was tried by which policy version,
-with which verdict and reward, so that figures of training can be told from figures of traffic (a
-fold never mixes purposes), and an adapter be traced to the very rollouts.
+A job's journal holds tokens (of persons' tasks as ciphertext) and verdicts and no messages, and it
+stays where it is: an event here has no content and repeats no token. What it says is which task was
+tried by which policy version, with which verdict and reward, so that figures of training can be
+told from figures of traffic (a fold never mixes purposes), and an adapter be traced to the very
+rollouts.
 
 An id follows from job and rollout, so recording again changes nothing; how far the journal was
 recorded is kept beside it, and a record that is cut short is made again. Not covered: reference
@@ -30,9 +31,10 @@ from daemon.solver.sampling.environments import JobEnvironments
 from daemon.solver.spec import digest
 from daemon.solver.trajectory import ORACLE, Trajectory
 from envs import grading
+from envs.environment import UnknownTask
 from envs.reflection import repair
 from events.jobs import TaskPool
-from events.rollouts import RolloutEnded
+from events.rollouts import RolloutEnded, Task
 from producers.simulation import SCRIPTED, SOURCE, append_rollouts
 
 if TYPE_CHECKING:
@@ -98,7 +100,14 @@ def _event(
     job: JobRow, environments: JobEnvironments, pool: TaskPool | None, trajectory: Trajectory
 ) -> RolloutEnded:
     """Return a rollout as an event; `pool` is that of its task, None for one that the job wrote."""
-    task, environment = environments.task(trajectory.task), environments.find(trajectory.task)
+    environment = environments.find(trajectory.task)
+    try:
+        task = environments.task(trajectory.task)
+    except UnknownTask:
+        if trajectory.sealed is None:
+            raise
+        # Its person was erased since it was played.
+        task = None
     repairs = pool is not None and pool.reward == "repair"
     judge = f"repair/{repair.VERSION}" if repairs else grading.VERSION
     user = None if pool is None else pool.user
@@ -109,7 +118,9 @@ def _event(
         policy=trajectory.policy,
         source=SOURCE,
         purpose="train",
-        task=task.record(),
+        task=Task(id=trajectory.task, environment=environment.name)
+        if task is None
+        else task.record(),
         trial=_member(trajectory.rollout),
         success=trajectory.success,
         reward=trajectory.reward,
@@ -117,7 +128,9 @@ def _event(
         grader=f"{environment.name}/{judge}",
         simulator=SCRIPTED if user is None else user.model,
         write_tools=tuple(sorted(environment.writes)),
-        known_tools=tuple(s["function"]["name"] for s in environment.schemas(task)),
+        known_tools=()
+        if task is None
+        else tuple(s["function"]["name"] for s in environment.schemas(task)),
         tool_roles=environment.recorded_tool_roles,
     )
 

@@ -24,6 +24,7 @@ from pydantic import ConfigDict, ValidationError
 
 from events.errors import KintsugiError
 from events.messages import StrictModel
+from events.privacy.sealing import Key
 
 SPEC: Final = "job.json"
 OUT: Final = "out"
@@ -60,6 +61,8 @@ class Job:
     """The span that it is, for whatever in it can be traced: its variable TRACEPARENT."""
     files: Mapping[str, bytes] = field(default_factory=dict)
     """Name -> content of what lies in its `OUT` before it begins."""
+    keys: tuple[Key, ...] = ()
+    """Keys of persons whose tasks it plays: handed over in memory, and never written."""
 
     @property
     def environment(self) -> dict[str, str]:
@@ -97,6 +100,8 @@ class Active:
     """Seconds that its attempts have run, all together."""
     silent: float
     """Seconds since it said something; it says something every two."""
+    keyids: tuple[str, ...] = ()
+    """Ids of the keys that it was handed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,6 +129,9 @@ State = Absent | Active | Exit
 
 class JobRunner(Protocol):
     """Runs jobs, on this machine or on others."""
+
+    hands_keys: bool
+    """Whether a job gets its keys from one process's memory into another's alone."""
 
     def check(self) -> None:
         """Whether it can be used. Raises RunnerUnavailable, as all but `folder` and `close` may."""

@@ -1,47 +1,91 @@
 """The bodies of the tasks by content that a job or a trial plays: from the tables to its directory.
 
-    bodies, missing = collect_bodies(app, list_tasks(spec))
-    write_definitions(bodies)                       the file that lies in its OUT before it begins
-    reject_missing(app, job, missing)               an event for each task that cannot be played
+    bodies = collect_bodies(app, list_tasks(spec), sealed=True)
+    write_definitions(bodies.found)                 the file that lies in its OUT before it begins
+    keys, lost = collect_keys(app, bodies.found)    what opens those of persons; what nothing does
+    reject_missing(app, job, bodies.missing)        an event for each task that cannot be played
 
 The spec names a task by the hash of its body, so it needs not hold the body: 640 bodies would be
 more than Kafka takes in one record. What is missing here is rejected by an event, and the job goes
 on without it (daemon/solver/spec.py, drop_tasks).
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from consumers.folds.task_states import REJECTED
+from consumers.folds.task_states import ERASED, REJECTED
 from consumers.reads.learning import JobRow, read_inactive_tasks, read_task_body
 from daemon.core.decision_log import Decisions
+from daemon.core.task_definitions import read_open_body
+from envs.environment import UnknownTask
+from envs.lessons.sealed_body import find_seal
 from envs.task import BadDefinition, is_content_id, read_body
 from events.envelope import derive_id
 from events.learning import Decision, TaskRejected
+from events.privacy.sealing import Key, KeyMissing
 from events.rollouts import clip_reason
 
 if TYPE_CHECKING:
     from daemon.core.app import App
 
 
-def collect_bodies(app: "App", tasks: Iterable[str]) -> tuple[dict[str, str], dict[str, str]]:
-    """Return task -> the text of its body, and task -> why there is none, of the tasks by content
-    among these; the others are generated or loaded, and need none. Raises DatabaseUnavailable."""
+@dataclass(frozen=True, slots=True)
+class TaskBodies:
+    """The bodies of some tasks by content."""
+
+    found: Mapping[str, str]
+    """Task -> the text of its body; of a person's, what stands for it: ciphertext."""
+    missing: Mapping[str, str]
+    """Task -> why there is none that can be played."""
+    withheld: Sequence[str]
+    """Tasks of persons that were not asked for."""
+
+
+def collect_bodies(app: "App", tasks: Iterable[str], *, sealed: bool = False) -> TaskBodies:
+    """Return the bodies of the tasks by content among these; the others are generated or loaded,
+    and need none. `sealed`: whether those of persons are asked for. Raises DatabaseUnavailable,
+    KeysUnavailable."""
     bodies: dict[str, str] = {}
     missing: dict[str, str] = {}
+    withheld: list[str] = []
     with app.reading() as connection:
         for task in filter(is_content_id, tasks):
-            text = read_task_body(connection, task)
-            if text is None:
+            stored = read_task_body(connection, task)
+            if stored is None:
                 missing[task] = f"no event has brought the body of task {task}"
                 continue
+            if not sealed and find_seal(stored) is not None:
+                withheld.append(task)
+                continue
             try:
-                read_body(task, text)
-            except BadDefinition as error:
+                read_body(task, read_open_body(app, connection, task) or "")
+            except (BadDefinition, UnknownTask) as error:
                 missing[task] = str(error)
             else:
-                bodies[task] = text
-    return bodies, missing
+                bodies[task] = stored
+    return TaskBodies(bodies, missing, withheld)
+
+
+def collect_keys(app: "App", bodies: Mapping[str, str]) -> tuple[tuple[Key, ...], dict[str, str]]:
+    """Return the keys that open the sealed ones of these bodies, and task -> why it cannot be
+    opened any more. Raises DatabaseUnavailable, KeysUnavailable."""
+    keys: dict[str, Key] = {}
+    lost: dict[str, str] = {}
+    for task, text in bodies.items():
+        keyid = find_seal(text)
+        if keyid is None:
+            continue
+        try:
+            key = app.find_key(keyid)
+        except KeyMissing as error:
+            lost[task] = str(error)
+            continue
+        if key is None:
+            lost[task] = f"task {task} cannot be opened: {ERASED}"
+        else:
+            keys[keyid] = key
+    return tuple(keys[name] for name in sorted(keys)), lost
 
 
 def reject_missing(app: "App", job: JobRow, missing: Mapping[str, str]) -> list[str]:

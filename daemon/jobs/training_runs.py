@@ -7,7 +7,8 @@ the next thing: start, stop, start once more, or say how it ended. Guarantees: `
 trained one, `AdapterProduced` are appended together and under ids that follow from the job, so
 neither is ever without the other or there twice; the adapter's files are in the home before, and
 so are the job's rollouts (recording.py). A task by content whose body no event has brought is
-rejected, and the job goes on with the others (task_bodies.py).
+rejected, and the job goes on with the others (task_bodies.py). So is a person's task once they are
+erased: a job that has their key is stopped, and its next attempt begins anew without.
 """
 
 from collections.abc import Generator, Iterator, Mapping
@@ -15,6 +16,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from consumers.folds.erasures import read_erasure_keys
 from consumers.reads import learning, serving
 from consumers.reads.learning import JobRow
 from daemon.adapters.adoption import BadName, HomeAdapter, NoFingerprint, adopt
@@ -26,6 +28,7 @@ from daemon.core.span_contexts import Contexts
 from daemon.jobs.own_successes import NotShown, read_file
 from daemon.jobs.recording import record_rollouts, record_rounds
 from daemon.jobs.runner import (
+    OUT,
     Absent,
     Active,
     Again,
@@ -38,12 +41,20 @@ from daemon.jobs.runner import (
     RunnerUnavailable,
     verdict,
 )
-from daemon.jobs.task_bodies import collect_bodies, reject_missing
-from daemon.solver.journal import DEFINITIONS, SUCCESSES, BadJournal, write_definitions
+from daemon.jobs.task_bodies import collect_bodies, collect_keys, reject_missing
+from daemon.solver.journal import (
+    DEFINITIONS,
+    SUCCESSES,
+    BadJournal,
+    parse_definitions,
+    read_definitions,
+    write_definitions,
+)
 from daemon.solver.spec import NothingPlayable, drop_tasks, list_tasks
 from envs.environment import UnknownTask
 from envs.registry import EnvironmentBroken, UnknownEnvironment, check_place
 from events.learning import Decision, JobEnded, JobOutcome
+from events.privacy.sealing import Key
 from events.rollouts import clip_reason
 from events.serving import AdapterProduced
 
@@ -143,12 +154,13 @@ class _Look:
         try:
             # Later attempts find what the first one was given.
             files = (yield from self._make_files()) if attempt == 1 else {}
+            keys = yield from self._collect_keys(files)
         except (NotShown, NothingPlayable) as error:
             yield self._end("failed", str(error), ended)
             return
         with self._app.reading() as connection:
             span = Contexts(connection, self._app.log).job(self._job.job)
-        if self._runner.start(Job(self._job.job, self._job.spec, span.header, files)):
+        if self._runner.start(Job(self._job.job, self._job.spec, span.header, files, keys)):
             yield f"job {self._job.job} was started, attempt {attempt}{why}"
 
     def _make_files(self) -> Generator[str, None, dict[str, bytes]]:
@@ -156,25 +168,60 @@ class _Look:
         Raises NotShown, NothingPlayable."""
         spec = self._job.spec
         files: dict[str, bytes] = {}
-        bodies, missing = collect_bodies(self._app, list_tasks(spec))
-        yield from reject_missing(self._app, self._job, missing)
-        playable = drop_tasks(spec, missing)
+        bodies = collect_bodies(self._app, list_tasks(spec), sealed=self._runner.hands_keys)
+        yield from reject_missing(self._app, self._job, bodies.missing)
+        if bodies.withheld:
+            yield (
+                f"job {self._job.job} goes on without {len(bodies.withheld)} tasks made of "
+                "persons' sessions: keys are handed to jobs of this machine alone (jobs.runner)"
+            )
+        playable = drop_tasks(spec, {*bodies.missing, *bodies.withheld})
         kept = {pool.name for pool in playable.pools}
         for pool in spec.pools:
             if pool.name not in kept:
                 yield f"job {self._job.job} goes on without pool {pool.name}: no task of it is left"
-        if bodies:
-            files[DEFINITIONS] = write_definitions(bodies)
+        if bodies.found:
+            files[DEFINITIONS] = write_definitions(bodies.found)
         names = [name for pool in spec.pools for name in pool.successes]
         if names:
             with self._app.reading() as connection:
                 files[SUCCESSES] = read_file(self._app, connection, names)
         return files
 
+    def _collect_keys(self, files: Mapping[str, bytes]) -> Generator[str, None, tuple[Key, ...]]:
+        """Return the keys that open the tasks of persons in these files, or in those that the first
+        attempt was given; reject the tasks of persons who were erased since."""
+        content = files.get(DEFINITIONS)
+        try:
+            bodies = (
+                read_definitions(self._runner.folder(self._job.job) / OUT)
+                if content is None
+                else parse_definitions(content)
+            )
+        except OSError as error:
+            raise JobStartError(
+                f"job {self._job.job} was not started, for {error.filename}: {error.strerror}; it "
+                "is tried again"
+            ) from error
+        keys, lost = collect_keys(self._app, bodies)
+        yield from reject_missing(self._app, self._job, lost)
+        return keys
+
+    def _has_key_of_erased(self, running: Active) -> bool:
+        """Whether an attempt was handed the key of a person who was erased since."""
+        if not running.keyids:
+            return False
+        with self._app.reading() as connection:
+            return not read_erasure_keys(connection).isdisjoint(running.keyids)
+
     def _stop(self, running: Active) -> str | None:
         """Why a running job is to stop."""
         if self._cancelled is not None:
             return self._cancelled
+        if self._has_key_of_erased(running):
+            return (
+                "a person was erased of whose sessions it practises tasks; it begins anew without"
+            )
         if running.seconds >= self._job.minutes * 60:
             return self._too_long
         if running.silent >= self._settings.heartbeat_seconds:

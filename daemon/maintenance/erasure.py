@@ -1,9 +1,11 @@
 """Erase a person: destroy their key, so that the data it sealed is unreadable in every copy.
 
     look        what the log holds of a person, and what was learnt from it
-    announce    PersonErased is in the log: from now on the key must not be there
+    announce    PersonErased is in the log: from now on the key must not be there; and so is
+                TaskRetired, for each task that is made of the person's sessions
     destroy     the key is gone
-    sweep       keys that came back (a restored backup) go again; the role `work` does this
+    sweep       keys that came back (a restored backup) go again, and tasks that were made in
+                between are retired; the role `work` does this
 
 The log is told first, so whatever is killed in between is finished by the same command, or by the
 next sweep. Nothing else has to be taken out: tables, jobs and exports never held what was said.
@@ -12,15 +14,22 @@ Not covered: events that were recorded before they were sealed, which `look` cou
 LIMITS names.
 """
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
-from consumers.folds.erasures import AdapterDependence, find_dependent_adapters, read_erasure_keys
+from consumers.folds.erasures import (
+    AdapterDependence,
+    SealedTask,
+    find_dependent_adapters,
+    find_sealed_tasks,
+    read_erasure_keys,
+)
+from consumers.folds.task_states import ERASED
 from events.codec import decode, encode
 from events.envelope import Envelope, derive_id, from_headers, utc_now
 from events.errors import BadRecord, KintsugiError, SchemaAhead
-from events.learning import PersonErased
+from events.learning import Decision, PersonErased, TaskRetired
 from events.log import EventLog, Record, now_ms, read_all
 from events.rollouts import CallStarted, RolloutEnded
 from events.streams import ROLLOUTS
@@ -57,8 +66,15 @@ class PersonData:
     adapters: list[AdapterDependence] = field(default_factory=list)
     leaning: int = 0
     """Number of other persons' calls that are stored as additions to calls of this person."""
+    lessons: list[SealedTask] = field(default_factory=list)
+    """Tasks that are made of the person's sessions, and sealed with the key."""
     announced: bool = False
     """Whether the log already records the erasure."""
+
+    @property
+    def live_lessons(self) -> list[SealedTask]:
+        """Those that new jobs may draw."""
+        return [lesson for lesson in self.lessons if lesson.is_live]
 
 
 def look(app: "App", person: str | None, keyid: str | None = None) -> PersonData:
@@ -74,9 +90,12 @@ def look(app: "App", person: str | None, keyid: str | None = None) -> PersonData
     for record in _rollout_events(app.log):
         _count(held, record, person, lost)
     with app.reading() as connection:
-        held.adapters = find_dependent_adapters(connection, held.rollouts)
+        held.lessons = find_sealed_tasks(connection, {keyid} if keyid else ())
+        names = {lesson.task for lesson in held.lessons}
+        held.adapters = find_dependent_adapters(connection, held.rollouts, names)
         held.announced = keyid is not None and keyid in read_erasure_keys(connection)
-    if wanted is not None and not (held.events or held.announced or wanted in app.keys.ids()):
+    sealed = held.events or held.lessons or held.announced
+    if wanted is not None and not (sealed or wanted in app.keys.ids()):
         raise NoSuchKey(
             f"key {wanted!r} is not in the key store and sealed no event of the log; name one that "
             "kintsugi log verify names"
@@ -85,36 +104,74 @@ def look(app: "App", person: str | None, keyid: str | None = None) -> PersonData
 
 
 def announce(app: "App", held: PersonData) -> None:
-    """Append PersonErased for this key to the log, once."""
-    if held.keyid is None or held.announced:
+    """Append PersonErased for this key to the log, once, and the retirement of what is made of the
+    person's sessions."""
+    if held.keyid is None:
         return
-    data = PersonErased(keyid=held.keyid, events=held.events, rollouts=len(held.rollouts))
-    envelope = Envelope(
-        id=derive_id("erase", held.keyid),
-        type=data.TYPE,
-        version=data.VERSION,
-        subject=data.key(),
-        time=utc_now(),
-    )
-    app.append([encode(envelope, data, now_ms()).entry])
+    events: dict[str, Decision] = {}
+    if not held.announced:
+        events[_name_erasure(held.keyid)] = PersonErased(
+            keyid=held.keyid, events=held.events, rollouts=len(held.rollouts)
+        )
+    _append(app, events | _retire(held.live_lessons))
 
 
 def erase(app: "App", held: PersonData) -> None:
     """Announce the erasure, destroy the key, and fold the announcement into the tables."""
     announce(app, held)
-    if held.keyid is not None:
-        app.keys.destroy(held.keyid)
+    if held.keyid is None:
+        return
+    app.keys.destroy(held.keyid)
     app.settle()
+    _retire_rest(app, {held.keyid})
 
 
 def sweep(app: "App") -> int:
-    """Destroy restored keys of erased persons; return how many were destroyed."""
+    """Destroy restored keys of erased persons, and retire tasks that are made of their sessions;
+    return how many keys were destroyed."""
     with app.reading() as connection:
         erased = read_erasure_keys(connection)
     # No person was erased: a home without persons gets no key store from this.
     if not erased:
         return 0
-    return sum(app.keys.destroy(keyid) for keyid in sorted(erased & app.keys.ids()))
+    destroyed = sum(app.keys.destroy(keyid) for keyid in sorted(erased & app.keys.ids()))
+    _retire_rest(app, erased)
+    return destroyed
+
+
+def _retire_rest(app: "App", keyids: Collection[str]) -> None:
+    """Retire what was proposed while the person was being erased, or before it was killed."""
+    with app.reading() as connection:
+        lessons = find_sealed_tasks(connection, keyids)
+    events = _retire([lesson for lesson in lessons if lesson.is_live])
+    if events:
+        _append(app, events)
+        app.settle()
+
+
+def _retire(lessons: Collection[SealedTask]) -> dict[str, Decision]:
+    """Return id of event -> the retirement of each lesson."""
+    return {
+        derive_id("erase", lesson.keyid, lesson.alias, lesson.task): TaskRetired(
+            alias=lesson.alias, task=lesson.task, reason=ERASED
+        )
+        for lesson in lessons
+    }
+
+
+def _name_erasure(keyid: str) -> str:
+    return derive_id("erase", keyid)
+
+
+def _append(app: "App", events: dict[str, Decision]) -> None:
+    entries = []
+    for event, data in events.items():
+        envelope = Envelope(
+            id=event, type=data.TYPE, version=data.VERSION, subject=data.key(), time=utc_now()
+        )
+        entries.append(encode(envelope, data, now_ms()).entry)
+    if entries:
+        app.append(entries)
 
 
 def _rollout_events(log: EventLog) -> Iterator[Record]:

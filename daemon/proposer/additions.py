@@ -31,6 +31,7 @@ from daemon.proposer.candidate import (
 )
 from daemon.proposer.verification import seed_of, verify
 from envs.environment import Environment, FindBody, UnknownTask
+from envs.lessons.sealed_body import seal_body
 from envs.registry import EnvironmentBroken, UnknownEnvironment
 from envs.task import (
     GENERATED,
@@ -40,7 +41,8 @@ from envs.task import (
     is_seed,
     write_body,
 )
-from events.learning import Check, Verified
+from events.learning import Check, SealedDefinition, Verified
+from events.privacy.sealing import Key
 from events.registry import first_problem
 
 OpenEnvironment = Callable[[str], Environment]
@@ -67,11 +69,19 @@ class Addition:
     verified: tuple[Verified, ...]
     is_known: bool
     """Whether the agent has it already, or the file had it before."""
+    key: Key | None = None
+    """Key of the person of whose session it is made; None for one that is no person's."""
 
     @property
     def body(self) -> dict[str, Any] | None:
-        """What its event carries; None for a generated task."""
-        return self.task.dump_body() if is_content_id(self.task.id) else None
+        """What its event carries in the open; None for a generated task, and for a person's."""
+        is_open = is_content_id(self.task.id) and self.key is None
+        return self.task.dump_body() if is_open else None
+
+    @property
+    def sealed(self) -> SealedDefinition | None:
+        """What its event carries of a person's task; None for any other."""
+        return None if self.key is None else seal_body(self.task, self.key)
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,6 +142,9 @@ class Additions:
         """`known`: ids of the agent's tasks that jobs draw; `prior`: what they ask for.
         `trained_in`: name of the environment in which the agent's tasks are played; None where no
         setting says so."""
+        self.keys: dict[str, Key] = {}
+        """Task that is made of a person's session -> the key that seals it. Others with a salt are
+        refused, for they would be written in the open."""
         self._open_named, self._trained_in = open_named, trained_in
         self._known = set(known)
         self._prior = list(prior)
@@ -160,8 +173,15 @@ class Additions:
         except ValidationError as error:
             raise _Refused("schema", f"it is no task: {first_problem(error)}") from None
         task = _name(environment, unnamed, named)
+        key = self.keys.get(task.id)
+        if task.salt is not None and key is None:
+            raise _Refused(
+                "schema",
+                "it is made of a person's session, and only the command that made it can seal it; "
+                "make it again: kintsugi lessons make",
+            )
         if task.id in self._known:
-            return Addition(raw.position, task, (), is_known=True)
+            return Addition(raw.position, task, (), is_known=True, key=key)
         if is_content_id(task.id):
             self._own[task.id] = write_body(task.dump_body())
         facts = CandidateFacts(
@@ -172,7 +192,7 @@ class Additions:
             raise _Refused(verdict.failed, verdict.reason)
         self._known.add(task.id)
         self._prior.append(PriorTask.of(task))
-        return Addition(raw.position, task, verdict.passed, is_known=False)
+        return Addition(raw.position, task, verdict.passed, is_known=False, key=key)
 
     def _open(self, fields: Mapping[str, Any]) -> Environment:
         """Return the environment of a definition, which finds bodies of this file too. Raises

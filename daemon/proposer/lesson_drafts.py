@@ -17,12 +17,14 @@ from random import Random
 from typing import Final
 
 from daemon.proposer.candidate import FIRST_SEED, LAST_SEED, MOST_BODY, Source
+from daemon.proposer.lessons import seal_lessons
 from envs.environment import Environment
 from envs.lessons.checks import follows_refusal, get_lesson
 from envs.lessons.making import LessonReport, find_split, make_lessons
 from envs.lessons.operators import REFUSABLE
 from envs.lessons.trajectories import Trajectory
 from envs.task import TaskDefinition, write_body
+from events.privacy.sealing import Key
 
 _SOURCES: Final = 4
 """Fresh tasks that are drawn for each lesson that is wanted, at most."""
@@ -38,6 +40,8 @@ class LessonSupply:
     """Tasks that were written before, by id: they are not written again."""
     bodies: dict[str, str] = field(default_factory=dict)
     """Task by content -> the text of its body: where the environment finds what is written now."""
+    keys: Mapping[str, Key] = field(default_factory=dict)
+    """Rollout of a person -> the key that seals what is made of it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +53,8 @@ class LessonDraft:
     source: Source
     """The task that its conversation is of, and a failed rollout: the one in which the call was
     made, or one whose task that task is like."""
+    key: Key | None = None
+    """Key of the person of whose rollout it is made; None for one that is no person's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,9 +73,11 @@ def draft_lessons(
     recordings: Iterable[Trajectory],
     most: int,
     seed: str,
+    keys: Mapping[str, Key] | None = None,
 ) -> LessonDrafts:
     """Return at most `most` lessons. `sources` are the failed rollouts of the pattern whose tasks
-    are followed, at least one; `recordings` what was said in them."""
+    are followed, at least one; `recordings` what was said in them; `keys` those that seal what is
+    made of a person's (rollout -> key)."""
     recorded = tuple(recordings)
     origins = {item.source: Source(item.rollout or "", item.task) for item in recorded}
     chance = Random(f"lessons {seed}")
@@ -83,7 +91,7 @@ def draft_lessons(
     )
     lessons = []
     unfit: Counter[str] = Counter()
-    for task in report.lessons:
+    for task, key in seal_lessons(report.lessons, keys or {}).values():
         lesson = get_lesson(task)
         if not follows_refusal(task):
             unfit["begin behind a call that no tool refused"] += 1
@@ -91,8 +99,13 @@ def draft_lessons(
             unfit[f"have more than {MOST_BODY:,} bytes"] += 1
         else:
             origin = origins[lesson.source]
-            lessons.append(LessonDraft(task, Source(lesson.rollout or origin.rollout, origin.task)))
-    return LessonDrafts(tuple(lessons), "" if lessons else _explain_none(report, unfit))
+            source = Source(lesson.rollout or origin.rollout, origin.task)
+            lessons.append(LessonDraft(task, source, key))
+    if lessons:
+        return LessonDrafts(tuple(lessons), "")
+    # What an environment raised may quote the conversation.
+    is_open = not any(item.rollout in (keys or {}) for item in recorded)
+    return LessonDrafts((), _explain_none(report, unfit, is_open=is_open))
 
 
 def _draw_tasks(
@@ -112,8 +125,8 @@ def _draw_tasks(
             yield task
 
 
-def _explain_none(report: LessonReport, unfit: Mapping[str, int]) -> str:
-    reasons = [*report.troubles, *report.unused]
+def _explain_none(report: LessonReport, unfit: Mapping[str, int], *, is_open: bool) -> str:
+    reasons = [*(report.troubles if is_open else ()), *report.unused]
     reasons += [f"{count} {why}" for why, count in unfit.items()]
     reasons += [reason for counts in report.discarded.values() for reason in counts]
     why = "; ".join(dict.fromkeys(reasons)) or "no task like the failed ones could be drawn"

@@ -4,15 +4,20 @@
     report = make_lessons(environment, draw_sources(environment, "train", seed, 200), 100, seed,
                           recordings=reader.read())
     reader.left_out          reason -> rollouts that nothing is made of
+    sealed = seal_lessons(report.lessons, reader.keys)    those of persons under salted ids
 
 Of live and training rollouts those are taken whose task the environment knows. Left out and counted
-are: a session without a task, which cannot be executed; one of a person, whose words must not be
-written unsealed; a task that was changed since, or on which policies were evaluated, a gate's among
-them. The fresh tasks have seeds that no report and no gate draws (docs/proposing.md).
+are: a session without a task, which cannot be executed; one of a person that was recorded unsealed,
+or whose key is not there; a task that was changed since, that is made of a person's session, or on
+which policies were evaluated, a gate's among them. The fresh tasks have seeds that no report and no
+gate draws (docs/proposing.md).
+
+What is made of a person's sealed rollout has to be sealed with the same key where it is recorded:
+`keys` has it, and a salted task is written in no other way (task_buffer.py).
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from random import Random
 from typing import TYPE_CHECKING, Any, Final
 
@@ -23,11 +28,13 @@ from daemon.proposer.verification import seed_of
 from daemon.sessions.transcript import Transcript, is_sealed, read
 from envs.environment import Environment, UnknownTask
 from envs.lessons.making import Split, find_split
+from envs.lessons.sealed_body import salt_task
 from envs.lessons.trajectories import Trajectory, count_greeting
 from envs.registry import EnvironmentBroken
 from envs.task import GENERATED, TaskDefinition, signature
 from events.errors import BlobError, BlobUnavailable, KintsugiError, LogTruncated
 from events.messages import Message
+from events.privacy.sealing import Key, KeyMissing
 
 if TYPE_CHECKING:
     from daemon.core.app import App
@@ -36,7 +43,11 @@ MOST_RECORDINGS: Final = 10_000
 """The newest rollouts that are looked at."""
 
 NO_TASK: Final = "it names no task, so it cannot be executed"
-PERSON: Final = "it is a person's, and a lesson is not sealed"
+PERSON: Final = "it is a person's, and jobs practise no sealed lesson"
+UNSEALED: Final = "it is a person's, and was recorded unsealed"
+KEY_LOST: Final = "the key of its person is not in the key store"
+ERASED: Final = "its person was erased"
+SEALED_TASK: Final = "its task is made of a person's session"
 UNKNOWN_TASK: Final = "its environment does not know the task"
 CHANGED_TASK: Final = "its task was changed since"
 TRIMMED: Final = "the log no longer has it"
@@ -49,17 +60,29 @@ OTHER_ENVIRONMENT: Final = "its task is of another environment"
 class RecordingReader:
     """Reads the recorded rollouts of an agent in which a call failed, the newest first."""
 
-    def __init__(self, app: "App", alias: str, environment: Environment, split: Split) -> None:
+    def __init__(
+        self,
+        app: "App",
+        alias: str,
+        environment: Environment,
+        split: Split,
+        *,
+        persons: bool = True,
+    ) -> None:
+        """`persons`: whether rollouts of persons are read; their lessons have to be sealed."""
         self._app = app
         self._alias = alias
         self._environment = environment
         self._split = split
+        self._persons = persons
         self.left_out: Counter[str] = Counter()
         """Reason -> rollouts that were left out."""
+        self.keys: dict[str, Key] = {}
+        """Rollout of a person -> the key that seals what is made of it, of those that were read."""
 
     def read(self, among: Sequence[str] | None = None) -> Iterator[Trajectory]:
         """Yield the conversations; of all rollouts, or of the few that `among` names. Raises
-        LogError, BlobUnavailable, DatabaseUnavailable, EnvironmentBroken."""
+        LogError, BlobUnavailable, DatabaseUnavailable, KeysUnavailable, EnvironmentBroken."""
         with self._app.reading() as connection:
             rollouts = evidence.read_error_rollouts(connection, self._alias, MOST_RECORDINGS, among)
             evaluated = {
@@ -76,12 +99,15 @@ class RecordingReader:
             if row is None:  # a rebuild of the tables began in between
                 continue
             try:
-                if is_sealed(row, self._app.readable_log):
+                if not self._persons and is_sealed(row, self._app.readable_log):
                     self.left_out[PERSON] += 1
                     continue
                 transcript = read(row, self._app.readable_log, self._app.bodies)
             except LogTruncated:
                 self.left_out[TRIMMED] += 1
+                continue
+            except KeyMissing:
+                self.left_out[KEY_LOST] += 1
                 continue
             except BlobUnavailable:
                 raise
@@ -92,6 +118,12 @@ class RecordingReader:
             if reason is not None:
                 self.left_out[reason] += 1
                 continue
+            if transcript.keyid is not None:
+                key = self._app.find_key(transcript.keyid)
+                if key is None:  # erased since it was opened
+                    self.left_out[ERASED] += 1
+                    continue
+                self.keys[rollout.rollout] = key
             messages = trim(self._environment, task, transcript.messages)
             yield Trajectory(task, messages, rollout.rollout)
 
@@ -105,6 +137,8 @@ class RecordingReader:
             task = _call(self._environment, self._environment.task, name)
         except UnknownTask:
             return UNKNOWN_TASK
+        if task.salt is not None:
+            return SEALED_TASK
         source = task.id if task.lesson is None else task.lesson.source
         seed = seed_of(source)
         reserved = seed is not None and (FIRST_HELD_OUT <= seed < FIRST_SEED or seed > LAST_SEED)
@@ -116,12 +150,28 @@ class RecordingReader:
 
 
 def _find_objection(transcript: Transcript, task: TaskDefinition) -> str | None:
-    if transcript.sealed or transcript.erased:
-        return PERSON
+    if transcript.erased:
+        return ERASED
+    if transcript.person is not None and transcript.keyid is None:
+        return UNSEALED
     recorded = transcript.data.task
     if recorded is not None and recorded.definition not in (None, task.digest()):
         return CHANGED_TASK
     return None
+
+
+def seal_lessons(
+    lessons: Sequence[TaskDefinition], keys: Mapping[str, Key]
+) -> dict[str, tuple[TaskDefinition, Key | None]]:
+    """Return id -> lesson, and the key that seals it or None, in order. `keys`: rollout of a person
+    -> key. A person's lesson has a salt, so it is under another id than it was made with."""
+    sealed: dict[str, tuple[TaskDefinition, Key | None]] = {}
+    for task in lessons:
+        rollout = None if task.lesson is None else task.lesson.rollout
+        key = None if rollout is None else keys.get(rollout)
+        owned = task if key is None else salt_task(task, key)
+        sealed[owned.id] = owned, key
+    return sealed
 
 
 def trim(

@@ -36,9 +36,11 @@ from daemon.proposer.candidate import (
 from daemon.proposer.lesson_drafts import LessonSupply, draft_lessons
 from daemon.proposer.verification import Verdict, verify
 from envs.environment import Environment
+from envs.lessons.sealed_body import seal_body
 from envs.task import is_content_id, write_body
 from events.envelope import derive_id
 from events.learning import Directive, JobRound, Mode, Quota, TaskProposed, TaskRejected
+from events.privacy.sealing import Key
 from events.rollouts import clip_reason
 
 TRIES: Final = 3
@@ -51,6 +53,9 @@ _NOTHING_TO_FOLLOW: Final = (
     "none of the failures that show this pattern is of a task that the environment knows, so there "
     "is none to follow"
 )
+
+
+_OF_PERSON: Final = "it is made of a person's session, so the reason is not recorded"
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,6 +158,7 @@ class _QuotaWriter:
             supply.recordings.get(quota.pattern, ()),
             TRIES * count,
             " ".join((*wanted.origin, quota.pattern)),
+            supply.keys,
         )
         fresh = [draft for draft in drafts.lessons if draft.task.id not in supply.taken]
         if not fresh:
@@ -168,7 +174,7 @@ class _QuotaWriter:
             supply.bodies[task.id] = write_body(task.dump_body())
             candidate = Candidate(task, "repair", draft.source.task)
             event = derive_id("proposal", *wanted.origin, quota.pattern, task.id)
-            written = _Draft(candidate, draft.source.rollout, event)
+            written = _Draft(candidate, draft.source.rollout, event, draft.key)
             yield written.proposal(wanted, quota, self._examine(candidate))
 
     def _examine(self, candidate: Candidate) -> Verdict:
@@ -199,6 +205,8 @@ class _Draft:
     """The failed rollout that it follows."""
     event: str
     """Id of the event that records it."""
+    key: Key | None = None
+    """Key that seals a task which is made of a person's session."""
 
     def proposal(self, wanted: ProposalRequest, quota: Quota, verdict: Verdict) -> Proposal:
         """Return the proposal that records the verdict."""
@@ -216,7 +224,10 @@ class _Draft:
                     mode=mode,
                     verified=verdict.passed,
                     job_round=wanted.job_round,
-                    definition=task.dump_body() if is_content_id(task.id) else None,
+                    definition=task.dump_body()
+                    if is_content_id(task.id) and self.key is None
+                    else None,
+                    sealed=None if self.key is None else seal_body(task, self.key),
                 ),
             )
         return Proposal(
@@ -228,7 +239,8 @@ class _Draft:
                 pattern=quota.pattern,
                 mode=mode,
                 check=verdict.failed,
-                reason=verdict.reason,
+                # A reason quotes the task.
+                reason=verdict.reason if self.key is None else _OF_PERSON,
                 source_rollout=self.rollout,
                 instruction=task.scenario.text()[:4096],
                 job_round=wanted.job_round,

@@ -13,8 +13,10 @@ from daemon.proposer.lessons import RecordingReader
 from daemon.proposer.siblings import Request, find_siblings
 from daemon.proposer.verification import seed_of
 from envs.environment import Environment, UnknownTask
+from envs.lessons.trajectories import Trajectory
 from envs.task import GENERATED, BadDefinition, is_content_id, read_body
 from events.learning import Directive
+from events.privacy.sealing import Key
 from events.rollouts import Task
 
 if TYPE_CHECKING:
@@ -59,18 +61,22 @@ def sources(
 
 
 def read_pool_entries(
-    connection: "Connection", alias: str, base: str, *, lessons: bool = False
+    connection: "Connection",
+    alias: str,
+    base: str,
+    *,
+    lessons: bool = False,
+    sealed: bool = False,
 ) -> list[PoolEntry]:
     """Return the tasks written for this agent that are neither retired nor rejected, with their
     last rollouts on this base: a task outlives the base that it was written on. `lessons`: whether
     lessons are practised. Without, those that cycles wrote are left out, and those that an operator
-    added are tasks like others."""
-    inactive = learning.read_inactive_tasks(connection, alias)
-    left_out = (
-        set(inactive)
-        if lessons
-        else inactive.keys() | learning.read_repair_tasks(connection, alias)
-    )
+    added are tasks like others. `sealed`: whether jobs can open those of persons."""
+    left_out = set(learning.read_inactive_tasks(connection, alias))
+    if not sealed:
+        left_out |= learning.read_sealed_tasks(connection, alias).keys()
+    if not lessons:
+        left_out |= learning.read_repair_tasks(connection, alias)
     written = {
         task: pattern
         for task, pattern in learning.patterns_of(connection, alias).items()
@@ -85,23 +91,29 @@ def read_pool_entries(
 
 
 def read_lesson_supply(
-    app: "App", environment: Environment, alias: str, cycle: str, directive: Directive
+    app: "App",
+    environment: Environment,
+    alias: str,
+    cycle: str,
+    directive: Directive,
+    *,
+    sealed: bool = False,
 ) -> LessonSupply:
     """Return what the lessons of a cycle are made of: what was said in the failed rollouts that its
-    directive names for the patterns which it wants lessons for. Raises LogError,
-    DatabaseUnavailable, KeysUnavailable, EnvironmentBroken."""
+    directive names for the patterns which it wants lessons for; `sealed`: also in those of persons.
+    Raises LogError, DatabaseUnavailable, KeysUnavailable, EnvironmentBroken."""
     with app.reading() as connection:
         taken = frozenset(
             row.task.id for row in learning.tasks_of(connection, alias) if row.cycle != cycle
         )
-    recordings = {
-        quota.pattern: tuple(
-            RecordingReader(app, alias, environment, "train").read(among=quota.examples)
-        )
-        for quota in directive.quotas
-        if any(choice.mode == "repair" for choice in quota.modes)
-    }
-    return LessonSupply(recordings, taken)
+    recordings: dict[str, tuple[Trajectory, ...]] = {}
+    keys: dict[str, Key] = {}
+    for quota in directive.quotas:
+        if any(choice.mode == "repair" for choice in quota.modes):
+            reader = RecordingReader(app, alias, environment, "train", persons=sealed)
+            recordings[quota.pattern] = tuple(reader.read(among=quota.examples))
+            keys |= reader.keys
+    return LessonSupply(recordings, taken, keys=keys)
 
 
 def read_traffic(
@@ -175,7 +187,7 @@ def read_prior_tasks(
 ) -> list[PriorTask]:
     """Return the tasks written for this agent before this cycle: the cycle's own tasks must not
     keep a redo from writing the same. Tasks by content have their prefix, for a lesson that another
-    rollout gave is the same lesson."""
+    rollout gave is the same lesson; a person's is told by its id alone, which is the same again."""
     prior: list[PriorTask] = []
     by_content: list[Task] = []
     for row in learning.tasks_of(connection, alias):

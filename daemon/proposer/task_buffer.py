@@ -1,6 +1,6 @@
 """Add tasks to the buffer of an agent, retire and replace one, as events of an operator.
 
-    TaskWriter(app, act, target).append(additions)    TaskProposed, with its body
+    TaskWriter(app, act, target).append(additions)    TaskProposed, with its body, or that sealed
     retire_task(app, act, alias, task)                TaskRetired
     replace_task(app, act, target, addition, task)    TaskProposed and TaskRetired
 
@@ -69,6 +69,7 @@ def _propose(item: Addition, act: Act, target: Target) -> TaskProposed:
         verified=item.verified,
         text_by=act.actor,
         definition=item.body,
+        sealed=item.sealed,
     )
 
 

@@ -42,11 +42,18 @@ class Transcript:
 
     row: "RolloutRow"
     data: RolloutEnded
-    sealed: bool = False
-    """Whether it is a person's: texts about it must not be written unsealed."""
+    keyid: str | None = None
+    """Id of the key that it is sealed with: texts about it must not be written unsealed."""
+    person: str | None = None
+    """Whose it is; None for nobody's, and where that is unknown."""
     erased: bool = False
     """Whether its person, or the author of its first messages, was erased, so that it is
     unreadable."""
+
+    @property
+    def sealed(self) -> bool:
+        """Whether it is a person's."""
+        return self.keyid is not None
 
     @property
     def messages(self) -> tuple[Message, ...]:
@@ -107,7 +114,8 @@ def read(row: "RolloutRow", log: EventLog, bodies: Bodies) -> Transcript:
         evidence = None if labels is None else json.loads(exact_json(labels))
         row = replace(row, evidence=evidence)
     erased = whole.is_unreadable or event.data.reason == ERASED
-    return Transcript(row, event.data, event.envelope.keyid is not None, erased)
+    envelope = event.envelope
+    return Transcript(row, event.data, envelope.keyid, envelope.person, erased)
 
 
 def is_sealed(row: "RolloutRow", log: EventLog) -> bool:

@@ -26,6 +26,7 @@ from types import FrameType
 from typing import IO, TYPE_CHECKING, Any, Final, get_args
 
 from daemon.solver.rewards import BadLine, compute_rewards
+from daemon.solver.sampling.seals import take_keys
 from daemon.solver.spec import BadSpec, read_spec
 from events.algorithm import RepairForm
 from events.errors import KintsugiError
@@ -91,7 +92,7 @@ def spread(options: Namespace) -> int:
 
 def job(options: Namespace) -> int:
     """Run a job; its outcome is the last line of stdout."""
-    spec = read_spec(options.spec)
+    spec, keys = read_spec(options.spec), take_keys(os.environ)
     say = _lines(sys.stdout)
     # Output of libraries must not mix with the job's own lines.
     with redirect_stdout(sys.stderr), _stop_signals() as stopping, _heartbeats(say) as watch:
@@ -101,8 +102,9 @@ def job(options: Namespace) -> int:
         activity = Activity()
         watch(activity)
         outcome = run(
-            spec, options.out, lambda p: say(_line(p)), activity=activity, stopping=stopping
-        )
+            spec, options.out, lambda p: say(_line(p)),
+            activity=activity, stopping=stopping, keys=keys,
+        )  # fmt: skip
     if outcome.outcome != "trained":
         _complain(outcome.reason)
     say(outcome.model_dump(mode="json"))

@@ -25,7 +25,7 @@ import json
 import logging
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -53,6 +53,7 @@ from daemon.solver.sampling.environments import JobEnvironments
 from daemon.solver.sampling.own_vllm import OwnVllm
 from daemon.solver.sampling.remote import RemoteSource
 from daemon.solver.sampling.reward import check_lesson
+from daemon.solver.sampling.seals import Seals
 from daemon.solver.sampling.sources import Batch, HereSource, Source, Version, batch_of
 from daemon.solver.spec import check_supported, digest, drop_tasks, list_tasks
 from daemon.solver.task_choice import Choice
@@ -79,6 +80,7 @@ from envs.registry import open_place
 from envs.task import is_content_id
 from events.errors import KintsugiError
 from events.jobs import JobSpec
+from events.privacy.sealing import Key
 
 log = logging.getLogger(__name__)
 
@@ -114,13 +116,15 @@ def run(
     *,
     activity: Activity | None = None,
     stopping: Callable[[], bool] = lambda: False,
+    keys: Mapping[str, Key] | None = None,
 ) -> Outcome:
-    """Run the whole job; every failure that can be said in a sentence is an outcome."""
+    """Run the whole job; every failure that can be said in a sentence is an outcome. `keys`: those
+    of persons whose tasks it plays, by id."""
     activity = activity or Activity()
     try:
         if finished := outcome_of(spec, out):
             return finished
-        with Job(spec, out, activity=activity, stopping=stopping) as job:
+        with Job(spec, out, activity=activity, stopping=stopping, keys=keys) as job:
             for progress in job:
                 report(progress)
             assert job.outcome is not None, "a job that was not interrupted has an outcome"
@@ -178,12 +182,13 @@ class Job:
         *,
         activity: Activity | None = None,
         stopping: Callable[[], bool] = lambda: False,
+        keys: Mapping[str, Key] | None = None,
     ) -> None:
         """Load everything and lock the directory. Nothing is played yet.
 
-        Raises NotSupported, CannotBegin, BadAdapter, WrongBase, BadJournal, NothingPlayable,
-        UnknownTask, UnknownEnvironment, AmbiguousEnvironment, LessonMissing, BadLesson, NoTemplate,
-        NoTrackerLibrary, TrackerRefusal, OSError.
+        Raises NotSupported, CannotBegin, BadAdapter, WrongBase, BadJournal, BadSeal,
+        NothingPlayable, UnknownTask, UnknownEnvironment, AmbiguousEnvironment, LessonMissing,
+        BadLesson, NoTemplate, NoTrackerLibrary, TrackerRefusal, OSError.
         """
         check_supported(spec)
         self.requested = spec
@@ -195,6 +200,7 @@ class Job:
         self.outcome: Outcome | None = None
         """Outcome of the job; None while it runs."""
         self._stopping = stopping
+        self._keys = keys or {}
         out.mkdir(parents=True, exist_ok=True)
         with ExitStack() as held:
             held.enter_context(_lock_file(out / _LOCK))
@@ -204,6 +210,7 @@ class Job:
     def _load(self, held: ExitStack) -> None:
         if self.spec.threads is not None:
             torch.set_num_threads(self.spec.threads)
+        self._seals = Seals(read_definitions(self.out), self._keys)
         self.environments = JobEnvironments(self.requested, self._open_environment)
         self.spec = spec = self._drop_unplayable()
         self._check_tasks()
@@ -218,7 +225,7 @@ class Job:
         """Rollouts sampled since the job began, or since its warm start."""
         self._tracker = self._open_tracker(held)
         self._source = held.enter_context(closing(self._new_source()))
-        self._journal = held.enter_context(closing(Journal(self.out / JOURNAL, self._digest)))
+        self._journal = held.enter_context(closing(self._open_journal()))
         self._batches = 0
         """Number of journal entries that have been used."""
         self.steps = 0
@@ -570,8 +577,11 @@ class Job:
         Raises UnknownEnvironment, EnvironmentBroken."""
         benchmarks = None if self.spec.benchmarks is None else Path(self.spec.benchmarks)
         environment = open_place(place, benchmarks=benchmarks)
-        environment.use_definitions(read_definitions(self.out).get)
+        environment.use_definitions(self._seals.find_body)
         return environment
+
+    def _open_journal(self) -> Journal:
+        return Journal(self.out / JOURNAL, self._digest, self._seals)
 
     def _drop_unplayable(self) -> JobSpec:
         """Return what of the spec can be played. Raises NothingPlayable, EnvironmentFailure."""
@@ -580,8 +590,9 @@ class Job:
         for task in filter(is_content_id, list_tasks(spec)):
             environment = self.environments.find(task)
             try:
-                with environment_code(environment, f"task {task}"):
-                    check_prefix(environment, self.environments.task(task))
+                definition = self.environments.task(task)
+                with environment_code(environment, f"task {task}", definition):
+                    check_prefix(environment, definition)
             except (PrefixMismatch, UnknownTask) as error:
                 missing[task] = str(error)
         playable = drop_tasks(spec, missing)

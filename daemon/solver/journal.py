@@ -1,18 +1,21 @@
 """Store the rollouts of a job on disk, each batch before the update that uses it.
 
-    {"format": 1, "spec": sha256}     the first line: whose rollouts these are
+    {"format": 1, "spec": sha256}     the first line: whose rollouts these are; `lost` names sealed
+                                      tasks of persons who were erased before
     [trajectory, ...]                 then one line per batch, in order
 
 An update is a function of weights and rollouts, and what is sampled next of weights and the number
 of the batch; so a killed job reads its journal, makes the same updates again and goes on where it
-was. Guarantees: `append` returns when the batch is on disk; a batch that was being written when the
-process died is no batch; a batch that the disk refused is taken back. Not covered: two processes
-with one journal.
+was. The turns of rollouts on a person's task are sealed (sampling/seals.py); where a key is gone
+that an earlier attempt had, the journal begins anew. Guarantees: `append` returns when the batch is
+on disk; a batch that was being written when the process died is no batch; a batch that the disk
+refused is taken back. Not covered: two processes with one journal.
 
 Beside it lie two files that whoever requests a job makes from the log. `definitions.jsonl` has the
-bodies of the spec's tasks by content (envs/task.py): the spec names such a task by the hash of its
-body. `successes.json` has the recorded successes that a warm start shows
-(daemon/jobs/own_successes.py): the spec names its sha256. So a retry plays and shows the same.
+bodies of the spec's tasks by content (envs/task.py), those of persons as ciphertext: the spec names
+such a task by the hash of its body. `successes.json` has the recorded successes that a warm start
+shows (daemon/jobs/own_successes.py): the spec names its sha256. So a retry plays and shows the
+same.
 """
 
 import json
@@ -20,11 +23,12 @@ import os
 from collections.abc import Mapping, Sequence
 from hashlib import sha256
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Annotated, Any, Final, Literal
 
-from pydantic import ConfigDict, TypeAdapter, ValidationError
+from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 
 from daemon.adapters.directory import UNFINISHED
+from daemon.solver.sampling.seals import NO_SEALS, Seals
 from daemon.solver.trajectory import Trajectory
 from events.envelope import derive_id
 from events.errors import KintsugiError
@@ -54,6 +58,7 @@ class JournalWriteError(KintsugiError):
 class _Head(StrictModel):
     format: Literal[1] = 1
     spec: Sha256
+    lost: Annotated[tuple[str, ...], Field(exclude_if=lambda value: not value)] = ()
 
 
 class _Definition(StrictModel):
@@ -66,24 +71,30 @@ class _Definition(StrictModel):
 class Journal:
     """The batches of one job, in order."""
 
-    def __init__(self, path: Path, spec: str) -> None:
-        """Open or begin the journal of the job whose spec has this sha256.
+    def __init__(self, path: Path, spec: str, seals: Seals = NO_SEALS) -> None:
+        """Open or begin the journal of the job whose spec has this sha256. One that was begun while
+        a person's tasks could be opened that cannot be any more is begun anew: its batches were
+        drawn with them.
 
-        Raises BadJournal, JournalWriteError, OSError.
+        Raises BadJournal, BadSeal, JournalWriteError, OSError.
         """
         self.path = path
-        self.batches, end = read(path, spec)
+        self._seals = seals
+        stored, end = read(path, spec)
+        if end and _read_head(path).lost != seals.lost:
+            stored, end = [], 0
+        self.batches = [seals.open(batch) for batch in stored]
         """Batches that are on disk."""
         path.parent.mkdir(parents=True, exist_ok=True)
         self._file = path.open("ab")
         self._file.truncate(end)
         self._end = end
         if not end:
-            self._write(_Head(spec=spec).model_dump_json().encode())
+            self._write(_Head(spec=spec, lost=seals.lost).model_dump_json().encode())
 
     def append(self, batch: tuple[Trajectory, ...]) -> None:
         """Make a batch durable. Raises JournalWriteError."""
-        self._write(_BATCH.dump_json(batch))
+        self._write(_BATCH.dump_json(self._seals.close(batch)))
         self.batches.append(batch)
 
     def close(self) -> None:
@@ -112,7 +123,8 @@ class Journal:
 
 def read(path: Path, spec: str) -> tuple[list[tuple[Trajectory, ...]], int]:
     """Return the whole batches of a journal of the job with this spec, and the offset where they
-    end in the file; none and 0 if there is no file. Changes nothing. Raises BadJournal."""
+    end in the file; none and 0 if there is no file. Sealed turns stay so. Changes nothing. Raises
+    BadJournal."""
     content = path.read_bytes() if path.exists() else b""
     end = content.rfind(b"\n") + 1
     lines = content[:end].splitlines()
@@ -131,6 +143,12 @@ def _check_head(path: Path, line: bytes, spec: str) -> None:
             f"{path} holds the rollouts of another spec ({head.spec[:12]}, not "
             f"{spec[:12]}); choose another directory, or remove it to begin again"
         )
+
+
+def _read_head(path: Path) -> _Head:
+    """Return the first line of a journal that was checked."""
+    with path.open("rb") as file:
+        return _Head.model_validate_json(file.readline())
 
 
 def _batch(path: Path, number: int, line: bytes) -> tuple[Trajectory, ...]:
@@ -204,8 +222,13 @@ def read_definitions(folder: Path) -> dict[str, str]:
     Whether a body is the one of its id is for the environment. A line that is none of the file's
     own is left out: its task is then one without a body. Raises OSError."""
     path = folder / DEFINITIONS
+    return parse_definitions(path.read_bytes()) if path.exists() else {}
+
+
+def parse_definitions(content: bytes) -> dict[str, str]:
+    """Return what `read_definitions` does, from the content of the file."""
     bodies: dict[str, str] = {}
-    for line in path.read_bytes().splitlines() if path.exists() else ():
+    for line in content.splitlines():
         try:
             definition = _Definition.model_validate_json(line)
         except ValidationError:

@@ -80,6 +80,9 @@ class Trajectory:
     # Left out where there is none: stored files of successes keep their sha256.
     repair: Annotated[float | None, Field(exclude_if=lambda value: value is None)] = None
     """Part of the reward that the repair of the first message is; None where it does not count."""
+    sealed: Annotated[str | None, Field(exclude_if=lambda value: value is None)] = None
+    """In a journal, the turns of a rollout on a person's task, encrypted (sampling/seals.py);
+    `turns` has none then. None everywhere else."""
 
     @property
     def is_incomplete(self) -> bool:

@@ -25,7 +25,7 @@ def reference(environment: Environment, chat: Chat, task: TaskDefinition, name: 
 
     Its log-probabilities are 0: the oracle is deterministic.
     """
-    with environment_code(environment, f"the oracle on task {task.id}"):
+    with environment_code(environment, f"the oracle on task {task.id}", task):
         episode = Episode(environment, task)
         oracle, user = environment.oracle(task), environment.user(task)
         turns: list[Turn] = []

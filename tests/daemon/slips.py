@@ -4,6 +4,7 @@ call that a tool refused."""
 import asyncio
 from collections.abc import Sequence
 
+from consumers.diagnosis.labels import label_rollout
 from daemon.core.app import App
 from envs.agents import Agent
 from envs.evaluation import Attempt, Setup, make_environment_user, play
@@ -11,8 +12,12 @@ from envs.lessons.making import find_split
 from envs.players import LocalPlayer
 from envs.shop.environment import Shop
 from envs.task import TaskDefinition
-from events.envelope import derive_id
+from events.codec import encode
+from events.envelope import Envelope, derive_id, utc_now
+from events.log import now_ms
 from events.messages import Message, ToolCall
+from events.privacy.sealing import Key
+from events.rollouts import RolloutContent
 from producers.simulation import Provenance, append_rollouts, build_rollout_event
 
 SHOP = Shop()
@@ -65,3 +70,23 @@ def record_slips(app: App, tasks: Sequence[TaskDefinition], alias: str = "agent"
             for task in tasks
         ],
     )
+
+
+def record_persons_slips(
+    app: App, tasks: Sequence[TaskDefinition], owner: Key, mark: str, alias: str = "agent"
+) -> None:
+    """The same as sessions of a person, who says a word that is theirs."""
+    provenance = Provenance(alias, "base", "base", "live")
+    for task in tasks:
+        name = derive_id("slip", owner.person, alias, task.id)
+        data = build_rollout_event(attempt_slip(task), SHOP, provenance, name)
+        assert data.content is not None
+        messages = list(data.content.messages)
+        place = next(n for n, message in enumerate(messages) if message.role == "user")
+        text = f"{messages[place].text} I live in {mark}."
+        messages[place] = messages[place].model_copy(update={"content": text})
+        data = data.model_copy(update={"content": RolloutContent(messages=tuple(messages))})
+        data = data.model_copy(update={"labels": label_rollout(data).labels})
+        envelope = Envelope(name, data.TYPE, data.VERSION, data.key(), utc_now())
+        app.append([encode(envelope, data, now_ms(), owner=owner).entry])
+    app.settle()

@@ -77,13 +77,13 @@ def test_recorded_failures_come_first_and_what_may_not_be_used_is_counted(
     sealed = sealed.model_copy(update={"labels": label_rollout(sealed).labels})
     record(app, sealed, owner=app.keys.of("rosa"))
     for file in app.settings.home.glob("keys.db*"):
-        file.unlink()  # whether a rollout is a person's is read without their key
+        file.unlink()
     made = kintsugi("lessons", "make", "--env", "shop", "--count", "6", "--json")
     assert made.code == 0, made.err
     assert made.json["made"]["recorded"] == 2
     assert sum(made.json["made"].values()) == len(made.json["added"]) == 6
     assert made.json["left_out"] == {
-        "it is a person's, and a lesson is not sealed": 1,
+        "the key of its person is not in the key store": 1,
         "its environment does not know the task": 1,
         "its task is of another environment": 1,
         "its task was changed since": 1,

@@ -19,6 +19,7 @@ from events.learning import (
     PoolShare,
     Quota,
     RepairEdit,
+    SealedDefinition,
     Verified,
 )
 from events.lifecycle import NEXT
@@ -34,7 +35,7 @@ PARTS: dict[str, type[StrictModel]] = {
     "Task": Task, "Labels": Labels, "ToolRoles": ToolRoles,
     "Directive": Directive, "BadTries": BadTries, "Quota": Quota, "ModeChoice": ModeChoice,
     "Mastered": Mastered,
-    "PatternFinding": PatternFinding, "Verified": Verified,
+    "PatternFinding": PatternFinding, "Verified": Verified, "SealedDefinition": SealedDefinition,
     "RepairEdit": RepairEdit, "Message": Message,
     "ToolCall": ToolCall, "Action": Action,
     "RouteShare": RouteShare, "HoldoutDraw": HoldoutDraw,

@@ -37,6 +37,7 @@ from events.learning import (
     Quota,
     RepairEdit,
     RepairSearched,
+    SealedDefinition,
     TaskProposed,
     TaskRejected,
     TaskRetired,
@@ -231,6 +232,10 @@ SAMPLES: Final[tuple[EventData, ...]] = (
         verified=(Verified(check="gold"), Verified(check="solvable", note="scripted oracle")),
         text_by="author-1", job_round=JobRound(job="job-1", number=2),
         definition={"environment": "shop", "seed": 17, "scenario": {"persona": "Zoë"}},
+        sealed=SealedDefinition(
+            keyid="key-1", body="c2VhbGVk", operator="recorded", source="shop/cancel/17",
+            rollout="rollout-1",
+        ),
     ),
     SessionEnded(session="session-1", because="feedback"),
     AdapterProduced(

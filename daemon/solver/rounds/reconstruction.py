@@ -54,7 +54,7 @@ def _play_again(
 ) -> Rollout | None:
     """Return the episode that these turns make, judged; None where it ends before the last."""
     task = attempt.task
-    with environment_code(environment, f"task {task.id}"):
+    with environment_code(environment, f"task {task.id}", task):
         episode = Episode(environment, task, seed=attempt.seed)
         user = environment.user(task)
         for turn in trajectory.turns:

@@ -86,7 +86,8 @@ class Rounds:
 
     def _is_read(self, attempt: "Attempt") -> bool:
         own = attempt.environment in (None, self._environment)
-        return own and attempt.user is None and attempt.reward == "verdict"
+        is_open = attempt.task.salt is None  # of a person's nothing is written into a record
+        return own and is_open and attempt.user is None and attempt.reward == "verdict"
 
     def is_due(self, rollouts: int) -> bool:
         """Whether a round is to be closed when so many rollouts of the budget are used, those that

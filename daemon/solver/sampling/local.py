@@ -168,7 +168,7 @@ class InProcess:
     def _begin(self, environment: Environment, attempt: Attempt) -> _Open:
         assert attempt.user is None, "a job refuses a model as user where it plays by itself"
         limits = choose_limits(attempt.reward, environment)
-        with environment_code(environment, f"task {attempt.task.id}"):
+        with environment_code(environment, f"task {attempt.task.id}", attempt.task):
             episode = Episode(environment, attempt.task, seed=attempt.seed, limits=limits)
             return _Open(attempt, episode, environment.user(attempt.task))
 
@@ -177,7 +177,7 @@ class InProcess:
     ) -> None:
         """Let the user have its turn, then request the agent's answer from the engine."""
         episode = entry.episode
-        with environment_code(episode.environment, f"task {episode.task.id}"):
+        with environment_code(episode.environment, f"task {episode.task.id}", episode.task):
             play_user_turn(episode, entry.user)
         if episode.turn is Party.AGENT:
             self._ask(entry, policy, writing)
@@ -212,13 +212,13 @@ class InProcess:
             entry.episode.stop(Termination.AGENT_ERROR, reason)
             return
         episode = entry.episode
-        with environment_code(episode.environment, f"task {episode.task.id}"):
+        with environment_code(episode.environment, f"task {episode.task.id}", episode.task):
             episode.receive(self.chat.message(entry.ids, len(episode.messages)))
 
     def _rollout(self, entry: _Open, policy: Policy) -> Rollout:
         episode, attempt = entry.episode, entry.attempt
         environment, task = episode.environment, episode.task
-        with environment_code(environment, f"task {task.id}"):
+        with environment_code(environment, f"task {task.id}", task):
             verdict = grade(environment, task, episode.messages, episode.termination)
         shaped = Worth(verdict.success, self._reward(episode, verdict, entry.turns))
         repair = None

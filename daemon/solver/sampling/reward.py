@@ -89,7 +89,7 @@ def check_lesson(environment: Environment, task: TaskDefinition, pool: str) -> N
             f"pool {pool} is rewarded for repairs, and its task {task.id} has no lesson; give it "
             "one, or give the pool the reward verdict"
         )
-    with environment_code(environment, f"task {task.id}"):
+    with environment_code(environment, f"task {task.id}", task):
         turn = Episode(environment, task).turn
     if turn is not Party.AGENT:
         raise LessonMissing(

@@ -27,6 +27,8 @@ class _Ended(StrictModel):
 class InProcessRunner:
     """Runs jobs below one folder; `report` is called after each update of a training job."""
 
+    hands_keys = True
+
     def __init__(self, root: Path, report: Callable[[Progress], None] = lambda _: None) -> None:
         self._root, self._report = root, report
 
@@ -48,7 +50,8 @@ class InProcessRunner:
             result = Result(outcome="played")
         else:
             assert isinstance(job.spec, JobSpec), "a job is a trial or a training run"
-            outcome = learner.run(job.spec, out, self._report)
+            keys = {key.id: key for key in job.keys}
+            outcome = learner.run(job.spec, out, self._report, keys=keys)
             result = Result.model_validate(outcome.model_dump())
         ended = _Ended(seconds=time.monotonic() - began, result=result)
         unfinished = folder / f"tmp-{_ENDED}"

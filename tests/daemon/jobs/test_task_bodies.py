@@ -1,7 +1,10 @@
 """The role `work` brings the bodies of tasks by content to a job, and rejects those it lacks."""
 
+import base64
+import json
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Final
 
 import pytest
 from sqlalchemy import delete, update
@@ -15,13 +18,17 @@ from daemon.core.decision_log import Act, Decisions
 from daemon.jobs.local import LocalRunner
 from daemon.jobs.runner import OUT
 from daemon.jobs.training_runs import advance
+from daemon.maintenance import erasure
 from daemon.proposer.additions import Addition
 from daemon.proposer.task_buffer import Target, TaskWriter
 from daemon.solver.journal import DEFINITIONS, read_definitions
+from envs.lessons.sealed_body import find_seal, open_body, salt_task
+from envs.task import TaskDefinition, write_body
 from events.codec import decode
 from events.jobs import JobSpec
 from events.learning import JobRequested, TaskRejected
-from tests.daemon.jobs.looks import ended, runner
+from tests.daemon.gateway.test_erasing import showing
+from tests.daemon.jobs.looks import ended, runner, speaking
 from tests.daemon.jobs.trainer import WAYS
 from tests.daemon.solver import letters
 from tests.daemon.solver.test_content_job import KEPT, SAMPLER, TASKS, bodies
@@ -40,12 +47,12 @@ def here(tmp_path: Path) -> LocalRunner:
     return runner(tmp_path)
 
 
-def request(app: App, pools: dict[str, list[str]]) -> None:
-    """The log has the bodies, and wants a job over them."""
+def request(app: App, pools: dict[str, list[str]], way: str = "usage") -> None:
+    """The log has the bodies, and wants a job over them whose trainer behaves in this way."""
     writer = TaskWriter(app, Act("ada"), Target("agent", "letters", None))
     writer.append([Addition("line 1", task, (), False) for task in (*TASKS, *KEPT)])
     spec = letters.spec(
-        Path("/nowhere"), seed=WAYS.index("usage"), sampler=SAMPLER,
+        Path("/nowhere"), seed=WAYS.index(way), sampler=SAMPLER,
         pools=[
             {"name": name, "tasks": tasks, "replay": name == "kept"}
             for name, tasks in pools.items()
@@ -122,3 +129,84 @@ def test_a_job_whose_target_has_no_body_left_ends_before_it_starts(
     assert "no task is left of what shall be learnt (target)" in (job.reason or "")
     assert not (tmp_path / "jobs" / "j").exists()
     assert set(states(app)) == {task.id for task in (*TASKS, *KEPT)}
+
+
+ROSA: Final = "rosa"
+
+
+def seal(app: App, *tasks: TaskDefinition) -> list[TaskDefinition]:
+    """The log has these tasks, made of a session of Rosa's."""
+    key = app.keys.of(ROSA)
+    salted = [salt_task(task, key) for task in tasks]
+    writer = TaskWriter(app, Act("ada"), Target("agent", "letters", None))
+    writer.append([Addition("line 1", task, (), False, key) for task in salted])
+    return salted
+
+
+def erase(app: App) -> None:
+    erasure.erase(app, erasure.look(app, ROSA))
+
+
+def test_a_job_gets_the_task_of_a_person_as_ciphertext_and_its_key_in_memory(
+    app: App, here: LocalRunner, tmp_path: Path
+) -> None:
+    (task,) = seal(app, TASKS[0])
+    request(app, {"target": [*POOLS["target"], task.id]}, "raises")
+    assert advance(app, here) == ["job j was started, attempt 1"]
+    folder = tmp_path / "jobs" / "j"
+    text = read_definitions(folder / OUT)[task.id]
+    key = app.keys.of(ROSA)
+    assert find_seal(text) == key.id
+    assert open_body(task.id, text, {key.id: key}.get) == write_body(task.dump_body())
+    ended(here)
+    assert showing(folder, base64.b64encode(key.secret).decode()) == []
+    assert json.loads((folder / "attempts" / "1.keys").read_text()) == [key.id]
+
+
+def test_a_task_of_who_was_erased_before_is_rejected_and_the_job_goes_on(
+    app: App, here: LocalRunner, tmp_path: Path
+) -> None:
+    (task,) = seal(app, TASKS[0])
+    request(app, {"target": [*POOLS["target"], task.id]})
+    erase(app)
+    assert states(app) == {task.id: "retired"}
+    notes = advance(app, here)
+    assert "goes on without task" in notes[0]
+    assert "who was erased" in notes[0]
+    assert states(app) == {task.id: "rejected"}
+    assert task.id not in read_definitions(tmp_path / "jobs" / "j" / OUT)
+    ended(here)
+
+
+def test_a_job_that_runs_while_a_person_is_erased_begins_anew_without_the_task(
+    app: App, here: LocalRunner, tmp_path: Path
+) -> None:
+    (task,) = seal(app, TASKS[0])
+    request(app, {"target": [*POOLS["target"], task.id]}, "waits")
+    advance(app, here)
+    speaking(here, tmp_path)
+    assert advance(app, here) == []
+    erase(app)
+    assert "a person was erased" in advance(app, here)[0]
+    ended(here)
+    rejected, started = advance(app, here)
+    assert f"goes on without task {task.id}" in rejected
+    assert started.startswith("job j was started, attempt 2")
+    assert not (tmp_path / "jobs" / "j" / "attempts" / "2.keys").exists()
+    speaking(here, tmp_path)
+    assert advance(app, here) == [], "it is stopped once"
+    here.cancel("j", "the test is over")
+    ended(here)
+
+
+def test_a_runner_that_hands_over_no_keys_leaves_the_tasks_of_persons_out(
+    app: App, here: LocalRunner, tmp_path: Path
+) -> None:
+    (task,) = seal(app, TASKS[0])
+    request(app, {"target": [*POOLS["target"], task.id]})
+    here.hands_keys = False
+    notes = advance(app, here)
+    assert "goes on without 1 tasks made of persons' sessions" in notes[0]
+    assert states(app) == {}
+    assert read_definitions(tmp_path / "jobs" / "j" / OUT) == bodies(*TASKS)
+    ended(here)

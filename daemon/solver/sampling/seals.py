@@ -1,0 +1,142 @@
+"""What is a person's in a job: bodies of tasks that are opened, and rollouts that are sealed.
+
+    keys = take_keys(os.environ)             as the role `work` handed them over, in memory alone
+    seals = Seals(read_definitions(out), keys)
+    seals.find_body(task)                    its text, opened; None for what is not there
+    seals.close(trajectories), seals.open(trajectories)     as the journal stores them, and back
+
+A task that is made of a person's session lies in the job's directory as ciphertext
+(envs/lessons/sealed_body.py), and so do the tokens of its rollouts: they begin with what the person
+said. What was played, by whom and with which verdict stays in the open. Guarantee: nothing of a
+sealed task is written that is readable without the key; keys are never written. Not covered:
+weights, and the memory of a job that runs.
+"""
+
+import base64
+import binascii
+import json
+import zlib
+from collections.abc import Iterable, Mapping, MutableMapping
+from dataclasses import replace
+from typing import Final
+
+from pydantic import ConfigDict, TypeAdapter
+
+from daemon.solver.trajectory import Trajectory, Turn
+from envs.lessons.sealed_body import find_seal, open_body
+from envs.task import BadDefinition
+from events.errors import BadRecord, KintsugiError
+from events.privacy.sealing import Key, seal, unseal
+
+KEYS: Final = "KINTSUGI_JOB_KEYS"
+"""Variable of a job's process: JSON, id of a key -> the secret as base64."""
+
+# A log-probability of -inf is refused by the learner, which has to read it for that.
+_TURNS: TypeAdapter[tuple[Turn, ...]] = TypeAdapter(
+    tuple[Turn, ...], config=ConfigDict(ser_json_inf_nan="constants")
+)
+
+
+class BadSeal(KintsugiError):
+    """A sealed rollout is not what was stored, or keys were not handed over as they have to be."""
+
+
+def write_keys(keys: Iterable[Key]) -> dict[str, str]:
+    """Return the variables that hand keys to a job's process; none for no keys. Persons are not
+    named."""
+    secrets = {key.id: base64.b64encode(key.secret).decode() for key in keys}
+    return {KEYS: json.dumps(secrets, sort_keys=True)} if secrets else {}
+
+
+def take_keys(variables: MutableMapping[str, str]) -> dict[str, Key]:
+    """Return id -> key of those that were handed over, and take them out of the variables: no
+    process that the job starts has them. Raises BadSeal."""
+    text = variables.pop(KEYS, "")
+    try:
+        secrets = json.loads(text) if text else {}
+        return {
+            name: Key(name, "", base64.b64decode(secret, validate=True))
+            for name, secret in secrets.items()
+        }
+    except (ValueError, AttributeError, TypeError):
+        raise BadSeal(f"variable {KEYS} is not as the role work writes it; unset it") from None
+
+
+class Seals:
+    """The bodies of a job's tasks, and the keys of those that are sealed."""
+
+    def __init__(self, bodies: Mapping[str, str], keys: Mapping[str, Key]) -> None:
+        """`bodies`: task by content -> text of its body, or what stands for a sealed one."""
+        self._bodies = bodies
+        self._keys = keys
+        seals = {task: find_seal(text) for task, text in bodies.items()}
+        self._keyids = {task: keyid for task, keyid in seals.items() if keyid is not None}
+        """Sealed task -> id of its key."""
+
+    @property
+    def lost(self) -> tuple[str, ...]:
+        """Sealed tasks whose key was not handed over: their person was erased."""
+        return tuple(sorted(t for t, keyid in self._keyids.items() if keyid not in self._keys))
+
+    def find_body(self, task: str) -> str | None:
+        """Return the text of the body of a task; None for one that is not there, or cannot be
+        opened."""
+        text = self._bodies.get(task)
+        try:
+            return None if text is None else open_body(task, text, self._keys.get)
+        except BadDefinition:
+            return None
+
+    def close(self, trajectories: Iterable[Trajectory]) -> tuple[Trajectory, ...]:
+        """Return trajectories as they are stored: of sealed tasks with their turns sealed."""
+        return tuple(
+            item if (key := self._find_key(item.task)) is None else _close(item, key)
+            for item in trajectories
+        )
+
+    def open(self, trajectories: Iterable[Trajectory]) -> tuple[Trajectory, ...]:
+        """The inverse of `close`. Raises BadSeal for what cannot be opened."""
+        return tuple(
+            item if item.sealed is None else _open(item, self._find_key(item.task))
+            for item in trajectories
+        )
+
+    def _find_key(self, task: str) -> Key | None:
+        """Return the key of a sealed task; None for a task that is not sealed. Raises BadSeal where
+        the key was not handed over."""
+        keyid = self._keyids.get(task)
+        if keyid is None:
+            return None
+        if keyid not in self._keys:
+            raise BadSeal(f"task {task} is sealed, and its key {keyid} was not handed over")
+        return self._keys[keyid]
+
+
+NO_SEALS: Final = Seals({}, {})
+"""Those of a job without a person's tasks."""
+
+
+def _close(trajectory: Trajectory, key: Key) -> Trajectory:
+    turns = zlib.compress(_TURNS.dump_json(trajectory.turns))
+    sealed = base64.b64encode(seal(key, turns, _context(trajectory))).decode()
+    return replace(trajectory, turns=(), sealed=sealed)
+
+
+def _open(trajectory: Trajectory, key: Key | None) -> Trajectory:
+    assert trajectory.sealed is not None, "others are not opened"
+    if key is None:
+        raise BadSeal(f"rollout {trajectory.rollout} is sealed, and its task is not")
+    try:
+        sealed = base64.b64decode(trajectory.sealed, validate=True)
+        turns = zlib.decompress(unseal(key, sealed, _context(trajectory)))
+        return replace(trajectory, turns=_TURNS.validate_json(turns), sealed=None)
+    except (BadRecord, binascii.Error, zlib.error, ValueError) as error:
+        raise BadSeal(
+            f"rollout {trajectory.rollout} of the journal cannot be opened with key {key.id}: the "
+            "file was damaged; remove it to begin again"
+        ) from error
+
+
+def _context(trajectory: Trajectory) -> str:
+    """Return the context that sealed turns are authenticated with."""
+    return f"rollout {trajectory.rollout} of task {trajectory.task}"

@@ -1,0 +1,111 @@
+"""The body of a task that is made of a person's session: sealed with that person's key.
+
+    task = salt_task(task, key)              under an id that no guess can be held against
+    stored = seal_body(task, key)            what an event carries
+    text = write_sealed(task.environment, stored)    what stands for the body in tables and files
+    open_body(task.id, text, find_key)       the text of the body; None where the person was erased
+
+Whoever looks up bodies does it through `open_body`, which returns others as they are. The id is the
+sha256 of the body with its salt, so what was opened is checked as any body is (task.py). The salt
+follows from the key: the same lesson has the same id again, and once the key is destroyed, nobody
+can tell the id of a guess. Not covered: who may have the key.
+"""
+
+import base64
+import binascii
+import json
+from collections.abc import Callable
+from typing import Any, Final
+
+from envs.task import BadDefinition, TaskDefinition, read_body, write_body
+from events.canonical import exact_json
+from events.errors import BadRecord
+from events.learning import SealedDefinition
+from events.privacy.sealing import Key, digest_with_key, seal, unseal
+
+FindKey = Callable[[str], Key | None]
+"""Function that returns the key of an id; None where its person was erased."""
+
+_SEALED: Final = "sealed"
+"""Field that no definition has: the ciphertext."""
+_KEYID: Final = "keyid"
+
+
+def salt_task(task: TaskDefinition, key: Key) -> TaskDefinition:
+    """Return a task with the salt that follows from its content and a person's key, under its id by
+    content. Equal for equal arguments, whatever salt it had."""
+    body = task.model_copy(update={"salt": None}).dump_body()
+    salt = digest_with_key(key, exact_json(body))
+    return task.model_copy(update={"salt": salt}).name_by_content()
+
+
+def seal_body(task: TaskDefinition, key: Key) -> SealedDefinition:
+    """Encrypt the body of a salted task, bound to its id."""
+    assert task.salt is not None, "salt_task comes first"
+    body = seal(key, write_body(task.dump_body()).encode(), _context(task.id))
+    lesson = task.lesson
+    return SealedDefinition(
+        keyid=key.id,
+        body=base64.b64encode(body).decode(),
+        operator=None if lesson is None else lesson.operator,
+        source=None if lesson is None else lesson.source,
+        rollout=None if lesson is None else lesson.rollout,
+    )
+
+
+def write_sealed(environment: str, stored: SealedDefinition) -> str:
+    """Return the text that stands for a sealed body: JSON with what is nobody's in the open, where
+    a definition has it."""
+    fields: dict[str, Any] = {
+        "environment": environment,
+        _KEYID: stored.keyid,
+        _SEALED: stored.body,
+    }
+    if stored.operator is not None:
+        fields["lesson"] = stored.model_dump(include={"operator", "source", "rollout"})
+    return write_body(fields)
+
+
+def find_seal(text: str) -> str | None:
+    """Return the id of the key that a body's text is sealed with; None for one that is not."""
+    # Most texts are not, and are long: without the name of the field there is none.
+    if f'"{_SEALED}":' not in text:
+        return None
+    try:
+        fields = json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+    sealed = isinstance(fields, dict) and isinstance(fields.get(_SEALED), str)
+    return str(fields.get(_KEYID)) if sealed else None
+
+
+def open_body(task: str, text: str, find_key: FindKey) -> str | None:
+    """Return the text of the body of a task: one that is not sealed as it is, a sealed one opened
+    with its key; None where its person was erased. Raises BadDefinition for what the key did not
+    seal, or is no body of the task, in words that quote nothing of it; and what `find_key`
+    raises."""
+    keyid = find_seal(text)
+    if keyid is None:
+        return text
+    key = find_key(keyid)
+    if key is None:
+        return None
+    try:
+        sealed = base64.b64decode(json.loads(text)[_SEALED], validate=True)
+        body = unseal(key, sealed, _context(task)).decode()
+    except (BadRecord, binascii.Error, UnicodeDecodeError) as error:
+        raise BadDefinition(f"the body of task {task} cannot be opened: {error}") from error
+    try:
+        read_body(task, body)
+    except BadDefinition:
+        # Without its reason, which quotes the body: it is written into events.
+        raise BadDefinition(
+            f"the sealed body of task {task} is no body of it for this version; make the lesson "
+            "anew: kintsugi lessons make"
+        ) from None
+    return body
+
+
+def _context(task: str) -> str:
+    """Return the context that a sealed body is authenticated with."""
+    return f"task {task}"
