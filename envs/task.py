@@ -301,9 +301,9 @@ class TaskDefinition(_Sparse):
 
 
 def write_body(body: Mapping[str, Any]) -> str:
-    """Return a body as the text that is stored: ASCII, keys in the order of the body, since a policy
-    is shown the arguments of calls in that order. Its hash is not of this text
-    (compute_content_id), but the text gives back a body with the same hash."""
+    """Return a body as the text that is stored: ASCII, keys in their order, since a policy is shown
+    the arguments of calls in that order. Its hash is not of this text (compute_content_id), but the
+    text gives back a body with the same hash."""
     return json.dumps(body, separators=(",", ":"), allow_nan=False)
 
 

@@ -34,11 +34,11 @@ def test_a_body_keeps_the_order_of_arguments_that_a_policy_is_shown() -> None:
     shop = Shop()
     lessons = make_lessons(shop, [shop.generate("return", 1)], 8, 0).lessons
     assert {
-        tuple(call.arguments) for task in lessons for call in task.criteria.gold_actions or ()
+        tuple(call.arguments) for made in lessons for call in made.criteria.gold_actions or ()
     } > {("order_id", "item", "payment_id")}
-    for task in lessons:
-        read = read_body(task.id, write_body(task.dump_body()))
-        assert read.model_dump_json() == task.model_dump_json()
+    for made in lessons:
+        read = read_body(made.id, write_body(made.dump_body()))
+        assert read.model_dump_json() == made.model_dump_json()
 
 
 @pytest.mark.parametrize(

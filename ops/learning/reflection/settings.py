@@ -100,7 +100,7 @@ class Settings(StrictModel):
     """The base model's name in events and adapters."""
     budget: Annotated[int, Field(ge=1)] = 2048
     """Rollouts of an arm, references included; of `sft_plain`, what has as many written tokens."""
-    references: Annotated[int, Field(ge=2)] = 512
+    references: Annotated[int, Field(ge=2)] = 768
     """Of them, where only some of the budget is shown. Half are lessons."""
     groups: Annotated[int, Field(ge=1)] = 8
     """Tasks per step."""
@@ -114,7 +114,7 @@ class Settings(StrictModel):
     weak: Annotated[float, Field(ge=0, lt=1)] = 0.35
     """Share of the groups on weak kinds in the arm `loop`."""
     sft: SftSettings = SftSettings(
-        optimizer=OptimizerSettings(lr=4e-3), epochs=2, warmup=0.1, schedule="linear"
+        optimizer=OptimizerSettings(lr=4e-3), epochs=3, warmup=0.1, schedule="linear"
     )
     optimizer: OptimizerSettings = OptimizerSettings(lr=2e-3)
     """Of reinforcement learning."""

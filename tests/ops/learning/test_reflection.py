@@ -97,6 +97,13 @@ def test_operators_are_practised_in_equal_parts() -> None:
     )
 
 
+def test_no_two_lessons_of_an_operator_are_of_one_conversation() -> None:
+    for operator in PERTURBATIONS:
+        practice = Bench(key("sft"), SHORT).practice
+        own = [task.lesson for task in practice if task.lesson and task.lesson.operator == operator]
+        assert len({lesson.source for lesson in own}) == len(own) == SHORT.budget // 2
+
+
 def finished(arm: Arm, seed: int, repaired: int, passed: int, clean: Sequence[bool]) -> ArmRun:
     """A run whose tries at each lesson are right so often."""
     tries = Tries(
