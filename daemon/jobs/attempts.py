@@ -179,6 +179,7 @@ class JobFolder:
             stopped=_text(stop_path(last)),
             complaint=(_complaint(last.with_suffix(".err")) or complaint)[:_MOST_COMPLAINT],
             full=shutil.disk_usage(self.path).free < _ROOM,
+            keyids=_read_keyids(last),
         )
 
     @property

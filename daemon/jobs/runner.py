@@ -30,6 +30,8 @@ SPEC: Final = "job.json"
 OUT: Final = "out"
 JOURNAL: Final = "rollouts.jsonl"
 """The learner's journal, in `OUT`: it grows with every batch."""
+LEARNT: Final = ("adapter", "checkpoints")
+"""Folders of what the learner learnt, in `OUT`."""
 GO_ON: Final = "run the same command to go on"
 """How the learner's reason ends where it does not end the job: a signal, a full disk, an engine
 that is away."""
@@ -122,6 +124,8 @@ class Exit:
     """The last line on its stderr."""
     full: bool = False
     """Whether the disk of its folder has no room."""
+    keyids: tuple[str, ...] = ()
+    """Ids of the keys that it was handed."""
 
 
 State = Absent | Active | Exit

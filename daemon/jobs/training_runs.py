@@ -11,10 +11,12 @@ rejected, and the job goes on with the others (task_bodies.py). So is a person's
 erased: a job that has their key is stopped, and its next attempt begins anew without.
 """
 
+import shutil
 from collections.abc import Generator, Iterator, Mapping
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from consumers.folds.erasures import read_erasure_keys
 from consumers.reads import learning, serving
@@ -28,6 +30,7 @@ from daemon.core.span_contexts import Contexts
 from daemon.jobs.own_successes import NotShown, read_file
 from daemon.jobs.recording import record_rollouts, record_rounds
 from daemon.jobs.runner import (
+    LEARNT,
     OUT,
     Absent,
     Active,
@@ -60,6 +63,8 @@ from events.serving import AdapterProduced
 
 if TYPE_CHECKING:
     from daemon.core.app import App
+
+_ERASED: Final = "a person was erased of whose sessions it practises tasks; it begins anew without"
 
 
 def advance(
@@ -158,6 +163,8 @@ class _Look:
         except (NotShown, NothingPlayable) as error:
             yield self._end("failed", str(error), ended)
             return
+        if self._has_key_of_erased(ended):
+            self._discard_learnt()
         with self._app.reading() as connection:
             span = Contexts(connection, self._app.log).job(self._job.job)
         if self._runner.start(Job(self._job.job, self._job.spec, span.header, files, keys)):
@@ -207,21 +214,26 @@ class _Look:
         yield from reject_missing(self._app, self._job, lost)
         return keys
 
-    def _has_key_of_erased(self, running: Active) -> bool:
+    def _has_key_of_erased(self, attempt: Active | Exit) -> bool:
         """Whether an attempt was handed the key of a person who was erased since."""
-        if not running.keyids:
+        if not attempt.keyids:
             return False
         with self._app.reading() as connection:
-            return not read_erasure_keys(connection).isdisjoint(running.keyids)
+            return not read_erasure_keys(connection).isdisjoint(attempt.keyids)
+
+    def _discard_learnt(self) -> None:
+        """Remove what was learnt from tasks of a person who was erased: the next attempt would
+        take it for its own."""
+        for name in LEARNT:
+            with suppress(FileNotFoundError):
+                shutil.rmtree(self._runner.folder(self._job.job) / OUT / name)
 
     def _stop(self, running: Active) -> str | None:
         """Why a running job is to stop."""
         if self._cancelled is not None:
             return self._cancelled
         if self._has_key_of_erased(running):
-            return (
-                "a person was erased of whose sessions it practises tasks; it begins anew without"
-            )
+            return _ERASED
         if running.seconds >= self._job.minutes * 60:
             return self._too_long
         if running.silent >= self._settings.heartbeat_seconds:
@@ -242,6 +254,8 @@ class _Look:
             yield self._end("failed", self._too_long, ended)
         elif isinstance(conclusion, Again):
             yield from self._start(ended.attempts + 1, f", for {conclusion.reason}", ended)
+        elif conclusion.outcome == "trained" and self._has_key_of_erased(ended):
+            yield from self._start(ended.attempts + 1, f", for {_ERASED}", ended)
         else:
             yield from self._record()
             yield self._over(conclusion, ended)

@@ -119,8 +119,12 @@ class RecordingReader:
                 self.left_out[reason] += 1
                 continue
             if transcript.keyid is not None:
-                key = self._app.find_key(transcript.keyid)
-                if key is None:  # erased since it was opened
+                # It may have been erased since it was opened.
+                try:
+                    key = self._app.find_key(transcript.keyid)
+                except KeyMissing:
+                    key = None
+                if key is None:
                     self.left_out[ERASED] += 1
                     continue
                 self.keys[rollout.rollout] = key

@@ -242,7 +242,7 @@ class _Draft:
                 # A reason quotes the task.
                 reason=verdict.reason if self.key is None else _OF_PERSON,
                 source_rollout=self.rollout,
-                instruction=task.scenario.text()[:4096],
+                instruction="" if self.key else task.scenario.text()[:4096],
                 job_round=wanted.job_round,
             ),
         )

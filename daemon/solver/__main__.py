@@ -81,6 +81,7 @@ def spread(options: Namespace) -> int:
 
     with parallel.join_group() as number:
         if number:
+            take_keys(os.environ)  # nothing is theirs to open
             # They stop when the first one does, which may have rollouts to finish.
             with redirect_stdout(sys.stderr), _stop_signals():
                 return follower.follow()

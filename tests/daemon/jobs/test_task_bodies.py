@@ -199,6 +199,26 @@ def test_a_job_that_runs_while_a_person_is_erased_begins_anew_without_the_task(
     ended(here)
 
 
+def test_what_was_learnt_before_a_person_was_erased_is_not_taken(
+    app: App, here: LocalRunner, tmp_path: Path
+) -> None:
+    (task,) = seal(app, TASKS[0])
+    request(app, {"target": [*POOLS["target"], task.id]}, "trains")
+    out = tmp_path / "jobs" / "j" / OUT
+    for name in ("adapter", "checkpoints"):
+        (out / name).mkdir(parents=True)
+    (out / "left.json").write_text(json.dumps({"sha256": "0" * 64, "steps": 1, "rollouts": 8}))
+    assert advance(app, here) == ["job j was started, attempt 1"]
+    ended(here)
+    erase(app)
+    rejected, started = advance(app, here)
+    assert f"goes on without task {task.id}" in rejected
+    assert started.startswith("job j was started, attempt 2, for a person was erased")
+    assert not (out / "adapter").exists()
+    assert not (out / "checkpoints").exists()
+    ended(here)
+
+
 def test_a_runner_that_hands_over_no_keys_leaves_the_tasks_of_persons_out(
     app: App, here: LocalRunner, tmp_path: Path
 ) -> None:
