@@ -90,8 +90,9 @@ def drop_tasks(spec: JobSpec, missing: Collection[str]) -> JobSpec:
         names = ", ".join(pool.name for pool in spec.target_pools)
         raise NothingPlayable(
             f"no task is left of what shall be learnt ({names}): bodies of its tasks are missing, "
-            f"or their prefixes do not replay; the first is {min(dropped)}; add them (kintsugi "
-            "tasks add FILE), and the next cycle asks for a job again"
+            "their prefixes do not replay, or they are made of sessions of persons who were erased "
+            f"or whose keys no job gets here; the first is {min(dropped)}; add what is missing "
+            "(kintsugi tasks add FILE), and the next cycle asks for a job again"
         )
     warm, rounds = spec.warm_start, spec.rounds
     if warm is not None:
