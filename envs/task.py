@@ -247,8 +247,8 @@ class TaskDefinition(_Sparse):
     lesson: Lesson | None = None
     """What follows the prefix, where it ends with a call that went wrong."""
     salt: str | None = None
-    """Of a task that is made of a person's session: what keeps its id, a digest, from telling
-    whether a guess of the rest is right (sealed_body.py). None for any other."""
+    """Keyed digest in a task that is made of a person's session: without the key, nobody can test a
+    guess of the body against the id (sealed_body.py). None in any other."""
 
     @property
     def solo(self) -> bool:

@@ -243,7 +243,7 @@ class SealedDefinition(StrictModel):
     """The definition of a task that is made of a person's session (envs/lessons/sealed_body.py)."""
 
     keyid: Name
-    """Of the key of the person."""
+    """Id of the person's key, which seals the body."""
     body: str
     """The definition without its id, sealed with that key: base64."""
     operator: Name | None = None

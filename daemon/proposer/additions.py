@@ -74,13 +74,14 @@ class Addition:
 
     @property
     def body(self) -> dict[str, Any] | None:
-        """What its event carries in the open; None for a generated task, and for a person's."""
+        """Return the body that the event carries in the open; None for a generated task, and for
+        one that is made of a person's session."""
         is_open = is_content_id(self.task.id) and self.key is None
         return self.task.dump_body() if is_open else None
 
     @property
     def sealed(self) -> SealedDefinition | None:
-        """What its event carries of a person's task; None for any other."""
+        """Return the sealed body that the event carries; None for a task that is no person's."""
         return None if self.key is None else seal_body(self.task, self.key)
 
 

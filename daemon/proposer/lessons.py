@@ -119,11 +119,11 @@ class RecordingReader:
                 self.left_out[reason] += 1
                 continue
             if transcript.keyid is not None:
-                # It may have been erased since it was opened.
                 try:
                     key = self._app.find_key(transcript.keyid)
-                except KeyMissing:
-                    key = None
+                except KeyMissing:  # destroyed since it was opened
+                    self.left_out[KEY_LOST] += 1
+                    continue
                 if key is None:
                     self.left_out[ERASED] += 1
                     continue

@@ -1,4 +1,4 @@
-"""What an attempt at a task shows beside its verdict: repeated calls, and whether it repaired.
+"""Read off a transcript whether its agent repaired a mistake, and which calls it repeated.
 
     seen = observe(environment, lesson, messages, success)
 
@@ -20,7 +20,7 @@ from events.messages import Message
 
 @dataclass(frozen=True, slots=True)
 class Observation:
-    """What an attempt shows beside its verdict."""
+    """The repeated calls and the repair of one attempt at a task, beside its verdict."""
 
     repeated: int
     """Calls that repeat the one before them, with nothing between that could change the answer."""

@@ -1,4 +1,4 @@
-"""What is a person's in a job: bodies of tasks that are opened, and rollouts that are sealed.
+"""Open the bodies of tasks made of persons' sessions in a job, and seal the rollouts on them.
 
     keys = take_keys(os.environ)             as the role `work` handed them over, in memory alone
     seals = Seals(read_definitions(out), keys)
