@@ -2,12 +2,13 @@
 
     bodies = collect_bodies(app, list_tasks(spec), sealed=True)
     write_definitions(bodies.found)                 the file that lies in its OUT before it begins
-    keys, lost = collect_keys(app, bodies.found)    what opens those of persons; what nothing does
+    keys = collect_keys(app, bodies.found)          what opens those of persons; what nothing does
     reject_missing(app, job, bodies.missing)        an event for each task that cannot be played
 
 The spec names a task by the hash of its body, so it needs not hold the body: 640 bodies would be
 more than Kafka takes in one record. What is missing here is rejected by an event, and the job goes
-on without it (daemon/solver/spec.py, drop_tasks).
+on without it (daemon/solver/spec.py, drop_tasks). A task whose key the key store lacks, though its
+person was not erased, is withheld and not rejected: the key may come back with a backup.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -40,6 +41,20 @@ class TaskBodies:
     """Task -> why there is none that can be played."""
     withheld: Sequence[str]
     """Tasks of persons that were not asked for."""
+    locked: Mapping[str, str]
+    """Task -> why its key is not there, though its person was not erased."""
+
+
+@dataclass(frozen=True, slots=True)
+class TaskKeys:
+    """The keys of some sealed bodies."""
+
+    found: tuple[Key, ...]
+    """In the order of their ids."""
+    erased: Mapping[str, str]
+    """Task -> that its person was erased."""
+    locked: Mapping[str, str]
+    """Task -> why its key is not there, though its person was not erased."""
 
 
 def collect_bodies(app: "App", tasks: Iterable[str], *, sealed: bool = False) -> TaskBodies:
@@ -49,29 +64,35 @@ def collect_bodies(app: "App", tasks: Iterable[str], *, sealed: bool = False) ->
     bodies: dict[str, str] = {}
     missing: dict[str, str] = {}
     withheld: list[str] = []
+    locked: dict[str, str] = {}
     with app.reading() as connection:
         for task in filter(is_content_id, tasks):
             stored = read_task_body(connection, task)
+            keyid = None if stored is None else find_seal(stored)
             if stored is None:
                 missing[task] = f"no event has brought the body of task {task}"
-                continue
-            if not sealed and find_seal(stored) is not None:
+            elif keyid is not None and not sealed:
                 withheld.append(task)
-                continue
-            try:
-                read_body(task, read_open_body(app, connection, task) or "")
-            except (BadDefinition, UnknownTask) as error:
-                missing[task] = str(error)
             else:
-                bodies[task] = stored
-    return TaskBodies(bodies, missing, withheld)
+                try:
+                    if keyid is not None:
+                        app.find_key(keyid)
+                    read_body(task, read_open_body(app, connection, task) or "")
+                except KeyMissing as error:
+                    locked[task] = str(error)
+                except (BadDefinition, UnknownTask) as error:
+                    missing[task] = str(error)
+                else:
+                    bodies[task] = stored
+    return TaskBodies(bodies, missing, withheld, locked)
 
 
-def collect_keys(app: "App", bodies: Mapping[str, str]) -> tuple[tuple[Key, ...], dict[str, str]]:
-    """Return the keys that open the sealed ones of these bodies, and task -> why it cannot be
-    opened any more. Raises DatabaseUnavailable, KeysUnavailable."""
+def collect_keys(app: "App", bodies: Mapping[str, str]) -> TaskKeys:
+    """Return the keys that open the sealed ones of these bodies. Raises DatabaseUnavailable,
+    KeysUnavailable."""
     keys: dict[str, Key] = {}
-    lost: dict[str, str] = {}
+    erased: dict[str, str] = {}
+    locked: dict[str, str] = {}
     for task, text in bodies.items():
         keyid = find_seal(text)
         if keyid is None:
@@ -79,13 +100,13 @@ def collect_keys(app: "App", bodies: Mapping[str, str]) -> tuple[tuple[Key, ...]
         try:
             key = app.find_key(keyid)
         except KeyMissing as error:
-            lost[task] = str(error)
+            locked[task] = str(error)
             continue
         if key is None:
-            lost[task] = f"task {task} cannot be opened: {ERASED}"
+            erased[task] = f"task {task} cannot be opened: {ERASED}"
         else:
             keys[keyid] = key
-    return tuple(keys[name] for name in sorted(keys)), lost
+    return TaskKeys(tuple(keys[name] for name in sorted(keys)), erased, locked)
 
 
 def reject_missing(app: "App", job: JobRow, missing: Mapping[str, str]) -> list[str]:

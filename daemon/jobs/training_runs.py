@@ -53,6 +53,7 @@ from daemon.solver.journal import (
     read_definitions,
     write_definitions,
 )
+from daemon.solver.rounds.record import ROUNDS
 from daemon.solver.spec import NothingPlayable, drop_tasks, list_tasks
 from envs.environment import UnknownTask
 from envs.registry import EnvironmentBroken, UnknownEnvironment, check_place
@@ -65,6 +66,10 @@ if TYPE_CHECKING:
     from daemon.core.app import App
 
 _ERASED: Final = "a person was erased of whose sessions it practises tasks; it begins anew without"
+_ROUNDS_OF_ERASED: Final = (
+    "a person was erased of whose sessions it practised tasks, and rounds that it closed follow from "
+    "them, so it cannot begin anew; the next cycle asks for a job without these tasks"
+)
 
 
 def advance(
@@ -164,6 +169,9 @@ class _Look:
             yield self._end("failed", str(error), ended)
             return
         if self._has_key_of_erased(ended):
+            if self._has_rounds():
+                yield self._end("failed", _ROUNDS_OF_ERASED, ended)
+                return
             self._discard_learnt()
         with self._app.reading() as connection:
             span = Contexts(connection, self._app.log).job(self._job.job)
@@ -182,7 +190,8 @@ class _Look:
                 f"job {self._job.job} goes on without {len(bodies.withheld)} tasks made of "
                 "persons' sessions: keys are handed to jobs of this machine alone (jobs.runner)"
             )
-        playable = drop_tasks(spec, {*bodies.missing, *bodies.withheld})
+        yield from self._report_locked(bodies.locked)
+        playable = drop_tasks(spec, {*bodies.missing, *bodies.withheld, *bodies.locked})
         kept = {pool.name for pool in playable.pools}
         for pool in spec.pools:
             if pool.name not in kept:
@@ -210,9 +219,17 @@ class _Look:
                 f"job {self._job.job} was not started, for {error.filename}: {error.strerror}; it "
                 "is tried again"
             ) from error
-        keys, lost = collect_keys(self._app, bodies)
-        yield from reject_missing(self._app, self._job, lost)
-        return keys
+        keys = collect_keys(self._app, bodies)
+        yield from reject_missing(self._app, self._job, keys.erased)
+        yield from self._report_locked(keys.locked)
+        return keys.found
+
+    def _report_locked(self, locked: Mapping[str, str]) -> Iterator[str]:
+        if locked:
+            yield (
+                f"job {self._job.job} goes on without {len(locked)} tasks made of persons' "
+                f"sessions, and a later job may have them: {next(iter(locked.values()))}"
+            )
 
     def _has_key_of_erased(self, attempt: Active | Exit) -> bool:
         """Whether an attempt was handed the key of a person who was erased since."""
@@ -220,6 +237,12 @@ class _Look:
             return False
         with self._app.reading() as connection:
             return not read_erasure_keys(connection).isdisjoint(attempt.keyids)
+
+    def _has_rounds(self) -> bool:
+        """Whether the job closed a round: its events name tasks and pools that follow from what was
+        played until then, and another attempt would not make the same ones."""
+        folder = self._runner.folder(self._job.job) / OUT / ROUNDS
+        return folder.is_dir() and any(folder.iterdir())
 
     def _discard_learnt(self) -> None:
         """Remove what was learnt from tasks of a person who was erased: the next attempt would

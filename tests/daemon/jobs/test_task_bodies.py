@@ -219,6 +219,52 @@ def test_what_was_learnt_before_a_person_was_erased_is_not_taken(
     ended(here)
 
 
+def test_a_job_that_closed_a_round_before_a_person_was_erased_ends(
+    app: App, here: LocalRunner, tmp_path: Path
+) -> None:
+    (task,) = seal(app, TASKS[0])
+    request(app, {"target": [*POOLS["target"], task.id]}, "raises")
+    advance(app, here)
+    ended(here)
+    rounds = tmp_path / "jobs" / "j" / OUT / "rounds"
+    rounds.mkdir()
+    (rounds / "7.json").write_text("{}")
+    erase(app)
+    notes = advance(app, here)
+    assert notes[-1].startswith("job j ended, failed: a person was erased")
+    assert "the next cycle asks for a job" in notes[-1]
+
+
+def test_a_task_whose_key_is_not_in_the_store_is_left_out_and_not_rejected(
+    app: App, here: LocalRunner, tmp_path: Path
+) -> None:
+    (task,) = seal(app, TASKS[0])
+    request(app, {"target": [*POOLS["target"], task.id]})
+    app.keys.destroy(app.keys.of(ROSA).id)
+    notes = advance(app, here)
+    assert "goes on without 1 tasks made of persons' sessions, and a later job" in notes[0]
+    assert "restore the key store" in notes[0]
+    assert states(app) == {}
+    assert read_definitions(tmp_path / "jobs" / "j" / OUT) == bodies(*TASKS)
+    ended(here)
+
+
+def test_a_key_that_is_lost_between_two_attempts_rejects_nothing(
+    app: App, here: LocalRunner, tmp_path: Path
+) -> None:
+    (task,) = seal(app, TASKS[0])
+    request(app, {"target": [*POOLS["target"], task.id]}, "raises")
+    advance(app, here)
+    ended(here)
+    app.keys.destroy(app.keys.of(ROSA).id)
+    locked, started = advance(app, here)
+    assert "restore the key store" in locked
+    assert started.startswith("job j was started, attempt 2")
+    assert states(app) == {}
+    assert not (tmp_path / "jobs" / "j" / "attempts" / "2.keys").exists()
+    ended(here)
+
+
 def test_a_runner_that_hands_over_no_keys_leaves_the_tasks_of_persons_out(
     app: App, here: LocalRunner, tmp_path: Path
 ) -> None:
