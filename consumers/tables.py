@@ -24,7 +24,7 @@ from sqlmodel import Field, SQLModel
 REVISION: Final = "0018"
 """The migration that makes these tables; a test holds it to the newest one in migrations/."""
 
-FOLD_VERSION: Final = 13
+FOLD_VERSION: Final = 14
 """Raised with every change of what a fold makes of an event; then `kintsugi rebuild` is due."""
 
 PROJECTION: Final = "history"
@@ -340,6 +340,8 @@ class TaskBody(ProjectionTable, table=True):
     """JSON: the definition without its id; of a sealed one, what stands for it."""
     keyid: str | None = _string()
     """Id of the key that seals it; null for one that is no person's."""
+    operator: str | None = _string()
+    """What made its lesson: `recorded`, or a perturbation; null for a task without a lesson."""
     event_source: str = _pointer(STRING)
     sequence: int = _pointer()
     offset: int = _offset()

@@ -12,7 +12,8 @@ erased person no sealed task is taken. Reads nothing but the event and tables th
 fills.
 """
 
-from typing import Final
+from collections.abc import Mapping
+from typing import Any, Final
 
 from sqlalchemy import select
 
@@ -51,12 +52,28 @@ def keep_body(folding: FoldInput, data: TaskProposed, batch: Batch) -> None:
     environment, _, _ = data.task.id.partition("/")
     if data.sealed is not None:
         body, keyid = write_sealed(environment, data.sealed), data.sealed.keyid
+        operator = data.sealed.operator
     elif data.definition is not None:
         body, keyid = write_body(data.definition), None
+        operator = _find_operator(data.definition)
     else:
         return
-    row = {"task": data.task.id, "environment": environment, "body": body, "keyid": keyid}
+    row = {
+        "task": data.task.id,
+        "environment": environment,
+        "body": body,
+        "keyid": keyid,
+        "operator": operator,
+    }
     batch.stage(TaskBody, {**row, **folding.place()})
+
+
+def _find_operator(definition: Mapping[str, Any]) -> str | None:
+    """Return what made the lesson of a task; None for a task without one. A definition may have
+    been written by another version, and is any JSON."""
+    lesson = definition.get("lesson")
+    operator = lesson.get("operator") if isinstance(lesson, dict) else None
+    return operator if isinstance(operator, str) else None
 
 
 def _find_problem(data: TaskProposed) -> str | None:

@@ -377,17 +377,14 @@ def read_sealed_tasks(connection: Connection, alias: str) -> dict[str, str]:
 def read_lessons(connection: Connection, alias: str | None = None) -> dict[str, StoredLesson]:
     """Return task -> its lesson, of the tasks by content with one that an agent has, or any."""
     bodies, tasks = TaskBody.table().c, Task.table().c
-    # No string of a body has this text: its quotes would be escaped. Arguments may have the key.
-    query = select(bodies.task, bodies.body, bodies.keyid).where(bodies.body.contains('"lesson":{'))
+    query = select(bodies.task, bodies.body, bodies.keyid).where(bodies.operator.is_not(None))
     if alias is not None:
         query = query.where(bodies.task.in_(select(tasks.task).where(tasks.alias == alias)))
     lessons = {}
     for row in connection.execute(query.order_by(bodies.task)):
-        lesson = json.loads(row.body).get("lesson")
-        if lesson is None:
-            continue
+        lesson = json.loads(row.body)["lesson"]
         lessons[row.task] = StoredLesson(
-            operator=str(lesson.get("operator", "")),
+            operator=str(lesson["operator"]),
             source=str(lesson.get("source", "")),
             reflection=str(lesson.get("reflection", "")),
             rollout=lesson.get("rollout"),
@@ -396,20 +393,28 @@ def read_lessons(connection: Connection, alias: str | None = None) -> dict[str, 
     return lessons
 
 
+def read_lesson_tasks(connection: Connection, alias: str) -> set[str]:
+    """Return the tasks of an agent's buffer that have a lesson, whatever became of them."""
+    bodies, tasks = TaskBody.table().c, Task.table().c
+    query = (
+        select(bodies.task)
+        .join_from(TaskBody.table(), Task.table(), tasks.task == bodies.task)
+        .where(tasks.alias == alias, tasks.origin == PROPOSED, bodies.operator.is_not(None))
+    )
+    return set(connection.execute(query).scalars())
+
+
 def count_drawn_lessons(
     connection: Connection, alias: str, *, written: bool, sealed: bool = True
 ) -> int:
     """Count the lessons of an agent that are neither retired nor rejected; `written`: whether those
     that cycles wrote count; `sealed`: whether those that are made of persons' sessions do."""
-    left_out = set(read_inactive_tasks(connection, alias))
+    drawn = read_lesson_tasks(connection, alias) - read_inactive_tasks(connection, alias).keys()
     if not sealed:
-        left_out |= read_sealed_tasks(connection, alias).keys()
+        drawn -= read_sealed_tasks(connection, alias).keys()
     if not written:
-        left_out |= read_repair_tasks(connection, alias)
-    proposed = patterns_of(connection, alias)
-    return sum(
-        task in proposed and task not in left_out for task in read_lessons(connection, alias)
-    )
+        drawn -= read_repair_tasks(connection, alias)
+    return len(drawn)
 
 
 def read_inactive_tasks(connection: Connection, alias: str) -> dict[str, str]:

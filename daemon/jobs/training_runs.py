@@ -67,8 +67,8 @@ if TYPE_CHECKING:
 
 _ERASED: Final = "a person was erased of whose sessions it practises tasks; it begins anew without"
 _ROUNDS_OF_ERASED: Final = (
-    "a person was erased of whose sessions it practised tasks, and rounds that it closed follow from "
-    "them, so it cannot begin anew; the next cycle asks for a job without these tasks"
+    "a person was erased of whose sessions it practised tasks, and rounds that it closed follow "
+    "from them, so it cannot begin anew; the next cycle asks for a job without these tasks"
 )
 
 

@@ -83,7 +83,7 @@ def read_pool_entries(
         if task not in left_out
     }
     outcomes = last_outcomes(connection, alias, base, list(written), WINDOW)
-    practised = learning.read_lessons(connection, alias) if lessons else {}
+    practised = learning.read_lesson_tasks(connection, alias) if lessons else set()
     return [
         PoolEntry(task, pattern, *outcomes.get(task, (0, 0)), is_lesson=task in practised)
         for task, pattern in written.items()

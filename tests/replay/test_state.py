@@ -17,7 +17,7 @@ from tests.consumers.folding import Broker, fold, hash_of
 from tests.replay.test_golden import golden_record
 from tests.replay.write_golden import GOLDEN
 
-STATE: Final = {13: "fa582dbf82423a3f1b11768da5e700b243ddf60dfbae7336c4b7865ab831c9e6"}
+STATE: Final = {14: "fa582dbf82423a3f1b11768da5e700b243ddf60dfbae7336c4b7865ab831c9e6"}
 """Fold version -> hash of the state that the corpus of released versions folds to."""
 
 FACTS: Final = (

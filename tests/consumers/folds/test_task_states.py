@@ -10,6 +10,7 @@ from consumers.reads.explanation import explain
 from consumers.rebuild import rebuild
 from envs.shop.environment import Shop
 from envs.task import TaskDefinition, read_body
+from events.canonical import exact_json, sha256
 from events.learning import OPERATOR, TaskProposed, TaskRejected, TaskRetired
 from events.messages import Action
 from tests.consumers.cycling import PATTERN, Leading, cycle_id, over, proposed, started
@@ -71,6 +72,17 @@ def test_a_body_that_says_lesson_elsewhere_has_none(leading: Leading) -> None:
     assert states(leading) == {task.id: "active"}
     with leading.tables() as connection:
         assert learning.read_lessons(connection) == {}
+
+
+@pytest.mark.parametrize("lesson", ["a word", 3, ["recorded"], {}, {"operator": 7}])
+def test_a_lesson_in_a_form_of_another_version_is_none(leading: Leading, lesson: object) -> None:
+    definition = {**TASK.dump_body(), "lesson": lesson}
+    record = TASK.record().model_copy(update={"id": f"shop/={sha256(exact_json(definition))}"})
+    leading.say(added(definition=definition, task=record), "one")
+    assert states(leading) == {record.id: "active"}
+    with leading.tables() as connection:
+        assert learning.read_lessons(connection) == {}
+        assert learning.read_lesson_tasks(connection, "agent") == set()
 
 
 @pytest.mark.parametrize(

@@ -93,6 +93,7 @@ def test_lessons_are_recorded_ones_first_and_ordinary_tasks_stay(app: App) -> No
     with app.reading() as connection:
         rows = list(learning.tasks_of(connection, "agent"))
         lessons = learning.read_lessons(connection, "agent")
+        assert learning.read_lesson_tasks(connection, "agent") == lessons.keys()
         bodies = {name: learning.read_task_body(connection, name) or "" for name in lessons}
     repairs = [row for row in rows if row.mode == "repair"]
     assert len(repairs) == quota.tasks // 2
