@@ -42,6 +42,16 @@ class LessonSupply:
     """Task by content -> the text of its body: where the environment finds what is written now."""
     keys: Mapping[str, Key] = field(default_factory=dict)
     """Rollout of a person -> the key that seals what is made of it."""
+    left_out: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+    """Pattern -> reason -> failed rollouts of it that may not be used."""
+
+    def describe_left_out(self, pattern: str) -> str:
+        """Return the reasons for which failed rollouts of a pattern may not be used, as a clause;
+        empty where all may."""
+        return "".join(
+            f"; failed rollouts that are not used, {count}: {reason}"
+            for reason, count in self.left_out.get(pattern, {}).items()
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -166,6 +166,7 @@ class _QuotaWriter:
             trouble = drafts.trouble or (
                 f"the {len(drafts.lessons)} lessons that could be made were all written before"
             )
+            trouble += supply.describe_left_out(quota.pattern)
             yield _reject_pattern(wanted, quota, "repair", trouble, event)
         for draft in fresh:
             task = draft.task

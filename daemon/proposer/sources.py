@@ -108,12 +108,14 @@ def read_lesson_supply(
         )
     recordings: dict[str, tuple[Trajectory, ...]] = {}
     keys: dict[str, Key] = {}
+    left_out: dict[str, Mapping[str, int]] = {}
     for quota in directive.quotas:
         if any(choice.mode == "repair" for choice in quota.modes):
             reader = RecordingReader(app, alias, environment, "train", persons=sealed)
             recordings[quota.pattern] = tuple(reader.read(among=quota.examples))
             keys |= reader.keys
-    return LessonSupply(recordings, taken, keys=keys)
+            left_out[quota.pattern] = reader.left_out
+    return LessonSupply(recordings, taken, keys=keys, left_out=left_out)
 
 
 def read_traffic(

@@ -318,4 +318,5 @@ def test_a_pattern_of_which_no_lesson_can_be_made_says_so_and_keeps_its_tasks(
     (none,) = [row for row in rejected if row.mode == "repair"]
     assert none.check == "lesson"
     assert none.reason.startswith("no lesson could be made: ")
+    assert "failed rollouts that are not used, 4: its task is of the other split" in none.reason
     assert cycle.accepted == sum(quota.tasks for quota in cycle.directive.quotas)
