@@ -183,6 +183,8 @@ def make(
 
     The recorded ones are of the agent's live and training rollouts, the others of fresh tasks.
     """  # fmt: skip
+    from consumers.folds.task_states import RETIRED
+    from consumers.reads.learning import read_inactive_tasks
     from daemon.cli.environments import load_environment
     from daemon.core.task_definitions import with_definitions
     from daemon.proposer.lessons import RecordingReader, draw_sources, seal_lessons
@@ -202,6 +204,7 @@ def make(
         with app.reading() as connection:
             target = resolve_target(cli, connection, alias, base, None)
             additions = open_additions(cli, app, connection, target.alias, env)
+            states = read_inactive_tasks(connection, target.alias)
         reader = RecordingReader(app, target.alias, with_definitions(app, environment), split)
         sources = draw_sources(environment, split, seed, max(64, 2 * count))
         report = make_lessons(environment, sources, count, seed, reader.read())
@@ -210,7 +213,11 @@ def make(
         lessons = seal_lessons(report.lessons, reader.keys)
         keys = {task: key for task, (_, key) in lessons.items() if key is not None}
         made = [task for task, _ in lessons.values()]
+        retired = 0
         if out is None:
+            # A person retired them, or wrote their reflection anew.
+            made = [task for task in made if states.get(task.id) != RETIRED]
+            retired = len(lessons) - len(made)
             additions.keys.update(keys)
             writer = TaskWriter(app, act_of(actor, reason), target)
             ids, refused = add_definitions(cli, additions, _write_definitions(made), writer)
@@ -222,7 +229,7 @@ def make(
                     "keeps them sealed"
                 )
             _write_file(out, made)
-    printed = _Made(report, reader.left_out, ids, refused, len(keys))
+    printed = _Made(report, reader.left_out, ids, refused, len(keys), retired)
     return _print_made(cli, printed, out, len(made))
 
 
@@ -266,6 +273,8 @@ class _Made:
     refused: "list[Refusal]"
     sealed: int
     """Lessons that are made of persons' sessions."""
+    retired: int
+    """Lessons that were retired before: none of them is added."""
 
 
 def _print_made(cli: Cli, made: _Made, out: Path | None, lines: int) -> int:
@@ -277,6 +286,11 @@ def _print_made(cli: Cli, made: _Made, out: Path | None, lines: int) -> int:
         cli.out.warn(f"no lesson was made by: {', '.join(report.empty)}")
     for trouble in report.troubles:
         cli.out.warn(trouble)
+    if made.retired:
+        cli.out.warn(
+            f"{made.retired:,} lessons were retired and stay so; give kintsugi tasks add the "
+            "definition of one to bring it back: kintsugi lessons show ID --json"
+        )
     if cli.out.json:
         cli.out.document(
             {
@@ -284,6 +298,7 @@ def _print_made(cli: Cli, made: _Made, out: Path | None, lines: int) -> int:
                 "rejected": [asdict(item) for item in refused],
                 "made": report.made,
                 "sealed": made.sealed,
+                "retired": made.retired,
                 "discarded": report.discarded,
                 "unused": report.unused,
                 "left_out": dict(left_out),

@@ -188,7 +188,7 @@ class Job:
 
         Raises NotSupported, CannotBegin, BadAdapter, WrongBase, BadJournal, BadSeal,
         NothingPlayable, UnknownTask, UnknownEnvironment, AmbiguousEnvironment, LessonMissing,
-        BadLesson, NoTemplate, NoTrackerLibrary, TrackerRefusal, OSError.
+        ImpossibleLesson, NoTemplate, NoTrackerLibrary, TrackerRefusal, OSError.
         """
         check_supported(spec)
         self.requested = spec
@@ -611,7 +611,8 @@ class Job:
 
     def _check_tasks(self) -> None:
         """Find a kind of task that does not exist, and a task without the lesson that its pool
-        needs, at the start and not after an hour. Raises UnknownTask, LessonMissing, BadLesson.
+        needs, at the start and not after an hour. Raises UnknownTask, LessonMissing,
+        ImpossibleLesson.
 
         Of the other pools, one task for each beginning of an id: making thousands takes as long as
         some training.

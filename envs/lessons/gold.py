@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from envs.reflection.parse import parse
-from envs.reflection.repair import BadLesson, build_gold, read_answer
+from envs.reflection.repair import ImpossibleLesson, build_gold, read_answer
 from envs.reflection.reward import compute_reward
 from envs.reflection.tags import write_reflection
 from envs.task import Lesson
@@ -49,7 +49,7 @@ def is_read_back(lesson: Lesson) -> bool:
     """Whether the text of a lesson has its parts again, and the reward of gold is 1."""
     try:
         gold = build_gold(lesson)
-    except BadLesson:
+    except ImpossibleLesson:
         return False
     text = render_gold(lesson)
     calls = [ToolCall(name=call.name, arguments=call.arguments) for call in parse(text).calls]

@@ -36,7 +36,7 @@ _FINAL_TAG: Final = re.compile("</?final>", re.IGNORECASE)
 _THINKING: Final = re.compile("</?think>", re.IGNORECASE)
 
 
-class BadLesson(KintsugiError):
+class ImpossibleLesson(KintsugiError):
     """A lesson that no completion can fulfil."""
 
 
@@ -51,12 +51,12 @@ class Repair:
 
 
 def build_gold(lesson: Lesson) -> Parts:
-    """Return the parts that a lesson expects. Raises BadLesson for arguments that no call can have
-    (envs/reflection/parse.py)."""
+    """Return the parts that a lesson expects. Raises ImpossibleLesson for arguments that no call
+    can have (envs/reflection/parse.py)."""
     calls = [_read(action.name, action.arguments) for action in lesson.calls]
     for action, call in zip(lesson.calls, calls, strict=True):
         if call is None:
-            raise BadLesson(
+            raise ImpossibleLesson(
                 f"the lesson expects a call of {action.name} whose arguments no call can have: "
                 "they are nested too deeply, or hold a number that is too long or not finite; "
                 "correct lesson.calls"

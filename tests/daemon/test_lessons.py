@@ -120,6 +120,29 @@ def test_the_same_command_makes_the_same_lessons_and_adds_none_twice(
     assert first["added"][0][:18] in kintsugi("lessons", "ls").out
 
 
+def test_a_lesson_that_was_retired_is_not_made_again(
+    home: Path, kintsugi: Kintsugi, tmp_path: Path
+) -> None:
+    arguments = ("lessons", "make", "--env", "shop", "--count", "4")
+    first, second, *rest = kintsugi(*arguments, "--json").json["added"]
+    shown = kintsugi("lessons", "show", first, "--json").json
+    new = f"Look: {shown['reflection']}"
+    edited = kintsugi("lessons", "edit", first, "--reflection", new, "--json").json["task"]
+    assert kintsugi("tasks", "retire", second).code == 0
+    again = kintsugi(*arguments)
+    assert "2 lessons were retired and stay so" in again.err
+    assert kintsugi(*arguments, "--json").json["retired"] == 2
+    states = {line["task"]: line["state"] for line in kintsugi("lessons", "ls", "--json").json}
+    retired = {first: "retired", second: "retired"}
+    assert states == {**retired, **dict.fromkeys((*rest, edited), "active")}
+    file = tmp_path / "lesson.json"
+    definition = kintsugi("lessons", "show", second, "--json").json["definition"]
+    file.write_text(json.dumps(definition))
+    assert kintsugi("tasks", "add", file, "--env", "shop").code == 0
+    states = {line["task"]: line["state"] for line in kintsugi("lessons", "ls", "--json").json}
+    assert states[second] == "active"
+
+
 def test_a_lesson_is_shown_in_words_and_as_a_definition(home: Path, kintsugi: Kintsugi) -> None:
     made = kintsugi("lessons", "make", "--env", "shop", "--count", "1", "--json").json
     (task,) = made["added"]

@@ -82,8 +82,8 @@ def assess_first_message(
 
 
 def check_lesson(environment: Environment, task: TaskDefinition, pool: str) -> None:
-    """See that a task of a pool can be rewarded for a repair. Raises LessonMissing, BadLesson,
-    PrefixMismatch, EnvironmentFailure."""
+    """See that a task of a pool can be rewarded for a repair. Raises LessonMissing,
+    ImpossibleLesson, PrefixMismatch, EnvironmentFailure."""
     if task.lesson is None:
         raise LessonMissing(
             f"pool {pool} is rewarded for repairs, and its task {task.id} has no lesson; give it "

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as some
 
 from envs.reflection.parse import ParsedCall, Parts, parse
-from envs.reflection.repair import BadLesson, Repair, assess_repair, build_gold, read_answer
+from envs.reflection.repair import ImpossibleLesson, Repair, assess_repair, build_gold, read_answer
 from envs.reflection.reward import compute_reward
 from envs.reflection.similarity import compute_similarity
 from envs.task import Lesson
@@ -66,7 +66,9 @@ def nest(depth: int) -> list[Any]:
     ids=["no number", "infinite", "long", "longer", "deep"],
 )
 def test_a_call_that_nobody_can_make_is_no_lesson(value: Any) -> None:
-    with pytest.raises(BadLesson, match=r"a call of buy whose arguments no call can have.*correct"):
+    with pytest.raises(
+        ImpossibleLesson, match=r"a call of buy whose arguments no call can have.*correct"
+    ):
         build_gold(lesson(RIGHT, ("buy", {"n": value})))
 
 
