@@ -21,7 +21,7 @@ from sqlalchemy import BigInteger, Engine, Index, MetaData, Table, Text, text
 from sqlalchemy.sql import ColumnElement
 from sqlmodel import Field, SQLModel
 
-REVISION: Final = "0018"
+REVISION: Final = "0019"
 """The migration that makes these tables; a test holds it to the newest one in migrations/."""
 
 FOLD_VERSION: Final = 14

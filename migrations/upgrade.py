@@ -5,6 +5,7 @@ An embedded SQLite database migrates itself on first use; any other is migrated 
 """
 
 import io
+from functools import cache
 from pathlib import Path
 from typing import Final
 
@@ -37,7 +38,7 @@ def upgrade(engine: Engine) -> str:
 
 def head() -> str:
     """The newest revision of this code."""
-    revision = ScriptDirectory.from_config(_config()).get_current_head()
+    revision = _scripts().get_current_head()
     assert revision is not None, "migrations/versions holds at least one revision"
     return revision
 
@@ -62,7 +63,7 @@ def require_head(engine: Engine) -> None:
 
 def _refuse_newer(engine: Engine, revision: str | None) -> None:
     """Nothing that this code could do would help there."""
-    known = {script.revision for script in ScriptDirectory.from_config(_config()).walk_revisions()}
+    known = {script.revision for script in _scripts().walk_revisions()}
     if revision is not None and revision not in known:
         raise DatabaseMismatch(
             f"database {engine.url.render_as_string(hide_password=True)} is at revision "
@@ -77,6 +78,12 @@ def differences(engine: Engine) -> list[str]:
     with read_transaction(engine) as connection:
         context = MigrationContext.configure(connection, opts={"compare_type": True})
         return [repr(difference) for difference in compare_metadata(context, METADATA)]
+
+
+@cache
+def _scripts() -> ScriptDirectory:
+    """Return the revisions of this code, which are read once."""
+    return ScriptDirectory.from_config(_config())
 
 
 def _config() -> Config:
