@@ -4,7 +4,7 @@
 A caller reads within one `database.read_transaction`, which is one moment of the tables. Rows are
 in a fixed order or are counts, so equal tables give equal answers, before and after a rebuild.
 Kinds are the environment's labels: they are for reports, and no diagnosis reads them here. Not
-covered: sessions of a canary (canary_outcomes.py).
+covered: sessions of a canary (outcomes/canary.py).
 """
 
 import json

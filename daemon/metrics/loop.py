@@ -17,7 +17,7 @@ from consumers.diagnosis.priority import Status
 from consumers.diagnosis.round_counts import Pair
 from consumers.reads import agents, gateways, learning, serving
 from consumers.reads import counts as figures
-from consumers.reads.canary_outcomes import read_live_verdicts
+from consumers.reads.outcomes.canary import read_live_verdicts
 from consumers.reads.scheduling import job_seconds, scheduling
 from daemon.cycle.scheduler import Due, decide
 from daemon.cycle.state_machine import STOPS, Step

@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING
 
 from consumers import position
 from consumers.reads import serving
-from consumers.reads.canary_outcomes import (
+from consumers.reads.outcomes.canary import (
     EVERY,
     MOST_AMONG,
     OpenSession,

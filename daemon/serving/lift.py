@@ -27,8 +27,8 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Final
 
 from consumers.reads import serving
-from consumers.reads.canary_outcomes import latest_call
-from consumers.reads.holdout_outcomes import (
+from consumers.reads.outcomes.canary import latest_call
+from consumers.reads.outcomes.holdout import (
     DrawnSession,
     find_first_promotion,
     find_last_draw,

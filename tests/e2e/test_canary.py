@@ -17,7 +17,7 @@ import httpx2
 import pytest
 
 from consumers.reads import gateways, serving
-from consumers.reads.canary_outcomes import read_session_verdicts
+from consumers.reads.outcomes.canary import read_session_verdicts
 from daemon.core.decision_log import Act, Decisions
 from daemon.serving.canary_monitor import Guards
 from daemon.serving.fleet import open_fleet

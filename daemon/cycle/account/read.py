@@ -12,9 +12,9 @@ from math import ceil
 from typing import TYPE_CHECKING
 
 from consumers.reads import cycle_account, learning, serving, succession
-from consumers.reads.canary_outcomes import canary_share, in_order, read_session_verdicts
 from consumers.reads.cycle_state import read_job_adapter
 from consumers.reads.learning import CycleRow, JobRow
+from consumers.reads.outcomes.canary import canary_share, in_order, read_session_verdicts
 from consumers.reads.serving import AdapterRow
 from daemon.cycle.account.account import CycleAccount, build_account
 from daemon.cycle.account.facts import CanaryFacts, CycleFacts, PassCount, SampledRollout

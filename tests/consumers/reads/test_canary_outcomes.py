@@ -7,7 +7,7 @@ import pytest
 from sqlalchemy import Engine, select
 
 from consumers import database
-from consumers.reads.canary_outcomes import (
+from consumers.reads.outcomes.canary import (
     Behaviour,
     SessionVerdict,
     behaviours,

@@ -8,7 +8,7 @@ from sqlalchemy import Engine
 
 from consumers import database
 from consumers.reads import rollouts
-from consumers.reads.holdout_outcomes import (
+from consumers.reads.outcomes.holdout import (
     DrawnSession,
     find_first_promotion,
     find_last_draw,

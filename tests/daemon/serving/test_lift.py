@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from consumers.reads.holdout_outcomes import DrawnSession
+from consumers.reads.outcomes.holdout import DrawnSession
 from daemon.serving.lift import PATIENCE, Lift, measure_lift, select_due
 from events.envelope import timestamp
 from ops.bench.lift.traffic import Traffic, look_at, simulate

@@ -4,7 +4,7 @@ A session counts by its draw, whoever answered it afterwards: one that the share
 and that the base answered, because no engine had the adapter, is of the loop all the same. Left out
 is what no chance assigned: sessions that asked for a policy by name, that began before the holdout,
 or that were drawn again after the held-out share was changed. A session has one verdict, the first,
-as for the live guard (canary_outcomes.py).
+as for the live guard (canary.py).
 """
 
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ from typing import Any
 
 from sqlalchemy import Connection, Integer, Subquery, case, cast, func, select
 
-from consumers.reads.canary_outcomes import read_first_verdicts
+from consumers.reads.outcomes.canary import read_first_verdicts
 from consumers.tables import Adapter, Call, LifecycleStep, Rollout
 from events.envelope import parse_timestamp
 from events.lifecycle import State
