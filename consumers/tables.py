@@ -21,7 +21,7 @@ from sqlalchemy import BigInteger, Engine, Index, MetaData, Table, Text, text
 from sqlalchemy.sql import ColumnElement
 from sqlmodel import Field, SQLModel
 
-REVISION: Final = "0019"
+REVISION: Final = "0020"
 """The migration that makes these tables; a test holds it to the newest one in migrations/."""
 
 FOLD_VERSION: Final = 14
@@ -388,6 +388,42 @@ class Repair(ProjectionTable, table=True):
     """JSON list: events/learning.py."""
     replays: int = _integer()
     reason: str = _string()
+    time: str | None = _pointer(STRING)
+    event_source: str = _pointer(STRING)
+    sequence: int = _pointer()
+    offset: int = _offset()
+
+
+class Skill(ProjectionTable, table=True):
+    """What an agent on a base lacks, as the last discovery that had it as a candidate says: means
+    and deviations over its labellings (consumers/diagnosis/skills.py)."""
+
+    __tablename__ = "skills"
+    MERGE: ClassVar[Merge] = Merge.LAST
+
+    alias: str = _key()
+    base: str = _key()
+    skill: str = _key()
+    description: str = _string()
+    patterns: str = _string()
+    """JSON list: the failure patterns of which it is the union."""
+    state: str = _string()
+    delta: float = 0.0
+    delta_deviation: float = 0.0
+    coverage: float = 0.0
+    coverage_deviation: float = 0.0
+    selected: int = _integer()
+    """Labellings that choose it."""
+    labellings: int = _integer()
+    failures: int = _integer()
+    """Failures to which it applies."""
+    successes: int = _integer()
+    within: str | None = _string()
+    """Another skill that most of its failures lack; null for none."""
+    examples: str = _string()
+    """JSON list of rollouts."""
+    round: int = _integer()
+    """Last round of the history that the discovery read."""
     time: str | None = _pointer(STRING)
     event_source: str = _pointer(STRING)
     sequence: int = _pointer()
@@ -923,6 +959,7 @@ PROJECTED: Final[tuple[type[ProjectionTable], ...]] = (
     Rollout, Call, SessionEnd, Feedback, Task, TaskPattern, Pattern, PatternRound, Round,
     Leader, Cycle, Rejection, Job, Adapter, Route, LifecycleStep, Evaluation, OperatorAction,
     Erasure, DeadLetter, Repair, JobRound, TaskBody, TaskState,
+    Skill,
 )  # fmt: skip
 """The tables that hash and comparison cover, in this order."""
 

@@ -12,6 +12,7 @@
     JobEnded            what became of it
     CycleEnded          how the cycle came out
     RepairSearched      which change of its calls would have turned a failed rollout
+    SkillsContrasted    what failures lack and successes have
     PersonErased        nobody can read any more what a person said
 
 Adapters and routes follow (serving.py). All are plain JSON without sections, so that `kcat` and
@@ -32,6 +33,11 @@ CONTROL_KEY = "control"
 
 OPERATOR: Final = "operator"
 """In place of a pattern: an operator added the task, and for no failure pattern."""
+
+MOST_SKILLS: Final = 10
+"""Most candidates of one discovery (TRACE, section 3.1)."""
+MOST_EXAMPLES: Final = 8
+"""Most failed rollouts that a candidate names."""
 
 Text = Annotated[str, Field(max_length=4096)]
 Share = Annotated[float, Field(ge=0, le=1)]
@@ -460,3 +466,71 @@ class PersonErased(Decision):
     """That were sealed with it so far, in the log that was looked at."""
     rollouts: Count = 0
     """That are among them."""
+
+
+class SkillLabels(StrictModel):
+    """The labels of one skill in one labelling, over the rollouts that it drew. A rollout that is
+    in none of these four is one to which the skill does not apply."""
+
+    failures: Count
+    """All failures that were drawn."""
+    lacking_failures: Count
+    present_failures: Count
+    lacking_successes: Count
+    present_successes: Count
+
+    @model_validator(mode="after")
+    def _are_among_all(self) -> Self:
+        if self.lacking_failures + self.present_failures > self.failures:
+            raise ValueError(
+                f"{self.lacking_failures} lacking and {self.present_failures} present failures are "
+                f"more than the {self.failures} that were drawn"
+            )
+        return self
+
+
+class SkillContrast(StrictModel):
+    """A candidate for a skill, and its labels in every labelling."""
+
+    skill: Name
+    description: Text
+    """In words, what it is to have it."""
+    patterns: Annotated[tuple[Name, ...], Field(min_length=1)]
+    """Failure patterns of which it is the union, `category|pivot`."""
+    failures: Count
+    """Failures to which it applies: the least of all labellings, before anything is drawn."""
+    successes: Count
+    """Successes to which it applies, likewise."""
+    labellings: Annotated[tuple[SkillLabels, ...], Field(min_length=1, max_length=100)]
+    examples: Annotated[tuple[Id, ...], Field(max_length=MOST_EXAMPLES)]
+    """Failed rollouts that lack it."""
+    within: Name | None = None
+    """Another candidate that most of the failures lack which lack this one."""
+
+
+class SkillsContrasted(Decision):
+    """Failures and successes of an agent were compared, and its candidates for skills are these
+    from now on."""
+
+    TYPE: ClassVar[str] = "SkillsContrasted"
+
+    alias: Name
+    base: Name
+    since: Count
+    """The first round of the history whose rollouts were read."""
+    round: Count
+    """The last one."""
+    failures: Count
+    """Deduplicated failures among them."""
+    successes: Count
+    """Deduplicated successes."""
+    skills: Annotated[tuple[SkillContrast, ...], Field(max_length=MOST_SKILLS)]
+    cycle: Id | None = None
+    """The cycle that asked for it; None for a person."""
+
+    @model_validator(mode="after")
+    def _name_each_once(self) -> Self:
+        names = [item.skill for item in self.skills]
+        if len(set(names)) < len(names):
+            raise ValueError(f"two candidates have one name, among {', '.join(names)}")
+        return self

@@ -25,6 +25,7 @@ from events.learning import (
     PersonErased,
     PoolsShifted,
     RepairSearched,
+    SkillsContrasted,
     TaskProposed,
     TaskRejected,
     TaskRetired,
@@ -146,5 +147,6 @@ REGISTRY: Final = Registry.of(
         PersonErased,
         RepairSearched,
         PoolsShifted,
+        SkillsContrasted,
     )
 )

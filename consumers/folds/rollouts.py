@@ -41,6 +41,7 @@ from consumers.folds.cycles import (
 from consumers.folds.erasures import fold_person_erasure
 from consumers.folds.record import FoldInput
 from consumers.folds.repairs import fold_repair
+from consumers.folds.skills import fold_skill_contrast
 from consumers.folds.task_states import (
     fold_task_retirement,
     keep_body,
@@ -63,6 +64,7 @@ from events.learning import (
     PersonErased,
     PoolsShifted,
     RepairSearched,
+    SkillsContrasted,
     TaskProposed,
     TaskRejected,
     TaskRetired,
@@ -374,6 +376,7 @@ FOLDS: Final[Mapping[str, Fold]] = {
     OperatorActed.TYPE: fold_operator_action,
     PersonErased.TYPE: fold_person_erasure,
     RepairSearched.TYPE: fold_repair,
+    SkillsContrasted.TYPE: fold_skill_contrast,
 }
 """Event type of `learning` -> its fold."""
 

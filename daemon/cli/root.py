@@ -36,6 +36,7 @@ from daemon.cli import (
     roles,
     rollouts,
     routes,
+    skills,
     spool,
     status,
     tasks,
@@ -81,8 +82,8 @@ for module in (
 ):  # fmt: skip
     module.register(app)
 for module in (
-    rollouts, patterns, tasks, lessons, environments, bench, cycles, jobs, adapters, routes, log,
-    spool, dlq, db, config,
+    rollouts, patterns, skills, tasks, lessons, environments, bench, cycles, jobs, adapters, routes,
+    log, spool, dlq, db, config,
 ):  # fmt: skip
     app.add_typer(module.group)
 archive.register(log.group)

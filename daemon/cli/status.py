@@ -94,6 +94,8 @@ def _loop(document: dict[str, Any]) -> dict[str, str]:
             values[f"it reads of {agent['alias']}"] = _describe_reads(agent)
     for practice in document["improve"]["lessons"]:
         values[f"lessons of {practice['alias']}"] = practice["says"]
+    for practice in document["improve"]["skills"]:
+        values[f"skills of {practice['alias']}"] = practice["says"]
     if not expected["agents"]:
         values["next cycle"] = f"not due; missing {'; '.join(expected['missing'])}"
     return values

@@ -561,6 +561,12 @@ class Improve(Section):
     """Practice in repairing a call that a tool refused. `auto`: a cycle writes lessons for the
     failure patterns that stand on refused calls, its job draws them, and the gate plays tasks that
     begin behind one (docs/lessons.md)."""
+    skills: Literal["off", "watch"] = "off"
+    """Skills that failures lack and successes have. `watch`: a cycle compares them and names what
+    the agent lacks (docs/skills.md); nothing is trained for a skill yet."""
+    skills_rounds: Annotated[int, Field(ge=1)] = 4
+    """Rounds of the training history that one comparison reads, and after which a cycle makes the
+    next."""
 
 
 class Metrics(Section):

@@ -37,6 +37,7 @@ from events.learning import (
     Decision,
     DirectiveWritten,
     PatternsDiagnosed,
+    SkillsContrasted,
     TaskProposed,
     TaskRejected,
 )
@@ -67,6 +68,9 @@ class Proposal:
 
 class Planner(Protocol):
     """Who writes directives and tasks: from the log alone, so it can be asked again."""
+
+    def contrast_skills(self, cycle: CycleRow) -> SkillsContrasted | None:
+        """What a cycle that was diagnosed shows of skills; None where no comparison is due."""
 
     def write_directive(self, cycle: CycleRow) -> DirectiveWritten:
         """The directive of a cycle that was diagnosed."""
@@ -182,6 +186,10 @@ class Leader:
                 decisions.take(round_, "diagnosed", cycle.event, origin=cycle.cycle)
                 yield f"cycle {cycle.number} of {cycle.alias}: a round was closed"
             case Step.DIRECT:
+                contrasted = self._author.contrast_skills(cycle)
+                if contrasted is not None:
+                    decisions.take(contrasted, "contrasted", cycle.event, origin=cycle.cycle)
+                    yield f"cycle {cycle.number} of {cycle.alias}: skills were compared"
                 with self._leadership.keep_lease():
                     written = self._author.write_directive(cycle)
                 decisions.take(written, "directed", cycle.event, origin=cycle.cycle)

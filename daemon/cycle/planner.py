@@ -13,11 +13,13 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from consumers.diagnosis.round_counts import Pair
 from consumers.reads import evidence, learning, planning, rollouts, serving, succession
 from consumers.reads.learning import CycleRow
 from consumers.reads.serving import AdapterRow
 from daemon.adapters.compatibility import BadBase, count_parameters
 from daemon.controller.directive_builder import direct
+from daemon.controller.skill_discovery import contrast_skills, find_due_round
 from daemon.core.task_definitions import open_event_environment, with_definitions
 from daemon.cycle.job_spec import NotTrainable, build_job_spec, name_capability, plan_rounds
 from daemon.cycle.leader import Proposal, RetryLater
@@ -43,6 +45,7 @@ from events.learning import (
     DirectiveWritten,
     JobParent,
     JobRequested,
+    SkillsContrasted,
     TaskProposed,
     TaskRejected,
 )
@@ -76,6 +79,20 @@ class CyclePlanner:
         """The directive of a cycle that was diagnosed."""
         assert cycle.round is not None, "a cycle is diagnosed first"
         return direct(self._app, cycle.cycle, cycle.alias, cycle.base, cycle.round)
+
+    def contrast_skills(self, cycle: CycleRow) -> SkillsContrasted | None:
+        """What a cycle that was diagnosed shows of skills; None where none shall be found, or the
+        last comparison was a few rounds ago."""
+        assert cycle.round is not None, "a cycle is diagnosed first"
+        improve = self._app.settings.improve
+        if improve.skills == "off":
+            return None
+        pair = Pair(cycle.alias, cycle.base)
+        with self._app.reading() as connection:
+            since = find_due_round(connection, pair, cycle.round, improve.skills_rounds)
+            if since is None:
+                return None
+            return contrast_skills(connection, pair, since, cycle.round, cycle.cycle)
 
     def propose_tasks(self, cycle: CycleRow) -> Proposal:
         """The tasks of a cycle that has a directive, and its job. What these settings cannot make

@@ -1,6 +1,7 @@
 """Describe what the section `[improve]` does for each agent, and why not, for display.
 
-    read_practices(connection, settings)    one for each agent that was seen
+    read_practices(connection, settings)    of lessons: one for each agent that was seen
+    read_skill_practices(connection, settings)      of skills, likewise
     read_cycle_practice(connection, cycle)  what lessons did in one cycle
 
 The first asks the rule of the Controller (controller/refusals.py) of the last round, so it says
@@ -10,9 +11,11 @@ what the next directive would do with the same failures, and decides nothing.
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from consumers.diagnosis.skills import SkillState
 from consumers.reads import agents, learning, planning, rollouts, succession
 from consumers.reads.cycle_account import read_written_tasks
 from consumers.reads.explanation import describe_after_error
+from consumers.reads.skills import read_skills
 from daemon.controller.refusals import Refusals, read_refusals
 
 if TYPE_CHECKING:
@@ -20,6 +23,7 @@ if TYPE_CHECKING:
 
     from consumers.diagnosis.round_counts import Pair
     from consumers.reads.learning import CycleRow
+    from consumers.reads.skills import SkillLine
     from daemon.config.settings import Settings
     from events.gate import AfterError
 
@@ -102,6 +106,46 @@ def _describe(setting: str, lessons: int, patterns: tuple[PatternRefusals, ...])
     if not patterns:
         return f"{drawn}; no failure pattern has a priority"
     return f"{drawn}; no pattern of the last round stands on calls that tools refused"
+
+
+@dataclass(frozen=True, slots=True)
+class SkillPractice:
+    """The state of skills for an agent."""
+
+    alias: str
+    base: str
+    setting: str
+    """`improve.skills`."""
+    lacking: tuple[str, ...]
+    """Those that are selected, the largest contrast first."""
+    says: str
+    """Return what was found, or why nothing, as a sentence."""
+
+
+def read_skill_practices(connection: "Connection", settings: "Settings") -> list[SkillPractice]:
+    """Return the practice of each agent that was seen, by alias."""
+    setting = settings.improve.skills
+    practices = []
+    for pair in sorted(agents.present(connection)):
+        lines = [line for line in read_skills(connection, pair.alias) if line.base == pair.base]
+        lacking = [line for line in lines if line.state == SkillState.SELECTED]
+        names = tuple(line.skill for line in lacking)
+        says = _describe_skills(setting, lines, lacking)
+        practices.append(SkillPractice(pair.alias, pair.base, setting, names, says))
+    return practices
+
+
+def _describe_skills(setting: str, lines: "list[SkillLine]", lacking: "list[SkillLine]") -> str:
+    if not lines:
+        if setting == "off":
+            return "off; kintsugi skills find compares failures and successes now"
+        return "none was compared yet; the next cycle compares failures and successes"
+    last = max(line.round for line in lines)
+    named = ", ".join(
+        f"{line.skill} (contrast {line.delta:.2f}, {line.coverage:.0%} of the failures)"
+        for line in lacking
+    )
+    return f"lacks {named or 'none'}, as of round {last}"
 
 
 @dataclass(frozen=True, slots=True)

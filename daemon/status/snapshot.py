@@ -27,7 +27,7 @@ def situation(app: "App") -> dict[str, Any]:
     from consumers.reads.serving import adapter_lines, route_lines
     from daemon.core.health import read_fold_state
     from daemon.cycle.outlook import read_outlooks
-    from daemon.cycle.practice import read_practices
+    from daemon.cycle.practice import read_practices, read_skill_practices
     from daemon.cycle.views import read_step
     from daemon.serving.lift import read_lifts
     from events.envelope import utc_now
@@ -43,6 +43,7 @@ def situation(app: "App") -> dict[str, Any]:
         step = None if cycle is None else read_step(connection, cycle)
         expected = read_outlooks(connection, app.settings, utc_now())
         practices = read_practices(connection, app.settings)
+        skills = read_skill_practices(connection, app.settings)
         job = _newest_job(connection)
         leading, gateways = _leader(connection), _gateways(app, connection)
         lifts = read_lifts(connection)
@@ -55,7 +56,10 @@ def situation(app: "App") -> dict[str, Any]:
         "dead_letters": sum(letters.values()),
         "cycle": {**_round(line), **_cycle(cycle, step)},
         "next_cycle": _next_cycle(expected),
-        "improve": {"lessons": [asdict(practice) for practice in practices]},
+        "improve": {
+            "lessons": [asdict(practice) for practice in practices],
+            "skills": [asdict(practice) for practice in skills],
+        },
         "job": None if job is None else _job(app, job),
         "routes": [asdict(route) for route in routes],
         "lift": [asdict(lift) for lift in lifts],

@@ -6,7 +6,7 @@ It follows from the cycle alone, so another leader, or the same one again, write
 from consumers.reads.learning import CycleRow
 from daemon.cycle.leader import Proposal
 from events.envelope import derive_id
-from events.learning import Decision, Directive, DirectiveWritten, Quota
+from events.learning import Decision, Directive, DirectiveWritten, Quota, SkillsContrasted
 from tests.consumers.cycling import PATTERN, proposed, rejected, requested
 
 TASKS = 2
@@ -18,6 +18,10 @@ class Fixed:
 
     def __init__(self, lacking: str | None = None) -> None:
         self.lacking = lacking
+
+    def contrast_skills(self, cycle: CycleRow) -> SkillsContrasted | None:
+        """None."""
+        return None
 
     def write_directive(self, cycle: CycleRow) -> DirectiveWritten:
         """One pattern, two tasks."""

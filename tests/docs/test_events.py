@@ -20,6 +20,8 @@ from events.learning import (
     Quota,
     RepairEdit,
     SealedDefinition,
+    SkillContrast,
+    SkillLabels,
     Verified,
 )
 from events.lifecycle import NEXT
@@ -44,6 +46,7 @@ PARTS: dict[str, type[StrictModel]] = {
     "GateReport": GateReport, "AfterError": AfterError, "GatePlan": GatePlan, "Check": Check,
     "Rate": Rate, "TargetReport": TargetReport, "JobParent": JobParent,
     "JobRound": JobRound, "PoolShare": PoolShare,
+    "SkillContrast": SkillContrast, "SkillLabels": SkillLabels,
 }  # fmt: skip
 
 

@@ -38,6 +38,9 @@ from events.learning import (
     RepairEdit,
     RepairSearched,
     SealedDefinition,
+    SkillContrast,
+    SkillLabels,
+    SkillsContrasted,
     TaskProposed,
     TaskRejected,
     TaskRetired,
@@ -335,6 +338,23 @@ SAMPLES: Final[tuple[EventData, ...]] = (
         ),
     ),
     TaskRetired(alias="shop-agent", task="shop/19", reason="the shop sells it no more"),
+    SkillsContrasted(
+        alias="shop-agent", base="base", since=0, round=3, failures=40, successes=88,
+        cycle="cycle-1",
+        skills=(
+            SkillContrast(
+                skill="cancel_order", description="Do what has to be done with cancel_order.",
+                patterns=("wrong_entity|cancel_order", "wrong_tool|cancel_order"),
+                failures=18, successes=31, examples=("rollout-1",), within="wrong_entity",
+                labellings=(
+                    SkillLabels(failures=41, lacking_failures=12, present_failures=7,
+                                lacking_successes=0, present_successes=30),
+                    SkillLabels(failures=39, lacking_failures=9, present_failures=8,
+                                lacking_successes=0, present_successes=33),
+                ),
+            ),
+        ),
+    ),
 )  # fmt: skip
 
 ARRAYS: Final[dict[str, dict[str, "array.array[Any]"]]] = {

@@ -17,7 +17,7 @@ from tests.consumers.folding import Broker, fold, hash_of
 from tests.replay.test_golden import golden_record
 from tests.replay.write_golden import GOLDEN
 
-STATE: Final = {14: "fa582dbf82423a3f1b11768da5e700b243ddf60dfbae7336c4b7865ab831c9e6"}
+STATE: Final = {14: "796ef3b1d02e67ba42c4aa78e6d9198fb66b50c749bd1846e713d6d36741f679"}
 """Fold version -> hash of the state that the corpus of released versions folds to."""
 
 FACTS: Final = (
@@ -53,6 +53,7 @@ DECISIONS: Final = (
     "TaskProposed.v1",
     "TaskRejected.v1",
     "TaskRetired.v1",
+    "SkillsContrasted.v1",
     "PatternsDiagnosed.v1.1",
     "TaskProposed.v1.1",
     "GateDecided.v1.1",
@@ -112,5 +113,5 @@ def test_the_golden_corpus_folds_to_the_golden_state(engine: Engine) -> None:
     assert task.cycle == cycle.cycle
     assert job is not None
     assert job.outcome == "trained"
-    assert runner.counters.folded == 44
+    assert runner.counters.folded == 45
     assert hash_of(engine) == STATE[FOLD_VERSION]

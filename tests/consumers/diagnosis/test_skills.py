@@ -1,0 +1,101 @@
+"""What follows from the labels of a skill: the formulas of TRACE, with numbers worked by hand."""
+
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+
+from consumers.diagnosis.skills import (
+    SkillState,
+    compute_coverage,
+    compute_delta,
+    measure_skills,
+)
+from events.learning import SkillContrast, SkillLabels, SkillsContrasted
+
+
+def labels(*counts: int, failures: int = 40) -> SkillLabels:
+    """Lacking and present failures, lacking and present successes."""
+    names = ("lacking_failures", "present_failures", "lacking_successes", "present_successes")
+    return SkillLabels(failures=failures, **dict(zip(names, counts, strict=True)))
+
+
+def contrast(skill: str, *labellings: SkillLabels, **changes: Any) -> SkillContrast:
+    fields: dict[str, Any] = {
+        "description": "", "patterns": (f"wrong_entity|{skill}",), "failures": 20, "successes": 20,
+        "examples": (),
+    }  # fmt: skip
+    return SkillContrast(skill=skill, labellings=labellings, **{**fields, **changes})
+
+
+def states(*skills: SkillContrast) -> dict[str, SkillState]:
+    data = SkillsContrasted(
+        alias="agent", base="base", since=0, round=3, failures=40, successes=40, skills=skills
+    )
+    return {name: item.state for name, item in measure_skills(data).items()}
+
+
+CLEAR = labels(12, 8, 2, 18)
+"""ER- .6, ER+ .1: a contrast of .5; coverage .3."""
+EQUAL = labels(12, 8, 12, 8)
+RARE = labels(3, 0, 0, 20)
+
+
+def test_contrast_and_coverage_are_traces() -> None:
+    assert compute_delta(CLEAR) == pytest.approx(0.5)
+    assert compute_coverage(CLEAR) == pytest.approx(0.3)
+    assert compute_delta(EQUAL) == 0
+    assert compute_delta(labels(0, 0, 5, 5)) == pytest.approx(-0.5), "no failure: 0 less .5"
+    assert compute_coverage(labels(0, 0, 0, 0, failures=0)) == 0
+
+
+def test_a_skill_is_selected_by_eight_labellings_of_ten() -> None:
+    eight = [*8 * [CLEAR], *2 * [EQUAL]]
+    seven = [*7 * [CLEAR], *3 * [EQUAL]]
+    assert states(contrast("eight", *eight), contrast("seven", *seven)) == {
+        "eight": SkillState.SELECTED, "seven": SkillState.REJECTED,
+    }  # fmt: skip
+
+
+def test_figures_are_means_and_population_deviations() -> None:
+    data = SkillsContrasted(
+        alias="agent", base="base", since=0, round=0, failures=40, successes=40,
+        skills=(contrast("a", CLEAR, EQUAL),),
+    )  # fmt: skip
+    (measure,) = measure_skills(data).values()
+    assert measure.delta == pytest.approx(0.25)
+    assert measure.delta_deviation == pytest.approx(0.25)
+    assert measure.coverage == pytest.approx(0.3)
+    assert measure.coverage_deviation == 0
+    assert (measure.selected, measure.labellings) == (1, 2)
+
+
+def test_what_successes_lack_as_well_and_what_is_rare_is_rejected() -> None:
+    assert states(contrast("equal", *10 * [EQUAL]), contrast("rare", *10 * [RARE])) == {
+        "rare": SkillState.REJECTED, "equal": SkillState.REJECTED,
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("failures", "successes", "state"),
+    [(5, 3, "selected"), (4, 3, "insufficient"), (5, 2, "insufficient")],
+)
+def test_few_rollouts_are_no_evidence(failures: int, successes: int, state: str) -> None:
+    item = contrast("a", *10 * [CLEAR], failures=failures, successes=successes)
+    assert states(item) == {"a": state}
+
+
+def test_a_skill_within_another_is_selected_only_where_that_one_is_not() -> None:
+    inner = contrast("inner", *10 * [CLEAR], within="outer")
+    assert states(contrast("outer", *10 * [CLEAR]), inner)["inner"] == SkillState.CONTAINED
+    assert states(contrast("outer", *10 * [EQUAL]), inner)["inner"] == SkillState.SELECTED
+
+
+def test_labels_that_are_more_than_the_rollouts_are_refused() -> None:
+    with pytest.raises(ValidationError, match="more than the 10 that were drawn"):
+        labels(8, 3, 0, 0, failures=10)
+
+
+def test_two_skills_of_one_name_are_refused() -> None:
+    with pytest.raises(ValidationError, match="two candidates have one name"):
+        states(contrast("a", CLEAR), contrast("a", EQUAL))

@@ -1,0 +1,160 @@
+"""Candidates for skills and their labels, by rule, over rollouts that are written here."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from consumers.diagnosis.skills import SkillState, measure_skills
+from consumers.reads.skills import ContrastRollout
+from daemon.controller.skill_discovery import (
+    BadLabelling,
+    Labelling,
+    describe_contrast,
+    draw_tasks,
+    label_by_rule,
+)
+from daemon.controller.skill_labels import Candidate, Label, find_candidates, label
+from events.learning import SkillContrast, SkillsContrasted
+
+
+def rollout(number: int, pattern: str = "", **changes: Any) -> ContrastRollout:
+    """One that failed by a pattern, or a success."""
+    category, _, pivot = pattern.partition("|")
+    fields: dict[str, Any] = {
+        "rollout": f"r{number:04}", "task": f"t{number}", "failed": bool(pattern),
+        "pattern": pattern or None, "pivot": pivot or "*",
+        "shown": frozenset({category} if pattern else ()), "tools": frozenset({"get", "cancel"}),
+    }  # fmt: skip
+    return ContrastRollout(**{**fields, **changes})
+
+
+def several(count: int, first: int, pattern: str = "", **changes: Any) -> list[ContrastRollout]:
+    return [rollout(first + number, pattern, **changes) for number in range(count)]
+
+
+CANCELS = [*several(6, 0, "wrong_entity|cancel"), *several(4, 10, "over_cautious|cancel")]
+RETURNS = several(8, 20, "over_cautious|return", tools=frozenset({"get", "return"}))
+LOOPS = several(5, 30, "tool_loop|*")
+SUCCESSES = several(30, 100)
+
+
+def names(rollouts: Sequence[ContrastRollout]) -> dict[str, Candidate]:
+    return {item.skill: item for item in find_candidates(rollouts)}
+
+
+def contrast(rollouts: Sequence[ContrastRollout]) -> SkillsContrasted:
+    return describe_contrast("agent", "base", 0, 3, rollouts)
+
+
+def states(rollouts: Sequence[ContrastRollout]) -> dict[str, str]:
+    return {name: item.state.value for name, item in measure_skills(contrast(rollouts)).items()}
+
+
+def test_candidates_are_unions_of_patterns_by_tool_and_by_category() -> None:
+    candidates = names([*CANCELS, *RETURNS, *LOOPS, *SUCCESSES])
+    assert list(candidates) == ["over_cautious", "cancel", "return", "wrong_entity", "tool_loop"]
+    assert candidates["cancel"].patterns == ("over_cautious|cancel", "wrong_entity|cancel")
+    assert candidates["over_cautious"].patterns == ("over_cautious|cancel", "over_cautious|return")
+    assert candidates["over_cautious"].tools == {"cancel", "return"}
+    assert candidates["tool_loop"].is_general
+
+
+def test_of_two_that_the_same_failures_lack_the_tools_is_kept() -> None:
+    assert list(names(several(4, 0, "wrong_entity|cancel"))) == ["cancel"]
+
+
+def test_what_one_failure_shows_and_what_no_rule_explains_is_no_candidate() -> None:
+    unexplained = [
+        replace(item, pattern=None, shown=frozenset({"other"})) for item in several(5, 0, "other|*")
+    ]
+    assert names([*unexplained, rollout(9, "wrong_entity|cancel"), *SUCCESSES]) == {}
+
+
+def test_there_are_at_most_ten_candidates() -> None:
+    many = [item for n in range(200) for item in several(2, 2 * n, f"wrong_entity|tool{n:03}")]
+    candidates = list(names(many))
+    assert len(candidates) == 10
+    assert candidates[0] == "wrong_entity"
+
+
+def test_a_tool_with_the_name_of_a_category_is_told_apart() -> None:
+    failures = [*several(3, 0, "tool_loop|*"), *several(4, 10, "wrong_entity|tool_loop")]
+    assert set(names(failures)) == {"tool_tool_loop", "tool_loop"}
+
+
+def test_a_rollout_lacks_has_or_does_not_need_a_skill() -> None:
+    candidates = names([*CANCELS, *RETURNS, *LOOPS, *SUCCESSES])
+    cancel, cautious, loop = (candidates[n] for n in ("cancel", "over_cautious", "tool_loop"))
+    assert label(cancel, CANCELS[0]) is Label.LACKING
+    assert label(cancel, LOOPS[0]) is Label.PRESENT, "it failed at something else"
+    assert label(cancel, SUCCESSES[0]) is Label.PRESENT
+    assert label(cancel, RETURNS[0]) is Label.NA
+    assert label(cautious, CANCELS[0]) is Label.PRESENT
+    assert label(cautious, CANCELS[-1]) is Label.LACKING
+    assert label(loop, rollout(1, shown=frozenset({"tool_loop"}))) is Label.LACKING
+    assert label(loop, RETURNS[0]) is Label.PRESENT
+
+
+def test_what_failures_lack_is_selected_and_what_successes_lack_as_well_is_not() -> None:
+    looping = several(30, 200, shown=frozenset({"tool_loop"}))
+    loops = [*LOOPS, *several(5, 40, "tool_loop|*")]
+    measured = measure_skills(contrast([*CANCELS, *loops, *SUCCESSES, *looping]))
+    assert measured["cancel"].state is SkillState.SELECTED
+    assert measured["tool_loop"].state is SkillState.REJECTED
+    assert abs(measured["tool_loop"].delta) < 0.1, "10 of 20 failures loop, and 30 of 60 successes"
+
+
+def test_without_successes_the_evidence_is_insufficient() -> None:
+    assert states(CANCELS)["cancel"] == SkillState.INSUFFICIENT
+
+
+def test_equal_rollouts_give_an_equal_comparison() -> None:
+    rollouts = [*CANCELS, *RETURNS, *SUCCESSES]
+    assert contrast(rollouts) == contrast(rollouts)
+
+
+def test_the_rollouts_of_a_task_are_drawn_together() -> None:
+    twice = [rollout(1, task="t"), rollout(2, task="t"), *several(5, 10)]
+    draws = list(draw_tasks(twice, "seed"))
+    assert len(draws) == 10
+    assert all(draw.get("r0001", 0) == draw.get("r0002", 0) for draw in draws)
+    assert any(draw.get("r0001", 0) != 1 for draw in draws)
+
+
+def lists(candidate: Candidate, rollouts: Sequence[ContrastRollout]) -> dict[Label, list[str]]:
+    given: dict[Label, list[str]] = {name: [] for name in Label}
+    for item in rollouts:
+        given[label(candidate, item)].append(item.rollout)
+    return given
+
+
+def test_a_labelling_that_is_no_partition_is_refused() -> None:
+    rollouts = [*CANCELS, *SUCCESSES]
+    candidates = find_candidates(rollouts)
+    right = {item.skill: lists(item, rollouts) for item in candidates}
+    assert Labelling.of(right, candidates, rollouts) == label_by_rule(candidates, rollouts)
+    first = candidates[0].skill
+
+    def refuse(changed: dict[Label, list[str]], reason: str) -> None:
+        with pytest.raises(BadLabelling, match=reason):
+            Labelling.of({**right, first: changed}, candidates, rollouts)
+
+    given = right[first]
+    refuse({**given, Label.NA: [*given[Label.NA], "r0000"]}, "labels rollout r0000 twice")
+    refuse({**given, Label.PRESENT: given[Label.PRESENT][1:]}, "other rollouts than there are")
+    refuse({**given, Label.NA: [*given[Label.NA], "made-up"]}, "made-up")
+    with pytest.raises(BadLabelling, match="other skills than the candidates: invented"):
+        Labelling.of({**right, "invented": given}, candidates, rollouts)
+
+
+def find(data: SkillsContrasted, skill: str) -> SkillContrast:
+    return next(item for item in data.skills if item.skill == skill)
+
+
+def test_a_candidate_that_lies_within_a_larger_one_says_so() -> None:
+    data = contrast([*CANCELS, *several(9, 60, "wrong_entity|cancel"), *SUCCESSES])
+    assert find(data, "wrong_entity").within == "cancel"
+    assert find(data, "over_cautious").within == "cancel"
+    assert find(data, "cancel").within is None
