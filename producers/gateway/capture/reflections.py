@@ -61,11 +61,19 @@ class ChatReflections:
 
 
 class MessagesReflections:
-    """Takes the reflections out of an answer in Anthropic's form."""
+    """Takes the reflections out of an answer in Anthropic's form. A block of text that is nothing
+    else is left out of a stream too, and the blocks behind it count from its index: a client may
+    not send an empty text back."""
 
     def __init__(self) -> None:
         self._splitters: dict[Any, ReflectionSplitter] = {}
         """Index of a block of text -> its splitter."""
+        self._held: dict[Any, Json] = {}
+        """Index of a block of text -> the event that begins it, until something of it is seen."""
+        self._hidden: set[Any] = set()
+        """Indexes of such blocks that said something."""
+        self._left_out = 0
+        """Blocks that were left out so far."""
 
     def take_from_whole(self, document: Json) -> Json:
         """Return a whole response without reflections, and without blocks that were nothing
@@ -79,37 +87,73 @@ class MessagesReflections:
         return {**document, "content": [block for block in visible if block is not None]}
 
     def take_from_chunk(self, document: Json) -> Sequence[Json]:
-        """Return the event without reflections; what was held back comes before a block's end."""
+        """Return the events that the client gets instead of one: what was held back comes before a
+        block's end."""
         number = document.get("index")
         match document.get("type"):
             case "content_block_start":
-                return (self._begin(number, document),)
+                return self._renumber(self._begin(number, document))
             case "content_block_delta" if number in self._splitters:
-                return self._feed(number, document)
+                return self._renumber(self._feed(number, document))
             case "content_block_stop" if number in self._splitters:
-                rest = self._splitters.pop(number).close()
-                return (*([_delta(number, rest)] if rest else []), document)
-        return (document,)
+                return self._renumber(self._end(number, document))
+        return self._renumber((document,))
 
-    def _begin(self, number: Any, document: Json) -> Json:
+    def _begin(self, number: Any, document: Json) -> Sequence[Json]:
         block = document.get("content_block")
         if not isinstance(block, dict) or block.get("type") != "text":
-            return document
+            return (document,)
         self._splitters[number] = ReflectionSplitter()
+        self._held[number] = document
         text = block.get("text")
-        if not isinstance(text, str) or (visible := self._splitters[number].feed(text)) == text:
-            return document
-        return {**document, "content_block": {**block, "text": visible}}
+        if not isinstance(text, str) or not text:
+            return ()
+        visible = self._splitters[number].feed(text)
+        if visible == text:
+            return (self._held.pop(number),)
+        self._held[number] = {**document, "content_block": {**block, "text": visible}}
+        return self._show(number) if visible else self._hide(number)
 
     def _feed(self, number: Any, document: Json) -> Sequence[Json]:
         delta = document.get("delta")
         text = delta.get("text") if isinstance(delta, dict) else None
         if not isinstance(delta, dict) or not isinstance(text, str):
-            return (document,)
+            return (*self._show(number), document)
         visible = self._splitters[number].feed(text)
+        if not visible and (text or number in self._hidden):
+            return self._hide(number)
         if visible == text:
-            return (document,)
-        return ({**document, "delta": {**delta, "text": visible}},) if visible else ()
+            return (*self._show(number), document)
+        return (*self._show(number), {**document, "delta": {**delta, "text": visible}})
+
+    def _end(self, number: Any, document: Json) -> Sequence[Json]:
+        rest = self._splitters.pop(number).close()
+        if number in self._held and number in self._hidden and not rest:
+            del self._held[number]
+            self._left_out += 1
+            return ()
+        return (*self._show(number), *([_delta(number, rest)] if rest else []), document)
+
+    def _show(self, number: Any) -> Sequence[Json]:
+        """Return the event that begins a block, where the client has not had it."""
+        begin = self._held.pop(number, None)
+        return () if begin is None else (begin,)
+
+    def _hide(self, number: Any) -> Sequence[Json]:
+        """Note that a block said something that the client does not get."""
+        self._hidden.add(number)
+        return ()
+
+    def _renumber(self, documents: Sequence[Json]) -> Sequence[Json]:
+        """Count blocks without those that were left out."""
+        if not self._left_out:
+            return documents
+        return tuple(
+            {**document, "index": document["index"] - self._left_out}
+            if type(document.get("index")) is int
+            else document
+            for document in documents
+        )
 
 
 class _Replace(Protocol):

@@ -14,7 +14,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from events.messages import Message
-from producers.gateway.capture.reflections import ChatReflections
+from producers.gateway.capture.reflections import ChatReflections, MessagesReflections
 from producers.gateway.privacy.redaction import Redaction
 from producers.gateway.privacy.rules import own
 from tests.daemon.gateway.conftest import Fronted, fronting, post
@@ -175,6 +175,78 @@ def test_of_an_answer_that_is_only_a_reflection_an_empty_text_is_left(
     (message,) = messages_of(front)
     assert (message.content, message.text) == ("", "")
     assert message.reflection is not None
+
+
+def begin_block(number: int, block: Json) -> Json:
+    return {"type": "content_block_start", "index": number, "content_block": block}
+
+
+def text_block(number: int, *pieces: str) -> list[Json]:
+    deltas = [
+        {"type": "content_block_delta", "index": number,
+         "delta": {"type": "text_delta", "text": piece}}
+        for piece in pieces
+    ]  # fmt: skip
+    begin = begin_block(number, {"type": "text", "text": ""})
+    return [begin, *deltas, {"type": "content_block_stop", "index": number}]
+
+
+def call_block(number: int) -> list[Json]:
+    arguments = {"type": "input_json_delta", "partial_json": "{}"}
+    return [
+        begin_block(number, {"type": "tool_use", "id": "t1", "name": "get_order", "input": {}}),
+        {"type": "content_block_delta", "index": number, "delta": arguments},
+        {"type": "content_block_stop", "index": number},
+    ]
+
+
+def shown(events: list[Json]) -> list[Json]:
+    reflections = MessagesReflections()
+    return [each for event in events for each in reflections.take_from_chunk(event)]
+
+
+STOP: Json = {"type": "message_stop"}
+
+
+@pytest.mark.parametrize(
+    "pieces",
+    [
+        ["<reflect>It was W1.</reflect>"],
+        ["<refl", "ect>It was", " W1"],
+        ["<reflect>a</reflect>", "\n"],
+    ],
+)
+def test_a_block_of_a_stream_that_is_only_a_reflection_is_left_out(pieces: list[str]) -> None:
+    events = [*text_block(0, *pieces), *call_block(1), *text_block(2, "Done."), STOP]
+    assert shown(events) == [*call_block(0), *text_block(1, "Done."), STOP]
+
+
+def test_a_block_begins_for_the_client_with_what_is_seen_of_it() -> None:
+    events = text_block(0, "<reflect>It was W1.", "</reflect>", "Let me", " look")
+    begin, _, _, first, second, end = events
+    assert shown([*events, *call_block(1)]) == [begin, first, second, end, *call_block(1)]
+    held = text_block(0, "1 <ref")
+    assert shown(held) == text_block(0, "1 ", "<ref")
+    whole = begin_block(0, {"type": "text", "text": "<reflect>a</reflect>It is W2"})
+    assert shown([whole, end])[0]["content_block"]["text"] == "It is W2"
+
+
+@pytest.mark.parametrize("pieces", [[], [""], ["a <b>", " c"]])
+def test_the_events_of_a_block_without_a_reflection_are_the_engines(pieces: list[str]) -> None:
+    events = [*text_block(0, *pieces), *call_block(1), STOP]
+    assert list(map(id, shown(events))) == list(map(id, events))
+
+
+def test_odd_events_of_blocks_are_passed_on_as_they_came() -> None:
+    begin, end = text_block(0)
+    odd: list[Json] = [
+        {"type": "ping"}, {"type": "content_block_delta", "index": 0, "delta": 3},
+        {"type": "content_block_delta", "index": 7, "delta": {"text": "x"}},
+        {"type": "content_block_start", "index": 0, "content_block": None},
+        {"type": "content_block_start"},
+    ]  # fmt: skip
+    assert shown(odd) == odd
+    assert shown([begin, odd[1], end]) == [begin, odd[1], end]
 
 
 @pytest.mark.parametrize("path", [CHAT, MESSAGES])
