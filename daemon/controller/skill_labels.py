@@ -29,6 +29,8 @@ from events.learning import MOST_SKILLS
 
 LEAST: Final = 2
 """Failures that have to lack a candidate: one is an accident."""
+NAMED: Final = 8
+"""Tools that a description names."""
 WITHIN: Final = 0.8
 """Share of a candidate's failures that another one has to hold."""
 
@@ -122,10 +124,9 @@ def _build_tool(tool: str, failures: Sequence[ContrastRollout]) -> Candidate:
 def _build_category(category: str, failures: Sequence[ContrastRollout]) -> Candidate:
     pivots = {item.pivot for item in failures}
     tools = frozenset(pivots - {NO_TOOL})
-    where = f" with {', '.join(sorted(tools))}" if tools else ""
     return Candidate(
         skill=category,
-        description=f"Avoid {category}{where}.",
+        description=f"Avoid {category}{_describe_tools(sorted(tools))}.",
         patterns=tuple(
             name for name in _list_patterns(failures) if name.startswith(f"{category}|")
         ),
@@ -135,6 +136,13 @@ def _build_category(category: str, failures: Sequence[ContrastRollout]) -> Candi
         is_general=NO_TOOL in pivots or category in SEEN_WITHOUT_VERDICT,
         lacking=frozenset(item.rollout for item in failures),
     )
+
+
+def _describe_tools(tools: Sequence[str]) -> str:
+    if not tools:
+        return ""
+    more = f" and {len(tools) - NAMED} more tools" if len(tools) > NAMED else ""
+    return f" with {', '.join(tools[:NAMED])}{more}"
 
 
 def _list_patterns(failures: Sequence[ContrastRollout]) -> tuple[str, ...]:

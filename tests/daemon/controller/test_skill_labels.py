@@ -73,10 +73,13 @@ def test_what_one_failure_shows_and_what_no_rule_explains_is_no_candidate() -> N
 
 
 def test_there_are_at_most_ten_candidates() -> None:
-    many = [item for n in range(200) for item in several(2, 2 * n, f"wrong_entity|tool{n:03}")]
-    candidates = list(names(many))
-    assert len(candidates) == 10
-    assert candidates[0] == "wrong_entity"
+    long = "t" * 96
+    many = [item for n in range(200) for item in several(2, 2 * n, f"wrong_entity|{long}{n:04}")]
+    data = contrast([*many, *several(30, 1000)])
+    assert len(data.skills) == 10
+    assert data.skills[0].skill == "wrong_entity"
+    assert "and 192 more tools" in data.skills[0].description
+    assert len(data.skills[0].patterns) == 200
 
 
 def test_a_tool_with_the_name_of_a_category_is_told_apart() -> None:
