@@ -394,8 +394,28 @@ class Repair(ProjectionTable, table=True):
     offset: int = _offset()
 
 
+class SkillComparison(ProjectionTable, table=True):
+    """The last comparison of failures and successes of an agent on a base."""
+
+    __tablename__ = "skill_comparisons"
+    MERGE: ClassVar[Merge] = Merge.LAST
+
+    alias: str = _key()
+    base: str = _key()
+    since: int = _integer()
+    """First round of the history that it read."""
+    round: int = _integer()
+    """The last one."""
+    failures: int = _integer()
+    successes: int = _integer()
+    time: str | None = _pointer(STRING)
+    event_source: str = _pointer(STRING)
+    sequence: int = _pointer()
+    offset: int = _offset()
+
+
 class Skill(ProjectionTable, table=True):
-    """What an agent on a base lacks, as the last discovery that had it as a candidate says: means
+    """What an agent on a base lacks, as the last comparison that had it as a candidate says: means
     and deviations over its labellings (consumers/diagnosis/skills.py)."""
 
     __tablename__ = "skills"
@@ -419,11 +439,11 @@ class Skill(ProjectionTable, table=True):
     """Failures to which it applies."""
     successes: int = _integer()
     within: str | None = _string()
-    """Another skill that most of its failures lack; null for none."""
+    """Selected skill that most of its failures lack; null for none."""
     examples: str = _string()
     """JSON list of rollouts."""
     round: int = _integer()
-    """Last round of the history that the discovery read."""
+    """Last round of the history that the comparison read."""
     time: str | None = _pointer(STRING)
     event_source: str = _pointer(STRING)
     sequence: int = _pointer()
@@ -959,7 +979,7 @@ PROJECTED: Final[tuple[type[ProjectionTable], ...]] = (
     Rollout, Call, SessionEnd, Feedback, Task, TaskPattern, Pattern, PatternRound, Round,
     Leader, Cycle, Rejection, Job, Adapter, Route, LifecycleStep, Evaluation, OperatorAction,
     Erasure, DeadLetter, Repair, JobRound, TaskBody, TaskState,
-    Skill,
+    Skill, SkillComparison,
 )  # fmt: skip
 """The tables that hash and comparison cover, in this order."""
 

@@ -504,13 +504,13 @@ class SkillContrast(StrictModel):
     labellings: Annotated[tuple[SkillLabels, ...], Field(min_length=1, max_length=100)]
     examples: Annotated[tuple[Id, ...], Field(max_length=MOST_EXAMPLES)]
     """Failed rollouts that lack it."""
-    within: Name | None = None
-    """Another candidate that most of the failures lack which lack this one."""
+    within: tuple[Name, ...] = ()
+    """Larger candidates that most of the failures lack which lack this one, the largest first."""
 
 
 class SkillsContrasted(Decision):
     """Failures and successes of an agent were compared, and its candidates for skills are these
-    from now on."""
+    from now on: none where nothing failed."""
 
     TYPE: ClassVar[str] = "SkillsContrasted"
 

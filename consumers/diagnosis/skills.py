@@ -4,8 +4,8 @@
     ER+(r) = lacking successes / (lacking + present successes)
     delta(r) = ER-(r) - ER+(r)          coverage(r) = lacking failures / all failures
 
-of labelling r. A labelling chooses a skill where coverage >= COVERAGE and delta >= DELTA; the skill
-is selected where SELECTED of all labellings do. Without `LEAST_FAILURES` failures and
+of labelling r. A labelling chooses a skill where both are large enough; the skill is selected where
+eight of ten labellings do. Without `LEAST_FAILURES` failures and
 `LEAST_SUCCESSES` successes to which it applies, the evidence is insufficient. Source: TRACE
 (pipeline/aggregate_capabilities.py and its paper); the two minima and the draw of each labelling
 are ours (docs/adr/0073).
@@ -13,18 +13,18 @@ are ours (docs/adr/0073).
 
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from math import ceil
+from fractions import Fraction
 from statistics import fmean, pstdev
 from typing import Final
 
 from events.learning import SkillContrast, SkillLabels, SkillsContrasted
 
-COVERAGE: Final = 0.10
-"""Least share of all failures that lack a skill (TRACE's rho)."""
-DELTA: Final = 0.20
-"""Least contrast (TRACE's delta)."""
-SELECTED: Final = 0.8
-"""Share of the labellings that have to choose a skill: 8 of 10."""
+LEAST_COVERAGE: Final = Fraction(1, 10)
+"""Share of all failures that have to lack a skill (TRACE's rho)."""
+LEAST_DELTA: Final = Fraction(1, 5)
+"""Contrast that a skill has to have (TRACE's delta)."""
+LEAST_SELECTED: Final = Fraction(8, 10)
+"""Share of the labellings that have to choose a skill."""
 LEAST_FAILURES: Final = 5
 LEAST_SUCCESSES: Final = 3
 
@@ -56,55 +56,64 @@ class SkillMeasure:
     selected: int
     """Labellings that choose it."""
     labellings: int
+    within: str | None = None
+    """Selected skill that contains it; None for one that is not contained."""
 
 
-def compute_delta(labels: SkillLabels) -> float:
+def compute_delta(labels: SkillLabels) -> Fraction:
     """Return the contrast of one labelling, between -1 and 1."""
     lacking = _divide(labels.lacking_failures, labels.present_failures)
     return lacking - _divide(labels.lacking_successes, labels.present_successes)
 
 
-def compute_coverage(labels: SkillLabels) -> float:
+def compute_coverage(labels: SkillLabels) -> Fraction:
     """Return the share of all failures that lack the skill in one labelling; 0 without any."""
-    return labels.lacking_failures / labels.failures if labels.failures else 0.0
+    return _divide(labels.lacking_failures, labels.failures - labels.lacking_failures)
+
+
+def is_chosen(labels: SkillLabels) -> bool:
+    """Whether a labelling chooses the skill. Exact: 12 of 20 less 8 of 20 is a fifth."""
+    return compute_delta(labels) >= LEAST_DELTA and compute_coverage(labels) >= LEAST_COVERAGE
 
 
 def measure_skills(data: SkillsContrasted) -> dict[str, SkillMeasure]:
     """Return skill -> its figures, the largest contrast first."""
     measured = {item.skill: _measure(item) for item in data.skills}
     chosen = {name for name, item in measured.items() if item.state is SkillState.SELECTED}
-    contained = {
-        item.skill for item in data.skills if item.skill in chosen and item.within in chosen
+    containers = {
+        item.skill: next((name for name in item.within if name in chosen), None)
+        for item in data.skills
     }
-    for name in contained:
-        measured[name] = replace(measured[name], state=SkillState.CONTAINED)
+    for name in chosen:
+        if containers[name] is not None:
+            measured[name] = replace(
+                measured[name], state=SkillState.CONTAINED, within=containers[name]
+            )
     return dict(sorted(measured.items(), key=lambda pair: (-pair[1].delta, pair[0])))
 
 
 def _measure(item: SkillContrast) -> SkillMeasure:
-    deltas = [compute_delta(labels) for labels in item.labellings]
-    coverages = [compute_coverage(labels) for labels in item.labellings]
-    chosen = sum(
-        delta >= DELTA and coverage >= COVERAGE
-        for delta, coverage in zip(deltas, coverages, strict=True)
-    )
+    deltas = [float(compute_delta(labels)) for labels in item.labellings]
+    coverages = [float(compute_coverage(labels)) for labels in item.labellings]
+    selected = sum(map(is_chosen, item.labellings))
     return SkillMeasure(
-        _decide(item, chosen),
+        _decide(item, selected),
         fmean(deltas),
         pstdev(deltas),
         fmean(coverages),
         pstdev(coverages),
-        chosen,
+        selected,
         len(item.labellings),
     )
 
 
-def _decide(item: SkillContrast, chosen: int) -> SkillState:
+def _decide(item: SkillContrast, selected: int) -> SkillState:
     if item.failures < LEAST_FAILURES or item.successes < LEAST_SUCCESSES:
         return SkillState.INSUFFICIENT
-    enough = chosen >= ceil(SELECTED * len(item.labellings))
-    return SkillState.SELECTED if enough else SkillState.REJECTED
+    is_enough = selected >= LEAST_SELECTED * len(item.labellings)
+    return SkillState.SELECTED if is_enough else SkillState.REJECTED
 
 
-def _divide(lacking: int, present: int) -> float:
-    return lacking / (lacking + present) if lacking + present else 0.0
+def _divide(part: int, rest: int) -> Fraction:
+    """Return a part's share of both; 0 of nothing."""
+    return Fraction(part, part + rest) if part + rest else Fraction(0)

@@ -1,53 +1,54 @@
-"""The fold of SkillsContrasted: the skills of an agent are those of its last discovery.
+"""The fold of SkillsContrasted: the skills of an agent are those of its last comparison.
 
 A skill that this one does not have any more stays in the tables with its last figures, as absent:
-an adapter may carry its name. A discovery that read an earlier round than the last changes nothing.
+an adapter may carry its name. A comparison of earlier rounds than the last changes nothing.
 """
 
-from sqlalchemy import select
+from collections.abc import Mapping
+from dataclasses import asdict
+from typing import Any
+
+from sqlalchemy import Table, select
 
 from consumers.batch import Batch
 from consumers.diagnosis.skills import SkillState, measure_skills
 from consumers.folds.record import FoldInput
-from consumers.tables import Skill
+from consumers.tables import Skill, SkillComparison
 from events.canonical import exact_json
 from events.learning import SkillsContrasted
 
 
 def fold_skill_contrast(folding: FoldInput, data: SkillsContrasted, batch: Batch) -> None:
-    """Store the candidates and what follows from their labels."""
+    """Store the comparison, its candidates and what follows from their labels."""
     batch.flush()
-    table = Skill.table()
-    query = select(table).where(table.c.alias == data.alias, table.c.base == data.base)
-    known = {row["skill"]: dict(row) for row in batch.connection.execute(query).mappings()}
-    if any(row["round"] > data.round for row in known.values()):
+    whose = {"alias": data.alias, "base": data.base}
+    last = _read_rows(batch, SkillComparison.table(), whose)
+    if any(row["round"] > data.round for row in last):
         return
+    place = {"round": data.round, "time": folding.time, **folding.place()}
+    counts = data.model_dump(include={"since", "failures", "successes"})
+    batch.stage(SkillComparison, {**whose, **counts, **place})
     measured = measure_skills(data)
     for item in data.skills:
-        figures = measured[item.skill]
+        figures = asdict(measured[item.skill])
         batch.stage(
             Skill,
             {
-                "alias": data.alias,
-                "base": data.base,
-                "skill": item.skill,
-                "description": item.description,
+                **whose,
+                **item.model_dump(include={"skill", "description", "failures", "successes"}),
+                **figures,
+                "state": figures["state"].value,
                 "patterns": exact_json(list(item.patterns)),
-                "state": figures.state.value,
-                "delta": figures.delta,
-                "delta_deviation": figures.delta_deviation,
-                "coverage": figures.coverage,
-                "coverage_deviation": figures.coverage_deviation,
-                "selected": figures.selected,
-                "labellings": figures.labellings,
-                "failures": item.failures,
-                "successes": item.successes,
-                "within": item.within,
                 "examples": exact_json(list(item.examples)),
-                "round": data.round,
-                "time": folding.time,
-                **folding.place(),
+                **place,
             },
         )
-    for name in known.keys() - measured.keys():
-        batch.stage(Skill, {**known[name], "state": SkillState.ABSENT.value})
+    for row in _read_rows(batch, Skill.table(), whose):
+        if row["skill"] not in measured:
+            batch.stage(Skill, {**row, "state": SkillState.ABSENT.value})
+
+
+def _read_rows(batch: Batch, table: Table, whose: Mapping[str, str]) -> list[dict[str, Any]]:
+    """Return the rows of an agent on a base."""
+    query = select(table).where(table.c.alias == whose["alias"], table.c.base == whose["base"])
+    return [dict(row) for row in batch.connection.execute(query).mappings()]

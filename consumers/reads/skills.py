@@ -1,4 +1,4 @@
-"""Skills as the tables have them, and the rollouts that a discovery compares."""
+"""Skills as the tables have them, and the rollouts that a comparison reads."""
 
 import json
 from dataclasses import dataclass
@@ -8,14 +8,15 @@ from sqlalchemy import Connection, select
 
 from consumers.diagnosis.labelled import labelled_rollouts
 from consumers.diagnosis.round_counts import OTHER, Pair, of_agents
-from consumers.tables import Skill
+from consumers.diagnosis.skills import SkillState
+from consumers.tables import Rollout, Skill, SkillComparison
 
 NO_TOOL: Final = "*"
 """Pivot of a failure without a gold write that is missing."""
-SEEN_WITHOUT_VERDICT: Final = ("tool_loop", "incorrect_arguments")
+LOOP, BAD_CALL = "tool_loop", "incorrect_arguments"
 """Categories that a success can show: a loop, and a call that was refused or malformed."""
-
-_ROWS_AT_ONCE: Final = 1_000
+MOST_ROLLOUTS: Final = 100_000
+"""Most rollouts that a comparison reads: the newest."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,14 +32,14 @@ class ContrastRollout:
     pivot: str
     """`NO_TOOL` for a success."""
     shown: frozenset[str]
-    """The category of a failure, and those of `SEEN_WITHOUT_VERDICT` that hold."""
+    """Of a failure its category; of a success `LOOP` and `BAD_CALL`, where it shows them."""
     tools: frozenset[str]
     """Tools that were called or expected."""
 
 
 @dataclass(frozen=True, slots=True)
 class SkillLine:
-    """A skill of an agent, as of the last discovery that had it."""
+    """A skill of an agent, as of the last comparison that had it."""
 
     alias: str
     base: str
@@ -57,34 +58,56 @@ class SkillLine:
     successes: int
     """Successes to which it applies."""
     within: str | None
-    """Another skill that most of its failures lack."""
+    """Selected skill that most of its failures lack; None for one that is not contained."""
     examples: tuple[str, ...]
     """Failed rollouts that lack it."""
     round: int
-    """Round of the history that the discovery read last."""
+    """Round of the history that the comparison read last."""
     time: str | None
 
 
-def read_contrast_rollouts(connection: Connection, pair: Pair, since: int) -> list[ContrastRollout]:
-    """Return the judged rollouts of an agent's own traffic from round `since` on, of policies that
-    answered it when the round was closed; one for each policy and trace, the earliest."""
+@dataclass(frozen=True, slots=True)
+class SkillComparisonLine:
+    """The last comparison of an agent."""
+
+    alias: str
+    base: str
+    since: int
+    """First round of the history that it read."""
+    round: int
+    """The last one."""
+    failures: int
+    successes: int
+    time: str | None
+
+
+def read_contrast_rollouts(
+    connection: Connection, pair: Pair, since: int, until: int
+) -> list[ContrastRollout]:
+    """Return the judged rollouts of an agent's own traffic in rounds `since` to `until`, of
+    policies that answered it when the round was closed; one for each policy and trace, the
+    earliest. Of many, the newest `MOST_ROLLOUTS` are read."""
     labelled = labelled_rollouts()
     rollouts = labelled.c
     query = (
-        select(labelled)
+        select(
+            rollouts.rollout, rollouts.policy, rollouts.trace_key, rollouts.task_key,
+            rollouts.category, rollouts.pivot, rollouts.loops, rollouts.tool_errors,
+            rollouts.malformed_calls, rollouts.tools,
+        )
         .where(
             rollouts.alias == pair.alias,
             rollouts.base == pair.base,
-            rollouts.round >= since,
+            rollouts.round.between(since, until),
             rollouts.success.is_not(None),
             rollouts.outdated.is_(False),
             of_agents(rollouts),
         )
-        .order_by(rollouts.time, rollouts.rollout)
-        .execution_options(yield_per=_ROWS_AT_ONCE)
-    )
+        .order_by(rollouts.time.desc().nulls_last(), rollouts.rollout.desc())
+        .limit(MOST_ROLLOUTS)
+    )  # fmt: skip
     first: dict[tuple[str, str], ContrastRollout] = {}
-    for row in connection.execute(query):
+    for row in reversed(connection.execute(query).all()):
         key = (row.policy, row.trace_key)
         if key not in first:
             first[key] = _read_rollout(row)
@@ -92,35 +115,63 @@ def read_contrast_rollouts(connection: Connection, pair: Pair, since: int) -> li
 
 
 def _read_rollout(row: Any) -> ContrastRollout:
-    looped, refused = row.loops > 0, row.tool_errors + row.malformed_calls > 0
-    seen = zip(SEEN_WITHOUT_VERDICT, (looped, refused), strict=True)
     failed = row.category is not None
-    explained = failed and row.category != OTHER
+    has_bad_call = row.tool_errors + row.malformed_calls > 0
+    signs = {name for name, holds in ((LOOP, row.loops > 0), (BAD_CALL, has_bad_call)) if holds}
+    is_explained = failed and row.category != OTHER
     return ContrastRollout(
         rollout=row.rollout,
         task=row.task_key,
         failed=failed,
-        pattern=f"{row.category}|{row.pivot}" if explained else None,
+        pattern=f"{row.category}|{row.pivot}" if is_explained else None,
         pivot=row.pivot if failed else NO_TOOL,
-        shown=frozenset(name for name, holds in seen if holds)
-        | ({row.category} if failed else set()),
+        shown=frozenset({row.category} if failed else signs),
         tools=frozenset(json.loads(row.tools)),
     )
 
 
-def find_last_round(connection: Connection, pair: Pair) -> int | None:
-    """Return the last round that a discovery of an agent on a base read; None before the first."""
-    table = Skill.table().c
-    query = select(table.round).where(table.alias == pair.alias, table.base == pair.base)
-    return connection.execute(query.order_by(table.round.desc()).limit(1)).scalar()
+def list_judged_rounds(connection: Connection, pair: Pair, until: int, most: int) -> list[int]:
+    """Return the newest rounds up to `until` that hold a judged rollout which a comparison reads,
+    at most `most`, the newest first. Rounds are of all agents; not each has rollouts of this
+    one."""
+    rollouts = Rollout.table().c
+    query = (
+        select(rollouts.round)
+        .where(
+            rollouts.alias == pair.alias,
+            rollouts.base == pair.base,
+            rollouts.round <= until,
+            rollouts.success.is_not(None),
+            rollouts.outdated.is_(False),
+            of_agents(rollouts),
+        )
+        .distinct()
+        .order_by(rollouts.round.desc())
+        .limit(most)
+    )
+    return list(connection.execute(query).scalars())
 
 
-def read_skills(connection: Connection, alias: str | None = None) -> list[SkillLine]:
-    """Return the skills of an agent, or of all, the largest contrast of each agent first."""
+def read_comparisons(connection: Connection) -> dict[Pair, SkillComparisonLine]:
+    """Return the last comparison of each agent on each base that has had one."""
+    table = SkillComparison.table().c
+    names = SkillComparisonLine.__dataclass_fields__
+    query = select(*(table[name] for name in names)).order_by(table.alias, table.base)
+    lines = [SkillComparisonLine(*row) for row in connection.execute(query)]
+    return {Pair(line.alias, line.base): line for line in lines}
+
+
+def read_skills(
+    connection: Connection, alias: str | None = None, state: SkillState | None = None
+) -> list[SkillLine]:
+    """Return the skills of an agent, or of all, in one state or any; the largest contrast of each
+    agent first."""
     table = Skill.table()
     query = select(table)
     if alias is not None:
         query = query.where(table.c.alias == alias)
+    if state is not None:
+        query = query.where(table.c.state == state.value)
     query = query.order_by(table.c.alias, table.c.base, table.c.delta.desc(), table.c.skill)
     names = SkillLine.__dataclass_fields__.keys() - {"patterns", "examples"}
     return [

@@ -11,10 +11,13 @@ from daemon.cli.serving import ActorName, WhyNot, act_of
 from events.errors import KintsugiError
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from sqlalchemy import Connection
 
     from consumers.diagnosis.round_counts import Pair
     from consumers.reads.skills import SkillLine
+    from events.learning import SkillsContrasted
 
 group = noun("skills", "What an agent lacks that its successes have; list, show or find it.")
 
@@ -22,19 +25,23 @@ OfAgent = Annotated[str | None, typer.Option("--alias", help="Only one agent's."
 
 
 class NothingToCompare(KintsugiError):
-    """No round is closed, no such agent, or nothing of it failed."""
+    """No round is closed, or nothing was judged."""
 
 
 @command(group)
 def ls(cli: Cli, alias: OfAgent = None) -> None:
     """List the skills of the last comparison, the largest contrast first."""
-    from consumers.reads.skills import read_skills
+    from consumers.reads.skills import read_comparisons, read_skills
 
     with cli.app() as app, app.reading() as connection:
+        _check_agent(connection, alias)
+        compared = [pair for pair in read_comparisons(connection) if alias in (None, pair.alias)]
         lines = read_skills(connection, alias)
     _print(cli, lines)
-    if not lines:
+    if not compared:
         cli.out.hint("nothing was compared yet: kintsugi skills find")
+    elif not lines:
+        cli.out.hint("the last comparison had no candidate: little failed, or each time otherwise")
 
 
 @command(group)
@@ -42,18 +49,23 @@ def show(
     cli: Cli,
     skill: Annotated[str, typer.Argument(metavar="SKILL", help="Its name.")],
     alias: Annotated[str | None, typer.Option(help="Whose; where several agents have it.")] = None,
+    base: Annotated[
+        str | None, typer.Option(help="On which base; default: that on which the agent runs.")
+    ] = None,
 ) -> None:
     """Show one skill: its patterns, its figures and failed rollouts that lack it."""
+    from consumers.reads import agents
     from consumers.reads.skills import read_skills
 
     with cli.app() as app, app.reading() as connection:
         lines = read_skills(connection, alias)
-    line = _find_skill(lines, skill)
+        present = {pair.alias: pair.base for pair in agents.present(connection)}
+    line = _find_skill(lines, skill, base, present)
     document = {**_build_document(line), **_build_details(line)}
     if cli.out.json:
         cli.out.document(document)
         return
-    told = {
+    values = {
         "skill": line.skill,
         "agent": f"{line.alias} on {line.base}",
         "state": line.state,
@@ -65,9 +77,9 @@ def show(
         "applies to": f"{line.failures:,} failures and {line.successes:,} successes",
         "within": line.within or "",
         "compared": f"round {line.round}",
-        "failed": ", ".join(line.examples),
+        "failures": ", ".join(line.examples),
     }
-    cli.out.show(facts({name: value for name, value in told.items() if value}))
+    cli.out.show(facts({name: value for name, value in values.items() if value}))
 
 
 @command(group)
@@ -81,53 +93,82 @@ def find(
     reason: WhyNot = "",
 ) -> None:
     """Compare the failures and successes of the last rounds now."""
-    from consumers.reads.rollouts import last_round
     from consumers.reads.skills import read_skills
-    from daemon.controller.skill_discovery import contrast_skills
     from daemon.core.decision_log import Decisions
 
     with cli.app() as app:
         app.settle()
+        most = rounds or app.settings.improve.skills_rounds
         with app.reading() as connection:
-            pairs = _list_agents(connection, alias)
-            last = last_round(connection)
-            if last is None:
-                raise NothingToCompare("no round is closed yet; close one: kintsugi diagnose")
-            since = max(0, last.round + 1 - (rounds or app.settings.improve.skills_rounds))
-            contrasts = [contrast_skills(connection, pair, since, last.round) for pair in pairs]
+            pairs = _check_agent(connection, alias)
+            contrasts = _contrast(connection, pairs, most)
         decisions = Decisions(app)
         for data in contrasts:
-            if data is not None:
-                arguments = {"alias": data.alias}
-                cause = decisions.act(act_of(actor, reason), "skills find", arguments)
-                decisions.take(data, "contrasted", cause)
+            cause = decisions.act(act_of(actor, reason), "skills find", {"alias": data.alias})
+            decisions.take(data, "contrasted", cause)
         with app.reading() as connection:
             lines = read_skills(connection, alias)
-    if not any(contrasts):
-        raise NothingToCompare(f"no judged rollout of rounds {since} to {last.round} failed")
     _print(cli, lines)
+    for data in contrasts:
+        cli.out.hint(
+            f"compared {data.failures:,} failures and {data.successes:,} successes of "
+            f"{data.alias}, rounds {data.since} to {data.round}"
+        )
 
 
-def _list_agents(connection: "Connection", alias: str | None) -> "list[Pair]":
-    """Return the agents to compare. Raises NothingToCompare."""
+def _contrast(connection: "Connection", pairs: "list[Pair]", most: int) -> "list[SkillsContrasted]":
+    """Compare the last rounds of each agent. Raises NothingToCompare."""
+    from consumers.reads.rollouts import last_round
+    from consumers.reads.skills import list_judged_rounds
+    from daemon.controller.skill_discovery import contrast_skills
+
+    last = last_round(connection)
+    if last is None:
+        raise NothingToCompare("no round is closed yet; close one: kintsugi diagnose")
+    contrasts = []
+    for pair in pairs:
+        rounds = list_judged_rounds(connection, pair, last.round, most)
+        data = contrast_skills(connection, pair, rounds[-1], last.round) if rounds else None
+        if data is not None:
+            contrasts.append(data)
+    if not contrasts:
+        names = ", ".join(pair.alias for pair in pairs) or "any agent"
+        raise NothingToCompare(
+            f"no rollout of {names} was judged until round {last.round}; import some with "
+            "verdicts, or have sessions graded (docs/gateway.md)"
+        )
+    return contrasts
+
+
+def _check_agent(connection: "Connection", alias: str | None) -> "list[Pair]":
+    """Return the agents that are meant. Raises BadParameter for one that was not seen."""
     from consumers.reads import agents
 
     present = agents.present(connection)
     pairs = [pair for pair in present if alias in (None, pair.alias)]
-    if not pairs:
+    if alias is not None and not pairs:
         names = ", ".join(pair.alias for pair in present) or "none"
-        raise NothingToCompare(f"no agent {alias or ''} was seen; there are: {names}")
+        raise typer.BadParameter(
+            f"no agent {alias!r} was seen; there are: {names}", param_hint="--alias"
+        )
     return pairs
 
 
-def _find_skill(lines: "list[SkillLine]", skill: str) -> "SkillLine":
-    """Return the skill of this name. Raises BadParameter for none, and for several."""
-    named = [line for line in lines if line.skill == skill]
+def _find_skill(
+    lines: "list[SkillLine]", skill: str, base: str | None, present: "Mapping[str, str]"
+) -> "SkillLine":
+    """Return the skill of this name: on this base, else on that on which its agent runs. Raises
+    BadParameter for none, and for several."""
+    named = [line for line in lines if line.skill == skill and base in (None, line.base)]
+    if len(named) > 1 and base is None:
+        named = [line for line in named if present.get(line.alias) == line.base] or named
     if len(named) == 1:
         return named[0]
     if named:
         agents = ", ".join(f"{line.alias} on {line.base}" for line in named)
-        raise typer.BadParameter(f"{agents} have {skill}; name one", param_hint="--alias")
+        raise typer.BadParameter(
+            f"{agents} have {skill}; name one with --alias and --base", param_hint="SKILL"
+        )
     names = ", ".join(sorted({line.skill for line in lines})) or "none"
     raise typer.BadParameter(
         f"no skill is called {skill!r}; there are: {names}", param_hint="SKILL"
@@ -139,11 +180,11 @@ def _print(cli: Cli, lines: "list[SkillLine]") -> None:
         cli.out.document([_build_document(line) for line in lines])
     elif lines:
         cells = [
-            [line.skill, line.alias, f"{line.delta:+.2f}", f"{line.coverage:.2f}",
+            [line.skill, line.alias, line.base, f"{line.delta:+.2f}", f"{line.coverage:.2f}",
              f"{line.selected} of {line.labellings}", line.state]
             for line in lines
         ]  # fmt: skip
-        columns = ["skill", "alias", "contrast", "coverage", "selected", "state"]
+        columns = ["skill", "alias", "base", "contrast", "coverage", "selected", "state"]
         right = ("contrast", "coverage", "selected")
         cli.out.show(table(columns, cells, right=right, whole=("skill", "state")))
 
@@ -158,13 +199,14 @@ def _build_document(line: "SkillLine") -> dict[str, Any]:
         "of": line.labellings,
         "state": line.state,
         "adapter": None,
+        "base": line.base,
     }
 
 
 def _build_details(line: "SkillLine") -> dict[str, Any]:
-    more = asdict(line)
+    values = asdict(line)
     names = (
-        "base", "description", "patterns", "delta_deviation", "coverage_deviation", "failures",
+        "description", "patterns", "delta_deviation", "coverage_deviation", "failures",
         "successes", "within", "examples", "round", "time",
     )  # fmt: skip
-    return {name: more[name] for name in names}
+    return {name: values[name] for name in names}

@@ -1,7 +1,8 @@
-"""Find what an agent lacks, by contrast: label its failures and successes, and say so as an event.
+"""Compare an agent's failures and successes, and say as an event what failures lack.
 
-    data = contrast_skills(connection, pair, since, number)      None without a failure
-    Decisions(app).take(data, ...)                               folded into skills (consumers)
+    since = find_due_round(connection, pair, number, cadence)       None where none is due
+    data = contrast_skills(connection, pair, since, number)         None without a judged rollout
+    Decisions(app).take(data, ...)                                  folded into skills (consumers)
 
 Ten labellings, as in TRACE. Rules label a rollout the same way each time, so each labelling draws
 the tasks anew, with replacement: whether a skill is selected then says how sure the figures are. A
@@ -10,13 +11,18 @@ refused. Guarantee: equal tables give an equal event.
 """
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from random import Random
 from typing import TYPE_CHECKING, Final
 
 from consumers.diagnosis.round_counts import Pair
-from consumers.reads.skills import ContrastRollout, find_last_round, read_contrast_rollouts
+from consumers.reads.skills import (
+    ContrastRollout,
+    list_judged_rounds,
+    read_comparisons,
+    read_contrast_rollouts,
+)
 from daemon.controller.skill_labels import (
     Candidate,
     Label,
@@ -33,6 +39,9 @@ if TYPE_CHECKING:
 LABELLINGS: Final = 10
 """TRACE, section 3.1."""
 
+Shown = tuple[tuple[bool, tuple[Label, ...]], ...]
+"""What the rollouts of a task show: whether each failed, and its label of each candidate."""
+
 
 class BadLabelling(KintsugiError):
     """A labelling leaves a rollout out, labels one twice, or names one that is not there."""
@@ -47,22 +56,22 @@ class Labelling:
     @classmethod
     def of(
         cls,
-        labelled: Mapping[str, Mapping[Label, Iterable[str]]],
+        lists: Mapping[str, Mapping[Label, Iterable[str]]],
         candidates: Sequence[Candidate],
         rollouts: Sequence[ContrastRollout],
     ) -> "Labelling":
         """Check lists of rollouts, by skill and label. Raises BadLabelling."""
         names = {item.skill for item in candidates}
-        if labelled.keys() != names:
-            wrong = sorted(labelled.keys() ^ names)
+        if lists.keys() != names:
+            wrong = sorted(lists.keys() ^ names)
             raise BadLabelling(f"a labelling has other skills than the candidates: {wrong[0]}")
         wanted = {item.rollout for item in rollouts}
         labels = {}
-        for skill, lists in labelled.items():
-            given = [(rollout, name) for name, ids in lists.items() for rollout in ids]
-            own = dict(given)
-            if len(own) < len(given):
-                twice = next(i for i, n in Counter(i for i, _ in given).items() if n > 1)
+        for skill, by_label in lists.items():
+            pairs = [(rollout, name) for name, ids in by_label.items() for rollout in ids]
+            own = dict(pairs)
+            if len(own) < len(pairs):
+                twice = next(i for i, n in Counter(i for i, _ in pairs).items() if n > 1)
                 raise BadLabelling(f"a labelling of {skill} labels rollout {twice} twice")
             if own.keys() != wanted:
                 wrong = sorted(own.keys() ^ wanted)
@@ -73,20 +82,31 @@ class Labelling:
         return cls(labels)
 
 
+def find_due_round(connection: "Connection", pair: Pair, number: int, cadence: int) -> int | None:
+    """Return the first round that a comparison after round `number` reads; None where the agent has
+    had fewer than `cadence` rounds since the last comparison."""
+    rounds = list_judged_rounds(connection, pair, number, cadence)
+    last = read_comparisons(connection).get(pair)
+    if not rounds:
+        return None
+    if last is None:
+        return rounds[-1]
+    is_due = len(rounds) == cadence and rounds[-1] > last.round
+    return last.round + 1 if is_due else None
+
+
 def contrast_skills(
     connection: "Connection", pair: Pair, since: int, number: int, cycle: str | None = None
 ) -> SkillsContrasted | None:
-    """Return what the rollouts of rounds `since` to `number` show; None where none of them failed.
-    Only the last round may be `number`."""
-    rollouts = read_contrast_rollouts(connection, pair, since)
-    if not any(item.failed for item in rollouts):
+    """Return what the rollouts of rounds `since` to `number` show; None where none is judged."""
+    rollouts = read_contrast_rollouts(connection, pair, since, number)
+    if not rollouts:
         return None
-    return describe_contrast(pair.alias, pair.base, since, number, rollouts, cycle)
+    return describe_contrast(pair, since, number, rollouts, cycle)
 
 
 def describe_contrast(
-    alias: str,
-    base: str,
+    pair: Pair,
     since: int,
     number: int,
     rollouts: Sequence[ContrastRollout],
@@ -95,87 +115,79 @@ def describe_contrast(
     """Return what representative rollouts show; the names are those of the event."""
     failures = sum(item.failed for item in rollouts)
     candidates = find_candidates(rollouts)
-    containers = find_containers(candidates)
     labels = label_by_rule(candidates, rollouts).labels
-    draws = list(draw_tasks(rollouts, f"skills {alias} {base} {number}"))
+    tasks = _collect_shown(candidates, labels, rollouts)
+    draws = list(draw(tasks, f"skills {pair.alias} {pair.base} {number}"))
+    containers = find_containers(candidates)
+    skills = []
+    for place, candidate in enumerate(candidates):
+        own = labels[candidate.skill]
+        applies = Counter(item.failed for item in rollouts if own[item.rollout] is not Label.NA)
+        skills.append(
+            SkillContrast(
+                skill=candidate.skill,
+                description=candidate.description,
+                patterns=candidate.patterns,
+                failures=applies[True],
+                successes=applies[False],
+                labellings=tuple(_count(place, counts) for counts in draws),
+                examples=tuple(sorted(candidate.lacking)[:MOST_EXAMPLES]),
+                within=containers[candidate.skill],
+            )
+        )
     return SkillsContrasted(
-        alias=alias,
-        base=base,
+        alias=pair.alias,
+        base=pair.base,
         since=since,
         round=number,
         failures=failures,
         successes=len(rollouts) - failures,
-        skills=tuple(
-            _describe(item, containers.get(item.skill), labels[item.skill], rollouts, draws)
-            for item in candidates
-        ),
+        skills=tuple(skills),
         cycle=cycle,
     )
-
-
-def find_due_round(connection: "Connection", pair: Pair, number: int, cadence: int) -> int | None:
-    """Return the first round that a comparison after round `number` reads; None where the last one
-    is fewer than `cadence` rounds ago."""
-    last = find_last_round(connection, pair)
-    if last is not None and number - last < cadence:
-        return None
-    return max(0, number - cadence + 1)
 
 
 def label_by_rule(
     candidates: Sequence[Candidate], rollouts: Sequence[ContrastRollout]
 ) -> Labelling:
     """Label every rollout by rule."""
-    labelled: dict[str, dict[Label, list[str]]] = {}
+    lists: dict[str, dict[Label, list[str]]] = {}
     for candidate in candidates:
-        lists: dict[Label, list[str]] = {name: [] for name in Label}
+        by_label: dict[Label, list[str]] = {name: [] for name in Label}
         for rollout in rollouts:
-            lists[label(candidate, rollout)].append(rollout.rollout)
-        labelled[candidate.skill] = lists
-    return Labelling.of(labelled, candidates, rollouts)
+            by_label[label(candidate, rollout)].append(rollout.rollout)
+        lists[candidate.skill] = by_label
+    return Labelling.of(lists, candidates, rollouts)
 
 
-def draw_tasks(
-    rollouts: Sequence[ContrastRollout], seed: str, number: int = LABELLINGS
-) -> Iterable[Mapping[str, int]]:
-    """Yield rollout -> how often it is drawn, `number` times: as many tasks as there are, with
-    replacement, each with all its rollouts. Names of tasks have no influence."""
+def draw(tasks: Sequence[Shown], seed: str, number: int = LABELLINGS) -> Iterator[Counter[Shown]]:
+    """Yield what the tasks of a draw show, and how many do, `number` times: as many tasks as there
+    are, with replacement, each with all its rollouts. Names of tasks have no influence."""
     chance = Random(seed)
-    by_task: dict[str, list[str]] = {}
-    for item in rollouts:
-        by_task.setdefault(item.task, []).append(item.rollout)
-    tasks = list(by_task)
     for _ in range(number):
-        counts = Counter(chance.choices(tasks, k=len(tasks)))
-        yield {rollout: count for task, count in counts.items() for rollout in by_task[task]}
+        yield Counter(chance.choices(tasks, k=len(tasks)))
 
 
-def _describe(
-    candidate: Candidate,
-    within: str | None,
-    labels: Mapping[str, Label],
+def _collect_shown(
+    candidates: Sequence[Candidate],
+    labels: Mapping[str, Mapping[str, Label]],
     rollouts: Sequence[ContrastRollout],
-    draws: Sequence[Mapping[str, int]],
-) -> SkillContrast:
-    applies = Counter(item.failed for item in rollouts if labels[item.rollout] is not Label.NA)
-    return SkillContrast(
-        skill=candidate.skill,
-        description=candidate.description,
-        patterns=candidate.patterns,
-        failures=applies[True],
-        successes=applies[False],
-        labellings=tuple(_count(labels, rollouts, draw) for draw in draws),
-        examples=tuple(sorted(candidate.lacking)[:MOST_EXAMPLES]),
-        within=within,
-    )
-
-
-def _count(
-    labels: Mapping[str, Label], rollouts: Sequence[ContrastRollout], draw: Mapping[str, int]
-) -> SkillLabels:
-    counts: Counter[tuple[bool, Label]] = Counter()
+) -> list[Shown]:
+    """Return what each task shows, in the order of its first rollout."""
+    columns = [labels[item.skill] for item in candidates]
+    by_task: dict[str, list[tuple[bool, tuple[Label, ...]]]] = {}
     for item in rollouts:
-        counts[item.failed, labels[item.rollout]] += draw.get(item.rollout, 0)
+        own = tuple(column[item.rollout] for column in columns)
+        by_task.setdefault(item.task, []).append((item.failed, own))
+    return [tuple(sorted(shown)) for shown in by_task.values()]
+
+
+def _count(place: int, drawn: Counter[Shown]) -> SkillLabels:
+    """Count the labels of the candidate at this place."""
+    counts: Counter[tuple[bool, Label]] = Counter()
+    for shown, number in drawn.items():
+        for failed, labels in shown:
+            counts[failed, labels[place]] += number
     return SkillLabels(
         failures=sum(counts[True, name] for name in Label),
         lacking_failures=counts[True, Label.LACKING],

@@ -10,28 +10,28 @@ capability and no id of a task, so labels of the environment cannot make a skill
     tool        applies where the tool is called or expected; lacking where it is the pivot of a
                 failure
     category    applies where one of its tools is, and everywhere for one that knows no tool;
-                lacking in its failures; and where an agent loops or is refused a call, which
-                is seen without a verdict, in any other failure and in successes as well
+                lacking in its failures, and in successes that show it: a loop, a refused call
 
-What applies and is not lacking is present, failed or not (TRACE: in doubt, a failure has it).
+What applies and is not lacking is present, failed or not (TRACE: in doubt, a failure has it). Of
+most categories a success shows nothing, so their contrast is their share among the failures to
+which they apply.
 """
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
 from consumers.diagnosis.detectors import CATEGORIES
-from consumers.diagnosis.round_counts import OTHER
-from consumers.reads.skills import NO_TOOL, SEEN_WITHOUT_VERDICT, ContrastRollout
+from consumers.reads.skills import BAD_CALL, LOOP, NO_TOOL, ContrastRollout
 from events.learning import MOST_SKILLS
 
-LEAST: Final = 2
+LEAST_FAILURES: Final = 2
 """Failures that have to lack a candidate: one is an accident."""
-NAMED: Final = 8
+MOST_TOOLS: Final = 8
 """Tools that a description names."""
-WITHIN: Final = 0.8
+CONTAINED: Final = 0.8
 """Share of a candidate's failures that another one has to hold."""
 
 
@@ -66,51 +66,68 @@ class Candidate:
 def find_candidates(rollouts: Sequence[ContrastRollout]) -> tuple[Candidate, ...]:
     """Return the candidates that most failures lack, at most `MOST_SKILLS`; of two that the same
     failures lack, the tool's."""
-    failures = [item for item in rollouts if item.failed and item.pattern is not None]
     by_tool: defaultdict[str, list[ContrastRollout]] = defaultdict(list)
     by_category: defaultdict[str, list[ContrastRollout]] = defaultdict(list)
-    for item in failures:
-        if item.pivot != NO_TOOL:
-            by_tool[item.pivot].append(item)
-        for category in item.shown - {OTHER}:
-            by_category[category].append(item)
-    found = [_build_tool(tool, own) for tool, own in by_tool.items()]
-    found += [_build_category(name, own) for name, own in by_category.items()]
-    found = [item for item in found if item.patterns]
-    ranked = sorted(found, key=lambda item: (-len(item.lacking), item.tool is None, item.skill))
-    distinct = {item.lacking: item for item in reversed(ranked) if len(item.lacking) >= LEAST}
-    return tuple(item for item in ranked if distinct.get(item.lacking) is item)[:MOST_SKILLS]
+    for item in rollouts:
+        if item.pattern is not None:
+            by_category[get_category(item.pattern)].append(item)
+            if item.pivot != NO_TOOL:
+                by_tool[item.pivot].append(item)
+    names = _name_tools(by_tool)
+    candidates = [_build_tool(names[tool], tool, own) for tool, own in by_tool.items()]
+    candidates += [_build_category(name, own) for name, own in by_category.items()]
+    ranked = sorted(candidates, key=lambda item: (-len(item.lacking), not item.tool, item.skill))
+    distinct = {item.lacking: item for item in reversed(ranked)}
+    kept = [item for item in ranked if distinct[item.lacking] is item]
+    return tuple(item for item in kept if len(item.lacking) >= LEAST_FAILURES)[:MOST_SKILLS]
 
 
 def label(candidate: Candidate, rollout: ContrastRollout) -> Label:
     """Return what a rollout shows of a candidate."""
-    if candidate.tool is not None:
-        lacking = rollout.failed and rollout.pivot == candidate.tool
+    if rollout.failed:
+        is_lacking = rollout.pattern in candidate.patterns
     else:
-        lacking = candidate.category in rollout.shown
-    if lacking:
+        is_lacking = candidate.category in rollout.shown
+    if is_lacking:
         return Label.LACKING
     applies = candidate.is_general or not candidate.tools.isdisjoint(rollout.tools)
     return Label.PRESENT if applies else Label.NA
 
 
-def find_containers(candidates: Sequence[Candidate]) -> Mapping[str, str]:
-    """Return candidate -> the first of those before it which `WITHIN` of its failures lack too.
-    Candidates come in the order of their failures."""
-    containers = {}
-    for place, item in enumerate(candidates):
-        for larger in candidates[:place]:
-            if len(item.lacking & larger.lacking) >= WITHIN * len(item.lacking):
-                containers[item.skill] = larger.skill
-                break
-    return containers
+def find_containers(candidates: Sequence[Candidate]) -> Mapping[str, tuple[str, ...]]:
+    """Return candidate -> those before it which `CONTAINED` of its failures lack too. Candidates
+    come in the order of their failures."""
+    return {
+        item.skill: tuple(
+            larger.skill
+            for larger in candidates[:place]
+            if len(item.lacking & larger.lacking) >= CONTAINED * len(item.lacking)
+        )
+        for place, item in enumerate(candidates)
+    }
 
 
-def _build_tool(tool: str, failures: Sequence[ContrastRollout]) -> Candidate:
+def get_category(pattern: str) -> str:
+    """Return the category of a pattern."""
+    return pattern.partition("|")[0]
+
+
+def _name_tools(tools: Iterable[str]) -> dict[str, str]:
+    """Return tool -> name of its candidate: its own, where no category has that."""
+    names: dict[str, str] = {}
+    for tool in sorted(tools):
+        name = tool
+        while name in CATEGORIES or name in names.values():
+            name = f"tool:{name}"
+        names[tool] = name
+    return names
+
+
+def _build_tool(skill: str, tool: str, failures: Sequence[ContrastRollout]) -> Candidate:
     patterns = _list_patterns(failures)
-    categories = ", ".join(sorted({name.rpartition("|")[0] for name in patterns}))
+    categories = ", ".join(sorted({get_category(name) for name in patterns}))
     return Candidate(
-        skill=f"tool_{tool}" if tool in CATEGORIES else tool,
+        skill=skill,
         description=f"Do what has to be done with {tool}. Failures: {categories}.",
         patterns=patterns,
         tool=tool,
@@ -133,7 +150,7 @@ def _build_category(category: str, failures: Sequence[ContrastRollout]) -> Candi
         tool=None,
         category=category,
         tools=tools,
-        is_general=NO_TOOL in pivots or category in SEEN_WITHOUT_VERDICT,
+        is_general=NO_TOOL in pivots or category in (LOOP, BAD_CALL),
         lacking=frozenset(item.rollout for item in failures),
     )
 
@@ -141,9 +158,9 @@ def _build_category(category: str, failures: Sequence[ContrastRollout]) -> Candi
 def _describe_tools(tools: Sequence[str]) -> str:
     if not tools:
         return ""
-    more = f" and {len(tools) - NAMED} more tools" if len(tools) > NAMED else ""
-    return f" with {', '.join(tools[:NAMED])}{more}"
+    more = f" and {len(tools) - MOST_TOOLS} more tools" if len(tools) > MOST_TOOLS else ""
+    return f" with {', '.join(tools[:MOST_TOOLS])}{more}"
 
 
-def _list_patterns(failures: Sequence[ContrastRollout]) -> tuple[str, ...]:
+def _list_patterns(failures: Iterable[ContrastRollout]) -> tuple[str, ...]:
     return tuple(sorted({item.pattern for item in failures if item.pattern is not None}))

@@ -18,10 +18,13 @@ from datetime import datetime
 from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
+from pydantic import ValidationError
+
 from consumers.diagnosis.round_counts import Pair
 from consumers.reads import agents, learning
 from consumers.reads.cycle_state import read_cycle_state
 from consumers.reads.learning import CycleRow
+from daemon.controller.skill_discovery import BadLabelling
 from daemon.core.decision_log import DecisionRefusal, Decisions
 from daemon.core.isolation import Breaks
 from daemon.core.leadership import Leadership
@@ -186,16 +189,27 @@ class Leader:
                 decisions.take(round_, "diagnosed", cycle.event, origin=cycle.cycle)
                 yield f"cycle {cycle.number} of {cycle.alias}: a round was closed"
             case Step.DIRECT:
-                contrasted = self._author.contrast_skills(cycle)
-                if contrasted is not None:
-                    decisions.take(contrasted, "contrasted", cycle.event, origin=cycle.cycle)
-                    yield f"cycle {cycle.number} of {cycle.alias}: skills were compared"
+                yield from self._contrast_skills(decisions, cycle)
                 with self._leadership.keep_lease():
                     written = self._author.write_directive(cycle)
                 decisions.take(written, "directed", cycle.event, origin=cycle.cycle)
                 yield f"cycle {cycle.number} of {cycle.alias}: a directive was written"
             case _:
                 yield from self._propose(decisions, cycle)
+
+    def _contrast_skills(self, decisions: Decisions, cycle: CycleRow) -> Iterator[str]:
+        """Compare failures and successes, where it is due. The cycle goes on without: nothing of it
+        rests on skills."""
+        name = f"cycle {cycle.number} of {cycle.alias}"
+        try:
+            with self._leadership.keep_lease():
+                contrast = self._author.contrast_skills(cycle)
+        except (BadLabelling, ValidationError) as error:
+            yield f"{name}: skills were not compared: {error}"
+            return
+        if contrast is not None:
+            decisions.take(contrast, "contrasted", cycle.event, origin=cycle.cycle)
+            yield f"{name}: skills were compared"
 
     def _propose(self, decisions: Decisions, cycle: CycleRow) -> Iterator[str]:
         with self._leadership.keep_lease():

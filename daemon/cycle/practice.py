@@ -15,7 +15,7 @@ from consumers.diagnosis.skills import SkillState
 from consumers.reads import agents, learning, planning, rollouts, succession
 from consumers.reads.cycle_account import read_written_tasks
 from consumers.reads.explanation import describe_after_error
-from consumers.reads.skills import read_skills
+from consumers.reads.skills import read_comparisons, read_skills
 from daemon.controller.refusals import Refusals, read_refusals
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from consumers.diagnosis.round_counts import Pair
     from consumers.reads.learning import CycleRow
-    from consumers.reads.skills import SkillLine
+    from consumers.reads.skills import SkillComparisonLine, SkillLine
     from daemon.config.settings import Settings
     from events.gate import AfterError
 
@@ -119,33 +119,36 @@ class SkillPractice:
     lacking: tuple[str, ...]
     """Those that are selected, the largest contrast first."""
     says: str
-    """Return what was found, or why nothing, as a sentence."""
+    """What the last comparison showed, or why there is none, as a sentence."""
 
 
 def read_skill_practices(connection: "Connection", settings: "Settings") -> list[SkillPractice]:
     """Return the practice of each agent that was seen, by alias."""
     setting = settings.improve.skills
+    comparisons = read_comparisons(connection)
+    lines = read_skills(connection, state=SkillState.SELECTED)
     practices = []
     for pair in sorted(agents.present(connection)):
-        lines = [line for line in read_skills(connection, pair.alias) if line.base == pair.base]
-        lacking = [line for line in lines if line.state == SkillState.SELECTED]
+        lacking = [line for line in lines if (line.alias, line.base) == pair]
+        says = _describe_skills(setting, comparisons.get(pair), lacking)
         names = tuple(line.skill for line in lacking)
-        says = _describe_skills(setting, lines, lacking)
         practices.append(SkillPractice(pair.alias, pair.base, setting, names, says))
     return practices
 
 
-def _describe_skills(setting: str, lines: "list[SkillLine]", lacking: "list[SkillLine]") -> str:
-    if not lines:
+def _describe_skills(
+    setting: str, comparison: "SkillComparisonLine | None", lacking: "list[SkillLine]"
+) -> str:
+    if comparison is None:
         if setting == "off":
             return "off; kintsugi skills find compares failures and successes now"
-        return "none was compared yet; the next cycle compares failures and successes"
-    last = max(line.round for line in lines)
+        return "nothing was compared yet; the next cycle compares failures and successes"
     named = ", ".join(
         f"{line.skill} (contrast {line.delta:.2f}, {line.coverage:.0%} of the failures)"
         for line in lacking
     )
-    return f"lacks {named or 'none'}, as of round {last}"
+    says = f"lacks {named or 'none'}, as of round {comparison.round}"
+    return f"off; {says}" if setting == "off" else says
 
 
 @dataclass(frozen=True, slots=True)

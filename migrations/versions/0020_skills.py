@@ -39,7 +39,22 @@ def upgrade() -> None:
         sa.Column("offset", sa.BigInteger(), nullable=False),
         sa.PrimaryKeyConstraint("alias", "base", "skill"),
     )
+    op.create_table(
+        "skill_comparisons",
+        sa.Column("alias", STRING, nullable=False),
+        sa.Column("base", STRING, nullable=False),
+        sa.Column("since", sa.BigInteger(), nullable=False),
+        sa.Column("round", sa.BigInteger(), nullable=False),
+        sa.Column("failures", sa.BigInteger(), nullable=False),
+        sa.Column("successes", sa.BigInteger(), nullable=False),
+        sa.Column("time", STRING, nullable=True),
+        sa.Column("event_source", STRING, nullable=False),
+        sa.Column("sequence", sa.BigInteger(), nullable=False),
+        sa.Column("offset", sa.BigInteger(), nullable=False),
+        sa.PrimaryKeyConstraint("alias", "base"),
+    )
 
 
 def downgrade() -> None:
+    op.drop_table("skill_comparisons")
     op.drop_table("skills")

@@ -11,7 +11,7 @@ import pytest
 from consumers.diagnosis.round_counts import Pair
 from consumers.reads import learning
 from consumers.reads.scheduling import CYCLE_START
-from consumers.reads.skills import SkillLine, read_skills
+from consumers.reads.skills import read_comparisons
 from daemon.config.settings import Agent, Improve, Log, Settings
 from daemon.controller.skill_discovery import contrast_skills
 from daemon.core.app import App
@@ -71,11 +71,6 @@ def opened(folder: Path, **improve: Any) -> Iterator[App]:
         yield app
 
 
-def read(app: App) -> dict[str, SkillLine]:
-    with app.reading() as connection:
-        return {line.skill: line for line in read_skills(connection, "agent")}
-
-
 def test_a_person_finds_lists_and_shows_skills(home: Path, kintsugi: Kintsugi) -> None:
     with opened(home) as app:
         record(app)
@@ -83,11 +78,12 @@ def test_a_person_finds_lists_and_shows_skills(home: Path, kintsugi: Kintsugi) -
     assert kintsugi("skills", "ls", "--json").json == []
     assert "kintsugi skills find" in kintsugi("skills", "ls").err
     found = kintsugi("skills", "find", "--actor", "ada", "--json")
-    assert (found.code, found.err) == (0, "")
+    assert found.code == 0
+    assert "compared 12 failures and 15 successes of agent, rounds 0 to 0" in found.err
     assert found.json == kintsugi("skills", "ls", "--alias", "agent", "--json").json
     by_name = {line["skill"]: line for line in found.json}
     assert set(by_name["cancel_order"]) == {
-        "skill", "alias", "delta", "coverage", "selected", "of", "state", "adapter",
+        "skill", "alias", "delta", "coverage", "selected", "of", "state", "adapter", "base",
     }  # fmt: skip
     assert {name for name, line in by_name.items() if line["state"] == "selected"} == {
         "missing_write_action"
@@ -104,7 +100,7 @@ def test_a_person_finds_lists_and_shows_skills(home: Path, kintsugi: Kintsugi) -
 
 def test_wrong_input_is_a_sentence(home: Path, kintsugi: Kintsugi) -> None:
     nothing = kintsugi("skills", "find")
-    assert (nothing.code, "there are: none" in nothing.err) == (1, True)
+    assert (nothing.code, "no round is closed yet" in nothing.err) == (1, True)
     with opened(home) as app:
         record(app)
         app.settle()
@@ -115,25 +111,51 @@ def test_wrong_input_is_a_sentence(home: Path, kintsugi: Kintsugi) -> None:
     assert kintsugi("skills", "find").code == 0
     unknown = kintsugi("skills", "show", "flying")
     assert (unknown.code, "cancel_order" in unknown.err) == (2, True)
-    other = kintsugi("skills", "find", "--alias", "nobody")
-    assert (other.code, "there are: agent" in other.err) == (1, True)
+    for command in ("find", "ls"):
+        other = kintsugi("skills", command, "--alias", "nobody")
+        assert (other.code, "there are: agent" in other.err) == (2, True)
+    elsewhere = kintsugi("skills", "show", "cancel_order", "--base", "other")
+    assert (elsewhere.code, "no skill is called" in elsewhere.err) == (2, True)
 
 
-def test_without_a_failure_there_is_nothing_to_compare(home: Path, kintsugi: Kintsugi) -> None:
+def test_what_does_not_fail_any_more_is_absent(home: Path, kintsugi: Kintsugi) -> None:
+    provenance = Provenance("agent", "base", "base", "live")
+    with opened(home) as app:
+        record(app)
+        app.diagnose("diagnose")
+    assert {line["state"] for line in kintsugi("skills", "find", "--json").json} == {
+        "selected", "contained",
+    }  # fmt: skip
+    with opened(home) as app:
+        for number in range(5):
+            task = SHOP.generate("cancel", HEALTHY + 50 + number)
+            event = build_rollout_event(
+                attempted(task, forgets), SHOP, provenance, f"later-{number}"
+            )
+            append_rollouts(app.spool, app.blobs, [event])
+        app.diagnose("diagnose")
+    result = kintsugi("skills", "find", "--rounds", "1")
+    assert "compared 0 failures and 5 successes of agent, rounds 1 to 1" in result.err
+    assert {line["state"] for line in kintsugi("skills", "ls", "--json").json} == {"absent"}
+    assert "lacks none, as of round 1" in " ".join(kintsugi("status").out.split())
+
+
+def test_unjudged_rollouts_are_nothing_to_compare(home: Path, kintsugi: Kintsugi) -> None:
     provenance = Provenance("agent", "base", "base", "live")
     task = SHOP.generate("question", HEALTHY)
     with opened(home) as app:
         event = build_rollout_event(attempted(task), SHOP, provenance, "rollout-1")
+        event = event.model_copy(update={"success": None, "reward": None})
         append_rollouts(app.spool, app.blobs, [event])
         app.diagnose("diagnose")
     result = kintsugi("skills", "find")
-    assert (result.code, "no judged rollout of rounds 0 to 0 failed" in result.err) == (1, True)
+    assert (result.code, "no rollout of agent was judged until round 0" in result.err) == (1, True)
 
 
 def test_a_cycle_compares_once_in_so_many_rounds(tmp_path: Path, kintsugi: Kintsugi) -> None:
     with opened(tmp_path, skills="watch", skills_rounds=2) as app:
         leader = Leader(app, CyclePlanner(app), Leadership(app))
-        rounds = []
+        spans = []
         for first in (0, 30, 60):
             record(app, first)
             app.settle()
@@ -145,12 +167,15 @@ def test_a_cycle_compares_once_in_so_many_rounds(tmp_path: Path, kintsugi: Kints
             assert cycle.job is not None
             Decisions(app).take(JobEnded(job=cycle.job, outcome="failed"), "ended", cycle.job)
             leader.tick()
-            rounds.append(max(line.round for line in read(app).values()))
-    assert rounds == [0, 0, 2]
+            with app.reading() as connection:
+                line = read_comparisons(connection)[Pair("agent", "base")]
+            spans.append((line.since, line.round, line.failures))
+    assert spans == [(0, 0, 12), (0, 0, 12), (1, 2, 24)]
     document = kintsugi("--home", tmp_path, "status", "--json").json
     (practice,) = document["improve"]["skills"]
     assert (practice["alias"], practice["setting"]) == ("agent", "off"), "that of this process"
-    assert practice["says"].startswith("lacks ")
+    assert practice["lacking"] == ["missing_write_action"]
+    assert practice["says"].startswith("off; lacks missing_write_action (contrast ")
 
 
 def test_labels_of_the_environment_make_no_skill(tmp_path: Path) -> None:
@@ -177,5 +202,5 @@ def test_status_says_what_is_found_or_why_nothing(
         app.diagnose("diagnose")
     monkeypatch.setenv("KINTSUGI_IMPROVE__SKILLS", setting)
     told = kintsugi("--home", tmp_path, "status").out
-    expected = {"off": "off; kintsugi skills find", "watch": "none was compared yet"}
+    expected = {"off": "off; kintsugi skills find", "watch": "nothing was compared yet"}
     assert expected[setting] in " ".join(told.split())

@@ -345,7 +345,7 @@ SAMPLES: Final[tuple[EventData, ...]] = (
             SkillContrast(
                 skill="cancel_order", description="Do what has to be done with cancel_order.",
                 patterns=("wrong_entity|cancel_order", "wrong_tool|cancel_order"),
-                failures=18, successes=31, examples=("rollout-1",), within="wrong_entity",
+                failures=18, successes=31, examples=("rollout-1",), within=("wrong_entity",),
                 labellings=(
                     SkillLabels(failures=41, lacking_failures=12, present_failures=7,
                                 lacking_successes=0, present_successes=30),

@@ -1,14 +1,17 @@
 """What follows from the labels of a skill: the formulas of TRACE, with numbers worked by hand."""
 
+from fractions import Fraction
 from typing import Any
 
 import pytest
 from pydantic import ValidationError
 
 from consumers.diagnosis.skills import (
+    SkillMeasure,
     SkillState,
     compute_coverage,
     compute_delta,
+    is_chosen,
     measure_skills,
 )
 from events.learning import SkillContrast, SkillLabels, SkillsContrasted
@@ -28,11 +31,15 @@ def contrast(skill: str, *labellings: SkillLabels, **changes: Any) -> SkillContr
     return SkillContrast(skill=skill, labellings=labellings, **{**fields, **changes})
 
 
-def states(*skills: SkillContrast) -> dict[str, SkillState]:
+def measure(*skills: SkillContrast) -> dict[str, SkillMeasure]:
     data = SkillsContrasted(
         alias="agent", base="base", since=0, round=3, failures=40, successes=40, skills=skills
     )
-    return {name: item.state for name, item in measure_skills(data).items()}
+    return measure_skills(data)
+
+
+def states(*skills: SkillContrast) -> dict[str, SkillState]:
+    return {name: item.state for name, item in measure(*skills).items()}
 
 
 CLEAR = labels(12, 8, 2, 18)
@@ -42,10 +49,10 @@ RARE = labels(3, 0, 0, 20)
 
 
 def test_contrast_and_coverage_are_traces() -> None:
-    assert compute_delta(CLEAR) == pytest.approx(0.5)
-    assert compute_coverage(CLEAR) == pytest.approx(0.3)
+    assert compute_delta(CLEAR) == Fraction(1, 2)
+    assert compute_coverage(CLEAR) == Fraction(3, 10)
     assert compute_delta(EQUAL) == 0
-    assert compute_delta(labels(0, 0, 5, 5)) == pytest.approx(-0.5), "no failure: 0 less .5"
+    assert compute_delta(labels(0, 0, 5, 5)) == Fraction(-1, 2), "no failure: 0 less .5"
     assert compute_coverage(labels(0, 0, 0, 0, failures=0)) == 0
 
 
@@ -58,16 +65,12 @@ def test_a_skill_is_selected_by_eight_labellings_of_ten() -> None:
 
 
 def test_figures_are_means_and_population_deviations() -> None:
-    data = SkillsContrasted(
-        alias="agent", base="base", since=0, round=0, failures=40, successes=40,
-        skills=(contrast("a", CLEAR, EQUAL),),
-    )  # fmt: skip
-    (measure,) = measure_skills(data).values()
-    assert measure.delta == pytest.approx(0.25)
-    assert measure.delta_deviation == pytest.approx(0.25)
-    assert measure.coverage == pytest.approx(0.3)
-    assert measure.coverage_deviation == 0
-    assert (measure.selected, measure.labellings) == (1, 2)
+    figures = measure(contrast("a", CLEAR, EQUAL))["a"]
+    assert figures.delta == pytest.approx(0.25)
+    assert figures.delta_deviation == pytest.approx(0.25)
+    assert figures.coverage == pytest.approx(0.3)
+    assert figures.coverage_deviation == 0
+    assert (figures.selected, figures.labellings) == (1, 2)
 
 
 def test_what_successes_lack_as_well_and_what_is_rare_is_rejected() -> None:
@@ -85,10 +88,24 @@ def test_few_rollouts_are_no_evidence(failures: int, successes: int, state: str)
     assert states(item) == {"a": state}
 
 
-def test_a_skill_within_another_is_selected_only_where_that_one_is_not() -> None:
-    inner = contrast("inner", *10 * [CLEAR], within="outer")
-    assert states(contrast("outer", *10 * [CLEAR]), inner)["inner"] == SkillState.CONTAINED
-    assert states(contrast("outer", *10 * [EQUAL]), inner)["inner"] == SkillState.SELECTED
+def test_a_skill_within_another_is_selected_only_where_none_of_these_is() -> None:
+    inner = contrast("inner", *10 * [CLEAR], within=("largest", "outer"))
+    largest = contrast("largest", *10 * [EQUAL])
+    outer = contrast("outer", *10 * [CLEAR])
+    measured = measure(largest, outer, inner)
+    assert measured["inner"].state == SkillState.CONTAINED
+    assert measured["inner"].within == "outer", "the largest is rejected"
+    alone = measure(largest, contrast("outer", *10 * [EQUAL]), inner)
+    assert alone["inner"].state == SkillState.SELECTED
+    assert alone["inner"].within is None
+
+
+def test_thresholds_are_exact() -> None:
+    """In floating point, .6 less .4 is below .2."""
+    assert is_chosen(labels(12, 8, 8, 12))
+    assert not is_chosen(labels(119, 81, 80, 120, failures=1000))
+    assert is_chosen(labels(4, 0, 0, 9, failures=40))
+    assert not is_chosen(labels(4, 0, 0, 9, failures=41))
 
 
 def test_labels_that_are_more_than_the_rollouts_are_refused() -> None:

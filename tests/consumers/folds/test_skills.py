@@ -3,8 +3,9 @@
 import pytest
 from sqlalchemy import Engine
 
+from consumers.diagnosis.round_counts import Pair
 from consumers.reads import rollouts
-from consumers.reads.skills import SkillLine, read_skills
+from consumers.reads.skills import SkillComparisonLine, SkillLine, read_comparisons, read_skills
 from consumers.rebuild import rebuild
 from events.learning import SkillsContrasted
 from tests.consumers.cycling import Leading
@@ -56,7 +57,32 @@ def test_a_skill_that_is_back_has_its_new_figures(leading: Leading) -> None:
     assert (line.state, line.round, line.labellings) == ("rejected", 3, 1)
 
 
-def test_a_comparison_of_earlier_rounds_changes_nothing(leading: Leading) -> None:
-    leading.say(contrasted(5, "cancel_order"), "one")
+@pytest.mark.parametrize("last", [("cancel_order",), ()], ids=["with candidates", "without"])
+def test_a_comparison_of_earlier_rounds_changes_nothing(
+    leading: Leading, last: tuple[str, ...]
+) -> None:
+    leading.say(contrasted(5, *last), "one")
     leading.say(contrasted(4, "get_order"), "two")
+    assert lines(leading).keys() == set(last)
+    assert comparison(leading).round == 5
+
+
+def comparison(leading: Leading) -> SkillComparisonLine:
+    with leading.tables() as connection:
+        return read_comparisons(connection)[Pair("agent", "base")]
+
+
+def test_a_comparison_without_candidates_is_known(leading: Leading) -> None:
+    leading.say(contrasted(1, "cancel_order"), "one")
+    leading.say(contrasted(9).model_copy(update={"failures": 0, "since": 6}), "two")
+    assert lines(leading)["cancel_order"].state == "absent"
+    line = comparison(leading)
+    assert (line.since, line.round, line.failures, line.successes) == (6, 9, 0, 40)
+
+
+def test_a_stale_leader_changes_nothing(leading: Leading) -> None:
+    leading.say(contrasted(1, "cancel_order"), "one")
+    leading.claim(1)
+    leading.claim(2, "other")
+    leading.say(contrasted(2, "get_order"), "late", epoch=1)
     assert lines(leading).keys() == {"cancel_order"}

@@ -6,13 +6,13 @@ from typing import Any
 
 import pytest
 
+from consumers.diagnosis.round_counts import Pair
 from consumers.diagnosis.skills import SkillState, measure_skills
 from consumers.reads.skills import ContrastRollout
 from daemon.controller.skill_discovery import (
     BadLabelling,
     Labelling,
     describe_contrast,
-    draw_tasks,
     label_by_rule,
 )
 from daemon.controller.skill_labels import Candidate, Label, find_candidates, label
@@ -45,7 +45,7 @@ def names(rollouts: Sequence[ContrastRollout]) -> dict[str, Candidate]:
 
 
 def contrast(rollouts: Sequence[ContrastRollout]) -> SkillsContrasted:
-    return describe_contrast("agent", "base", 0, 3, rollouts)
+    return describe_contrast(Pair("agent", "base"), 0, 3, rollouts)
 
 
 def states(rollouts: Sequence[ContrastRollout]) -> dict[str, str]:
@@ -84,7 +84,12 @@ def test_there_are_at_most_ten_candidates() -> None:
 
 def test_a_tool_with_the_name_of_a_category_is_told_apart() -> None:
     failures = [*several(3, 0, "tool_loop|*"), *several(4, 10, "wrong_entity|tool_loop")]
-    assert set(names(failures)) == {"tool_tool_loop", "tool_loop"}
+    failures += several(5, 20, "wrong_tool|tool:tool_loop")
+    candidates = names(failures)
+    assert {name: item.tool for name, item in candidates.items() if item.tool} == {
+        "tool:tool_loop": "tool:tool_loop", "tool:tool:tool_loop": "tool_loop",
+    }  # fmt: skip
+    assert candidates["tool_loop"].category == "tool_loop"
 
 
 def test_a_rollout_lacks_has_or_does_not_need_a_skill() -> None:
@@ -98,6 +103,18 @@ def test_a_rollout_lacks_has_or_does_not_need_a_skill() -> None:
     assert label(cautious, CANCELS[-1]) is Label.LACKING
     assert label(loop, rollout(1, shown=frozenset({"tool_loop"}))) is Label.LACKING
     assert label(loop, RETURNS[0]) is Label.PRESENT
+    unexplained = rollout(2, failed=True, shown=frozenset({"other"}))
+    assert label(cancel, unexplained) is Label.PRESENT
+
+
+def test_the_failures_of_a_category_are_those_of_its_patterns() -> None:
+    """Failures of another category that were refused a call as well do not count for it."""
+    refused = several(20, 0, "wrong_entity|cancel")
+    bad = several(2, 50, "incorrect_arguments|return")
+    measured = measure_skills(contrast([*refused, *bad, *SUCCESSES]))
+    assert measured["cancel"].state is SkillState.SELECTED
+    assert "incorrect_arguments" not in measured, "the tool's two failures are the same"
+    assert measured["return"].state is not SkillState.SELECTED
 
 
 def test_what_failures_lack_is_selected_and_what_successes_lack_as_well_is_not() -> None:
@@ -119,11 +136,23 @@ def test_equal_rollouts_give_an_equal_comparison() -> None:
 
 
 def test_the_rollouts_of_a_task_are_drawn_together() -> None:
-    twice = [rollout(1, task="t"), rollout(2, task="t"), *several(5, 10)]
-    draws = list(draw_tasks(twice, "seed"))
-    assert len(draws) == 10
-    assert all(draw.get("r0001", 0) == draw.get("r0002", 0) for draw in draws)
-    assert any(draw.get("r0001", 0) != 1 for draw in draws)
+    """Of two tasks, one with four failures that lack a skill and one with four that do not, a draw
+    has all of either or none."""
+    twice = [
+        *several(4, 0, "wrong_entity|cancel", task="t"),
+        *several(4, 10, "over_cautious|cancel", task="u"),
+    ]
+    data = contrast([*twice, *several(8, 20)])
+    counts = [item.lacking_failures for item in find(data, "wrong_entity").labellings]
+    assert len(counts) == 10
+    assert all(count % 4 == 0 for count in counts)
+    assert len(set(counts)) > 1
+
+
+def test_the_names_of_tasks_have_no_influence() -> None:
+    rollouts = [*CANCELS, *RETURNS, *SUCCESSES]
+    renamed = [replace(item, task=f"z{hash(item.task) % 97}{item.task}") for item in rollouts]
+    assert contrast(rollouts) == contrast(renamed)
 
 
 def lists(candidate: Candidate, rollouts: Sequence[ContrastRollout]) -> dict[Label, list[str]]:
@@ -158,6 +187,6 @@ def find(data: SkillsContrasted, skill: str) -> SkillContrast:
 
 def test_a_candidate_that_lies_within_a_larger_one_says_so() -> None:
     data = contrast([*CANCELS, *several(9, 60, "wrong_entity|cancel"), *SUCCESSES])
-    assert find(data, "wrong_entity").within == "cancel"
-    assert find(data, "over_cautious").within == "cancel"
-    assert find(data, "cancel").within is None
+    assert find(data, "wrong_entity").within == ("cancel",)
+    assert find(data, "over_cautious").within == ("cancel",)
+    assert find(data, "cancel").within == ()

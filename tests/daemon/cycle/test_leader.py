@@ -15,6 +15,7 @@ from consumers.reads.learning import CycleRow
 from consumers.reads.scheduling import CYCLE_START
 from daemon.cli.roles import repeat
 from daemon.config.settings import Agent, Log, Scheduler, Settings
+from daemon.controller.skill_discovery import BadLabelling
 from daemon.core.app import App
 from daemon.core.decision_log import Act, Decisions
 from daemon.core.leadership import Leadership
@@ -23,7 +24,7 @@ from daemon.cycle.state_machine import MOST_GATES
 from daemon.cycle.views import read_step
 from events.codec import decode
 from events.envelope import utc_now
-from events.learning import CycleStarted, DirectiveWritten, LeaderClaimed
+from events.learning import CycleStarted, DirectiveWritten, LeaderClaimed, SkillsContrasted
 from tests.consumers.cycling import job_over
 from tests.consumers.deciding import decided, evaluated, moved, produced, routed, staged
 from tests.consumers.folding import at, ended
@@ -252,6 +253,23 @@ def test_killed_at_any_append_the_next_leader_makes_one_cycle(
     assert (cycle.round, cycle.outcome) == (0, None)
     with app.reading() as connection:
         assert [job.job for job in learning.jobs(connection)] == [cycle.job]
+
+
+class Failing(Fixed):
+    """Cannot compare skills."""
+
+    def contrast_skills(self, cycle: CycleRow) -> SkillsContrasted | None:
+        raise BadLabelling(f"rollout r1 of {cycle.alias} is labelled twice")
+
+
+def test_a_comparison_that_fails_is_said_and_the_cycle_goes_on(app: App) -> None:
+    led = leader(app, Failing()).tick()
+    assert led.troubles == []
+    reason = "skills were not compared: rollout r1 of agent is labelled twice"
+    assert [reason in line for line in led.told].count(True) == 1
+    (cycle,) = cycles(app)
+    assert (cycle.accepted, cycle.rejected) == (TASKS, REJECTED)
+    assert cycle.job is not None
 
 
 class Interrupted(Fixed):

@@ -22,17 +22,13 @@ from collections.abc import Sequence
 from random import Random
 from typing import Final
 
-from consumers.diagnosis.skills import (
-    COVERAGE,
-    DELTA,
-    compute_coverage,
-    compute_delta,
-    measure_skills,
-)
+from consumers.diagnosis.round_counts import Pair
+from consumers.diagnosis.skills import SkillState, is_chosen, measure_skills
 from consumers.reads.skills import ContrastRollout
 from daemon.controller.skill_discovery import describe_contrast
 from events.learning import SkillLabels
 
+PAIR: Final = Pair("agent", "base")
 SIZES: Final = (20, 40, 128, 512)
 """Rollouts of one comparison, half of them failed."""
 LACKING: Final = ((0.3, 0.3), (0.3, 0.2), (0.5, 0.2), (0.8, 0.1))
@@ -58,7 +54,7 @@ def main() -> None:
     ]
     rollouts = make_rollouts(10_000, LACKING[2], 1, chance)
     began = time.process_time()
-    describe_contrast("agent", "base", 0, 0, rollouts)
+    describe_contrast(PAIR, 0, 0, rollouts)
     seconds = time.process_time() - began
     document = {
         "benchmark": "skills", "rows": rows, "rollouts": len(rollouts), "seconds": round(seconds, 2)
@@ -118,13 +114,12 @@ def _measure_row(
 
 def _compare(rollouts: Sequence[ContrastRollout], number: int) -> tuple[bool, bool]:
     """Whether the skill is selected with the draws, and of all rollouts at once."""
-    data = describe_contrast("agent", "base", 0, number, rollouts)
+    data = describe_contrast(PAIR, 0, number, rollouts)
     item = next((item for item in data.skills if item.skill == SKILL), None)
     if item is None:
         return False, False
-    every = _count_all(rollouts)
-    chosen = compute_delta(every) >= DELTA and compute_coverage(every) >= COVERAGE
-    return measure_skills(data)[SKILL].state == "selected", chosen
+    is_selected = measure_skills(data)[SKILL].state is SkillState.SELECTED
+    return is_selected, is_chosen(_count_all(rollouts))
 
 
 def _count_all(rollouts: Sequence[ContrastRollout]) -> SkillLabels:

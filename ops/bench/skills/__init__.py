@@ -1,0 +1,1 @@
+"""How often a comparison selects a skill that is planted, and one that is not."""
