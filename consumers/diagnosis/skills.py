@@ -79,16 +79,17 @@ def is_chosen(labels: SkillLabels) -> bool:
 def measure_skills(data: SkillsContrasted) -> dict[str, SkillMeasure]:
     """Return skill -> its figures, the largest contrast first."""
     measured = {item.skill: _measure(item) for item in data.skills}
-    chosen = {name for name, item in measured.items() if item.state is SkillState.SELECTED}
-    containers = {
-        item.skill: next((name for name in item.within if name in chosen), None)
-        for item in data.skills
-    }
-    for name in chosen:
-        if containers[name] is not None:
-            measured[name] = replace(
-                measured[name], state=SkillState.CONTAINED, within=containers[name]
-            )
+    selected: set[str] = set()
+    for item in data.skills:
+        if measured[item.skill].state is not SkillState.SELECTED:
+            continue
+        # Those that contain it come before it.
+        container = next((name for name in item.within if name in selected), None)
+        if container is None:
+            selected.add(item.skill)
+        else:
+            state = SkillState.CONTAINED
+            measured[item.skill] = replace(measured[item.skill], state=state, within=container)
     return dict(sorted(measured.items(), key=lambda pair: (-pair[1].delta, pair[0])))
 
 

@@ -13,8 +13,8 @@ from consumers.tables import Rollout, Skill, SkillComparison
 
 NO_TOOL: Final = "*"
 """Pivot of a failure without a gold write that is missing."""
-LOOP, BAD_CALL = "tool_loop", "incorrect_arguments"
-"""Categories that a success can show: a loop, and a call that was refused or malformed."""
+LOOP: Final = "tool_loop"
+"""The category that a success can show as well: its rule asks for no verdict."""
 MOST_ROLLOUTS: Final = 100_000
 """Most rollouts that a comparison reads: the newest."""
 
@@ -32,7 +32,7 @@ class ContrastRollout:
     pivot: str
     """`NO_TOOL` for a success."""
     shown: frozenset[str]
-    """Of a failure its category; of a success `LOOP` and `BAD_CALL`, where it shows them."""
+    """Of a failure its category; of a success `LOOP`, where it loops."""
     tools: frozenset[str]
     """Tools that were called or expected."""
 
@@ -92,8 +92,7 @@ def read_contrast_rollouts(
     query = (
         select(
             rollouts.rollout, rollouts.policy, rollouts.trace_key, rollouts.task_key,
-            rollouts.category, rollouts.pivot, rollouts.loops, rollouts.tool_errors,
-            rollouts.malformed_calls, rollouts.tools,
+            rollouts.category, rollouts.pivot, rollouts.loops, rollouts.tools,
         )
         .where(
             rollouts.alias == pair.alias,
@@ -116,8 +115,6 @@ def read_contrast_rollouts(
 
 def _read_rollout(row: Any) -> ContrastRollout:
     failed = row.category is not None
-    has_bad_call = row.tool_errors + row.malformed_calls > 0
-    signs = {name for name, holds in ((LOOP, row.loops > 0), (BAD_CALL, has_bad_call)) if holds}
     is_explained = failed and row.category != OTHER
     return ContrastRollout(
         rollout=row.rollout,
@@ -125,7 +122,7 @@ def _read_rollout(row: Any) -> ContrastRollout:
         failed=failed,
         pattern=f"{row.category}|{row.pivot}" if is_explained else None,
         pivot=row.pivot if failed else NO_TOOL,
-        shown=frozenset({row.category} if failed else signs),
+        shown=frozenset({row.category} if failed else {LOOP} if row.loops else ()),
         tools=frozenset(json.loads(row.tools)),
     )
 

@@ -176,6 +176,9 @@ def make(
             metavar="FILE", dir_okay=False, help="Write them as JSON Lines, and add none."
         ),
     ] = None,
+    restore: Annotated[
+        bool, typer.Option("--restore", help="Add again those that were retired.")
+    ] = False,
     actor: ActorName = None,
     reason: WhyNot = "",
 ) -> int:
@@ -215,9 +218,10 @@ def make(
         made = [task for task, _ in lessons.values()]
         retired = 0
         if out is None:
-            # A person retired them, or wrote their reflection anew.
-            made = [task for task in made if states.get(task.id) != RETIRED]
-            retired = len(lessons) - len(made)
+            if not restore:
+                # A person retired them, or wrote their reflection anew.
+                made = [task for task in made if states.get(task.id) != RETIRED]
+                retired = len(lessons) - len(made)
             additions.keys.update(keys)
             writer = TaskWriter(app, act_of(actor, reason), target)
             ids, refused = add_definitions(cli, additions, _write_definitions(made), writer)
@@ -288,8 +292,7 @@ def _print_made(cli: Cli, made: _Made, out: Path | None, lines: int) -> int:
         cli.out.warn(trouble)
     if made.retired:
         cli.out.warn(
-            f"{made.retired:,} lessons were retired and stay so; give kintsugi tasks add the "
-            "definition of one to bring it back: kintsugi lessons show ID --json"
+            f"{made.retired:,} lessons were retired and stay so; --restore adds them again"
         )
     if cli.out.json:
         cli.out.document(

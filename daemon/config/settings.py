@@ -565,8 +565,8 @@ class Improve(Section):
     """Skills that failures lack and successes have. `watch`: a cycle compares them and names what
     the agent lacks (docs/skills.md); nothing is trained for a skill yet."""
     skills_rounds: Annotated[int, Field(ge=1)] = 4
-    """Rounds with judged rollouts of an agent, after which a cycle makes the next comparison. It
-    reads those rounds; let them hold a hundred rollouts or more."""
+    """Rounds with judged rollouts of an agent, after which a cycle compares. It reads all rounds
+    since the last comparison; let them hold a hundred rollouts or more."""
 
 
 class Metrics(Section):

@@ -86,13 +86,12 @@ def find_due_round(connection: "Connection", pair: Pair, number: int, cadence: i
     """Return the first round that a comparison after round `number` reads; None where the agent has
     had fewer than `cadence` rounds since the last comparison."""
     rounds = list_judged_rounds(connection, pair, number, cadence)
-    last = read_comparisons(connection).get(pair)
-    if not rounds:
+    if len(rounds) < cadence:
         return None
+    last = read_comparisons(connection).get(pair)
     if last is None:
         return rounds[-1]
-    is_due = len(rounds) == cadence and rounds[-1] > last.round
-    return last.round + 1 if is_due else None
+    return last.round + 1 if rounds[-1] > last.round else None
 
 
 def contrast_skills(

@@ -10,10 +10,10 @@ capability and no id of a task, so labels of the environment cannot make a skill
     tool        applies where the tool is called or expected; lacking where it is the pivot of a
                 failure
     category    applies where one of its tools is, and everywhere for one that knows no tool;
-                lacking in its failures, and in successes that show it: a loop, a refused call
+                lacking in its failures; and in successes too if it is a loop
 
 What applies and is not lacking is present, failed or not (TRACE: in doubt, a failure has it). Of
-most categories a success shows nothing, so their contrast is their share among the failures to
+other categories a success shows nothing, so their contrast is their share among the failures to
 which they apply.
 """
 
@@ -24,7 +24,7 @@ from enum import StrEnum
 from typing import Final
 
 from consumers.diagnosis.detectors import CATEGORIES
-from consumers.reads.skills import BAD_CALL, LOOP, NO_TOOL, ContrastRollout
+from consumers.reads.skills import LOOP, NO_TOOL, ContrastRollout
 from events.learning import MOST_SKILLS
 
 LEAST_FAILURES: Final = 2
@@ -150,7 +150,7 @@ def _build_category(category: str, failures: Sequence[ContrastRollout]) -> Candi
         tool=None,
         category=category,
         tools=tools,
-        is_general=NO_TOOL in pivots or category in (LOOP, BAD_CALL),
+        is_general=NO_TOOL in pivots or category == LOOP,
         lacking=frozenset(item.rollout for item in failures),
     )
 

@@ -66,9 +66,10 @@ if TYPE_CHECKING:
     from daemon.core.app import App
 
 _ERASED: Final = "a person was erased of whose sessions it practises tasks; it begins anew without"
-_ROUNDS_OF_ERASED: Final = (
-    "a person was erased of whose sessions it practised tasks, and rounds that it closed follow "
-    "from them, so it cannot begin anew; the next cycle asks for a job without these tasks"
+_OTHER_KEYS: Final = (
+    "the keys of the persons whose tasks it practised are not those of its last attempt (a person "
+    "was erased, or the key store changed), and rounds that it closed follow from these tasks, so "
+    "it cannot begin anew; the next cycle asks for another job"
 )
 
 
@@ -168,9 +169,9 @@ class _Look:
         except (NotShown, NothingPlayable) as error:
             yield self._end("failed", str(error), ended)
             return
-        if self._has_key_of_erased(ended):
+        if self._has_other_keys(ended, keys):
             if self._has_rounds():
-                yield self._end("failed", _ROUNDS_OF_ERASED, ended)
+                yield self._end("failed", _OTHER_KEYS, ended)
                 return
             self._discard_learnt()
         with self._app.reading() as connection:
@@ -238,6 +239,12 @@ class _Look:
         with self._app.reading() as connection:
             return not read_erasure_keys(connection).isdisjoint(attempt.keyids)
 
+    @staticmethod
+    def _has_other_keys(ended: Exit, keys: tuple[Key, ...]) -> bool:
+        """Whether the next attempt gets other keys than the last one. The learner begins anew then:
+        it drew from tasks that it has no longer, or did not draw from those that it has now."""
+        return ended.attempts > 0 and {key.id for key in keys} != set(ended.keyids)
+
     def _has_rounds(self) -> bool:
         """Whether the job closed a round: its events name tasks and pools that follow from what was
         played until then, and another attempt would not make the same ones."""
@@ -245,8 +252,7 @@ class _Look:
         return folder.is_dir() and any(folder.iterdir())
 
     def _discard_learnt(self) -> None:
-        """Remove what was learnt from tasks of a person who was erased: the next attempt would
-        take it for its own."""
+        """Remove what was learnt with other tasks: the next attempt would take it for its own."""
         for name in LEARNT:
             with suppress(FileNotFoundError):
                 shutil.rmtree(self._runner.folder(self._job.job) / OUT / name)

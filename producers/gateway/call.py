@@ -132,6 +132,9 @@ class Call(Response):
         """Whether nothing has been sent to the client yet."""
         self._engine_headers: list[tuple[str, str]] = []
         self._sent = bytearray()
+        self._held_events: dict[int, tuple[dict[str, Any], bytes]] = {}
+        """Identity of an event that the client may get later -> the event, which keeps the identity
+        its own, and its bytes."""
         """Bytes of the stream so far, kept where the call has an idempotency key."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -384,9 +387,24 @@ class Call(Response):
         if chunk is not None and request.reflections is not None:
             chunks = request.reflections.take_from_chunk(chunk)
         restored = [set_model(each, request.model_name) for each in chunks]
-        if len(restored) == 1 and restored[0] is document:
+        if not restored and "index" in document:
+            # It may be the beginning of a block of which nothing is seen yet.
+            self._held_events[id(document)] = document, event
+        written = b"".join(self._write_event(event, document, each) for each in restored)
+        if document.get("type") == "content_block_stop":
+            self._held_events.clear()
+        return written
+
+    def _write_event(
+        self, event: bytes, document: dict[str, Any], restored: dict[str, Any]
+    ) -> bytes:
+        """Return an event for the client: as the engine sent it where nothing was changed."""
+        if restored is document:
             return event
-        return b"".join(_rewrite(event, self._request.encode_event, each) for each in restored)
+        held = self._held_events.pop(id(restored), None)
+        if held is not None:
+            return held[1]
+        return _rewrite(event, self._request.encode_event, restored)
 
     def _keep_for_retry(self, event: bytes) -> None:
         """Keep what the client gets where the call has an idempotency key."""

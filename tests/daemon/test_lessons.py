@@ -120,9 +120,7 @@ def test_the_same_command_makes_the_same_lessons_and_adds_none_twice(
     assert first["added"][0][:18] in kintsugi("lessons", "ls").out
 
 
-def test_a_lesson_that_was_retired_is_not_made_again(
-    home: Path, kintsugi: Kintsugi, tmp_path: Path
-) -> None:
+def test_a_lesson_that_was_retired_is_not_made_again(home: Path, kintsugi: Kintsugi) -> None:
     arguments = ("lessons", "make", "--env", "shop", "--count", "4")
     first, second, *rest = kintsugi(*arguments, "--json").json["added"]
     shown = kintsugi("lessons", "show", first, "--json").json
@@ -135,12 +133,12 @@ def test_a_lesson_that_was_retired_is_not_made_again(
     states = {line["task"]: line["state"] for line in kintsugi("lessons", "ls", "--json").json}
     retired = {first: "retired", second: "retired"}
     assert states == {**retired, **dict.fromkeys((*rest, edited), "active")}
-    file = tmp_path / "lesson.json"
-    definition = kintsugi("lessons", "show", second, "--json").json["definition"]
-    file.write_text(json.dumps(definition))
-    assert kintsugi("tasks", "add", file, "--env", "shop").code == 0
+    restored = kintsugi(*arguments, "--restore", "--json").json
+    assert restored["retired"] == 0
+    assert len(restored["rejected"]) == 1, "its edited form is there"
     states = {line["task"]: line["state"] for line in kintsugi("lessons", "ls", "--json").json}
-    assert states[second] == "active"
+    others = dict.fromkeys((second, *rest, edited), "active")
+    assert states == {first: "retired", **others}
 
 
 def test_a_lesson_is_shown_in_words_and_as_a_definition(home: Path, kintsugi: Kintsugi) -> None:

@@ -75,7 +75,8 @@ class Seals:
 
     @property
     def lost(self) -> tuple[str, ...]:
-        """Sealed tasks whose key was not handed over: their person was erased."""
+        """Sealed tasks whose key was not handed over: their person was erased, or the key store
+        lacks it."""
         return tuple(sorted(t for t, keyid in self._keyids.items() if keyid not in self._keys))
 
     def find_body(self, task: str) -> str | None:

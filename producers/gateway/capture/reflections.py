@@ -61,17 +61,17 @@ class ChatReflections:
 
 
 class MessagesReflections:
-    """Takes the reflections out of an answer in Anthropic's form. A block of text that is nothing
+    """Takes the reflections out of an answer in Anthropic's form. A block of text that says nothing
     else is left out of a stream too, and the blocks behind it count from its index: a client may
-    not send an empty text back."""
+    not send a blank text back."""
 
     def __init__(self) -> None:
         self._splitters: dict[Any, ReflectionSplitter] = {}
         """Index of a block of text -> its splitter."""
-        self._held: dict[Any, Json] = {}
-        """Index of a block of text -> the event that begins it, until something of it is seen."""
+        self._held: dict[Any, list[Json]] = {}
+        """Index of a block of text -> its events so far, while nothing of it is seen."""
         self._hidden: set[Any] = set()
-        """Indexes of such blocks that said something."""
+        """Indexes of blocks of which something is hidden."""
         self._left_out = 0
         """Blocks that were left out so far."""
 
@@ -104,45 +104,46 @@ class MessagesReflections:
         if not isinstance(block, dict) or block.get("type") != "text":
             return (document,)
         self._splitters[number] = ReflectionSplitter()
-        self._held[number] = document
+        self._held[number] = []
+        self._hidden.discard(number)
         text = block.get("text")
-        if not isinstance(text, str) or not text:
-            return ()
+        if not isinstance(text, str):
+            return self._pass_on(number, document, "")
         visible = self._splitters[number].feed(text)
         if visible == text:
-            return (self._held.pop(number),)
-        self._held[number] = {**document, "content_block": {**block, "text": visible}}
-        return self._show(number) if visible else self._hide(number)
+            return self._pass_on(number, document, text)
+        self._hidden.add(number)
+        changed = {**document, "content_block": {**block, "text": visible}}
+        return self._pass_on(number, changed, visible)
 
     def _feed(self, number: Any, document: Json) -> Sequence[Json]:
         delta = document.get("delta")
         text = delta.get("text") if isinstance(delta, dict) else None
         if not isinstance(delta, dict) or not isinstance(text, str):
-            return (*self._show(number), document)
+            return (*self._held.pop(number, ()), document)
         visible = self._splitters[number].feed(text)
-        if not visible and (text or number in self._hidden):
-            return self._hide(number)
         if visible == text:
-            return (*self._show(number), document)
-        return (*self._show(number), {**document, "delta": {**delta, "text": visible}})
+            return self._pass_on(number, document, text)
+        self._hidden.add(number)
+        if not visible:
+            return ()
+        return self._pass_on(number, {**document, "delta": {**delta, "text": visible}}, visible)
 
     def _end(self, number: Any, document: Json) -> Sequence[Json]:
         rest = self._splitters.pop(number).close()
-        if number in self._held and number in self._hidden and not rest:
+        if number in self._held and number in self._hidden and not rest.strip():
             del self._held[number]
             self._left_out += 1
             return ()
-        return (*self._show(number), *([_delta(number, rest)] if rest else []), document)
+        last = [_delta(number, rest)] if rest else []
+        return (*self._held.pop(number, ()), *last, document)
 
-    def _show(self, number: Any) -> Sequence[Json]:
-        """Return the event that begins a block, where the client has not had it."""
-        begin = self._held.pop(number, None)
-        return () if begin is None else (begin,)
-
-    def _hide(self, number: Any) -> Sequence[Json]:
-        """Note that a block said something that the client does not get."""
-        self._hidden.add(number)
-        return ()
+    def _pass_on(self, number: Any, document: Json, visible: str) -> Sequence[Json]:
+        """Return an event of a block, after those that were held; () while all of it is blank."""
+        if number not in self._held:
+            return (document,)
+        self._held[number].append(document)
+        return self._held.pop(number) if visible.strip() else ()
 
     def _renumber(self, documents: Sequence[Json]) -> Sequence[Json]:
         """Count blocks without those that were left out."""
@@ -215,7 +216,7 @@ def _take_from_block(block: Any) -> Any:
     text = block.get("text") if isinstance(block, dict) and block.get("type") == "text" else None
     if not isinstance(text, str) or (visible := split_reflection(text)[1]) == text:
         return block
-    return {**block, "text": visible} if visible else None
+    return {**block, "text": visible} if visible.strip() else None
 
 
 def _delta(number: Any, text: str) -> Json:

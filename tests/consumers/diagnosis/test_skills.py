@@ -100,6 +100,16 @@ def test_a_skill_within_another_is_selected_only_where_none_of_these_is() -> Non
     assert alone["inner"].within is None
 
 
+def test_a_skill_is_contained_in_selected_ones_alone() -> None:
+    """The third overlaps the second, which is contained itself, and not the first."""
+    first = contrast("first", *10 * [CLEAR])
+    second = contrast("second", *10 * [CLEAR], within=("first",))
+    third = contrast("third", *10 * [CLEAR], within=("second",))
+    assert states(first, second, third) == {
+        "first": SkillState.SELECTED, "second": SkillState.CONTAINED, "third": SkillState.SELECTED,
+    }  # fmt: skip
+
+
 def test_thresholds_are_exact() -> None:
     """In floating point, .6 less .4 is below .2."""
     assert is_chosen(labels(12, 8, 8, 12))

@@ -40,18 +40,21 @@ def test_of_equal_traces_the_earliest_is_read_and_one_without_a_time_is_the_earl
 
 
 def test_what_is_read_of_a_rollout(engine: Engine) -> None:
-    refused = RolloutContent(
-        messages=(
-            Message(role="assistant", tool_calls=(ToolCall(name="get_order", arguments={}),)),
-            Message(role="tool", content="Error: no such order", error=True),
+    call = ToolCall(name="get_order", arguments={})
+    refused, answered = (
+        (
+            Message(role="assistant", tool_calls=(call,)),
+            Message(role="tool", content="{}", error=error),
         )
+        for error in (True, False)
     )
+    with_refusal, looped = (RolloutContent(messages=said) for said in (refused, 3 * answered))
     passed = {"success": True, "reward": 1.0, "termination": "user_stop"}
     log = log_of(
         [
             failure("a", task="t1", second=1),
-            ended("b", at(2), **passed, task=Task(id="t2"), content=refused),
-            ended("c", at(3), **passed, task=Task(id="t3"), content=said("c")),
+            ended("b", at(2), **passed, task=Task(id="t2"), content=with_refusal),
+            ended("c", at(3), **passed, task=Task(id="t3"), content=looped),
             ended("d", at(4), success=None, reward=None),
             ended("e", at(5), **passed, alias="other"),
             ended("f", at(6), **passed, base="other"),
@@ -67,8 +70,8 @@ def test_what_is_read_of_a_rollout(engine: Engine) -> None:
     assert failed.shown == {"missing_write_action"}
     assert failed.tools == {"cancel_order", "get_order"}
     assert (by_name["b"].failed, by_name["b"].pattern) == (False, None)
-    assert by_name["b"].shown == {"incorrect_arguments"}
-    assert by_name["c"].shown == set()
+    assert by_name["b"].shown == set()
+    assert by_name["c"].shown == {"tool_loop"}
 
 
 def test_rounds_of_other_agents_are_not_counted(engine: Engine) -> None:

@@ -231,7 +231,7 @@ def test_a_block_begins_for_the_client_with_what_is_seen_of_it() -> None:
     assert shown([whole, end])[0]["content_block"]["text"] == "It is W2"
 
 
-@pytest.mark.parametrize("pieces", [[], [""], ["a <b>", " c"]])
+@pytest.mark.parametrize("pieces", [[], [""], ["\n", " "], ["\n", "", "a"], ["a <b>", " c"]])
 def test_the_events_of_a_block_without_a_reflection_are_the_engines(pieces: list[str]) -> None:
     events = [*text_block(0, *pieces), *call_block(1), STOP]
     assert list(map(id, shown(events))) == list(map(id, events))
@@ -258,6 +258,17 @@ def test_an_answer_without_a_reflection_is_the_engines_to_the_byte(
     engine[0].append(text)
     answer = post(front.url, path, **HELLO, stream=False)
     assert answer.json() == (chat_answer if path == CHAT else messages_answer)(text)
+
+
+def test_a_stream_without_a_reflection_is_the_engines_to_the_byte(
+    engine: tuple[list[str], str], over_engine: Over
+) -> None:
+    """The events of a block are held until something of it is seen, and pass on as they came."""
+    front = over_engine()
+    text = "\n    It is W2, and not W1."
+    engine[0].append(text)
+    answer = post(front.url, MESSAGES, **HELLO, stream=True)
+    assert answer.content == messages_stream(text)
 
 
 @pytest.mark.parametrize("path", [CHAT, MESSAGES])

@@ -231,8 +231,8 @@ def test_a_job_that_closed_a_round_before_a_person_was_erased_ends(
     (rounds / "7.json").write_text("{}")
     erase(app)
     notes = advance(app, here)
-    assert notes[-1].startswith("job j ended, failed: a person was erased")
-    assert "the next cycle asks for a job" in notes[-1]
+    assert notes[-1].startswith("job j ended, failed: the keys of the persons")
+    assert "the next cycle asks for another job" in notes[-1]
 
 
 def test_a_task_whose_key_is_not_in_the_store_is_left_out_and_not_rejected(
@@ -256,10 +256,13 @@ def test_a_key_that_is_lost_between_two_attempts_rejects_nothing(
     request(app, {"target": [*POOLS["target"], task.id]}, "raises")
     advance(app, here)
     ended(here)
+    checkpoints = tmp_path / "jobs" / "j" / OUT / "checkpoints"
+    checkpoints.mkdir()
     app.keys.destroy(app.keys.of(ROSA).id)
     locked, started = advance(app, here)
     assert "restore the key store" in locked
     assert started.startswith("job j was started, attempt 2")
+    assert not checkpoints.exists(), "it begins anew, without the task"
     assert states(app) == {}
     assert not (tmp_path / "jobs" / "j" / "attempts" / "2.keys").exists()
     ended(here)
