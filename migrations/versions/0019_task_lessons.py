@@ -1,6 +1,5 @@
-"""Which bodies of tasks have a lesson: the column is filled from the bodies, as the fold does."""
+"""Which bodies of tasks have a lesson; a rebuild fills it for those that are there."""
 
-import json
 from collections.abc import Sequence
 
 import sqlalchemy as sa
@@ -16,15 +15,6 @@ depends_on: str | Sequence[str] | None = None
 
 def upgrade() -> None:
     op.add_column("task_bodies", sa.Column("operator", STRING, nullable=True))
-    bodies = sa.table("task_bodies", *(sa.column(name) for name in ("task", "body", "operator")))
-    connection = op.get_bind()
-    query = sa.select(bodies.c.task, bodies.c.body).where(bodies.c.body.contains('"lesson":{'))
-    for task, body in connection.execute(query).all():
-        lesson = json.loads(body).get("lesson")
-        operator = lesson.get("operator") if isinstance(lesson, dict) else None
-        if isinstance(operator, str):
-            change = sa.update(bodies).where(bodies.c.task == task).values(operator=operator)
-            connection.execute(change)
 
 
 def downgrade() -> None:
