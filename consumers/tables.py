@@ -341,7 +341,7 @@ class TaskBody(ProjectionTable, table=True):
     keyid: str | None = _string()
     """Id of the key that seals it; null for one that is no person's."""
     operator: str | None = _string()
-    """What made its lesson: `recorded`, or a perturbation; null for a task without a lesson."""
+    """Operator that made its lesson: `recorded`, or a perturbation; null for a task without one."""
     event_source: str = _pointer(STRING)
     sequence: int = _pointer()
     offset: int = _offset()
@@ -415,8 +415,8 @@ class SkillComparison(ProjectionTable, table=True):
 
 
 class Skill(ProjectionTable, table=True):
-    """What an agent on a base lacks, as the last comparison that had it as a candidate says: means
-    and deviations over its labellings (consumers/diagnosis/skills.py)."""
+    """A skill of an agent on a base, with the figures of the last comparison that had it as a
+    candidate: means and deviations over the labellings (consumers/diagnosis/skills.py)."""
 
     __tablename__ = "skills"
     MERGE: ClassVar[Merge] = Merge.LAST

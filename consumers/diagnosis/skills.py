@@ -1,14 +1,13 @@
-"""What follows from the labels of a skill: is it something that failures lack and successes have?
+"""Measure skills from their labels: contrast, coverage, and the state that follows from them.
 
     ER-(r) = lacking failures  / (lacking + present failures)      0 where none applies
     ER+(r) = lacking successes / (lacking + present successes)
     delta(r) = ER-(r) - ER+(r)          coverage(r) = lacking failures / all failures
 
 of labelling r. A labelling chooses a skill where both are large enough; the skill is selected where
-eight of ten labellings do. Without `LEAST_FAILURES` failures and
-`LEAST_SUCCESSES` successes to which it applies, the evidence is insufficient. Source: TRACE
-(pipeline/aggregate_capabilities.py and its paper); the two minima and the draw of each labelling
-are ours (docs/adr/0073).
+eight of ten labellings do. Without `LEAST_FAILURES` failures and `LEAST_SUCCESSES` successes to
+which it applies, the evidence is insufficient. Source: TRACE (pipeline/aggregate_capabilities.py
+and its paper); the two minima and the draw of each labelling are ours (docs/adr/0073).
 """
 
 from dataclasses import dataclass, replace
@@ -30,18 +29,18 @@ LEAST_SUCCESSES: Final = 3
 
 
 class SkillState(StrEnum):
-    """What is known of a skill."""
+    """State of a skill after a comparison."""
 
     SELECTED = "selected"
     """Failures lack it and successes have it."""
     CONTAINED = "contained"
-    """It would be selected, and most of its failures lack another one that is."""
+    """It would be selected, and most of its failures lack a larger one that is."""
     REJECTED = "rejected"
     """Successes lack it as well, or few failures do."""
     INSUFFICIENT = "insufficient"
     """It applies to too few rollouts to tell."""
     ABSENT = "absent"
-    """The last discovery had no such candidate any more."""
+    """The last comparison had no such candidate any more."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,16 +5,13 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from sqlalchemy import Connection, select
+from sqlalchemy.sql import ColumnElement
 
 from consumers.diagnosis.labelled import labelled_rollouts
 from consumers.diagnosis.round_counts import OTHER, Pair, of_agents
 from consumers.diagnosis.skills import SkillState
 from consumers.tables import Rollout, Skill, SkillComparison
 
-NO_TOOL: Final = "*"
-"""Pivot of a failure without a gold write that is missing."""
-LOOP: Final = "tool_loop"
-"""The category that a success can show as well: its rule asks for no verdict."""
 MOST_ROLLOUTS: Final = 100_000
 """Most rollouts that a comparison reads: the newest."""
 
@@ -29,10 +26,8 @@ class ContrastRollout:
     failed: bool
     pattern: str | None
     """`category|pivot`; None for a success, and for a failure that no rule explains."""
-    pivot: str
-    """`NO_TOOL` for a success."""
-    shown: frozenset[str]
-    """Of a failure its category; of a success `LOOP`, where it loops."""
+    has_loop: bool
+    """Whether the agent made a call over and over: seen without a verdict."""
     tools: frozenset[str]
     """Tools that were called or expected."""
 
@@ -87,21 +82,13 @@ def read_contrast_rollouts(
     """Return the judged rollouts of an agent's own traffic in rounds `since` to `until`, of
     policies that answered it when the round was closed; one for each policy and trace, the
     earliest. Of many, the newest `MOST_ROLLOUTS` are read."""
-    labelled = labelled_rollouts()
-    rollouts = labelled.c
+    rollouts = labelled_rollouts().c
     query = (
         select(
             rollouts.rollout, rollouts.policy, rollouts.trace_key, rollouts.task_key,
             rollouts.category, rollouts.pivot, rollouts.loops, rollouts.tools,
         )
-        .where(
-            rollouts.alias == pair.alias,
-            rollouts.base == pair.base,
-            rollouts.round.between(since, until),
-            rollouts.success.is_not(None),
-            rollouts.outdated.is_(False),
-            of_agents(rollouts),
-        )
+        .where(rollouts.round.between(since, until), *_are_compared(rollouts, pair))
         .order_by(rollouts.time.desc().nulls_last(), rollouts.rollout.desc())
         .limit(MOST_ROLLOUTS)
     )  # fmt: skip
@@ -113,16 +100,25 @@ def read_contrast_rollouts(
     return list(first.values())
 
 
+def _are_compared(rollouts: Any, pair: Pair) -> list[ColumnElement[bool]]:
+    """Return the conditions under which rollouts (columns of the table) are compared."""
+    return [
+        rollouts.alias == pair.alias,
+        rollouts.base == pair.base,
+        rollouts.success.is_not(None),
+        rollouts.outdated.is_(False),
+        of_agents(rollouts),
+    ]
+
+
 def _read_rollout(row: Any) -> ContrastRollout:
-    failed = row.category is not None
-    is_explained = failed and row.category != OTHER
+    is_explained = row.category not in (None, OTHER)
     return ContrastRollout(
         rollout=row.rollout,
         task=row.task_key,
-        failed=failed,
+        failed=row.category is not None,
         pattern=f"{row.category}|{row.pivot}" if is_explained else None,
-        pivot=row.pivot if failed else NO_TOOL,
-        shown=frozenset({row.category} if failed else {LOOP} if row.loops else ()),
+        has_loop=row.loops > 0,
         tools=frozenset(json.loads(row.tools)),
     )
 
@@ -134,14 +130,7 @@ def list_judged_rounds(connection: Connection, pair: Pair, until: int, most: int
     rollouts = Rollout.table().c
     query = (
         select(rollouts.round)
-        .where(
-            rollouts.alias == pair.alias,
-            rollouts.base == pair.base,
-            rollouts.round <= until,
-            rollouts.success.is_not(None),
-            rollouts.outdated.is_(False),
-            of_agents(rollouts),
-        )
+        .where(rollouts.round <= until, *_are_compared(rollouts, pair))
         .distinct()
         .order_by(rollouts.round.desc())
         .limit(most)

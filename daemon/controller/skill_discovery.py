@@ -40,7 +40,7 @@ LABELLINGS: Final = 10
 """TRACE, section 3.1."""
 
 Shown = tuple[tuple[bool, tuple[Label, ...]], ...]
-"""What the rollouts of a task show: whether each failed, and its label of each candidate."""
+"""Rollouts of a task: whether each failed, and its label for each candidate."""
 
 
 class BadLabelling(KintsugiError):

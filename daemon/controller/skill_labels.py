@@ -24,22 +24,26 @@ from enum import StrEnum
 from typing import Final
 
 from consumers.diagnosis.detectors import CATEGORIES
-from consumers.reads.skills import LOOP, NO_TOOL, ContrastRollout
+from consumers.reads.skills import ContrastRollout
 from events.learning import MOST_SKILLS
 
-LEAST_FAILURES: Final = 2
+LOOP: Final = "tool_loop"
+"""Category that is seen in a success as well: its rule asks for no verdict."""
+NO_TOOL: Final = "*"
+"""Pivot of a failure in which no gold write is missing."""
+LEAST_LACKING: Final = 2
 """Failures that have to lack a candidate: one is an accident."""
 MOST_TOOLS: Final = 8
 """Tools that a description names."""
-CONTAINED: Final = 0.8
+LEAST_SHARED: Final = 0.8
 """Share of a candidate's failures that another one has to hold."""
 
 
 class Label(StrEnum):
-    """What a rollout shows of a skill."""
+    """Label of a rollout for a skill."""
 
     NA = "na"
-    """It was not called for."""
+    """The skill was not called for."""
     PRESENT = "present"
     LACKING = "lacking"
 
@@ -70,16 +74,17 @@ def find_candidates(rollouts: Sequence[ContrastRollout]) -> tuple[Candidate, ...
     by_category: defaultdict[str, list[ContrastRollout]] = defaultdict(list)
     for item in rollouts:
         if item.pattern is not None:
-            by_category[get_category(item.pattern)].append(item)
-            if item.pivot != NO_TOOL:
-                by_tool[item.pivot].append(item)
+            category, pivot = split_pattern(item.pattern)
+            by_category[category].append(item)
+            if pivot != NO_TOOL:
+                by_tool[pivot].append(item)
     names = _name_tools(by_tool)
     candidates = [_build_tool(names[tool], tool, own) for tool, own in by_tool.items()]
     candidates += [_build_category(name, own) for name, own in by_category.items()]
     ranked = sorted(candidates, key=lambda item: (-len(item.lacking), not item.tool, item.skill))
     distinct = {item.lacking: item for item in reversed(ranked)}
     kept = [item for item in ranked if distinct[item.lacking] is item]
-    return tuple(item for item in kept if len(item.lacking) >= LEAST_FAILURES)[:MOST_SKILLS]
+    return tuple(item for item in kept if len(item.lacking) >= LEAST_LACKING)[:MOST_SKILLS]
 
 
 def label(candidate: Candidate, rollout: ContrastRollout) -> Label:
@@ -87,7 +92,7 @@ def label(candidate: Candidate, rollout: ContrastRollout) -> Label:
     if rollout.failed:
         is_lacking = rollout.pattern in candidate.patterns
     else:
-        is_lacking = candidate.category in rollout.shown
+        is_lacking = rollout.has_loop and candidate.category == LOOP
     if is_lacking:
         return Label.LACKING
     applies = candidate.is_general or not candidate.tools.isdisjoint(rollout.tools)
@@ -95,21 +100,22 @@ def label(candidate: Candidate, rollout: ContrastRollout) -> Label:
 
 
 def find_containers(candidates: Sequence[Candidate]) -> Mapping[str, tuple[str, ...]]:
-    """Return candidate -> those before it which `CONTAINED` of its failures lack too. Candidates
+    """Return candidate -> those before it which `LEAST_SHARED` of its failures lack too. Candidates
     come in the order of their failures."""
     return {
         item.skill: tuple(
             larger.skill
             for larger in candidates[:place]
-            if len(item.lacking & larger.lacking) >= CONTAINED * len(item.lacking)
+            if len(item.lacking & larger.lacking) >= LEAST_SHARED * len(item.lacking)
         )
         for place, item in enumerate(candidates)
     }
 
 
-def get_category(pattern: str) -> str:
-    """Return the category of a pattern."""
-    return pattern.partition("|")[0]
+def split_pattern(pattern: str) -> tuple[str, str]:
+    """Return category and pivot of a pattern."""
+    category, _, pivot = pattern.partition("|")
+    return category, pivot
 
 
 def _name_tools(tools: Iterable[str]) -> dict[str, str]:
@@ -125,7 +131,7 @@ def _name_tools(tools: Iterable[str]) -> dict[str, str]:
 
 def _build_tool(skill: str, tool: str, failures: Sequence[ContrastRollout]) -> Candidate:
     patterns = _list_patterns(failures)
-    categories = ", ".join(sorted({get_category(name) for name in patterns}))
+    categories = ", ".join(sorted({split_pattern(name)[0] for name in patterns}))
     return Candidate(
         skill=skill,
         description=f"Do what has to be done with {tool}. Failures: {categories}.",
@@ -139,14 +145,13 @@ def _build_tool(skill: str, tool: str, failures: Sequence[ContrastRollout]) -> C
 
 
 def _build_category(category: str, failures: Sequence[ContrastRollout]) -> Candidate:
-    pivots = {item.pivot for item in failures}
+    patterns = _list_patterns(failures)
+    pivots = {split_pattern(name)[1] for name in patterns}
     tools = frozenset(pivots - {NO_TOOL})
     return Candidate(
         skill=category,
         description=f"Avoid {category}{_describe_tools(sorted(tools))}.",
-        patterns=tuple(
-            name for name in _list_patterns(failures) if name.startswith(f"{category}|")
-        ),
+        patterns=patterns,
         tool=None,
         category=category,
         tools=tools,

@@ -73,7 +73,7 @@ class Planner(Protocol):
     """Who writes directives and tasks: from the log alone, so it can be asked again."""
 
     def contrast_skills(self, cycle: CycleRow) -> SkillsContrasted | None:
-        """What a cycle that was diagnosed shows of skills; None where no comparison is due."""
+        """Compare failures and successes after a cycle's round; None where it is not due."""
 
     def write_directive(self, cycle: CycleRow) -> DirectiveWritten:
         """The directive of a cycle that was diagnosed."""

@@ -81,8 +81,8 @@ class CyclePlanner:
         return direct(self._app, cycle.cycle, cycle.alias, cycle.base, cycle.round)
 
     def contrast_skills(self, cycle: CycleRow) -> SkillsContrasted | None:
-        """What a cycle that was diagnosed shows of skills; None where none shall be found, or the
-        last comparison was a few rounds ago."""
+        """Compare failures and successes after a cycle's round; None where that is switched off, or
+        the last comparison was a few rounds ago."""
         assert cycle.round is not None, "a cycle is diagnosed first"
         improve = self._app.settings.improve
         if improve.skills == "off":

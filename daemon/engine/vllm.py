@@ -31,6 +31,8 @@ from events.errors import KintsugiError
 READY_SECONDS: Final = 600.0
 """A busy machine compiles for minutes."""
 STOP_SECONDS: Final = 30
+_LOOK_SECONDS: Final = 0.5
+"""Between two questions whether it listens."""
 
 FLAGS: Final = (
     "--enable-lora",
@@ -204,7 +206,7 @@ class Vllm:
                     return
             except httpx2.TransportError:
                 pass  # Not yet: it listens when the model is loaded.
-            time.sleep(0.5)
+            time.sleep(_LOOK_SECONDS)
         raise VllmFailure(f"vLLM did not answer in {READY_SECONDS:g} s:\n{self.end_of_log()}")
 
 

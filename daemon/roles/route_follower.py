@@ -135,7 +135,7 @@ class Follower:
                 extra = {"action": "routes_not_followed"}
                 _logger.warning("the last routes stay: %s", error, extra=extra)
             return False
-        except Exception:
+        except Exception:  # a bug of ours: this thread goes on, or no later route would be followed
             _logger.exception("the last routes stay", extra={"action": "gateway_bug"})
             return False
         if not was_well:

@@ -26,6 +26,7 @@ from consumers.diagnosis.round_counts import Pair
 from consumers.diagnosis.skills import SkillState, is_chosen, measure_skills
 from consumers.reads.skills import ContrastRollout
 from daemon.controller.skill_discovery import describe_contrast
+from daemon.controller.skill_labels import LOOP
 from events.learning import SkillLabels
 
 PAIR: Final = Pair("agent", "base")
@@ -34,7 +35,7 @@ SIZES: Final = (20, 40, 128, 512)
 LACKING: Final = ((0.3, 0.3), (0.3, 0.2), (0.5, 0.2), (0.8, 0.1))
 """Share of failures, and of successes, that lack the planted skill."""
 TOOLS: Final = ("cancel_order", "return_item", "exchange_item")
-SKILL: Final = "tool_loop"
+SKILL: Final = LOOP
 LOOKS: Final = 20
 TRIALS: Final = 4
 
@@ -79,8 +80,7 @@ def make_rollouts(
                 task=f"task-{number // trials}",
                 failed=failed,
                 pattern=f"{category}|{pivot}" if failed else None,
-                pivot=pivot if failed else "*",
-                shown=frozenset({category} if failed else {SKILL} if loops else ()),
+                has_loop=loops,
                 tools=frozenset({tool}),
             )
         )
@@ -125,7 +125,7 @@ def _compare(rollouts: Sequence[ContrastRollout], number: int) -> tuple[bool, bo
 def _count_all(rollouts: Sequence[ContrastRollout]) -> SkillLabels:
     counts = {(f, s): 0 for f in (True, False) for s in (True, False)}
     for item in rollouts:
-        counts[item.failed, SKILL in item.shown] += 1
+        counts[item.failed, item.has_loop] += 1
     return SkillLabels(
         failures=counts[True, True] + counts[True, False],
         lacking_failures=counts[True, True],

@@ -66,12 +66,11 @@ def test_what_is_read_of_a_rollout(engine: Engine) -> None:
     by_name = {item.rollout: item for item in read(engine)}
     assert sorted(by_name) == ["a", "b", "c", "h"]
     failed = by_name["a"]
-    assert (failed.failed, failed.pattern, failed.pivot) == (True, MISSING, "cancel_order")
-    assert failed.shown == {"missing_write_action"}
+    assert (failed.failed, failed.pattern, failed.has_loop) == (True, MISSING, False)
     assert failed.tools == {"cancel_order", "get_order"}
     assert (by_name["b"].failed, by_name["b"].pattern) == (False, None)
-    assert by_name["b"].shown == set()
-    assert by_name["c"].shown == {"tool_loop"}
+    assert not by_name["b"].has_loop, "a refused call is none"
+    assert by_name["c"].has_loop
 
 
 def test_rounds_of_other_agents_are_not_counted(engine: Engine) -> None:

@@ -143,6 +143,13 @@ def seal(app: App, *tasks: TaskDefinition) -> list[TaskDefinition]:
     return salted
 
 
+def request_with_person(app: App, way: str = "usage") -> TaskDefinition:
+    """A job that plays a task of a person as well; that task."""
+    (task,) = seal(app, TASKS[0])
+    request(app, {"target": [*POOLS["target"], task.id]}, way)
+    return task
+
+
 def erase(app: App) -> None:
     erasure.erase(app, erasure.look(app, ROSA))
 
@@ -150,8 +157,7 @@ def erase(app: App) -> None:
 def test_a_job_gets_the_task_of_a_person_as_ciphertext_and_its_key_in_memory(
     app: App, here: LocalRunner, tmp_path: Path
 ) -> None:
-    (task,) = seal(app, TASKS[0])
-    request(app, {"target": [*POOLS["target"], task.id]}, "raises")
+    task = request_with_person(app, "raises")
     assert advance(app, here) == ["job j was started, attempt 1"]
     folder = tmp_path / "jobs" / "j"
     text = read_definitions(folder / OUT)[task.id]
@@ -166,8 +172,7 @@ def test_a_job_gets_the_task_of_a_person_as_ciphertext_and_its_key_in_memory(
 def test_a_task_of_who_was_erased_before_is_rejected_and_the_job_goes_on(
     app: App, here: LocalRunner, tmp_path: Path
 ) -> None:
-    (task,) = seal(app, TASKS[0])
-    request(app, {"target": [*POOLS["target"], task.id]})
+    task = request_with_person(app)
     erase(app)
     assert states(app) == {task.id: "retired"}
     notes = advance(app, here)
@@ -181,8 +186,7 @@ def test_a_task_of_who_was_erased_before_is_rejected_and_the_job_goes_on(
 def test_a_job_that_runs_while_a_person_is_erased_begins_anew_without_the_task(
     app: App, here: LocalRunner, tmp_path: Path
 ) -> None:
-    (task,) = seal(app, TASKS[0])
-    request(app, {"target": [*POOLS["target"], task.id]}, "waits")
+    task = request_with_person(app, "waits")
     advance(app, here)
     speaking(here, tmp_path)
     assert advance(app, here) == []
@@ -202,8 +206,7 @@ def test_a_job_that_runs_while_a_person_is_erased_begins_anew_without_the_task(
 def test_what_was_learnt_before_a_person_was_erased_is_not_taken(
     app: App, here: LocalRunner, tmp_path: Path
 ) -> None:
-    (task,) = seal(app, TASKS[0])
-    request(app, {"target": [*POOLS["target"], task.id]}, "trains")
+    task = request_with_person(app, "trains")
     out = tmp_path / "jobs" / "j" / OUT
     for name in ("adapter", "checkpoints"):
         (out / name).mkdir(parents=True)
@@ -222,8 +225,7 @@ def test_what_was_learnt_before_a_person_was_erased_is_not_taken(
 def test_a_job_that_closed_a_round_before_a_person_was_erased_ends(
     app: App, here: LocalRunner, tmp_path: Path
 ) -> None:
-    (task,) = seal(app, TASKS[0])
-    request(app, {"target": [*POOLS["target"], task.id]}, "raises")
+    request_with_person(app, "raises")
     advance(app, here)
     ended(here)
     rounds = tmp_path / "jobs" / "j" / OUT / "rounds"
@@ -238,8 +240,7 @@ def test_a_job_that_closed_a_round_before_a_person_was_erased_ends(
 def test_a_task_whose_key_is_not_in_the_store_is_left_out_and_not_rejected(
     app: App, here: LocalRunner, tmp_path: Path
 ) -> None:
-    (task,) = seal(app, TASKS[0])
-    request(app, {"target": [*POOLS["target"], task.id]})
+    request_with_person(app)
     app.keys.destroy(app.keys.of(ROSA).id)
     notes = advance(app, here)
     assert "goes on without 1 tasks made of persons' sessions, and a later job" in notes[0]
@@ -252,8 +253,7 @@ def test_a_task_whose_key_is_not_in_the_store_is_left_out_and_not_rejected(
 def test_a_key_that_is_lost_between_two_attempts_rejects_nothing(
     app: App, here: LocalRunner, tmp_path: Path
 ) -> None:
-    (task,) = seal(app, TASKS[0])
-    request(app, {"target": [*POOLS["target"], task.id]}, "raises")
+    request_with_person(app, "raises")
     advance(app, here)
     ended(here)
     checkpoints = tmp_path / "jobs" / "j" / OUT / "checkpoints"
@@ -271,8 +271,7 @@ def test_a_key_that_is_lost_between_two_attempts_rejects_nothing(
 def test_a_runner_that_hands_over_no_keys_leaves_the_tasks_of_persons_out(
     app: App, here: LocalRunner, tmp_path: Path
 ) -> None:
-    (task,) = seal(app, TASKS[0])
-    request(app, {"target": [*POOLS["target"], task.id]})
+    request_with_person(app)
     here.hands_keys = False
     notes = advance(app, here)
     assert "goes on without 1 tasks made of persons' sessions" in notes[0]
