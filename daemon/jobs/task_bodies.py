@@ -68,22 +68,19 @@ def collect_bodies(app: "App", tasks: Iterable[str], *, sealed: bool = False) ->
     with app.reading() as connection:
         for task in filter(is_content_id, tasks):
             stored = read_task_body(connection, task)
-            keyid = None if stored is None else find_seal(stored)
             if stored is None:
                 missing[task] = f"no event has brought the body of task {task}"
-            elif keyid is not None and not sealed:
+                continue
+            if not sealed and find_seal(stored) is not None:
                 withheld.append(task)
+                continue
+            try:
+                read_body(task, read_open_body(app, connection, task) or "")
+            except (BadDefinition, UnknownTask) as error:
+                is_locked = isinstance(error.__cause__, KeyMissing)
+                (locked if is_locked else missing)[task] = str(error)
             else:
-                try:
-                    if keyid is not None:
-                        app.find_key(keyid)
-                    read_body(task, read_open_body(app, connection, task) or "")
-                except KeyMissing as error:
-                    locked[task] = str(error)
-                except (BadDefinition, UnknownTask) as error:
-                    missing[task] = str(error)
-                else:
-                    bodies[task] = stored
+                bodies[task] = stored
     return TaskBodies(bodies, missing, withheld, locked)
 
 
