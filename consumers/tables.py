@@ -21,10 +21,10 @@ from sqlalchemy import BigInteger, Engine, Index, MetaData, Table, Text, text
 from sqlalchemy.sql import ColumnElement
 from sqlmodel import Field, SQLModel
 
-REVISION: Final = "0020"
+REVISION: Final = "0021"
 """The migration that makes these tables; a test holds it to the newest one in migrations/."""
 
-FOLD_VERSION: Final = 14
+FOLD_VERSION: Final = 15
 """Raised with every change of what a fold makes of an event; then `kintsugi rebuild` is due."""
 
 PROJECTION: Final = "history"
@@ -408,6 +408,12 @@ class SkillComparison(ProjectionTable, table=True):
     """The last one."""
     failures: int = _integer()
     successes: int = _integer()
+    labeller: str | None = _string()
+    """Model that labelled; None for rules."""
+    left_out: int | None = _integer()
+    """Representative rollouts that could not be shown to it."""
+    refused: int | None = _integer()
+    """Labellings of it that were refused."""
     time: str | None = _pointer(STRING)
     event_source: str = _pointer(STRING)
     sequence: int = _pointer()
@@ -442,6 +448,8 @@ class Skill(ProjectionTable, table=True):
     """Selected skill that most of its failures lack; null for none."""
     examples: str = _string()
     """JSON list of rollouts."""
+    labeller: str | None = _string()
+    """Model that named it and labelled; None for rules."""
     round: int = _integer()
     """Last round of the history that the comparison read."""
     time: str | None = _pointer(STRING)

@@ -495,8 +495,9 @@ class SkillContrast(StrictModel):
     skill: Name
     description: Text
     """In words, what it is to have it."""
-    patterns: Annotated[tuple[Name, ...], Field(min_length=1)]
-    """Failure patterns of which it is the union, `category|pivot`."""
+    patterns: tuple[Name, ...]
+    """Failure patterns of which it is the union, `category|pivot`; none where no rule explains the
+    failures that lack it."""
     failures: Count
     """Failures to which it applies: the least of all labellings, before anything is drawn."""
     successes: Count
@@ -527,6 +528,12 @@ class SkillsContrasted(Decision):
     skills: Annotated[tuple[SkillContrast, ...], Field(max_length=MOST_SKILLS)]
     cycle: Id | None = None
     """The cycle that asked for it; None for a person."""
+    labeller: Name | None = Field(default=None, exclude_if=lambda value: value is None)
+    """Model that named the candidates and labelled the rollouts; None for rules."""
+    left_out: Count = Field(default=0, exclude_if=lambda value: not value)
+    """Representative rollouts that it could not be shown, which count nowhere."""
+    refused: Count = Field(default=0, exclude_if=lambda value: not value)
+    """Labellings of it that were no partition of the rollouts: they choose no skill."""
 
     @model_validator(mode="after")
     def _name_each_once(self) -> Self:

@@ -4,10 +4,11 @@
     ER+(r) = lacking successes / (lacking + present successes)
     delta(r) = ER-(r) - ER+(r)          coverage(r) = lacking failures / all failures
 
-of labelling r. A labelling chooses a skill where both are large enough; the skill is selected where
-eight of ten labellings do. Without `LEAST_FAILURES` failures and `LEAST_SUCCESSES` successes to
-which it applies, the evidence is insufficient. Source: TRACE (pipeline/aggregate_capabilities.py
-and its paper); the two minima and the draw of each labelling are ours (docs/adr/0073).
+of labelling r. A labelling chooses a skill where both are large enough, and one that was refused
+chooses none; the skill is selected where eight of ten labellings do. Without `LEAST_FAILURES`
+failures and `LEAST_SUCCESSES` successes to which it applies, the evidence is insufficient. Source:
+TRACE (pipeline/aggregate_capabilities.py and its paper); the two minima and the draw of each
+labelling are ours (docs/adr/0073).
 """
 
 from dataclasses import dataclass, replace
@@ -55,6 +56,7 @@ class SkillMeasure:
     selected: int
     """Labellings that choose it."""
     labellings: int
+    """All of them, refused ones included."""
     within: str | None = None
     """Selected skill that contains it; None for one that is not contained."""
 
@@ -77,7 +79,7 @@ def is_chosen(labels: SkillLabels) -> bool:
 
 def measure_skills(data: SkillsContrasted) -> dict[str, SkillMeasure]:
     """Return skill -> its figures, the largest contrast first."""
-    measured = {item.skill: _measure(item) for item in data.skills}
+    measured = {item.skill: _measure(item, data.refused) for item in data.skills}
     selected: set[str] = set()
     for item in data.skills:
         if measured[item.skill].state is not SkillState.SELECTED:
@@ -92,25 +94,26 @@ def measure_skills(data: SkillsContrasted) -> dict[str, SkillMeasure]:
     return dict(sorted(measured.items(), key=lambda pair: (-pair[1].delta, pair[0])))
 
 
-def _measure(item: SkillContrast) -> SkillMeasure:
+def _measure(item: SkillContrast, refused: int) -> SkillMeasure:
     deltas = [float(compute_delta(labels)) for labels in item.labellings]
     coverages = [float(compute_coverage(labels)) for labels in item.labellings]
     selected = sum(map(is_chosen, item.labellings))
+    labellings = len(item.labellings) + refused
     return SkillMeasure(
-        _decide(item, selected),
+        _decide(item, selected, labellings),
         fmean(deltas),
         pstdev(deltas),
         fmean(coverages),
         pstdev(coverages),
         selected,
-        len(item.labellings),
+        labellings,
     )
 
 
-def _decide(item: SkillContrast, selected: int) -> SkillState:
+def _decide(item: SkillContrast, selected: int, labellings: int) -> SkillState:
     if item.failures < LEAST_FAILURES or item.successes < LEAST_SUCCESSES:
         return SkillState.INSUFFICIENT
-    is_enough = selected >= LEAST_SELECTED * len(item.labellings)
+    is_enough = selected >= LEAST_SELECTED * labellings
     return SkillState.SELECTED if is_enough else SkillState.REJECTED
 
 

@@ -26,8 +26,9 @@ def fold_skill_contrast(folding: FoldInput, data: SkillsContrasted, batch: Batch
     if any(row["round"] > data.round for row in last):
         return
     place = {"round": data.round, "time": folding.time, **folding.place()}
-    counts = data.model_dump(include={"since", "failures", "successes"})
-    batch.stage(SkillComparison, {**whose, **counts, **place})
+    names = ("since", "failures", "successes", "labeller", "left_out", "refused")
+    whole = {name: getattr(data, name) for name in names}
+    batch.stage(SkillComparison, {**whose, **whole, **place})
     measured = measure_skills(data)
     for item in data.skills:
         figures = asdict(measured[item.skill])
@@ -40,6 +41,7 @@ def fold_skill_contrast(folding: FoldInput, data: SkillsContrasted, batch: Batch
                 "state": figures["state"].value,
                 "patterns": exact_json(list(item.patterns)),
                 "examples": exact_json(list(item.examples)),
+                "labeller": data.labeller,
                 **place,
             },
         )

@@ -56,6 +56,8 @@ class SkillLine:
     """Selected skill that most of its failures lack; None for one that is not contained."""
     examples: tuple[str, ...]
     """Failed rollouts that lack it."""
+    labeller: str | None
+    """Model that named it and labelled; None for rules."""
     round: int
     """Round of the history that the comparison read last."""
     time: str | None
@@ -73,6 +75,12 @@ class SkillComparisonLine:
     """The last one."""
     failures: int
     successes: int
+    labeller: str | None
+    """Model that labelled; None for rules."""
+    left_out: int | None
+    """Representative rollouts that could not be shown to it."""
+    refused: int | None
+    """Labellings of it that were refused."""
     time: str | None
 
 

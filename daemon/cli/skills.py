@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
     from consumers.diagnosis.round_counts import Pair
     from consumers.reads.skills import SkillLine
+    from daemon.core.app import App
     from events.learning import SkillsContrasted
 
 group = noun("skills", "What an agent lacks that its successes have; list, show or find it.")
@@ -77,6 +78,7 @@ def show(
         "applies to": f"{line.failures:,} failures and {line.successes:,} successes",
         "within": line.within or "",
         "compared": f"round {line.round}",
+        "labelled by": line.labeller or "rules",
         "failures": ", ".join(line.examples),
     }
     cli.out.show(facts({name: value for name, value in values.items() if value}))
@@ -101,7 +103,7 @@ def find(
         most = rounds or app.settings.improve.skills_rounds
         with app.reading() as connection:
             pairs = _check_agent(connection, alias)
-            contrasts = _contrast(connection, pairs, most)
+        contrasts = _contrast(app, pairs, most)
         decisions = Decisions(app)
         for data in contrasts:
             cause = decisions.act(act_of(actor, reason), "skills find", {"alias": data.alias})
@@ -112,23 +114,41 @@ def find(
     for data in contrasts:
         cli.out.hint(
             f"compared {data.failures:,} failures and {data.successes:,} successes of "
-            f"{data.alias}, rounds {data.since} to {data.round}"
+            f"{data.alias}, rounds {data.since} to {data.round}{_describe_labeller(data)}"
         )
 
 
-def _contrast(connection: "Connection", pairs: "list[Pair]", most: int) -> "list[SkillsContrasted]":
-    """Compare the last rounds of each agent. Raises NothingToCompare."""
+def _describe_labeller(data: "SkillsContrasted") -> str:
+    """Say who labelled, where it was not the rules."""
+    if data.labeller is None:
+        return ""
+    parts = [f"; {data.labeller} labelled them"]
+    if data.left_out:
+        parts.append(f"{data.left_out:,} more rollouts could not be shown to it")
+    if data.refused:
+        parts.append(f"{data.refused} of its labellings were refused")
+    return ", ".join(parts)
+
+
+def _contrast(app: "App", pairs: "list[Pair]", most: int) -> "list[SkillsContrasted]":
+    """Compare the last rounds of each agent. Raises NothingToCompare, AnalyzerFailure."""
     from consumers.reads.rollouts import last_round
     from consumers.reads.skills import list_judged_rounds
+    from daemon.controller.skill_analyzer import choose_labeller
     from daemon.controller.skill_discovery import contrast_skills
 
-    last = last_round(connection)
+    with app.reading() as connection:
+        last = last_round(connection)
     if last is None:
         raise NothingToCompare("no round is closed yet; close one: kintsugi diagnose")
     contrasts = []
     for pair in pairs:
-        rounds = list_judged_rounds(connection, pair, last.round, most)
-        data = contrast_skills(connection, pair, rounds[-1], last.round) if rounds else None
+        with app.reading() as connection:
+            rounds = list_judged_rounds(connection, pair, last.round, most)
+        if not rounds:
+            continue
+        labeller = choose_labeller(app, f"{pair.alias} {pair.base} {last.round}")
+        data = contrast_skills(app, pair, rounds[-1], last.round, labeller=labeller)
         if data is not None:
             contrasts.append(data)
     if not contrasts:
@@ -207,6 +227,6 @@ def _build_details(line: "SkillLine") -> dict[str, Any]:
     values = asdict(line)
     names = (
         "description", "patterns", "delta_deviation", "coverage_deviation", "failures",
-        "successes", "within", "examples", "round", "time",
+        "successes", "within", "examples", "labeller", "round", "time",
     )  # fmt: skip
     return {name: values[name] for name in names}

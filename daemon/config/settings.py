@@ -567,6 +567,13 @@ class Improve(Section):
     skills_rounds: Annotated[int, Field(ge=1)] = 4
     """Rounds with judged rollouts of an agent, after which a cycle compares. It reads all rounds
     since the last comparison; let them hold a hundred rollouts or more."""
+    skills_labels: Literal["rules", "analyzer"] = "rules"
+    """Who names candidates and labels rollouts. `analyzer`: the model that `controller.analyzer`
+    names, ten times each rollout; a person's rollouts are not sent."""
+    skills_rollouts: Annotated[int, Field(ge=1)] = 128
+    """Most rollouts that an analyzer labels: the newest."""
+    skills_tokens: Annotated[int, Field(ge=1)] = 4_000_000
+    """Most tokens of one comparison by an analyzer, read and written, by a high estimate."""
 
 
 class Metrics(Section):

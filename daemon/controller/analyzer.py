@@ -15,29 +15,32 @@ import json
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from ipaddress import ip_address
 from typing import TYPE_CHECKING, Any, Final
 
-import httpx2
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from consumers.diagnosis.rules import RULES
 from consumers.reads.evidence import RoundRollout
-from daemon.controller.sampling import Excerpt
-from envs.endpoint import AnswerFailure, Endpoint, EndpointRefusal, Sampling
-from events.canonical import exact_json
-from events.errors import KintsugiError
+from daemon.controller.model_answers import (
+    ANSWER_TOKENS,
+    CHARACTERS_PER_TOKEN,
+    AnalyzerFailure,
+    Question,
+    TokenBudget,
+    ask,
+    build_format,
+    build_object_schema,
+    open_endpoint,
+)
+from daemon.controller.rollout_views import RolloutView
+from envs.endpoint import AnswerFailure, EndpointRefusal
 from events.learning import PatternFinding
-from events.messages import Action, Message
+from events.messages import Message
 from events.registry import first_problem
 
 if TYPE_CHECKING:
     from daemon.config.settings import Analyzer
 
-ASKED_AGAIN: Final = 2
-ANSWER_TOKENS: Final = 4096
-_CHARACTERS_PER_TOKEN: Final = 3
-"""A low guess, so that a budget is kept whatever the tokenizer."""
 _TEXT: Final = 4096
 
 _INSTRUCTIONS: Final = f"""\
@@ -49,45 +52,6 @@ For each weakness give its category, a description of one or two sentences, how 
 it, the ids of failed attempts that show it, and its root cause. Close with a summary of two or
 three sentences. Answer with one JSON object.
 """
-
-
-class AnalyzerFailure(KintsugiError):
-    """No usable word of the analyzer; the text says why."""
-
-
-@dataclass(frozen=True, slots=True)
-class RolloutView:
-    """A rollout as the analyzer is shown it."""
-
-    seen: RoundRollout
-    task: str | None
-    """What the user wants."""
-    gold: tuple[Action, ...] | None
-    conversation: Excerpt
-    parts: dict[str, float | None]
-    """Parts of its reward, by name."""
-    evidence: Any
-    """Evidence of the deterministic detectors."""
-
-    def item(self, name: str) -> str:
-        """Return the rollout as JSON, with `name` as a short id."""
-        gold = (
-            None if self.gold is None else [[action.name, action.arguments] for action in self.gold]
-        )
-        return exact_json(
-            {
-                "id": name,
-                "passed": self.seen.category is None,
-                "detected": self.seen.pattern,
-                "evidence": self.evidence,
-                "task": self.task,
-                "expected_calls": gold,
-                "reward": self.seen.reward,
-                "reward_parts": self.parts,
-                "messages": [_format_message(message) for message in self.conversation.messages],
-                "messages_left_out": self.conversation.left_out,
-            }
-        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +93,6 @@ def analyze(
     """Ask for the weaknesses behind `shown`; `failures` are all of the round. Raises nothing that
     an endpoint can cause."""
     try:
-        check_host(settings.url, settings.allowed_hosts)
         answer, names = asyncio.run(_ask(settings, shown, redact))
     except (AnalyzerFailure, AnswerFailure, EndpointRefusal) as error:
         return Analysis(settings.model, trouble=redact(str(error))[:1000])
@@ -138,19 +101,6 @@ def analyze(
         findings=check_findings(answer.patterns, names, failures),
         summary=answer.summary[:_TEXT],
     )
-
-
-def check_host(url: str, allowed: Sequence[str]) -> None:
-    """Raise AnalyzerFailure where conversations would leave this machine unasked."""
-    try:
-        host = httpx2.URL(url).host
-    except httpx2.InvalidURL as error:
-        raise AnalyzerFailure(f"controller.analyzer.url {url!r} is none: {error}") from error
-    if not (_is_loopback(host) or host in allowed):
-        raise AnalyzerFailure(
-            f"host {host!r} is not this machine, and conversations would be sent there; name it "
-            "in controller.analyzer.allowed_hosts if they may"
-        )
 
 
 def check_findings(
@@ -192,47 +142,22 @@ async def _ask(
     settings: "Analyzer", shown: Sequence[RolloutView], redact: Callable[[str], str]
 ) -> tuple[_Answer, dict[str, RoundRollout]]:
     """A usable answer, and which rollout each name in it stands for."""
+    budget = TokenBudget(settings.max_tokens, "controller.analyzer.max_tokens")
     names = {f"r{place}": view for place, view in enumerate(shown, 1)}
     items = [redact(view.item(name)) for name, view in names.items()]
-    left = settings.max_tokens
-    items = items[: _count_items_that_fit(items, left)]
-    names = dict(list(names.items())[: len(items)])
+    items = items[: _count_items_that_fit(items, budget.left)]
+    if not items:
+        raise AnalyzerFailure(
+            f"not even one rollout fits into {budget.left} tokens; raise {budget.setting}"
+        )
     messages = [
         Message(role="system", content=_INSTRUCTIONS),
         Message(role="user", content="\n".join(items)),
     ]
-    key = settings.api_key.get_secret_value() if settings.api_key else None
-    problem = f"not even one rollout fits into {left} tokens; raise controller.analyzer.max_tokens"
-    async with Endpoint(
-        settings.url,
-        settings.model,
-        api_key=key,
-        timeout=settings.timeout_seconds,
-        attempts=2,
-    ) as endpoint:
-        for _ in range(1 + ASKED_AGAIN):
-            cost = _tokens(messages) + ANSWER_TOKENS
-            if not items or cost > left:
-                break
-            completion = await endpoint.complete(
-                messages,
-                sampling=Sampling(
-                    temperature=0.0, max_tokens=ANSWER_TOKENS, extra={"response_format": _FORMAT}
-                ),
-            )
-            left -= cost
-            text = completion.message.text
-            try:
-                return _parse(text), {name: view.seen for name, view in names.items()}
-            except ValueError as error:
-                problem = f"{settings.model} gave no answer of the schema: {error}"
-            again = f"That was not the answer that was asked for: {problem[:300]}. Answer again."
-            messages = [
-                *messages,
-                Message(role="assistant", content=text or "{}"),
-                Message(role="user", content=again),
-            ]
-    raise AnalyzerFailure(problem)
+    question = Question(_parse, _FORMAT)
+    async with open_endpoint(settings) as endpoint:
+        answer = await ask(endpoint, settings.model, messages, question, budget)
+    return answer, {name: view.seen for name, view in list(names.items())[: len(items)]}
 
 
 def _parse(text: str) -> _Answer:
@@ -251,7 +176,7 @@ def _parse(text: str) -> _Answer:
 
 def _count_items_that_fit(items: Sequence[str], tokens: int) -> int:
     """How many of the items fit into one request."""
-    room = (tokens - ANSWER_TOKENS) * _CHARACTERS_PER_TOKEN - len(_INSTRUCTIONS)
+    room = (tokens - ANSWER_TOKENS) * CHARACTERS_PER_TOKEN - len(_INSTRUCTIONS)
     for place, item in enumerate(items):
         room -= len(item) + 1
         if room < 0:
@@ -259,28 +184,7 @@ def _count_items_that_fit(items: Sequence[str], tokens: int) -> int:
     return len(items)
 
 
-def _tokens(messages: Sequence[Message]) -> int:
-    characters = sum(len(message.text) for message in messages)
-    return characters // _CHARACTERS_PER_TOKEN
-
-
-def _format_message(message: Message) -> dict[str, Any]:
-    calls = [[call.name, call.arguments] for call in message.tool_calls]
-    document: dict[str, Any] = {"role": message.role, "text": message.text}
-    return {**document, "calls": calls} if calls else document
-
-
-def _is_loopback(host: str) -> bool:
-    if host == "localhost":
-        return True
-    try:
-        return ip_address(host).is_loopback
-    except ValueError:
-        return False
-
-
 def _schema() -> dict[str, Any]:
-    """Written out, since servers that guide their output read few of JSON Schema's ways."""
     text, texts = {"type": "string"}, {"type": "array", "items": {"type": "string"}}
     pattern = {
         "category": {"type": "string", "enum": list(RULES)},
@@ -289,20 +193,8 @@ def _schema() -> dict[str, Any]:
         "example_task_ids": texts,
         "root_cause": text,
     }
-    patterns = {"type": "array", "items": _object(pattern)}
-    return _object({"patterns": patterns, "summary": text})
+    patterns = {"type": "array", "items": build_object_schema(pattern)}
+    return build_object_schema({"patterns": patterns, "summary": text})
 
 
-def _object(properties: dict[str, Any]) -> dict[str, Any]:
-    return {
-        "type": "object",
-        "properties": properties,
-        "required": list(properties),
-        "additionalProperties": False,
-    }
-
-
-_FORMAT: Final = {
-    "type": "json_schema",
-    "json_schema": {"name": "weaknesses", "strict": True, "schema": _schema()},
-}
+_FORMAT: Final = build_format("weaknesses", _schema())

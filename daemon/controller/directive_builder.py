@@ -14,18 +14,16 @@ from consumers.reads import evidence, learning, rollouts
 from consumers.reads.evidence import RoundRollout
 from consumers.reads.learning import BufferTask
 from daemon.controller import directive as directives
-from daemon.controller.analyzer import Analysis, RolloutView, analyze
+from daemon.controller.analyzer import Analysis, analyze
 from daemon.controller.directive import Failures, leave_out_mastered
 from daemon.controller.refusals import read_refusals
 from daemon.controller.rejected_tries import bad_tries
+from daemon.controller.rollout_views import build_view
 from daemon.controller.sampling import (
     Candidate,
     sample_failures,
     sample_successes,
-    shorten,
 )
-from daemon.sessions import transcript
-from events.errors import LogTruncated
 from events.learning import BadTries, Directive, DirectiveWritten, PatternFinding
 from producers.gateway.privacy.redaction import Redaction
 
@@ -179,32 +177,12 @@ def _analysis(
     shown = [
         view
         for rollout in sample
-        if (view := _build_view(app, connection, by_rollout[rollout.rollout])) is not None
+        if (view := build_view(app, connection, by_rollout[rollout.rollout])) is not None
     ]
     if not shown:
         return None
     redaction = Redaction(app.settings.redaction.build_rules())
     return analyze(settings, shown, failed, redaction.redact_text)
-
-
-def _build_view(app: "App", connection: "Connection", seen: RoundRollout) -> RolloutView | None:
-    """None for one whose event was trimmed; and for a person's: what a model says of it would stand
-    unsealed in the log."""
-    try:
-        record = transcript.read(transcript.find(connection, seen.rollout), app.log, app.bodies)
-    except LogTruncated:
-        return None
-    if record.sealed:
-        return None
-    task = record.data.task
-    return RolloutView(
-        seen=seen,
-        task=task.instruction if task else None,
-        gold=record.gold,
-        conversation=shorten(record.messages),
-        parts=record.data.reward_parts,
-        evidence=record.row.evidence,
-    )
 
 
 def _candidate(seen: RoundRollout) -> Candidate:

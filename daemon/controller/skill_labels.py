@@ -2,6 +2,7 @@
 
     candidates = find_candidates(rollouts)          at most ten, frozen from then on
     label(candidate, rollout)                       NA, PRESENT or LACKING
+    label_by_rule(rollouts)                         candidates and their labels, all together
 
 A candidate is a union of failure patterns: all of one tool (whatever goes wrong with it), or all of
 one category (whatever tool it goes wrong with). Nothing else of a rollout is read: no kind, no
@@ -17,14 +18,15 @@ other categories a success shows nothing, so their contrast is their share among
 which they apply.
 """
 
-from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
 from consumers.diagnosis.detectors import CATEGORIES
 from consumers.reads.skills import ContrastRollout
+from events.errors import KintsugiError
 from events.learning import MOST_SKILLS
 
 LOOP: Final = "tool_loop"
@@ -35,6 +37,8 @@ LEAST_LACKING: Final = 2
 """Failures that have to lack a candidate: one is an accident."""
 MOST_TOOLS: Final = 8
 """Tools that a description names."""
+LABELLINGS: Final = 10
+"""TRACE, section 3.1."""
 LEAST_SHARED: Final = 0.8
 """Share of a candidate's failures that another one has to hold."""
 
@@ -48,6 +52,44 @@ class Label(StrEnum):
     LACKING = "lacking"
 
 
+class BadLabelling(KintsugiError):
+    """A labelling leaves a rollout out, labels one twice, or names one that is not there."""
+
+
+@dataclass(frozen=True, slots=True)
+class Labelling:
+    """Skill -> rollout -> label, of every candidate and every representative rollout."""
+
+    labels: Mapping[str, Mapping[str, Label]]
+
+    @classmethod
+    def of(
+        cls,
+        lists: Mapping[str, Mapping[Label, Iterable[str]]],
+        skills: Collection[str],
+        rollouts: Iterable[str],
+    ) -> "Labelling":
+        """Check lists of rollouts, by skill and label. Raises BadLabelling."""
+        if lists.keys() != set(skills):
+            wrong = sorted(lists.keys() ^ set(skills))
+            raise BadLabelling(f"a labelling has other skills than the candidates: {wrong[0]}")
+        wanted = set(rollouts)
+        labels = {}
+        for skill, by_label in lists.items():
+            pairs = [(rollout, name) for name, ids in by_label.items() for rollout in ids]
+            own = dict(pairs)
+            if len(own) < len(pairs):
+                twice = next(i for i, n in Counter(i for i, _ in pairs).items() if n > 1)
+                raise BadLabelling(f"a labelling of {skill} labels rollout {twice} twice")
+            if own.keys() != wanted:
+                wrong = sorted(own.keys() ^ wanted)
+                raise BadLabelling(
+                    f"a labelling of {skill} has other rollouts than there are: {wrong[0]}"
+                )
+            labels[skill] = own
+        return cls(labels)
+
+
 @dataclass(frozen=True, slots=True)
 class Candidate:
     """A skill that may be lacking."""
@@ -55,6 +97,31 @@ class Candidate:
     skill: str
     description: str
     patterns: tuple[str, ...]
+    """Failure patterns of which it is the union; none where no rule explains its failures."""
+    lacking: frozenset[str]
+    """Failed rollouts that lack it."""
+
+
+@dataclass(frozen=True, slots=True)
+class LabelledRollouts:
+    """Candidates, and labels of all representative rollouts, `LABELLINGS` times."""
+
+    rollouts: tuple[ContrastRollout, ...]
+    candidates: tuple[Candidate, ...]
+    """Those that most failures lack first."""
+    labellings: tuple[Labelling, ...]
+    labeller: str | None = None
+    """Model that named and labelled; None for rules."""
+    left_out: int = 0
+    """Representative rollouts that the model could not be shown."""
+    refused: int = 0
+    """Labellings that were no partition of the rollouts, however often they were asked for."""
+
+
+@dataclass(frozen=True, slots=True)
+class RuleCandidate(Candidate):
+    """A candidate whose labels a rule finds."""
+
     tool: str | None
     """The tool; None for a category."""
     category: str | None
@@ -63,11 +130,24 @@ class Candidate:
     """Tools where it applies."""
     is_general: bool
     """Whether it applies to every rollout."""
-    lacking: frozenset[str]
-    """Failed rollouts that lack it."""
 
 
-def find_candidates(rollouts: Sequence[ContrastRollout]) -> tuple[Candidate, ...]:
+def label_by_rule(rollouts: Sequence[ContrastRollout]) -> LabelledRollouts:
+    """Label every rollout by rule. Rules label it the same way each time."""
+    candidates = find_candidates(rollouts)
+    lists: dict[str, dict[Label, list[str]]] = {}
+    for candidate in candidates:
+        by_label: dict[Label, list[str]] = {name: [] for name in Label}
+        for rollout in rollouts:
+            by_label[label(candidate, rollout)].append(rollout.rollout)
+        lists[candidate.skill] = by_label
+    labelling = Labelling.of(
+        lists, [item.skill for item in candidates], [item.rollout for item in rollouts]
+    )
+    return LabelledRollouts(tuple(rollouts), candidates, (labelling,) * LABELLINGS)
+
+
+def find_candidates(rollouts: Sequence[ContrastRollout]) -> tuple[RuleCandidate, ...]:
     """Return the candidates that most failures lack, at most `MOST_SKILLS`; of two that the same
     failures lack, the tool's."""
     by_tool: defaultdict[str, list[ContrastRollout]] = defaultdict(list)
@@ -87,7 +167,7 @@ def find_candidates(rollouts: Sequence[ContrastRollout]) -> tuple[Candidate, ...
     return tuple(item for item in kept if len(item.lacking) >= LEAST_LACKING)[:MOST_SKILLS]
 
 
-def label(candidate: Candidate, rollout: ContrastRollout) -> Label:
+def label(candidate: RuleCandidate, rollout: ContrastRollout) -> Label:
     """Return what a rollout shows of a candidate."""
     if rollout.failed:
         is_lacking = rollout.pattern in candidate.patterns
@@ -129,10 +209,10 @@ def _name_tools(tools: Iterable[str]) -> dict[str, str]:
     return names
 
 
-def _build_tool(skill: str, tool: str, failures: Sequence[ContrastRollout]) -> Candidate:
+def _build_tool(skill: str, tool: str, failures: Sequence[ContrastRollout]) -> RuleCandidate:
     patterns = _list_patterns(failures)
     categories = ", ".join(sorted({split_pattern(name)[0] for name in patterns}))
-    return Candidate(
+    return RuleCandidate(
         skill=skill,
         description=f"Do what has to be done with {tool}. Failures: {categories}.",
         patterns=patterns,
@@ -144,11 +224,11 @@ def _build_tool(skill: str, tool: str, failures: Sequence[ContrastRollout]) -> C
     )
 
 
-def _build_category(category: str, failures: Sequence[ContrastRollout]) -> Candidate:
+def _build_category(category: str, failures: Sequence[ContrastRollout]) -> RuleCandidate:
     patterns = _list_patterns(failures)
     pivots = {split_pattern(name)[1] for name in patterns}
     tools = frozenset(pivots - {NO_TOOL})
-    return Candidate(
+    return RuleCandidate(
         skill=category,
         description=f"Avoid {category}{_describe_tools(sorted(tools))}.",
         patterns=patterns,

@@ -19,6 +19,7 @@ from consumers.reads.learning import CycleRow
 from consumers.reads.serving import AdapterRow
 from daemon.adapters.compatibility import BadBase, count_parameters
 from daemon.controller.directive_builder import direct
+from daemon.controller.skill_analyzer import choose_labeller
 from daemon.controller.skill_discovery import contrast_skills, find_due_round
 from daemon.core.task_definitions import open_event_environment, with_definitions
 from daemon.cycle.job_spec import NotTrainable, build_job_spec, name_capability, plan_rounds
@@ -82,7 +83,7 @@ class CyclePlanner:
 
     def contrast_skills(self, cycle: CycleRow) -> SkillsContrasted | None:
         """Compare failures and successes after a cycle's round; None where that is switched off, or
-        the last comparison was a few rounds ago."""
+        the last comparison was a few rounds ago. Raises AnalyzerFailure, BadLabelling."""
         assert cycle.round is not None, "a cycle is diagnosed first"
         improve = self._app.settings.improve
         if improve.skills == "off":
@@ -90,9 +91,10 @@ class CyclePlanner:
         pair = Pair(cycle.alias, cycle.base)
         with self._app.reading() as connection:
             since = find_due_round(connection, pair, cycle.round, improve.skills_rounds)
-            if since is None:
-                return None
-            return contrast_skills(connection, pair, since, cycle.round, cycle.cycle)
+        if since is None:
+            return None
+        labeller = choose_labeller(self._app, cycle.cycle)
+        return contrast_skills(self._app, pair, since, cycle.round, cycle.cycle, labeller)
 
     def propose_tasks(self, cycle: CycleRow) -> Proposal:
         """The tasks of a cycle that has a directive, and its job. What these settings cannot make

@@ -12,7 +12,7 @@ from consumers.diagnosis.round_counts import Pair
 from consumers.reads import learning
 from consumers.reads.scheduling import CYCLE_START
 from consumers.reads.skills import read_comparisons
-from daemon.config.settings import Agent, Improve, Log, Settings
+from daemon.config.settings import Agent, Analyzer, Controller, Improve, Log, Settings
 from daemon.controller.skill_discovery import contrast_skills
 from daemon.core.app import App
 from daemon.core.decision_log import Act, Decisions
@@ -62,10 +62,11 @@ def record(app: App, first: int = 0, names: Mapping[str, str] | None = None) -> 
 
 
 @contextmanager
-def opened(folder: Path, **improve: Any) -> Iterator[App]:
+def opened(folder: Path, analyzer: str = "", **improve: Any) -> Iterator[App]:
     settings = Settings(
         home=folder, log=Log(durability="process"), scheduler=QUIET, improve=Improve(**improve),
         agents=(Agent(alias="agent", environment="shop", checkpoint=CHECKPOINT),),
+        controller=Controller(analyzer=Analyzer(url=analyzer, model="big")),
     )  # fmt: skip
     with App(settings) as app:
         yield app
@@ -185,8 +186,7 @@ def test_labels_of_the_environment_make_no_skill(tmp_path: Path) -> None:
         with opened(tmp_path / str(place)) as app:
             record(app, names=names)
             app.diagnose("diagnose")
-            with app.reading() as connection:
-                events.append(contrast_skills(connection, Pair("agent", "base"), 0, 0))
+            events.append(contrast_skills(app, Pair("agent", "base"), 0, 0))
     assert events[0] is not None
     assert events[0] == events[1]
     assert {item.skill for item in events[0].skills} >= {"cancel_order", "exchange_item"}

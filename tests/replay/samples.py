@@ -340,7 +340,7 @@ SAMPLES: Final[tuple[EventData, ...]] = (
     TaskRetired(alias="shop-agent", task="shop/19", reason="the shop sells it no more"),
     SkillsContrasted(
         alias="shop-agent", base="base", since=0, round=3, failures=40, successes=88,
-        cycle="cycle-1",
+        cycle="cycle-1", labeller="qwen-72b", left_out=3, refused=1,
         skills=(
             SkillContrast(
                 skill="cancel_order", description="Do what has to be done with cancel_order.",

@@ -17,7 +17,7 @@ from tests.consumers.folding import Broker, fold, hash_of
 from tests.replay.test_golden import golden_record
 from tests.replay.write_golden import GOLDEN
 
-STATE: Final = {14: "f91ea02d50d83177551d167198e34e32b3d9236b1d34d49fb17ee411b8383570"}
+STATE: Final = {15: "998fade344afcd9050b762834f2f488e8882c0ec79bb4d5eeafb436f953b18cf"}
 """Fold version -> hash of the state that the corpus of released versions folds to."""
 
 FACTS: Final = (
@@ -53,6 +53,7 @@ DECISIONS: Final = (
     "TaskProposed.v1",
     "TaskRejected.v1",
     "TaskRetired.v1",
+    "SkillsContrasted.v1.1",
     "SkillsContrasted.v1",
     "PatternsDiagnosed.v1.1",
     "TaskProposed.v1.1",
@@ -113,5 +114,5 @@ def test_the_golden_corpus_folds_to_the_golden_state(engine: Engine) -> None:
     assert task.cycle == cycle.cycle
     assert job is not None
     assert job.outcome == "trained"
-    assert runner.counters.folded == 45
+    assert runner.counters.folded == 46
     assert hash_of(engine) == STATE[FOLD_VERSION]

@@ -8,25 +8,29 @@ skill_discovery.py, consumers/diagnosis/skills.py), `--count` agents a row. `dra
 the product: each of ten labellings draws the tasks anew. `whole` is TRACE's rule where rules label,
 so that its ten labellings are one. `looks`: the share of agents whose skill was selected at least
 once in twenty comparisons of fresh rollouts. In the rows `repeated` each task was tried four times
-with one outcome: traffic that repeats says less than its number. Then 10,000 rollouts are compared,
-in seconds of processor time.
+with one outcome: traffic that repeats says less than its number. In the rows with `errors` a model
+labels: of each labelling that share of the labels of the planted skill is wrong, each by chance.
+`whole` is TRACE's rule there, ten labellings of the same rollouts. Then 10,000 rollouts are
+compared, in seconds of processor time.
 
-    {"benchmark": "skills", "rows": [{"rollouts", "lacking", "contrast", "repeated", "drawn",
-      "whole", "looks_drawn", "looks_whole"}], "rollouts", "seconds"}
+    {"benchmark": "skills", "rows": [{"rollouts", "lacking", "contrast", "repeated", "errors",
+      "drawn", "whole", "looks_drawn", "looks_whole"}], "rollouts", "seconds"}
 """
 
 import argparse
 import json
 import time
+from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 from random import Random
 from typing import Final
 
 from consumers.diagnosis.round_counts import Pair
-from consumers.diagnosis.skills import SkillState, is_chosen, measure_skills
+from consumers.diagnosis.skills import LEAST_SELECTED, SkillState, is_chosen, measure_skills
 from consumers.reads.skills import ContrastRollout
 from daemon.controller.skill_discovery import describe_contrast
-from daemon.controller.skill_labels import LOOP
+from daemon.controller.skill_labels import LABELLINGS, LOOP, Label, Labelling, label_by_rule
 from events.learning import SkillLabels
 
 PAIR: Final = Pair("agent", "base")
@@ -38,6 +42,8 @@ TOOLS: Final = ("cancel_order", "return_item", "exchange_item")
 SKILL: Final = LOOP
 LOOKS: Final = 20
 TRIALS: Final = 4
+ERRORS: Final = 0.15
+"""Share of a model's labels that are wrong."""
 
 
 def main() -> None:
@@ -48,14 +54,14 @@ def main() -> None:
     options = parser.parse_args()
     chance = Random(options.seed)
     rows = [
-        _measure_row(size, shares, trials, options.count, chance)
-        for trials in (1, TRIALS)
+        _measure_row(size, shares, trials, errors, options.count, chance)
+        for trials, errors in ((1, 0.0), (TRIALS, 0.0), (1, ERRORS))
         for size in SIZES
         for shares in LACKING
     ]
     rollouts = make_rollouts(10_000, LACKING[2], 1, chance)
     began = time.process_time()
-    describe_contrast(PAIR, 0, 0, rollouts)
+    describe_contrast(PAIR, 0, 0, label_by_rule(rollouts))
     seconds = time.process_time() - began
     document = {
         "benchmark": "skills", "rows": rows, "rollouts": len(rollouts), "seconds": round(seconds, 2)
@@ -88,13 +94,21 @@ def make_rollouts(
 
 
 def _measure_row(
-    size: int, shares: tuple[float, float], trials: int, count: int, chance: Random
+    size: int,
+    shares: tuple[float, float],
+    trials: int,
+    errors: float,
+    count: int,
+    chance: Random,
 ) -> dict[str, object]:
     drawn, whole, looks_drawn, looks_whole = 0, 0, 0, 0
     looked = max(1, count // LOOKS)
     for agent in range(count):
         looks = LOOKS if agent < looked else 1
-        outcomes = [_compare(make_rollouts(size, shares, trials, chance), n) for n in range(looks)]
+        outcomes = [
+            _compare(make_rollouts(size, shares, trials, chance), errors, n, chance)
+            for n in range(looks)
+        ]
         drawn += outcomes[0][0]
         whole += outcomes[0][1]
         if looks > 1:
@@ -105,6 +119,7 @@ def _measure_row(
         "lacking": list(shares),
         "contrast": round(shares[0] - shares[1], 2),
         "repeated": trials > 1,
+        "errors": errors,
         "drawn": round(drawn / count, 3),
         "whole": round(whole / count, 3),
         "looks_drawn": round(looks_drawn / looked, 2),
@@ -112,20 +127,39 @@ def _measure_row(
     }
 
 
-def _compare(rollouts: Sequence[ContrastRollout], number: int) -> tuple[bool, bool]:
-    """Whether the skill is selected with the draws, and of all rollouts at once."""
-    data = describe_contrast(PAIR, 0, number, rollouts)
-    item = next((item for item in data.skills if item.skill == SKILL), None)
-    if item is None:
+def _compare(
+    rollouts: Sequence[ContrastRollout], errors: float, number: int, chance: Random
+) -> tuple[bool, bool]:
+    """Whether the skill is selected with the draws, and by labellings of all rollouts at once."""
+    labelled = label_by_rule(rollouts)
+    if errors:
+        labellings = tuple(_mislabel(own, errors, chance) for own in labelled.labellings)
+        labelled = replace(labelled, labellings=labellings)
+    data = describe_contrast(PAIR, 0, number, labelled)
+    if SKILL not in {item.skill for item in data.skills}:
         return False, False
     is_selected = measure_skills(data)[SKILL].state is SkillState.SELECTED
-    return is_selected, is_chosen(_count_all(rollouts))
+    chosen = sum(is_chosen(_count_all(rollouts, own)) for own in labelled.labellings)
+    return is_selected, chosen >= LEAST_SELECTED * LABELLINGS
 
 
-def _count_all(rollouts: Sequence[ContrastRollout]) -> SkillLabels:
-    counts = {(f, s): 0 for f in (True, False) for s in (True, False)}
-    for item in rollouts:
-        counts[item.failed, item.has_loop] += 1
+def _mislabel(labelling: Labelling, errors: float, chance: Random) -> Labelling:
+    """Return a labelling in which that share of the planted skill's labels is the other one."""
+    other = {Label.LACKING: Label.PRESENT, Label.PRESENT: Label.LACKING}
+    own = (
+        {
+            rollout: other[name] if chance.random() < errors else name
+            for rollout, name in labelling.labels[SKILL].items()
+        }
+        if SKILL in labelling.labels
+        else {}
+    )
+    return Labelling({**labelling.labels, SKILL: own} if own else labelling.labels)
+
+
+def _count_all(rollouts: Sequence[ContrastRollout], labelling: Labelling) -> SkillLabels:
+    labels = labelling.labels[SKILL]
+    counts = Counter((item.failed, labels[item.rollout] is Label.LACKING) for item in rollouts)
     return SkillLabels(
         failures=counts[True, True] + counts[True, False],
         lacking_failures=counts[True, True],

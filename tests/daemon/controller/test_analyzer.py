@@ -8,7 +8,8 @@ import pytest
 
 from consumers.reads.evidence import RoundRollout
 from daemon.config.settings import Analyzer
-from daemon.controller.analyzer import Analysis, RolloutView, analyze
+from daemon.controller.analyzer import Analysis, analyze
+from daemon.controller.rollout_views import RolloutView
 from daemon.controller.sampling import shorten
 from events.messages import Action, Message
 from tests.envs.model_server import Json, ModelServer, Reply, refused, said
@@ -162,7 +163,7 @@ def test_another_host_is_asked_only_where_it_is_named(host: str) -> None:
 
 
 def test_a_host_that_is_named_is_asked() -> None:
-    from daemon.controller.analyzer import check_host
+    from daemon.controller.model_answers import check_host
 
     check_host("https://models.example.org/v1", ["models.example.org"])
     check_host("http://[::1]:8000/v1", ())

@@ -9,13 +9,16 @@ import pytest
 from consumers.diagnosis.round_counts import Pair
 from consumers.diagnosis.skills import SkillState, measure_skills
 from consumers.reads.skills import ContrastRollout
-from daemon.controller.skill_discovery import (
+from daemon.controller.skill_discovery import describe_contrast
+from daemon.controller.skill_labels import (
     BadLabelling,
+    Label,
     Labelling,
-    describe_contrast,
+    RuleCandidate,
+    find_candidates,
+    label,
     label_by_rule,
 )
-from daemon.controller.skill_labels import Candidate, Label, find_candidates, label
 from events.learning import SkillContrast, SkillsContrasted
 
 
@@ -39,12 +42,12 @@ LOOPS = several(5, 30, "tool_loop|*")
 SUCCESSES = several(30, 100)
 
 
-def names(rollouts: Sequence[ContrastRollout]) -> dict[str, Candidate]:
+def names(rollouts: Sequence[ContrastRollout]) -> dict[str, RuleCandidate]:
     return {item.skill: item for item in find_candidates(rollouts)}
 
 
 def contrast(rollouts: Sequence[ContrastRollout]) -> SkillsContrasted:
-    return describe_contrast(Pair("agent", "base"), 0, 3, rollouts)
+    return describe_contrast(Pair("agent", "base"), 0, 3, label_by_rule(rollouts))
 
 
 def states(rollouts: Sequence[ContrastRollout]) -> dict[str, str]:
@@ -147,7 +150,7 @@ def test_the_names_of_tasks_have_no_influence() -> None:
     assert contrast(rollouts) == contrast(renamed)
 
 
-def lists(candidate: Candidate, rollouts: Sequence[ContrastRollout]) -> dict[Label, list[str]]:
+def lists(candidate: RuleCandidate, rollouts: Sequence[ContrastRollout]) -> dict[Label, list[str]]:
     given: dict[Label, list[str]] = {name: [] for name in Label}
     for item in rollouts:
         given[label(candidate, item)].append(item.rollout)
@@ -158,19 +161,20 @@ def test_a_labelling_that_is_no_partition_is_refused() -> None:
     rollouts = [*CANCELS, *SUCCESSES]
     candidates = find_candidates(rollouts)
     right = {item.skill: lists(item, rollouts) for item in candidates}
-    assert Labelling.of(right, candidates, rollouts) == label_by_rule(candidates, rollouts)
+    ids = [item.rollout for item in rollouts]
+    assert label_by_rule(rollouts).labellings == (Labelling.of(right, list(right), ids),) * 10
     first = candidates[0].skill
 
     def refuse(changed: dict[Label, list[str]], reason: str) -> None:
         with pytest.raises(BadLabelling, match=reason):
-            Labelling.of({**right, first: changed}, candidates, rollouts)
+            Labelling.of({**right, first: changed}, list(right), ids)
 
     given = right[first]
     refuse({**given, Label.NA: [*given[Label.NA], "r0000"]}, "labels rollout r0000 twice")
     refuse({**given, Label.PRESENT: given[Label.PRESENT][1:]}, "other rollouts than there are")
     refuse({**given, Label.NA: [*given[Label.NA], "made-up"]}, "made-up")
     with pytest.raises(BadLabelling, match="other skills than the candidates: invented"):
-        Labelling.of({**right, "invented": given}, candidates, rollouts)
+        Labelling.of({**right, "invented": given}, list(right), ids)
 
 
 def find(data: SkillsContrasted, skill: str) -> SkillContrast:

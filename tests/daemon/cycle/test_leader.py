@@ -15,7 +15,7 @@ from consumers.reads.learning import CycleRow
 from consumers.reads.scheduling import CYCLE_START
 from daemon.cli.roles import repeat
 from daemon.config.settings import Agent, Log, Scheduler, Settings
-from daemon.controller.skill_discovery import BadLabelling
+from daemon.controller.skill_labels import BadLabelling
 from daemon.core.app import App
 from daemon.core.decision_log import Act, Decisions
 from daemon.core.leadership import Leadership

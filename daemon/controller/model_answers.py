@@ -1,0 +1,158 @@
+"""Ask an analyzer for one JSON document, until it is one, within a budget of tokens.
+
+    budget = TokenBudget(200_000, "controller.analyzer.max_tokens")
+    async with open_endpoint(settings) as endpoint:
+        answer = await ask(endpoint, settings.model, messages, question, budget)
+
+An answer that `question.parse` refuses is asked for again, twice at most, with the reason. What a
+request costs is a high estimate, so that a budget is kept whatever the tokenizer.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from ipaddress import ip_address
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
+
+import httpx2
+
+from envs.endpoint import Endpoint, Sampling
+from events.errors import KintsugiError
+from events.messages import Message
+
+if TYPE_CHECKING:
+    from daemon.config.settings import Analyzer
+
+T = TypeVar("T")
+
+ASKED_AGAIN: Final = 2
+ANSWER_TOKENS: Final = 4096
+"""Most tokens of one answer."""
+CHARACTERS_PER_TOKEN: Final = 3
+"""A low guess, so that estimates of tokens are high."""
+
+
+class AnalyzerFailure(KintsugiError):
+    """No usable word of the analyzer; the text says why."""
+
+
+class TokenBudget:
+    """Tokens that may still be read and written."""
+
+    def __init__(self, tokens: int, setting: str) -> None:
+        """`setting`: the one that has this number."""
+        self.left, self.setting = tokens, setting
+
+    def spend(self, tokens: int) -> bool:
+        """Take tokens; return whether they were left."""
+        if tokens > self.left:
+            return False
+        self.left -= tokens
+        return True
+
+
+@dataclass(frozen=True, slots=True)
+class Question(Generic[T]):
+    """What an answer has to be."""
+
+    parse: Callable[[str], T]
+    """Reads an answer; raises ValueError that says what is wrong."""
+    response_format: Mapping[str, Any]
+    """JSON schema, as the endpoint's request has it."""
+    temperature: float = 0.0
+    seed: int | None = None
+    """Of the endpoint's sampling, where it has one."""
+
+
+def open_endpoint(settings: "Analyzer") -> Endpoint:
+    """Return the analyzer's endpoint, a context manager. Raises AnalyzerFailure for a host that
+    conversations may not be sent to."""
+    check_host(settings.url, settings.allowed_hosts)
+    return Endpoint(
+        settings.url,
+        settings.model,
+        api_key=settings.api_key.get_secret_value() if settings.api_key else None,
+        timeout=settings.timeout_seconds,
+        attempts=2,
+    )
+
+
+def check_host(url: str, allowed: Sequence[str]) -> None:
+    """Raise AnalyzerFailure where conversations would leave this machine unasked."""
+    try:
+        host = httpx2.URL(url).host
+    except httpx2.InvalidURL as error:
+        raise AnalyzerFailure(f"controller.analyzer.url {url!r} is none: {error}") from error
+    if not (_is_loopback(host) or host in allowed):
+        raise AnalyzerFailure(
+            f"host {host!r} is not this machine, and conversations would be sent there; name it "
+            "in controller.analyzer.allowed_hosts if they may"
+        )
+
+
+async def ask(
+    endpoint: Endpoint,
+    model: str,
+    messages: Sequence[Message],
+    question: Question[T],
+    budget: TokenBudget,
+) -> T:
+    """Return an answer that the question takes; `model` is named in errors. Raises AnalyzerFailure,
+    AnswerFailure, EndpointRefusal."""
+    problem = ""
+    asked = list(messages)
+    sampling = Sampling(
+        temperature=question.temperature,
+        max_tokens=ANSWER_TOKENS,
+        extra={"response_format": question.response_format, "seed": question.seed},
+    )
+    for _ in range(1 + ASKED_AGAIN):
+        if not budget.spend(estimate_tokens(asked) + ANSWER_TOKENS):
+            raise AnalyzerFailure(
+                f"{problem or 'the request costs more than what is left'}; {budget.left} tokens "
+                f"are left of the budget; raise {budget.setting}"
+            )
+        completion = await endpoint.complete(asked, sampling=sampling)
+        text = completion.message.text
+        try:
+            return question.parse(text)
+        except ValueError as error:
+            problem = f"{model} gave no answer of the schema: {error}"
+        again = f"That was not the answer that was asked for: {problem[:300]}. Answer again."
+        asked += [
+            Message(role="assistant", content=text or "{}"),
+            Message(role="user", content=again),
+        ]
+    raise AnalyzerFailure(problem)
+
+
+def estimate_tokens(messages: Sequence[Message]) -> int:
+    """Return a high estimate of the tokens of a request."""
+    return sum(len(message.text) for message in messages) // CHARACTERS_PER_TOKEN
+
+
+def build_object_schema(properties: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the schema of an object with just these properties. Written out, since servers that
+    guide their output read few of JSON Schema's ways."""
+    return {
+        "type": "object",
+        "properties": dict(properties),
+        "required": list(properties),
+        "additionalProperties": False,
+    }
+
+
+def build_format(name: str, schema: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the field `response_format` of a request for a document of this schema."""
+    return {
+        "type": "json_schema",
+        "json_schema": {"name": name, "strict": True, "schema": dict(schema)},
+    }
+
+
+def _is_loopback(host: str) -> bool:
+    if host == "localhost":
+        return True
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return False

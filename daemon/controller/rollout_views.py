@@ -1,0 +1,83 @@
+"""A rollout as an analyzer is shown it: request, expected calls, verdict and conversation.
+
+A person's rollout is never shown: what a model says of it would stand unsealed in the log. Nothing
+of the environment's labels is in a view.
+"""
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from consumers.reads.evidence import RoundRollout
+from daemon.controller.sampling import CHARACTERS, Excerpt, shorten
+from daemon.sessions import transcript
+from events.canonical import exact_json
+from events.errors import LogTruncated
+from events.messages import Action, Message
+
+if TYPE_CHECKING:
+    from sqlalchemy import Connection
+
+    from daemon.core.app import App
+
+
+@dataclass(frozen=True, slots=True)
+class RolloutView:
+    """A rollout as the analyzer is shown it."""
+
+    seen: RoundRollout
+    task: str | None
+    """What the user wants."""
+    gold: tuple[Action, ...] | None
+    conversation: Excerpt
+    parts: dict[str, float | None]
+    """Parts of its reward, by name."""
+    evidence: Any
+    """Evidence of the deterministic detectors."""
+
+    def item(self, name: str) -> str:
+        """Return the rollout as JSON, with `name` as a short id."""
+        gold = (
+            None if self.gold is None else [[action.name, action.arguments] for action in self.gold]
+        )
+        return exact_json(
+            {
+                "id": name,
+                "passed": self.seen.category is None,
+                "detected": self.seen.pattern,
+                "evidence": self.evidence,
+                "task": self.task,
+                "expected_calls": gold,
+                "reward": self.seen.reward,
+                "reward_parts": self.parts,
+                "messages": [_format_message(message) for message in self.conversation.messages],
+                "messages_left_out": self.conversation.left_out,
+            }
+        )
+
+
+def build_view(
+    app: "App", connection: "Connection", seen: RoundRollout, characters: int = CHARACTERS
+) -> RolloutView | None:
+    """Return a rollout with at most `characters` of its conversation, if its calls allow; None for
+    one whose event was trimmed, and for a person's."""
+    try:
+        record = transcript.read(transcript.find(connection, seen.rollout), app.log, app.bodies)
+    except LogTruncated:
+        return None
+    if record.sealed:
+        return None
+    task = record.data.task
+    return RolloutView(
+        seen=seen,
+        task=task.instruction if task else None,
+        gold=record.gold,
+        conversation=shorten(record.messages, characters=characters),
+        parts=record.data.reward_parts,
+        evidence=record.row.evidence,
+    )
+
+
+def _format_message(message: Message) -> dict[str, Any]:
+    calls = [[call.name, call.arguments] for call in message.tool_calls]
+    document: dict[str, Any] = {"role": message.role, "text": message.text}
+    return {**document, "calls": calls} if calls else document

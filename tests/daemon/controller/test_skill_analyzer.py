@@ -1,0 +1,316 @@
+"""Skills by an analyzer: a real server that names and labels well, with errors, or not at all.
+
+Rollouts are of shop, of an agent that forgets the last call of some tasks. The server knows from
+what it is shown which attempts lack what: `finishes_orders` is lacking in those that never make
+their last call; `reads_policy` is lacking in every second attempt, passed or failed.
+"""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+
+from consumers.diagnosis.labels import label_rollout
+from consumers.diagnosis.round_counts import Pair
+from consumers.diagnosis.skills import SkillState, measure_skills
+from daemon.controller.model_answers import AnalyzerFailure
+from daemon.controller.skill_analyzer import choose_labeller
+from daemon.controller.skill_discovery import contrast_skills
+from daemon.core.app import App
+from events.learning import SkillContrast, SkillsContrasted
+from producers.simulation import Provenance, build_rollout_event
+from tests.daemon.conftest import Kintsugi
+from tests.daemon.controller.test_directive_builder import SHOP, attempted
+from tests.daemon.repair.test_background import record as append_sealed
+from tests.daemon.test_skills import HEALTHY, opened, record
+from tests.envs.model_server import Json, ModelServer, Reply, refused, said
+
+PAIR = Pair("agent", "base")
+NAMES = ("finishes_orders", "reads_policy")
+Change = Callable[[dict[str, Any], int], None]
+"""Changes the labels of one request; with the number of the request."""
+
+
+def read_items(request: Json) -> list[Json]:
+    return [json.loads(line) for line in request["messages"][1]["content"].splitlines()]
+
+
+def is_discovery(request: Json) -> bool:
+    name: str = request["response_format"]["json_schema"]["name"]
+    return name == "skills"
+
+
+def name_skills(*names: str) -> Callable[[list[Json]], Json]:
+    def answer(items: list[Json]) -> Json:
+        failed = [item["id"] for item in items if not item["passed"]]
+        return {
+            "skills": [
+                {"name": name, "definition": f"It {name}.", "example_ids": failed[:2]}
+                for name in names
+            ]
+        }
+
+    return answer
+
+
+def lacks(item: Json, skill: str) -> bool:
+    calls: list[str] = [name for m in item["messages"] for name, _ in m.get("calls", [])]
+    if skill == "finishes_orders":
+        expected: list[str] = [name for name, _ in item["expected_calls"]]
+        return bool(expected) and expected[-1] not in calls
+    return Random(json.dumps(item["messages"])).random() < 0.5
+
+
+class Analyst:
+    """Answers requests as a model would; `change` alters its labels."""
+
+    def __init__(self, change: Change | None = None, names: tuple[str, ...] = NAMES) -> None:
+        self._change, self._names, self._count = change, names, 0
+
+    def __call__(self, request: Json) -> Json:
+        items = read_items(request)
+        if is_discovery(request):
+            return said(json.dumps(name_skills(*self._names)(items)))
+        labels: dict[str, Any] = {}
+        for skill in self._names:
+            lists: dict[str, list[str]] = {"na": [], "present": [], "lacking": []}
+            for item in items:
+                lists["lacking" if lacks(item, skill) else "present"].append(item["id"])
+            labels[skill] = lists
+        self._count += 1
+        if self._change is not None:
+            self._change(labels, self._count)
+        return said(json.dumps(labels))
+
+
+def contrast(app: App) -> SkillsContrasted:
+    data = contrast_skills(app, PAIR, 0, 0, labeller=choose_labeller(app, "seed"))
+    assert data is not None
+    return data
+
+
+def compare(
+    folder: Path, answering: Callable[[Json], Reply | Json], **improve: Any
+) -> tuple[SkillsContrasted, list[Json]]:
+    """The comparison of 27 rollouts, and what the server was asked."""
+    with (
+        ModelServer(answering) as server,
+        opened(folder, server.url, skills_labels="analyzer", **improve) as app,
+    ):
+        record(app)
+        app.diagnose("diagnose")
+        return contrast(app), server.requests
+
+
+def find(data: SkillsContrasted, skill: str) -> SkillContrast:
+    return next(item for item in data.skills if item.skill == skill)
+
+
+def test_what_failures_lack_is_selected_and_what_successes_lack_as_well_is_not(
+    tmp_path: Path,
+) -> None:
+    data, requests = compare(tmp_path, Analyst())
+    measured = measure_skills(data)
+    assert measured["finishes_orders"].state is SkillState.SELECTED
+    assert measured["finishes_orders"].delta == 1
+    assert measured["reads_policy"].state is SkillState.REJECTED
+    assert (data.labeller, data.left_out, data.refused) == ("big", 0, 0)
+    assert (data.failures, data.successes) == (12, 15)
+    skill = find(data, "finishes_orders")
+    assert skill.description == "It finishes_orders."
+    assert skill.patterns == (
+        "missing_write_action|cancel_order", "missing_write_action|exchange_item"
+    )  # fmt: skip
+    assert (skill.failures, skill.successes, len(skill.labellings)) == (12, 15, 10)
+    assert len(skill.examples) > 0
+    assert len(requests) == 1 + 10 * 2, "27 rollouts take two requests of at most 16"
+
+
+def test_a_labelling_is_isolated_and_nothing_of_the_environments_labels_is_sent(
+    tmp_path: Path,
+) -> None:
+    _, requests = compare(tmp_path, Analyst())
+    labelled = [request for request in requests if not is_discovery(request)]
+    assert all(len(request["messages"]) == 2 for request in labelled)
+    assert {request["temperature"] for request in labelled} == {1.0}
+    assert len({request["seed"] for request in labelled}) == 20
+    firsts = [json.dumps(read_items(request)[0]["messages"]) for request in labelled]
+    assert len(set(firsts)) > 5, "each labelling has an order of its own"
+    sent = json.dumps(requests)
+    assert '"capability' not in sent
+    assert "shop/cancel/" not in sent
+    assert "rollout-0" not in sent
+
+
+def test_labels_that_differ_between_labellings_count_as_they_were_given(tmp_path: Path) -> None:
+    chance = Random(0)
+
+    def mix(labels: dict[str, Any], _: int) -> None:
+        lists = labels["finishes_orders"]
+        ids = [*lists["present"], *lists["lacking"]]
+        kept = [name for name in ids if chance.random() < 0.5]
+        labels["finishes_orders"] = {
+            "na": [], "present": kept, "lacking": [name for name in ids if name not in kept]
+        }  # fmt: skip
+
+    data, _ = compare(tmp_path, Analyst(mix))
+    counts = [item.lacking_failures for item in find(data, "finishes_orders").labellings]
+    assert len(set(counts)) > 2
+    assert measure_skills(data)["finishes_orders"].state is not SkillState.SELECTED
+
+
+def leave_out(labels: dict[str, Any], _: int) -> None:
+    labels["reads_policy"]["present"] = labels["reads_policy"]["present"][1:]
+
+
+def label_twice(labels: dict[str, Any], _: int) -> None:
+    labels["reads_policy"]["na"] = labels["reads_policy"]["lacking"][:1]
+
+
+def invent(labels: dict[str, Any], _: int) -> None:
+    labels["reads_policy"]["na"] = ["r99"]
+
+
+def rename(labels: dict[str, Any], _: int) -> None:
+    labels["flies"] = labels.pop("reads_policy")
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        (leave_out, "other rollouts than there are"),
+        (label_twice, "twice"),
+        (invent, "r99"),
+        (rename, "other skills than the candidates"),
+        (lambda labels, _: labels.update(reads_policy=["r1"]), "na|reads_policy|dictionary"),
+    ],
+)
+def test_labels_that_are_no_partition_are_refused(tmp_path: Path, change: Change, why: str) -> None:
+    with pytest.raises(AnalyzerFailure, match=f"10 of 10 labellings were refused.*({why})"):
+        compare(tmp_path, Analyst(change))
+
+
+def test_a_better_second_answer_counts(tmp_path: Path) -> None:
+    def fail_first(labels: dict[str, Any], number: int) -> None:
+        if number == 1:
+            leave_out(labels, number)
+
+    data, requests = compare(tmp_path, Analyst(fail_first))
+    assert (data.refused, len(requests)) == (0, 22)
+    assert sum(len(request["messages"]) == 4 for request in requests) == 1
+
+
+def refuse(count: int) -> Callable[[Json], Json]:
+    """Answer the first requests of so many labellings, and no other, with no labels."""
+    analyst, places = Analyst(), dict[str, int]()
+
+    def answer(request: Json) -> Json:
+        reply = analyst(request)
+        if is_discovery(request):
+            return reply
+        place = places.setdefault(request["messages"][1]["content"], len(places))
+        return said("{}") if place < count else reply
+
+    return answer
+
+
+def test_a_refused_labelling_chooses_nothing(tmp_path: Path) -> None:
+    data, _ = compare(tmp_path, refuse(2))
+    measured = measure_skills(data)["finishes_orders"]
+    assert data.refused == 2
+    assert (measured.labellings, measured.selected) == (10, 8)
+    assert measured.state is SkillState.SELECTED
+
+
+def test_with_less_than_eight_labellings_nothing_can_be_selected(tmp_path: Path) -> None:
+    with pytest.raises(AnalyzerFailure, match="3 of 10 labellings were refused"):
+        compare(tmp_path, refuse(3))
+
+
+NO_NAME: Json = {"name": "No Name", "definition": "x", "example_ids": []}
+NO_EXAMPLE: Json = {"name": "flies", "definition": "x", "example_ids": ["r99"]}
+
+
+@pytest.mark.parametrize(
+    ("answer", "why"),
+    [
+        (said("No."), "gave no answer of the schema"),
+        (said(json.dumps({"skills": [NO_NAME]})), "name"),
+        (said(json.dumps({"skills": [NO_EXAMPLE]})), "flies has no failed attempt"),
+        (refused(401, "no key"), "401"),
+    ],
+)
+def test_without_usable_names_nothing_is_compared(
+    tmp_path: Path, answer: Reply | Json, why: str
+) -> None:
+    with pytest.raises(AnalyzerFailure, match=why):
+        compare(tmp_path, lambda _: answer)
+
+
+def test_two_skills_of_one_name_are_asked_for_again(tmp_path: Path) -> None:
+    with pytest.raises(AnalyzerFailure, match="flies is named 2 times"):
+        compare(tmp_path, Analyst(names=("flies", "flies")))
+
+
+def test_what_costs_more_than_the_budget_is_not_begun(tmp_path: Path) -> None:
+    with pytest.raises(AnalyzerFailure, match=r"raise it, or lower improve\.skills_rollouts"):
+        compare(tmp_path, Analyst(), skills_tokens=50_000)
+
+
+def test_the_newest_are_labelled_and_the_others_counted(tmp_path: Path) -> None:
+    data, _ = compare(tmp_path, Analyst(), skills_rollouts=20)
+    assert data.left_out == 7
+    assert data.failures + data.successes == 20
+
+
+def test_a_persons_rollouts_are_not_sent(tmp_path: Path) -> None:
+    with ModelServer(Analyst()) as server:
+        with opened(tmp_path, server.url, skills_labels="analyzer") as app:
+            record(app)
+            task = SHOP.generate("cancel", HEALTHY - 50)
+            event = build_rollout_event(
+                attempted(task), SHOP, Provenance("agent", "base", "base", "live"), "of rosa"
+            )
+            labelled = event.model_copy(update={"labels": label_rollout(event).labels})
+            append_sealed(app, labelled, owner=app.keys.of("rosa"))
+            app.diagnose("diagnose")
+            data = contrast(app)
+        (text,) = {m.text for m in attempted(task).messages[:2] if m.role == "user"}
+        assert text[:40] not in json.dumps(server.requests)
+    assert data.left_out == 1
+    assert data.failures + data.successes == 27
+
+
+def test_without_an_endpoint_the_setting_is_an_error(
+    home: Path, kintsugi: Kintsugi, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with opened(home) as app:
+        record(app)
+        app.diagnose("diagnose")
+    monkeypatch.setenv("KINTSUGI_IMPROVE__SKILLS_LABELS", "analyzer")
+    result = kintsugi("skills", "find")
+    assert result.code == 1
+    assert "controller.analyzer.url names none" in result.err
+
+
+def test_a_person_is_told_who_labelled(
+    home: Path, kintsugi: Kintsugi, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with opened(home) as app:
+        record(app)
+        app.diagnose("diagnose")
+    with ModelServer(Analyst()) as server:
+        monkeypatch.setenv("KINTSUGI_IMPROVE__SKILLS_LABELS", "analyzer")
+        monkeypatch.setenv("KINTSUGI_IMPROVE__SKILLS_ROLLOUTS", "25")
+        monkeypatch.setenv("KINTSUGI_CONTROLLER__ANALYZER__URL", server.url)
+        monkeypatch.setenv("KINTSUGI_CONTROLLER__ANALYZER__MODEL", "big")
+        result = kintsugi("skills", "find")
+    assert "big labelled them, 2 more rollouts could not be shown to it" in " ".join(
+        result.err.split()
+    )
+    shown = kintsugi("skills", "show", "finishes_orders", "--json").json
+    assert (shown["state"], shown["labeller"]) == ("selected", "big")
+    assert kintsugi("rebuild", "--json").json["equal"] is True
