@@ -21,7 +21,7 @@ from sqlalchemy import BigInteger, Engine, Index, MetaData, Table, Text, text
 from sqlalchemy.sql import ColumnElement
 from sqlmodel import Field, SQLModel
 
-REVISION: Final = "0021"
+REVISION: Final = "0022"
 """The migration that makes these tables; a test holds it to the newest one in migrations/."""
 
 FOLD_VERSION: Final = 15
@@ -721,6 +721,8 @@ class Adapter(ProjectionTable, table=True):
     capability: str | None = _string()
     job: str | None = _string()
     origin: str = _string()
+    merge: str | None = _string()
+    """JSON: what it was merged of; null for any other."""
     state: str = _string()
     reason: str = _string()
     """Why it is in this state, in words; may be empty."""

@@ -35,6 +35,26 @@ another."""
 Retired = Literal["rejected", "draining", "unloaded", "collected"]
 
 
+MergeMethod = Literal["sum", "core_tsv"]
+"""How several adapters become one (daemon/engine/merging.py)."""
+
+
+class MergedAdapter(StrictModel):
+    """An adapter that is a part of another one."""
+
+    adapter: Name
+    weight: float
+    """What its change of the base is multiplied by."""
+
+
+class AdapterMerge(StrictModel):
+    """What a merged adapter is made of."""
+
+    method: MergeMethod
+    rank: Annotated[int, Field(ge=1)]
+    members: Annotated[tuple[MergedAdapter, ...], Field(min_length=2)]
+
+
 class AdapterProduced(Decision):
     """An adapter exists: immutable from here on, under a name that is never used again."""
 
@@ -51,8 +71,11 @@ class AdapterProduced(Decision):
     capability: str | None = None
     """What it was trained for."""
     job: str | None = None
-    """The job that left it; None for one that was pushed."""
+    """The job that left it; None for one that was pushed or merged."""
     origin: Literal["job", "push"]
+    """Who brought it: a job, or a person's command."""
+    merge: AdapterMerge | None = Field(default=None, exclude_if=lambda value: value is None)
+    """What it was merged of; None for any other."""
 
 
 class AdapterStaged(Decision):

@@ -45,6 +45,7 @@ def fold_adapter_production(folding: FoldInput, data: AdapterProduced, batch: Ba
     named = {"adapter", "alias", "base", "sha256", "path", "capability", "job", "origin"}
     born: Row = {
         **data.model_dump(include=named),
+        "merge": None if data.merge is None else data.merge.model_dump_json(),
         "replicas": "[]",
         "distance": None,
         "from_base": None,

@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from sqlalchemy import Connection, select
+from sqlalchemy import Connection, or_, select
 
 from consumers.batch import Batch
 from consumers.folds.record import FoldInput
@@ -83,7 +83,7 @@ class AdapterDependence:
     because: tuple[str, ...]
     """`counted`: a rollout was judged in the round that its cycle began with; `example`: its
     directive names one; `task`: a task was written after one; `lesson`: its job practised a lesson
-    made of one; `parent`: it goes on from an adapter of this list."""
+    made of one; `parent`: it goes on from an adapter of this list, or was merged of one."""
 
 
 def find_dependent_adapters(
@@ -93,21 +93,25 @@ def find_dependent_adapters(
     cycles = _cycles(connection, frozenset(rollouts))
     jobs, adapters = Job.table().c, Adapter.table().c
     query = (
-        select(adapters.adapter, adapters.state, adapters.path, jobs.job, jobs.cycle, jobs.spec)
-        .join_from(Adapter.table(), Job.table(), jobs.job == adapters.job)
+        select(
+            adapters.adapter, adapters.state, adapters.path, adapters.merge, jobs.job, jobs.cycle,
+            jobs.spec,
+        )
+        .join_from(Adapter.table(), Job.table(), jobs.job == adapters.job, isouter=True)
+        .where(or_(jobs.job.is_not(None), adapters.merge.is_not(None)))
         .order_by(adapters.adapter)
-    )
+    )  # fmt: skip
     rows = connection.execute(query).all()
     reasons = {row.adapter: cycles[row.cycle] for row in rows if row.cycle in cycles}
     for row in rows:
-        if not _list_drawn(row.spec).isdisjoint(lessons):
+        if row.spec is not None and not _list_drawn(row.spec).isdisjoint(lessons):
             reasons[row.adapter] = (*reasons.get(row.adapter, ()), "lesson")
     while True:
-        folders = {row.path for row in rows if row.adapter in reasons}
+        named = {name for row in rows if row.adapter in reasons for name in (row.adapter, row.path)}
         heirs = [
             row.adapter
             for row in rows
-            if json.loads(row.spec)["parent"] in folders
+            if not named.isdisjoint(_list_parents(row.spec, row.merge))
             and "parent" not in reasons.get(row.adapter, ())
         ]
         if not heirs:
@@ -118,6 +122,14 @@ def find_dependent_adapters(
         for row in rows
         if row.adapter in reasons
     ]
+
+
+def _list_parents(spec: str | None, merge: str | None) -> list[str]:
+    """Return the folder that an adapter's job went on from, and the names of those that it was
+    merged of."""
+    members = [] if merge is None else json.loads(merge)["members"]
+    parent = None if spec is None else json.loads(spec)["parent"]
+    return [*([] if parent is None else [parent]), *(member["adapter"] for member in members)]
 
 
 def _list_drawn(spec: str) -> set[str]:

@@ -32,6 +32,7 @@ from consumers.tables import (
 )
 from events.errors import KintsugiError
 from events.learning import OPERATOR
+from events.serving import AdapterMerge
 
 _NAMED: Final = 3
 """Names of each kind that an ambiguous beginning is answered with."""
@@ -141,11 +142,16 @@ def _adapter(connection: Connection, name: str) -> Node | None:
     row = _row(connection, Adapter, "adapter", name)
     if row is None:
         return None
-    because = [_job(connection, row.job)] if row.job is not None else [_build_push_node(row)]
+    merge = None if row.merge is None else AdapterMerge.model_validate_json(row.merge)
+    if merge is not None:
+        because = [_adapter(connection, member.adapter) for member in merge.members]
+    else:
+        because = [_build_push_node(row) if row.job is None else _job(connection, row.job)]
     return Node(
         name, "adapter",
         _line(
             row.state, *_describe_routes(connection, name), _describe_capability(row),
+            "" if merge is None else f"merged by {merge.method}, rank {merge.rank}",
             _gate(row.gate), row.reason
         ),
         tuple(node for node in because if node is not None),

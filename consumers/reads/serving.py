@@ -18,7 +18,7 @@ from consumers.tables import Adapter, Evaluation, LifecycleStep, OperatorAction,
 from events.errors import KintsugiError
 from events.gate import GateReport
 from events.lifecycle import State
-from events.serving import GateDecided
+from events.serving import AdapterMerge, GateDecided
 from events.streams import LEARNING
 
 
@@ -87,6 +87,8 @@ class AdapterRow:
     """Id of the event that brought it into its state."""
     offset: int
     """Offset of that event."""
+    merge: AdapterMerge | None = None
+    """What it was merged of; None for any other."""
 
     @property
     def candidate(self) -> Candidate:
@@ -376,6 +378,7 @@ _AS_STORED: Final = (
 def _adapter(row: dict[str, Any]) -> AdapterRow:
     return AdapterRow(
         **{name: row[name] for name in _AS_STORED},
+        merge=AdapterMerge.model_validate_json(row["merge"]) if row["merge"] else None,
         state=State(row["state"]),
         replicas=tuple(json.loads(row["replicas"])),
         gate=GateReport.model_validate_json(row["gate"]) if row["gate"] else None,

@@ -373,10 +373,21 @@ def _is_match(names: Any, layer: str) -> bool:
 
 def _rank(settings: Mapping[str, Any], layer: str) -> int:
     """What the configuration says of a layer."""
-    for pattern, rank in (settings.get("rank_pattern") or {}).items():
+    return int(_find_value(settings.get("rank_pattern"), layer, settings["r"]))
+
+
+def get_scale(settings: Mapping[str, Any], layer: str, rank: int) -> float:
+    """Return what the product of a layer's factors is multiplied by."""
+    alpha = float(_find_value(settings.get("alpha_pattern"), layer, settings["lora_alpha"]))
+    return alpha / (rank**0.5 if settings.get("use_rslora") else rank)
+
+
+def _find_value(patterns: Mapping[str, Any] | None, layer: str, default: Any) -> Any:
+    """Return the value of the first pattern that a layer's name has."""
+    for pattern, value in (patterns or {}).items():
         if _pattern(rf"(.*\.)?({pattern})").fullmatch(layer):
-            return int(rank)
-    return int(settings["r"])
+            return value
+    return default
 
 
 def _pattern(text: str) -> Any:

@@ -2,8 +2,9 @@
 
 import asyncio
 from dataclasses import asdict
+from math import isfinite, nan
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -103,7 +104,8 @@ def show(cli: Cli, adapter: Named) -> None:
 
 def _document(row: "AdapterRow") -> dict[str, Any]:
     gate = None if row.gate is None else row.gate.model_dump(mode="json")
-    return {**asdict(row), "state": str(row.state), "gate": gate}
+    merge = None if row.merge is None else row.merge.model_dump(mode="json")
+    return {**asdict(row), "state": str(row.state), "gate": gate, "merge": merge}
 
 
 def _about(row: "AdapterRow") -> Any:
@@ -118,12 +120,22 @@ def _about(row: "AdapterRow") -> Any:
             "adapter": row.adapter,
             "state": f"{row.state}, since {row.since}",
             "for": f"{row.alias} on {row.base}, {row.capability or 'any kind of task'}",
-            "from": row.job or row.origin,
+            "from": _describe_origin(row),
             "files": row.path,
             "sha256": row.sha256,
             "proof": proof,
         }
     )
+
+
+def _describe_origin(row: "AdapterRow") -> str:
+    if row.merge is None:
+        return row.job or row.origin
+    parts = (
+        part.adapter if part.weight == 1 else f"{part.weight:g} of {part.adapter}"
+        for part in row.merge.members
+    )
+    return f"{', '.join(parts)}, merged by {row.merge.method}, rank {row.merge.rank}"
 
 
 def _report(report: "GateReport") -> Any:
@@ -216,6 +228,78 @@ def push_(
     if not pushed.new:
         cli.out.hint("these very files were pushed before")
     cli.out.hint(f"is it any good? kintsugi adapters evaluate {row.adapter} --env ENV")
+
+
+@command(group)
+def merge(
+    cli: Cli,
+    adapters: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="ADAPTER...",
+            help="Two or more; NAME=WEIGHT scales one, without it each counts its part of 1.",
+        ),
+    ],
+    method: Annotated[
+        Literal["sum", "core_tsv"], typer.Option(help="How they become one.")
+    ] = "sum",
+    rank: Annotated[
+        int | None,
+        typer.Option(min=1, help="Default: nothing is lost, as far as the engines take it."),
+    ] = None,
+    name: Annotated[str | None, typer.Option(help="Default: made of its weights.")] = None,
+    checkpoint: Annotated[
+        Path | None,
+        typer.Option(help="Folder of its base; default: that of the setting."),
+    ] = None,
+    upstream: EngineUrls = None,
+    actor: ActorName = None,
+    reason: WhyNot = "",
+) -> None:
+    """Make one adapter of several of one agent, where engines have no slots for all of them.
+
+    It answers nothing until it has passed the gate, as any other.
+    """
+    from daemon.serving.fleet import open_fleet
+    from daemon.serving.merging import merge_adapters
+
+    parts = dict(_parse_part(text, 1 / len(adapters)) for text in adapters)
+    with cli.app() as app, open_fleet(app.settings, upstream or ()) as fleet:
+        result = merge_adapters(
+            app,
+            fleet,
+            parts,
+            act_of(actor, reason),
+            method=method,
+            rank=rank,
+            name=name,
+            checkpoint=checkpoint,
+        )
+    row = result.pushed.adapter
+    for ancestor in result.shared:
+        cli.out.hint(
+            f"several of them went on from {ancestor}, whose change counts with each; the sum of "
+            f"all with weight 1, less it, counts it once: {ancestor}=-1 for two of them"
+        )
+    if cli.out.json:
+        cli.out.document({**_document(row), "new": result.pushed.new})
+        return
+    cli.out.show(_about(row))
+    if not result.pushed.new:
+        cli.out.hint("these very adapters were merged so before")
+    cli.out.hint(f"is it any good? kintsugi adapters evaluate {row.adapter} --env ENV")
+
+
+def _parse_part(text: str, default: float) -> tuple[str, float]:
+    """Return an adapter and its weight. Raises BadParameter."""
+    name, separator, weight = text.partition("=")
+    try:
+        number = float(weight) if separator else default
+    except ValueError:
+        number = nan
+    if not isfinite(number):
+        raise typer.BadParameter(f"{weight!r} is no weight", param_hint="ADAPTER...")
+    return name, number
 
 
 @command(group)

@@ -47,7 +47,7 @@ def collect_facts(app: "App", name: str) -> BundleFacts:
         measured = serving.evaluation_lines(connection, row.adapter)
         job = None if row.job is None else learning.job(connection, row.job)
         tree = explanation.explain(connection, row.adapter)
-        parents = list(_iter_parents(connection, tree))
+        parents = list(iter_ancestors(connection, tree))
     provenance = read_provenance(folder)
     return BundleFacts(
         card=_build_card_facts(row, folder, provenance, measured, job, parents),
@@ -81,19 +81,22 @@ def _check_files(row: AdapterRow, folder: Path) -> None:
     intact(folder, row.sha256, None, None)
 
 
-def _iter_parents(connection: "Connection", node: Node) -> Iterator[AdapterRow]:
-    """The adapters from whose weights one went on, the nearest first."""
+def iter_ancestors(connection: "Connection", node: Node) -> Iterator[AdapterRow]:
+    """The adapters from whose weights one went on, or which it was merged of, the nearest first."""
     seen = {node.node}
-    while (name := _find_parent(node)) is not None and name not in seen:
-        seen.add(name)
-        yield serving.find_adapter(connection, name)
-        node = explanation.explain(connection, name)
+    waiting = _list_parents(node)
+    while waiting:
+        name = waiting.pop(0)
+        if name not in seen:
+            seen.add(name)
+            yield serving.find_adapter(connection, name)
+            waiting += _list_parents(explanation.explain(connection, name))
 
 
-def _find_parent(node: Node) -> str | None:
+def _list_parents(node: Node) -> list[str]:
     jobs = (child for child in node.because if child.kind == "job")
-    parents = (child.node for job in jobs for child in job.because if child.kind == "adapter")
-    return next(parents, None)
+    near = (*node.because, *(child for job in jobs for child in job.because))
+    return [child.node for child in near if child.kind == "adapter"]
 
 
 def _build_card_facts(

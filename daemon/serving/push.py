@@ -7,9 +7,10 @@ files again, after a `kill -9` or for no reason, gives the same adapter. Not cov
 engine can load it (staging.py), and whether it is any good.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from consumers.reads import serving
 from consumers.reads.serving import AdapterRow
@@ -55,12 +56,12 @@ def push(
     app.settle()
     base = base or only_base(fleet)
     with hold_serving_lock(app.home):
-        adopted = _adopt(app, fleet, source, capability or alias, name, checkpoint)
+        adopted = adopt_for_fleet(app, fleet, source, capability or alias, name, checkpoint)
         produced = AdapterProduced(
             adapter=adopted.name, alias=alias, base=base, sha256=adopted.sha256,
             path=str(adopted.folder), capability=capability, origin="push",
         )  # fmt: skip
-        return _record_adapter(app, produced, act, source)
+        return record_adapter(app, produced, act, "adapters push", {"from": str(source)})
 
 
 def only_base(fleet: Fleet) -> str:
@@ -73,26 +74,39 @@ def only_base(fleet: Fleet) -> str:
     raise NoReplica(f"which base the adapter is for cannot be told: {detail}; name it: --base")
 
 
-def _adopt(
+def adopt_for_fleet(
     app: "App", fleet: Fleet, source: Path, kind: str, name: str | None, checkpoint: Path | None
 ) -> HomeAdapter:
+    """Copy an adapter into the home, checked against the checkpoint and the ranks of the engines
+    where their settings name them."""
     started = [engine.started for engine in fleet.engines.values()]
     checkpoint = checkpoint or next(
         (options.checkpoint for options in started if options.checkpoint), None
     )
-    ranks = [options.max_lora_rank for options in started if options.max_lora_rank]
-    store, max_rank = app.settings.adapters, min(ranks, default=None)
-    return adopt(source, store, checkpoint, kind=kind, name=name, max_rank=max_rank)
+    return adopt(
+        source, app.settings.adapters, checkpoint, kind=kind, name=name,
+        max_rank=find_max_rank(fleet),
+    )  # fmt: skip
 
 
-def _record_adapter(app: "App", data: AdapterProduced, act: Act, source: Path) -> PushResult:
+def find_max_rank(fleet: Fleet) -> int | None:
+    """Return the largest rank that all engines take; None where no setting says."""
+    started = (engine.started.max_lora_rank for engine in fleet.engines.values())
+    return min((rank for rank in started if rank), default=None)
+
+
+def record_adapter(
+    app: "App", data: AdapterProduced, act: Act, command: str, arguments: Mapping[str, Any]
+) -> PushResult:
+    """Append that an adapter of the home exists, by a person's command, unless it is known. Raises
+    PushRefusal."""
     with app.reading() as connection:
         known = serving.adapter_row(connection, data.adapter)
     if known is not None:
         _check_same(known, data)
         return PushResult(known, new=False)
     decisions = Decisions(app)
-    cause = decisions.act(act, "adapters push", {"adapter": data.adapter, "from": str(source)})
+    cause = decisions.act(act, command, {"adapter": data.adapter, **arguments})
     decisions.take(data, "produced", cause)
     with app.reading() as connection:
         return PushResult(serving.find_adapter(connection, data.adapter), new=True)

@@ -21,6 +21,8 @@ COMPARED: Final = range(60_000_000, 62_000_000)
 """Of the reported runs of ops/learning/sentinel, each of which has a block per round."""
 PRACTISED: Final = range(62_000_000, 63_000_000)
 """Of the reported runs of ops/learning/reflection."""
+MERGED: Final = range(63_000_000, 64_000_000)
+"""Of the reported runs of ops/learning/merging."""
 TUNED: Final = DEVELOPMENT[500_000:]
 """The first half chose the reference policy's recipe."""
 

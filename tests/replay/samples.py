@@ -67,12 +67,14 @@ from events.rollouts import (
 )
 from events.serving import (
     AdapterEvaluated,
+    AdapterMerge,
     AdapterMoved,
     AdapterProduced,
     AdapterStaged,
     ArmCounts,
     GateDecided,
     LiveEvidence,
+    MergedAdapter,
     OperatorActed,
     PassRates,
     RouteChanged,
@@ -245,6 +247,11 @@ SAMPLES: Final[tuple[EventData, ...]] = (
         adapter="cancel-40-0f3c9a1e", alias="shop-agent", base="base-1", sha256="0f3c9a1e" * 8,
         path="/var/lib/kintsugi/adapters/cancel-40-0f3c9a1e", capability="cancel", job="job-1",
         origin="push",
+        merge=AdapterMerge(
+            method="core_tsv", rank=32,
+            members=(MergedAdapter(adapter="cancel-38-1b2c3d4e", weight=1.0),
+                     MergedAdapter(adapter="return-12-5f6a7b8c", weight=0.5)),
+        ),
     ),
     AdapterStaged(
         adapter="cancel-40-0f3c9a1e",

@@ -6,6 +6,7 @@ from consumers import database
 from consumers.folds.erasures import find_dependent_adapters, read_erasure_keys
 from consumers.tables import Erasure
 from events.learning import Directive, DirectiveWritten, PersonErased, Quota
+from events.serving import AdapterMerge, MergedAdapter
 from tests.consumers.cycling import (
     PATTERN,
     Leading,
@@ -52,12 +53,20 @@ def test_every_way_from_a_rollout_to_an_adapter_is_found(engine: Engine) -> None
     learn(leading, 1, None, "r1")
     learn(leading, 2, "/adapters/a1")
     learn(leading, 3, None, "r0")
+    members = tuple(MergedAdapter(adapter=name, weight=1.0) for name in ("a2", "a3"))
+    merge = AdapterMerge(method="sum", rank=32, members=members)
+    leading.all(
+        produced("m").model_copy(update={"job": None, "origin": "push", "merge": merge}),
+        produced("pushed").model_copy(update={"job": None, "origin": "push"}),
+    )
     with database.read_transaction(engine) as connection:
         found = {one.adapter: one.because for one in find_dependent_adapters(connection, ["r1"])}
         counted = {one.adapter: one.because for one in find_dependent_adapters(connection, ["r2"])}
         assert find_dependent_adapters(connection, ["r9"]) == []
-    assert found == {"a1": ("counted", "example", "task"), "a2": ("parent",)}
-    assert counted == {"a1": ("counted",), "a2": ("parent",)}
+    assert found == {
+        "a1": ("counted", "example", "task"), "a2": ("parent",), "m": ("parent",),
+    }  # fmt: skip
+    assert counted == {"a1": ("counted",), "a2": ("parent",), "m": ("parent",)}
 
 
 def test_an_erasure_counts_once(engine: Engine) -> None:

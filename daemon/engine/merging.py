@@ -1,0 +1,345 @@
+"""One LoRA adapter made of several of one base: their sum, or CORE-TSV.
+
+    python -m daemon.engine.merging OUT ADAPTER=WEIGHT... [--method sum] [--rank 32]
+
+    members = read_members(folders, weights)
+    contents = build_directory(members, merge(members, 32, "core_tsv"), "core_tsv")
+
+The command writes a directory of PEFT into OUT, which must not be there, and prints its rank. Exit
+codes are those of `kintsugi`: 0 done, 1 failed (one sentence on stderr), 2 wrong usage.
+
+Of layer l member i changes the base by w_i s_i B_i A_i (s_i is its alpha over its rank). With U and
+V orthonormal bases of what all B and all A span, each change is a small matrix
+M_i = w_i s_i U'B_i A_i V, of at most the sum of all ranks in either direction:
+
+    sum         M = M_1 + ... + M_T. Truncated by its singular values where `rank` is less than what
+                it takes: the best approximation there is.
+    core_tsv    of each M_i the floor(rank / T) largest singular triples; left and right vectors of
+                all members are made orthonormal together, by the polar factor of their matrix; and
+                every singular value of the result becomes the mean of all. Directions that two
+                members have in common are one.
+
+Source: TRACE's core_tsv_merge_adapters.py, after TSV (arXiv 2412.00081) and Core Space merging
+(arXiv 2509.17786). Its release makes all singular values equal and truncates afterwards, which
+keeps an arbitrary subspace; here each member is truncated before.
+
+Guarantee: equal members give equal weights on one machine. Not covered: whether the result is any
+good; a gate says that.
+"""
+
+import hashlib
+import json
+import sys
+from argparse import ArgumentParser, ArgumentTypeError
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, get_args
+
+import torch
+from safetensors.torch import load_file
+from safetensors.torch import save as to_safetensors
+from torch import Tensor
+
+from daemon.adapters.compatibility import fit, get_scale, pairs, plain_settings
+from daemon.adapters.directory import (
+    CARD,
+    CONFIG,
+    PROVENANCE,
+    WEIGHTS,
+    BadAdapter,
+    Provenance,
+    WrongBase,
+    verify,
+    write_directory,
+)
+from events.errors import KintsugiError
+from events.jobs import LoraSettings
+from events.serving import MergeMethod
+
+_PREFIX: Final = "base_model.model."
+_TINY: Final = 1e-6
+"""Singular value that is 0, as a share of the largest."""
+
+
+class CannotMerge(KintsugiError):
+    """Adapters that cannot be one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Factors:
+    """The change of one layer: `up` times `down`."""
+
+    down: Tensor
+    """Shape (rank, columns), double precision."""
+    up: Tensor
+    """Shape (rows, rank), scaled."""
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """An adapter that is merged."""
+
+    folder: Path
+    weight: float
+    settings: Mapping[str, Any]
+    """Of PEFT."""
+    layers: Mapping[str, Factors]
+    dtype: torch.dtype
+    provenance: Provenance | None
+    """None for one of another trainer."""
+
+    @property
+    def rank(self) -> int:
+        """The largest of any layer."""
+        return max(len(factors.down) for factors in self.layers.values())
+
+
+def read_members(folders: Sequence[Path], weights: Sequence[float]) -> list[Member]:
+    """Read adapters. Raises BadAdapter, CannotMerge, WrongBase."""
+    members = [
+        _read_member(folder, weight) for folder, weight in zip(folders, weights, strict=True)
+    ]
+    if len(members) < 2:
+        raise CannotMerge("one adapter is merged with nothing; name two or more")
+    first = members[0]
+    for other in members[1:]:
+        if first.layers.keys() != other.layers.keys():
+            layer = min(first.layers.keys() ^ other.layers.keys())
+            raise CannotMerge(
+                f"{first.folder.name} and {other.folder.name} do not change the same layers: only "
+                f"one has {layer}; merge adapters with equal targets"
+            )
+        for name, factors in first.layers.items():
+            _check_shapes(name, factors, other.layers[name])
+    bases = {item.provenance.base.sha256 for item in members if item.provenance is not None}
+    if len(bases) > 1:
+        raise WrongBase(
+            f"the adapters are of {len(bases)} bases ({', '.join(sorted(b[:12] for b in bases))}); "
+            "merge adapters of one"
+        )
+    return members
+
+
+def _check_shapes(name: str, factors: Factors, others: Factors) -> None:
+    if (len(factors.up), factors.down.shape[1]) != (len(others.up), others.down.shape[1]):
+        raise WrongBase(f"the adapters have {name} of different shapes; merge adapters of one base")
+
+
+def _read_member(folder: Path, weight: float) -> Member:
+    fit(folder, None)
+    settings = plain_settings(folder)
+    tensors = load_file(folder / WEIGHTS)
+    layers = {}
+    for name in sorted(pairs(folder)):
+        down = tensors[f"{_PREFIX}{name}.lora_A.weight"]
+        up = tensors[f"{_PREFIX}{name}.lora_B.weight"]
+        scale = get_scale(settings, name, len(down))
+        layers[name] = Factors(down.double(), up.double() * scale)
+    dtypes = {tensor.dtype for tensor in tensors.values()}
+    return Member(
+        folder=folder,
+        weight=weight,
+        settings=settings,
+        layers=layers,
+        dtype=torch.float32 if torch.float32 in dtypes else max(dtypes, key=str),
+        provenance=verify(folder) if (folder / PROVENANCE).exists() else None,
+    )
+
+
+def find_largest_rank(members: Sequence[Member], most: int | None = None) -> int:
+    """Return the rank at which nothing is lost, as far as layers and `most` allow."""
+    sizes = [min(len(factors.up), factors.down.shape[1]) for factors in members[0].layers.values()]
+    whole = min(sum(member.rank for member in members), *sizes)
+    return whole if most is None else min(whole, most)
+
+
+def merge(members: Sequence[Member], rank: int, method: MergeMethod) -> dict[str, Factors]:
+    """Return layer -> factors of this rank, with singular values shared evenly by both. Raises
+    CannotMerge."""
+    largest = find_largest_rank(members)
+    least = len(members) if method == "core_tsv" else 1
+    if not least <= rank <= largest:
+        raise CannotMerge(
+            f"rank {rank} is none of {len(members)} adapters merged by {method}; name one from "
+            f"{least} to {largest}"
+        )
+    return {
+        name: _merge_layer([member.layers[name] for member in members], members, rank, method)
+        for name in members[0].layers
+    }
+
+
+def _merge_layer(
+    layers: Sequence[Factors], members: Sequence[Member], rank: int, method: MergeMethod
+) -> Factors:
+    rows = torch.linalg.qr(torch.cat([own.up for own in layers], dim=1)).Q
+    columns = torch.linalg.qr(torch.cat([own.down for own in layers]).T).Q
+    cores = [
+        member.weight * (rows.T @ own.up) @ (own.down @ columns)
+        for own, member in zip(layers, members, strict=True)
+    ]
+    if method == "sum":
+        left, values, right = _decompose(sum(cores, torch.zeros_like(cores[0])), rank)
+    else:
+        left, values, right = _orthogonalise(cores, rank // len(cores))
+    roots = values.sqrt()
+    return _pad(Factors((right * roots).T @ columns.T, rows @ left * roots), rank)
+
+
+def _decompose(core: Tensor, rank: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Return the largest singular triples: left vectors as columns, values, right vectors as
+    columns."""
+    left, values, right = torch.linalg.svd(core, full_matrices=False)
+    return left[:, :rank], values[:rank], right[:rank].T
+
+
+def _orthogonalise(cores: Sequence[Tensor], rank: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Return the `rank` largest triples of each core with vectors that are orthonormal together,
+    and the mean of all singular values for each. What members have in common counts once."""
+    parts = [_decompose(core, rank) for core in cores]
+    left = _find_polar(torch.cat([part[0] for part in parts], dim=1))
+    right = _find_polar(torch.cat([part[2] for part in parts], dim=1))
+    values = torch.cat([part[1] for part in parts])
+    whole = _decompose(left * values @ right.T, rank * len(cores))
+    present = whole[1] > _TINY * values.max()
+    own = whole[1][present]
+    mean = own.mean().expand_as(own) if len(own) else own
+    return whole[0][:, present], mean, whole[2][:, present]
+
+
+def _find_polar(vectors: Tensor) -> Tensor:
+    """Return the partial isometry that is nearest to this matrix: orthonormal columns, where the
+    given ones are independent."""
+    left, values, right = torch.linalg.svd(vectors, full_matrices=False)
+    present = values > _TINY * values.max()
+    nearest: Tensor = left[:, present] @ right[present]
+    return nearest
+
+
+def _pad(factors: Factors, rank: int) -> Factors:
+    """Return factors of this rank: the rest is 0."""
+    missing = rank - len(factors.down)
+    return Factors(
+        torch.nn.functional.pad(factors.down, (0, 0, 0, missing)),
+        torch.nn.functional.pad(factors.up, (0, missing)),
+    )
+
+
+def build_directory(
+    members: Sequence[Member], merged: Mapping[str, Factors], method: MergeMethod
+) -> dict[str, bytes]:
+    """Return the files of a directory of PEFT. It has a provenance if every member has one."""
+    rank = len(next(iter(merged.values())).down)
+    dtype = torch.float32 if any(m.dtype == torch.float32 for m in members) else members[0].dtype
+    tensors = {}
+    for name, factors in merged.items():
+        tensors[f"{_PREFIX}{name}.lora_A.weight"] = factors.down.to(dtype).contiguous()
+        tensors[f"{_PREFIX}{name}.lora_B.weight"] = factors.up.to(dtype).contiguous()
+    _check_finite(tensors)
+    contents = {
+        WEIGHTS: to_safetensors(tensors, metadata={"format": "pt"}),
+        CONFIG: _write_json(_build_config(members[0].settings, rank)),
+    }
+    provenances = [item.provenance for item in members if item.provenance is not None]
+    if len(provenances) == len(members):
+        hashes = {name: hashlib.sha256(content).hexdigest() for name, content in contents.items()}
+        provenance = _build_provenance(members, provenances, rank, method, hashes)
+        contents[PROVENANCE] = _write_json(provenance.model_dump(mode="json"))
+        contents[CARD] = _write_card(members, provenance, method).encode()
+    return contents
+
+
+def _check_finite(tensors: Mapping[str, Tensor]) -> None:
+    for name, tensor in tensors.items():
+        if not torch.isfinite(tensor).all():
+            raise BadAdapter(f"{name} of the merged adapter is not finite; lower the weights")
+
+
+def _build_config(settings: Mapping[str, Any], rank: int) -> dict[str, Any]:
+    """Return the configuration of a merged adapter, whose alpha is its rank."""
+    changes = {
+        "r": rank, "lora_alpha": rank, "use_rslora": False, "rank_pattern": {},
+        "alpha_pattern": {}, "inference_mode": True,
+    }  # fmt: skip
+    return {**settings, **changes, "peft_type": "LORA"}
+
+
+def _build_provenance(
+    members: Sequence[Member],
+    provenances: Sequence[Provenance],
+    rank: int,
+    method: MergeMethod,
+    hashes: Mapping[str, str],
+) -> Provenance:
+    first = provenances[0]
+    rollouts = dict.fromkeys(name for item in provenances for name in item.rollouts)
+    parts = [
+        {"sha256": item.files[WEIGHTS], "weight": member.weight}
+        for member, item in zip(members, provenances, strict=True)
+    ]
+    return Provenance(
+        base=first.base,
+        lora=LoraSettings(rank=rank, alpha=rank, targets=first.lora.targets),
+        seed=first.seed,
+        steps=sum(item.steps for item in provenances),
+        rollouts=tuple(rollouts),
+        spec={"merge": {"method": method, "members": parts}},
+        versions={"torch": torch.__version__},
+        files=dict(hashes),
+    )
+
+
+def _write_card(members: Sequence[Member], provenance: Provenance, method: MergeMethod) -> str:
+    base = provenance.base
+    names = ", ".join(member.folder.name for member in members)
+    return f"""---
+base_model: {base.name}
+library_name: peft
+tags: [lora, kintsugi, merge]
+---
+
+# A LoRA adapter of {base.name}
+
+Merged by kintsugi ({method}) of {names}: rank {provenance.lora.rank}, base weights
+`{base.sha256}`. Nothing was trained for it. That it is better than its base is shown by a gate and
+not by this card.
+"""
+
+
+def _write_json(document: Mapping[str, Any]) -> bytes:
+    return (json.dumps(document, indent=2, sort_keys=True) + "\n").encode()
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The command line."""
+    parser = ArgumentParser(prog="python -m daemon.engine.merging", description=__doc__)
+    parser.add_argument("out", type=Path)
+    parser.add_argument("members", nargs="+", type=_parse_member, metavar="ADAPTER=WEIGHT")
+    parser.add_argument("--method", choices=get_args(MergeMethod), default="sum")
+    parser.add_argument("--rank", type=int, help="default: at which nothing is lost")
+    parser.add_argument("--most", type=int, help="largest rank by default")
+    options = parser.parse_args(arguments)
+    try:
+        folders, weights = zip(*options.members, strict=True)
+        members = read_members(folders, weights)
+        rank = options.rank or find_largest_rank(members, options.most)
+        merged = merge(members, rank, options.method)
+        write_directory(options.out, build_directory(members, merged, options.method))
+    except (KintsugiError, OSError) as error:
+        print(error, file=sys.stderr)
+        return 1
+    print(json.dumps({"rank": rank}))
+    return 0
+
+
+def _parse_member(text: str) -> tuple[Path, float]:
+    folder, separator, weight = text.rpartition("=")
+    try:
+        return Path(folder if separator else text), float(weight) if separator else 1.0
+    except ValueError as error:
+        raise ArgumentTypeError(f"{weight!r} is no weight") from error
+
+
+if __name__ == "__main__":
+    sys.exit(main())

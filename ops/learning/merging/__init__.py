@@ -1,0 +1,1 @@
+"""What one adapter keeps of several that were each trained on one weak kind."""

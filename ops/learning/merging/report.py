@@ -1,0 +1,106 @@
+"""What a folder of results shows, in Markdown (pure): each policy on the weak kinds, on the taught
+ones, and less the members that answer their own kinds.
+
+`routed` is no policy of its own: each member on its kind and the base on the taught ones, which is
+what a router without errors would give. Figures are means over seeds with 95 % intervals by the
+hierarchical bootstrap (ops/learning/bootstrap.py); all policies of a seed meet the same tasks.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+from events.errors import KintsugiError
+from ops.learning.bootstrap import TaskRates, compute_task_rates, interval
+from ops.learning.merging.run import SeedRun
+from ops.learning.merging.settings import KINDS, MERGES, TAUGHT, Settings
+from ops.learning.report import format_change, format_interval, format_table
+
+ROUTED: Final = "routed"
+_WEAK: Final = dict.fromkeys(KINDS, 1.0)
+
+
+class NothingToReport(KintsugiError):
+    """A folder without results, or with those of other settings."""
+
+
+def write_report(results: Sequence[SeedRun], settings: Settings) -> str:
+    """Return the report. Raises NothingToReport."""
+    if not results:
+        raise NothingToReport("there is no result; run some seeds first")
+    for result in results:
+        if result.source.settings != settings.digest:
+            raise NothingToReport(
+                f"seed {result.seed} was made with the settings {result.source.settings[:12]}, not "
+                f"{settings.digest[:12]}; use another folder"
+            )
+    sections = [
+        _describe_provenance(results),
+        _tabulate_kinds(results),
+        _tabulate_differences(results),
+    ]
+    return "\n\n".join(sections) + "\n"
+
+
+def _describe_provenance(results: Sequence[SeedRun]) -> str:
+    commits = ", ".join(sorted({result.source.commit[:12] for result in results}))
+    hours = sum(result.processor_seconds for result in results) / 3600
+    seeds, settings = ", ".join(str(result.seed) for result in results), results[0].source.settings
+    lines = [f"Settings {settings[:12]}, commits {commits}; seeds {seeds}; {hours:.1f} core-hours."]
+    if any(not result.source.clean for result in results):
+        lines.append("Some results were made with changed files.")
+    if any(result.development for result in results):
+        lines.append("Development seeds: no figure to report.")
+    return "\n".join(lines)
+
+
+def _tabulate_kinds(results: Sequence[SeedRun]) -> str:
+    rows = [["policy", "rank", *(f"`{kind}`" for kind in KINDS), "weak kinds", "taught kinds"]]
+    for policy, title in _list_policies().items():
+        rates = _rates(results, policy)
+        rank = results[0].ranks.get(policy)
+        rows.append(
+            [
+                f"`{policy}`: {title}",
+                "" if rank is None else str(rank),
+                *(f"{interval(rates, {kind: 1.0}).value:.3f}" for kind in KINDS),
+                format_interval(interval(rates, _WEAK)),
+                format_interval(interval(rates, TAUGHT)),
+            ]
+        )
+    return "pass^1\n\n" + format_table(rows)
+
+
+def _tabulate_differences(results: Sequence[SeedRun]) -> str:
+    rows = [["policy", "weak kinds less `routed`", "taught kinds less the base"]]
+    routed, base = _rates(results, ROUTED), _rates(results, "base")
+    for policy in ("joint", *MERGES):
+        rates = _rates(results, policy)
+        rows.append(
+            [
+                f"`{policy}`",
+                format_change(interval(rates - routed, _WEAK)),
+                format_change(interval(rates - base, TAUGHT)),
+            ]
+        )
+    return "Differences, task by task\n\n" + format_table(rows)
+
+
+def _list_policies() -> dict[str, str]:
+    return {
+        "base": "the base, untrained",
+        **{kind: f"the member for {kind}" for kind in KINDS},
+        ROUTED: "each member on its kind, the base on the others",
+        "joint": "one adapter trained on all three kinds",
+        **{name: item.title for name, item in MERGES.items()},
+    }
+
+
+def _rates(results: Sequence[SeedRun], policy: str) -> TaskRates:
+    return compute_task_rates([_outcomes(result, policy) for result in results], 1)
+
+
+def _outcomes(result: SeedRun, policy: str) -> Mapping[str, Mapping[str, Sequence[bool]]]:
+    if policy != ROUTED:
+        return result.outcomes[policy]
+    own = {kind: result.outcomes[kind][kind] for kind in KINDS}
+    return {**result.outcomes["base"], **own}
