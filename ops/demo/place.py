@@ -171,7 +171,8 @@ def make(
         return place
     if home.exists() and not {path.name for path in home.iterdir()} <= _BEGUN:
         raise PlaceConflict(f"{home} is not empty and no home of a demo; name another with --home")
-    private.make_folder(home)
+    # A database server of a user of its own passes through it to its data.
+    private.make_folder(home, private.FOLDER if services == EMBEDDED else private.PASSAGE)
     customers, watcher = _write_key(home / "customers.key"), _write_key(home / "watcher.key")
     (home / _SIZE).write_text(json.dumps(asdict(size)))
     (home / _MIXTURE).write_text(json.dumps(dict(mix), indent=1))

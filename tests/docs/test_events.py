@@ -29,7 +29,14 @@ from events.log import Headers
 from events.messages import Action, Message, StrictModel, ToolCall
 from events.registry import REGISTRY
 from events.rollouts import EventData, HoldoutDraw, Labels, Task, ToolRoles
-from events.serving import ArmCounts, LiveEvidence, PassRates, RouteShare
+from events.serving import (
+    AdapterMerge,
+    ArmCounts,
+    LiveEvidence,
+    MergedAdapter,
+    PassRates,
+    RouteShare,
+)
 from events.streams import MAX_INLINE_BODY_BYTES, MAX_VALUE_BYTES, STREAMS
 
 PAGE = (Path(__file__).parents[2] / "docs" / "events.md").read_text()
@@ -47,6 +54,7 @@ PARTS: dict[str, type[StrictModel]] = {
     "Rate": Rate, "TargetReport": TargetReport, "JobParent": JobParent,
     "JobRound": JobRound, "PoolShare": PoolShare,
     "SkillContrast": SkillContrast, "SkillLabels": SkillLabels,
+    "AdapterMerge": AdapterMerge, "MergedAdapter": MergedAdapter,
 }  # fmt: skip
 
 
