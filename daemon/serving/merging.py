@@ -9,19 +9,21 @@ Equal members, weights, method and rank give the same adapter again.
 """
 
 import json
+import shutil
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Final
 
 from consumers.reads import explanation, serving
 from consumers.reads.serving import AdapterRow
 from daemon.adapters.adoption import intact
+from daemon.adapters.directory import UNFINISHED
 from daemon.core.decision_log import Act
 from daemon.core.serving_lock import hold_serving_lock
 from daemon.serving.export import iter_ancestors
@@ -76,10 +78,9 @@ def merge_adapters(
         _check_members(rows)
         ancestors = [_read_ancestors(connection, row) for row in rows]
     _check_descent(rows, weights, ancestors)
-    with hold_serving_lock(app.home), TemporaryDirectory(dir=_make_folder(app)) as folder:
+    with hold_serving_lock(app.home), _open_place(app) as source:
         for row in rows:
             intact(Path(row.path), row.sha256, None, None)
-        source = Path(folder) / KIND
         made = _compute(source, rows, weights, method, rank, find_max_rank(fleet))
         adopted = adopt_for_fleet(app, fleet, source, KIND, name, checkpoint)
         members = tuple(
@@ -137,11 +138,18 @@ def _check_members(rows: Sequence[AdapterRow]) -> None:
             raise MergeRefusal(f"the files of {row.adapter} were collected; leave it out")
 
 
-def _make_folder(app: "App") -> Path:
-    """Return the folder for what is not whole yet, beside the adapters."""
-    folder = app.settings.adapters
-    folder.mkdir(parents=True, exist_ok=True)
-    return folder
+@contextmanager
+def _open_place(app: "App") -> Iterator[Path]:
+    """Yield a folder beside the adapters that is not there: what was left in it by a process that
+    was killed is removed, and what is written is, too."""
+    store = app.settings.adapters
+    store.mkdir(parents=True, exist_ok=True)
+    place = store / f"{UNFINISHED}{KIND}"
+    shutil.rmtree(place, ignore_errors=True)
+    try:
+        yield place
+    finally:
+        shutil.rmtree(place, ignore_errors=True)
 
 
 def _compute(
