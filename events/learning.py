@@ -499,7 +499,8 @@ class SkillContrast(StrictModel):
     """Failure patterns of which it is the union, `category|pivot`; none where no rule explains the
     failures that lack it."""
     failures: Count
-    """Failures to which it applies: the least of all labellings, before anything is drawn."""
+    """Failures to which it applies, before anything is drawn: as many as eight labellings of ten
+    have."""
     successes: Count
     """Successes to which it applies, likewise."""
     labellings: Annotated[tuple[SkillLabels, ...], Field(min_length=1, max_length=100)]
@@ -533,7 +534,7 @@ class SkillsContrasted(Decision):
     left_out: Count = Field(default=0, exclude_if=lambda value: not value)
     """Representative rollouts that it could not be shown, which count nowhere."""
     refused: Count = Field(default=0, exclude_if=lambda value: not value)
-    """Labellings of it that were no partition of the rollouts: they choose no skill."""
+    """Labellings of it without a usable answer: they choose no skill."""
 
     @model_validator(mode="after")
     def _name_each_once(self) -> Self:

@@ -75,6 +75,14 @@ def explain(connection: Connection, name: str) -> Node:
     return node
 
 
+def explain_adapter(connection: Connection, name: str) -> Node:
+    """Return why an adapter is as it is, also where an agent has its name. Raises UnknownNode."""
+    node = _adapter(connection, name)
+    if node is None:
+        raise UnknownNode(f"no adapter is called {name!r}; see kintsugi adapters ls")
+    return node
+
+
 def _find(connection: Connection, name: str) -> Node | None:
     for find in (_route, _adapter, _job, _cycle, _pattern, _task, _rollout):
         node = find(connection, name)
@@ -151,11 +159,16 @@ def _adapter(connection: Connection, name: str) -> Node | None:
         name, "adapter",
         _line(
             row.state, *_describe_routes(connection, name), _describe_capability(row),
-            "" if merge is None else f"merged by {merge.method}, rank {merge.rank}",
+            "" if merge is None else _describe_merge(merge),
             _gate(row.gate), row.reason
         ),
         tuple(node for node in because if node is not None),
     )  # fmt: skip
+
+
+def _describe_merge(merge: AdapterMerge) -> str:
+    parts = ", ".join(f"{part.weight:.3g} of {part.adapter}" for part in merge.members)
+    return f"merged by {merge.method}, rank {merge.rank}: {parts}"
 
 
 def _describe_routes(connection: Connection, adapter: str) -> list[str]:

@@ -7,6 +7,7 @@ from typing import Final
 from daemon.adapters.directory import Provenance
 from events.gate import Check, GateReport
 from events.jobs import TaskPool
+from events.serving import AdapterMerge
 
 _POINTS: Final = ("target", "overall", "slice")
 """Checks whose values are differences of pass^1, by how their names begin."""
@@ -46,7 +47,9 @@ class CardFacts:
     environments: Sequence[str]
     """Where it was trained; empty where no job is known."""
     parents: Sequence[str]
-    """Adapters from whose weights it went on, the nearest first."""
+    """Adapters from whose weights it went on, or which it was merged of, the nearest first."""
+    merge: AdapterMerge | None = None
+    """What it was merged of; None for any other."""
 
 
 def build_card(facts: CardFacts) -> str:
@@ -60,7 +63,12 @@ def build_card(facts: CardFacts) -> str:
 
 def _describe_header(facts: CardFacts) -> str:
     sha256 = facts.provenance.base.sha256 if facts.provenance else "not known"
-    kind = facts.capability or "any kind of task"
+    purpose = f"trained to be better at\n{facts.capability or 'any kind of task'}"
+    if facts.merge is not None:
+        parts = (f"{part.weight:.3g} of `{part.adapter}`" for part in facts.merge.members)
+        purpose = (
+            f"merged by\n`{facts.merge.method}`, of {', '.join(parts)}; nothing was trained for it"
+        )
     return f"""---
 base_model: {facts.base}
 library_name: peft
@@ -69,8 +77,8 @@ tags: [lora, kintsugi]
 
 # {facts.adapter}
 
-A LoRA adapter of `{facts.base}` for the agent `{facts.alias}`, trained to be better at
-{kind}. When it was exported it was {facts.state.replace("_", " ")}.
+A LoRA adapter of `{facts.base}` for the agent `{facts.alias}`, {purpose}.
+When it was exported it was {facts.state.replace("_", " ")}.
 
 | | |
 |---|---|
@@ -159,7 +167,9 @@ def _round_up_rank(rank: int) -> int:
 def _describe_training(facts: CardFacts) -> str:
     lines = ["## What it was trained on", ""]
     provenance = facts.provenance
-    if provenance is None:
+    if facts.merge is not None:
+        lines.append("What its parts were trained on: `lineage.json` has them.")
+    elif provenance is None:
         lines.append("Not known: it was pushed from a directory that does not say so.")
     else:
         lines.append(
@@ -175,7 +185,7 @@ def _describe_training(facts: CardFacts) -> str:
             f"| {_escape_cell(pool.name)} | {len(pool.tasks):,} | {pool.reward} |"
             for pool in facts.pools
         ]
-    if facts.parents:
+    if facts.parents and facts.merge is None:
         lines += ["", f"It goes on from {', then '.join(f'`{name}`' for name in facts.parents)}."]
     lines += ["", "Why it was trained, down to the failed rollouts, is in `lineage.json`.", ""]
     return "\n".join(lines)

@@ -237,7 +237,7 @@ def merge(
         list[str],
         typer.Argument(
             metavar="ADAPTER...",
-            help="Two or more; NAME=WEIGHT scales one, without it each counts its part of 1.",
+            help="Two or more. NAME=WEIGHT scales them; without weights it is their mean.",
         ),
     ],
     method: Annotated[
@@ -245,7 +245,7 @@ def merge(
     ] = "sum",
     rank: Annotated[
         int | None,
-        typer.Option(min=1, help="Default: nothing is lost, as far as the engines take it."),
+        typer.Option(min=1, help="Default: the largest of a member."),
     ] = None,
     name: Annotated[str | None, typer.Option(help="Default: made of its weights.")] = None,
     checkpoint: Annotated[
@@ -263,7 +263,7 @@ def merge(
     from daemon.serving.fleet import open_fleet
     from daemon.serving.merging import merge_adapters
 
-    parts = dict(_parse_part(text, 1 / len(adapters)) for text in adapters)
+    parts = _parse_parts(adapters, 1 / len(adapters) if method == "sum" else 1.0)
     with cli.app() as app, open_fleet(app.settings, upstream or ()) as fleet:
         result = merge_adapters(
             app,
@@ -276,10 +276,10 @@ def merge(
             checkpoint=checkpoint,
         )
     row = result.pushed.adapter
-    for ancestor in result.shared:
+    for ancestor, times in result.repeated.items():
         cli.out.hint(
-            f"several of them went on from {ancestor}, whose change counts with each; the sum of "
-            f"all with weight 1, less it, counts it once: {ancestor}=-1 for two of them"
+            f"several of them go on from {ancestor}, whose change counts {times:.3g} times; "
+            f"weights that sum to 1, or {ancestor}={1 - times:.3g} more, make it count once"
         )
     if cli.out.json:
         cli.out.document({**_document(row), "new": result.pushed.new})
@@ -290,16 +290,27 @@ def merge(
     cli.out.hint(f"is it any good? kintsugi adapters evaluate {row.adapter} --env ENV")
 
 
-def _parse_part(text: str, default: float) -> tuple[str, float]:
-    """Return an adapter and its weight. Raises BadParameter."""
-    name, separator, weight = text.partition("=")
+def _parse_parts(texts: list[str], default: float) -> list[tuple[str, float]]:
+    """Return adapters and their weights, which are all given or none. Raises BadParameter."""
+    parts = [text.partition("=") for text in texts]
+    weighted = [separator for _, separator, _ in parts]
+    if any(weighted) and not all(weighted):
+        name = next(name for name, separator, _ in parts if not separator)
+        raise typer.BadParameter(
+            f"{name} has no weight, and others have; give all of them one, or none",
+            param_hint="ADAPTER...",
+        )
+    return [(name, _parse_weight(weight) if weight else default) for name, _, weight in parts]
+
+
+def _parse_weight(text: str) -> float:
     try:
-        number = float(weight) if separator else default
+        weight = float(text)
     except ValueError:
-        number = nan
-    if not isfinite(number):
-        raise typer.BadParameter(f"{weight!r} is no weight", param_hint="ADAPTER...")
-    return name, number
+        weight = nan
+    if not isfinite(weight):
+        raise typer.BadParameter(f"{text!r} is no weight", param_hint="ADAPTER...")
+    return weight
 
 
 @command(group)

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from daemon.cli.command import Cli, command, noun
+from daemon.cli.command import FAILED, PARTLY, Cli, command, noun
 from daemon.cli.output import facts, table
 from daemon.cli.serving import ActorName, WhyNot, act_of
 from events.errors import KintsugiError
@@ -96,18 +96,27 @@ def find(
 ) -> None:
     """Compare the failures and successes of the last rounds now."""
     from consumers.reads.skills import read_skills
+    from daemon.controller.model_answers import AnalyzerFailure
     from daemon.core.decision_log import Decisions
 
+    contrasts, failures = [], 0
     with cli.app() as app:
         app.settle()
         most = rounds or app.settings.improve.skills_rounds
         with app.reading() as connection:
             pairs = _check_agent(connection, alias)
-        contrasts = _contrast(app, pairs, most)
         decisions = Decisions(app)
-        for data in contrasts:
+        for pair, span in _find_spans(app, pairs, most):
+            try:
+                data = _contrast(app, pair, span)
+            except AnalyzerFailure as error:
+                cli.out.warn(f"{pair.alias}: {error}")
+                failures += 1
+                continue
+            # At once: what an analyzer was paid for is not lost with the next agent's failure.
             cause = decisions.act(act_of(actor, reason), "skills find", {"alias": data.alias})
             decisions.take(data, "contrasted", cause)
+            contrasts.append(data)
         with app.reading() as connection:
             lines = read_skills(connection, alias)
     _print(cli, lines)
@@ -116,6 +125,8 @@ def find(
             f"compared {data.failures:,} failures and {data.successes:,} successes of "
             f"{data.alias}, rounds {data.since} to {data.round}{_describe_labeller(data)}"
         )
+    if failures:
+        raise typer.Exit(PARTLY if contrasts else FAILED)
 
 
 def _describe_labeller(data: "SkillsContrasted") -> str:
@@ -130,34 +141,37 @@ def _describe_labeller(data: "SkillsContrasted") -> str:
     return ", ".join(parts)
 
 
-def _contrast(app: "App", pairs: "list[Pair]", most: int) -> "list[SkillsContrasted]":
-    """Compare the last rounds of each agent. Raises NothingToCompare, AnalyzerFailure."""
+def _find_spans(app: "App", pairs: "list[Pair]", most: int) -> "list[tuple[Pair, tuple[int, int]]]":
+    """Return the agents with judged rollouts, each with the first and the last round of the
+    `most` newest that have some. Raises NothingToCompare."""
     from consumers.reads.rollouts import last_round
     from consumers.reads.skills import list_judged_rounds
-    from daemon.controller.skill_analyzer import choose_labeller
-    from daemon.controller.skill_discovery import contrast_skills
 
     with app.reading() as connection:
         last = last_round(connection)
-    if last is None:
-        raise NothingToCompare("no round is closed yet; close one: kintsugi diagnose")
-    contrasts = []
-    for pair in pairs:
-        with app.reading() as connection:
-            rounds = list_judged_rounds(connection, pair, last.round, most)
-        if not rounds:
-            continue
-        labeller = choose_labeller(app, f"{pair.alias} {pair.base} {last.round}")
-        data = contrast_skills(app, pair, rounds[-1], last.round, labeller=labeller)
-        if data is not None:
-            contrasts.append(data)
-    if not contrasts:
+        if last is None:
+            raise NothingToCompare("no round is closed yet; close one: kintsugi diagnose")
+        rounds = {pair: list_judged_rounds(connection, pair, last.round, most) for pair in pairs}
+    spans = [(pair, (own[-1], last.round)) for pair, own in rounds.items() if own]
+    if not spans:
         names = ", ".join(pair.alias for pair in pairs) or "any agent"
         raise NothingToCompare(
             f"no rollout of {names} was judged until round {last.round}; import some with "
             "verdicts, or have sessions graded (docs/gateway.md)"
         )
-    return contrasts
+    return spans
+
+
+def _contrast(app: "App", pair: "Pair", span: tuple[int, int]) -> "SkillsContrasted":
+    """Compare the rollouts of these rounds. Raises AnalyzerFailure."""
+    from daemon.controller.skill_analyzer import choose_labeller
+    from daemon.controller.skill_discovery import contrast_skills
+
+    since, until = span
+    labeller = choose_labeller(app, pair, f"{pair.alias} {pair.base} {until}")
+    data = contrast_skills(app, pair, since, until, labeller=labeller)
+    assert data is not None, "a round with judged rollouts"
+    return data
 
 
 def _check_agent(connection: "Connection", alias: str | None) -> "list[Pair]":

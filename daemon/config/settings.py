@@ -510,7 +510,7 @@ class Analyzer(Section):
 
     url: str = Field(default="", pattern="^(https?://.+)?$")
     """URL of an OpenAI-compatible endpoint, up to `/v1`; empty: none is asked."""
-    model: str = "default"
+    model: str = Field(default="default", min_length=1, max_length=128)
     """Name of the model at that endpoint."""
     api_key: SecretStr | None = None
     """API key of that endpoint. A secret."""
@@ -571,8 +571,9 @@ class Improve(Section):
     """Who names candidates and labels rollouts. `analyzer`: the model that `controller.analyzer`
     names, ten times each rollout; a person's rollouts are not sent."""
     skills_rollouts: Annotated[int, Field(ge=1)] = 128
-    """Most rollouts that an analyzer labels: the newest."""
-    skills_tokens: Annotated[int, Field(ge=1)] = 4_000_000
+    """Most rollouts that an analyzer labels: the newest failures and the newest successes, half of
+    each where there are enough."""
+    skills_tokens: Annotated[int, Field(ge=1)] = 8_000_000
     """Most tokens of one comparison by an analyzer, read and written, by a high estimate."""
 
 

@@ -35,6 +35,10 @@ class AnalyzerFailure(KintsugiError):
     """No usable word of the analyzer; the text says why."""
 
 
+class BudgetSpent(AnalyzerFailure):
+    """A request costs more than what is left."""
+
+
 class TokenBudget:
     """Tokens that may still be read and written."""
 
@@ -97,7 +101,7 @@ async def ask(
     budget: TokenBudget,
 ) -> T:
     """Return an answer that the question takes; `model` is named in errors. Raises AnalyzerFailure,
-    AnswerFailure, EndpointRefusal."""
+    BudgetSpent among them, AnswerFailure, EndpointRefusal."""
     problem = ""
     asked = list(messages)
     sampling = Sampling(
@@ -107,7 +111,7 @@ async def ask(
     )
     for _ in range(1 + ASKED_AGAIN):
         if not budget.spend(estimate_tokens(asked) + ANSWER_TOKENS):
-            raise AnalyzerFailure(
+            raise BudgetSpent(
                 f"{problem or 'the request costs more than what is left'}; {budget.left} tokens "
                 f"are left of the budget; raise {budget.setting}"
             )

@@ -36,23 +36,30 @@ class RolloutView:
 
     def item(self, name: str) -> str:
         """Return the rollout as JSON, with `name` as a short id."""
+        found = {
+            "detected": self.seen.pattern,
+            "evidence": self.evidence,
+            "reward": self.seen.reward,
+            "reward_parts": self.parts,
+        }
+        return exact_json({**self._describe(name), **found})
+
+    def plain_item(self, name: str) -> str:
+        """Return the same without what the rules found: a label shall not repeat it."""
+        return exact_json(self._describe(name))
+
+    def _describe(self, name: str) -> dict[str, Any]:
         gold = (
             None if self.gold is None else [[action.name, action.arguments] for action in self.gold]
         )
-        return exact_json(
-            {
-                "id": name,
-                "passed": self.seen.category is None,
-                "detected": self.seen.pattern,
-                "evidence": self.evidence,
-                "task": self.task,
-                "expected_calls": gold,
-                "reward": self.seen.reward,
-                "reward_parts": self.parts,
-                "messages": [_format_message(message) for message in self.conversation.messages],
-                "messages_left_out": self.conversation.left_out,
-            }
-        )
+        return {
+            "id": name,
+            "passed": self.seen.category is None,
+            "task": self.task,
+            "expected_calls": gold,
+            "messages": [_format_message(message) for message in self.conversation.messages],
+            "messages_left_out": self.conversation.left_out,
+        }
 
 
 def build_view(
@@ -60,11 +67,13 @@ def build_view(
 ) -> RolloutView | None:
     """Return a rollout with at most `characters` of its conversation, if its calls allow; None for
     one whose event was trimmed, and for a person's."""
+    row = transcript.find(connection, seen.rollout)
     try:
-        record = transcript.read(transcript.find(connection, seen.rollout), app.log, app.bodies)
+        # Before it is opened: its key may be where another role runs.
+        if transcript.is_sealed(row, app.log):
+            return None
+        record = transcript.read(row, app.log, app.bodies)
     except LogTruncated:
-        return None
-    if record.sealed:
         return None
     task = record.data.task
     return RolloutView(

@@ -13,10 +13,12 @@ equal labels, give an equal event.
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from math import ceil
 from random import Random
 from typing import TYPE_CHECKING
 
 from consumers.diagnosis.round_counts import Pair
+from consumers.diagnosis.skills import LEAST_SELECTED
 from consumers.reads.skills import (
     ContrastRollout,
     list_judged_rounds,
@@ -90,8 +92,8 @@ def describe_contrast(
                 skill=candidate.skill,
                 description=candidate.description,
                 patterns=candidate.patterns,
-                failures=min(counts[True] for counts in applies),
-                successes=min(counts[False] for counts in applies),
+                failures=_find_reached([counts[True] for counts in applies]),
+                successes=_find_reached([counts[False] for counts in applies]),
                 labellings=tuple(_count(place, counts) for counts in draws),
                 examples=tuple(sorted(candidate.lacking)[:MOST_EXAMPLES]),
                 within=containers[candidate.skill],
@@ -110,6 +112,12 @@ def describe_contrast(
         left_out=labelled.left_out,
         refused=labelled.refused,
     )
+
+
+def _find_reached(counts: Sequence[int]) -> int:
+    """Return the count that as many labellings reach as have to choose a skill."""
+    needed = ceil(LEAST_SELECTED * len(counts))
+    return sorted(counts, reverse=True)[needed - 1]
 
 
 def draw(labellings: Iterable[Sequence[Shown]], seed: str) -> Iterator[Counter[Shown]]:

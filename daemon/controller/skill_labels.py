@@ -115,7 +115,7 @@ class LabelledRollouts:
     left_out: int = 0
     """Representative rollouts that the model could not be shown."""
     refused: int = 0
-    """Labellings that were no partition of the rollouts, however often they were asked for."""
+    """Labellings without a usable answer, however often it was asked for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,7 +186,8 @@ def find_containers(candidates: Sequence[Candidate]) -> Mapping[str, tuple[str, 
         item.skill: tuple(
             larger.skill
             for larger in candidates[:place]
-            if len(item.lacking & larger.lacking) >= LEAST_SHARED * len(item.lacking)
+            if item.lacking
+            and len(item.lacking & larger.lacking) >= LEAST_SHARED * len(item.lacking)
         )
         for place, item in enumerate(candidates)
     }

@@ -19,6 +19,7 @@ from consumers.reads.learning import CycleRow
 from consumers.reads.serving import AdapterRow
 from daemon.adapters.compatibility import BadBase, count_parameters
 from daemon.controller.directive_builder import direct
+from daemon.controller.model_answers import AnalyzerFailure
 from daemon.controller.skill_analyzer import choose_labeller
 from daemon.controller.skill_discovery import contrast_skills, find_due_round
 from daemon.core.task_definitions import open_event_environment, with_definitions
@@ -75,6 +76,8 @@ class CyclePlanner:
         for a written task is appended to the log; a dry run appends nothing."""
         self._app, self._engines, self._stopping = app, engines, stopping
         self._record = record
+        self._unlabelled: dict[Pair, int] = {}
+        """Agent -> first round after which an analyzer that failed is asked again."""
 
     def write_directive(self, cycle: CycleRow) -> DirectiveWritten:
         """The directive of a cycle that was diagnosed."""
@@ -93,8 +96,15 @@ class CyclePlanner:
             since = find_due_round(connection, pair, cycle.round, improve.skills_rounds)
         if since is None:
             return None
-        labeller = choose_labeller(self._app, cycle.cycle)
-        return contrast_skills(self._app, pair, since, cycle.round, cycle.cycle, labeller)
+        if cycle.round < self._unlabelled.get(pair, 0):
+            return None
+        labeller = choose_labeller(self._app, pair, cycle.cycle, self._stopping)
+        try:
+            return contrast_skills(self._app, pair, since, cycle.round, cycle.cycle, labeller)
+        except AnalyzerFailure:
+            # What failed was paid: it waits as long as what succeeds.
+            self._unlabelled[pair] = cycle.round + improve.skills_rounds
+            raise
 
     def propose_tasks(self, cycle: CycleRow) -> Proposal:
         """The tasks of a cycle that has a directive, and its job. What these settings cannot make

@@ -47,7 +47,6 @@ from daemon.adapters.directory import (
     CONFIG,
     PROVENANCE,
     WEIGHTS,
-    BadAdapter,
     Provenance,
     WrongBase,
     verify,
@@ -60,6 +59,11 @@ from events.serving import MergeMethod
 _PREFIX: Final = "base_model.model."
 _TINY: Final = 1e-6
 """Singular value that is 0, as a share of the largest."""
+_ROUGH: Final = 1e-2
+"""The same where a member is in half precision: two copies differ by less."""
+MOST_RANK: Final = 512
+_BEYOND: Final = 65_536
+"""What half precision makes an infinity of."""
 
 
 class CannotMerge(KintsugiError):
@@ -106,12 +110,13 @@ def read_members(folders: Sequence[Path], weights: Sequence[float]) -> list[Memb
     for other in members[1:]:
         if first.layers.keys() != other.layers.keys():
             layer = min(first.layers.keys() ^ other.layers.keys())
+            owner, lacking = (first, other) if layer in first.layers else (other, first)
             raise CannotMerge(
-                f"{first.folder.name} and {other.folder.name} do not change the same layers: only "
-                f"one has {layer}; merge adapters with equal targets"
+                f"{owner.folder.name} changes {layer}, and {lacking.folder.name} does not; merge "
+                "adapters with equal targets"
             )
         for name, factors in first.layers.items():
-            _check_shapes(name, factors, other.layers[name])
+            _check_shapes(name, factors, other.layers[name], first, other)
     bases = {item.provenance.base.sha256 for item in members if item.provenance is not None}
     if len(bases) > 1:
         raise WrongBase(
@@ -121,9 +126,15 @@ def read_members(folders: Sequence[Path], weights: Sequence[float]) -> list[Memb
     return members
 
 
-def _check_shapes(name: str, factors: Factors, others: Factors) -> None:
-    if (len(factors.up), factors.down.shape[1]) != (len(others.up), others.down.shape[1]):
-        raise WrongBase(f"the adapters have {name} of different shapes; merge adapters of one base")
+def _check_shapes(
+    name: str, factors: Factors, others: Factors, first: Member, second: Member
+) -> None:
+    shapes = [(len(own.up), own.down.shape[1]) for own in (factors, others)]
+    if shapes[0] != shapes[1]:
+        raise WrongBase(
+            f"{name} is a layer of {shapes[0][0]} by {shapes[0][1]} to {first.folder.name}, and of "
+            f"{shapes[1][0]} by {shapes[1][1]} to {second.folder.name}; merge adapters of one base"
+        )
 
 
 def _read_member(folder: Path, weight: float) -> Member:
@@ -147,11 +158,15 @@ def _read_member(folder: Path, weight: float) -> Member:
     )
 
 
-def find_largest_rank(members: Sequence[Member], most: int | None = None) -> int:
-    """Return the rank at which nothing is lost, as far as layers and `most` allow."""
+def find_largest_rank(members: Sequence[Member]) -> int:
+    """Return the sum of all ranks, as far as the narrowest layer allows."""
     sizes = [min(len(factors.up), factors.down.shape[1]) for factors in members[0].layers.values()]
-    whole = min(sum(member.rank for member in members), *sizes)
-    return whole if most is None else min(whole, most)
+    return min(sum(member.rank for member in members), MOST_RANK, *sizes)
+
+
+def find_usual_rank(members: Sequence[Member]) -> int:
+    """Return the largest rank of a member: what engines hold, and jobs go on from."""
+    return min(max(member.rank for member in members), find_largest_rank(members))
 
 
 def merge(members: Sequence[Member], rank: int, method: MergeMethod) -> dict[str, Factors]:
@@ -161,8 +176,8 @@ def merge(members: Sequence[Member], rank: int, method: MergeMethod) -> dict[str
     least = len(members) if method == "core_tsv" else 1
     if not least <= rank <= largest:
         raise CannotMerge(
-            f"rank {rank} is none of {len(members)} adapters merged by {method}; name one from "
-            f"{least} to {largest}"
+            f"rank {rank} is none of {len(members)} adapters merged by {method}: it takes {least} "
+            f"at least, and their ranks and the narrowest layer allow {largest}"
         )
     return {
         name: _merge_layer([member.layers[name] for member in members], members, rank, method)
@@ -179,10 +194,15 @@ def _merge_layer(
         member.weight * (rows.T @ own.up) @ (own.down @ columns)
         for own, member in zip(layers, members, strict=True)
     ]
+    if not all(torch.isfinite(core).all() for core in cores):
+        raise CannotMerge("a weight makes a change that is not finite; lower the weights")
     if method == "sum":
         left, values, right = _decompose(sum(cores, torch.zeros_like(cores[0])), rank)
     else:
-        left, values, right = _orthogonalise(cores, rank // len(cores))
+        is_half = any(member.dtype != torch.float32 for member in members)
+        left, values, right = _orthogonalise(
+            cores, rank // len(cores), _ROUGH if is_half else _TINY
+        )
     roots = values.sqrt()
     return _pad(Factors((right * roots).T @ columns.T, rows @ left * roots), rank)
 
@@ -194,25 +214,35 @@ def _decompose(core: Tensor, rank: int) -> tuple[Tensor, Tensor, Tensor]:
     return left[:, :rank], values[:rank], right[:rank].T
 
 
-def _orthogonalise(cores: Sequence[Tensor], rank: int) -> tuple[Tensor, Tensor, Tensor]:
+def _orthogonalise(
+    cores: Sequence[Tensor], rank: int, tiny: float
+) -> tuple[Tensor, Tensor, Tensor]:
     """Return the `rank` largest triples of each core with vectors that are orthonormal together,
-    and the mean of all singular values for each. What members have in common counts once."""
-    parts = [_decompose(core, rank) for core in cores]
-    left = _find_polar(torch.cat([part[0] for part in parts], dim=1))
-    right = _find_polar(torch.cat([part[2] for part in parts], dim=1))
+    and the mean of all singular values for each. What members have in common counts once; vectors
+    of a singular value of 0 mean nothing and are left out."""
+    parts = [_drop_tiny(_decompose(core, rank), tiny) for core in cores]
     values = torch.cat([part[1] for part in parts])
-    whole = _decompose(left * values @ right.T, rank * len(cores))
-    present = whole[1] > _TINY * values.max()
-    own = whole[1][present]
-    mean = own.mean().expand_as(own) if len(own) else own
-    return whole[0][:, present], mean, whole[2][:, present]
+    if not len(values):
+        return parts[0]
+    left = _find_polar(torch.cat([part[0] for part in parts], dim=1), tiny)
+    right = _find_polar(torch.cat([part[2] for part in parts], dim=1), tiny)
+    whole = _drop_tiny(_decompose(left * values @ right.T, len(values)), tiny)
+    return whole[0], whole[1].mean().expand_as(whole[1]), whole[2]
 
 
-def _find_polar(vectors: Tensor) -> Tensor:
+def _drop_tiny(
+    triples: tuple[Tensor, Tensor, Tensor], tiny: float
+) -> tuple[Tensor, Tensor, Tensor]:
+    left, values, right = triples
+    present = values > tiny * values.max() if len(values) else values > 0
+    return left[:, present], values[present], right[:, present]
+
+
+def _find_polar(vectors: Tensor, tiny: float) -> Tensor:
     """Return the partial isometry that is nearest to this matrix: orthonormal columns, where the
     given ones are independent."""
     left, values, right = torch.linalg.svd(vectors, full_matrices=False)
-    present = values > _TINY * values.max()
+    present = values > tiny * values.max()
     nearest: Tensor = left[:, present] @ right[present]
     return nearest
 
@@ -231,35 +261,51 @@ def build_directory(
 ) -> dict[str, bytes]:
     """Return the files of a directory of PEFT. It has a provenance if every member has one."""
     rank = len(next(iter(merged.values())).down)
-    dtype = torch.float32 if any(m.dtype == torch.float32 for m in members) else members[0].dtype
+    dtypes = {member.dtype for member in members}
+    dtype = dtypes.pop() if len(dtypes) == 1 else torch.float32
+    scale = _find_scale(members)
     tensors = {}
     for name, factors in merged.items():
         tensors[f"{_PREFIX}{name}.lora_A.weight"] = factors.down.to(dtype).contiguous()
-        tensors[f"{_PREFIX}{name}.lora_B.weight"] = factors.up.to(dtype).contiguous()
+        tensors[f"{_PREFIX}{name}.lora_B.weight"] = (factors.up / scale).to(dtype).contiguous()
     _check_finite(tensors)
     contents = {
         WEIGHTS: to_safetensors(tensors, metadata={"format": "pt"}),
-        CONFIG: _write_json(_build_config(members[0].settings, rank)),
+        CONFIG: _write_json(_build_config(members[0].settings, rank, scale * rank)),
     }
     provenances = [item.provenance for item in members if item.provenance is not None]
     if len(provenances) == len(members):
         hashes = {name: hashlib.sha256(content).hexdigest() for name, content in contents.items()}
-        provenance = _build_provenance(members, provenances, rank, method, hashes)
+        provenance = _build_provenance(members, provenances, scale * rank, rank, method, hashes)
         contents[PROVENANCE] = _write_json(provenance.model_dump(mode="json"))
-        contents[CARD] = _write_card(members, provenance, method).encode()
+        contents[CARD] = _write_card(provenances, provenance, method).encode()
     return contents
+
+
+def _find_scale(members: Sequence[Member]) -> float:
+    """Return alpha over rank as all members have it, so that a job can go on from the merge; 1
+    where they differ."""
+    scales = {
+        get_scale(member.settings, name, len(factors.down))
+        for member in members
+        for name, factors in member.layers.items()
+    }
+    return scales.pop() if len(scales) == 1 else 1.0
 
 
 def _check_finite(tensors: Mapping[str, Tensor]) -> None:
     for name, tensor in tensors.items():
-        if not torch.isfinite(tensor).all():
-            raise BadAdapter(f"{name} of the merged adapter is not finite; lower the weights")
+        if not (tensor.abs() < _BEYOND).all():
+            raise CannotMerge(
+                f"{name} of the merged adapter would be no number in half precision; lower the "
+                "weights"
+            )
 
 
-def _build_config(settings: Mapping[str, Any], rank: int) -> dict[str, Any]:
-    """Return the configuration of a merged adapter, whose alpha is its rank."""
+def _build_config(settings: Mapping[str, Any], rank: int, alpha: float) -> dict[str, Any]:
+    """Return the configuration of a merged adapter."""
     changes = {
-        "r": rank, "lora_alpha": rank, "use_rslora": False, "rank_pattern": {},
+        "r": rank, "lora_alpha": alpha, "use_rslora": False, "rank_pattern": {},
         "alpha_pattern": {}, "inference_mode": True,
     }  # fmt: skip
     return {**settings, **changes, "peft_type": "LORA"}
@@ -268,6 +314,7 @@ def _build_config(settings: Mapping[str, Any], rank: int) -> dict[str, Any]:
 def _build_provenance(
     members: Sequence[Member],
     provenances: Sequence[Provenance],
+    alpha: float,
     rank: int,
     method: MergeMethod,
     hashes: Mapping[str, str],
@@ -280,19 +327,20 @@ def _build_provenance(
     ]
     return Provenance(
         base=first.base,
-        lora=LoraSettings(rank=rank, alpha=rank, targets=first.lora.targets),
+        lora=LoraSettings(rank=rank, alpha=alpha, targets=first.lora.targets),
         seed=first.seed,
         steps=sum(item.steps for item in provenances),
         rollouts=tuple(rollouts),
         spec={"merge": {"method": method, "members": parts}},
-        versions={"torch": torch.__version__},
         files=dict(hashes),
     )
 
 
-def _write_card(members: Sequence[Member], provenance: Provenance, method: MergeMethod) -> str:
+def _write_card(
+    provenances: Sequence[Provenance], provenance: Provenance, method: MergeMethod
+) -> str:
     base = provenance.base
-    names = ", ".join(member.folder.name for member in members)
+    names = ", ".join(f"`{item.files[WEIGHTS][:12]}`" for item in provenances)
     return f"""---
 base_model: {base.name}
 library_name: peft
@@ -301,9 +349,9 @@ tags: [lora, kintsugi, merge]
 
 # A LoRA adapter of {base.name}
 
-Merged by kintsugi ({method}) of {names}: rank {provenance.lora.rank}, base weights
-`{base.sha256}`. Nothing was trained for it. That it is better than its base is shown by a gate and
-not by this card.
+Merged by kintsugi ({method}) of the adapters with the weights {names}:
+rank {provenance.lora.rank}, base weights `{base.sha256}`. Nothing was trained for it.
+That it is better than its base is shown by a gate and not by this card.
 """
 
 
@@ -317,13 +365,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("out", type=Path)
     parser.add_argument("members", nargs="+", type=_parse_member, metavar="ADAPTER=WEIGHT")
     parser.add_argument("--method", choices=get_args(MergeMethod), default="sum")
-    parser.add_argument("--rank", type=int, help="default: at which nothing is lost")
-    parser.add_argument("--most", type=int, help="largest rank by default")
+    parser.add_argument("--rank", type=int, help="default: the largest of a member")
     options = parser.parse_args(arguments)
+    # The order of sums, and so the last bits of a result, depends on the number of threads.
+    torch.set_num_threads(1)
     try:
         folders, weights = zip(*options.members, strict=True)
         members = read_members(folders, weights)
-        rank = options.rank or find_largest_rank(members, options.most)
+        rank = find_usual_rank(members) if options.rank is None else options.rank
         merged = merge(members, rank, options.method)
         write_directory(options.out, build_directory(members, merged, options.method))
     except (KintsugiError, OSError) as error:

@@ -47,7 +47,7 @@ def collect_facts(app: "App", name: str) -> BundleFacts:
         measured = serving.evaluation_lines(connection, row.adapter)
         job = None if row.job is None else learning.job(connection, row.job)
         tree = explanation.explain(connection, row.adapter)
-        parents = list(iter_ancestors(connection, tree))
+        parents = list(iter_ancestors(connection, row.adapter))
     provenance = read_provenance(folder)
     return BundleFacts(
         card=_build_card_facts(row, folder, provenance, measured, job, parents),
@@ -81,16 +81,16 @@ def _check_files(row: AdapterRow, folder: Path) -> None:
     intact(folder, row.sha256, None, None)
 
 
-def iter_ancestors(connection: "Connection", node: Node) -> Iterator[AdapterRow]:
+def iter_ancestors(connection: "Connection", adapter: str) -> Iterator[AdapterRow]:
     """The adapters from whose weights one went on, or which it was merged of, the nearest first."""
-    seen = {node.node}
-    waiting = _list_parents(node)
+    seen = {adapter}
+    waiting = _list_parents(explanation.explain_adapter(connection, adapter))
     while waiting:
         name = waiting.pop(0)
         if name not in seen:
             seen.add(name)
             yield serving.find_adapter(connection, name)
-            waiting += _list_parents(explanation.explain(connection, name))
+            waiting += _list_parents(explanation.explain_adapter(connection, name))
 
 
 def _list_parents(node: Node) -> list[str]:
@@ -127,6 +127,7 @@ def _build_card_facts(
         pools=() if job is None else job.spec.pools,
         environments=() if job is None else job.spec.environments,
         parents=[parent.adapter for parent in parents],
+        merge=row.merge,
     )  # fmt: skip
 
 

@@ -1,6 +1,6 @@
 """Make one adapter of several of the home: AdapterProduced, with what it was merged of.
 
-    result = merge_adapters(app, fleet, ["refunds-1", "rebooking-2"], act)
+    result = merge_adapters(app, fleet, [("refunds-1", 0.5), ("rebooking-2", 0.5)], act)
 
 Where an engine has few slots, one adapter may take the place of several. What becomes of it is what
 becomes of any other: it is staged, passes the gate and is given sessions, or not. The arithmetic is
@@ -9,26 +9,30 @@ Equal members, weights, method and rank give the same adapter again.
 """
 
 import json
-import shutil
 import subprocess
 import sys
-from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Final
 
-from consumers.reads import explanation, serving
+from consumers.reads import serving
 from consumers.reads.serving import AdapterRow
-from daemon.adapters.adoption import intact
-from daemon.adapters.directory import UNFINISHED
+from daemon.adapters.adoption import HomeAdapter, intact
 from daemon.core.decision_log import Act
 from daemon.core.serving_lock import hold_serving_lock
 from daemon.serving.export import iter_ancestors
 from daemon.serving.fleet import Fleet
-from daemon.serving.push import PushResult, adopt_for_fleet, find_max_rank, record_adapter
+from daemon.serving.push import (
+    PushResult,
+    adopt_for_fleet,
+    find_checkpoint,
+    find_max_rank,
+    record_adapter,
+)
 from events.errors import KintsugiError
 from events.lifecycle import State
 from events.serving import AdapterMerge, AdapterProduced, MergedAdapter, MergeMethod
@@ -41,6 +45,7 @@ if TYPE_CHECKING:
 KIND: Final = "merged"
 """How the names of merged adapters begin."""
 _SECONDS: Final = 3600
+_ROUNDING: Final = 1e-9
 
 
 class MergeRefusal(KintsugiError):
@@ -52,14 +57,15 @@ class MergeResult:
     """Result of a merge."""
 
     pushed: PushResult
-    shared: tuple[str, ...]
-    """Adapters that several members went on from, so that their change counts several times."""
+    repeated: Mapping[str, float]
+    """Adapter that several members go on from -> how often its change counts, where that is not
+    once."""
 
 
 def merge_adapters(
     app: "App",
     fleet: Fleet,
-    parts: Mapping[str, float],
+    parts: Sequence[tuple[str, float]],
     act: Act,
     *,
     method: MergeMethod = "sum",
@@ -68,105 +74,135 @@ def merge_adapters(
     checkpoint: Path | None = None,
 ) -> MergeResult:
     """Merge adapters, each named by the beginning of its name and with the weight of its change.
-    Without a `rank` it is that at which nothing is lost, as far as engines take it; `checkpoint` is
-    the folder of the base, where no setting names it. Raises MergeRefusal, UnknownAdapter,
-    PushRefusal and what `adopt` raises."""
+    Without a `rank` it is the largest of a member; `checkpoint` is the folder of the base, where no
+    setting names it. Raises MergeRefusal, UnknownAdapter, PushRefusal and what `adopt` raises."""
     app.settle()
-    weights = list(parts.values())
     with app.reading() as connection:
-        rows = [serving.find_adapter(connection, part) for part in parts]
-        _check_members(rows)
-        ancestors = [_read_ancestors(connection, row) for row in rows]
-    _check_descent(rows, weights, ancestors)
-    with hold_serving_lock(app.home), _open_place(app) as source:
-        for row in rows:
-            intact(Path(row.path), row.sha256, None, None)
-        made = _compute(source, rows, weights, method, rank, find_max_rank(fleet))
-        adopted = adopt_for_fleet(app, fleet, source, KIND, name, checkpoint)
-        members = tuple(
-            MergedAdapter(adapter=row.adapter, weight=weight)
-            for row, weight in zip(rows, weights, strict=True)
-        )
-        produced = AdapterProduced(
-            adapter=adopted.name, alias=rows[0].alias, base=rows[0].base, sha256=adopted.sha256,
-            path=str(adopted.folder), origin="push",
-            merge=AdapterMerge(method=method, rank=made, members=members),
-        )  # fmt: skip
-        arguments = {"members": ", ".join(row.adapter for row in rows), "method": method}
-        pushed = record_adapter(app, produced, act, "adapters merge", arguments)
-    return MergeResult(pushed, _find_shared(rows, ancestors))
-
-
-def _read_ancestors(connection: "Connection", row: AdapterRow) -> frozenset[str]:
-    tree = explanation.explain(connection, row.adapter)
-    return frozenset(item.adapter for item in iter_ancestors(connection, tree))
-
-
-def _check_descent(
-    rows: Sequence[AdapterRow], weights: Sequence[float], ancestors: Sequence[frozenset[str]]
-) -> None:
-    """Raises MergeRefusal where one member holds the change of another one that is added."""
-    for row, weight in zip(rows, weights, strict=True):
-        for other, own in zip(rows, ancestors, strict=True):
-            if row.adapter in own and weight > 0:
-                raise MergeRefusal(
-                    f"{other.adapter} went on from {row.adapter}, whose change would count twice; "
-                    f"leave {row.adapter} out"
+        members = sorted(
+            (
+                _Member(row, weight, _read_ancestors(connection, row.adapter))
+                for row, weight in (
+                    (serving.find_adapter(connection, part), weight) for part, weight in parts
                 )
+            ),
+            key=lambda member: member.row.adapter,
+        )
+    _check_members(members)
+    checkpoint = checkpoint or find_checkpoint(fleet)
+    _check_engines(fleet, rank, checkpoint)
+    # Not below the lock: whoever moves routes waits for it.
+    with TemporaryDirectory(prefix=f"kintsugi-{KIND}-") as folder:
+        source = Path(folder) / KIND
+        for member in members:
+            intact(Path(member.row.path), member.row.sha256, None, None)
+        made = _compute(source, members, method, rank)
+        with hold_serving_lock(app.home):
+            adopted = adopt_for_fleet(app, fleet, source, KIND, name, checkpoint)
+            produced = _describe(members, adopted, method, made)
+            arguments = {
+                "members": ", ".join(f"{m.row.adapter}={m.weight:g}" for m in members),
+                "method": method, "rank": str(made),
+            }  # fmt: skip
+            pushed = record_adapter(app, produced, act, "adapters merge", arguments)
+    return MergeResult(pushed, _find_repeated(members) if method == "sum" else {})
 
 
-def _find_shared(
-    rows: Sequence[AdapterRow], ancestors: Sequence[frozenset[str]]
-) -> tuple[str, ...]:
-    """Return the adapters that several members went on from, and which are no members."""
-    counts = Counter(name for own in ancestors for name in own)
-    members = {row.adapter for row in rows}
-    return tuple(sorted(name for name, n in counts.items() if n > 1 and name not in members))
+@dataclass(frozen=True, slots=True)
+class _Member:
+    row: AdapterRow
+    weight: float
+    ancestors: tuple[str, ...]
+    """Adapters that it went on from, the nearest first."""
+
+    @property
+    def line(self) -> tuple[str, ...]:
+        """Its own name and those of its ancestors."""
+        return (self.row.adapter, *self.ancestors)
 
 
-def _check_members(rows: Sequence[AdapterRow]) -> None:
+def _describe(
+    members: Sequence[_Member], adopted: HomeAdapter, method: MergeMethod, rank: int
+) -> AdapterProduced:
+    row = members[0].row
+    parts = tuple(MergedAdapter(adapter=m.row.adapter, weight=m.weight) for m in members)
+    return AdapterProduced(
+        adapter=adopted.name, alias=row.alias, base=row.base, sha256=adopted.sha256,
+        path=str(adopted.folder), origin="push",
+        merge=AdapterMerge(method=method, rank=rank, members=parts),
+    )  # fmt: skip
+
+
+def _read_ancestors(connection: "Connection", name: str) -> tuple[str, ...]:
+    return tuple(row.adapter for row in iter_ancestors(connection, name))
+
+
+def _check_members(members: Sequence[_Member]) -> None:
     """Raises MergeRefusal."""
-    names = [row.adapter for row in rows]
-    if len(set(names)) < 2:
+    names = [member.row.adapter for member in members]
+    twice = [name for name, count in Counter(names).items() if count > 1]
+    if twice:
+        raise MergeRefusal(f"{twice[0]} is named twice; name it once, with its whole weight")
+    if len(names) < 2:
         raise MergeRefusal(f"{names[0]} is merged with nothing; name two adapters or more")
-    whose = {(row.alias, row.base) for row in rows}
+    whose = {(member.row.alias, member.row.base) for member in members}
     if len(whose) > 1:
+        rows = (member.row for member in members)
         listed = ", ".join(f"{row.adapter} of {row.alias} on {row.base}" for row in rows)
         raise MergeRefusal(f"adapters of one agent on one base are merged, and these are: {listed}")
-    for row in rows:
-        if row.state is State.COLLECTED:
-            raise MergeRefusal(f"the files of {row.adapter} were collected; leave it out")
+    for member in members:
+        name, heirs = member.row.adapter, [m for m in members if member.row.adapter in m.ancestors]
+        if member.row.state is State.COLLECTED:
+            raise MergeRefusal(f"the files of {name} were collected; leave it out")
+        if member.weight == 0:
+            raise MergeRefusal(f"{name} has the weight 0; leave it out")
+        if member.weight > 0 and any(heir.weight > 0 for heir in heirs):
+            raise MergeRefusal(
+                f"{heirs[0].row.adapter} went on from {name}, whose change would count twice; "
+                f"leave {name} out"
+            )
 
 
-@contextmanager
-def _open_place(app: "App") -> Iterator[Path]:
-    """Yield a folder beside the adapters that is not there: what was left in it by a process that
-    was killed is removed, and what is written is, too."""
-    store = app.settings.adapters
-    store.mkdir(parents=True, exist_ok=True)
-    place = store / f"{UNFINISHED}{KIND}"
-    shutil.rmtree(place, ignore_errors=True)
-    try:
-        yield place
-    finally:
-        shutil.rmtree(place, ignore_errors=True)
+def _check_engines(fleet: Fleet, rank: int | None, checkpoint: Path | None) -> None:
+    """Raises MergeRefusal for what could not be adopted afterwards."""
+    most = find_max_rank(fleet)
+    if rank is not None and most is not None and rank > most:
+        raise MergeRefusal(
+            f"rank {rank} is more than the engines take, {most}; lower --rank, or start them with "
+            "a higher --max-lora-rank and say so in upstreams[].max_lora_rank"
+        )
+    if checkpoint is None:
+        raise MergeRefusal(
+            "what a merged adapter answers is computed from its base, whose folder is not known "
+            "here; name it with --checkpoint or upstreams[].checkpoint"
+        )
+
+
+def _find_repeated(members: Sequence[_Member]) -> dict[str, float]:
+    """Return the adapters that several members go on from and whose change does not count once,
+    with how often it counts; of those that went on from each other the nearest."""
+    totals: defaultdict[str, float] = defaultdict(float)
+    heirs: Counter[str] = Counter()
+    for member in members:
+        for name in member.line:
+            totals[name] += member.weight
+            heirs[name] += 1
+    repeated = {n: t for n, t in totals.items() if heirs[n] > 1 and abs(t - 1) > _ROUNDING}
+    nearest = (next((n for n in member.line if n in repeated), None) for member in members)
+    return {name: repeated[name] for name in sorted({n for n in nearest if n is not None})}
 
 
 def _compute(
     out: Path,
-    rows: Sequence[AdapterRow],
-    weights: Sequence[float],
+    merged: Sequence[_Member],
     method: MergeMethod,
     rank: int | None,
-    most: int | None,
 ) -> int:
     """Write the merged directory; return its rank. Raises MergeRefusal."""
     if find_spec("torch") is None:
         raise MergeRefusal("adapters are merged by torch; install kintsugi[train] here")
-    members = [f"{row.path}={weight!r}" for row, weight in zip(rows, weights, strict=True)]
+    members = [f"{member.row.path}={member.weight!r}" for member in merged]
     options = [f"--method={method}"]
     options += [] if rank is None else [f"--rank={rank}"]
-    options += [] if most is None else [f"--most={most}"]
     command = [sys.executable, "-m", "daemon.engine.merging", str(out), *members, *options]
     try:
         done = subprocess.run(

@@ -79,14 +79,16 @@ def adopt_for_fleet(
 ) -> HomeAdapter:
     """Copy an adapter into the home, checked against the checkpoint and the ranks of the engines
     where their settings name them."""
-    started = [engine.started for engine in fleet.engines.values()]
-    checkpoint = checkpoint or next(
-        (options.checkpoint for options in started if options.checkpoint), None
-    )
     return adopt(
-        source, app.settings.adapters, checkpoint, kind=kind, name=name,
+        source, app.settings.adapters, checkpoint or find_checkpoint(fleet), kind=kind, name=name,
         max_rank=find_max_rank(fleet),
     )  # fmt: skip
+
+
+def find_checkpoint(fleet: Fleet) -> Path | None:
+    """Return the folder of the engines' base; None where no setting says."""
+    started = (engine.started for engine in fleet.engines.values())
+    return next((options.checkpoint for options in started if options.checkpoint), None)
 
 
 def find_max_rank(fleet: Fleet) -> int | None:
@@ -120,7 +122,18 @@ def _check_same(known: AdapterRow, data: AdapterProduced) -> None:
             f"{data.adapter} is an adapter of {known.alias} on {known.base} already; give "
             "this one another --name"
         )
+    if known.merge != data.merge:
+        raise PushRefusal(
+            f"the files of {data.adapter} are in the home already, of other origin: "
+            f"{_describe_origin(known)}; give this one another --name"
+        )
     if known.state is State.COLLECTED:
         raise PushRefusal(
             f"{data.adapter} was collected, and no name is used twice; give it another --name"
         )
+
+
+def _describe_origin(row: AdapterRow) -> str:
+    if row.merge is None:
+        return row.job or "pushed"
+    return f"merged of {', '.join(part.adapter for part in row.merge.members)}"

@@ -12,10 +12,13 @@ from consumers.reads.skills import ContrastRollout
 from daemon.controller.skill_discovery import describe_contrast
 from daemon.controller.skill_labels import (
     BadLabelling,
+    Candidate,
     Label,
+    LabelledRollouts,
     Labelling,
     RuleCandidate,
     find_candidates,
+    find_containers,
     label,
     label_by_rule,
 )
@@ -186,3 +189,23 @@ def test_a_candidate_that_lies_within_a_larger_one_says_so() -> None:
     assert find(data, "wrong_entity").within == ("cancel",)
     assert find(data, "over_cautious").within == ("cancel",)
     assert find(data, "cancel").within == ()
+
+
+def test_a_candidate_that_no_failure_lacks_lies_in_none() -> None:
+    larger = Candidate("larger", "", (), frozenset({"r1", "r2"}))
+    assert find_containers([larger, Candidate("empty", "", (), frozenset())])["empty"] == ()
+
+
+def test_what_applies_is_what_eight_labellings_of_ten_say() -> None:
+    rollouts = (*several(10, 0, "wrong_entity|cancel"), *several(10, 100))
+    ids = [item.rollout for item in rollouts]
+    whole = Labelling({"cancel": dict.fromkeys(ids, Label.PRESENT)})
+    nothing = Labelling({"cancel": dict.fromkeys(ids, Label.NA)})
+    candidates = (Candidate("cancel", "", (), frozenset(ids[:10])),)
+
+    def count(others: int) -> int:
+        labellings = (*[whole] * (10 - others), *[nothing] * others)
+        labelled = LabelledRollouts(rollouts, candidates, labellings)
+        return describe_contrast(Pair("agent", "base"), 0, 3, labelled).skills[0].failures
+
+    assert (count(2), count(3)) == (10, 0)

@@ -1,22 +1,25 @@
 """Merges of adapters: exact where nothing is lost, as the formulas say where something is."""
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load_file, save
 from torch import Tensor
 from transformers import PreTrainedTokenizerFast
 
 from daemon.adapters.compatibility import fit
-from daemon.adapters.directory import BadAdapter, WrongBase, write_directory
+from daemon.adapters.directory import WEIGHTS, WrongBase, write_directory
 from daemon.engine.merging import (
     CannotMerge,
     Factors,
     Member,
     build_directory,
     find_largest_rank,
+    find_usual_rank,
     main,
     merge,
     read_members,
@@ -43,7 +46,7 @@ def test_a_sum_of_full_rank_is_what_the_members_add(
     checkpoint: Path, adapter: Path, other_adapter: Path, base: Policy, tmp_path: Path
 ) -> None:
     members = read_members([adapter, other_adapter], [1.0, -0.5])
-    assert find_largest_rank(members) == 8
+    assert (find_usual_rank(members), find_largest_rank(members)) == (4, 8)
     merged = merge(members, 8, "sum")
     for name, factors in merged.items():
         wanted = change(members[0].layers[name]) - 0.5 * change(members[1].layers[name])
@@ -114,11 +117,30 @@ def test_what_members_have_in_common_counts_once_in_core_tsv(adapter: Path) -> N
 
 @pytest.mark.parametrize("method", METHODS)
 def test_an_adapter_that_changes_nothing_adds_nothing_and_breaks_nothing(
-    adapter: Path, method: MergeMethod
+    adapter: Path, other_adapter: Path, method: MergeMethod
 ) -> None:
-    members = read_members([adapter, adapter], [0.0, 0.0])
-    for factors in merge(members, 4, method).values():
-        assert torch.equal(change(factors), torch.zeros_like(change(factors)))
+    alone = read_members([adapter, other_adapter], [1.0, 0.0])
+    none = read_members([adapter, other_adapter], [0.0, 0.0])
+    for name, factors in merge(alone, 8, method).items():
+        own = change(alone[0].layers[name])
+        values = torch.linalg.svdvals(own)[:4]
+        wanted = values if method == "sum" else values.mean().expand(4)
+        assert torch.allclose(torch.linalg.svdvals(change(factors))[:4], wanted, rtol=1e-6)
+        assert torch.linalg.matrix_rank(change(factors), rtol=1e-5) == 4
+        silent = merge(none, 8, method)[name]
+        assert torch.equal(change(silent), torch.zeros_like(own))
+
+
+def test_a_copy_in_half_precision_is_the_same_direction(
+    checkpoint: Path, adapter: Path, tmp_path: Path
+) -> None:
+    half = tmp_path / "half"
+    shutil.copytree(adapter, half)
+    weights = {name: t.bfloat16() for name, t in load_file(adapter / WEIGHTS).items()}
+    (half / WEIGHTS).write_bytes(save(weights, metadata={"format": "pt"}))
+    members = read_members([adapter, half], [1.0, 1.0])
+    for factors in merge(members, 8, "core_tsv").values():
+        assert torch.linalg.matrix_rank(change(factors), rtol=1e-5) == 4
 
 
 def test_ranks_alphas_and_patterns_of_peft_scale_as_they_do_there(
@@ -141,16 +163,20 @@ def test_what_cannot_be_one_is_refused(
     with pytest.raises(CannotMerge, match="name two or more"):
         read_members([adapter], [1.0])
     fewer = save_adapter(checkpoint, tmp_path / "fewer", 4, target_modules=list(TARGETS[:2]))
-    with pytest.raises(CannotMerge, match="do not change the same layers"):
+    with pytest.raises(CannotMerge, match=r"changes .*down_proj, and fewer does not"):
         read_members([adapter, fewer], [1.0, 1.0])
     members = read_members([adapter, other_adapter], [1.0, 1.0])
-    with pytest.raises(CannotMerge, match="from 1 to 8"):
+    with pytest.raises(CannotMerge, match=r"takes 1 at least, .* allow 8"):
         merge(members, 9, "sum")
-    with pytest.raises(CannotMerge, match="from 2 to 8"):
+    with pytest.raises(CannotMerge, match=r"takes 2 at least, .* allow 8"):
         merge(members, 1, "core_tsv")
-    broken = read_members([adapter, other_adapter], [1e300, 1.0])
-    with pytest.raises(BadAdapter, match="not finite"):
-        build_directory(broken, merge(broken, 8, "sum"), "sum")
+    for weight in (1e308, float("inf"), float("nan")):
+        broken = read_members([adapter, other_adapter], [weight, 1.0])
+        with pytest.raises(CannotMerge, match="not finite; lower the weights"):
+            merge(broken, 8, "sum")
+    large = read_members([adapter, other_adapter], [1e14, 1.0])
+    with pytest.raises(CannotMerge, match="no number in half precision"):
+        build_directory(large, merge(large, 8, "sum"), "sum")
 
 
 def test_adapters_of_two_bases_are_refused(
@@ -158,7 +184,9 @@ def test_adapters_of_two_bases_are_refused(
 ) -> None:
     wide = random_checkpoint(tmp_path / "wide", shop_tokens, intermediate_size=64)
     other = save_adapter(wide, tmp_path / "other", 5)
-    with pytest.raises(WrongBase, match="down_proj of different shapes"):
+    with pytest.raises(
+        WrongBase, match=r"down_proj is a layer of .* by .* to one, and of .* by .* to other"
+    ):
         read_members([adapter, other], [1.0, 1.0])
 
 
@@ -166,12 +194,12 @@ def test_the_command_writes_a_directory_once_and_the_same_each_time(
     adapter: Path, other_adapter: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     given = [f"{adapter}=1", str(other_adapter)]
-    assert main([str(tmp_path / "a"), *given, "--most", "6"]) == 0
-    assert json.loads(capsys.readouterr().out) == {"rank": 6}
-    assert main([str(tmp_path / "b"), *given, "--rank", "6"]) == 0
+    assert main([str(tmp_path / "a"), *given]) == 0
+    assert json.loads(capsys.readouterr().out) == {"rank": 4}
+    assert main([str(tmp_path / "b"), *given, "--rank", "4"]) == 0
     for file in (tmp_path / "a").iterdir():
         assert file.read_bytes() == (tmp_path / "b" / file.name).read_bytes()
     config = json.loads((tmp_path / "a" / "adapter_config.json").read_text())
-    assert (config["r"], config["lora_alpha"], config["peft_type"]) == (6, 6, "LORA")
+    assert (config["r"], config["lora_alpha"], config["peft_type"]) == (4, 8, "LORA")
     assert main([str(tmp_path / "c"), str(adapter), f"{tmp_path}/nothing"]) == 1
     assert "nothing" in capsys.readouterr().err

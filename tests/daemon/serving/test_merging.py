@@ -1,18 +1,20 @@
 """`kintsugi adapters merge`: one adapter of several, from the home to an engine that has it."""
 
+import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 from safetensors.torch import load_file
 
-from daemon.adapters.directory import WEIGHTS
+from daemon.adapters.directory import CONFIG, WEIGHTS
 from daemon.config.settings import load
 from daemon.core.app import App
 from daemon.core.decision_log import Decisions
 from daemon.engine.merging import read_members
 from daemon.engine.reference.weights import CHECKPOINT
-from daemon.serving.merging import merge_adapters
+from daemon.serving.merging import MergeRefusal, merge_adapters
+from events.jobs import LoraSettings
 from events.lifecycle import State
 from ops.random_adapters import Adapters
 from tests.consumers.cycling import (
@@ -50,23 +52,26 @@ def merge(kintsugi: Kintsugi, *arguments: Any) -> dict[str, Any]:
 
 
 def test_two_adapters_become_one_of_the_home(pushed: list[str], kintsugi: Kintsugi) -> None:
-    first, second = pushed
-    made = merge(kintsugi, f"{first}=1", f"{second}=0.5", "--actor", "ada")
+    first, second = sorted(pushed)
+    made = merge(kintsugi, f"{second}=0.5", f"{first}=1", "--rank", "16", "--actor", "ada")
     assert made["adapter"].startswith("merged-")
     assert (made["state"], made["origin"], made["new"]) == ("produced", "push", True)
     assert made["merge"]["members"] == [
         {"adapter": first, "weight": 1.0}, {"adapter": second, "weight": 0.5},
     ]  # fmt: skip
-    rows = [kintsugi("adapters", "show", name, "--json").json for name in pushed]
+    rows = [kintsugi("adapters", "show", name, "--json").json for name in (first, second)]
     parts = read_members([Path(row["path"]) for row in rows], [1.0, 0.5])
     weights = load_file(Path(made["path"]) / WEIGHTS)
+    config = json.loads((Path(made["path"]) / CONFIG).read_text())
+    scale = config["lora_alpha"] / config["r"]
+    assert scale == LoraSettings().alpha / LoraSettings().rank, "a job can go on from it"
     for layer, factors in parts[0].layers.items():
         name = f"base_model.model.{layer}.lora_"
-        change = (weights[f"{name}B.weight"] @ weights[f"{name}A.weight"]).double()
+        change = scale * (weights[f"{name}B.weight"] @ weights[f"{name}A.weight"]).double()
         other = parts[1].layers[layer]
         wanted = factors.up @ factors.down + 0.5 * other.up @ other.down
         assert (change - wanted).abs().max() < 1e-5
-    again = merge(kintsugi, f"{first}=1", f"{second}=0.5", "--method", "sum")
+    again = merge(kintsugi, f"{first}=1", f"{second}=0.5", "--rank", "16", "--method", "sum")
     assert (again["adapter"], again["new"]) == (made["adapter"], False)
     shown = kintsugi("adapters", "show", made["adapter"])
     assert f"0.5 of {second}, merged by sum" in " ".join(shown.out.split())
@@ -77,17 +82,18 @@ def test_it_is_explained_and_exported_with_its_members(
     pushed: list[str], kintsugi: Kintsugi, tmp_path: Path
 ) -> None:
     made = merge(kintsugi, *pushed, "--name", "both", "--method", "core_tsv")
-    assert {part["weight"] for part in made["merge"]["members"]} == {0.5}
+    assert {part["weight"] for part in made["merge"]["members"]} == {1.0}
     tree = kintsugi("explain", "both", "--json").json
     assert [(node["kind"], node["node"]) for node in tree["because"]] == [
-        ("adapter", name) for name in pushed
+        ("adapter", name) for name in sorted(pushed)
     ]
-    assert f"merged by core_tsv, rank {made['merge']['rank']}" in tree["said"]
+    assert f"merged by core_tsv, rank {made['merge']['rank']}: 1 of" in tree["said"]
     assert kintsugi("explain", "both", "--html", tmp_path / "page.html").code == 0
     out = tmp_path / "bundle"
     assert kintsugi("adapters", "export", "both", "--out", out).code == 0
     card = (out / "README.md").read_text()
-    assert all(name in card for name in pushed)
+    assert all(f"1 of `{name}`" in card for name in pushed)
+    assert "nothing was trained for it" in card
 
 
 def test_engines_answer_with_it_at_the_rank_that_they_take(
@@ -96,9 +102,12 @@ def test_engines_answer_with_it_at_the_rank_that_they_take(
     """Staging proves that each replica answers as its probes say."""
     home = make_home(1, upstream={"max_lora_rank": 12, "checkpoint": CHECKPOINT})
     names = [home.push(adapters[version]) for version in ("v1", "v2")]
-    made = merge_adapters(home.app, home.fleet, dict.fromkeys(names, 1.0), ADA).pushed.adapter
+    parts = [(name, 1.0) for name in names]
+    made = merge_adapters(home.app, home.fleet, parts, ADA, rank=12).pushed.adapter
     assert made.merge is not None
     assert made.merge.rank == 12
+    with pytest.raises(MergeRefusal, match="rank 13 is more than the engines take, 12"):
+        merge_adapters(home.app, home.fleet, parts, ADA, rank=13)
     staged = home.publisher.stage(made.adapter, ADA)
     assert staged.state is State.STAGED
     assert staged.distance is not None
@@ -109,11 +118,13 @@ def test_engines_answer_with_it_at_the_rank_that_they_take(
     ("arguments", "code", "why"),
     [
         (("{0}",), 1, "is merged with nothing"),
-        (("{0}", "{0}=2"), 1, "is merged with nothing"),
+        (("{0}", "{0}", "{1}"), 1, "is named twice"),
+        (("{0}=0", "{1}=1"), 1, "has the weight 0"),
+        (("{0}=1", "{1}"), 2, "give all of them one, or none"),
         (("{0}", "nobody"), 1, "there is no adapter 'nobody'"),
-        (("{0}", "{1}=much"), 2, "'much' is no weight"),
-        (("{0}", "{1}=nan"), 2, "'nan' is no weight"),
-        (("{0}", "{1}", "--rank", "1", "--method", "core_tsv"), 1, "name one from 2 to"),
+        (("{0}=1", "{1}=much"), 2, "'much' is no weight"),
+        (("{0}=1", "{1}=nan"), 2, "'nan' is no weight"),
+        (("{0}", "{1}", "--rank", "1", "--method", "core_tsv"), 1, "it takes 2 at least"),
     ],
 )
 def test_wrong_input_is_a_sentence(
@@ -165,6 +176,13 @@ def test_what_would_count_twice_is_refused_or_said(pushed: list[str], kintsugi: 
     assert refused.code == 1
     assert f"child went on from {pushed[0]}, whose change would count twice" in refused.err
     go_on("sibling", rows[1], 2, rows[0]["path"])
-    result = kintsugi("adapters", "merge", "child", "sibling", *BASE)
+    result = kintsugi("adapters", "merge", "child=1", "sibling=1", *BASE)
     assert result.code == 0, result.err
-    assert f"several of them went on from {pushed[0]}" in result.err
+    told = " ".join(result.err.split())
+    assert f"go on from {pushed[0]}, whose change counts 2 times" in told
+    assert f"{pushed[0]}=-1 more" in told
+
+
+def test_without_a_checkpoint_nothing_is_computed(pushed: list[str], kintsugi: Kintsugi) -> None:
+    result = kintsugi("adapters", "merge", *pushed)
+    assert (result.code, "name it with --checkpoint" in result.err) == (1, True)
