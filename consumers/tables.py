@@ -722,7 +722,7 @@ class Adapter(ProjectionTable, table=True):
     job: str | None = _string()
     origin: str = _string()
     merge: str | None = _string()
-    """JSON: what it was merged of; null for any other."""
+    """JSON of the members that it was merged of; null for an adapter that was not merged."""
     state: str = _string()
     reason: str = _string()
     """Why it is in this state, in words; may be empty."""

@@ -54,6 +54,12 @@ class AdapterMerge(StrictModel):
     rank: Annotated[int, Field(ge=1)]
     members: Annotated[tuple[MergedAdapter, ...], Field(min_length=2)]
 
+    @property
+    def summary(self) -> str:
+        """Describe it in a few words: method, rank, and the members with their weights."""
+        parts = ", ".join(f"{part.weight:.3g} of {part.adapter}" for part in self.members)
+        return f"merged by {self.method}, rank {self.rank}: {parts}"
+
 
 class AdapterProduced(Decision):
     """An adapter exists: immutable from here on, under a name that is never used again."""
@@ -75,7 +81,7 @@ class AdapterProduced(Decision):
     origin: Literal["job", "push"]
     """Who brought it: a job, or a person's command."""
     merge: AdapterMerge | None = Field(default=None, exclude_if=lambda value: value is None)
-    """What it was merged of; None for any other."""
+    """Members of an adapter that was merged; None for an adapter that was not."""
 
 
 class AdapterStaged(Decision):

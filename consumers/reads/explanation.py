@@ -159,16 +159,11 @@ def _adapter(connection: Connection, name: str) -> Node | None:
         name, "adapter",
         _line(
             row.state, *_describe_routes(connection, name), _describe_capability(row),
-            "" if merge is None else _describe_merge(merge),
+            "" if merge is None else merge.summary,
             _gate(row.gate), row.reason
         ),
         tuple(node for node in because if node is not None),
     )  # fmt: skip
-
-
-def _describe_merge(merge: AdapterMerge) -> str:
-    parts = ", ".join(f"{part.weight:.3g} of {part.adapter}" for part in merge.members)
-    return f"merged by {merge.method}, rank {merge.rank}: {parts}"
 
 
 def _describe_routes(connection: Connection, adapter: str) -> list[str]:

@@ -88,7 +88,7 @@ class AdapterRow:
     offset: int
     """Offset of that event."""
     merge: AdapterMerge | None = None
-    """What it was merged of; None for any other."""
+    """Members of an adapter that was merged; None for an adapter that was not."""
 
     @property
     def candidate(self) -> Candidate:

@@ -73,10 +73,11 @@ _NEUTRAL: Final[Mapping[str, tuple[Any, ...]]] = {
 }
 """Settings that are plain with these values only; any other is plain when it is empty."""
 
-_BEYOND: Final = 65_536
-"""What half precision makes an infinity of."""
+HALF_LIMIT: Final = 65_536
+"""Least magnitude that half precision turns into an infinity."""
 
-_PREFIX: Final = "base_model.model."
+PREFIX: Final = "base_model.model."
+"""Beginning of the names of weights in PEFT's files."""
 _PICKLES: Final = ("adapter_model.bin", "adapter_model.pt")
 """What engines read where there is no safetensors file, running what is in it."""
 
@@ -180,7 +181,7 @@ def _check_numbers(folder: Path, config: Mapping[str, Any]) -> None:
         if not isinstance(alpha, int | float) or isinstance(alpha, bool):
             raise BadAdapter(f"{folder / CONFIG} has no number for {name}: {alpha!r}")
         # Also what JSON cannot say and its readers make of it: 1e999 is read as infinity.
-        if not -_BEYOND < alpha < _BEYOND:
+        if not -HALF_LIMIT < alpha < HALF_LIMIT:
             raise BadAdapter(
                 f"{folder / CONFIG}: {name} is not finite (in half precision): {alpha}"
             )
@@ -211,8 +212,8 @@ def pairs(folder: Path) -> dict[str, dict[str, TensorData]]:
         )
     factors: dict[str, dict[str, TensorData]] = {}
     for name, tensor in read_weights(folder).items():
-        layer, _, rest = name.removeprefix(_PREFIX).rpartition(".lora_")
-        if not name.startswith(_PREFIX) or rest not in ("A.weight", "B.weight"):
+        layer, _, rest = name.removeprefix(PREFIX).rpartition(".lora_")
+        if not name.startswith(PREFIX) or rest not in ("A.weight", "B.weight"):
             raise BadAdapter(f"{folder / WEIGHTS} holds {name}, which is no LoRA weight of PEFT")
         if not tensor.finite:
             raise BadAdapter(f"{folder / WEIGHTS}: {name} is not finite (in half precision)")

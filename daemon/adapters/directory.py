@@ -116,6 +116,11 @@ It belongs to these base weights and to no others. Where it came from, rollout b
 """
 
 
+def format_json(document: Mapping[str, Any]) -> bytes:
+    """Return a file of an adapter: equal documents give equal bytes."""
+    return (json.dumps(document, indent=2, sort_keys=True) + "\n").encode()
+
+
 def write_directory(folder: Path, contents: Mapping[str, bytes]) -> None:
     """Files into a new directory that is whole or absent. Raises AdapterWriteError."""
     unfinished = folder.with_name(UNFINISHED + folder.name)

@@ -49,7 +49,7 @@ class CardFacts:
     parents: Sequence[str]
     """Adapters from whose weights it went on, or which it was merged of, the nearest first."""
     merge: AdapterMerge | None = None
-    """What it was merged of; None for any other."""
+    """Members of an adapter that was merged; None for an adapter that was not."""
 
 
 def build_card(facts: CardFacts) -> str:
@@ -65,10 +65,7 @@ def _describe_header(facts: CardFacts) -> str:
     sha256 = facts.provenance.base.sha256 if facts.provenance else "not known"
     purpose = f"trained to be better at\n{facts.capability or 'any kind of task'}"
     if facts.merge is not None:
-        parts = (f"{part.weight:.3g} of `{part.adapter}`" for part in facts.merge.members)
-        purpose = (
-            f"merged by\n`{facts.merge.method}`, of {', '.join(parts)}; nothing was trained for it"
-        )
+        purpose = f"{facts.merge.summary}.\nNothing was trained for it"
     return f"""---
 base_model: {facts.base}
 library_name: peft

@@ -26,6 +26,9 @@ if TYPE_CHECKING:
 
 group = noun("adapters", "What was trained, and what serves.")
 
+CheckpointFolder = Annotated[
+    Path | None, typer.Option(help="Folder of its base; default: that of the setting.")
+]
 Named = Annotated[str, typer.Argument(metavar="ADAPTER", help="Its name, or how it begins.")]
 
 
@@ -120,22 +123,12 @@ def _about(row: "AdapterRow") -> Any:
             "adapter": row.adapter,
             "state": f"{row.state}, since {row.since}",
             "for": f"{row.alias} on {row.base}, {row.capability or 'any kind of task'}",
-            "from": _describe_origin(row),
+            "from": row.merge.summary if row.merge else row.job or row.origin,
             "files": row.path,
             "sha256": row.sha256,
             "proof": proof,
         }
     )
-
-
-def _describe_origin(row: "AdapterRow") -> str:
-    if row.merge is None:
-        return row.job or row.origin
-    parts = (
-        part.adapter if part.weight == 1 else f"{part.weight:g} of {part.adapter}"
-        for part in row.merge.members
-    )
-    return f"{', '.join(parts)}, merged by {row.merge.method}, rank {row.merge.rank}"
 
 
 def _report(report: "GateReport") -> Any:
@@ -196,10 +189,7 @@ def push_(
     name: Annotated[
         str | None, typer.Option(help="Default: made of its kind, steps and weights.")
     ] = None,
-    checkpoint: Annotated[
-        Path | None,
-        typer.Option(help="Folder of its base; default: that of the setting."),
-    ] = None,
+    checkpoint: CheckpointFolder = None,
     upstream: EngineUrls = None,
     actor: ActorName = None,
     reason: WhyNot = "",
@@ -248,10 +238,7 @@ def merge(
         typer.Option(min=1, help="Default: the largest of a member."),
     ] = None,
     name: Annotated[str | None, typer.Option(help="Default: made of its weights.")] = None,
-    checkpoint: Annotated[
-        Path | None,
-        typer.Option(help="Folder of its base; default: that of the setting."),
-    ] = None,
+    checkpoint: CheckpointFolder = None,
     upstream: EngineUrls = None,
     actor: ActorName = None,
     reason: WhyNot = "",

@@ -568,8 +568,8 @@ class Improve(Section):
     """Rounds with judged rollouts of an agent, after which a cycle compares. It reads all rounds
     since the last comparison; let them hold a hundred rollouts or more."""
     skills_labels: Literal["rules", "analyzer"] = "rules"
-    """Who names candidates and labels rollouts. `analyzer`: the model that `controller.analyzer`
-    names, ten times each rollout; a person's rollouts are not sent."""
+    """Labeller, which names candidates and labels rollouts. `analyzer`: the model that
+    `controller.analyzer` names, ten times each rollout; a person's rollouts are not sent."""
     skills_rollouts: Annotated[int, Field(ge=1)] = 128
     """Most rollouts that an analyzer labels: the newest failures and the newest successes, half of
     each where there are enough."""

@@ -56,7 +56,7 @@ class TokenBudget:
 
 @dataclass(frozen=True, slots=True)
 class Question(Generic[T]):
-    """What an answer has to be."""
+    """A form that an answer has to have, and how it is sampled."""
 
     parse: Callable[[str], T]
     """Reads an answer; raises ValueError that says what is wrong."""
@@ -64,7 +64,7 @@ class Question(Generic[T]):
     """JSON schema, as the endpoint's request has it."""
     temperature: float = 0.0
     seed: int | None = None
-    """Of the endpoint's sampling, where it has one."""
+    """Seed of the endpoint's sampling; endpoints without one ignore it."""
 
 
 def open_endpoint(settings: "Analyzer") -> Endpoint:

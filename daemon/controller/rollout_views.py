@@ -26,7 +26,7 @@ class RolloutView:
 
     seen: RoundRollout
     task: str | None
-    """What the user wants."""
+    """Instruction of the task: the user's request."""
     gold: tuple[Action, ...] | None
     conversation: Excerpt
     parts: dict[str, float | None]

@@ -24,13 +24,14 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import islice
+from math import ceil
 from random import Random
 from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
 from consumers.diagnosis.round_counts import OTHER, Pair
-from consumers.diagnosis.skills import LEAST_FAILURES, LEAST_SUCCESSES, SkillState
+from consumers.diagnosis.skills import LEAST_FAILURES, LEAST_SELECTED, LEAST_SUCCESSES, SkillState
 from consumers.reads.evidence import RoundRollout
 from consumers.reads.skills import ContrastRollout, read_skills
 from daemon.controller.model_answers import (
@@ -84,7 +85,7 @@ REQUEST_ROLLOUTS: Final = 16
 """Most rollouts in one request."""
 AT_ONCE: Final = 4
 """Labellings at once."""
-LEAST_LABELLINGS: Final = 8
+LEAST_LABELLINGS: Final = ceil(LEAST_SELECTED * LABELLINGS)
 """Labellings without which no skill can be selected."""
 _NAME: Final = r"^[a-z][a-z0-9_]{1,63}$"
 _DESCRIPTION: Final = 1000
@@ -180,14 +181,14 @@ def _label_by_analyzer(
             "improve.skills_labels is analyzer, and controller.analyzer.url names none; name the "
             "URL of a model, or have rules label"
         )
+    if not any(item.failed for item in rollouts):
+        return LabelledRollouts(tuple(rollouts), (), (), settings.model)
     redact = Redaction(app.settings.redaction.build_rules()).redact_text
     with app.reading() as connection:
         shown = _list_shown(app, connection, redact, rollouts, improve.skills_rollouts)
         known = _read_known(connection, pair)
     representative = tuple(item.rollout for item in shown)
     left_out = len(rollouts) - len(shown)
-    if not any(item.failed for item in rollouts):
-        return LabelledRollouts(representative, (), (), settings.model, left_out)
     _check_evidence(representative, left_out)
     budget = TokenBudget(improve.skills_tokens, "improve.skills_tokens")
     _check_cost(shown, budget)
@@ -297,7 +298,7 @@ def _check_cost(shown: Sequence[_Shown], budget: TokenBudget) -> None:
 
 @dataclass(frozen=True, slots=True)
 class _Asking:
-    """What a comparison asks a model."""
+    """The requests of one comparison: the model is asked for names, then for labels."""
 
     settings: "Analyzer"
     shown: Sequence[_Shown]

@@ -41,7 +41,14 @@ from safetensors.torch import load_file
 from safetensors.torch import save as to_safetensors
 from torch import Tensor
 
-from daemon.adapters.compatibility import fit, get_scale, pairs, plain_settings
+from daemon.adapters.compatibility import (
+    HALF_LIMIT,
+    PREFIX,
+    fit,
+    get_scale,
+    pairs,
+    plain_settings,
+)
 from daemon.adapters.directory import (
     CARD,
     CONFIG,
@@ -49,6 +56,7 @@ from daemon.adapters.directory import (
     WEIGHTS,
     Provenance,
     WrongBase,
+    format_json,
     verify,
     write_directory,
 )
@@ -56,14 +64,11 @@ from events.errors import KintsugiError
 from events.jobs import LoraSettings
 from events.serving import MergeMethod
 
-_PREFIX: Final = "base_model.model."
 _TINY: Final = 1e-6
 """Singular value that is 0, as a share of the largest."""
 _ROUGH: Final = 1e-2
 """The same where a member is in half precision: two copies differ by less."""
 MOST_RANK: Final = 512
-_BEYOND: Final = 65_536
-"""What half precision makes an infinity of."""
 
 
 class CannotMerge(KintsugiError):
@@ -143,8 +148,8 @@ def _read_member(folder: Path, weight: float) -> Member:
     tensors = load_file(folder / WEIGHTS)
     layers = {}
     for name in sorted(pairs(folder)):
-        down = tensors[f"{_PREFIX}{name}.lora_A.weight"]
-        up = tensors[f"{_PREFIX}{name}.lora_B.weight"]
+        down = tensors[f"{PREFIX}{name}.lora_A.weight"]
+        up = tensors[f"{PREFIX}{name}.lora_B.weight"]
         scale = get_scale(settings, name, len(down))
         layers[name] = Factors(down.double(), up.double() * scale)
     dtypes = {tensor.dtype for tensor in tensors.values()}
@@ -266,18 +271,18 @@ def build_directory(
     scale = _find_scale(members)
     tensors = {}
     for name, factors in merged.items():
-        tensors[f"{_PREFIX}{name}.lora_A.weight"] = factors.down.to(dtype).contiguous()
-        tensors[f"{_PREFIX}{name}.lora_B.weight"] = (factors.up / scale).to(dtype).contiguous()
+        tensors[f"{PREFIX}{name}.lora_A.weight"] = factors.down.to(dtype).contiguous()
+        tensors[f"{PREFIX}{name}.lora_B.weight"] = (factors.up / scale).to(dtype).contiguous()
     _check_finite(tensors)
     contents = {
         WEIGHTS: to_safetensors(tensors, metadata={"format": "pt"}),
-        CONFIG: _write_json(_build_config(members[0].settings, rank, scale * rank)),
+        CONFIG: format_json(_build_config(members[0].settings, rank, scale * rank)),
     }
     provenances = [item.provenance for item in members if item.provenance is not None]
     if len(provenances) == len(members):
         hashes = {name: hashlib.sha256(content).hexdigest() for name, content in contents.items()}
         provenance = _build_provenance(members, provenances, scale * rank, rank, method, hashes)
-        contents[PROVENANCE] = _write_json(provenance.model_dump(mode="json"))
+        contents[PROVENANCE] = format_json(provenance.model_dump(mode="json"))
         contents[CARD] = _write_card(provenances, provenance, method).encode()
     return contents
 
@@ -295,7 +300,7 @@ def _find_scale(members: Sequence[Member]) -> float:
 
 def _check_finite(tensors: Mapping[str, Tensor]) -> None:
     for name, tensor in tensors.items():
-        if not (tensor.abs() < _BEYOND).all():
+        if not (tensor.abs() < HALF_LIMIT).all():
             raise CannotMerge(
                 f"{name} of the merged adapter would be no number in half precision; lower the "
                 "weights"
@@ -353,10 +358,6 @@ Merged by kintsugi ({method}) of the adapters with the weights {names}:
 rank {provenance.lora.rank}, base weights `{base.sha256}`. Nothing was trained for it.
 That it is better than its base is shown by a gate and not by this card.
 """
-
-
-def _write_json(document: Mapping[str, Any]) -> bytes:
-    return (json.dumps(document, indent=2, sort_keys=True) + "\n").encode()
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

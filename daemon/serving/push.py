@@ -123,17 +123,12 @@ def _check_same(known: AdapterRow, data: AdapterProduced) -> None:
             "this one another --name"
         )
     if known.merge != data.merge:
+        origin = known.merge.summary if known.merge else known.job or "pushed"
         raise PushRefusal(
             f"the files of {data.adapter} are in the home already, of other origin: "
-            f"{_describe_origin(known)}; give this one another --name"
+            f"{origin}; give this one another --name"
         )
     if known.state is State.COLLECTED:
         raise PushRefusal(
             f"{data.adapter} was collected, and no name is used twice; give it another --name"
         )
-
-
-def _describe_origin(row: AdapterRow) -> str:
-    if row.merge is None:
-        return row.job or "pushed"
-    return f"merged of {', '.join(part.adapter for part in row.merge.members)}"

@@ -6,9 +6,8 @@ has no dropout, no bias and no weights of other modules. Its directory is daemon
 """
 
 import hashlib
-import json
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib.metadata import version
 from pathlib import Path
@@ -29,6 +28,7 @@ from daemon.adapters.directory import (
     Provenance,
     WrongBase,
     card,
+    format_json,
     verify,
     write_directory,
 )
@@ -140,10 +140,10 @@ def save(model: PeftModel, folder: Path, provenance: Provenance) -> str:
         raise BadAdapter(f"{folder} exists; an adapter is never overwritten: choose another name")
     tensors = _tensors(model)
     contents = {WEIGHTS: to_safetensors(tensors, metadata={"format": "pt"})}
-    contents[CONFIG] = _json(_peft_config(model, provenance.base.name))
+    contents[CONFIG] = format_json(_peft_config(model, provenance.base.name))
     hashes = {name: hashlib.sha256(content).hexdigest() for name, content in contents.items()}
     complete = provenance.model_copy(update={"versions": _versions(), "files": hashes})
-    contents[PROVENANCE] = _json(complete.model_dump(mode="json"))
+    contents[PROVENANCE] = format_json(complete.model_dump(mode="json"))
     contents[CARD] = card(complete).encode()
     write_directory(folder, contents)
     return hashes[WEIGHTS]
@@ -164,10 +164,6 @@ def _peft_config(model: PeftModel, base: str) -> dict[str, Any]:
     config = model.peft_config[_TRAINED].to_dict()
     config |= {"base_model_name_or_path": base, "inference_mode": True}
     return {k: sorted(v) if isinstance(v, set) else v for k, v in config.items()}
-
-
-def _json(document: Mapping[str, Any]) -> bytes:
-    return (json.dumps(document, indent=2, sort_keys=True) + "\n").encode()
 
 
 def _versions() -> dict[str, str]:

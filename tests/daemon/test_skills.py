@@ -72,6 +72,20 @@ def opened(folder: Path, analyzer: str = "", **improve: Any) -> Iterator[App]:
         yield app
 
 
+def run_cycle(app: App, leader: Leader, first: int) -> None:
+    """A cycle over new rollouts, whose job fails."""
+    record(app, first)
+    app.settle()
+    Decisions(app).act(Act("ada"), CYCLE_START, {"alias": "agent"})
+    assert leader.tick().troubles == []
+    with app.reading() as connection:
+        cycle = learning.open_cycle(connection, "agent")
+    assert cycle is not None
+    assert cycle.job is not None
+    Decisions(app).take(JobEnded(job=cycle.job, outcome="failed"), "ended", cycle.job)
+    leader.tick()
+
+
 def test_a_person_finds_lists_and_shows_skills(home: Path, kintsugi: Kintsugi) -> None:
     with opened(home) as app:
         record(app)
@@ -157,16 +171,7 @@ def test_a_cycle_compares_once_in_so_many_rounds(tmp_path: Path, kintsugi: Kints
         leader = Leader(app, CyclePlanner(app), Leadership(app))
         spans = []
         for first in (0, 30, 60, 90):
-            record(app, first)
-            app.settle()
-            Decisions(app).act(Act("ada"), CYCLE_START, {"alias": "agent"})
-            assert leader.tick().troubles == []
-            with app.reading() as connection:
-                cycle = learning.open_cycle(connection, "agent")
-            assert cycle is not None
-            assert cycle.job is not None
-            Decisions(app).take(JobEnded(job=cycle.job, outcome="failed"), "ended", cycle.job)
-            leader.tick()
+            run_cycle(app, leader, first)
             with app.reading() as connection:
                 line = read_comparisons(connection).get(Pair("agent", "base"))
             spans.append(line and (line.since, line.round, line.failures))

@@ -29,6 +29,8 @@ from producers.gateway.privacy.keys import hash_key
 PUBLIC: Final = "litellm==1.106.2"
 _PUBLIC_EXTRA: Final = "litellm[proxy]==1.106.2"
 
+_LOOK_SECONDS: Final = 0.1
+"""Between two looks at a server that starts."""
 _ROOT: Final = Path(__file__).parents[3]
 _SYNCS: Final = Path(__file__).with_name("syncs.c")
 _START_SECONDS: Final = 120
@@ -230,7 +232,7 @@ def _wait(process: "subprocess.Popen[str]", port: int, path: str, log: Path) -> 
     while not _answers(port, path):
         if process.poll() is not None or time.monotonic() > deadline:
             raise RuntimeError(f"{log.stem} does not answer; it said: {log.read_text()[-2000:]}")
-        time.sleep(0.1)
+        time.sleep(_LOOK_SECONDS)
 
 
 def _answers(port: int, path: str) -> bool:

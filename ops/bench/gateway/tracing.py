@@ -43,6 +43,8 @@ from ops.bench.gateway.sides import Home, Side, Syncs, engine, ours, role
 
 ALLOWED_RATIO: Final = 0.95
 """Least throughput allowed, as a share of that without tracing."""
+_LOOK_SECONDS: Final = 0.1
+"""Between two looks at the spans that were sent."""
 _PATIENCE: Final = 120.0
 _WARM_CALLS: Final = 100
 _TAKEN: Final = (
@@ -98,7 +100,7 @@ class Stage:
         while self.fold() < self.home.events or self.export_count < self.home.events:
             if time.monotonic() > deadline or self.tracer.poll() is not None:
                 raise RuntimeError(f"{self.export_count} of {self.home.events} events were sent")
-            time.sleep(0.1)
+            time.sleep(_LOOK_SECONDS)
 
     def tracer_seconds(self) -> float:
         """Processor time of the role so far."""

@@ -35,6 +35,8 @@ LOADS: Final = {"alone": 0, "loaded": 8}
 """Clients beside the one that looks."""
 
 _TASKS, _TRIALS, _GAIN = 60, 4, 0.4
+_LOOK_SECONDS: Final = 0.001
+"""Between two looks for a first token; its own time is taken where it is read."""
 _CALM: Final = Conduct(rollouts=240, violations=0, tool_calls=1, malformed=0, tokens=1)
 
 
@@ -73,7 +75,7 @@ class Looker:
         while adapter not in self.first:
             if time.monotonic() > deadline:
                 raise TimeoutError(f"{adapter} never answered; {self.failures[:3]}")
-            time.sleep(0.001)
+            time.sleep(_LOOK_SECONDS)
         return self.first[adapter]
 
     def _look(self) -> None:
