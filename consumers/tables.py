@@ -21,10 +21,10 @@ from sqlalchemy import BigInteger, Engine, Index, MetaData, Table, Text, text
 from sqlalchemy.sql import ColumnElement
 from sqlmodel import Field, SQLModel
 
-REVISION: Final = "0022"
+REVISION: Final = "0023"
 """The migration that makes these tables; a test holds it to the newest one in migrations/."""
 
-FOLD_VERSION: Final = 15
+FOLD_VERSION: Final = 16
 """Raised with every change of what a fold makes of an event; then `kintsugi rebuild` is due."""
 
 PROJECTION: Final = "history"
@@ -125,6 +125,10 @@ class Rollout(ProjectionTable, table=True):
     alias: str = _string()
     base: str = _string()
     policy: str = _string()
+    member: str | None = _string()
+    """Of a rollout that a panel answered: the last member that did, the base under its name."""
+    skill: str | None = _string()
+    """Skill that the member was chosen for; null also where the router chose none."""
     source: str = _string()
     purpose: str = _string()
     session: str | None = _string()
@@ -210,6 +214,14 @@ class Call(ProjectionTable, table=True):
     """Held-out share of the route that drew the call; null where none was drawn."""
     held_out: bool | None = None
     """Whether that draw held the session out."""
+    member: str | None = _string()
+    """Of a call that a panel answered: the member that did, the base under its name."""
+    skill: str | None = _string()
+    """Skill that the member was chosen for; null also where the router chose none."""
+    router_doubt: str | None = _string()
+    """Why the base answered in place of a member; null where a member was chosen."""
+    router_ms: int | None = _integer()
+    """How long the router took; null where it was not asked for this call."""
     upstream: str | None = _string()
     """Who answered, as its end says."""
     started: str | None = _string()
@@ -603,6 +615,9 @@ class Cycle(ProjectionTable, table=True):
     """Tasks that it wrote and that passed every check."""
     rejected: int = _integer()
     job: str | None = _string()
+    """Its first job; null until one was requested."""
+    panel: str | None = _string()
+    """Panel that was composed of what its jobs left; null without one."""
     outcome: str | None = _string()
     """Null while it is open."""
     ended_because: str | None = _string()
@@ -655,6 +670,10 @@ class Job(ProjectionTable, table=True):
     alias: str = _string()
     base: str = _string()
     capability: str | None = _string()
+    skill: str | None = _string()
+    """Skill that it is for; null where its cycle trains one adapter for everything."""
+    teaches: str | None = _string()
+    """`router` or `user` where it trains these; null where it trains the agent."""
     spec: str = _string()
     """JSON: events/jobs.py."""
     minutes: float = 0.0
@@ -723,6 +742,8 @@ class Adapter(ProjectionTable, table=True):
     origin: str = _string()
     merge: str | None = _string()
     """JSON of the members that it was merged of; null for an adapter that was not merged."""
+    panel: str | None = _string()
+    """JSON of the members and the router of a panel; null for an adapter."""
     state: str = _string()
     reason: str = _string()
     """Why it is in this state, in words; may be empty."""

@@ -352,6 +352,8 @@ class JobRequested(Decision):
     """After which it is stopped."""
     parent: JobParent | None = None
     """None: it trains on from the incumbent, or from the base."""
+    skill: Name | None = Field(default=None, exclude_if=lambda value: value is None)
+    """The skill that it is for; None where the cycle trains one adapter for everything."""
 
 
 class PoolShare(StrictModel):

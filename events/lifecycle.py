@@ -7,7 +7,8 @@ with three ways out: rejected (it is no good), rolled_back (it turned out to be 
 draining at any time. `NEXT` is the whole truth, as data. Everything here is pure: the fold moves
 rows by it, whoever writes an event asks it first, and docs/events.md prints it.
 
-An adapter that was unloaded can be staged again, and is then judged anew. Nothing comes after
+A panel goes through the same states; it has no files, and its members are loaded for it. An adapter
+that was unloaded can be staged again, and is then judged anew. Nothing comes after
 `collected`: its files are gone, and its name is not used again.
 """
 
@@ -21,6 +22,7 @@ from events.serving import (
     AdapterProduced,
     AdapterStaged,
     GateDecided,
+    PanelComposed,
     RouteChanged,
     ServingEvent,
 )
@@ -93,7 +95,7 @@ def after(adapter: str, state: State | None, event: ServingEvent) -> State | Non
     this state: then it changes nothing of this adapter. What else a route must keep to is in
     consumers/folds/routing.py.
     """
-    if isinstance(event, AdapterProduced):
+    if isinstance(event, AdapterProduced | PanelComposed):
         return State.PRODUCED if state is None else None
     if state is None:
         return None

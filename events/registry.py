@@ -47,6 +47,7 @@ from events.serving import (
     AdapterStaged,
     GateDecided,
     OperatorActed,
+    PanelComposed,
     RouteChanged,
 )
 
@@ -148,5 +149,6 @@ REGISTRY: Final = Registry.of(
         RepairSearched,
         PoolsShifted,
         SkillsContrasted,
+        PanelComposed,
     )
 )

@@ -137,6 +137,27 @@ class ToolRoles(StrictModel):
     """Tool -> its arguments that are unordered lists."""
 
 
+RouterDoubt = Literal["none", "disagreement", "tie", "timeout", "failed", "absent"]
+"""Why no member of a panel was chosen: the router found no skill; its two orders of labels chose
+differently; two choices had one score; it gave no answer in time, or none at all; no engine has the
+member."""
+
+
+class MemberChoice(StrictModel):
+    """The member of a panel that answered, and how it was chosen."""
+
+    skill: Name | None = None
+    """Skill that the router found; None: none, so that the base answers."""
+    adapter: Name | None = None
+    """What answered; None for the base."""
+    kept: bool = False
+    """Whether the session had it from an earlier call."""
+    doubt: RouterDoubt | None = None
+    """Why the base answers instead of a member; None where a skill was found."""
+    router_ms: Count | None = None
+    """How long the router took, in milliseconds; None where it was not asked."""
+
+
 class RolloutContent(StrictModel):
     """What was said in a rollout."""
 
@@ -193,6 +214,8 @@ class RolloutEnded(EventData):
     labels: Labels | None = None
     """What the rules made of a rollout that no fold can read: a sealed one, or a live one whose
     words lie in a blob. None for any other."""
+    member: MemberChoice | None = None
+    """The member of the panel that answered last; None where the policy is no panel."""
 
     content: RolloutContent | None = Field(default=None, exclude=True)
 
@@ -273,6 +296,8 @@ class CallStarted(EventData):
     holdout: HoldoutDraw | None = None
     """Whether the draw of this call held the session out; None where the session had a policy
     already, and where the route holds no session out."""
+    member: MemberChoice | None = None
+    """The member of the panel that answered; None where the policy is no panel."""
 
     content: CallStartContent | None = Field(default=None, exclude=True)
 

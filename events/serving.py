@@ -1,6 +1,7 @@
 """What happens to adapters and routes: events of the stream `learning`.
 
     AdapterProduced    a job left it, or an operator pushed it
+    PanelComposed      several adapters and a router answer as one policy
     AdapterStaged      every replica has loaded it and was seen to answer with it
     AdapterEvaluated   it was measured beside the incumbent
     GateDecided        it may take the incumbent's place, may not, or more has to be run
@@ -9,7 +10,8 @@
     OperatorActed      a person asked for something; comes before what follows from it
 
 Which of them may happen to an adapter in which state is in lifecycle.py. In all of them an adapter
-is named by its name, and the base model without an adapter by None.
+is named by its name, and the base model without an adapter by None. A panel lives as an adapter
+does, under a name among those of adapters.
 """
 
 from math import fsum, isclose
@@ -82,6 +84,109 @@ class AdapterProduced(Decision):
     """Who brought it: a job, or a person's command."""
     merge: AdapterMerge | None = Field(default=None, exclude_if=lambda value: value is None)
     """Members of an adapter that was merged; None for an adapter that was not."""
+
+
+class PanelMember(StrictModel):
+    """A skill of a panel, and what answers its sessions."""
+
+    skill: Name
+    adapter: Name | None = None
+    """None for the base."""
+
+
+class RouterOption(StrictModel):
+    """A choice of a router."""
+
+    skill: Name | None = None
+    """None: no skill of the panel is needed, and the base answers."""
+    label: Annotated[str, Field(min_length=1, max_length=8)]
+    """Text whose score is the choice's."""
+    token: Count
+    """The one token of the base's tokenizer that the label is."""
+    description: Text
+    """What the router reads of the skill."""
+    example: Text = ""
+    """A successful conversation of the skill, as the router reads it; may be empty."""
+
+
+class PanelRouter(StrictModel):
+    """How a panel chooses a member for a session: by the scores of the options' labels after one
+    prompt, read in two orders of the labels (producers/gateway/routing/label_router.py)."""
+
+    adapter: Name | None = None
+    """An adapter that was trained to choose; None: the base itself."""
+    options: Annotated[tuple[RouterOption, ...], Field(min_length=2)]
+    calibration: tuple[tuple[float, ...], ...] = ()
+    """Scores of the options after a conversation without content, in nats, of each order of the
+    labels; subtracted from a session's. Empty: nothing is."""
+
+    @model_validator(mode="after")
+    def _can_choose(self) -> Self:
+        for what, values in (
+            ("skill", [option.skill for option in self.options]),
+            ("label", [option.label for option in self.options]),
+            ("token", [option.token for option in self.options]),
+        ):
+            if len(values) != len(set(values)):
+                raise ValueError(f"two options of a router have one {what}: {values}")
+        if None not in [option.skill for option in self.options]:
+            raise ValueError("a router needs an option without a skill, for the base")
+        sizes = [len(scores) for scores in self.calibration]
+        if sizes not in ([], [len(self.options)] * 2):
+            raise ValueError(
+                f"the calibration of a router of {len(self.options)} options has rows of {sizes} "
+                "scores; give one row per order of the labels, or none"
+            )
+        return self
+
+
+class Panel(StrictModel):
+    """Several adapters behind a router: one policy."""
+
+    members: Annotated[tuple[PanelMember, ...], Field(min_length=1)]
+    router: PanelRouter
+
+    @property
+    def adapters(self) -> tuple[str, ...]:
+        """Return the adapters that an engine must hold for it: the members', then the router's."""
+        names = (*(member.adapter for member in self.members), self.router.adapter)
+        return tuple(dict.fromkeys(name for name in names if name is not None))
+
+    def find_adapter(self, skill: str | None) -> str | None:
+        """Return the adapter that answers a skill's sessions; None for the base."""
+        return next((member.adapter for member in self.members if member.skill == skill), None)
+
+    @model_validator(mode="after")
+    def _is_whole(self) -> Self:
+        skills = [member.skill for member in self.members]
+        if len(skills) != len(set(skills)):
+            raise ValueError(f"a skill has two members: {', '.join(skills)}")
+        routed = {option.skill for option in self.router.options} - {None}
+        if routed != set(skills):
+            raise ValueError(
+                f"the members are of {', '.join(sorted(skills))}, and the router chooses among "
+                f"{', '.join(sorted(map(str, routed)))}"
+            )
+        if not any(member.adapter for member in self.members):
+            raise ValueError("the base answers every skill of the panel; name an adapter")
+        return self
+
+
+class PanelComposed(Decision):
+    """A panel exists: immutable from here on, under a name that is never used again."""
+
+    TYPE: ClassVar[str] = "PanelComposed"
+
+    adapter: Name
+    """Its name."""
+    alias: Name
+    """The agent that it is for."""
+    base: Name
+    sha256: Sha256
+    """Of the canonical JSON of `panel`."""
+    panel: Panel
+    cycle: str | None = None
+    """The cycle that composed it; None for a person's command."""
 
 
 class AdapterStaged(Decision):
@@ -234,6 +339,7 @@ class OperatorActed(Decision):
 
 ServingEvent = (
     AdapterProduced
+    | PanelComposed
     | AdapterStaged
     | AdapterEvaluated
     | GateDecided

@@ -8,12 +8,13 @@ so every log gives the same rows.
 """
 
 import json
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Iterable, Mapping
+from typing import Any, Final
 
 from sqlalchemy import func, select
 
 from consumers.batch import Batch, Row
+from consumers.folds.cycles import store_cycle_panel
 from consumers.folds.overrides import apply_pattern_override
 from consumers.folds.record import FoldInput
 from consumers.folds.routing import Candidate, RouteRefusal, RouteState, apply_route_change
@@ -26,7 +27,7 @@ from consumers.tables import (
     Route,
 )
 from events.canonical import exact_json
-from events.lifecycle import State, after
+from events.lifecycle import LOADED, State, after
 from events.serving import (
     AdapterEvaluated,
     AdapterMoved,
@@ -34,25 +35,60 @@ from events.serving import (
     AdapterStaged,
     GateDecided,
     OperatorActed,
+    Panel,
+    PanelComposed,
     RouteChanged,
     RouteShare,
     ServingEvent,
 )
 
+_UNKNOWN: Final[Mapping[str, str | None]] = {
+    **dict.fromkeys(
+        ("capability", "job", "merge", "panel", "distance", "from_base", "incumbent", "gate")
+    ),
+    "replicas": "[]",
+}
+"""Columns of an adapter of which nothing is known at first."""
+
 
 def fold_adapter_production(folding: FoldInput, data: AdapterProduced, batch: Batch) -> None:
     """An adapter begins its life."""
     named = {"adapter", "alias", "base", "sha256", "path", "capability", "job", "origin"}
-    born: Row = {
-        **data.model_dump(include=named),
-        "merge": None if data.merge is None else data.merge.model_dump_json(),
-        "replicas": "[]",
-        "distance": None,
-        "from_base": None,
-        "incumbent": None,
-        "gate": None,
-    }
+    merge = None if data.merge is None else data.merge.model_dump_json()
+    born: Row = {**_UNKNOWN, **data.model_dump(include=named), "merge": merge}
     _adapter_step(folding, data, batch, born)
+
+
+def fold_panel_composition(folding: FoldInput, data: PanelComposed, batch: Batch) -> None:
+    """A panel begins its life. Its adapters are known, of its agent and base, and have files."""
+    rows = _rows(batch, data.panel.adapters)
+    refused = next(filter(None, (_refuse_part(data, rows, n) for n in data.panel.adapters)), None)
+    if refused is not None:
+        _refuse(folding, batch, "adapter", data.adapter, refused, "")
+        return
+    born: Row = {
+        **_UNKNOWN,
+        **data.model_dump(include={"adapter", "alias", "base", "sha256"}),
+        "path": "",
+        "origin": "panel",
+        "panel": data.panel.model_dump_json(),
+    }
+    if _adapter_step(folding, data, batch, born):
+        store_cycle_panel(data, batch)
+
+
+def _refuse_part(data: PanelComposed, rows: Mapping[str, Row], name: str) -> str | None:
+    """Return why an adapter cannot be a part of a panel; None where it can."""
+    row = rows.get(name)
+    if row is None:
+        return f"nobody produced an adapter {name}"
+    if row["panel"] is not None:
+        return f"{name} is a panel, and no panel is a part of another"
+    if (row["alias"], row["base"]) != (data.alias, data.base):
+        return f"{name} is for {row['alias']} on {row['base']}, not for {data.alias} on {data.base}"
+    if row["state"] == State.COLLECTED:
+        return f"{name} is collected: its files are gone"
+    return None
 
 
 def fold_adapter_staging(folding: FoldInput, data: AdapterStaged, batch: Batch) -> None:
@@ -96,11 +132,10 @@ def fold_gate_decision(folding: FoldInput, data: GateDecided, batch: Batch) -> N
 
 
 def fold_adapter_move(folding: FoldInput, data: AdapterMoved, batch: Batch) -> None:
-    """A step out of service. What a route still names is not unloaded."""
+    """A step out of service. What a route or a loaded panel still names is not unloaded."""
     unloaded = State(data.state) in (State.UNLOADED, State.COLLECTED)
-    alias = _find_alias_with_shadow(batch, data.adapter) if unloaded else None
-    if alias is not None:
-        refused = f"the route of {alias} names {data.adapter} as its shadow"
+    refused = _find_user(batch, data.adapter) if unloaded else None
+    if refused is not None:
         _refuse(folding, batch, "adapter", data.adapter, refused, data.reason)
         return
     _adapter_step(folding, data, batch, {"replicas": "[]"} if unloaded else {}, data.reason)
@@ -314,10 +349,20 @@ def _read_route_state(batch: Batch, alias: str) -> RouteState | None:
     return None if row is None else parse_route_state(dict(row))
 
 
-def _find_alias_with_shadow(batch: Batch, adapter: str) -> str | None:
-    """The alias whose route has this shadow."""
+def _find_user(batch: Batch, adapter: str) -> str | None:
+    """Return what still uses an adapter, in words: a route as its shadow, or a panel that replicas
+    may hold; None where nothing does."""
     batch.flush()
-    routes = Route.table().c
+    routes, adapters = Route.table().c, Adapter.table().c
     query = select(routes.alias).where(routes.shadow == adapter).limit(1)
     alias: str | None = batch.connection.execute(query).scalar()
-    return alias
+    if alias is not None:
+        return f"the route of {alias} names {adapter} as its shadow"
+    loaded = [state.value for state in LOADED]
+    panels = select(adapters.adapter, adapters.panel).where(
+        adapters.panel.is_not(None), adapters.state.in_(sorted(loaded))
+    )
+    for name, panel in batch.connection.execute(panels.order_by(adapters.adapter)):
+        if adapter in Panel.model_validate_json(panel).adapters:
+            return f"the panel {name} has {adapter} as a part"
+    return None

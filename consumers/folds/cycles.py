@@ -37,6 +37,7 @@ from events.learning import (
     TaskRejected,
 )
 from events.learning import JobRound as JobRoundName
+from events.serving import PanelComposed
 from events.streams import LEARNING
 
 LEADER: Final = "leader"
@@ -78,8 +79,8 @@ def fold_cycle_start(folding: FoldInput, data: CycleStarted, batch: Batch) -> No
         "cycle", "alias", "base", "number", "environment", "trigger", "reason", "slot", "acted",
     }  # fmt: skip
     unknown = (
-        "round", "directive", "findings", "summary", "analyzer", "trouble", "job", "outcome",
-        "ended_because", "diagnosed", "directed", "ended",
+        "round", "directive", "findings", "summary", "analyzer", "trouble", "job", "panel",
+        "outcome", "ended_because", "diagnosed", "directed", "ended",
     )  # fmt: skip
     batch.stage(
         Cycle,
@@ -210,15 +211,24 @@ def fold_task_rejection(folding: FoldInput, data: TaskRejected, batch: Batch) ->
     )
 
 
+def store_cycle_panel(data: PanelComposed, batch: Batch) -> None:
+    """An open cycle has its panel: the first one that was composed for it."""
+    row = None if data.cycle is None else _open(batch, data.cycle)
+    if row is not None and row["panel"] is None:
+        batch.stage(Cycle, {**row, "panel": data.adapter})
+
+
 def fold_job_request(folding: FoldInput, data: JobRequested, batch: Batch) -> None:
-    """A job is open from here on. A cycle has one."""
+    """A job is open from here on. A cycle has one, or one for each of its skills and one that
+    trains their router."""
     if _exists(batch, Job, Job.table().c.job == data.job):
         return
     if data.cycle is not None:
         row = _open(batch, data.cycle)
-        if row is None or row["job"] is not None:
+        if row is None or not _awaits_job(data, row, batch):
             return
-        batch.stage(Cycle, {**row, "job": data.job})
+        if row["job"] is None:
+            batch.stage(Cycle, {**row, "job": data.job})
     unknown = (
         "outcome", "reason", "adapter", "sha256", "steps", "rollouts", "seconds", "attempts",
         "ended",
@@ -227,6 +237,8 @@ def fold_job_request(folding: FoldInput, data: JobRequested, batch: Batch) -> No
         Job,
         {
             **data.model_dump(include={"job", "cycle", "alias", "base", "capability", "minutes"}),
+            "skill": data.skill,
+            "teaches": _name_pupil(data),
             **dict.fromkeys(unknown),
             "spec": exact_json(data.spec.model_dump(mode="json")),
             "event": folding.event.envelope.id,
@@ -234,6 +246,27 @@ def fold_job_request(folding: FoldInput, data: JobRequested, batch: Batch) -> No
             **folding.place(),
         },
     )
+
+
+def _awaits_job(data: JobRequested, cycle: Row, batch: Batch) -> bool:
+    """Whether an open cycle takes a job: its first one; or beside jobs for skills the first one
+    for another skill, or the first one that trains the router."""
+    if cycle["job"] is None:
+        return True
+    jobs = Job.table().c
+    of_cycle = jobs.cycle == data.cycle
+    for_everything = jobs.skill.is_(None) & jobs.teaches.is_(None)
+    if _exists(batch, Job, of_cycle & for_everything):
+        return False
+    pupil = _name_pupil(data)
+    if data.skill is None and pupil is None:
+        return False
+    same = jobs.skill.is_not_distinct_from(data.skill) & jobs.teaches.is_not_distinct_from(pupil)
+    return not _exists(batch, Job, of_cycle & same)
+
+
+def _name_pupil(data: JobRequested) -> str | None:
+    return None if data.spec.teaches == "agent" else data.spec.teaches
 
 
 def fold_job_end(folding: FoldInput, data: JobEnded, batch: Batch) -> None:

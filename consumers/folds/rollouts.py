@@ -21,6 +21,7 @@ from consumers.folds.adapters import (
     fold_adapter_staging,
     fold_gate_decision,
     fold_operator_action,
+    fold_panel_composition,
     fold_route_change,
 )
 from consumers.folds.cycles import (
@@ -76,6 +77,7 @@ from events.rollouts import (
     ClosingFailed,
     FeedbackReceived,
     Labels,
+    MemberChoice,
     RolloutEnded,
     SessionEnded,
 )
@@ -87,6 +89,7 @@ from events.serving import (
     AdapterStaged,
     GateDecided,
     OperatorActed,
+    PanelComposed,
     RouteChanged,
 )
 
@@ -115,6 +118,7 @@ def fold_rollout(folding: FoldInput, data: RolloutEnded, batch: Staging) -> None
             "alias": data.alias,
             "base": data.base,
             "policy": data.policy,
+            **_member_columns(data.member, data.base),
             "source": data.source,
             "purpose": data.purpose,
             "session": data.session,
@@ -143,6 +147,14 @@ def fold_rollout(folding: FoldInput, data: RolloutEnded, batch: Staging) -> None
         # A rollout without a time sorts first, as everywhere; a proposal comes before rollouts.
         order = f"1|{folding.time or ''}|{data.rollout}"
         batch.stage(Task, _task_row(data.alias, task, "rollout", order))
+
+
+def _member_columns(member: MemberChoice | None, base: str) -> Row:
+    """The member of a panel that answered, the base under its name, and the skill that it was
+    chosen for."""
+    if member is None:
+        return {"member": None, "skill": None}
+    return {"member": member.adapter or base, "skill": member.skill}
 
 
 def _neighbour_columns(data: RolloutEnded, labels: Labels) -> Row:
@@ -213,6 +225,9 @@ def fold_call_start(folding: FoldInput, data: CallStarted, batch: Staging) -> No
             "shares": None if data.shares is None else exact_json(data.shares),
             "holdout": None if data.holdout is None else data.holdout.share,
             "held_out": None if data.holdout is None else data.holdout.held_out,
+            **_member_columns(data.member, data.base),
+            "router_doubt": None if data.member is None else data.member.doubt,
+            "router_ms": None if data.member is None else data.member.router_ms,
             "started": folding.time,
             **folding.pointer("started_"),
         },
@@ -368,6 +383,7 @@ FOLDS: Final[Mapping[str, Fold]] = {
     JobEnded.TYPE: fold_job_end,
     CycleEnded.TYPE: fold_cycle_end,
     AdapterProduced.TYPE: fold_adapter_production,
+    PanelComposed.TYPE: fold_panel_composition,
     AdapterStaged.TYPE: fold_adapter_staging,
     AdapterEvaluated.TYPE: fold_adapter_evaluation,
     GateDecided.TYPE: fold_gate_decision,

@@ -87,6 +87,9 @@ class CycleRow:
     accepted: int
     rejected: int
     job: str | None
+    """Its first job; None until one was requested."""
+    panel: str | None
+    """Panel that was composed of what its jobs left; None without one."""
     outcome: CycleOutcome | None
     """None while it is open."""
     ended_because: str | None
@@ -107,6 +110,10 @@ class JobRow:
     alias: str
     base: str
     capability: str | None
+    skill: str | None
+    """Skill that it is for; None where its cycle trains one adapter for everything."""
+    teaches: str | None
+    """`router` or `user` where it trains these; None where it trains the agent."""
     spec: JobSpec
     minutes: float
     outcome: JobOutcome | None
@@ -301,6 +308,13 @@ def jobs(
     table = Job.table()
     query = select(table).order_by(table.c.offset.desc(), table.c.job).limit(limit)
     return _jobs(connection, query if alias is None else query.where(table.c.alias == alias))
+
+
+def list_cycle_jobs(connection: Connection, cycle: str) -> list[JobRow]:
+    """The jobs of a cycle, in the order in which they were requested."""
+    table = Job.table()
+    query = select(table).where(table.c.cycle == cycle)
+    return _jobs(connection, query.order_by(table.c.offset, table.c.job))
 
 
 def job_rounds(connection: Connection, job: str) -> list[JobRoundRow]:

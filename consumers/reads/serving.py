@@ -18,7 +18,7 @@ from consumers.tables import Adapter, Evaluation, LifecycleStep, OperatorAction,
 from events.errors import KintsugiError
 from events.gate import GateReport
 from events.lifecycle import State
-from events.serving import AdapterMerge, GateDecided
+from events.serving import AdapterMerge, GateDecided, Panel
 from events.streams import LEARNING
 
 
@@ -89,6 +89,8 @@ class AdapterRow:
     """Offset of that event."""
     merge: AdapterMerge | None = None
     """Members of an adapter that was merged; None for an adapter that was not."""
+    panel: Panel | None = None
+    """Members and router of a panel, which has no files; None for an adapter."""
 
     @property
     def candidate(self) -> Candidate:
@@ -379,6 +381,7 @@ def _adapter(row: dict[str, Any]) -> AdapterRow:
     return AdapterRow(
         **{name: row[name] for name in _AS_STORED},
         merge=AdapterMerge.model_validate_json(row["merge"]) if row["merge"] else None,
+        panel=Panel.model_validate_json(row["panel"]) if row["panel"] else None,
         state=State(row["state"]),
         replicas=tuple(json.loads(row["replicas"])),
         gate=GateReport.model_validate_json(row["gate"]) if row["gate"] else None,

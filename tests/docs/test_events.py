@@ -28,13 +28,17 @@ from events.lifecycle import NEXT
 from events.log import Headers
 from events.messages import Action, Message, StrictModel, ToolCall
 from events.registry import REGISTRY
-from events.rollouts import EventData, HoldoutDraw, Labels, Task, ToolRoles
+from events.rollouts import EventData, HoldoutDraw, Labels, MemberChoice, Task, ToolRoles
 from events.serving import (
     AdapterMerge,
     ArmCounts,
     LiveEvidence,
     MergedAdapter,
+    Panel,
+    PanelMember,
+    PanelRouter,
     PassRates,
+    RouterOption,
     RouteShare,
 )
 from events.streams import MAX_INLINE_BODY_BYTES, MAX_VALUE_BYTES, STREAMS
@@ -55,6 +59,8 @@ PARTS: dict[str, type[StrictModel]] = {
     "JobRound": JobRound, "PoolShare": PoolShare,
     "SkillContrast": SkillContrast, "SkillLabels": SkillLabels,
     "AdapterMerge": AdapterMerge, "MergedAdapter": MergedAdapter,
+    "Panel": Panel, "PanelMember": PanelMember, "PanelRouter": PanelRouter,
+    "RouterOption": RouterOption, "MemberChoice": MemberChoice,
 }  # fmt: skip
 
 

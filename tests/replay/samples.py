@@ -59,6 +59,7 @@ from events.rollouts import (
     FeedbackReceived,
     HoldoutDraw,
     Labels,
+    MemberChoice,
     RolloutContent,
     RolloutEnded,
     SessionEnded,
@@ -76,8 +77,13 @@ from events.serving import (
     LiveEvidence,
     MergedAdapter,
     OperatorActed,
+    Panel,
+    PanelComposed,
+    PanelMember,
+    PanelRouter,
     PassRates,
     RouteChanged,
+    RouterOption,
     RouteShare,
 )
 
@@ -98,6 +104,9 @@ _TASK: Final = Task(
     definition="5df6e0e2761359d30a8275058e299fcc0381534545f55cf43e41983f5d4c9456",
 )
 _ASKED: Final = Message(role="user", content=[{"type": "text", "text": "Cancel it, bitte."}])
+_MEMBER: Final = MemberChoice(
+    skill="cancel_order", adapter="cancel-40-0f3c9a1e", kept=True, doubt="tie", router_ms=12
+)
 _CALLED: Final = Message(
     role="assistant",
     content="Let me see.",
@@ -199,6 +208,7 @@ SAMPLES: Final[tuple[EventData, ...]] = (
             pivot="cancel_order", trace_key="0f3c9a1e" * 8, tools=("cancel_order", "get_order"),
             words="0f3c" * 16,
         ),
+        member=_MEMBER,
         content=RolloutContent(messages=(_ASKED, _CALLED, _ANSWERED)),
     ),
     CallStarted(
@@ -209,6 +219,7 @@ SAMPLES: Final[tuple[EventData, ...]] = (
         upstream="http://127.0.0.1:8000/v1", routed=None,
         shares={"adapter-3": 0.25, "base-1": 0.75},
         holdout=HoldoutDraw(share=0.125, held_out=False),
+        member=_MEMBER,
         content=CallStartContent(
             messages=(_ASKED,),
             tools=({"type": "function", "function": {"name": "cancel_order"}},),
@@ -306,6 +317,7 @@ SAMPLES: Final[tuple[EventData, ...]] = (
         job="job-1", cycle="cycle-1", alias="shop-agent", base="base-1", capability="cancel",
         spec=_SPEC, minutes=30.5,
         parent=JobParent(adapter="shop-2026-1", reason="the gate rejected it without harm"),
+        skill="cancel_order",
     ),
     JobEnded(
         job="job-1", outcome="trained", reason="the budget is spent",
@@ -359,6 +371,29 @@ SAMPLES: Final[tuple[EventData, ...]] = (
                     SkillLabels(failures=39, lacking_failures=9, present_failures=8,
                                 lacking_successes=0, present_successes=33),
                 ),
+            ),
+        ),
+    ),
+    PanelComposed(
+        adapter="panel-3-0f3c9a1e", alias="shop-agent", base="base-1", sha256="0f3c9a1e" * 8,
+        cycle="cycle-1",
+        panel=Panel(
+            members=(
+                PanelMember(skill="cancel_order", adapter="cancel-40-0f3c9a1e"),
+                PanelMember(skill="wrong_tool", adapter=None),
+            ),
+            router=PanelRouter(
+                adapter="adapter-3",
+                options=(
+                    RouterOption(
+                        skill="cancel_order", label="A", token=32,
+                        description="Do what has to be done with cancel_order.",
+                        example="user: Cancel it, bitte.",
+                    ),
+                    RouterOption(skill="wrong_tool", label="B", token=33, description="Else."),
+                    RouterOption(skill=None, label="C", token=34, description="None of them."),
+                ),
+                calibration=((-0.5, -1.25, -2.0), (-0.75, -1.0, -2.5)),
             ),
         ),
     ),

@@ -17,7 +17,7 @@ from tests.consumers.folding import Broker, fold, hash_of
 from tests.replay.test_golden import golden_record
 from tests.replay.write_golden import GOLDEN
 
-STATE: Final = {15: "d87d677acd34363b3ff71a78ccc3367baf0c3785d88e9495c184c1d4267f41cf"}
+STATE: Final = {16: "75d1d9e518e1a7bee6a0b6f5ee1243c3d902e8497bd0a869e945325cd1127668"}
 """Fold version -> hash of the state that the corpus of released versions folds to."""
 
 FACTS: Final = (
@@ -41,6 +41,7 @@ DECISIONS: Final = (
     "JobRequested.v1",
     "JobEnded.v1",
     "AdapterProduced.v1",
+    "PanelComposed.v1",
     "AdapterStaged.v1",
     "AdapterEvaluated.v1",
     "GateDecided.v1",
@@ -114,5 +115,5 @@ def test_the_golden_corpus_folds_to_the_golden_state(engine: Engine) -> None:
     assert task.cycle == cycle.cycle
     assert job is not None
     assert job.outcome == "trained"
-    assert runner.counters.folded == 46
+    assert runner.counters.folded == 47
     assert hash_of(engine) == STATE[FOLD_VERSION]
