@@ -14,9 +14,10 @@ from pydantic import Field, model_validator
 
 from events.algorithm import Algorithm
 from events.messages import StrictModel
-from events.rollouts import Id, Int64, Name
+from events.rollouts import Count, Id, Int64, Name
 
 Sha256 = Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
+Text = Annotated[str, Field(max_length=4096)]
 
 
 def _is_absent(value: Any) -> bool:
@@ -141,6 +142,8 @@ class TaskPool(StrictModel):
     user: EndpointUser | None = Field(default=None, exclude_if=_is_absent)
     """Who plays the user; None: the environment's own, which is scripted."""
     reward: RewardKind = Field(default="verdict", exclude_if=lambda value: value == "verdict")
+    skill: Name | None = Field(default=None, exclude_if=_is_absent)
+    """Of a job that teaches a router: the skill that its tasks need; None: none."""
 
     @property
     def is_plain(self) -> bool:
@@ -289,6 +292,52 @@ class JobRounds(StrictModel):
     """Written tasks of the agent that no pool has, which must not be written again."""
 
 
+class RouterOption(StrictModel):
+    """A choice of a router."""
+
+    skill: Name | None = None
+    """None: no skill of the panel is needed, and the base answers."""
+    label: Annotated[str, Field(min_length=1, max_length=8)]
+    """Text whose score is the choice's."""
+    token: Count
+    """The one token of the base's tokenizer that the label is."""
+    description: Text
+    """What the router reads of the skill."""
+    example: Text = ""
+    """A successful conversation of the skill, as the router reads it; may be empty."""
+
+
+class PanelRouter(StrictModel):
+    """How a panel chooses a member for a session: by the scores of the options' labels after one
+    prompt, read in two orders of the labels (producers/gateway/routing/label_router.py)."""
+
+    adapter: Name | None = None
+    """An adapter that was trained to choose; None: the base itself."""
+    options: Annotated[tuple[RouterOption, ...], Field(min_length=2)]
+    calibration: tuple[tuple[float, ...], ...] = ()
+    """Scores of the options after a conversation without content, in nats, of each order of the
+    labels; subtracted from a session's. Empty: nothing is."""
+
+    @model_validator(mode="after")
+    def _can_choose(self) -> Self:
+        for what, values in (
+            ("skill", [option.skill for option in self.options]),
+            ("label", [option.label for option in self.options]),
+            ("token", [option.token for option in self.options]),
+        ):
+            if len(values) != len(set(values)):
+                raise ValueError(f"two options of a router have one {what}: {values}")
+        if None not in [option.skill for option in self.options]:
+            raise ValueError("a router needs an option without a skill, for the base")
+        sizes = [len(scores) for scores in self.calibration]
+        if sizes not in ([], [len(self.options)] * 2):
+            raise ValueError(
+                f"the calibration of a router of {len(self.options)} options has rows of {sizes} "
+                "scores; give one row per order of the labels, or none"
+            )
+        return self
+
+
 class JobSpec(StrictModel):
     """One training run."""
 
@@ -309,6 +358,8 @@ class JobSpec(StrictModel):
         default="agent", exclude_if=lambda value: value == "agent"
     )
     """Whose part of a conversation is trained."""
+    router: PanelRouter | None = Field(default=None, exclude_if=_is_absent)
+    """Of a job that teaches a router: what it chooses among, and the prompt that it reads."""
     pools: Annotated[tuple[TaskPool, ...], Field(min_length=1)]
     seed: Int64 = 0
     """Of everything that is drawn: tasks, tokens, the adapter's first weights."""
@@ -389,6 +440,24 @@ class JobSpec(StrictModel):
             )
         if self.warm_start is not None and self.warm_start.mode == "auto" and not self.grpo:
             raise ValueError("warm_start.mode auto asks GRPO's batches; with grpo = false: always")
+        return self
+
+    @model_validator(mode="after")
+    def _routes(self) -> Self:
+        """A router is taught what it chooses among."""
+        if (self.teaches == "router") != (self.router is not None):
+            raise ValueError(
+                f"a job that teaches the {self.teaches} has "
+                f"{'no router' if self.router is None else 'a router'}; router and teaches "
+                "'router' come together"
+            )
+        options = {None} if self.router is None else {o.skill for o in self.router.options}
+        for pool in self.pools:
+            if pool.skill not in options:
+                raise ValueError(
+                    f"pool {pool.name} is of skill {pool.skill}, and the router chooses among "
+                    f"{', '.join(sorted(map(str, options)))}"
+                )
         return self
 
     @model_validator(mode="after")

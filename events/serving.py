@@ -20,13 +20,13 @@ from typing import Annotated, ClassVar, Literal, Self
 from pydantic import Field, model_validator
 
 from events.gate import GateReport
+from events.jobs import PanelRouter, Text
 from events.learning import Decision
 from events.messages import StrictModel
 from events.position import Position
 from events.rollouts import Count, Name, Reason
 
 Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
-Text = Annotated[str, Field(max_length=4096)]
 
 Why = Literal["canary", "promoted", "rollback", "operator", "expired", "rebased", "holdout"]
 """Why a route changed. `canary` and `promoted` need a passed gate; `operator` is a person's will;
@@ -92,52 +92,6 @@ class PanelMember(StrictModel):
     skill: Name
     adapter: Name | None = None
     """None for the base."""
-
-
-class RouterOption(StrictModel):
-    """A choice of a router."""
-
-    skill: Name | None = None
-    """None: no skill of the panel is needed, and the base answers."""
-    label: Annotated[str, Field(min_length=1, max_length=8)]
-    """Text whose score is the choice's."""
-    token: Count
-    """The one token of the base's tokenizer that the label is."""
-    description: Text
-    """What the router reads of the skill."""
-    example: Text = ""
-    """A successful conversation of the skill, as the router reads it; may be empty."""
-
-
-class PanelRouter(StrictModel):
-    """How a panel chooses a member for a session: by the scores of the options' labels after one
-    prompt, read in two orders of the labels (producers/gateway/routing/label_router.py)."""
-
-    adapter: Name | None = None
-    """An adapter that was trained to choose; None: the base itself."""
-    options: Annotated[tuple[RouterOption, ...], Field(min_length=2)]
-    calibration: tuple[tuple[float, ...], ...] = ()
-    """Scores of the options after a conversation without content, in nats, of each order of the
-    labels; subtracted from a session's. Empty: nothing is."""
-
-    @model_validator(mode="after")
-    def _can_choose(self) -> Self:
-        for what, values in (
-            ("skill", [option.skill for option in self.options]),
-            ("label", [option.label for option in self.options]),
-            ("token", [option.token for option in self.options]),
-        ):
-            if len(values) != len(set(values)):
-                raise ValueError(f"two options of a router have one {what}: {values}")
-        if None not in [option.skill for option in self.options]:
-            raise ValueError("a router needs an option without a skill, for the base")
-        sizes = [len(scores) for scores in self.calibration]
-        if sizes not in ([], [len(self.options)] * 2):
-            raise ValueError(
-                f"the calibration of a router of {len(self.options)} options has rows of {sizes} "
-                "scores; give one row per order of the labels, or none"
-            )
-        return self
 
 
 class Panel(StrictModel):

@@ -8,6 +8,7 @@ import pytest
 from events import codec, envelope
 from events.envelope import Envelope, to_headers
 from events.gate import AfterError, Check, GatePlan, GateReport, Rate, TargetReport
+from events.jobs import PanelRouter, RouterOption
 from events.learning import (
     BadTries,
     Directive,
@@ -36,9 +37,7 @@ from events.serving import (
     MergedAdapter,
     Panel,
     PanelMember,
-    PanelRouter,
     PassRates,
-    RouterOption,
     RouteShare,
 )
 from events.streams import MAX_INLINE_BODY_BYTES, MAX_VALUE_BYTES, STREAMS

@@ -12,6 +12,8 @@ from events.jobs import (
     JobSpec,
     LoraSettings,
     OptimizerSettings,
+    PanelRouter,
+    RouterOption,
     Sampler,
     TaskPool,
     WarmStart,
@@ -80,10 +82,8 @@ from events.serving import (
     Panel,
     PanelComposed,
     PanelMember,
-    PanelRouter,
     PassRates,
     RouteChanged,
-    RouterOption,
     RouteShare,
 )
 

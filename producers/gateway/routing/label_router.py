@@ -1,0 +1,148 @@
+"""The prompt of a panel's router, and what the scores of its labels mean (TRACE; pure).
+
+    prompts = build_prompts(router, messages)     one chat prompt per order of the labels
+    scores = read_scores(router, order, logprobs) log-probabilities of label tokens -> per option
+    decide(router, (scores_0, scores_1))          the skill, or why there is none
+
+The router reads the options with their descriptions and examples, then the conversation, and the
+next token's log-probabilities are compared at the labels. A model prefers some labels whatever the
+text says, so the same question is put with the labels turned by half their number: every option has
+another label and stands elsewhere. A choice counts where both orders make it. What each label
+scores after a conversation without content (`calibration`) is subtracted first.
+
+The gateway, the composing command, trials and the training of a router all ask here, so they read
+one prompt. Source of the rule: TRACE, arXiv 2604.05336 (training-free router), with calibration
+after Zhao et al. 2021, "Calibrate before use".
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from events.jobs import PanelRouter
+from events.rollouts import RouterDoubt
+
+ORDERS: Final = 2
+"""Orders of the labels in which a router is asked."""
+
+MOST_MESSAGES: Final = 10
+"""Messages of a conversation that the router reads, the last ones."""
+MOST_CHARACTERS: Final = 2_000
+"""Characters of one message that it reads, the first ones."""
+
+TIE: Final = 1e-3
+"""Difference of two scores below which they are equal, in nats: engines round otherwise in each
+batch."""
+
+_HEAD: Final = "Choose who answers next. Reply with one label.\n"
+_QUESTION: Final = "\n\nLabel?"
+_EMPTY: Final = "N/A"
+"""A conversation without content."""
+
+
+@dataclass(frozen=True, slots=True)
+class RouterAnswer:
+    """What a router chose."""
+
+    skill: str | None
+    """None: the base answers."""
+    doubt: RouterDoubt | None
+    """Why there is no skill; None where there is one."""
+
+
+def build_prompts(
+    router: PanelRouter, messages: Sequence[Mapping[str, Any]]
+) -> tuple[list[dict[str, str]], ...]:
+    """Return the chat messages that the router reads, one list per order of the labels.
+
+    `messages` is the conversation as a client sends it; the system message, calls and empty
+    messages are left out."""
+    transcript = _render(messages)
+    return tuple(
+        [
+            {"role": "system", "content": _describe_options(router, order)},
+            {"role": "user", "content": transcript + _QUESTION},
+        ]
+        for order in range(ORDERS)
+    )
+
+
+def build_calibration_prompts(router: PanelRouter) -> tuple[list[dict[str, str]], ...]:
+    """Return the prompts of a conversation without content."""
+    return build_prompts(router, [{"role": "user", "content": _EMPTY}])
+
+
+def list_label_tokens(router: PanelRouter) -> list[int]:
+    """Return the ids of the label tokens, whose log-probabilities are asked for."""
+    return [option.token for option in router.options]
+
+
+def find_label(router: PanelRouter, order: int, skill: str | None) -> int:
+    """Return the token of the label that means a skill in an order."""
+    skills = [option.skill for option in router.options]
+    labels = _turn(len(skills), order)
+    return router.options[labels[skills.index(skill)]].token
+
+
+def read_scores(
+    router: PanelRouter, order: int, logprobs: Mapping[int, float]
+) -> tuple[float, ...]:
+    """Return the score of each option, in nats, from the log-probability of each label token (id ->
+    nats). Raises KeyError where a label's is missing."""
+    tokens = list_label_tokens(router)
+    return tuple(logprobs[tokens[label]] for label in _turn(len(tokens), order))
+
+
+def decide(router: PanelRouter, scores: Sequence[Sequence[float]]) -> RouterAnswer:
+    """Return what a router chose; `scores` holds those of the options, in nats, for each order."""
+    choices: list[str | None] = []
+    for order, row in enumerate(scores):
+        bias = router.calibration[order] if router.calibration else (0.0,) * len(row)
+        worth = [score - offset for score, offset in zip(row, bias, strict=True)]
+        best, second = sorted(worth, reverse=True)[:2]
+        if not best - second > TIE:
+            return RouterAnswer(None, "tie")
+        choices.append(router.options[worth.index(best)].skill)
+    if len(set(choices)) > 1:
+        return RouterAnswer(None, "disagreement")
+    return RouterAnswer(choices[0], "none" if choices[0] is None else None)
+
+
+def _turn(count: int, order: int) -> list[int]:
+    """Return, for each option, the place of its label in an order."""
+    shift = (count // ORDERS) * order
+    return [(place + shift) % count for place in range(count)]
+
+
+def _describe_options(router: PanelRouter, order: int) -> str:
+    """The first message: the options in the order of their labels, with their examples."""
+    labels = [option.label for option in router.options]
+    turned = _turn(len(labels), order)
+    lines: dict[int, str] = {}
+    examples: dict[int, str] = {}
+    for option, place in zip(router.options, turned, strict=True):
+        lines[place] = f"{labels[place]}: {option.description}"
+        if option.example:
+            examples[place] = f"\nExample of {labels[place]}:\n{option.example}"
+    parts = [text for texts in (lines, examples) for _, text in sorted(texts.items())]
+    return _HEAD + "\n".join(parts)
+
+
+def _render(messages: Sequence[Mapping[str, Any]]) -> str:
+    """The conversation as text, a line per message."""
+    lines = []
+    for message in messages:
+        text = _read_text(message.get("content"))
+        if message.get("role") != "system" and text:
+            lines.append(f"{message.get('role')}: {text[:MOST_CHARACTERS]}")
+    return "\n".join(lines[-MOST_MESSAGES:])
+
+
+def _read_text(content: Any) -> str:
+    """The text of a message; of a list of parts, that of its text parts."""
+    if isinstance(content, str):
+        return content.strip()
+    if not isinstance(content, list):
+        return ""
+    texts = (part.get("text") for part in content if isinstance(part, dict))
+    return " ".join(text for text in texts if isinstance(text, str)).strip()
