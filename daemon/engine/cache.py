@@ -6,6 +6,9 @@ overwritten, so going back is free.
 
 Where most slots take one token each, which is nearly always, the whole tensor is read in place:
 gathering rows would cost more than the arithmetic of a small model.
+
+Tokens of several adapters may share a forward (`Mixture`): the products with the base's matrices
+are everybody's, and to each the small ones of the adapters are added, in one batch.
 """
 
 from collections.abc import Sequence
@@ -13,9 +16,9 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
-from torch.nn.functional import rms_norm
+from torch.nn.functional import rms_norm, silu
 
-from daemon.engine.weights import Layer, Shape, Weights
+from daemon.engine.weights import Assignment, Layer, Mixture, Shape, Weights
 
 
 class Cache:
@@ -39,20 +42,29 @@ class Cache:
     @torch.inference_mode()
     def extend(
         self,
-        weights: Weights,
+        weights: Weights | Mixture,
         slots: Sequence[int],
         starts: Sequence[int],
         rows: Sequence[Sequence[int]],
+        owners: Sequence[int] = (),
     ) -> Tensor:
-        """Append row i to slot i, which holds `starts[i]` tokens; (B, V) logits after its last."""
+        """Append row i to slot i, which holds `starts[i]` tokens; (B, V) logits after its last.
+
+        Of a mixture, `owners[i]` is the place of the member that reads row i."""
         if all(len(row) == 1 for row in rows) and max(slots) < 2 * len(slots):
-            return self._one_each(weights, slots, starts, [row[0] for row in rows])
-        return self._several(weights, slots, starts, rows)
+            return self._one_each(weights, slots, starts, [row[0] for row in rows], owners)
+        return self._several(weights, slots, starts, rows, owners)
 
     def _one_each(
-        self, weights: Weights, slots: Sequence[int], starts: Sequence[int], tokens: Sequence[int]
+        self,
+        model: Weights | Mixture,
+        slots: Sequence[int],
+        starts: Sequence[int],
+        tokens: Sequence[int],
+        owners: Sequence[int],
     ) -> Tensor:
         """One token for most slots: every slot up to the highest takes part."""
+        weights = model.base if isinstance(model, Mixture) else model
         count, device = max(slots) + 1, weights.embedding.device
         where = torch.tensor(slots, device=device)
         ids = torch.zeros(count, dtype=torch.int64, device=device)
@@ -68,16 +80,25 @@ class Cache:
             there=None,
             bias=_bias(hidden_from[:, None], weights.embedding.dtype),
         )
-        return weights.logits(self._through(weights, ids, place)[where])
+        assignment = None
+        if isinstance(model, Mixture):
+            # Slots that take no token are anybody's.
+            every = [owners[0]] * count
+            for slot, owner in zip(slots, owners, strict=True):
+                every[slot] = owner
+            assignment = model.assign(every)
+        return weights.logits(self._through(weights, ids, place, assignment)[where])
 
     def _several(
         self,
-        weights: Weights,
+        model: Weights | Mixture,
         slots: Sequence[int],
         starts: Sequence[int],
         rows: Sequence[Sequence[int]],
+        owners: Sequence[int],
     ) -> Tensor:
         """Rows of any length for any slots."""
+        weights = model.base if isinstance(model, Mixture) else model
         device = weights.embedding.device
         lengths = torch.tensor([len(row) for row in rows], device=device)
         first = torch.tensor(starts, device=device)
@@ -95,33 +116,44 @@ class Cache:
             bias=_bias(hidden_from, weights.embedding.dtype),
         )
         ids = torch.tensor([token for row in rows for token in row], device=device)
-        hidden = self._through(weights, ids, place)
+        assignment = None
+        if isinstance(model, Mixture):
+            pairs = zip(owners, rows, strict=True)
+            assignment = model.assign([owner for owner, row in pairs for _ in row])
+        hidden = self._through(weights, ids, place, assignment)
         return weights.logits(hidden[lengths.cumsum(0) - 1])
 
-    def _through(self, weights: Weights, ids: Tensor, place: "_Place") -> Tensor:
+    def _through(
+        self, weights: Weights, ids: Tensor, place: "_Place", assignment: Assignment | None
+    ) -> Tensor:
         """(N, D) states of N new tokens after every layer; their keys and values are kept."""
         hidden = weights.embedding[ids]
         # Slots that take no token stand in the column that is never read.
         positions = place.columns.clamp(max=self.length - 1)
         rotation = weights.cos[positions][:, None], weights.sin[positions][:, None]
-        for layer, keys, values in zip(weights.layers, self.keys, self.values, strict=True):
-            query, key, value = self._project(weights, layer, hidden, rotation)
+        caches = zip(weights.layers, self.keys, self.values, strict=True)
+        for number, (layer, keys, values) in enumerate(caches):
+            products = _Products(layer, number, assignment)
+            query, key, value = self._project(weights, products, hidden, rotation)
             keys[place.rows, :, place.columns] = key
             values[place.rows, :, place.columns] = value
-            mixed = _attend(query, keys, values, place)
-            projected = mixed @ layer.out.T
+            projected = products.multiply(_attend(query, keys, values, place), "out")
             if layer.out_bias is not None:
                 projected += layer.out_bias
-            hidden = layer.feed(hidden + projected, weights.eps)
+            hidden = _feed(products, hidden + projected, weights.eps)
         return hidden
 
     def _project(
-        self, weights: Weights, layer: Layer, hidden: Tensor, rotation: tuple[Tensor, Tensor]
+        self,
+        weights: Weights,
+        products: "_Products",
+        hidden: Tensor,
+        rotation: tuple[Tensor, Tensor],
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Queries (N, H, W), keys and values (N, K, W), turned to their positions."""
-        shape = self.shape
+        shape, layer = self.shape, products.layer
         normed = rms_norm(hidden, layer.attention_norm.shape, layer.attention_norm, weights.eps)
-        joint = normed @ layer.qkv.T
+        joint = products.multiply(normed, "qkv")
         if layer.qkv_bias is not None:
             joint += layer.qkv_bias
         joint = joint.view(len(joint), -1, shape.width)
@@ -131,6 +163,33 @@ class Cache:
             query = rms_norm(query, layer.query_norm.shape, layer.query_norm, weights.eps)
             key = rms_norm(key, layer.key_norm.shape, layer.key_norm, weights.eps)
         return _rotate(query, rotation), _rotate(key, rotation), value
+
+
+@dataclass(frozen=True, slots=True)
+class _Products:
+    """The products with the matrices of one layer."""
+
+    layer: Layer
+    number: int
+    """The layer's place in the model."""
+    assignment: Assignment | None
+    """Whose adapter each token is read with; None: the layer's matrices are everybody's."""
+
+    def multiply(self, states: Tensor, name: str) -> Tensor:
+        """(N, O): (N, I) states times the (O, I) matrix of a name."""
+        matrix: Tensor = getattr(self.layer, name)
+        product = states @ matrix.T
+        if self.assignment is not None:
+            self.assignment.add(product, states, self.number, name)
+        return product
+
+
+def _feed(products: _Products, hidden: Tensor, eps: float) -> Tensor:
+    """The second half of a layer, residual included."""
+    norm = products.layer.feed_norm
+    normed = rms_norm(hidden, norm.shape, norm, eps)
+    gate, up = products.multiply(normed, "gate_up").chunk(2, -1)
+    return hidden + products.multiply(silu(gate) * up, "down")
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,8 @@
 `tick` reads what is new of prompts and writes one token for every request that runs; a request that
 ends leaves its slot to the next one in the middle of everything else. A slot keeps what it has
 read: the next prompt that begins like it, as the next turn of the same conversation does, is read
-from there on. Each tick runs one forward per policy version among the requests.
+from there on. A tick writes the next tokens of all adapters of one base in one forward; prompts are
+read policy by policy.
 
 Tokens are drawn with the request's own random numbers, by inversion: a request with a seed gets the
 same tokens beside any other requests, but for rounding. The log-probability of a token is that of
@@ -31,6 +32,7 @@ from torch import Tensor
 
 from daemon.engine.cache import Cache
 from daemon.engine.policy import Policy
+from daemon.engine.weights import Mixture, Weights
 from events.errors import KintsugiError
 
 PREFILL: Final = 512
@@ -125,6 +127,8 @@ class Engine:
         self.cache = Cache(policy.weights, slots, length or policy.context)
         self._slots = [_Slot(number) for number in range(slots)]
         self._waiting: deque[_ActiveRequest] = deque()
+        self._mixture: Mixture | None = None
+        """The policies that last shared a forward."""
         self._tickets = 0
         self._ticks = 0
 
@@ -180,14 +184,19 @@ class Engine:
         self._admit()
         ahead = [slot for slot in self._slots if slot.running is not None]
         emitted: list[Emission] = []
-        running = [slot.running for slot in ahead if slot.running is not None]
-        for policy in dict.fromkeys(active.policy for active in running):
-            own = [
-                slot for slot, active in zip(ahead, running, strict=True) if active.policy is policy
-            ]
-            emitted += self._forward(policy, [s for s in own if len(s.ids) - s.read == 1])
+        by_policy: dict[Policy, list[_Slot]] = {}
+        by_base: dict[int, list[_Slot]] = {}
+        for slot, active in ((slot, slot.running) for slot in ahead):
+            assert active is not None, "idle slots are not ahead"
+            by_policy.setdefault(active.policy, []).append(slot)
+            if len(slot.ids) - slot.read == 1:
+                weights = active.policy.weights
+                by_base.setdefault(id(weights.base or weights), []).append(slot)
+        for batch in by_base.values():
+            emitted += self._forward(batch)
+        for own in by_policy.values():
             for batch in _reading(own):
-                emitted += self._forward(policy, batch)
+                emitted += self._forward(batch)
         return emitted
 
     def _check(self, policy: Policy, request: Request) -> None:
@@ -218,12 +227,11 @@ class Engine:
             slot.holds, slot.running, slot.read = ref(begun.policy), begun, best
             slot.ids = list(begun.request.prompt)
 
-    def _forward(self, policy: Policy, batch: Sequence[_Slot]) -> Iterator[Emission]:
-        if not batch:
-            return
+    def _forward(self, batch: Sequence[_Slot]) -> Iterator[Emission]:
         rows = [slot.ids[slot.read : slot.read + PREFILL] for slot in batch]
+        model, owners = self._choose_model(batch)
         logits = self.cache.extend(
-            policy.weights, [s.number for s in batch], [s.read for s in batch], rows
+            model, [s.number for s in batch], [s.read for s in batch], rows, owners
         )
         for slot, row in zip(batch, rows, strict=True):
             slot.read += len(row)
@@ -232,6 +240,20 @@ class Engine:
         if len(done) < len(batch):
             batch, logits = [batch[place] for place in done], logits[done]
         yield from self._write(batch, logits)
+
+    def _choose_model(self, batch: Sequence[_Slot]) -> tuple[Weights | Mixture, list[int]]:
+        """Return what reads a batch: its policy's weights, or the mixture of its policies, and the
+        place of each slot's policy in it."""
+        policies = [slot.running.policy.weights for slot in batch if slot.running is not None]
+        if all(weights is policies[0] for weights in policies):
+            return policies[0], []
+        members: dict[int, Weights] = {id(weights): weights for weights in policies}
+        # In one order, so that a mixture is of use for as long as the same policies answer.
+        ordered = [members[key] for key in sorted(members)]
+        if self._mixture is None or not self._mixture.is_of(ordered):
+            self._mixture = Mixture(ordered)
+        places = {id(weights): place for place, weights in enumerate(ordered)}
+        return self._mixture, [places[id(weights)] for weights in policies]
 
     def _write(self, batch: Sequence[_Slot], logits: Tensor) -> Iterator[Emission]:
         """Draw a token for each slot whose prompt is read."""

@@ -4,16 +4,19 @@ Fused from the modules of transformers, so that a layer is four products. What i
 is copied: later training changes nothing here.
 
 An adapter over a base that is served (`with_adapters`) shares with it whatever it does not change.
+It is kept twice: merged, so that alone it costs nothing per token, and as its factors, so that many
+adapters answer in one forward of their base (`Mixture`).
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Self
+from typing import Any, Final, Self
+from weakref import ref
 
 import torch
 from peft.tuners.lora import LoraLayer
 from torch import Tensor
-from torch.nn.functional import rms_norm, silu
+from torch.nn.functional import rms_norm
 from transformers import PreTrainedModel
 
 from events.errors import KintsugiError
@@ -43,11 +46,19 @@ class Layer:
     attention_norm: Tensor
     feed_norm: Tensor
 
-    def feed(self, hidden: Tensor, eps: float) -> Tensor:
-        """The second half of the layer, residual included."""
-        normed = rms_norm(hidden, self.feed_norm.shape, self.feed_norm, eps)
-        gate, up = (normed @ self.gate_up.T).chunk(2, -1)
-        return hidden + (silu(gate) * up) @ self.down.T
+
+MATRICES: Final = ("qkv", "out", "gate_up", "down")
+"""Matrices of a layer that adapters change."""
+
+
+@dataclass(frozen=True, slots=True)
+class Factors:
+    """What an adapter adds to a matrix: `up @ down`, with its scale in `up`."""
+
+    down: Tensor
+    """(R, I)"""
+    up: Tensor
+    """(O, R)"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +74,7 @@ class Shape:
     """Positions that the model is declared for."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, weakref_slot=True)
 class Weights:
     """Everything that a forward needs."""
 
@@ -80,6 +91,10 @@ class Weights:
     sin: Tensor
     eps: float
     """Epsilon of every norm."""
+    base: "Weights | None" = None
+    """The base that an adapter was merged into; None for a base."""
+    factors: tuple[Mapping[str, Factors], ...] = ()
+    """Of an adapter, per layer: matrix -> what it adds to it."""
 
     @classmethod
     @torch.no_grad()
@@ -105,14 +120,94 @@ class Weights:
     def with_adapters(self, model: PreTrainedModel) -> "Weights":
         """These, with the adapters in that the model they were read from carries now."""
         causal: Any = model
-        changed = zip(self.layers, causal.get_decoder().layers, strict=True)
-        return replace(self, layers=tuple(_merge(own, layer) for own, layer in changed))
+        theirs = causal.get_decoder().layers
+        merged = (_merge(own, layer) for own, layer in zip(self.layers, theirs, strict=True))
+        factors = tuple(_factor(layer) for layer in theirs)
+        return replace(self, layers=tuple(merged), base=self, factors=factors)
 
     def logits(self, hidden: Tensor) -> Tensor:
         """(N, V) in float32 at least, from (N, D) states after the last layer."""
         normed = rms_norm(hidden, self.norm.shape, self.norm, self.eps)
         logits = normed @ self.head.T
         return logits.to(torch.promote_types(logits.dtype, torch.float32))
+
+
+class Mixture:
+    """Several adapters of one base, and the base itself, in one forward: the base's products, and
+    what each token's own adapter adds to them."""
+
+    def __init__(self, members: Sequence[Weights]) -> None:
+        """`members` are adapters of one base, or that base."""
+        self.base = members[0].base or members[0]
+        # An idle mixture must not keep an unloaded adapter's weights in memory.
+        self._members = [ref(member) for member in members]
+        self._stacks = [
+            {
+                name: _stack_factors([m.factors[number].get(name) if m.factors else None
+                                      for m in members])
+                for name in MATRICES
+            }
+            for number in range(len(self.base.layers))
+        ]  # fmt: skip
+
+    def is_of(self, members: Sequence[Weights]) -> bool:
+        """Whether it was made of these, in this order."""
+        return len(members) == len(self._members) and all(
+            own() is member for own, member in zip(self._members, members, strict=True)
+        )
+
+    def assign(self, owners: Sequence[int]) -> "Assignment":
+        """Say which member each of N tokens is of, by the member's place."""
+        counts = [0] * len(self._members)
+        places = []
+        for owner in owners:
+            places.append((owner, counts[owner]))
+            counts[owner] += 1
+        room = max(counts)
+        device = self.base.embedding.device
+        back = torch.tensor([owner * room + number for owner, number in places], device=device)
+        # Places that no token fills read the first one; what comes of it is dropped.
+        tokens = torch.zeros(len(counts) * room, dtype=torch.int64, device=device)
+        tokens[back] = torch.arange(len(owners), device=device)
+        return Assignment(self._stacks, tokens, back)
+
+
+@dataclass(frozen=True, slots=True)
+class Assignment:
+    """The members of a mixture that N tokens are of."""
+
+    stacks: Sequence[Mapping[str, tuple[Tensor, Tensor] | None]]
+    """Per layer: matrix -> (P, I, R) and (P, R, O) factors of P members; None where no member
+    changes it."""
+    tokens: Tensor
+    """(P room,): the tokens of each member, one member after the other, filled up to `room`."""
+    back: Tensor
+    """(N,): where each token stands there."""
+
+    def add(self, product: Tensor, states: Tensor, layer: int, name: str) -> None:
+        """Add to the (N, O) product of (N, I) states with a base's matrix what each token's own
+        adapter adds."""
+        stack = self.stacks[layer][name]
+        if stack is None:
+            return
+        down, up = stack
+        states = states[self.tokens].view(len(down), -1, states.shape[1])
+        product += torch.bmm(torch.bmm(states, down), up).flatten(0, 1)[self.back]
+
+
+def _stack_factors(factors: "Sequence[Factors | None]") -> tuple[Tensor, Tensor] | None:
+    """The factors of several adapters of one matrix, filled up with zeros to the largest rank."""
+    known = [item for item in factors if item is not None]
+    if not known:
+        return None
+    rank = max(len(item.down) for item in known)
+    down = known[0].down.new_zeros(len(factors), known[0].down.shape[1], rank)
+    up = down.new_zeros(len(factors), rank, len(known[0].up))
+    for place, item in enumerate(factors):
+        if item is not None:
+            down[place, :, : len(item.down)] = item.down.T
+            up[place, : len(item.down)] = item.up.T
+    return down, up
 
 
 def _shape(config: Any) -> Shape:
@@ -169,6 +264,46 @@ def _stack_linears(own: Tensor, linears: Sequence[Any]) -> Tensor:
     if not any(isinstance(linear, LoraLayer) for linear in linears):
         return own
     return torch.cat([_effective(linear) for linear in linears])
+
+
+def _factor(layer: Any) -> dict[str, Factors]:
+    """Matrix -> what the adapters of a layer add to it."""
+    attention, feed = layer.self_attn, layer.mlp
+    linears = {
+        "qkv": (attention.q_proj, attention.k_proj, attention.v_proj),
+        "out": (attention.o_proj,),
+        "gate_up": (feed.gate_proj, feed.up_proj),
+        "down": (feed.down_proj,),
+    }
+    return {
+        name: _stack_deltas(parts)
+        for name, parts in linears.items()
+        if any(isinstance(part, LoraLayer) for part in parts)
+    }
+
+
+def _stack_deltas(linears: Sequence[Any]) -> Factors:
+    """What adapters add to linear layers that stand one below the other."""
+    downs, ups = [], []
+    for linear in linears:
+        own = [
+            (linear.lora_A[name].weight, linear.lora_B[name].weight * linear.scaling[name])
+            for name in (linear.active_adapters if isinstance(linear, LoraLayer) else ())
+            if name in linear.lora_A
+        ]
+        downs += [down.detach() for down, _ in own]
+        base: Any = linear.get_base_layer() if isinstance(linear, LoraLayer) else linear
+        ups.append(
+            torch.cat([up.detach() for _, up in own], 1)
+            if own
+            else base.weight.new_zeros(len(base.weight), 0)
+        )
+    up = downs[0].new_zeros(sum(map(len, ups)), sum(each.shape[1] for each in ups))
+    row = column = 0
+    for each in ups:
+        up[row : row + len(each), column : column + each.shape[1]] = each
+        row, column = row + len(each), column + each.shape[1]
+    return Factors(torch.cat(downs), up)
 
 
 def _effective(linear: Any) -> Tensor:

@@ -4,6 +4,7 @@ import gc
 import math
 import weakref
 from dataclasses import replace
+from pathlib import Path
 from random import Random
 from typing import Any
 
@@ -23,6 +24,7 @@ from daemon.engine.generation import (
 )
 from daemon.engine.policy import Policy
 from tests.daemon.engine.random_model import random_model
+from tests.daemon.engine.test_policy import TARGETS, adapted
 
 END = frozenset({1})
 
@@ -78,6 +80,33 @@ def test_requests_get_what_they_would_get_alone(policy: Policy, other: Policy) -
         assert [emission.token for emission in found[ticket]] == alone(whose, request)
 
 
+@pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing`:FutureWarning")
+def test_adapters_of_one_base_answer_together_as_they_do_alone(tmp_path: Path) -> None:
+    """Of other ranks and other matrices, beside their base, while they come and go."""
+    random_model().save_pretrained(tmp_path / "base")
+    base = Policy.load(tmp_path / "base", "base")
+    policies = [base]
+    for rank, targets in ((4, TARGETS), (7, ["v_proj", "down_proj"]), (2, ["o_proj"])):
+        folder = tmp_path / f"rank-{rank}"
+        adapted(random_model(), rank, targets, rank).save_pretrained(folder)
+        policies.append(base.with_adapter(folder, folder.name))
+    engine = Engine(base, slots=6)
+    requests = [Request(p, 4 + n % 9, seed=n, stop=END) for n, p in enumerate(prompts(23))]
+    tickets = [engine.submit(policies[n % 4], r) for n, r in enumerate(requests)]
+    together = answers(engine)
+    for n, (ticket, request) in enumerate(zip(tickets, requests, strict=True)):
+        single = Engine(base, slots=1)
+        single.submit(policies[n % 4], request)
+        (expected,) = answers(single).values()
+        assert [e.token for e in together[ticket]] == [e.token for e in expected]
+        logprobs = [e.logprob for e in together[ticket]]
+        assert logprobs == pytest.approx([e.logprob for e in expected], abs=1e-4)
+    weights = weakref.ref(policies.pop().weights)
+    del single
+    gc.collect()
+    assert weights() is None, "what they shared a forward with keeps no unloaded adapter"
+
+
 def test_an_answer_ends_at_a_stop_token_or_a_limit(policy: Policy) -> None:
     engine = Engine(policy, slots=4)
     tickets = [
@@ -129,9 +158,11 @@ class Reader(Cache):
         self.__dict__.update(cache.__dict__)
         self.read: list[int] = []
 
-    def extend(self, weights: Any, slots: Any, starts: Any, rows: Any) -> torch.Tensor:
+    def extend(
+        self, weights: Any, slots: Any, starts: Any, rows: Any, owners: Any = ()
+    ) -> torch.Tensor:
         self.read += map(len, rows)
-        return super().extend(weights, slots, starts, rows)
+        return super().extend(weights, slots, starts, rows, owners)
 
 
 def test_the_next_turn_reads_only_what_is_new(policy: Policy) -> None:

@@ -17,11 +17,11 @@ from tests.daemon.engine.random_model import KINDS, random_model
 TARGETS = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
 
 
-def adapted(model: Any, seed: int = 5, targets: Sequence[str] = TARGETS) -> Any:
+def adapted(model: Any, seed: int = 5, targets: Sequence[str] = TARGETS, rank: int = 4) -> Any:
     """A model under an adapter of random weights."""
     torch.manual_seed(seed)
     settings = LoraConfig(
-        r=4, target_modules=list(targets), task_type="CAUSAL_LM", init_lora_weights=False
+        r=rank, target_modules=list(targets), task_type="CAUSAL_LM", init_lora_weights=False
     )
     return get_peft_model(model, settings).eval()
 
