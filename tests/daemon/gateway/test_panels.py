@@ -287,7 +287,7 @@ def test_no_streamed_call_fails_while_members_come_and_go(
 
     with ThreadPoolExecutor(8) as clients:
         talking = [clients.submit(talk, number) for number in range(8)]
-        for _ in range(3):
+        for _ in range(2):
             before = len(front.ended())
             assert front.wait_for(lambda seen=before: len(front.ended()) > seen + 8)  # type: ignore[misc]
             unload(engine, "one")
