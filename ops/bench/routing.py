@@ -5,8 +5,8 @@
 An engine (embedded, over the reference policy, with one adapter; or the one at URL, which must hold
 the adapter NAME) and a gateway as processes of their own, one client. Each pair is two sessions of
 two streamed calls, one after the other in an order that changes: one asks for an alias that a panel
-answers, whose router is the base and is made to choose the adapter whatever it reads; the other asks
-for the adapter by its name, which no router hears of. All go through the gateway.
+answers, whose router is the base and is made to choose the adapter whatever it reads; the other
+asks for the adapter by its name, which no router hears of. All go through the gateway.
 
 One line of JSON. `first` and `later` are the two calls of a session: milliseconds from the request
 to the first byte of the answer's body, p50 and p99, with the panel (`panel`) and by name (`named`),

@@ -81,20 +81,11 @@ def test_open_sessions_are_always_those_of_the_policies_and_members_that_are_kep
         if kept is not None and policy is not None:
             known.keep_member(session, policy, kept)
     now = len(steps)
-    kept_names = [
-        name
-        for session in sessions
-        for name in (
-            *known.read_policies(session, now).values(),
-            *(
-                member.adapter
-                for it in ("p", "q")
-                if (member := known.read_member(session, it, now)) is not None
-            ),
-        )
-        if name is not None
-    ]
-    assert known.count_open(now) == {name: kept_names.count(name) for name in kept_names}
+    members = (known.read_member(session, it, now) for session in sessions for it in ("p", "q"))
+    policies = (policy for s in sessions for policy in known.read_policies(s, now).values())
+    kept_names = [*policies, *(None if kept is None else kept.adapter for kept in members)]
+    expected = {name: kept_names.count(name) for name in kept_names if name is not None}
+    assert known.count_open(now) == expected
 
 
 def call(seconds_ago: float, member: dict[str, Any], **fields: Any) -> Event:
