@@ -206,6 +206,12 @@ class Serving(Section):
     missing: Literal["base", "refuse"] = "base"
     """What happens to a call whose adapter no engine has. `base`: another policy of its route
     answers, in the end the base; `refuse`: the call is refused."""
+    router_ms: int = Field(default=150, ge=1)
+    """Milliseconds that the first call of a session waits for the router of a panel; or twice the
+    engine's median time to the first token, where that is longer. After that the base answers."""
+    reroute: bool = False
+    """Whether a router that was in doubt about a session is asked once more when its user speaks
+    again. A session with a member is never moved."""
     grace_seconds: float = Field(default=3600.0, ge=0)
     """Seconds between unloading an adapter and deleting its files."""
     kept_versions: int = Field(default=3, ge=0)

@@ -211,7 +211,10 @@ def in_force(table: "RouteTable") -> GatewayRoutes:
     return GatewayRoutes(
         table.position,
         {row.alias: _route(row) for row in table.routes},
-        {row.adapter: Adapter(row.alias, row.base, row.state in _KEEPS) for row in table.adapters},
+        {
+            row.adapter: Adapter(row.alias, row.base, row.state in _KEEPS, row.panel)
+            for row in table.adapters
+        },
     )
 
 

@@ -56,6 +56,7 @@ from daemon.sessions.conversations import (
     Node,
     SessionIncomplete,
     answerer,
+    last_answered,
     main_line,
     sum_tokens,
 )
@@ -364,7 +365,9 @@ class _RolloutBuilder:
         line, forks = main_line([Node(row.call, row.parent, history.length(row)) for row in rows])
         by_call = {row.call: row for row in rows}
         leaf = by_call[line[-1]]
-        base, policy = answerer([by_call[call] for call in line])
+        calls = [by_call[call] for call in line]
+        base, policy = answerer(calls)
+        last = last_answered(calls)
         owner = history.owner(leaf)
         first = parse_traceparent(history.traceparent(by_call[line[0]]))
         erased = history.is_unreadable(leaf)
@@ -381,6 +384,7 @@ class _RolloutBuilder:
             termination=end.because,
             known_tools=tools or None,
             reason=ERASED if erased else None,
+            member=None if last is None else history.read_member(last),
             content=RolloutContent(messages=messages),
         )
         task = next((row.task for row in rows if row.task is not None), None)

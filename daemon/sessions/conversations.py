@@ -5,6 +5,8 @@
     history.whole(row)       the messages themselves
     main_line(nodes)         the calls of the longest chain, and its forks
     answerer(calls)          base and policy of a line of calls
+    last_answered(calls)     the call that says so
+    history.read_member(row) the member of a panel that answered a call
 
 A call's event holds only what its parent's conversation did not, and only that is kept here: memory
 and time grow with what was said in a session, not with calls times messages. A conversation is
@@ -20,7 +22,7 @@ from events.bodies import Bodies, Whole
 from events.errors import KintsugiError
 from events.messages import Message
 from events.privacy.sealing import Key
-from events.rollouts import NOBODY, CallEnded, CallStarted
+from events.rollouts import NOBODY, CallEnded, CallStarted, MemberChoice
 from events.streams import ROLLOUTS
 
 if TYPE_CHECKING:
@@ -50,6 +52,7 @@ class _Start:
     tools: tuple[str, ...]
     parent_tools: bool
     traceparent: str | None
+    member: MemberChoice | None
 
 
 class History:
@@ -126,6 +129,10 @@ class History:
         """Return the traceparent header that the client sent."""
         return self._start(row).traceparent
 
+    def read_member(self, row: StoredCall) -> MemberChoice | None:
+        """Return the member of a panel that a call went to; None where its policy is no panel."""
+        return self._start(row).member
+
     def _chain(self, row: StoredCall) -> list[StoredCall]:
         """Return a call and all that it goes on from, the first one last."""
         self._request_length(row)  # which refuses a chain without an end
@@ -188,6 +195,7 @@ class History:
             tools=tuple(name for tool in offered if (name := _name(tool))),
             parent_tools=data.parent_tools,
             traceparent=event.envelope.traceparent,
+            member=data.member,
         )
 
     def _answer(self, row: StoredCall) -> tuple[Message, ...]:
@@ -269,14 +277,24 @@ def main_line(nodes: Sequence[Node]) -> tuple[tuple[str, ...], tuple[str, ...]]:
 def answerer(calls: Sequence[CallRow]) -> tuple[str, str]:
     """Return base and policy of the last call that an engine answered in a line of calls, given
     first to last; `NOBODY` twice if there is none."""
+    call = last_answered(calls)
+    if call is None:
+        return NOBODY, NOBODY
+    if call.base != NOBODY:
+        return call.base, call.policy
+    # Answered by a model that its engine does not list.
+    name = _UNNAMED if call.policy == NOBODY else call.policy
+    return name, name
+
+
+def last_answered(calls: Sequence[CallRow]) -> CallRow | None:
+    """Return the last call that an engine answered in a line of calls, given first to last; None
+    if there is none."""
     for call in reversed(calls):
-        if call.base != NOBODY and (call.outcome != "failed" or call.upstream is not None):
-            return call.base, call.policy
-        if call.outcome == "completed":
-            # Answered by a model that its engine does not list.
-            name = _UNNAMED if call.policy == NOBODY else call.policy
-            return name, name
-    return NOBODY, NOBODY
+        listed = call.base != NOBODY and (call.outcome != "failed" or call.upstream is not None)
+        if listed or call.outcome == "completed":
+            return call
+    return None
 
 
 def sum_tokens(leaf: CallRow, rows: Iterable[CallRow]) -> int | None:

@@ -14,13 +14,14 @@ not recorded, and `required` refuses it.
 import asyncio
 import json
 from collections.abc import Callable, Sequence
+from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from events.rollouts import Outcome
+from events.rollouts import MemberChoice, Outcome
 from producers.gateway.call_record import ClientAnswer, Record, ServedBy
 from producers.gateway.capture.answer import Capture, make_capture
 from producers.gateway.capture.idempotency import MAX_BODY_BYTES
@@ -40,6 +41,8 @@ from producers.gateway.http.wire import (
 from producers.gateway.metrics.registry import Metrics
 from producers.gateway.privacy.redaction import Redaction
 from producers.gateway.request_context import RequestContext
+from producers.gateway.routing.member_choice import MemberChooser
+from producers.gateway.routing.routes import Adapter
 from producers.gateway.routing.routing import Attempt, Routing
 from producers.gateway.routing.upstreams import EngineModel, Upstream, UpstreamFailure
 
@@ -59,6 +62,7 @@ class GatewayContext:
     client: HttpClient
     metrics: Metrics
     routing: Routing
+    members: MemberChooser
     capture: CaptureMode
     timeout_seconds: float
     redaction: Redaction
@@ -116,7 +120,9 @@ class Call(Response):
         )
         self._engine_request = self._prepare_request(Attempt(upstreams[0], None))
         self._served: EngineModel | None = None
-        """The model as events and headers name it; None before the first attempt."""
+        """The policy as events and headers name it; None before the first attempt."""
+        self._member: MemberChoice | None = None
+        """The member of that policy that is asked; None where it is no panel."""
         self._engine_start = 0.0
         """Seconds from the request's arrival to the start of the last engine request."""
         self._engine_seconds: float | None = None
@@ -205,33 +211,44 @@ class Call(Response):
         """Ask one engine after the other until one can be reached."""
         await self._look_for_adapter()
         loss: UpstreamFailure | None = None
-        for attempt in self._lease.attempts(self._upstreams):
-            await self._begin_attempt(attempt, str(loss))
-            try:
-                if await self._try_engine(send):
-                    return
-                loss = UpstreamFailure(_explain_absent_model(attempt))
-            except UpstreamFailure as error:
-                # Another may be asked as long as this one has said nothing.
-                if self._record.status is not None:
-                    raise
-                loss = error
+        async with aclosing(self._lease.attempts(self._upstreams, self._choose_member)) as attempts:
+            async for attempt in attempts:
+                await self._begin_attempt(attempt, str(loss))
+                try:
+                    if await self._try_engine(send):
+                        return
+                    loss = UpstreamFailure(_explain_absent_model(attempt))
+                except UpstreamFailure as error:
+                    # Another may be asked as long as this one has said nothing.
+                    if self._record.status is not None:
+                        raise
+                    loss = error
         assert loss is not None, "without an engine to ask, the route refuses"
         raise loss
 
     async def _look_for_adapter(self) -> None:
-        """Ask the engines that were never asked what they serve, and all of them for the adapter of
-        the route: a route may be newer than the last look at the engines."""
+        """Ask the engines that were never asked what they serve, and all of them for the adapters
+        of the route's policy: a route may be newer than the last look at the engines."""
         await asyncio.gather(
             *(upstream.learn(self._gateway.client) for upstream in self._upstreams)
         )
-        adapter, position = self._lease.choice.policy, self._gateway.routing.table.position
-        if adapter is not None:
-            looks = (
-                upstream.look_for(adapter, position, self._gateway.client)
-                for upstream in self._upstreams
-            )
-            await asyncio.gather(*looks)
+        position = self._gateway.routing.table.position
+        looks = (
+            upstream.look_for(adapter, position, self._gateway.client)
+            for adapter in self._lease.adapters
+            for upstream in self._upstreams
+        )
+        await asyncio.gather(*looks)
+
+    async def _choose_member(self, panel: str, adapter: Adapter) -> MemberChoice:
+        return await self._gateway.members.choose(
+            panel,
+            adapter,
+            self._attributed.session,
+            self._request,
+            self._upstreams,
+            self._gateway.metrics,
+        )
 
     async def _try_engine(self, send: Send) -> bool:
         """Relay the answer of the attempt's engine; False where the engine has lost the adapter, or
@@ -252,11 +269,11 @@ class Call(Response):
 
     async def _lacks_model(self, attempt: Attempt) -> bool:
         """Whether an engine that refuses a name was asked for one that it cannot have."""
-        upstream, policy = attempt.upstream, attempt.policy
-        if policy is not None:
+        upstream, adapter = attempt.upstream, attempt.adapter
+        if adapter is not None:
             # What is known of the engine may be older than its last start.
             await upstream.look(self._gateway.client)
-            return policy not in upstream.served
+            return adapter not in upstream.served
         # A client that asked for an alias asked for no model that could be misspelt; one that named
         # none, or an empty name, was passed on as it came, and reads what the engine says.
         model = self._engine_request.request.model
@@ -264,15 +281,17 @@ class Call(Response):
 
     async def _begin_attempt(self, attempt: Attempt, error: str) -> None:
         engine_request = self._prepare_request(attempt)
-        served = self._identify_model(engine_request)
-        if self._record.has_start and served != self._served:
-            # A call has one policy: the call so far failed, and another one begins.
+        served, member = self._identify_model(engine_request), attempt.member
+        if self._record.has_start and (served, member) != (self._served, self._member):
+            # A call has one policy and member: the call so far failed, and another one begins.
             await self._record_end("failed", error)
             self._finalize()
             self._record = self._record.make_next()
         if attempt.policy != self._lease.choice.policy:
             self._gateway.metrics.count_fallback()
-        self._engine_request, self._served = engine_request, served
+        if member is not None and member.doubt == "absent" and member != self._member:
+            self._gateway.metrics.count_router("absent", None)
+        self._engine_request, self._served, self._member = engine_request, served, member
         choice, chosen = self._lease.choice, attempt.policy == self._lease.choice.policy
         self._record.begin(
             ServedBy(
@@ -282,6 +301,7 @@ class Call(Response):
                 attempt.upstream.url,
                 choice.shares if chosen else None,
                 choice.holdout,
+                member,
             )
         )
 
@@ -298,8 +318,16 @@ class Call(Response):
         )
 
     def _identify_model(self, engine_request: EngineRequest) -> EngineModel:
-        """The model of an attempt as events name it: a name that no engine has is a client's text
-        and is redacted, and an alias names no model."""
+        """The policy of an attempt as events name it, with its base: a name that no engine has is a
+        client's text and is redacted, and an alias names no model."""
+        model = self._identify_served_model(engine_request)
+        attempt = engine_request.attempt
+        if attempt.member is None or attempt.policy is None:
+            return model
+        return EngineModel(attempt.policy, model.base)
+
+    def _identify_served_model(self, engine_request: EngineRequest) -> EngineModel:
+        """What the engine of an attempt answers with."""
         upstream, name = engine_request.upstream, engine_request.request.model
         if name is None or name in upstream.served:
             return upstream.model(name)
@@ -368,12 +396,15 @@ class Call(Response):
 
     async def _send_event(self, send: Send, event: bytes) -> None:
         payload, answer = sse.data(event), self._engine_request.answer
-        document = _parse_object(payload or b"")
+        document, began = _parse_object(payload or b""), answer.has_begun
         if payload and document is None:
             # It is passed on as it came, and the answer is not trained on.
             answer.error = answer.error or "the engine sent an event that is no JSON"
         if document is not None:
             event = self._restore_event(event, document)
+        if answer.has_begun and not began:
+            seconds = self._record.seconds - self._engine_start
+            self._engine_request.upstream.first_tokens.add(seconds)
         if event:
             self._keep_for_retry(event)
             await send({"type": "http.response.body", "body": event, "more_body": True})
@@ -459,10 +490,16 @@ class Call(Response):
         served = self._served or self._engine_request.upstream.model(
             self._engine_request.request.model
         )
+        member = self._member
         return [
             ("x-kintsugi-call", self._record.call),
             ("x-kintsugi-session", self._attributed.session),
             ("x-kintsugi-adapter", _header_value(served.policy)),
+            *(
+                [("x-kintsugi-member", _header_value(member.adapter or served.base))]
+                if member
+                else []
+            ),
             ("x-kintsugi-recorded", "yes" if recorded else "no"),
         ]
 
@@ -524,8 +561,8 @@ _STOPPED: Final = Refused(
 def _explain_absent_model(attempt: Attempt) -> str:
     """Why an engine that answers counts as lost: it does not have the model of the attempt."""
     url = attempt.upstream.url
-    if attempt.policy is not None:
-        return f"{url} has no {attempt.policy} any more"
+    if attempt.adapter is not None:
+        return f"{url} has no {attempt.adapter} any more"
     return (
         f"{url} has not said yet what it serves"
         if attempt.name is None

@@ -29,6 +29,7 @@ from events.rollouts import (
     CallStarted,
     EventData,
     HoldoutDraw,
+    MemberChoice,
     Outcome,
     Routed,
 )
@@ -62,6 +63,8 @@ class ServedBy:
     """Policy -> its share, where the policy was drawn among several; else None."""
     holdout: HoldoutDraw | None = None
     """Whether the session was held out, where that was drawn for this call; else None."""
+    member: MemberChoice | None = None
+    """The member of the panel that answers; None where the policy is no panel."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -239,6 +242,7 @@ class Record:
             routed=served_by.routed,
             shares=None if served_by.shares is None else dict(served_by.shares),
             holdout=served_by.holdout,
+            member=served_by.member,
             content=CallStartContent(
                 messages=log_content.messages[known:],
                 tools=() if same_tools else tools,

@@ -18,7 +18,7 @@ import asyncio
 import logging
 import threading
 from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final
@@ -47,6 +47,7 @@ from producers.gateway.metrics.registry import Metrics
 from producers.gateway.privacy.keys import ClientKeys
 from producers.gateway.privacy.redaction import Redaction
 from producers.gateway.request_context import RequestContext, RequestReader, read_body
+from producers.gateway.routing.member_choice import ROUTER_MS, MemberChooser
 from producers.gateway.routing.routing import Routing
 from producers.gateway.routing.sticky_recovery import StickyRecovery
 from producers.gateway.routing.upstreams import Upstream, UpstreamFailure, Upstreams
@@ -72,6 +73,10 @@ class Options:
     """Requests with feedback per minute and key."""
     max_shadows: int = MAX_SHADOWS
     """Shadows that answer at the same time."""
+    router_ms: int = ROUTER_MS
+    """Milliseconds that a call waits for the router of a panel at least."""
+    reroutes: bool = False
+    """Whether a router in doubt is asked once more, when the user speaks again."""
     shows_reflections: bool = False
     """Whether clients get what an agent says to itself."""
     ships: bool = False
@@ -102,12 +107,14 @@ class Gateway:
         self._upstreams = upstreams
         self.metrics = Metrics()
         self.metrics.watch(upstreams.all, recorder.spool, options.ships)
+        routing, client = routing or Routing(options.alias), HttpClient()
         self.context = GatewayContext(
             recorder=recorder,
             sessions=Sessions(),
-            client=HttpClient(),
+            client=client,
             metrics=self.metrics,
-            routing=routing or Routing(options.alias),
+            routing=routing,
+            members=MemberChooser(routing, client, options.router_ms / 1000, options.reroutes),
             capture=options.capture,
             timeout_seconds=options.timeout_seconds,
             redaction=redaction,
@@ -179,6 +186,7 @@ class Gateway:
             # Calls that the server cancelled are still being recorded.
             await self.app.wait_until_idle(_CLOSING_SECONDS)
             await self._shadows.stop()
+            await self.context.members.stop()
             for task in (look, watch):
                 task.cancel()
             await asyncio.gather(look, watch, return_exceptions=True)
@@ -242,7 +250,8 @@ class Gateway:
         body = await read_body(request, self._options.max_body_bytes)
         model_request = parse_request("messages", body)
         with self.context.routing.begin(model_request.model, "", goes_on=False) as lease:
-            attempt = next(iter(lease.attempts(self._upstreams.for_session(""))))
+            async with aclosing(lease.attempts(self._upstreams.for_session(""))) as attempts:
+                attempt = await anext(attempts)
             if attempt.name is not None:
                 body = encode_json(model_request.with_model(attempt.name).document)
             path = "/messages/count_tokens"

@@ -6,7 +6,8 @@ the purpose `probe`, which enters no statistics of live traffic, and is sent to 
 
 Guarantee: the call that it follows is over before it begins, so it can be neither delayed nor
 failed. At most `most` run at once; where there are more, or no engine has the adapter, the shadow
-is left out and that is counted. Not covered: it takes its turn in the engine as any call does.
+is left out and that is counted. Of a panel, a member answers that is chosen as for any call. Not
+covered: it takes its turn in the engine as any call does.
 """
 
 import asyncio
@@ -48,7 +49,11 @@ class Shadows:
 
     def answer(self, context: RequestContext, attributed: CallAttribution, adapter: str) -> None:
         """Start the answer of `adapter` to the same request."""
-        listed = any(adapter in upstream.served for upstream in self._upstreams.all)
+        known = self._gateway.routing.table.adapters.get(adapter)
+        if known is not None and known.panel is not None:
+            listed = self._upstreams.well  # without a member, the base is its answer
+        else:
+            listed = any(adapter in upstream.served for upstream in self._upstreams.all)
         begins = listed and len(self._running) < self._most
         self._metrics.count_shadow(begins)
         if not begins:

@@ -197,6 +197,11 @@ class Capture:
         restored = self._strip(document)
         return None if self._is_silent(restored) else restored
 
+    @property
+    def has_begun(self) -> bool:
+        """Whether anything that the model said has come: a token, a word, or a part of a call."""
+        return self._pieces > 0
+
     def is_last(self, payload: bytes | None) -> bool:
         """Whether an event that says this ends a whole stream."""
         return payload == sse.DONE

@@ -31,6 +31,7 @@ disable_created_metrics()  # type: ignore[no-untyped-call]
 _CALL_SECONDS: Final = (0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 600.0)
 _FIRST_SECONDS: Final = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
 _OVERHEAD_SECONDS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0, 5.0)
+_ROUTER_SECONDS: Final = (0.005, 0.01, 0.025, 0.05, 0.1, 0.15, 0.25, 0.5, 1.0, 2.5, 5.0)
 _APPEND_SECONDS: Final = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0, 5.0)
 
 _STATES: Final = ("recording", "refused")
@@ -131,6 +132,20 @@ class Metrics:
             _OVERHEAD_SECONDS,
             self.registry,
         )
+        self._router_choices = Count(
+            "kintsugi_gateway_router_choices",
+            "Members of panels that were chosen (member), or why the base answers instead; absent "
+            "counts calls whose member no engine had.",
+            ("outcome",),
+            self.registry,
+        )
+        self._router_seconds = Spread(
+            "kintsugi_gateway_router_seconds",
+            "How long a call waited for the router of a panel.",
+            (),
+            _ROUTER_SECONDS,
+            self.registry,
+        )
         self._appended = Level(
             "kintsugi_log_last_append_timestamp_seconds",
             "When an event was in the log for good last; absent before the first.",
@@ -188,6 +203,13 @@ class Metrics:
     def count_fallback(self) -> None:
         """Count a call for which another policy was asked than the one that its route chose."""
         self._fallbacks.inc()
+
+    def count_router(self, outcome: str, seconds: float | None) -> None:
+        """Count a choice of a panel's member: `member`, or the doubt for which the base answers.
+        `seconds` are those that the router took; None where it was not asked."""
+        self._router_choices.add(outcome)
+        if seconds is not None:
+            self._router_seconds.add(seconds)
 
     def count_shadow(self, asked: bool) -> None:
         """Count a call that has a shadow; `asked` says whether the shadow is asked."""

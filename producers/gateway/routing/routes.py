@@ -2,7 +2,7 @@
 
     a public alias     by its route: the adapter that the session stays with, else one drawn by the
                        shares
-    an adapter's name  that adapter and no other
+    an adapter's name  that adapter and no other; a panel's name likewise
     any other name     as it came; the engine knows it, or refuses it
     no name            as if the gateway's own alias was asked for
 
@@ -28,10 +28,10 @@ from math import log
 from typing import Final
 
 from events.rollouts import HoldoutDraw, Routed
-from events.serving import RouteShare
+from events.serving import Panel, RouteShare
 
 Policy = str | None
-"""An adapter's name; None for the base."""
+"""The name of an adapter or a panel; None for the base."""
 
 _SHADOW: Final = "#shadow"
 _LONGEST_SESSION: Final = 256
@@ -67,6 +67,8 @@ class Adapter:
     base: str
     keeps: bool
     """Whether sessions that it answered stay with it: it serves, or makes room."""
+    panel: Panel | None = None
+    """Members and router of a panel, which engines know by its parts alone; None for an adapter."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,8 +91,8 @@ class Choice:
     routed: Routed | None
     """How the policy was chosen; None where no route was used."""
     order: tuple[Policy, ...]
-    """Adapters to ask for, best first: the others answer where no engine has the first. Empty
-    where the client named the adapter or model."""
+    """Policies to ask for, best first: the others answer where no engine has the first. Empty
+    where the client named an adapter or model; a panel that it named is alone."""
     base: str | None = None
     """The route's base model; None where no route names one."""
     shadow: str | None = None
@@ -122,6 +124,8 @@ def choose(
         return Choice(own, None, (None,))
     named = routes.adapters.get(alias)
     if named is not None:
+        if named.panel is not None:
+            return Choice(named.alias, "named", (alias,), named.base)
         return Choice(named.alias, "named", ())
     return Choice(own, None, ())
 

@@ -2,7 +2,8 @@
 
     apply       puts the newest routes in force, for the next call of every session
     begin       chooses the adapter of a call and counts the call, in one step
-    attempts    yields the engines to ask, with the model for each, best first
+    attempts    yields the engines to ask, with the model for each, best first; of a panel, for the
+                member that was chosen, then for the base
     usage       the position in force, with the calls and the open sessions per adapter
 
 Calls choose on the gateway's loop, and routes come from another thread
@@ -17,19 +18,31 @@ for an adapter only while it lists it. With no routes at all, every alias is ans
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Final, Literal, Self
 
+from events.rollouts import MemberChoice
 from producers.gateway.http.wire import Refused
-from producers.gateway.routing.routes import Choice, GatewayRoutes, Policy, choose
-from producers.gateway.routing.sticky_sessions import StickySessions
+from producers.gateway.routing.routes import (
+    Adapter,
+    Choice,
+    GatewayRoutes,
+    Policy,
+    choose,
+    shadow_session,
+)
+from producers.gateway.routing.sticky_sessions import KeptMember, StickySessions
 from producers.gateway.routing.upstreams import Upstream
 
 Missing = Literal["base", "refuse"]
 """What happens to a call whose adapter no engine has: another policy of its route answers, in the
 end the base; or the call is refused."""
+
+ChooseMember = Callable[[str, Adapter], Awaitable[MemberChoice]]
+"""Chooses the member of a panel for a call, by the panel's name; `adapter` of what it returns is
+that of the member, whether or not an engine has it."""
 
 IDLE_SECONDS: Final = 1800.0
 MAX_SESSION_AGE: Final = 3600.0
@@ -42,9 +55,9 @@ class Usage:
     position: int | None
     """Position of the routes in force; None before the first routes."""
     in_flight: Mapping[str, int]
-    """Adapter -> calls that are being answered."""
+    """Adapter -> calls that are being answered; a panel's count for it and for their member."""
     open_sessions: Mapping[str, int]
-    """Adapter -> sessions that would stay with it."""
+    """Adapter -> sessions that would stay with it; a panel's count likewise."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +68,11 @@ class Attempt:
     name: str | None
     """What the engine calls it; None: the request's model as it came."""
     policy: Policy = None
-    """The adapter that a route gave the call."""
+    """The policy that a route gave the call."""
+    adapter: str | None = None
+    """The adapter that the engine is asked for: the policy, or a member of it. None: the base."""
+    member: MemberChoice | None = None
+    """The member that is asked; None where the policy is no panel."""
 
 
 class Routing:
@@ -109,21 +126,35 @@ class Routing:
             stays = self._sticky.read_policies(session, now)
             choice = choose(self.table, self.alias, model, session, stays)
             if choice.order and goes_on:
-                self._sticky.assign(session, choice.alias, choice.policy, now)
-            adapter = choice.policy if choice.order else model
-            self._count(adapter, 1)
-        return RouteLease(self, choice, model, adapter)
+                if choice.routed == "named":
+                    self._sticky.open(session, now)
+                else:
+                    self._sticky.assign(session, choice.alias, choice.policy, now)
+            names = (choice.policy if choice.order else model,)
+            self._count(names, 1)
+            return RouteLease(self, self.table, choice, model, names)
 
-    def move(self, before: str | None, after: str | None) -> None:
-        """Count a call for another adapter."""
+    def read_member(self, session: str, panel: str) -> KeptMember | None:
+        """The member of a panel that a session keeps; None where it keeps none."""
+        with self._lock:
+            return self._sticky.read_member(session, panel, self.clock())
+
+    def keep_member(self, session: str, panel: str, kept: KeptMember) -> None:
+        """Have a session keep a member; do nothing where it is over."""
+        with self._lock:
+            self._sticky.keep_member(session, panel, kept)
+
+    def move(self, before: Sequence[str | None], after: Sequence[str | None]) -> None:
+        """Count a call for others: for a policy, or a panel and a member of it."""
         with self._lock:
             self._count(after, 1)
             self._count(before, -1)
 
     def end_session(self, session: str) -> None:
-        """Forget the policies of a session that is over."""
+        """Forget the policies of a session that is over, and those of its shadow."""
         with self._lock:
             self._sticky.end(session)
+            self._sticky.end(shadow_session(session))
 
     def recall(self, earlier: StickySessions) -> None:
         """Add the sticky sessions of the gateway before a restart."""
@@ -140,24 +171,32 @@ class Routing:
                 {n: c for n, c in self._sticky.count_open(self.clock()).items() if n in known},
             )
 
-    def _count(self, name: str | None, by: int) -> None:
-        if name is None:
-            return
-        self._in_flight[name] += by
-        if not self._in_flight[name]:
-            del self._in_flight[name]
+    def _count(self, names: Sequence[str | None], by: int) -> None:
+        for name in names:
+            if name is None:
+                continue
+            self._in_flight[name] += by
+            if not self._in_flight[name]:
+                del self._in_flight[name]
 
 
 class RouteLease:
     """The use of a route by one call, counted until the block ends."""
 
     def __init__(
-        self, routing: Routing, choice: Choice, model: str | None, adapter: str | None
+        self,
+        routing: Routing,
+        routes: GatewayRoutes,
+        choice: Choice,
+        model: str | None,
+        names: Sequence[str | None],
     ) -> None:
         self.choice = choice
         self._routing = routing
+        self._routes = routes
         self._model = model
-        self._adapter = adapter
+        self._names = names
+        """What the call is counted for."""
 
     def __enter__(self) -> Self:
         return self
@@ -168,26 +207,41 @@ class RouteLease:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self._count_for(None)
+        self._count_for(())
 
-    def attempts(self, upstreams: Sequence[Upstream]) -> Iterator[Attempt]:
+    @property
+    def adapters(self) -> tuple[str, ...]:
+        """What engines must have for the policy of the route: the adapter, or all of a panel's."""
+        policy = self.choice.policy
+        if policy is None:
+            return ()
+        known = self._routes.adapters.get(policy)
+        return (policy,) if known is None or known.panel is None else known.panel.adapters
+
+    async def attempts(
+        self, upstreams: Sequence[Upstream], choose_member: ChooseMember | None = None
+    ) -> AsyncGenerator[Attempt]:
         """Engines to ask, best first; the next one is looked for when the one before failed.
 
-        `upstreams` are in the order of the session. Raises Refused where none may be asked.
+        `upstreams` are in the order of the session; without `choose_member`, the base answers for
+        a panel. Raises Refused where none may be asked.
         """
         if not self.choice.order:
-            yield from self._order_by_model(upstreams)
+            for attempt in self._order_by_model(upstreams):
+                yield attempt
             return
         urls: set[str] = set()
         refuses = self._routing.missing == "refuse"
         for policy in self.choice.order[:1] if refuses else self.choice.order:
-            for upstream in upstreams:
-                lost = upstream.url in urls and not upstream.well
-                if lost or not (policy is None or policy in upstream.served):
-                    continue
-                urls.add(upstream.url)
-                self._count_for(policy)
-                yield Attempt(upstream, self._model_name(policy, upstream), policy)
+            for adapter, member in await self._list_answerers(policy, choose_member):
+                for upstream in upstreams:
+                    lost = upstream.url in urls and not upstream.well
+                    if lost or not (adapter is None or adapter in upstream.served):
+                        continue
+                    urls.add(upstream.url)
+                    self._count_for((policy,) if policy == adapter else (policy, adapter))
+                    name = self._model_name(adapter, upstream)
+                    yield Attempt(upstream, name, policy, adapter, member)
         if not urls:
             raise Refused(
                 503,
@@ -201,6 +255,22 @@ class RouteLease:
         engine knows."""
         return self._model or upstream.base
 
+    async def _list_answerers(
+        self, policy: Policy, choose_member: ChooseMember | None
+    ) -> Sequence[tuple[str | None, MemberChoice | None]]:
+        """Return the adapters that answer for a policy, best first, each with the choice to record:
+        itself; or of a panel the chosen member, and where no engine has it the base."""
+        known = None if policy is None else self._routes.adapters.get(policy)
+        if policy is None or known is None or known.panel is None:
+            return [(policy, None)]
+        if choose_member is None:
+            return [(None, None)]
+        member = await choose_member(policy, known)
+        if member.adapter is None:
+            return [(None, member)]
+        without = member.model_copy(update={"adapter": None, "doubt": "absent"})
+        return [(member.adapter, member), (None, without)]
+
     def _order_by_model(self, upstreams: Sequence[Upstream]) -> Iterator[Attempt]:
         """Those that list the model come first, of those that are well."""
         order = sorted(
@@ -208,20 +278,20 @@ class RouteLease:
         )
         return (Attempt(upstream, None) for upstream in order)
 
-    def _model_name(self, policy: Policy, upstream: Upstream) -> str | None:
+    def _model_name(self, adapter: str | None, upstream: Upstream) -> str | None:
         base = self.choice.base
-        if policy is not None:
-            return policy
+        if adapter is not None:
+            return adapter
         if base is not None and (base in upstream.served or not upstream.served):
             # One that has not said yet what it serves may have it; an alias it has not.
             return base
         as_it_came = self._model is None or self._model in upstream.served
         return None if as_it_came else upstream.base
 
-    def _count_for(self, name: str | None) -> None:
-        if name != self._adapter:
-            self._routing.move(self._adapter, name)
-            self._adapter = name
+    def _count_for(self, names: Sequence[str | None]) -> None:
+        if names != self._names:
+            self._routing.move(self._names, names)
+            self._names = names
 
 
 _EMPTY: Final = GatewayRoutes()

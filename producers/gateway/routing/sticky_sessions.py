@@ -1,5 +1,8 @@
 """The policy that a session keeps (calls -> policy per session, open sessions per adapter).
 
+Of a panel, the session also keeps the member that was chosen for it, until its alias gets another
+policy.
+
 A session is open from its first call until it ends: a client ends it, `idle_seconds` pass without
 a call, or `max_age_seconds` pass since its first call. One name that goes on afterwards is a new
 session here. A session has a policy per alias that it asks for.
@@ -14,6 +17,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
+from events.rollouts import RouterDoubt
 from producers.gateway.routing.routes import Policy
 
 MAX_SESSIONS: Final = 65_536
@@ -22,12 +26,36 @@ MAX_SESSIONS: Final = 65_536
 _NONE: Final[Mapping[str, Policy]] = {}
 
 
+@dataclass(frozen=True, slots=True)
+class KeptMember:
+    """What the router of a panel chose for a session."""
+
+    skill: str | None
+    """None: the base answers."""
+    adapter: str | None
+    """Adapter of the skill's member; None for the base."""
+    doubt: RouterDoubt | None = None
+    """Why there is no skill; None where there is one."""
+    asked: int = 1
+    """How often the router was asked for it."""
+    at_turn: bool = False
+    """Whether a call of the session that ended with a user's message was begun with it."""
+
+
 @dataclass(slots=True)
 class _StickySession:
     began: float
     last: float
     policies: dict[str, Policy] = field(default_factory=dict)
     """Alias -> the policy that the session keeps."""
+    members: dict[str, KeptMember] = field(default_factory=dict)
+    """Panel -> the member that the session keeps."""
+
+    @property
+    def adapters(self) -> list[str]:
+        """Return the policies and members that it keeps, but for the base."""
+        names = (*self.policies.values(), *(kept.adapter for kept in self.members.values()))
+        return [name for name in names if name is not None]
 
 
 class StickySessions:
@@ -47,31 +75,38 @@ class StickySessions:
 
     def read_policies(self, session: str, now: float) -> Mapping[str, Policy]:
         """Alias -> the policy of the session; empty where it is not open."""
-        sticky = self._sessions.get(session)
-        if sticky is None:
-            return _NONE
-        if sticky.last + self._idle <= now or sticky.began + self._age <= now:
-            self.end(session)
-            return _NONE
-        return sticky.policies
+        sticky = self._find_open(session, now)
+        return _NONE if sticky is None else sticky.policies
+
+    def read_member(self, session: str, panel: str, now: float) -> KeptMember | None:
+        """Return the member of a panel that the session keeps; None where it keeps none."""
+        sticky = self._find_open(session, now)
+        return None if sticky is None else sticky.members.get(panel)
 
     def assign(self, session: str, alias: str, policy: Policy, now: float) -> None:
         """Record that a call of the session goes to `policy`."""
+        self._move(self._touch(session, now), alias, policy)
+
+    def open(self, session: str, now: float) -> None:
+        """Record a call of the session that moves none of its policies."""
+        self._touch(session, now)
+
+    def keep_member(self, session: str, panel: str, kept: KeptMember) -> None:
+        """Record the member of a panel that answers the session; do nothing where the session is
+        not open any more."""
         sticky = self._sessions.get(session)
         if sticky is None:
-            sticky = self._sessions[session] = _StickySession(now, now)
-            self._begin(now, session)
-        sticky.last = now
-        self._sessions.move_to_end(session)
-        self._move(sticky, alias, policy)
-        while len(self._sessions) > self._most:
-            self.end(next(iter(self._sessions)))
+            return
+        before = sticky.members.get(panel)
+        self._count(None if before is None else before.adapter, -1)
+        self._count(kept.adapter, 1)
+        sticky.members[panel] = kept
 
     def end(self, session: str) -> None:
         """End the session; do nothing where it is not known."""
         sticky = self._sessions.pop(session, None)
-        for policy in sticky.policies.values() if sticky else ():
-            self._count(policy, -1)
+        for name in sticky.adapters if sticky else ():
+            self._count(name, -1)
 
     def count_open(self, now: float) -> Mapping[str, int]:
         """Adapter -> its open sessions."""
@@ -86,11 +121,33 @@ class StickySessions:
             for session, sticky in sessions.items():
                 self.end(session)
                 self._sessions[session] = sticky
-                for policy in sticky.policies.values():
-                    self._count(policy, 1)
+                for name in sticky.adapters:
+                    self._count(name, 1)
         self._order()
         while len(self._sessions) > self._most:
             self.end(next(iter(self._sessions)))
+
+    def _find_open(self, session: str, now: float) -> _StickySession | None:
+        """Return a session that is open; end one that is over."""
+        sticky = self._sessions.get(session)
+        if sticky is None:
+            return None
+        if sticky.last + self._idle <= now or sticky.began + self._age <= now:
+            self.end(session)
+            return None
+        return sticky
+
+    def _touch(self, session: str, now: float) -> _StickySession:
+        """Return a session that has a call now; a new one where it is not open."""
+        sticky = self._sessions.get(session)
+        if sticky is None:
+            sticky = self._sessions[session] = _StickySession(now, now)
+            self._begin(now, session)
+        sticky.last = now
+        self._sessions.move_to_end(session)
+        while len(self._sessions) > self._most:
+            self.end(next(iter(self._sessions)))
+        return sticky
 
     def _begin(self, now: float, session: str) -> None:
         self._beginnings.append((now, session))
@@ -121,6 +178,9 @@ class StickySessions:
         self._count(before, -1)
         self._count(policy, 1)
         sticky.policies[alias] = policy
+        if before is not None and before not in sticky.policies.values():
+            left = sticky.members.pop(before, None)
+            self._count(None if left is None else left.adapter, -1)
 
     def _count(self, policy: Policy, by: int) -> None:
         if policy is None:

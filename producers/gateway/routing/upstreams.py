@@ -23,6 +23,7 @@ from events.rollouts import NOBODY
 from producers.gateway.http.connections import ExchangeFailure, HttpClient, Reply
 from producers.gateway.http.wire import DIALECTS, Dialect, Json, encode_json
 from producers.gateway.routing.engine_proof import SECONDS, parse_json, unproven
+from producers.gateway.routing.first_token_times import FirstTokenTimes
 
 _POLL_SECONDS: Final = 2.0
 _CHECK_SECONDS: Final = 5.0
@@ -67,6 +68,8 @@ class Upstream:
         self.dialect: Dialect | None = None
         self.unproven: str | None = _NOT_YET
         """Why its calls cannot be trained on; None when they can."""
+        self.first_tokens = FirstTokenTimes()
+        """How long its last streamed answers took to their first token."""
         self._default = EngineModel(NOBODY, NOBODY)
         self._looking = asyncio.Lock()
         self._looked_for: int | None = None

@@ -7,9 +7,11 @@ from typing import Any
 import httpx2
 import pytest
 
-from events.serving import RouteShare
+from events.jobs import PanelRouter
+from events.serving import Panel, RouteShare
 from producers.gateway.routing.routes import GatewayRoute, GatewayRoutes
 from tests.daemon.gateway.conftest import Fronted, fronting, post
+from tests.daemon.gateway.panels import MEMBERS, panel, routed
 from tests.daemon.gateway.test_messages import HELLO, MESSAGES
 from tests.daemon.gateway.test_routing import named
 from tests.daemon.gateway.test_vllm_messages import events, joined, without_chance
@@ -68,3 +70,31 @@ def test_the_alias_stands_among_vllms_models(vllm: str, front_vllm: Fronted) -> 
     )
     assert [one["id"] for one in through] == [*(one["id"] for one in direct), "agent"]
     assert (through[-1]["root"], through[-1]["parent"]) == ("tiny", "tiny")
+
+
+@pytest.mark.parametrize("forced", [True, False])
+def test_a_panels_router_reads_the_log_probabilities_of_a_real_vllm(
+    vllm: str, front_vllm: Fronted, forced: bool
+) -> None:
+    """The model writes one token whatever it reads. As a label it stands for another option in each
+    order, so without a calibration the orders disagree."""
+    (written,) = post(vllm, **ASKED, return_token_ids=True).json()["choices"]
+    options = tuple(
+        option.model_copy(update={"token": written["token_ids"][0]}) if place == 0 else option
+        for place, option in enumerate(panel("returns").router.options)
+    )
+    calibration = panel("returns").router.calibration if forced else ()
+    router = PanelRouter(options=options, calibration=calibration)
+    routes = routed({"p": Panel(members=MEMBERS, router=router)}, "p")
+    front_vllm.gateway.context.routing.apply(routes)
+    front_vllm.upstreams.all[0].first_tokens.add(60.0)
+    through = post(front_vllm.url, **{**ASKED, "model": "agent"})
+    assert (through.headers["x-kintsugi-adapter"], through.headers["x-kintsugi-member"]) == (
+        "p",
+        "tiny",
+    )
+    member = front_vllm.started()[-1].member
+    assert member is not None
+    skill, doubt = ("returns", "absent") if forced else (None, "disagreement")
+    assert (member.skill, member.doubt) == (skill, doubt), "no engine holds the members"
+    assert (member.router_ms or 0) > 0

@@ -1,0 +1,296 @@
+"""Chooses the member of a panel that answers a session (conversation -> MemberChoice).
+
+    choose    the member that the session keeps, or the one that the panel's router chooses now
+
+The router is asked over /v1/chat/completions of an engine behind the gateway, the first one of the
+session's that has it: both prompts of label_router.py at once, one token each, with the
+log-probabilities of the labels (`logprob_token_ids`). These requests are no calls of the agent:
+they are not recorded, and carry no key of a client. Whatever is in doubt, the base answers.
+
+Guarantee: a session's member is chosen once, also where its first calls come together: they wait
+for one answer. No call waits for a router longer than `seconds`, or twice the engine's median time
+to the first token where that is longer, and none fails because of it. A member is chosen anew for
+another panel, and, with `reroutes`, once more where the choice was in doubt and the user speaks
+again. Not covered: other gateways, which choose for themselves.
+"""
+
+import asyncio
+import logging
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final, Protocol
+
+from events.errors import KintsugiError
+from events.jobs import PanelRouter
+from events.rollouts import MemberChoice, RouterDoubt
+from producers.gateway.http.connections import AnswerTooLong, HttpClient
+from producers.gateway.http.wire import Json, ModelRequest, encode_json
+from producers.gateway.routing.engine_proof import parse_json
+from producers.gateway.routing.label_router import (
+    RouterAnswer,
+    build_prompts,
+    decide,
+    list_label_tokens,
+    read_scores,
+)
+from producers.gateway.routing.routes import Adapter
+from producers.gateway.routing.routing import Routing
+from producers.gateway.routing.sticky_sessions import KeptMember
+from producers.gateway.routing.upstreams import Upstream, UpstreamFailure
+
+ROUTER_MS: Final = 150
+"""Milliseconds that a call waits for a router at least."""
+MEDIANS: Final = 2
+"""Median times to an engine's first token that a call waits for a router at least."""
+
+_BY_ID: Final = "token_id:"
+"""Prefix of a token that engines name by its id."""
+_PATH: Final = "/chat/completions"
+_MAX_ANSWER_BYTES: Final = 1 << 20
+
+_ASKED_AGAIN: Final[frozenset[RouterDoubt | None]] = frozenset(
+    ("none", "disagreement", "tie", "timeout")
+)
+"""Doubts that later evidence may settle."""
+
+_logger = logging.getLogger(__name__)
+
+
+class RouterMetrics(Protocol):
+    """What counts the choices."""
+
+    def count_router(self, outcome: str, seconds: float | None) -> None:
+        """Count a choice with its outcome, and observe how long the router took."""
+        ...
+
+
+class RouterFailure(KintsugiError):
+    """An engine's answer says nothing of the labels."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """What a router chose, and how long that took."""
+
+    kept: KeptMember
+    ms: int | None
+    """None where it was not asked."""
+
+
+class MemberChooser:
+    """Chooses members for the sessions of one gateway."""
+
+    def __init__(
+        self,
+        routing: Routing,
+        client: HttpClient,
+        seconds: float = ROUTER_MS / 1000,
+        reroutes: bool = False,
+    ) -> None:
+        self._routing = routing
+        self._client = client
+        self._seconds = seconds
+        self._reroutes = reroutes
+        self._pending: dict[tuple[str, str], asyncio.Task[_Asked]] = {}
+        """Session and panel -> the choice that is being made."""
+        self._well = True
+        """Whether the last router that was asked gave an answer."""
+
+    async def choose(
+        self,
+        name: str,
+        adapter: Adapter,
+        session: str,
+        request: ModelRequest,
+        upstreams: Sequence[Upstream],
+        metrics: RouterMetrics,
+    ) -> MemberChoice:
+        """Choose the member of the panel `name` for a call; `upstreams` are in the order of the
+        session. Its adapter is the member's, whether or not an engine has it."""
+        panel, messages = adapter.panel, list_messages(request)
+        assert panel is not None, "members are those of a panel"
+        at_turn = bool(messages) and messages[-1].get("role") == "user"
+        kept = self._routing.read_member(session, name)
+        if kept is not None and not (self._asks_again(kept) and at_turn):
+            now = replace(
+                kept, adapter=panel.find_adapter(kept.skill), at_turn=kept.at_turn or at_turn
+            )
+            if now != kept:
+                self._routing.keep_member(session, name, now)
+            return MemberChoice(skill=now.skill, adapter=now.adapter, kept=True, doubt=now.doubt)
+        key = (session, name)
+        pending = self._pending.get(key)
+        if pending is not None:
+            chosen = (await asyncio.shield(pending)).kept
+            return MemberChoice(
+                skill=chosen.skill, adapter=chosen.adapter, kept=True, doubt=chosen.doubt
+            )
+        before = 0 if kept is None else kept.asked
+        task = self._pending[key] = asyncio.create_task(
+            self._make_choice(name, adapter, session, messages, upstreams, metrics, before)
+        )
+        task.add_done_callback(lambda _: self._pending.pop(key, None))
+        asked = await asyncio.shield(task)
+        chosen = asked.kept
+        return MemberChoice(
+            skill=chosen.skill, adapter=chosen.adapter, doubt=chosen.doubt, router_ms=asked.ms
+        )
+
+    async def stop(self) -> None:
+        """Cut off what is being asked."""
+        for task in self._pending.values():
+            task.cancel()
+        await asyncio.gather(*self._pending.values(), return_exceptions=True)
+
+    def _asks_again(self, kept: KeptMember) -> bool:
+        """Whether the router is asked once more when the user speaks again."""
+        once = kept.asked < 2 and kept.at_turn
+        return self._reroutes and once and kept.doubt in _ASKED_AGAIN
+
+    async def _make_choice(
+        self,
+        name: str,
+        adapter: Adapter,
+        session: str,
+        messages: Sequence[Mapping[str, Any]],
+        upstreams: Sequence[Upstream],
+        metrics: RouterMetrics,
+        before: int,
+    ) -> _Asked:
+        """Ask the router, and have the session keep what it says."""
+        panel = adapter.panel
+        assert panel is not None, "members are those of a panel"
+        began = time.monotonic()
+        asked = await self._ask(panel.router, adapter.base, messages, upstreams)
+        seconds = time.monotonic() - began
+        answer = asked or RouterAnswer(None, "failed")
+        at_turn = bool(messages) and messages[-1].get("role") == "user"
+        kept = KeptMember(
+            answer.skill, panel.find_adapter(answer.skill), answer.doubt, before + 1, at_turn
+        )
+        self._routing.keep_member(session, name, kept)
+        metrics.count_router(answer.doubt or "member", None if asked is None else seconds)
+        return _Asked(kept, None if asked is None else int(seconds * 1000))
+
+    async def _ask(
+        self,
+        router: PanelRouter,
+        base: str,
+        messages: Sequence[Mapping[str, Any]],
+        upstreams: Sequence[Upstream],
+    ) -> RouterAnswer | None:
+        """Return what the router says within its time; None where there is no engine to ask or
+        nothing to read."""
+        having = [
+            upstream
+            for upstream in upstreams
+            if upstream.well and (router.adapter is None or router.adapter in upstream.served)
+        ]
+        if not having or not messages:
+            return None
+        bound = find_bound(self._seconds, having[0])
+        failure: Exception | None = None
+        try:
+            async with asyncio.timeout(bound):
+                for upstream in having:
+                    model = router.adapter or (base if base in upstream.served else upstream.base)
+                    try:
+                        answer = await self._read_answer(router, model, messages, upstream, bound)
+                    except (UpstreamFailure, AnswerTooLong, RouterFailure) as error:
+                        failure = error
+                    else:
+                        self._well = True
+                        return answer
+        except TimeoutError:
+            return RouterAnswer(None, "timeout")
+        except Exception as error:  # a bug of ours: the base answers the call all the same
+            _logger.exception("a router was not asked", extra={"action": "gateway_bug"})
+            failure = error
+        if self._well:
+            _logger.warning("no router answers: %s", failure, extra={"action": "router_failed"})
+        self._well = False
+        return RouterAnswer(None, "failed")
+
+    async def _read_answer(
+        self,
+        router: PanelRouter,
+        model: str | None,
+        messages: Sequence[Mapping[str, Any]],
+        upstream: Upstream,
+        bound: float,
+    ) -> RouterAnswer:
+        """Return what an engine's router says of a conversation. Raises UpstreamFailure,
+        AnswerTooLong, RouterFailure, TimeoutError."""
+        bodies = [
+            encode_json(build_request(router, model, prompt))
+            for prompt in build_prompts(router, messages)
+        ]
+        tasks = [asyncio.create_task(self._read_logprobs(upstream, body, bound)) for body in bodies]
+        try:
+            logprobs = await asyncio.gather(*tasks)
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+        try:
+            scores = [read_scores(router, order, row) for order, row in enumerate(logprobs)]
+        except KeyError as error:
+            raise RouterFailure(f"{upstream.url} scores no token {error}") from error
+        return decide(router, scores)
+
+    async def _read_logprobs(
+        self, upstream: Upstream, body: bytes, bound: float
+    ) -> Mapping[int, float]:
+        async with upstream.request(self._client, "POST", _PATH, body, bound) as response:
+            raw = await response.aread(_MAX_ANSWER_BYTES)
+        if response.status_code != 200:
+            raise RouterFailure(f"{upstream.url} answers a router {response.status_code}")
+        return parse_logprobs(raw)
+
+
+def find_bound(seconds: float, upstream: Upstream) -> float:
+    """Return how long a call waits for a router of an engine, in seconds."""
+    return max(seconds, MEDIANS * (upstream.first_tokens.median or 0.0))
+
+
+def list_messages(request: ModelRequest) -> list[Mapping[str, Any]]:
+    """Return the conversation of a request as a router reads it; prompts that are texts are the
+    user's, prompts of token ids are left out."""
+    if request.endpoint == "completions":
+        texts = [prompt for prompt in request.prompts if isinstance(prompt, str)]
+        return [{"role": "user", "content": text} for text in texts]
+    return [message for message in request.raw_messages if isinstance(message, dict)]
+
+
+def build_request(
+    router: PanelRouter, model: str | None, prompt: Sequence[Mapping[str, str]]
+) -> Json:
+    """Return the body of a request for the log-probabilities of a router's labels after a
+    prompt."""
+    return {
+        **({} if model is None else {"model": model}),
+        "messages": list(prompt),
+        "max_tokens": 1,
+        "temperature": 0,
+        "logprobs": True,
+        "logprob_token_ids": list_label_tokens(router),
+        "return_tokens_as_token_ids": True,
+        "chat_template_kwargs": {"enable_thinking": False},
+    }
+
+
+def parse_logprobs(raw: bytes) -> Mapping[int, float]:
+    """Return token id -> log-probability in nats, of the first token of an engine's answer. Raises
+    RouterFailure where there is none."""
+    try:
+        (score, *_) = parse_json(raw)["choices"][0]["logprobs"]["content"]
+        return {
+            int(top["token"].removeprefix(_BY_ID)): float(top["logprob"])
+            for top in score["top_logprobs"]
+        }
+    except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
+        raise RouterFailure(
+            f"an engine's answer has no log-probabilities of tokens by their ids ({error!r}); use "
+            "vLLM 0.32 or later, or the embedded engine"
+        ) from error
