@@ -30,7 +30,7 @@ from consumers.reads.serving import AdapterRow, RouteRow, RouteTable
 from daemon.core.decision_log import Act, Decisions
 from daemon.core.serving_lock import hold_serving_lock
 from daemon.serving.desired_state import ADMISSIBLE, PIN, UNPIN
-from daemon.serving.fleet import Fleet, collect_route_adapters
+from daemon.serving.fleet import Fleet, collect_route_adapters, expand_panels
 from daemon.serving.push import only_base
 from daemon.serving.residency import Role
 from daemon.serving.staging import Staging, check_stageable, lies_ready
@@ -294,9 +294,11 @@ class Publisher:
     def _check_apart(self, route: RouteChanged) -> None:
         """Check that base and adapters are distinguishable wherever a route has both answer. Raises
         BaseMixup, ReplicaError."""
-        others = [other for other in self._table().routes if other.alias != route.alias]
-        names = collect_route_adapters(others, route.base) | {part.adapter for part in route.shares}
-        names |= {*_list_adapters(route), *((None,) if route.holdout else ())}
+        table = self._table()
+        others = [other for other in table.routes if other.alias != route.alias]
+        ours = {part.adapter for part in route.shares} | {*_list_adapters(route)}
+        names = collect_route_adapters(others, route.base, table.adapters)
+        names |= expand_panels(ours, table.adapters) | ({None} if route.holdout else set())
         if None not in names:
             return
         look = self.fleet.look()

@@ -22,7 +22,7 @@ things may be unloaded and files deleted.
 import json
 import re
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -61,6 +61,9 @@ _CONNECT_SECONDS: Final = 5.0
 _WRITTEN: Final = 64
 """Tokens of the answer that is written while a base is probed: shorter than any engine's
 context."""
+
+_TOKEN: Final = "token_id:"
+"""How an engine names a token that is told by its id."""
 
 _EMBEDDED: Final = "kintsugi"
 _VLLM: Final = "vllm"
@@ -269,6 +272,41 @@ class Replica:
         if reply.status != 200:
             self._raise_refusal(model, reply)
         return parse_answer(reply.document, prompts)
+
+    def tokenize(self, model: str, text: str) -> tuple[int, ...]:
+        """Return the token ids of a text, without special tokens around it. Raises NoSuchModel,
+        NoAnswer, ReplicaDown."""
+        body = {"model": model, "prompt": text, "add_special_tokens": False}
+        url = self.url.removesuffix("/v1") + "/tokenize"
+        reply = self._request("POST", url, body, _LOOK_SECONDS)
+        if reply.status != 200:
+            self._raise_refusal(model, reply)
+        try:
+            return tuple(int(token) for token in reply.document["tokens"])
+        except (TypeError, KeyError, ValueError) as error:
+            raise NoAnswer(f"{url} gives no token ids: {reply.complaint}") from error
+
+    def score_labels(
+        self, model: str, prompt: Sequence[Mapping[str, str]], tokens: Sequence[int]
+    ) -> dict[int, float]:
+        """Return the log-probability, in nats, of each of these tokens as the first one of an
+        answer to a chat prompt. Raises NoSuchModel, NoAnswer, ReplicaDown."""
+        body = {
+            "model": model, "messages": [dict(message) for message in prompt], "max_tokens": 1,
+            "temperature": 0, "logprobs": True, "logprob_token_ids": list(tokens),
+            "return_tokens_as_token_ids": True,
+        }  # fmt: skip
+        reply = self._ask("POST", "/chat/completions", body, self._patience)
+        if reply.status != 200:
+            self._raise_refusal(model, reply)
+        scores = _parse_label_scores(reply.document)
+        if missing := sorted(set(tokens) - scores.keys()):
+            raise NoAnswer(
+                f"{self.url} does not report the log-probability of token {missing[0]}, which was "
+                "asked for by logprob_token_ids; start an engine that has this field (vLLM "
+                f"{'.'.join(map(str, OLDEST_VLLM))}, the embedded engine)"
+            )
+        return {token: scores[token] for token in tokens}
 
     def measure_tolerance(self, expected: Expectation) -> float:
         """Measure how far the engine's answers may be from the expected ones, and prove its base by
@@ -501,6 +539,22 @@ def _json(body: bytearray) -> Any:
         return json.loads(body)
     except (ValueError, RecursionError):
         return None
+
+
+def _parse_label_scores(document: Any) -> dict[int, float]:
+    """Return token id -> log-probability of what an answer reports beside its first token; empty
+    where it reports nothing that can be read."""
+    try:
+        first = document["choices"][0]["logprobs"]["content"][0]
+        entries = (first, *first.get("top_logprobs", ()))
+        pairs = ((str(entry["token"]), float(entry["logprob"])) for entry in entries)
+        return {
+            int(name.removeprefix(_TOKEN)): score
+            for name, score in pairs
+            if name.startswith(_TOKEN)
+        }
+    except (TypeError, KeyError, IndexError, ValueError, AttributeError):
+        return {}
 
 
 def _parse_models(url: str, document: Any) -> ModelList:
