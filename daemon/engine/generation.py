@@ -66,6 +66,8 @@ class Request:
     """Tokens that end the answer; the one that does is its last."""
     top_logprobs: int = 0
     """How many of the likeliest tokens to report with each."""
+    logprob_token_ids: tuple[int, ...] = ()
+    """Tokens to report with each in place of the likeliest: itself, then these."""
 
     @property
     def plain(self) -> bool:
@@ -82,7 +84,8 @@ class Emission:
     logprob: float
     """Nats."""
     top: tuple[tuple[int, float], ...]
-    """The likeliest tokens with their log-probabilities, best first."""
+    """The tokens that were asked for with their log-probabilities: the likeliest, best first; or
+    those of `Request.logprob_token_ids`, after the token itself."""
     finish: Finish | None
     """Why the answer ends with it."""
 
@@ -200,6 +203,11 @@ class Engine:
         if not 0 <= min(request.prompt) <= max(request.prompt) < policy.vocabulary:
             wrong = next(i for i in request.prompt if not 0 <= i < policy.vocabulary)
             raise BadRequest(f"token id {wrong} is not among the model's {policy.vocabulary}")
+        if unknown := [i for i in request.logprob_token_ids if not 0 <= i < policy.vocabulary]:
+            raise BadRequest(
+                f"logprob_token_ids holds {unknown[0]}, which is not among the model's "
+                f"{policy.vocabulary} tokens"
+            )
         if len(request.prompt) >= self.length:
             raise PromptTooLong(
                 f"This model's maximum context length is {self.length} tokens, and the prompt has "
@@ -243,8 +251,8 @@ class Engine:
         tokens = draw(logprobs, requests, [active.chance.random() for active in begun])
         chosen = logprobs.gather(-1, tokens[:, None])[:, 0].tolist()
         tops = likeliest(logprobs, max(request.top_logprobs for request in requests))
-        for slot, active, token, logprob, top in zip(
-            batch, begun, tokens.tolist(), chosen, tops, strict=True
+        for place, (slot, active, token, logprob, top) in enumerate(
+            zip(batch, begun, tokens.tolist(), chosen, tops, strict=True)
         ):
             slot.ids.append(token)
             active.written += 1
@@ -252,6 +260,10 @@ class Engine:
             if finish is not None:
                 slot.running = None
             reported = top[: active.request.top_logprobs]
+            if active.request.logprob_token_ids:
+                ids = tuple(dict.fromkeys((token, *active.request.logprob_token_ids)))
+                values = logprobs[place, torch.tensor(ids, device=logprobs.device)]
+                reported = tuple(zip(ids, values.tolist(), strict=True))
             yield Emission(active.ticket, token, logprob, reported, finish)
 
 

@@ -32,7 +32,7 @@ class TokenScore:
     logprob: float
     """Nats."""
     top: tuple[tuple[str, float], ...] = ()
-    """The likeliest tokens, best first."""
+    """The tokens that were asked for: the likeliest, best first, or those that were named."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -72,6 +72,8 @@ MAX_CHOICES: Final = 128
 MAX_ANSWERS: Final = 1024
 """Answers to one request, which may hold many prompts."""
 MAX_TOP_LOGPROBS: Final = 20
+MAX_LOGPROB_TOKEN_IDS: Final = 64
+"""Tokens that a client may name to have their log-probabilities."""
 MAX_MESSAGES: Final = 1 << 16
 """How many messages a conversation may have: each takes a token at least."""
 MAX_STOPS: Final = 64
@@ -280,6 +282,7 @@ class GenerationRequest(Wire):
                 seed=None if self.seed is None else self.seed + choice,
                 stop=stop,
                 top_logprobs=self.likeliest,
+                logprob_token_ids=self.scored_tokens,
             )
             for choice in range(self.choices)
         ]
@@ -308,6 +311,11 @@ class GenerationRequest(Wire):
     def likeliest(self) -> int:
         """How many of the likeliest tokens to report with each."""
 
+    @property
+    def scored_tokens(self) -> tuple[int, ...]:
+        """Ids of the tokens to report in place of the likeliest; empty where none were named."""
+        return ()
+
 
 class ChatRequest(GenerationRequest):
     """POST /v1/chat/completions."""
@@ -319,6 +327,11 @@ class ChatRequest(GenerationRequest):
     max_completion_tokens: Annotated[int, Field(ge=1)] | None = None
     logprobs: bool | None = None
     top_logprobs: Annotated[int, Field(ge=0, le=MAX_TOP_LOGPROBS)] | None = None
+    logprob_token_ids: (
+        Annotated[list[int], Field(max_length=MAX_LOGPROB_TOKEN_IDS, fail_fast=True)] | None
+    ) = None
+    """Tokens whose log-probabilities are reported, as vLLM does: in `top_logprobs` of each token,
+    after the token itself, however many `top_logprobs` were asked for."""
     tools: list[_Tool] | None = None
     tool_choice: Literal["auto", "none"] | None = None
     chat_template_kwargs: dict[str, Any] | None = None
@@ -327,6 +340,8 @@ class ChatRequest(GenerationRequest):
     def _of_chat(self) -> Self:
         if self.top_logprobs and not self.logprobs:
             raise ValueError("top_logprobs needs logprobs=true")
+        if self.logprob_token_ids and not self.logprobs:
+            raise ValueError("logprob_token_ids needs logprobs=true")
         if self.tool_choice == "auto" and not self.tools:
             raise ValueError("tool_choice is 'auto' and there are no tools")
         if reserved := sorted(_RESERVED & (self.chat_template_kwargs or {}).keys()):
@@ -342,6 +357,11 @@ class ChatRequest(GenerationRequest):
     def likeliest(self) -> int:
         """Number of likeliest tokens to report for each token."""
         return self.top_logprobs or 0
+
+    @property
+    def scored_tokens(self) -> tuple[int, ...]:
+        """Ids of the tokens to report in place of the likeliest; empty where none were named."""
+        return tuple(self.logprob_token_ids or ())
 
     @property
     def reads_calls(self) -> bool:

@@ -188,10 +188,9 @@ class ModelRequest:
         """Whether log-probabilities can be asked for without changing what the request means."""
         if self.endpoint == "completions":
             return self.document.get("logprobs") is None
-        # Without logprobs, an engine refuses top_logprobs; with ours it would not.
-        return self.document.get("logprobs") in (None, False) and not self.document.get(
-            "top_logprobs"
-        )
+        # Without logprobs, an engine refuses fields that need them; with ours it would not.
+        needing = (self.document.get(name) for name in ("top_logprobs", "logprob_token_ids"))
+        return self.document.get("logprobs") in (None, False) and not any(needing)
 
     def encode_for_engine(self, extras: ExtraFields) -> bytes:
         """The request as the engine gets it."""

@@ -10,6 +10,8 @@ from typing import Any
 
 import httpx2
 import pytest
+import torch
+from transformers import AutoModelForCausalLM
 
 from daemon.core.start_mark import VARIABLE, whose
 from daemon.engine.chat import Chat
@@ -108,6 +110,40 @@ def test_an_answer_has_the_engines_tokens_and_log_probabilities(
         "total_tokens": len(prompt) + len(right),
     }
     assert (answer["object"], answer["model"]) == ("chat.completion", "tiny")
+
+
+def test_the_log_probabilities_of_named_tokens_are_those_of_the_models_softmax(
+    live: Live, checkpoint: Path, served_chat: Chat
+) -> None:
+    ids = [400, 7, 7, 31]
+    variables = {"enable_thinking": False}
+    fields: Json = {"max_tokens": 1, "logprobs": True, "return_tokens_as_token_ids": True}
+    fields |= {"chat_template_kwargs": variables, "logprob_token_ids": ids}
+    beside: Json = {"max_tokens": 40, "logprobs": True, "top_logprobs": 2, "ignore_eos": True}
+    with ThreadPoolExecutor(2) as clients:
+        other = clients.submit(chat, live, **beside)
+        answer = clients.submit(chat, live, **fields, temperature=0, top_logprobs=5).result()
+        tops = [one["top_logprobs"] for one in other.result()["choices"][0]["logprobs"]["content"]]
+    prompt = served_chat.prompt(HELLO, **variables)
+    with torch.no_grad():
+        logits = AutoModelForCausalLM.from_pretrained(checkpoint)(torch.tensor([prompt])).logits
+    expected = logits[0, -1].log_softmax(-1)
+    (score,) = answer["choices"][0]["logprobs"]["content"]
+    drawn = int(expected.argmax())
+    named = [(top["token"], top["logprob"]) for top in score["top_logprobs"]]
+    assert named == [
+        (f"token_id:{token}", pytest.approx(expected[token].item(), abs=1e-4))
+        for token in dict.fromkeys((drawn, *ids))
+    ], "the drawn token first, then the named ones, each once"
+    assert all(len(top) == 2 for top in tops), "another request gets its likeliest"
+
+    for changes, why in (
+        ({"logprobs": False}, "logprob_token_ids needs logprobs=true"),
+        ({"logprob_token_ids": [4, -1]}, "holds -1, which is not among"),
+        ({"logprob_token_ids": [1] * 65}, "at most 64 items"),
+    ):
+        status, error = refused(live, messages=HELLO, **{**fields, **changes})
+        assert (status, why in error["message"]) == (400, True), error
 
 
 @pytest.mark.parametrize("seed", range(6))

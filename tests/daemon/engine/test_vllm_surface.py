@@ -40,6 +40,12 @@ CHAT, TEXTS = "/chat/completions", "/completions"
 WHOLE: dict[str, tuple[str, Json]] = {
     "a call": (CHAT, HELLO | IDS | {"tools": TOOLS, "logprobs": True, "top_logprobs": 1}),
     "words without tools": (CHAT, HELLO),
+    "named tokens": (
+        CHAT,
+        HELLO
+        | {"max_tokens": 2, "logprobs": True, "logprob_token_ids": [400, 7, 7, 31]}
+        | {"chat_template_kwargs": {"enable_thinking": False}},
+    ),
     "calls switched off": (CHAT, HELLO | {"tools": TOOLS, "tool_choice": "none"}),
     "cut off": (CHAT, HELLO | IDS | {"tools": TOOLS, "max_tokens": 4}),
     "a stop string": (CHAT, HELLO | IDS | {"stop": ["get_"]}),
@@ -65,6 +71,12 @@ REFUSED: dict[str, tuple[str, Json, int]] = {
     "no messages": (CHAT, {"messages": []}, 400),
     "a temperature below zero": (CHAT, HELLO | {"temperature": -1}, 400),
     "an empty prompt": (TEXTS, {"prompt": ""}, 400),
+    "named tokens without log-probabilities": (CHAT, HELLO | {"logprob_token_ids": [7]}, 400),
+    "a named token that the model has not": (
+        CHAT,
+        HELLO | {"logprobs": True, "logprob_token_ids": [1 << 20]},
+        400,
+    ),
     "an adapter without a path": ("/load_lora_adapter", {"lora_name": "a"}, 400),
     "an adapter that is not there": (
         "/load_lora_adapter",
