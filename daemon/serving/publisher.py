@@ -98,25 +98,30 @@ class Publisher:
 
     def compare(
         self,
-        name: str,
+        candidate: str,
         environment: "Environment",
         questions: "Questions",
         act: Act,
         concurrency: int,
     ) -> "tuple[Comparison, Means]":
-        """Return what an adapter and the incumbent of its alias are to play, both staged, and the
-        means for it. Raises StageRefusal, NoRoom, BaseMixup, NoTarget, UnknownTask."""
+        """Return what an adapter or a panel and the incumbent of its alias are to play, both
+        staged, and the means for it. Raises StageRefusal, NoRoom, BaseMixup, NoTarget,
+        UnknownTask."""
         from daemon.config.upstreams import key_of
         from daemon.evaluation.comparison import compare
         from daemon.evaluation.run import Means
 
-        row = self.stage(name, act)
+        row = self.stage(candidate, act)
         with self.app.reading() as connection:
             earlier = len(serving.evaluation_lines(connection, row.adapter))
-        incumbent = self.route(row.alias, row.base).incumbent
+        name = self.route(row.alias, row.base).incumbent
+        incumbent = None if name is None else self.adapter(name)
         engine = self._staging.replicas(row)[0]
-        if incumbent is None:
-            self.fleet.check_base(engine, row)
+        policies = {row.adapter, name}
+        answering = expand_panels(policies, [row, *([incumbent] if incumbent else ())])
+        if None in answering:
+            part = row.adapter if row.panel is None else row.panel.adapters[0]
+            self.fleet.check_base(engine, self.adapter(part))
         comparison = compare(environment, row, incumbent, questions, engine.url, earlier)
         key = key_of(self.app.settings, engine.url)
         return comparison, Means(key, None, concurrency // 2, _RETRIES)

@@ -43,6 +43,7 @@ from daemon.adapters.fingerprint import (
     tolerance,
 )
 from events.errors import KintsugiError
+from producers.gateway.routing.token_scores import build_scoring_request, read_token_scores
 
 OLDEST_VLLM: Final = (0, 32, 0)
 """Oldest version known to answer each request with its own adapter while others are loaded; 0.22.1
@@ -61,9 +62,6 @@ _CONNECT_SECONDS: Final = 5.0
 _WRITTEN: Final = 64
 """Tokens of the answer that is written while a base is probed: shorter than any engine's
 context."""
-
-_TOKEN: Final = "token_id:"
-"""How an engine names a token that is told by its id."""
 
 _EMBEDDED: Final = "kintsugi"
 _VLLM: Final = "vllm"
@@ -291,15 +289,11 @@ class Replica:
     ) -> dict[int, float]:
         """Return the log-probability, in nats, of each of these tokens as the first one of an
         answer to a chat prompt. Raises NoSuchModel, NoAnswer, ReplicaDown."""
-        body = {
-            "model": model, "messages": [dict(message) for message in prompt], "max_tokens": 1,
-            "temperature": 0, "logprobs": True, "logprob_token_ids": list(tokens),
-            "return_tokens_as_token_ids": True,
-        }  # fmt: skip
+        body = build_scoring_request(model, prompt, tokens)
         reply = self._ask("POST", "/chat/completions", body, self._patience)
         if reply.status != 200:
             self._raise_refusal(model, reply)
-        scores = _parse_label_scores(reply.document)
+        scores = read_token_scores(reply.document)
         if missing := sorted(set(tokens) - scores.keys()):
             raise NoAnswer(
                 f"{self.url} does not report the log-probability of token {missing[0]}, which was "
@@ -539,22 +533,6 @@ def _json(body: bytearray) -> Any:
         return json.loads(body)
     except (ValueError, RecursionError):
         return None
-
-
-def _parse_label_scores(document: Any) -> dict[int, float]:
-    """Return token id -> log-probability of what an answer reports beside its first token; empty
-    where it reports nothing that can be read."""
-    try:
-        first = document["choices"][0]["logprobs"]["content"][0]
-        entries = (first, *first.get("top_logprobs", ()))
-        pairs = ((str(entry["token"]), float(entry["logprob"])) for entry in entries)
-        return {
-            int(name.removeprefix(_TOKEN)): score
-            for name, score in pairs
-            if name.startswith(_TOKEN)
-        }
-    except (TypeError, KeyError, IndexError, ValueError, AttributeError):
-        return {}
 
 
 def _parse_models(url: str, document: Any) -> ModelList:
