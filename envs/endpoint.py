@@ -244,6 +244,17 @@ class Endpoint:
         self.answered = True
         return completion
 
+    async def ask(self, body: Mapping[str, Any]) -> Any:
+        """Return the JSON of the answer to a body that asks for more than a message. Raises
+        AnswerFailure, EndpointRefusal."""
+        status, answer = await self._ask(body)
+        if not 200 <= status < 300:
+            self._raise_refusal(status, answer)
+        try:
+            return _parse_json(answer.decode("utf-8", "replace"))
+        except ValueError as error:
+            raise _no_answer(f"it is no JSON ({error})", answer) from error
+
     async def _ask(self, body: Mapping[str, Any]) -> tuple[int, bytes]:
         """Status and body of an answer that asking again would not better."""
         content = json.dumps(body, allow_nan=False).encode()

@@ -17,6 +17,7 @@ from consumers.folds.record import FoldInput
 from consumers.folds.task_states import ACTIVE
 from consumers.tables import Adapter, Cycle, Erasure, Job, Rollout, Task, TaskBody, TaskState
 from events.learning import PersonErased
+from events.serving import Panel
 
 _IDS_PER_QUERY: Final = 500
 
@@ -83,7 +84,8 @@ class AdapterDependence:
     because: tuple[str, ...]
     """`counted`: a rollout was judged in the round that its cycle began with; `example`: its
     directive names one; `task`: a task was written after one; `lesson`: its job practised a lesson
-    made of one; `parent`: it goes on from an adapter of this list, or was merged of one."""
+    made of one; `parent`: it goes on from an adapter of this list, was merged of one, or is a panel
+    with one."""
 
 
 def find_dependent_adapters(
@@ -94,11 +96,13 @@ def find_dependent_adapters(
     jobs, adapters = Job.table().c, Adapter.table().c
     query = (
         select(
-            adapters.adapter, adapters.state, adapters.path, adapters.merge, jobs.job, jobs.cycle,
-            jobs.spec,
+            adapters.adapter, adapters.state, adapters.path, adapters.merge, adapters.panel,
+            jobs.job, jobs.cycle, jobs.spec,
         )
         .join_from(Adapter.table(), Job.table(), jobs.job == adapters.job, isouter=True)
-        .where(or_(jobs.job.is_not(None), adapters.merge.is_not(None)))
+        .where(
+            or_(jobs.job.is_not(None), adapters.merge.is_not(None), adapters.panel.is_not(None))
+        )
         .order_by(adapters.adapter)
     )  # fmt: skip
     rows = connection.execute(query).all()
@@ -107,11 +111,17 @@ def find_dependent_adapters(
         if row.spec is not None and not _list_drawn(row.spec).isdisjoint(lessons):
             reasons[row.adapter] = (*reasons.get(row.adapter, ()), "lesson")
     while True:
-        named = {name for row in rows if row.adapter in reasons for name in (row.adapter, row.path)}
+        named = {
+            name
+            for row in rows
+            if row.adapter in reasons
+            for name in (row.adapter, row.path)
+            if name
+        }
         heirs = [
             row.adapter
             for row in rows
-            if not named.isdisjoint(_list_parents(row.spec, row.merge))
+            if not named.isdisjoint(_list_parents(row.spec, row.merge, row.panel))
             and "parent" not in reasons.get(row.adapter, ())
         ]
         if not heirs:
@@ -124,12 +134,14 @@ def find_dependent_adapters(
     ]
 
 
-def _list_parents(spec: str | None, merge: str | None) -> list[str]:
+def _list_parents(spec: str | None, merge: str | None, panel: str | None) -> list[str]:
     """Return the folder that an adapter's job went on from, and the names of those that it was
-    merged of."""
+    merged of, or that a panel is of."""
     members = [] if merge is None else json.loads(merge)["members"]
     parent = None if spec is None else json.loads(spec)["parent"]
-    return [*([] if parent is None else [parent]), *(member["adapter"] for member in members)]
+    parts = () if panel is None else Panel.model_validate_json(panel).adapters
+    merged = (member["adapter"] for member in members)
+    return [*([] if parent is None else [parent]), *merged, *parts]
 
 
 def _list_drawn(spec: str) -> set[str]:

@@ -2,6 +2,7 @@
 the rollouts that it rests on.
 
     route -> adapter -> job -> cycle -> pattern -> task, rollout
+    route -> panel -> adapter -> ...
 
 Everything is read from the tables of one moment, so the same log gives the same answer. What a
 person did stands there as well: a pushed adapter ends at who pushed it.
@@ -32,7 +33,7 @@ from consumers.tables import (
 )
 from events.errors import KintsugiError
 from events.learning import OPERATOR
-from events.serving import AdapterMerge
+from events.serving import AdapterMerge, Panel
 
 _NAMED: Final = 3
 """Names of each kind that an ambiguous beginning is answered with."""
@@ -151,19 +152,28 @@ def _adapter(connection: Connection, name: str) -> Node | None:
     if row is None:
         return None
     merge = None if row.merge is None else AdapterMerge.model_validate_json(row.merge)
+    panel = None if row.panel is None else Panel.model_validate_json(row.panel)
     if merge is not None:
         because = [_adapter(connection, member.adapter) for member in merge.members]
+    elif panel is not None:
+        because = [_adapter(connection, part) for part in panel.adapters]
     else:
         because = [_build_push_node(row) if row.job is None else _job(connection, row.job)]
     return Node(
-        name, "adapter",
+        name, "adapter" if panel is None else "panel",
         _line(
             row.state, *_describe_routes(connection, name), _describe_capability(row),
             "" if merge is None else merge.summary,
+            "" if panel is None else _describe_panel(panel, row.base),
             _gate(row.gate), row.reason
         ),
         tuple(node for node in because if node is not None),
     )  # fmt: skip
+
+
+def _describe_panel(panel: Panel, base: str) -> str:
+    members = ", ".join(f"{member.skill} by {member.adapter or base}" for member in panel.members)
+    return f"answers {members}; the router is {panel.router.adapter or base}"
 
 
 def _describe_routes(connection: Connection, adapter: str) -> list[str]:

@@ -40,6 +40,8 @@ class AdapterLine:
     alias: str
     since: str | None
     reason: str
+    members: dict[str, str | None] | None = None
+    """Of a panel: skill -> the adapter that answers it, None for the base; None for an adapter."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +62,8 @@ class RouteLine:
     reason: str
     holdout: bool = False
     """Whether these sessions are held out: the base answers them whatever is promoted."""
+    members: dict[str, str | None] | None = None
+    """Of a panel: skill -> the adapter that answers it, None for the base; None for an adapter."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,6 +198,7 @@ def adapter_lines(
         AdapterLine(
             row.adapter, row.state, row.base, row.capability, row.job,
             json.loads(row.gate) if row.gate else None, row.alias, row.since, row.reason,
+            _read_members(row.panel),
         )
         for row in connection.execute(query)
     ]  # fmt: skip
@@ -206,10 +211,27 @@ def route_lines(connection: Connection, alias: str | None = None) -> list[RouteL
     query = select(routes).order_by(routes.c.alias)
     if alias is not None:
         query = query.where(routes.c.alias == alias)
-    return [line for row in connection.execute(query) for line in _route_lines(row)]
+    rows = connection.execute(query).all()
+    panels = _read_panels(connection)
+    return [line for row in rows for line in _route_lines(row, panels)]
 
 
-def _route_lines(row: Any) -> list[RouteLine]:
+def _read_panels(connection: Connection) -> dict[str, dict[str, str | None] | None]:
+    """Return panel -> its members, of those that are not collected."""
+    adapters = Adapter.table().c
+    query = select(adapters.adapter, adapters.panel).where(
+        adapters.panel.is_not(None), adapters.state != State.COLLECTED.value
+    )
+    return {row.adapter: _read_members(row.panel) for row in connection.execute(query)}
+
+
+def _read_members(panel: str | None) -> dict[str, str | None] | None:
+    if panel is None:
+        return None
+    return {member["skill"]: member["adapter"] for member in json.loads(panel)["members"]}
+
+
+def _route_lines(row: Any, panels: dict[str, dict[str, str | None] | None]) -> list[RouteLine]:
     held_out = row.holdout or 0.0
     shares = [
         (part["adapter"], (1 - held_out) * part["share"], False, False)
@@ -222,7 +244,7 @@ def _route_lines(row: Any) -> list[RouteLine]:
         shares.append((row.shadow, 0.0, True, False))
     return [
         RouteLine(row.alias, name, share, row.since, row.cause, row.base, shadow, row.why,
-                  row.reason, holdout)
+                  row.reason, holdout, None if name is None else panels.get(name))
         for name, share, shadow, holdout in shares
     ]  # fmt: skip
 

@@ -10,6 +10,9 @@
     NAME/README.md         the model card, made from the above
     NAME/MANIFEST.json     the sha256 of every other file
 
+Of a panel, `panel.json` stands for `adapter/` and `probes.json`: who answers which skill, what the
+router reads; and each of its adapters is a folder NAME/ADAPTER/ with the first five of these.
+
 Guarantees: the same files, tables and settings give the same bytes, whenever and wherever they are
 exported; a file or folder is whole or absent. Of rollouts there are ids and no words. Not covered:
 a signature; whoever changes a file can change the manifest too.
@@ -21,7 +24,7 @@ import json
 import os
 import shutil
 import tarfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from io import BytesIO
 from pathlib import Path
@@ -29,11 +32,12 @@ from typing import Any, Final
 
 from daemon.adapters.directory import PROVENANCE, BadAdapter, Provenance
 from daemon.adapters.fingerprint import Expectation
-from daemon.adapters.model_card import CardFacts, build_card
+from daemon.adapters.model_card import CardFacts, PanelCardFacts, build_card, build_panel_card
 from events.errors import KintsugiError
 
 ADAPTER: Final = "adapter"
 """Folder of the bundle that PEFT loads."""
+PANEL: Final = "panel.json"
 MANIFEST: Final = "MANIFEST.json"
 FORMAT: Final = 1
 ARCHIVE_SUFFIXES: Final = (".tar.gz", ".tgz")
@@ -65,14 +69,53 @@ class BundleFacts:
         return self.card.adapter
 
 
+@dataclass(frozen=True, slots=True)
+class PanelBundleFacts:
+    """What is known of a panel, as JSON values where it goes into a file as it is."""
+
+    card: PanelCardFacts
+    panel: Mapping[str, Any]
+    gate: Mapping[str, Any]
+    lineage: Mapping[str, Any]
+    parts: Sequence[BundleFacts]
+    """Its members' adapters, then its router's."""
+
+    @property
+    def adapter(self) -> str:
+        """Its name."""
+        return self.card.panel
+
+
 def read_provenance(folder: Path) -> Provenance | None:
     """What the learner wrote of an adapter; None for one of another trainer."""
     path = folder / PROVENANCE
     return Provenance.model_validate_json(path.read_bytes()) if path.exists() else None
 
 
-def build_bundle(facts: BundleFacts) -> dict[str, bytes]:
+def build_bundle(facts: BundleFacts | PanelBundleFacts) -> dict[str, bytes]:
     """Path in the bundle -> content. Raises BadAdapter for a file that cannot be read."""
+    contents = _read_contents(facts) if isinstance(facts, BundleFacts) else _read_parts(facts)
+    digests = {name: hashlib.sha256(contents[name]).hexdigest() for name in sorted(contents)}
+    manifest = {"format": FORMAT, "adapter": facts.adapter, "files": digests}
+    return {**contents, MANIFEST: _as_json(manifest)}
+
+
+def _read_parts(facts: PanelBundleFacts) -> dict[str, bytes]:
+    """Return the files of a panel and of its adapters."""
+    contents = {
+        "README.md": build_panel_card(facts.card).encode(),
+        "gate.json": _as_json(facts.gate),
+        "lineage.json": _as_json(facts.lineage),
+        PANEL: _as_json(facts.panel),
+    }
+    for part in facts.parts:
+        files = _read_contents(part)
+        contents |= {f"{part.adapter}/{path}": content for path, content in files.items()}
+    return contents
+
+
+def _read_contents(facts: BundleFacts) -> dict[str, bytes]:
+    """Return the files of an adapter's bundle without the manifest."""
     contents = {
         "README.md": build_card(facts.card).encode(),
         "gate.json": _as_json(facts.gate),
@@ -84,9 +127,7 @@ def build_bundle(facts: BundleFacts) -> dict[str, bytes]:
             contents[f"{ADAPTER}/{path.name}"] = path.read_bytes()
     except OSError as error:
         raise BadAdapter(f"{error.filename} cannot be read: {error.strerror}") from error
-    digests = {name: hashlib.sha256(contents[name]).hexdigest() for name in sorted(contents)}
-    manifest = {"format": FORMAT, "adapter": facts.adapter, "files": digests}
-    return {**contents, MANIFEST: _as_json(manifest)}
+    return contents
 
 
 def write_bundle(contents: Mapping[str, bytes], name: str, place: Path, *, force: bool) -> None:

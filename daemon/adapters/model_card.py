@@ -1,6 +1,6 @@
 """The model card of an exported adapter: prose around numbers that are in the bundle's files."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -52,10 +52,63 @@ class CardFacts:
     """Members of an adapter that was merged; None for an adapter that was not."""
 
 
+@dataclass(frozen=True, slots=True)
+class PanelCardFacts:
+    """What the card of a panel says."""
+
+    panel: str
+    alias: str
+    base: str
+    state: str
+    members: Mapping[str, str | None]
+    """Skill -> the adapter that answers it; None for the base."""
+    descriptions: Mapping[str, str]
+    """Skill -> what the router reads of it."""
+    router: str | None
+    """None: the base chooses."""
+    gate: GateReport | None
+    measured: Sequence[Measured]
+
+
+def build_panel_card(facts: PanelCardFacts) -> str:
+    """The card of a panel as Markdown."""
+    rows = [
+        f"| {_escape_cell(skill)} | `{adapter or facts.base}` | "
+        f"{_escape_cell(facts.descriptions.get(skill, ''))} |"
+        for skill, adapter in facts.members.items()
+    ]
+    router = f"`{facts.router}`" if facts.router else f"`{facts.base}`, without training"
+    head = f"""---
+base_model: {facts.base}
+tags: [lora, kintsugi]
+---
+
+# {facts.panel}
+
+Adapters of `{facts.base}` behind a router, served as one policy for the agent `{facts.alias}`.
+When it was exported it was {facts.state.replace("_", " ")}.
+
+| skill | answered by | as the router reads it |
+|---|---|---|
+"""
+    loading = f"""## How to use it
+
+Each folder beside this file is an adapter with a card of its own. The router is {router}: it
+reads the options of `panel.json` and the conversation in two orders of the labels, and what both
+choose answers; anything else goes to the base. Push the adapters into another home of kintsugi,
+then compose them there:
+
+    kintsugi panels compose {" ".join(f"{s}={a or 'base'}" for s, a in facts.members.items())}
+"""
+    numbers = _describe_numbers(facts.gate, facts.measured)
+    return head + "\n".join([*rows, "", numbers, loading])
+
+
 def build_card(facts: CardFacts) -> str:
     """The card as Markdown, with the header that model hubs read."""
     parts = (
-        _describe_header(facts), _describe_numbers(facts), _describe_loading(facts),
+        _describe_header(facts), _describe_numbers(facts.gate, facts.measured),
+        _describe_loading(facts),
         _describe_training(facts), _describe_limits(facts),
     )  # fmt: skip
     return "\n".join(parts)
@@ -85,18 +138,17 @@ When it was exported it was {facts.state.replace("_", " ")}.
 """
 
 
-def _describe_numbers(facts: CardFacts) -> str:
+def _describe_numbers(gate: GateReport | None, evaluations: Sequence[Measured]) -> str:
     lines = ["## What was measured", ""]
-    for measured in facts.measured:
+    for measured in evaluations:
         lines.append(
             f"- {measured.tasks:,} tasks of `{measured.environment}`, {measured.trials} trials of "
             f"each: pass^1 {measured.candidate_pass:.3f}, of {measured.incumbent or 'its base'} "
             f"{measured.incumbent_pass:.3f}."
         )
-    if facts.gate is None:
+    if gate is None:
         lines.append("- No gate has decided about it.")
         return "\n".join([*lines, ""])
-    gate = facts.gate
     p_value = "" if gate.p_value is None else f", p = {gate.p_value:.2g}"
     lines += [
         f"- The gate said {gate.decision} (test `{gate.test}`, alpha {gate.alpha:g}{p_value}).",

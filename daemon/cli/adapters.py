@@ -15,6 +15,7 @@ from daemon.cli.serving import (
     EngineUrls,
     WhyNot,
     act_of,
+    describe_members,
     open_publisher,
     print_live_route,
 )
@@ -57,7 +58,7 @@ def _build_table(lines: "list[AdapterLine]") -> Any:
             line.state,
             line.alias,
             line.base,
-            line.capability,
+            line.capability if line.members is None else f"panel of {', '.join(line.members)}",
             line.gate["decision"] if line.gate else None,
             _list_detectable(line.gate),
             line.since,
@@ -92,7 +93,7 @@ def show(cli: Cli, adapter: Named) -> None:
     if cli.out.json:
         cli.out.document(
             {
-                **_document(row),
+                **build_document(row),
                 "steps": [asdict(step) for step in life],
                 "evaluations": [asdict(line) for line in measured],
             }
@@ -105,10 +106,13 @@ def show(cli: Cli, adapter: Named) -> None:
         cli.out.show("", _report(row.gate), *_show_targets(row.gate))
 
 
-def _document(row: "AdapterRow") -> dict[str, Any]:
+def build_document(row: "AdapterRow") -> dict[str, Any]:
+    """An adapter or a panel, for scripts."""
     gate = None if row.gate is None else row.gate.model_dump(mode="json")
     merge = None if row.merge is None else row.merge.model_dump(mode="json")
-    return {**asdict(row), "state": str(row.state), "gate": gate, "merge": merge}
+    panel = None if row.panel is None else row.panel.model_dump(mode="json")
+    named = {"state": str(row.state), "gate": gate, "merge": merge, "panel": panel}
+    return {**asdict(row), **named}
 
 
 def _about(row: "AdapterRow") -> Any:
@@ -124,11 +128,19 @@ def _about(row: "AdapterRow") -> Any:
             "state": f"{row.state}, since {row.since}",
             "for": f"{row.alias} on {row.base}, {row.capability or 'any kind of task'}",
             "from": row.merge.summary if row.merge else row.job or row.origin,
-            "files": row.path,
+            **({"files": row.path} if row.panel is None else _describe_parts(row)),
             "sha256": row.sha256,
             "proof": proof,
         }
     )
+
+
+def _describe_parts(row: "AdapterRow") -> dict[str, str]:
+    """What stands for a panel in place of files."""
+    assert row.panel is not None, "it is a panel"
+    members = {member.skill: member.adapter for member in row.panel.members}
+    router = row.panel.router.adapter or row.base
+    return {"panel": f"{describe_members(members, row.base).strip(' ()')}; router: {router}"}
 
 
 def _report(report: "GateReport") -> Any:
@@ -212,7 +224,7 @@ def push_(
         )
     row = pushed.adapter
     if cli.out.json:
-        cli.out.document({**_document(row), "new": pushed.new})
+        cli.out.document({**build_document(row), "new": pushed.new})
         return
     cli.out.show(_about(row))
     if not pushed.new:
@@ -269,7 +281,7 @@ def merge(
             f"weights that sum to 1, or {ancestor}={1 - times:.3g} more, make it count once"
         )
     if cli.out.json:
-        cli.out.document({**_document(row), "new": result.pushed.new})
+        cli.out.document({**build_document(row), "new": result.pushed.new})
         return
     cli.out.show(_about(row))
     if not result.pushed.new:
@@ -345,7 +357,7 @@ def stage(
 
 def _print(cli: Cli, row: "AdapterRow") -> None:
     if cli.out.json:
-        cli.out.document(_document(row))
+        cli.out.document(build_document(row))
     else:
         cli.out.show(_about(row))
 

@@ -30,6 +30,7 @@ from daemon.cli import (
     jobs,
     lessons,
     log,
+    panels,
     patterns,
     rebuild,
     replay,
@@ -82,8 +83,8 @@ for module in (
 ):  # fmt: skip
     module.register(app)
 for module in (
-    rollouts, patterns, skills, tasks, lessons, environments, bench, cycles, jobs, adapters, routes,
-    log, spool, dlq, db, config,
+    rollouts, patterns, skills, tasks, lessons, environments, bench, cycles, jobs, adapters, panels,
+    routes, log, spool, dlq, db, config,
 ):  # fmt: skip
     app.add_typer(module.group)
 archive.register(log.group)

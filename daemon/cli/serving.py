@@ -16,6 +16,8 @@ from daemon.cli.command import Cli
 from daemon.cli.output import table
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from consumers.reads.serving import RouteLine, RouteRow
     from daemon.core.app import App
     from daemon.core.decision_log import Act
@@ -86,12 +88,24 @@ def _wait_for_gateways(app: "App", offset: int) -> tuple[int, int]:
         time.sleep(_LOOK_SECONDS)
 
 
+def _name_policy(line: "RouteLine") -> str:
+    held_out = " (held out)" if line.holdout else ""
+    return f"{line.adapter or line.base}{held_out}{describe_members(line.members, line.base)}"
+
+
+def describe_members(members: "Mapping[str, str | None] | None", base: str) -> str:
+    """The members of a panel, to stand behind its name; empty for an adapter."""
+    if members is None:
+        return ""
+    return f" ({', '.join(f'{skill}: {name or base}' for skill, name in members.items())})"
+
+
 def routes(lines: "list[RouteLine]") -> Any:
     """Routes as a table."""
     rows = [
         [
             line.alias,
-            f"{line.adapter or line.base}{' (held out)' if line.holdout else ''}",
+            _name_policy(line),
             "shadow" if line.shadow else f"{line.share:.1%}",
             line.why,
             line.since,

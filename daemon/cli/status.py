@@ -7,6 +7,7 @@ import typer
 
 from daemon.cli.command import DONE, UNAVAILABLE, Cli, command
 from daemon.cli.output import facts
+from daemon.cli.serving import describe_members
 
 
 def register(app: typer.Typer) -> None:
@@ -62,7 +63,8 @@ def _facts(document: dict[str, Any]) -> Any:
         f"{cycle['patterns']:,} patterns, {cycle['other']:,} unexplained"
     )
     for route in document["routes"]:
-        who = f"{route['adapter'] or route['base']}, {describe_share(route)}"
+        members = describe_members(route["members"], route["base"])
+        who = f"{route['adapter'] or route['base']}{members}, {describe_share(route)}"
         values[f"route {route['alias']}"] = "; ".join(
             filter(None, [values.get(f"route {route['alias']}"), who])
         )

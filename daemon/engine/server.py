@@ -1,7 +1,7 @@
 """The embedded engine behind HTTP: OpenAI's endpoints, and vLLM's for adapters.
 
     POST /v1/chat/completions   POST /v1/load_lora_adapter     GET /v1/models   GET /health
-    POST /v1/completions        POST /v1/unload_lora_adapter                    GET /version
+    POST /v1/completions        POST /v1/unload_lora_adapter   POST /tokenize   GET /version
 
 The same client code drives this and vLLM. A request is checked (wire.py), rendered and encoded
 (chat.py), answered by the engine's thread (thread.py), made into text and tool calls as its tokens
@@ -61,6 +61,7 @@ from daemon.engine.wire import (
     GenerationRequest,
     Json,
     LoadAdapter,
+    TokenizeRequest,
     UnloadAdapter,
     bad_request,
     internal_error,
@@ -101,6 +102,7 @@ class Server:
                 Route("/v1/chat/completions", self._chat, methods=["POST"]),
                 Route("/v1/completions", self._complete, methods=["POST"]),
                 Route("/v1/models", self._models),
+                Route("/tokenize", self._tokenize, methods=["POST"]),
                 Route("/v1/load_lora_adapter", self._load, methods=["POST"]),
                 Route("/v1/unload_lora_adapter", self._unload, methods=["POST"]),
                 Route("/health", self._health),
@@ -200,8 +202,11 @@ class Server:
         return _json(form.response(steps))
 
     def _policy(self, query: GenerationRequest) -> Policy:
+        return self._find_policy(query.model)
+
+    def _find_policy(self, model: str | None) -> Policy:
         try:
-            return self.adapters.policy(query.model)
+            return self.adapters.policy(model)
         except UnknownModel as error:
             raise unknown_resource(str(error), "model") from error
 
@@ -220,6 +225,16 @@ class Server:
             for name, entry in self.adapters.entries.items()
         ]
         return _json({"object": "list", "data": cards})
+
+    async def _tokenize(self, request: HttpRequest) -> Response:
+        body = await _body(request)
+        return _json(await self._apart(len(body), self._read_tokens, body))
+
+    def _read_tokens(self, body: bytes) -> Json:
+        query = parse_body(TokenizeRequest, body)
+        self._find_policy(query.model)
+        tokens = self._encode(query.prompt)
+        return {"count": len(tokens), "max_model_len": self.thread.length, "tokens": [*tokens]}
 
     async def _load(self, request: HttpRequest) -> Response:
         check_command(request)

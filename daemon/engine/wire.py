@@ -410,6 +410,15 @@ class CompletionRequest(GenerationRequest):
         return prompts
 
 
+class TokenizeRequest(Wire):
+    """POST /tokenize, of a text."""
+
+    model: str | None = None
+    prompt: str
+    add_special_tokens: Literal[False]
+    """Special tokens are never added here, and vLLM adds them unless it is told not to."""
+
+
 class LoadAdapter(Wire):
     """POST /v1/load_lora_adapter."""
 

@@ -63,7 +63,7 @@ from events.errors import KintsugiError
 from events.gate import GateReport, GateSettings
 from events.learning import Decision
 from events.lifecycle import SERVING
-from events.serving import AdapterEvaluated, GateDecided, PassRates
+from events.serving import AdapterEvaluated, GateDecided, Panel, PassRates
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection
@@ -154,12 +154,13 @@ class ComparisonResult:
 def compare(
     environment: Environment,
     row: AdapterRow,
-    incumbent: str | None,
+    incumbent: AdapterRow | None,
     questions: Questions,
     url: str,
     earlier: int,
 ) -> Comparison:
-    """What is to be played: `earlier` counts the adapter's evaluations so far.
+    """What is to be played: `earlier` counts the adapter's evaluations so far; an `incumbent` of
+    None is the base. Each may be a panel.
 
     Raises NoTarget, UnknownTask, EnvironmentFailure.
     """
@@ -169,13 +170,14 @@ def compare(
             f"{row.adapter} is for {target!r}, and {environment.name} has "
             f"{', '.join(environment.capabilities)}; name what it is to be better at: --target"
         )
+    opponent = None if incumbent is None else incumbent.adapter
     seed = questions.seed
     if seed is None:
-        names = [row.adapter, incumbent or "", environment.name, str(earlier)]
+        names = [row.adapter, opponent or "", environment.name, str(earlier)]
         seed = Random("evaluation " + "\x1f".join(names)).getrandbits(31)
     selection = Selection(ids=tuple(_tasks(environment, target, questions, seed)))
 
-    def side(model: str) -> Side:
+    def side(model: str, panel: Panel | None) -> Side:
         spec = Spec(
             environment=environment.name,
             selection=selection,
@@ -187,12 +189,14 @@ def compare(
             timeout=questions.timeout,
             alias=row.alias,
             base=row.base,
+            panel=panel,
         )
         return Side(spec, survey(environment, spec))
 
     return Comparison(
-        row, incumbent, target, questions.tasks, side(row.adapter), side(incumbent or row.base)
-    )
+        row, opponent, target, questions.tasks, side(row.adapter, row.panel),
+        side(opponent or row.base, None if incumbent is None else incumbent.panel),
+    )  # fmt: skip
 
 
 def _tasks(environment: Environment, target: str, questions: Questions, seed: int) -> Iterator[str]:

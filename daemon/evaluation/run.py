@@ -19,13 +19,14 @@ import fcntl
 from collections import Counter
 from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, aclosing, contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from itertools import count, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from daemon.evaluation.injection import InjectedTask, draw_operator, inject, report_repairs
+from daemon.evaluation.panel_agent import PanelAgents
 from daemon.evaluation.similarity import GradedTask, report_similarity
 from envs import grading, statistics
 from envs.environment import Environment, UnknownTask
@@ -45,6 +46,7 @@ from events import private
 from events.canonical import exact_json, sha256
 from events.envelope import derive_id
 from events.errors import KintsugiError
+from events.serving import Panel
 from producers.simulation import Provenance, append_rollouts, build_rollout_event
 
 if TYPE_CHECKING:
@@ -53,6 +55,7 @@ if TYPE_CHECKING:
     from consumers.reads.rollouts import Verdict
     from daemon.core.app import App
     from envs.endpoint import Endpoint
+    from envs.players import Player
 
 TRIES: Final = 3
 """How often an attempt is played that machines spoil."""
@@ -121,6 +124,8 @@ class Spec:
     base: str
     inject: Mapping[Operator, float] = field(default_factory=dict)
     """Operator -> share of the tasks that begin behind a mistake of it."""
+    panel: Panel | None = None
+    """What answers as the agent's model, where that is a panel."""
 
     def tasks(self, environment: Environment) -> Iterator[TaskDefinition]:
         """The tasks, made one by one, with their mistakes. Raises UnknownTask,
@@ -237,6 +242,10 @@ def digest_of(spec: Spec, lines: Sequence[Line]) -> str:
     fields = asdict(spec)
     if not spec.inject:
         del fields["inject"]
+    if spec.panel is None:
+        del fields["panel"]
+    else:
+        fields["panel"] = spec.panel.model_dump(mode="json")
     return sha256(exact_json([fields, tasks, grading.VERSION]))
 
 
@@ -294,8 +303,18 @@ async def prepare_setup(
         await client.check()
         return client
 
-    agent = await endpoint(spec.agent, means.agent_key)
+    def make_agent(client: "Endpoint", task: TaskDefinition, seed: int) -> ModelAgent:
+        return ModelAgent(client, partial(environment.select_schemas, task), seed, sampling)
+
     sampling = Sampling(spec.agent.temperature, spec.agent.max_tokens, spec.agent.extra)
+    agent: Callable[[TaskDefinition, int], Player]
+    if spec.panel is None:
+        agent = partial(make_agent, await endpoint(spec.agent, means.agent_key))
+    else:
+        names = (*spec.panel.adapters, None)
+        answering = [replace(spec.agent, model=name or spec.base) for name in names]
+        clients = [await endpoint(served, means.agent_key) for served in answering]
+        agent = PanelAgents(spec.panel, dict(zip(names, clients, strict=True)), make_agent)
     user = make_environment_user(environment)
     if spec.user is not None:
         simulator = await endpoint(spec.user, means.user_key)
@@ -308,9 +327,7 @@ async def prepare_setup(
         )
     return Setup(
         environment,
-        agent=lambda task, seed: ModelAgent(
-            agent, partial(environment.select_schemas, task), seed, sampling
-        ),
+        agent=agent,
         user=user,
         seed=spec.seed,
     )
@@ -326,11 +343,14 @@ async def play_run(
     environment, provenance = setup.environment, spec.provenance
     tasks = spec.tasks(environment)
     lessons = {line.id: line.lesson for line in run.lines}
+    choices = setup.agent.choices if isinstance(setup.agent, PanelAgents) else {}
     async with aclosing(play_all(setup, run.plan(tasks), concurrency=concurrency)) as finished:
         async for attempts in finished:
             named = [(run.rollout(_slot(a), run.tries[_slot(a)]), a) for a in attempts]
             rollouts = [
-                build_rollout_event(attempt, environment, provenance, rollout)
+                build_rollout_event(attempt, environment, provenance, rollout).model_copy(
+                    update={"member": choices.get((attempt.task.id, attempt.seed))}
+                )
                 for rollout, attempt in named
             ]
             # A thread of its own: syncing a disk must not hold up the episodes.

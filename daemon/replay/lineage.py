@@ -18,8 +18,9 @@ from typing import Any, Final
 from consumers.reads.explanation import Node
 
 KINDS: Final = (
-    ("route", "#dbe9f6"), ("adapter", "#e3f1dd"), ("job", "#fdf0d5"), ("push", "#fdf0d5"),
-    ("cycle", "#f3e3f3"), ("pattern", "#fbe0dd"), ("task", "#e6e6fa"), ("rollout", "#eeeeee"),
+    ("route", "#dbe9f6"), ("panel", "#d9efe9"), ("adapter", "#e3f1dd"), ("job", "#fdf0d5"),
+    ("push", "#fdf0d5"), ("cycle", "#f3e3f3"), ("pattern", "#fbe0dd"), ("task", "#e6e6fa"),
+    ("rollout", "#eeeeee"),
 )  # fmt: skip
 """Kinds of things in the order of the columns, from the route to the rollouts, each with its
 colour."""

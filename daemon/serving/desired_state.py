@@ -1,16 +1,22 @@
 """What replicas should hold, and the steps that lead there from what they hold: pure.
 
     roles(situation)    adapter -> why it should be loaded; adapters not in it should not be
-    steps(situation)    what is to be done about it, in this order: unload, load, note, delete
+    steps(situation)    what is to be done about it, in this order: unload, load, note, retire,
+                        delete
+
+A panel has a role as an adapter has, and no files: its members and its router inherit the role,
+whatever their own states, and stay loaded for it. What was loaded for panels alone is retired once
+the last of them is unloaded.
 
 Level-triggered: nothing here remembers what was done before. The same situation gives the same
 steps, so a process that was killed in the middle, or finds a restarted replica, asks again.
 
 Guarantees: an adapter is unloaded only when every live gateway has applied the route without it and
 has neither a call nor an open session on it (or it has been retired for the longest age of a
-session); its files go only when no replica names it, every replica was asked, the grace has passed,
-and neither a job nor a gate may need them. Not covered: calls that reach an engine by no gateway;
-and the room (residency.py).
+session), and when no panel with a role names it; its files go only when no replica names it, every
+replica was asked, the grace has passed, neither a job nor a gate may need them, and every panel
+that named it is collected. Not covered: calls that reach an engine by no gateway; and the room
+(residency.py).
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -20,7 +26,7 @@ from typing import Final
 
 from consumers.reads.gateways import GatewayState
 from consumers.reads.serving import AdapterRow, OperatorActionLine, RouteTable
-from daemon.serving.residency import Role
+from daemon.serving.residency import Role, pick_stronger
 from events.envelope import parse_timestamp
 from events.lifecycle import LOADED, RETIRED, State
 
@@ -69,7 +75,7 @@ class Situation:
     now: datetime
     keeping: Retention
     needed: frozenset[str] = frozenset()
-    """Adapters whose files a job or a gate may read yet."""
+    """Adapters whose files a job or a gate may read yet, and panels of such."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,13 +103,21 @@ class Note:
 
 
 @dataclass(frozen=True, slots=True)
-class Delete:
-    """Delete the files of an adapter that is not needed any more."""
+class Retire:
+    """Append an event: an adapter that was loaded as a part of panels goes out of service."""
 
     adapter: str
 
 
-Step = Unload | Load | Note | Delete
+@dataclass(frozen=True, slots=True)
+class Delete:
+    """Delete the files of an adapter that is not needed any more; of a panel, which has none, only
+    append the event."""
+
+    adapter: str
+
+
+Step = Unload | Load | Note | Retire | Delete
 
 
 def read_pins(actions: Iterable[OperatorActionLine]) -> frozenset[str]:
@@ -120,13 +134,60 @@ def read_pins(actions: Iterable[OperatorActionLine]) -> frozenset[str]:
 
 
 def roles(situation: Situation) -> dict[str, Role]:
-    """Return the reason why each adapter should be loaded, the most recently moved ones last."""
-    rows = sorted(situation.table.adapters, key=lambda row: (row.offset, row.adapter))
-    pairs = ((row.adapter, _role(row, situation)) for row in rows)
-    return {name: role for name, role in pairs if role is not None}
+    """Return the reason why each adapter should be loaded, the most recently moved ones last. A
+    panel is not among them: its parts are, each for the strongest of its reasons."""
+    inherited = _inherit_roles(situation)
+    reasons: dict[str, tuple[int, Role]] = {}
+    for row in situation.table.adapters:
+        offset, of_panel = inherited.get(row.adapter, (-1, None))
+        role = _role(row, situation)
+        if role == "staged" and _is_left_over(row, situation.table):
+            # Without a panel that has a role it is retired next (`_retirements`).
+            role = of_panel or "draining"
+        role = pick_stronger(role, of_panel)
+        if row.panel is None and role is not None:
+            reasons[row.adapter] = (max(row.offset, offset), role)
+    order = sorted(reasons, key=lambda name: (reasons[name][0], name))
+    return {name: reasons[name][1] for name in order}
+
+
+def list_inheriting(situation: Situation) -> frozenset[str]:
+    """Return the adapters that are loaded for a panel, whatever their own states."""
+    return frozenset(_inherit_roles(situation))
+
+
+def _inherit_roles(situation: Situation) -> dict[str, tuple[int, Role]]:
+    """Return part of a panel -> the strongest role of such panels, and the offset of the event that
+    moved one of them last."""
+    inherited: dict[str, tuple[int, Role]] = {}
+    for row in situation.table.adapters:
+        role = None if row.panel is None else _role(row, situation)
+        if row.panel is None or role is None:
+            continue
+        for name in row.panel.adapters:
+            offset, other = inherited.get(name, (-1, role))
+            inherited[name] = max(offset, row.offset), pick_stronger(role, other) or role
+    return inherited
+
+
+def list_panels_of(table: RouteTable, adapter: str) -> list[AdapterRow]:
+    """Return the panels that an adapter is a part of, by name."""
+    return [
+        row for row in table.adapters if row.panel is not None and adapter in row.panel.adapters
+    ]
+
+
+def _is_left_over(row: AdapterRow, table: RouteTable) -> bool:
+    """Whether an adapter that waits for a route was loaded before a panel of it went out of
+    service, and no panel waits to be staged: then it is loaded for its panels alone."""
+    panels = list_panels_of(table, row.adapter)
+    return all(panel.state is not State.PRODUCED for panel in panels) and any(
+        panel.state in RETIRED | {State.UNLOADED} and panel.offset > row.offset for panel in panels
+    )
 
 
 def _role(row: AdapterRow, situation: Situation) -> Role | None:
+    """Return why an adapter or a panel is loaded, by its own state."""
     if row.state not in LOADED:
         return None
     if row.state is State.PROMOTED:
@@ -147,7 +208,8 @@ def _role(row: AdapterRow, situation: Situation) -> Role | None:
 
 
 def is_idle(row: AdapterRow, situation: Situation) -> bool:
-    """Whether no live gateway routes to a retired adapter or has a call or open session on it."""
+    """Whether no live gateway routes to a retired adapter or panel, or has a call or open session
+    on it."""
     old = _age(row, situation) >= situation.keeping.max_session_age
     return all(
         seen.report.position > row.offset and (old or not seen.report.uses(row.adapter))
@@ -162,12 +224,13 @@ def steps(situation: Situation) -> list[Step]:
         *_unloads(situation, wanted),
         *_loads(situation, wanted),
         *_notes(situation, wanted),
+        *_retirements(situation),
         *_deletions(situation),
     ]
 
 
 def _unloads(situation: Situation, wanted: Mapping[str, Role]) -> Iterator[Step]:
-    ours = {row.adapter for row in situation.table.adapters}
+    ours = {row.adapter for row in situation.table.adapters if row.panel is None}
     for replica in situation.replicas:
         for name in sorted(replica.adapters):
             # Adapters that another program loaded are left alone.
@@ -176,24 +239,43 @@ def _unloads(situation: Situation, wanted: Mapping[str, Role]) -> Iterator[Step]
 
 
 def _loads(situation: Situation, wanted: Mapping[str, Role]) -> Iterator[Step]:
+    inherited = list_inheriting(situation)
     for name in wanted:
         row = situation.table.adapter(name)
         assert row is not None, "roles are those of rows"
         for replica in situation.replicas:
-            if replica.base == row.base and _lacks(replica, row):
+            if replica.base == row.base and _lacks(replica, row, name in inherited):
                 yield Load(replica.url, name)
 
 
-def _lacks(replica: ReplicaContents, row: AdapterRow) -> bool:
-    proven = replica.url in row.replicas
+def _lacks(replica: ReplicaContents, row: AdapterRow, inherits: bool) -> bool:
     there = row.adapter in replica.adapters
-    return (proven and not there) or (not proven and row.state in ADMISSIBLE)
+    if replica.url in row.replicas:
+        return not there
+    if row.state in RETIRED:
+        # It is proven for its panel, and no event can say so: what is there was proven.
+        return inherits and not there
+    return inherits or row.state in ADMISSIBLE
 
 
 def _notes(situation: Situation, wanted: Mapping[str, Role]) -> Iterator[Step]:
-    for row in situation.table.adapters:
-        if row.state in RETIRED and row.adapter not in wanted:
+    """Panels come first: while they are loaded, their parts are not unloaded."""
+    for row in sorted(situation.table.adapters, key=lambda row: row.panel is None):
+        used = row.adapter in wanted if row.panel is None else _role(row, situation) is not None
+        if row.state in RETIRED and not used:
             yield Note(row.adapter)
+
+
+def _retirements(situation: Situation) -> Iterator[Step]:
+    """What was loaded for panels alone, the last of which is unloaded."""
+    for row in situation.table.adapters:
+        panels = list_panels_of(situation.table, row.adapter)
+        if (
+            _role(row, situation) == "staged"
+            and _is_left_over(row, situation.table)
+            and all(panel.state is State.UNLOADED for panel in panels)
+        ):
+            yield Retire(row.adapter)
 
 
 def _deletions(situation: Situation) -> Iterator[Step]:
@@ -203,6 +285,12 @@ def _deletions(situation: Situation) -> Iterator[Step]:
         _former(situation.table, situation.keeping.versions) | situation.pinned | situation.needed
     )
     named = {name for replica in situation.replicas for name in replica.adapters}
+    named.update(
+        name
+        for row in situation.table.adapters
+        if row.panel is not None
+        for name in row.panel.adapters
+    )
     for row in situation.table.adapters:
         gone = row.state is State.UNLOADED and _age(row, situation) >= situation.keeping.grace
         if gone and row.adapter not in kept | named:

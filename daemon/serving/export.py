@@ -1,4 +1,4 @@
-"""Export an adapter of the home as one bundle, with what the tables say of it.
+"""Export an adapter or a panel of the home as one bundle, with what the tables say of it.
 
     facts = collect_facts(app, "better-200-0f8fad5b")
     write_bundle(build_bundle(facts), ...)
@@ -17,12 +17,18 @@ from consumers.reads.explanation import Node
 from consumers.reads.learning import JobRow
 from consumers.reads.serving import AdapterRow, EvaluationLine, UnknownAdapter
 from daemon.adapters.adoption import intact, read_expectation
-from daemon.adapters.bundle import BundleFacts, BundleRefusal, read_provenance
+from daemon.adapters.bundle import (
+    BundleFacts,
+    BundleRefusal,
+    PanelBundleFacts,
+    read_provenance,
+)
 from daemon.adapters.compatibility import fit
 from daemon.adapters.directory import Provenance
-from daemon.adapters.model_card import CardFacts, Measured
+from daemon.adapters.model_card import CardFacts, Measured, PanelCardFacts
 from events.errors import WrongUsage
 from events.lifecycle import State
+from events.serving import Panel
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection
@@ -34,40 +40,100 @@ class NoSuchAdapter(WrongUsage):
     """A name that no adapter of the home has."""
 
 
-def collect_facts(app: "App", name: str) -> BundleFacts:
-    """What is known of the adapter `name` (or of the one whose name begins so). Raises
+def collect_facts(app: "App", name: str) -> BundleFacts | PanelBundleFacts:
+    """What is known of the adapter or panel `name` (or of the one whose name begins so). Raises
     NoSuchAdapter, BundleRefusal, BadAdapter, NoFingerprint."""
     with app.reading() as connection:
         try:
             row = serving.find_adapter(connection, name)
         except UnknownAdapter as error:
             raise NoSuchAdapter(str(error)) from error
-        folder = Path(row.path)
-        _check_files(row, folder)
-        measured = serving.evaluation_lines(connection, row.adapter)
-        job = None if row.job is None else learning.job(connection, row.job)
-        tree = explanation.explain(connection, row.adapter)
-        parents = list(iter_ancestors(connection, row.adapter))
+        if row.panel is None:
+            return _collect_adapter(app, connection, row)
+        parts = [serving.find_adapter(connection, part) for part in row.panel.adapters]
+        facts = [_collect_adapter(app, connection, part) for part in parts]
+        return _collect_panel(app, connection, row, row.panel, facts)
+
+
+def _collect_adapter(app: "App", connection: "Connection", row: AdapterRow) -> BundleFacts:
+    folder = Path(row.path)
+    _check_files(row, folder)
+    measured = serving.evaluation_lines(connection, row.adapter)
+    job = None if row.job is None else learning.job(connection, row.job)
+    parents = list(iter_ancestors(connection, row.adapter))
     provenance = read_provenance(folder)
+    base_sha256 = None if provenance is None else provenance.base.sha256
     return BundleFacts(
         card=_build_card_facts(row, folder, provenance, measured, job, parents),
         folder=folder,
         gate=_build_gate(app, row, measured),
         lineage={
-            "adapter": row.adapter,
-            "sha256": row.sha256,
-            "base": {
-                "name": row.base,
-                "sha256": None if provenance is None else provenance.base.sha256,
-            },
+            **_build_lineage(connection, row, base_sha256),
             "parents": [
                 {"adapter": parent.adapter, "sha256": parent.sha256, "job": parent.job}
                 for parent in parents
             ],
-            "because": asdict(tree)["because"],
         },
         probes=read_expectation(folder),
     )
+
+
+def _collect_panel(
+    app: "App", connection: "Connection", row: AdapterRow, panel: Panel, parts: list[BundleFacts]
+) -> PanelBundleFacts:
+    measured = serving.evaluation_lines(connection, row.adapter)
+    options = {option.skill: option.description for option in panel.router.options}
+    return PanelBundleFacts(
+        card=PanelCardFacts(
+            panel=row.adapter,
+            alias=row.alias,
+            base=row.base,
+            state=row.state.value,
+            members={member.skill: member.adapter for member in panel.members},
+            descriptions={skill: text for skill, text in options.items() if skill is not None},
+            router=panel.router.adapter,
+            gate=row.gate,
+            measured=_list_measured(measured),
+        ),
+        panel={
+            "panel": row.adapter, "alias": row.alias, "base": row.base, "sha256": row.sha256,
+            **panel.model_dump(mode="json"),
+        },
+        gate=_build_gate(app, row, measured),
+        lineage={
+            **_build_lineage(connection, row, _find_base_digest(parts)),
+            "parents": [{"adapter": part.adapter, "sha256": part.card.sha256} for part in parts],
+        },
+        parts=parts,
+    )  # fmt: skip
+
+
+def _find_base_digest(parts: list[BundleFacts]) -> str | None:
+    """Return the sha256 of the base, where the learner wrote it of a part."""
+    known = (part.lineage["base"]["sha256"] for part in parts)
+    return next((digest for digest in known if digest is not None), None)
+
+
+def _build_lineage(
+    connection: "Connection", row: AdapterRow, base_sha256: str | None
+) -> dict[str, Any]:
+    tree = explanation.explain_adapter(connection, row.adapter)
+    return {
+        "adapter": row.adapter,
+        "sha256": row.sha256,
+        "base": {"name": row.base, "sha256": base_sha256},
+        "because": asdict(tree)["because"],
+    }
+
+
+def _list_measured(lines: list[EvaluationLine]) -> list[Measured]:
+    return [
+        Measured(
+            line.incumbent, line.environment, line.tasks, line.trials, line.incumbent_pass,
+            line.candidate_pass,
+        )
+        for line in lines
+    ]  # fmt: skip
 
 
 def _check_files(row: AdapterRow, folder: Path) -> None:
@@ -117,13 +183,7 @@ def _build_card_facts(
         rank=fit(folder, None).rank,
         provenance=provenance,
         gate=row.gate,
-        measured=[
-            Measured(
-                line.incumbent, line.environment, line.tasks, line.trials, line.incumbent_pass,
-                line.candidate_pass,
-            )
-            for line in measured
-        ],
+        measured=_list_measured(measured),
         pools=() if job is None else job.spec.pools,
         environments=() if job is None else job.spec.environments,
         parents=[parent.adapter for parent in parents],

@@ -28,7 +28,7 @@ from daemon.adapters.directory import BadAdapter
 from daemon.adapters.fingerprint import BaseMixup, Expectation, Proof
 from daemon.serving.desired_state import PROBATION, ReplicaContents
 from daemon.serving.replica import NotUsable, PathMap, Replica, ReplicaError
-from daemon.serving.residency import Role, Room, plan
+from daemon.serving.residency import Role, Room, plan_together
 from events.canonical import exact_json, sha256
 from events.errors import KintsugiError
 from events.lifecycle import LOADED
@@ -162,13 +162,14 @@ class Fleet:
 
     def rivals(self, row: AdapterRow, others: Sequence[AdapterRow]) -> dict[str, Expectation]:
         """Return the expectations of every other adapter of the same base that has files: it could
-        answer in this one's place. `others` are all that have any (RouteTable); cached expectations
-        of adapters not among them are dropped."""
+        answer in this one's place. `others` are those of the RouteTable, whose panels are left out;
+        cached expectations of adapters not among them are dropped."""
         having = {item.path for item in (row, *others)}
         self._expected = {path: item for path, item in self._expected.items() if path in having}
         expectations: dict[str, Expectation] = {}
         for other in others:
-            if other.adapter != row.adapter and other.base == row.base:
+            same = other.adapter == row.adapter or other.panel is not None
+            if not same and other.base == row.base:
                 try:
                     expectations[other.adapter] = self.read_expectation(other)
                 except (BadAdapter, NoFingerprint) as error:
@@ -182,16 +183,19 @@ class Fleet:
         rivals: Mapping[str, Expectation],
         *,
         beside_base: bool = False,
+        routed: bool = False,
     ) -> Proof:
         """Load an adapter if needed, and check that the engine answers with it; if its base answers
         too (`beside_base`), that this is still the base.
 
         If gateways may send sessions to it as soon as the engine names it (a restarted engine, a
-        new one), it is proven under another name before it gets its own. On failure it is unloaded
-        again. Raises ReplicaError, NotProven, BadAdapter, NoFingerprint.
+        new one; with `routed` whatever its state, as a part of a panel), it is proven under another
+        name before it gets its own. On failure it is unloaded again. Raises ReplicaError,
+        NotProven, BadAdapter, NoFingerprint.
         """
         tried = row.adapter + PROBATION
-        if row.state not in LOADED or row.adapter in engine.read_contents().adapters:
+        known = routed or row.state in LOADED
+        if not known or row.adapter in engine.read_contents().adapters:
             return self._proven(engine, row, row.adapter, rivals, beside_base)
         try:
             self._proven(engine, row, tried, rivals, beside_base)
@@ -276,23 +280,37 @@ def _leave(engine: Engine, name: str) -> None:
         _logger.warning("%s", error, extra={"action": "adapter_left"})
 
 
-def collect_route_adapters(routes: Iterable[RouteRow], base: str) -> set[str | None]:
+def collect_route_adapters(
+    routes: Iterable[RouteRow], base: str, rows: Iterable[AdapterRow]
+) -> set[str | None]:
     """Return the adapters in the routes of a base, shadows included; None stands for the base
-    itself, which also answers the sessions that a route holds out."""
+    itself, which also answers the sessions that a route holds out. `rows` are those of the route
+    table: of a panel the parts are returned, and the base."""
     ours = [route.standing for route in routes if route.standing.base == base]
     shadows = {standing.shadow for standing in ours} - {None}
     held_out = {None} if any(standing.holdout for standing in ours) else set()
-    return shadows.union(held_out, *(standing.adapters for standing in ours))
+    names = shadows.union(held_out, *(standing.adapters for standing in ours))
+    return expand_panels(names, rows)
+
+
+def expand_panels(names: Iterable[str | None], rows: Iterable[AdapterRow]) -> set[str | None]:
+    """Return the adapters that answer for these policies: of a panel its members and its router,
+    and the base (None), which answers where the router is in doubt."""
+    panels = {row.adapter: row.panel for row in rows if row.panel is not None}
+    policies = set(names)
+    parts = (panels[name].adapters for name in policies if name in panels)
+    expanded = policies.difference(panels).union(*parts)
+    return expanded | ({None} if policies & panels.keys() else set())
 
 
 def check_room(
-    engine: Engine, holding: ReplicaContents, roles: Mapping[str, Role], name: str, role: Role
+    engine: Engine, holding: ReplicaContents, roles: Mapping[str, Role], wanted: Mapping[str, Role]
 ) -> tuple[str, ...]:
-    """Return what must be unloaded before an adapter may be loaded, or take another role. Raises
-    NoRoom with the numbers, NotUsable."""
+    """Return what must be unloaded before adapters (name -> role) may be loaded, or take other
+    roles, all at once. Raises NoRoom with the numbers, NotUsable."""
     others: dict[str, Role] = dict.fromkeys(sorted(holding.adapters - roles.keys()), "pinned")
     ours = {adapter: use for adapter, use in roles.items() if adapter in holding.adapters}
-    return plan({**others, **ours}, name, engine.room(), role, engine.url).give_up
+    return plan_together({**others, **ours}, wanted, engine.room(), engine.url).give_up
 
 
 def open_fleet(settings: "Settings", urls: Sequence[str] = ()) -> Fleet:

@@ -138,6 +138,9 @@ def _read_ancestors(connection: "Connection", name: str) -> tuple[str, ...]:
 
 def _check_members(members: Sequence[_Member]) -> None:
     """Raises MergeRefusal."""
+    panels = [member.row.adapter for member in members if member.row.panel is not None]
+    if panels:
+        raise MergeRefusal(f"{panels[0]} is a panel, and adapters are merged; name its members")
     names = [member.row.adapter for member in members]
     twice = [name for name, count in Counter(names).items() if count > 1]
     if twice:

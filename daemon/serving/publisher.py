@@ -30,7 +30,7 @@ from consumers.reads.serving import AdapterRow, RouteRow, RouteTable
 from daemon.core.decision_log import Act, Decisions
 from daemon.core.serving_lock import hold_serving_lock
 from daemon.serving.desired_state import ADMISSIBLE, PIN, UNPIN
-from daemon.serving.fleet import Fleet, collect_route_adapters
+from daemon.serving.fleet import Fleet, collect_route_adapters, expand_panels
 from daemon.serving.push import only_base
 from daemon.serving.residency import Role
 from daemon.serving.staging import Staging, check_stageable, lies_ready
@@ -98,25 +98,30 @@ class Publisher:
 
     def compare(
         self,
-        name: str,
+        candidate: str,
         environment: "Environment",
         questions: "Questions",
         act: Act,
         concurrency: int,
     ) -> "tuple[Comparison, Means]":
-        """Return what an adapter and the incumbent of its alias are to play, both staged, and the
-        means for it. Raises StageRefusal, NoRoom, BaseMixup, NoTarget, UnknownTask."""
+        """Return what an adapter or a panel and the incumbent of its alias are to play, both
+        staged, and the means for it. Raises StageRefusal, NoRoom, BaseMixup, NoTarget,
+        UnknownTask."""
         from daemon.config.upstreams import key_of
         from daemon.evaluation.comparison import compare
         from daemon.evaluation.run import Means
 
-        row = self.stage(name, act)
+        row = self.stage(candidate, act)
         with self.app.reading() as connection:
             earlier = len(serving.evaluation_lines(connection, row.adapter))
-        incumbent = self.route(row.alias, row.base).incumbent
+        name = self.route(row.alias, row.base).incumbent
+        incumbent = None if name is None else self.adapter(name)
         engine = self._staging.replicas(row)[0]
-        if incumbent is None:
-            self.fleet.check_base(engine, row)
+        policies = {row.adapter, name}
+        answering = expand_panels(policies, [row, *([incumbent] if incumbent else ())])
+        if None in answering:
+            part = row.adapter if row.panel is None else row.panel.adapters[0]
+            self.fleet.check_base(engine, self.adapter(part))
         comparison = compare(environment, row, incumbent, questions, engine.url, earlier)
         key = key_of(self.app.settings, engine.url)
         return comparison, Means(key, None, concurrency // 2, _RETRIES)
@@ -294,9 +299,11 @@ class Publisher:
     def _check_apart(self, route: RouteChanged) -> None:
         """Check that base and adapters are distinguishable wherever a route has both answer. Raises
         BaseMixup, ReplicaError."""
-        others = [other for other in self._table().routes if other.alias != route.alias]
-        names = collect_route_adapters(others, route.base) | {part.adapter for part in route.shares}
-        names |= {*_list_adapters(route), *((None,) if route.holdout else ())}
+        table = self._table()
+        others = [other for other in table.routes if other.alias != route.alias]
+        ours = {part.adapter for part in route.shares} | {*_list_adapters(route)}
+        names = collect_route_adapters(others, route.base, table.adapters)
+        names |= expand_panels(ours, table.adapters) | ({None} if route.holdout else set())
         if None not in names:
             return
         look = self.fleet.look()

@@ -8,9 +8,10 @@ adapter. Nothing here decides which adapter answers: routes turn in publisher.py
 canary_monitor.py.
 
 Guarantees: `AdapterMoved(unloaded)` is appended when no replica that answers holds the adapter,
-`AdapterMoved(collected)` when its files are gone; each has an id that follows from what made the
-adapter retire, so two reconcilers at once, or one that was killed, do it once. Files outside the
-folder of adapters are never deleted.
+`AdapterMoved(collected)` when its files are gone (a panel has none), `AdapterMoved(draining)` when
+the last panel that an adapter was loaded for is unloaded; each has an id that follows from what
+brought the adapter into its state, so two reconcilers at once, or one that was killed, do it once.
+Files outside the folder of adapters are never deleted.
 """
 
 import shutil
@@ -18,7 +19,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from consumers.database import DatabaseError
 from consumers.reads import gateways, serving, succession
@@ -36,9 +37,11 @@ from daemon.serving.desired_state import (
     Load,
     Note,
     Retention,
+    Retire,
     Situation,
     Step,
     Unload,
+    list_inheriting,
     read_pins,
     roles,
     steps,
@@ -46,12 +49,17 @@ from daemon.serving.desired_state import (
 from daemon.serving.fleet import Fleet, Look, check_room, collect_route_adapters
 from events.envelope import utc_now
 from events.errors import KintsugiError, LogError
+from events.lifecycle import RETIRED
 from events.serving import AdapterMoved, AdapterStaged
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection
 
     from daemon.core.app import App
+
+_CLEARINGS: Final = 4
+"""Rounds after which nothing more is unloaded to make room: a panel is unloaded, its parts are
+retired, unloaded and noted."""
 
 
 @dataclass(slots=True)
@@ -123,12 +131,16 @@ class Reconciler:
         done.troubles += self._list_new_outages(look)
         return done
 
-    def clear(self) -> ReconcileResult:
-        """Only unload adapters that are not used any more, to make room."""
-        look = self._fleet.look()
-        situation = observe(self._app, look, self._clock())
-        due = [step for step in steps(situation) if isinstance(step, Unload | Note)]
-        return self._do(due, situation, look)
+    def clear(self) -> None:
+        """Only unload adapters that are not used any more, to make room. The parts of a panel
+        follow it."""
+        for _ in range(_CLEARINGS):
+            look = self._fleet.look()
+            situation = observe(self._app, look, self._clock())
+            due = [step for step in steps(situation) if isinstance(step, Unload | Note | Retire)]
+            if not due:
+                return
+            self._do(due, situation, look)
 
     def _anything(self) -> bool:
         """Whether there is an adapter that engines may hold; if not, engines are not asked."""
@@ -180,6 +192,7 @@ class _Taker:
         self._holding = dict(look.holding)
         self._done = done
         self._roles = roles(situation)
+        self._inheriting = list_inheriting(situation)
         self._proofs: dict[str, dict[str, Proof]] = {}
         """Adapter -> proofs by replica where it was proven for the first time."""
 
@@ -192,6 +205,8 @@ class _Taker:
                 self._load(step)
             case Note():
                 self._note(self._row(step.adapter))
+            case Retire():
+                self._retire(self._row(step.adapter))
             case Delete():
                 self._delete(self._row(step.adapter))
 
@@ -225,17 +240,18 @@ class _Taker:
         row, engine = self._row(step.adapter), self._fleet.engines[step.replica]
         intact(Path(row.path), row.sha256, engine.started.checkpoint, engine.started.max_lora_rank)
         holding, role = self._holding[step.replica], self._roles[step.adapter]
-        for name in check_room(engine, holding, self._roles, step.adapter, role):
+        for name in check_room(engine, holding, self._roles, {step.adapter: role}):
             if name == step.adapter:
                 return  # it is only kept, and there is no room for that
             self._unload(Unload(step.replica, name))
         table = self._situation.table
         rivals = self._fleet.rivals(row, table.adapters)
-        beside_base = None in collect_route_adapters(table.routes, row.base)
-        proof = self._fleet.admit(engine, row, rivals, beside_base=beside_base)
+        beside_base = None in collect_route_adapters(table.routes, row.base, table.adapters)
+        routed = step.adapter in self._inheriting
+        proof = self._fleet.admit(engine, row, rivals, beside_base=beside_base, routed=routed)
         self._hold(step.replica, self._holding[step.replica].adapters | {step.adapter})
         self._done.loaded.append(step.adapter)
-        if step.replica not in row.replicas:
+        if step.replica not in row.replicas and row.state not in RETIRED:
             self._proofs.setdefault(step.adapter, {})[step.replica] = proof
 
     def _hold(self, url: str, adapters: frozenset[str]) -> None:
@@ -247,12 +263,20 @@ class _Taker:
         )
         self._decisions.take(moved, f"unloaded {row.adapter}", row.cause)
 
+    def _retire(self, row: AdapterRow) -> None:
+        moved = AdapterMoved(
+            adapter=row.adapter, state="draining", reason="the last panel that named it is unloaded"
+        )
+        self._decisions.take(moved, f"retired {row.adapter}", row.cause)
+
     def _delete(self, row: AdapterRow) -> None:
         store, folder = self._app.settings.adapters, Path(row.path)
-        ours = folder.parent == store
+        ours = row.panel is None and folder.parent == store
         if ours:
             _remove(folder)
         reason = "its files are deleted" if ours else f"its files are left in {folder}"
+        if row.panel is not None:
+            reason = "a panel has no files"
         moved = AdapterMoved(adapter=row.adapter, state="collected", reason=reason)
         self._decisions.take(moved, f"collected {row.adapter}", row.cause)
         self._done.collected.append(row.adapter)

@@ -22,7 +22,7 @@ things may be unloaded and files deleted.
 import json
 import re
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -43,6 +43,7 @@ from daemon.adapters.fingerprint import (
     tolerance,
 )
 from events.errors import KintsugiError
+from producers.gateway.routing.token_scores import build_scoring_request, read_token_scores
 
 OLDEST_VLLM: Final = (0, 32, 0)
 """Oldest version known to answer each request with its own adapter while others are loaded; 0.22.1
@@ -269,6 +270,37 @@ class Replica:
         if reply.status != 200:
             self._raise_refusal(model, reply)
         return parse_answer(reply.document, prompts)
+
+    def tokenize(self, model: str, text: str) -> tuple[int, ...]:
+        """Return the token ids of a text, without special tokens around it. Raises NoSuchModel,
+        NoAnswer, ReplicaDown."""
+        body = {"model": model, "prompt": text, "add_special_tokens": False}
+        url = self.url.removesuffix("/v1") + "/tokenize"
+        reply = self._request("POST", url, body, _LOOK_SECONDS)
+        if reply.status != 200:
+            self._raise_refusal(model, reply)
+        try:
+            return tuple(int(token) for token in reply.document["tokens"])
+        except (TypeError, KeyError, ValueError) as error:
+            raise NoAnswer(f"{url} gives no token ids: {reply.complaint}") from error
+
+    def score_labels(
+        self, model: str, prompt: Sequence[Mapping[str, str]], tokens: Sequence[int]
+    ) -> dict[int, float]:
+        """Return the log-probability, in nats, of each of these tokens as the first one of an
+        answer to a chat prompt. Raises NoSuchModel, NoAnswer, ReplicaDown."""
+        body = build_scoring_request(model, prompt, tokens)
+        reply = self._ask("POST", "/chat/completions", body, self._patience)
+        if reply.status != 200:
+            self._raise_refusal(model, reply)
+        scores = read_token_scores(reply.document)
+        if missing := sorted(set(tokens) - scores.keys()):
+            raise NoAnswer(
+                f"{self.url} does not report the log-probability of token {missing[0]}, which was "
+                "asked for by logprob_token_ids; start an engine that has this field (vLLM "
+                f"{'.'.join(map(str, OLDEST_VLLM))}, the embedded engine)"
+            )
+        return {token: scores[token] for token in tokens}
 
     def measure_tolerance(self, expected: Expectation) -> float:
         """Measure how far the engine's answers may be from the expected ones, and prove its base by

@@ -1,6 +1,7 @@
 """Plan which adapters an engine keeps loaded, or refuse with the numbers.
 
     plan({"a-6": "kept", "a-7": "stable", "a-8": "canary"}, "a-9", Room(4, 8))
+    plan_together(resident, {"a-9": "staged", "b-2": "staged"}, room)     the parts of a panel
 
 An engine has slots for the adapters that one step may use (`max_loras` of vLLM) and room in memory
 for those that it has read (`max_cpu_loras`). A request for an adapter beyond the slots waits until
@@ -16,13 +17,15 @@ kept, for a quick way back, goes first, the oldest before. Not covered: what the
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Final, Literal
+from typing import Final, Literal, get_args
 
 from events.errors import KintsugiError
 
 Role = Literal["stable", "canary", "shadow", "pinned", "draining", "staged", "kept"]
-"""Why an adapter is loaded: `staged` is one that is proven, evaluated or gated; `kept` one without
-traffic, for a rollback."""
+"""Why an adapter is loaded, the strongest reason first: `staged` is one that is proven, evaluated
+or gated; `kept` one without traffic, for a rollback."""
+
+_STRENGTH: Final[Mapping[Role, int]] = {role: place for place, role in enumerate(get_args(Role))}
 
 SPARE: Final = 1
 """Slots that are left for the adapter being staged."""
@@ -62,6 +65,13 @@ class Plan:
     """Adapters that must be unloaded first, in this order."""
 
 
+def pick_stronger(role: Role | None, other: Role | None) -> Role | None:
+    """Return the stronger one of two reasons why an adapter is loaded; None is none."""
+    if role is None or other is None:
+        return role or other
+    return min(role, other, key=_STRENGTH.__getitem__)
+
+
 def plan(
     resident: Mapping[str, Role], name: str, room: Room, role: Role = "staged", replica: str = "it"
 ) -> Plan:
@@ -70,8 +80,16 @@ def plan(
     `resident` are the loaded ones with their roles, oldest first. `replica` names the engine in
     errors. Raises NoRoom.
     """
-    after: dict[str, Role] = {n: r for n, r in resident.items() if n != name} | {name: role}
-    _check_slots(after, name, room, replica)
+    return plan_together(resident, {name: role}, room, replica)
+
+
+def plan_together(
+    resident: Mapping[str, Role], wanted: Mapping[str, Role], room: Room, replica: str = "it"
+) -> Plan:
+    """Plan how several adapters (name -> role) may be loaded, or take other roles, all at once, as
+    the parts of a panel do. Raises NoRoom."""
+    after: dict[str, Role] = {n: r for n, r in resident.items() if n not in wanted} | {**wanted}
+    _check_slots(after, wanted, room, replica)
     # An adapter with a slot has a place in memory too, for there are no fewer of these.
     surplus = max(0, len(after) - room.max_cpu_loras)
     idle = [adapter for adapter, use in after.items() if use == _IDLE]
@@ -79,13 +97,17 @@ def plan(
     return Plan(tuple(adapter for adapter in after if adapter not in given_up), given_up)
 
 
-def _check_slots(after: Mapping[str, Role], name: str, room: Room, replica: str) -> None:
+def _check_slots(
+    after: Mapping[str, Role], wanted: Mapping[str, Role], room: Room, replica: str
+) -> None:
     """Check that the slots suffice. Raises NoRoom."""
     answering = sum(use not in (_IDLE, _EXAMINED) for use in after.values())
     examined = max(SPARE, sum(use == _EXAMINED for use in after.values()))
     if answering + examined > room.max_loras:
+        names = ", ".join(wanted)
+        count = f"no slots for the {len(wanted)} adapters" if len(wanted) > 1 else "no slot for"
         raise NoRoom(
-            f"{replica} has no slot for {name}: {answering + examined} are needed "
+            f"{replica} has {count} {names}: {answering + examined} are needed "
             f"({_format_counts(after)}, with {examined} for what is staged), and max_loras is "
             f"{room.max_loras}; wait until what drains is gone, or start the engine with "
             f"--max-loras {answering + examined} or more and say so in its settings"

@@ -4,14 +4,18 @@
     staging.stage(row, cause)                 loaded, proven on every replica, AdapterStaged
     staging.bring(row, "canary", cause)       the same for what a route is to name, with room for it
 
-Guarantees: `AdapterStaged` is appended when all replicas answer with the adapter; if one does not,
-what was loaded is unloaded again and nothing is appended. Adapters that are unloaded to make room
-are recorded by an event first. Not covered: replicas that are restarted or join later
-(reconciler.py).
+A panel is staged by its parts: room is made for all of them at once, each that is not on every
+replica is staged by an event of its own, and then the panel is.
+
+Guarantees: `AdapterStaged` is appended when all replicas answer with the adapter, of a panel with
+all of its parts; if one does not, what was loaded is unloaded again and nothing is appended. Parts
+that were staged before one failed stay staged, and go when the panel is retired or rejected.
+Adapters that are unloaded to make room are recorded by an event first. Not covered: replicas that
+are restarted or join later (reconciler.py).
 """
 
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -21,20 +25,20 @@ from consumers.reads.serving import AdapterRow, RouteTable
 from daemon.adapters.adoption import intact
 from daemon.adapters.fingerprint import Proof
 from daemon.core.decision_log import Decisions
-from daemon.serving.desired_state import ADMISSIBLE, roles
+from daemon.serving.desired_state import ADMISSIBLE, ReplicaContents, list_panels_of, roles
 from daemon.serving.fleet import Engine, Fleet, Look, check_room, collect_route_adapters
 from daemon.serving.reconciler import Reconciler, observe
 from daemon.serving.replica import ReplicaError
-from daemon.serving.residency import Role
+from daemon.serving.residency import Role, pick_stronger
 from events.errors import KintsugiError, LogError
 from events.lifecycle import LOADED, RETIRED, SERVING, State, after
-from events.serving import AdapterMoved, AdapterStaged
+from events.serving import AdapterMoved, AdapterStaged, Retired
 
 if TYPE_CHECKING:
     from daemon.core.app import App
 
 _REMEDIES: Final = {
-    State.COLLECTED: "; its files are gone: push it under another --name",
+    State.COLLECTED: "; it is gone: push its files under another --name, or compose the panel anew",
     **dict.fromkeys(
         RETIRED, "; that is possible once it is unloaded (kintsugi work: when nobody uses it)"
     ),
@@ -60,8 +64,16 @@ def check_stageable(row: AdapterRow) -> None:
 
 
 def lies_ready(row: AdapterRow) -> bool:
-    """Whether replicas hold the adapter by the tables, so that it needs no staging."""
+    """Whether replicas hold the adapter, or the parts of the panel, by the tables, so that it needs
+    no staging."""
     return row.state in LOADED and bool(row.replicas)
+
+
+def _holds(row: AdapterRow, contents: ReplicaContents, *, of_panel: bool) -> bool:
+    """Whether a replica holds an adapter that was proven there. A part of a panel that is on its
+    way out of service got its name there when it was proven, and no event can say so."""
+    proven = contents.url in row.replicas or (of_panel and row.state in RETIRED)
+    return proven and row.adapter in contents.adapters
 
 
 class Staging:
@@ -75,19 +87,44 @@ class Staging:
         self._reconciler = Reconciler(app, fleet, clock)
 
     def is_on_every_replica(self, row: AdapterRow) -> bool:
-        """Whether the adapter is on every replica, by the tables and by what the replicas say."""
+        """Whether the adapter, or every part of the panel, is on every replica, by the tables and
+        by what the replicas say."""
         look = self._fleet.look()
         urls = look.of_base(row.base)
-        holds = all(row.adapter in look.holding[url].adapters for url in urls)
-        proven = set(urls) <= set(row.replicas)
-        return bool(urls) and not look.lost and holds and proven and row.state in LOADED
+        if not urls or look.lost or row.state not in LOADED:
+            return False
+        return all(self._is_held(row, look.holding[url]) for url in urls)
 
     def stage(self, row: AdapterRow, cause: str) -> AdapterRow:
-        """Load an adapter everywhere and append AdapterStaged. Raises StageRefusal, BadAdapter,
-        NoRoom."""
+        """Load an adapter, or the parts of a panel, everywhere and append AdapterStaged. Raises
+        StageRefusal, BadAdapter, NoRoom."""
         engines = self.replicas(row)
-        self._check_files(row, engines)
+        parts = self._parts(row)
+        for part in parts:
+            self._check_files(part, engines)
         self.make_room(row, "staged", engines, cause)
+        if row.panel is None:
+            return self._stage_one(row, engines, cause)
+        try:
+            seen = [self._hold(self._again(part), engines, cause) for part in parts]
+        except KintsugiError as error:
+            # Whoever rejects an adapter for its files looks at the first cause.
+            cause_of_all = error.__cause__ or error
+            raise StageRefusal(f"{row.adapter} is not staged: {error}") from cause_of_all
+        staged = AdapterStaged(
+            adapter=row.adapter,
+            replicas=tuple(engine.url for engine in engines),
+            distance=max(distance for distance, _ in seen),
+            from_base=min(from_base for _, from_base in seen),
+        )
+        self._decisions.take(staged, f"staged {row.adapter}", cause)
+        return self._again(row)
+
+    def _stage_one(
+        self, row: AdapterRow, engines: Sequence[Engine], cause: str, step: str | None = None
+    ) -> AdapterRow:
+        """Load an adapter for which there is room; `step` names the event among those of its cause.
+        Raises StageRefusal."""
         try:
             proofs = self._load_everywhere(row, engines)
         except (KintsugiError, OSError) as error:
@@ -99,15 +136,40 @@ class Staging:
             from_base=min(proof.from_base for proof in proofs),
         )
         try:
-            self._decisions.take(staged, f"staged {row.adapter}", cause)
+            self._decisions.take(staged, step or f"staged {row.adapter}", cause)
         except LogError as error:
             self._take_back(row, engines)
             raise StageRefusal(f"{row.adapter} was staged nowhere: {error}") from error
         return self._again(row)
 
+    def _hold(self, part: AdapterRow, engines: Sequence[Engine], cause: str) -> tuple[float, float]:
+        """Ensure that engines answer with a part of a panel; return its distance from what it
+        should say and from its base, in nats. A part on its way out of service stays in its state.
+        Raises StageRefusal, ReplicaError, NotProven, BadAdapter, NoFingerprint."""
+        look = self._fleet.look()
+        lacking = [e for e in engines if not _holds(part, look.holding[e.url], of_panel=True)]
+        if lacking and part.state not in RETIRED:
+            # Once for each time it came into its state: a panel may be staged again for one cause.
+            urls = ", ".join(engine.url for engine in engines)
+            step = f"staged {part.adapter} on {urls} after {part.cause}"
+            part = self._stage_one(part, engines, cause, step)
+        elif lacking or part.distance is None or part.from_base is None:
+            proofs = self._admit(part, engines)
+            return max(p.distance for p in proofs), min(p.from_base for p in proofs)
+        assert part.distance is not None, "it was proven"
+        assert part.from_base is not None, "it was proven"
+        return part.distance, part.from_base
+
+    def _admit(self, row: AdapterRow, engines: Iterable[Engine]) -> list[Proof]:
+        """Load an adapter on its way out of service where it is missing, which no event says."""
+        self._check_files(row, engines)
+        rivals = self._fleet.rivals(row, self._table().adapters)
+        return [self._fleet.admit(engine, row, rivals) for engine in engines]
+
     def bring(self, row: AdapterRow, role: Role, cause: str, *, back: bool = False) -> None:
-        """Ensure that every replica answers with an adapter that a route is to name; with `back`,
-        every replica that is reachable. Raises what `stage` raises, ReplicaError, NotProven."""
+        """Ensure that every replica answers with an adapter, or with the parts of a panel, that a
+        route is to name; with `back`, every replica that is reachable. Raises what `stage` raises,
+        ReplicaError, NotProven."""
         if row.state not in LOADED or (
             row.state in ADMISSIBLE and not self.is_on_every_replica(row)
         ):
@@ -120,38 +182,62 @@ class Staging:
             # It had no traffic until now, so it was unloaded to make room.
             row = self.stage(row, cause)
         if row.state in RETIRED and not self.is_on_every_replica(row):
-            self._check_files(row, engines)
-            rivals = self._fleet.rivals(row, self._table().adapters)
-            for engine in engines:
-                self._fleet.admit(engine, row, rivals)
+            for part in self._parts(row):
+                if row.panel is None:
+                    self._admit(part, engines)
+                else:
+                    self._hold(part, engines, cause)
 
     def make_room(self, row: AdapterRow, role: Role, engines: Iterable[Engine], cause: str) -> None:
-        """Unload adapters that are only kept, if there is no room otherwise. Raises NoRoom."""
+        """Unload adapters that are only kept, if there is no room otherwise for an adapter, or for
+        all parts of a panel. Raises NoRoom."""
         self._reconciler.clear()
         look = self._fleet.look()
-        wanted = roles(observe(self._app, look, self._clock()))
+        situation = observe(self._app, look, self._clock())
+        loaded = roles(situation)
+        wanted = {
+            part.adapter: pick_stronger(role, loaded.get(part.adapter)) or role
+            for part in self._parts(row)
+        }
         given_up: dict[str, None] = {}
         for engine in engines:
-            holding = look.holding[engine.url]
-            given_up |= dict.fromkeys(check_room(engine, holding, wanted, row.adapter, role))
+            given_up |= dict.fromkeys(check_room(engine, look.holding[engine.url], loaded, wanted))
         for name in given_up:
-            retired = self._row(name)
+            for panel in list_panels_of(self._table(), name):
+                if panel.state in RETIRED:
+                    self._record_unload(panel.adapter, row, cause)
             for engine in engines:
                 engine.replica.unload(name)
-            moved = AdapterMoved(
-                adapter=name, state="unloaded", reason=f"made room for {row.adapter}"
-            )
+            self._record_unload(name, row, cause)
+
+    def _record_unload(self, name: str, wanting: AdapterRow, cause: str) -> None:
+        """Append that an adapter or a panel is unloaded for another one."""
+        reason = f"made room for {wanting.adapter}"
+        row = self._row(name)
+        states: tuple[Retired, ...] = ("draining", "unloaded")
+        for state in states if row.state not in RETIRED else states[1:]:
+            moved = AdapterMoved(adapter=name, state=state, reason=reason)
             # Once for each time it went out of service, and not for each cause that wants room:
             # of one cause it may make room again after it came back.
-            self._decisions.take(moved, f"unloaded {name}", cause, origin=retired.cause)
+            self._decisions.take(moved, f"{state} {name}", cause, origin=row.cause)
+            row = self._row(name)
 
     def answers(self, row: AdapterRow) -> bool:
-        """Whether the adapter is in service on a replica."""
+        """Whether the adapter, or every part of the panel, is in service on a replica."""
         look = self._fleet.look()
         return row.state in LOADED and any(
-            row.adapter in look.holding[url].adapters and url in row.replicas
-            for url in look.of_base(row.base)
+            self._is_held(row, look.holding[url]) for url in look.of_base(row.base)
         )
+
+    def _is_held(self, row: AdapterRow, contents: ReplicaContents) -> bool:
+        of_panel = row.panel is not None
+        return all(_holds(part, contents, of_panel=of_panel) for part in self._parts(row))
+
+    def _parts(self, row: AdapterRow) -> list[AdapterRow]:
+        """Return the adapters that answer for a policy: itself, or the parts of a panel."""
+        if row.panel is None:
+            return [row]
+        return [self._row(name) for name in row.panel.adapters]
 
     def replicas(self, row: AdapterRow) -> list[Engine]:
         """Return every replica of an adapter's base. Raises StageRefusal if one gives no answer."""
@@ -185,7 +271,7 @@ class Staging:
         """Load an adapter on all engines, or none: what was loaded is unloaded again."""
         table = self._table()
         rivals = self._fleet.rivals(row, table.adapters)
-        beside_base = None in collect_route_adapters(table.routes, row.base)
+        beside_base = None in collect_route_adapters(table.routes, row.base, table.adapters)
         proofs: list[Proof] = []
         loaded: list[Engine] = []
         try:

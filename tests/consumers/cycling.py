@@ -8,7 +8,7 @@ from sqlalchemy import Connection, Engine
 from consumers import database
 from events.codec import encode
 from events.envelope import Envelope, derive_id
-from events.jobs import JobSpec, Sampler, TaskPool
+from events.jobs import JobSpec, PanelRouter, Sampler, TaskPool
 from events.learning import (
     CycleEnded,
     CycleOutcome,
@@ -81,15 +81,24 @@ def rejected(reason: str, number: int = 1) -> TaskRejected:
     )  # fmt: skip
 
 
-def requested(number: int = 1, name: str | None = None, minutes: float = 30) -> JobRequested:
+def requested(
+    number: int = 1,
+    name: str | None = None,
+    minutes: float = 30,
+    *,
+    skill: str | None = None,
+    router: PanelRouter | None = None,
+) -> JobRequested:
+    """A job of a cycle: for everything, for a skill, or one that trains a router."""
     job = derive_id("job", cycle_id(number)) if name is None else name
     spec = JobSpec(
         job=job, base="base", checkpoint="/base", environment="shop",
+        teaches="agent" if router is None else "router", router=router,
         pools=(TaskPool(name=PATTERN, tasks=("shop/1",)),), sampler=Sampler(temperature=0.7),
     )  # fmt: skip
     return JobRequested(
         job=job, cycle=cycle_id(number), alias="agent", base="base", capability="cancel", spec=spec,
-        minutes=minutes,
+        minutes=minutes, skill=skill,
     )  # fmt: skip
 
 

@@ -11,6 +11,7 @@ from events.codec import encode
 from events.envelope import Envelope, derive_id
 from events.gate import Decision as Verdict
 from events.gate import GateReport
+from events.jobs import PanelRouter, RouterOption
 from events.learning import Decision
 from events.log import Entry
 from events.memory import MemoryLog
@@ -20,6 +21,9 @@ from events.serving import (
     AdapterProduced,
     AdapterStaged,
     GateDecided,
+    Panel,
+    PanelComposed,
+    PanelMember,
     PassRates,
     RouteChanged,
     RouteShare,
@@ -33,6 +37,29 @@ def produced(adapter: str, alias: str = "agent", base: str = "base") -> AdapterP
         adapter=adapter, alias=alias, base=base, sha256="0" * 64, path=f"/adapters/{adapter}",
         capability="cancel", job="job-1", origin="job",
     )  # fmt: skip
+
+
+def composed(
+    panel: str,
+    members: Mapping[str, str | None],
+    *,
+    router: str | None = None,
+    alias: str = "agent",
+    base: str = "base",
+    cycle: str | None = None,
+) -> PanelComposed:
+    """A panel (skill -> adapter) whose router was trained, or is the base."""
+    options = tuple(
+        RouterOption(skill=skill, label=f"L{n}", token=n, description=skill or "none")
+        for n, skill in enumerate((*members, None))
+    )
+    content = Panel(
+        members=tuple(PanelMember(skill=skill, adapter=name) for skill, name in members.items()),
+        router=PanelRouter(adapter=router, options=options),
+    )
+    return PanelComposed(
+        adapter=panel, alias=alias, base=base, sha256="1" * 64, panel=content, cycle=cycle
+    )
 
 
 def staged(adapter: str, *replicas: str) -> AdapterStaged:

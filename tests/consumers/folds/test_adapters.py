@@ -23,6 +23,7 @@ from events.serving import OperatorActed, RouteChanged
 from events.streams import LEARNING
 from tests.consumers.deciding import (
     Control,
+    composed,
     decided,
     decision,
     evaluated,
@@ -308,6 +309,60 @@ def test_the_lists_say_what_scripts_were_promised(engine: Engine) -> None:
     assert (gate["decision"], adapters["c"].gate) == ("PROMOTE", None)
     assert (adapters["b"].capability, adapters["b"].job) == ("cancel", "job-1")
     assert (measured.incumbent, measured.candidate_pass) == ("a", 0.75)
+
+
+def test_a_panel_lives_as_an_adapter_does_and_its_parts_stay_as_long_as_it_is_loaded(
+    engine: Engine,
+) -> None:
+    control = Control(engine)
+    control.decide(*(step for name in ("a", "b", "r") for step in (produced(name), staged(name))))
+    control.decide(composed("p", {"refunds": "a", "rebooking": "b", "rest": None}, router="r"))
+    row = control.table().adapter("p")
+    assert row is not None
+    assert row.panel is not None
+    assert (row.state, row.origin, row.path, row.job) == ("produced", "panel", "", None)
+    assert row.panel.adapters == ("a", "b", "r")
+    assert row.panel.find_adapter("rest") is None
+    control.decide(moved("a", "draining"), moved("a", "unloaded"), staged("a"))
+    control.decide(staged("p"), evaluated("p"), decided("p", "PROMOTE"))
+    control.decide(routed("canary", {"p": 0.05, None: 0.95}), routed("promoted", {"p": 1.0}))
+    assert (control.states()["p"], control.shares()) == ("promoted", {"p": 1.0})
+    control.decide(moved("a", "draining"), moved("r", "draining"))
+    for part in ("a", "r"):
+        assert control.refused(moved(part, "unloaded")) == f"the panel p has {part} as a part"
+    control.decide(routed("rollback", {None: 1.0}))
+    assert control.states()["p"] == "rolled_back"
+    assert control.refused(moved("a", "unloaded")) == "the panel p has a as a part"
+    control.decide(moved("p", "unloaded"), moved("a", "unloaded"), moved("r", "unloaded"))
+    assert control.states() == dict.fromkeys("apr", "unloaded") | {"b": "staged"}
+    assert control.refused(routed("operator", {"p": 1.0})) == (
+        "p is unloaded and cannot join as operator"
+    )
+    assert rebuild(control.log, engine).equal
+
+
+def test_a_panel_is_of_known_adapters_of_its_agent_and_base_that_have_files(
+    engine: Engine,
+) -> None:
+    control = Control(engine)
+    control.decide(
+        produced("a"), produced("old", base="before"), produced("theirs", alias="other"),
+        produced("gone"), staged("gone"), moved("gone", "draining"), moved("gone", "unloaded"),
+        moved("gone", "collected"), composed("p", {"refunds": "a"}),
+    )  # fmt: skip
+    for part, words in (
+        ("nobody", "nobody produced an adapter nobody"),
+        ("old", "old is for agent on before, not for agent on base"),
+        ("theirs", "theirs is for other on base, not for agent on base"),
+        ("gone", "gone is collected: its files are gone"),
+        ("p", "p is a panel, and no panel is a part of another"),
+    ):
+        assert control.refused(composed("q", {"refunds": "a", "rest": part})) == words
+        assert control.refused(composed("q", {"refunds": "a"}, router=part)) == words
+    assert control.refused(composed("p", {"refunds": "a"})).startswith("p is produced")
+    assert control.refused(composed("a", {"refunds": "a"})).startswith("a is produced")
+    assert sorted(control.states()) == ["a", "old", "p", "theirs"]
+    assert rebuild(control.log, engine).equal
 
 
 def test_a_table_of_routes_is_of_one_position(engine: Engine) -> None:

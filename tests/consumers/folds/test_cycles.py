@@ -28,6 +28,7 @@ from tests.consumers.cycling import (
     shifted,
     started,
 )
+from tests.consumers.deciding import composed, produced
 from tests.consumers.folding import ended, fold, folded_position, fresh, hash_of
 
 
@@ -246,6 +247,42 @@ def test_a_round_of_a_job_is_told_once_and_only_of_a_job_of_its_cycle(leading: L
     leading.all(over(), in_round(directed(), number=3))
     with leading.tables() as connection:
         assert len(learning.job_rounds(connection, requested().job)) == 2
+    assert rebuild(leading.log, leading.engine).equal
+
+
+def test_a_cycle_asks_for_a_job_per_skill_and_one_for_the_router_or_for_one_job(
+    leading: Leading,
+) -> None:
+    router = composed("p", {"refunds": "a"}).panel.router
+    leading.all(started(), requested(name="j-refunds", skill="refunds"))
+    leading.all(
+        requested(name="again", skill="refunds"), requested(name="whole"),
+        requested(name="j-rebooking", skill="rebooking"), requested(name="j-router", router=router),
+        requested(name="another-router", router=router), over(),
+        requested(name="late", skill="late"),
+    )  # fmt: skip
+    leading.all(started(2), requested(2, "alone"), requested(2, "after", skill="refunds"))
+    leading.all(requested(2, "router-after", router=router))
+    with leading.tables() as connection:
+        jobs = learning.list_cycle_jobs(connection, cycle_id())
+        alone = learning.list_cycle_jobs(connection, cycle_id(2))
+    assert [(job.job, job.skill, job.teaches) for job in jobs] == [
+        ("j-refunds", "refunds", None), ("j-rebooking", "rebooking", None),
+        ("j-router", None, "router"),
+    ]  # fmt: skip
+    assert [job.job for job in alone] == ["alone"]
+    assert (cycle(leading).job, cycle(leading, 2).job) == ("j-refunds", "alone")
+    assert rebuild(leading.log, leading.engine).equal
+
+
+def test_the_first_panel_that_is_composed_for_an_open_cycle_is_its_panel(leading: Leading) -> None:
+    of_cycle = {"cycle": cycle_id()}
+    leading.all(composed("early", {"refunds": "a"}, **of_cycle), started(), produced("a"))
+    assert cycle(leading).panel is None, "its adapter was not there"
+    leading.all(composed("by-hand", {"refunds": "a"}), composed("p", {"refunds": "a"}, **of_cycle))
+    leading.all(composed("q", {"refunds": "a"}, **of_cycle), over(), started(2))
+    leading.all(composed("late", {"refunds": "a"}, **of_cycle))
+    assert (cycle(leading).panel, cycle(leading, 2).panel) == ("p", None)
     assert rebuild(leading.log, leading.engine).equal
 
 

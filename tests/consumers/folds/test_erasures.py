@@ -18,7 +18,7 @@ from tests.consumers.cycling import (
     requested,
     started,
 )
-from tests.consumers.deciding import produced
+from tests.consumers.deciding import composed, produced
 from tests.consumers.folding import ended, fold, folded_position
 
 
@@ -58,6 +58,8 @@ def test_every_way_from_a_rollout_to_an_adapter_is_found(engine: Engine) -> None
     leading.all(
         produced("m").model_copy(update={"job": None, "origin": "push", "merge": merge}),
         produced("pushed").model_copy(update={"job": None, "origin": "push"}),
+        composed("p", {"refunds": "a2", "rebooking": "a3"}),
+        composed("q", {"refunds": "a3"}, router="pushed"),
     )
     with database.read_transaction(engine) as connection:
         found = {one.adapter: one.because for one in find_dependent_adapters(connection, ["r1"])}
@@ -65,8 +67,10 @@ def test_every_way_from_a_rollout_to_an_adapter_is_found(engine: Engine) -> None
         assert find_dependent_adapters(connection, ["r9"]) == []
     assert found == {
         "a1": ("counted", "example", "task"), "a2": ("parent",), "m": ("parent",),
+        "p": ("parent",),
     }  # fmt: skip
-    assert counted == {"a1": ("counted",), "a2": ("parent",), "m": ("parent",)}
+    heirs = dict.fromkeys(("a2", "m", "p"), ("parent",))
+    assert counted == {"a1": ("counted",), **heirs}
 
 
 def test_an_erasure_counts_once(engine: Engine) -> None:

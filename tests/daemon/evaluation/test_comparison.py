@@ -17,6 +17,7 @@ from daemon.evaluation.comparison import (
     judge,
     play,
 )
+from daemon.serving.panels import Composition, compose
 from daemon.serving.staging import StageRefusal
 from envs.evaluation import Attempt
 from envs.shop.environment import Shop
@@ -173,3 +174,28 @@ def test_a_rejected_adapter_is_not_measured_again(
     home.publisher.retire(name, ADA)
     with pytest.raises(StageRefusal, match="is rejected, and cannot be staged"):
         compared(home, name)
+
+
+def test_a_panel_plays_with_its_router_and_each_rollout_names_the_member(
+    make_home: MakeHome, adapters: Adapters
+) -> None:
+    """The base routes; where its two orders of the labels differ, the base answers."""
+    home = make_home(1)
+    first, second = home.push(adapters["v1"]), home.push(adapters["v2"])
+    descriptions = {"first": "cancels an order", "second": "changes an address"}
+    composition = Composition({"first": first, "second": second}, descriptions=descriptions)
+    panel = compose(home.app, home.fleet, composition, ADA).adapter
+    with pytest.raises(NoTarget):
+        compared(home, panel, Questions(tasks=2, others=0, trials=1))
+    comparison, judged = compared(home, panel)
+    assert [check.tasks for check in judged.report.checks if check.name == "target"] == [4]
+    assert home.state(panel) in ("evaluated", "gated", "rejected")
+    ours = [event for event in rollouts(home) if event.policy == panel]
+    assert len(ours) == 7
+    for event in ours:
+        member = event.member
+        assert member is not None
+        assert member.adapter == {"first": first, "second": second, None: None}[member.skill]
+        assert (member.doubt is None) == (member.skill is not None)
+    assert all(event.member is None for event in rollouts(home) if event.policy != panel)
+    assert comparison.incumbent is None

@@ -19,6 +19,7 @@ from daemon.engine.reference.weights import CHECKPOINT
 from daemon.serving.replica import (
     LoadRefusal,
     NameConflict,
+    NoAnswer,
     NoPath,
     NoSuchModel,
     NotUsable,
@@ -260,3 +261,36 @@ def test_an_engine_that_cannot_go_on_is_lost_and_refuses_nothing(adapters: Adapt
             pytest.raises(ReplicaDown, match="its health is 503"),
         ):
             replica.score("reference", adapters.read_fingerprint("v1").prompts)
+
+
+def test_labels_are_tokens_and_are_scored_after_a_prompt(
+    replica: Replica, adapters: Adapters
+) -> None:
+    """As a router is asked: by an adapter other scores come than by the base."""
+    chat = Chat(CHECKPOINT)
+    tokens = [replica.tokenize("reference", label) for label in ("A", "B", "one and two")]
+    assert tokens == [chat.encode(label) for label in ("A", "B", "one and two")]
+    assert [len(ids) for ids in tokens[:2]] == [1, 1]
+    replica.load("a-1", adapters["v1"])
+    labels = [tokens[1][0], tokens[0][0]]
+    prompt = [{"role": "system", "content": "Reply with A or B."}, {"role": "user", "content": "?"}]
+    scores = {model: replica.score_labels(model, prompt, labels) for model in ("reference", "a-1")}
+    assert all(list(row) == labels and max(row.values()) < 0 for row in scores.values())
+    assert scores["reference"] != scores["a-1"]
+    with pytest.raises(NoSuchModel, match="serves no nobody"):
+        replica.score_labels("nobody", prompt, labels)
+    with pytest.raises(NoSuchModel, match="serves no nobody"):
+        replica.tokenize("nobody", "A")
+
+
+def test_an_engine_that_scores_no_named_tokens_is_refused_with_the_remedy() -> None:
+    """One of before vLLM 0.32 answers, and leaves the field out."""
+    answer = {"choices": [{"logprobs": {"content": [{"token": "A", "top_logprobs": []}]}}]}
+    with (
+        saying({"/v1/chat/completions": answer, "/tokenize": {"count": 1}}) as url,
+        Replica(f"{url}/v1") as replica,
+    ):
+        with pytest.raises(NoAnswer, match=r"log-probability of token 7, .* logprob_token_ids"):
+            replica.score_labels("base", [{"role": "user", "content": "?"}], [7])
+        with pytest.raises(NoAnswer, match="gives no token ids"):
+            replica.tokenize("base", "A")

@@ -207,3 +207,16 @@ def test_it_loads_what_is_no_number_and_then_refuses_to_answer(
         coarse.prove("nan", adapters.read_fingerprint("v1"), EXACT)
     with pytest.raises(NoAnswer, match="refuses to answer as reference"):
         coarse.measure_tolerance(adapters.read_fingerprint("v1"))
+
+
+def test_a_router_is_asked_as_the_embedded_engine_is(exact: Replica, replica: Replica) -> None:
+    labels = ("A", "B", "C")
+    tokens = [exact.tokenize("reference", label) for label in labels]
+    assert tokens == [replica.tokenize("reference", label) for label in labels]
+    ids = [token for (token,) in tokens]
+    prompt = [
+        {"role": "system", "content": "Reply with A, B or C."},
+        {"role": "user", "content": "?"},
+    ]
+    theirs, ours = (engine.score_labels("reference", prompt, ids) for engine in (exact, replica))
+    assert theirs == pytest.approx(ours, abs=1e-3)
