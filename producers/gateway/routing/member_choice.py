@@ -25,7 +25,7 @@ from events.errors import KintsugiError
 from events.jobs import PanelRouter
 from events.rollouts import MemberChoice, RouterDoubt
 from producers.gateway.http.connections import AnswerTooLong, HttpClient
-from producers.gateway.http.wire import Json, ModelRequest, encode_json
+from producers.gateway.http.wire import ModelRequest, encode_json
 from producers.gateway.routing.engine_proof import parse_json
 from producers.gateway.routing.label_router import (
     RouterAnswer,
@@ -37,6 +37,7 @@ from producers.gateway.routing.label_router import (
 from producers.gateway.routing.routes import Adapter
 from producers.gateway.routing.routing import Routing
 from producers.gateway.routing.sticky_sessions import KeptMember
+from producers.gateway.routing.token_scores import build_scoring_request, read_token_scores
 from producers.gateway.routing.upstreams import Upstream, UpstreamFailure
 
 ROUTER_MS: Final = 150
@@ -44,8 +45,6 @@ ROUTER_MS: Final = 150
 MEDIANS: Final = 2
 """Median times to an engine's first token that a call waits for a router at least."""
 
-_BY_ID: Final = "token_id:"
-"""Prefix of a token that engines name by its id."""
 _PATH: Final = "/chat/completions"
 _MAX_ANSWER_BYTES: Final = 1 << 20
 
@@ -223,7 +222,7 @@ class MemberChooser:
         """Return what an engine's router says of a conversation. Raises UpstreamFailure,
         AnswerTooLong, RouterFailure, TimeoutError."""
         bodies = [
-            encode_json(build_request(router, model, prompt))
+            encode_json(build_scoring_request(model, prompt, list_label_tokens(router)))
             for prompt in build_prompts(router, messages)
         ]
         tasks = [asyncio.create_task(self._read_logprobs(upstream, body, bound)) for body in bodies]
@@ -246,7 +245,13 @@ class MemberChooser:
             raw = await response.aread(_MAX_ANSWER_BYTES)
         if response.status_code != 200:
             raise RouterFailure(f"{upstream.url} answers a router {response.status_code}")
-        return parse_logprobs(raw)
+        scores = read_token_scores(parse_json(raw))
+        if not scores:
+            raise RouterFailure(
+                f"{upstream.url} gives no log-probabilities of tokens by their ids; use vLLM 0.32 "
+                "or later, or the embedded engine"
+            )
+        return scores
 
 
 def find_bound(seconds: float, upstream: Upstream) -> float:
@@ -261,36 +266,3 @@ def list_messages(request: ModelRequest) -> list[Mapping[str, Any]]:
         texts = [prompt for prompt in request.prompts if isinstance(prompt, str)]
         return [{"role": "user", "content": text} for text in texts]
     return [message for message in request.raw_messages if isinstance(message, dict)]
-
-
-def build_request(
-    router: PanelRouter, model: str | None, prompt: Sequence[Mapping[str, str]]
-) -> Json:
-    """Return the body of a request for the log-probabilities of a router's labels after a
-    prompt."""
-    return {
-        **({} if model is None else {"model": model}),
-        "messages": list(prompt),
-        "max_tokens": 1,
-        "temperature": 0,
-        "logprobs": True,
-        "logprob_token_ids": list_label_tokens(router),
-        "return_tokens_as_token_ids": True,
-        "chat_template_kwargs": {"enable_thinking": False},
-    }
-
-
-def parse_logprobs(raw: bytes) -> Mapping[int, float]:
-    """Return token id -> log-probability in nats, of the first token of an engine's answer. Raises
-    RouterFailure where there is none."""
-    try:
-        (score, *_) = parse_json(raw)["choices"][0]["logprobs"]["content"]
-        return {
-            int(top["token"].removeprefix(_BY_ID)): float(top["logprob"])
-            for top in score["top_logprobs"]
-        }
-    except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
-        raise RouterFailure(
-            f"an engine's answer has no log-probabilities of tokens by their ids ({error!r}); use "
-            "vLLM 0.32 or later, or the embedded engine"
-        ) from error

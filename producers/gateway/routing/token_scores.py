@@ -14,11 +14,12 @@ _BY_ID: Final = "token_id:"
 
 
 def build_scoring_request(
-    model: str, messages: Sequence[Mapping[str, Any]], tokens: Sequence[int]
+    model: str | None, messages: Sequence[Mapping[str, Any]], tokens: Sequence[int]
 ) -> dict[str, Any]:
-    """Return the body of a chat request for the scores of tokens as the first one of the answer."""
+    """Return the body of a chat request for the scores of tokens as the first one of the answer;
+    without a model, the engine's own answers."""
     return {
-        "model": model,
+        **({} if model is None else {"model": model}),
         "messages": [dict(message) for message in messages],
         "max_tokens": 1,
         "temperature": 0,

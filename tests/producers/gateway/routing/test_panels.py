@@ -1,6 +1,5 @@
 """Panels in routes and sticky sessions, and what is read of an engine's answer: pure."""
 
-import json
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -12,16 +11,15 @@ from events.codec import Event
 from events.envelope import Envelope, new_id
 from events.rollouts import CallStarted
 from producers.gateway.http.wire import ModelRequest
+from producers.gateway.routing.engine_proof import parse_json
 from producers.gateway.routing.member_choice import (
-    RouterFailure,
-    build_request,
     find_bound,
     list_messages,
-    parse_logprobs,
 )
 from producers.gateway.routing.routes import choose
 from producers.gateway.routing.sticky_recovery import StickyRecovery
 from producers.gateway.routing.sticky_sessions import KeptMember, StickySessions
+from producers.gateway.routing.token_scores import build_scoring_request, read_token_scores
 from producers.gateway.routing.upstreams import Upstream
 from tests.daemon.gateway.panels import TOKENS, panel, routed
 
@@ -130,15 +128,13 @@ def test_a_router_reads_what_was_said_over_each_protocol() -> None:
 
 
 def test_a_router_is_asked_for_the_log_probabilities_of_its_labels_and_nothing_else() -> None:
-    router = panel(None).router
-    body = build_request(router, "tiny", [{"role": "user", "content": "Label?"}])
+    body = build_scoring_request("tiny", [{"role": "user", "content": "Label?"}], TOKENS)
     assert (body["logprob_token_ids"], body["max_tokens"]) == (list(TOKENS), 1)
+    assert "model" not in build_scoring_request(None, [], TOKENS)
     tops = [{"token": f"token_id:{token}", "logprob": -token / 8} for token in (9, *TOKENS)]
     content = [{"token": "token_id:9", "logprob": -1.125, "top_logprobs": tops}]
     answer = {"choices": [{"logprobs": {"content": content}}]}
-    assert parse_logprobs(json.dumps(answer).encode()) == {
-        token: -token / 8 for token in (9, *TOKENS)
-    }
+    assert read_token_scores(answer) == {token: -token / 8 for token in (9, *TOKENS)}
 
 
 @pytest.mark.parametrize(
@@ -151,8 +147,7 @@ def test_a_router_is_asked_for_the_log_probabilities_of_its_labels_and_nothing_e
     ],
 )  # fmt: skip
 def test_whatever_else_an_engine_answers_is_no_score(raw: bytes) -> None:
-    with pytest.raises(RouterFailure, match="no log-probabilities of tokens by their ids"):
-        parse_logprobs(raw)
+    assert read_token_scores(parse_json(raw)) == {}
 
 
 def test_the_bound_follows_the_median_of_the_last_answers_of_an_engine() -> None:
