@@ -116,7 +116,7 @@ def test_the_log_probabilities_of_named_tokens_are_those_of_the_models_softmax(
     live: Live, checkpoint: Path, served_chat: Chat
 ) -> None:
     ids = [400, 7, 7, 31]
-    variables = {"enable_thinking": False}
+    variables: Json = {"enable_thinking": False}
     fields: Json = {"max_tokens": 1, "logprobs": True, "return_tokens_as_token_ids": True}
     fields |= {"chat_template_kwargs": variables, "logprob_token_ids": ids}
     beside: Json = {"max_tokens": 40, "logprobs": True, "top_logprobs": 2, "ignore_eos": True}

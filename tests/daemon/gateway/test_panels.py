@@ -215,7 +215,7 @@ class HeldRouter:
         first = await receive()
         pending = [first]
         if b"logprob_token_ids" in first.get("body", b""):
-            gone = asyncio.create_task(receive())
+            gone = asyncio.ensure_future(receive())
             while not (self.released.is_set() or gone.done()):
                 await asyncio.sleep(0.01)
             gone.cancel()

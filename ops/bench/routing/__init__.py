@@ -1,0 +1,1 @@
+"""What a panel's router costs a session's first call."""
