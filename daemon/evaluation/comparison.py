@@ -82,6 +82,21 @@ class NoTarget(KintsugiError):
     """The kind of task that an adapter is to be better at is not known, or not one there is."""
 
 
+class PanelNotComparable(KintsugiError):
+    """An engine is asked by the name of an adapter, and a panel has no files that it could load."""
+
+
+def check_comparable(row: AdapterRow) -> None:
+    """See that an engine answers to a name. Raises PanelNotComparable."""
+    if row.panel is not None:
+        raise PanelNotComparable(
+            f"{row.adapter} is a panel, and this command asks one engine by the name of an "
+            "adapter; the role work evaluates a panel that is staged, its router included "
+            f"(kintsugi up, or kintsugi work); to measure a part of it, name one of "
+            f"{', '.join(row.panel.adapters)}"
+        )
+
+
 @dataclass(frozen=True, slots=True)
 class Questions:
     """How much is to be played."""

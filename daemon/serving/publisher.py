@@ -105,11 +105,14 @@ class Publisher:
         concurrency: int,
     ) -> "tuple[Comparison, Means]":
         """Return what an adapter and the incumbent of its alias are to play, both staged, and the
-        means for it. Raises StageRefusal, NoRoom, BaseMixup, NoTarget, UnknownTask."""
+        means for it. Raises PanelNotComparable, StageRefusal, NoRoom, BaseMixup, NoTarget,
+        UnknownTask."""
         from daemon.config.upstreams import key_of
-        from daemon.evaluation.comparison import compare
+        from daemon.evaluation.comparison import check_comparable, compare
         from daemon.evaluation.run import Means
 
+        with self.app.reading() as connection:
+            check_comparable(serving.find_adapter(connection, name))
         row = self.stage(name, act)
         with self.app.reading() as connection:
             earlier = len(serving.evaluation_lines(connection, row.adapter))
