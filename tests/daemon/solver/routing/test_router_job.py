@@ -68,13 +68,13 @@ def build_spec(steps: int, skilled: tuple[str, ...], others: tuple[str, ...]) ->
 @pytest.mark.learning
 @pytest.mark.processes
 def test_a_router_learns_to_choose_and_is_the_same_after_a_kill(tmp_path: Path) -> None:
-    spec = build_spec(30, draw({SKILL: 1.0}, FIRST, 50), draw(OTHERS, FIRST, 50))
+    spec = build_spec(24, draw({SKILL: 1.0}, FIRST, 40), draw(OTHERS, FIRST, 40))
     told: list[Progress] = []
     outcome = run(spec, tmp_path / "whole", told.append)
     assert (outcome.outcome, outcome.adapter) == ("trained", str(tmp_path / "whole" / ADAPTER))
     result = RouterResult.model_validate_json((tmp_path / "whole" / FIGURES).read_bytes())
     assert result.figures in [progress.router for progress in told]
-    assert result.figures.held_out == 20
+    assert result.figures.held_out == 16
     assert run(spec, tmp_path / "whole") == outcome
 
     chat, base = Chat(CHECKPOINT), Policy.load(CHECKPOINT, "reference")
