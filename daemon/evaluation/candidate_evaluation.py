@@ -333,7 +333,7 @@ class CandidateEvaluation:
                 else "push its members with --capability"
             )
             raise CannotExamine(
-                f"{self._row.adapter} is for {', '.join(kinds) or 'no kind of task'}, and "
+                f"{self._row.adapter} is for {', '.join(map(repr, kinds)) or None}, and "
                 f"{self._environment.name} has {', '.join(self._environment.capabilities)}; "
                 f"{remedy}"
             )
