@@ -8,7 +8,7 @@ from sqlalchemy import Connection, or_, select
 from consumers.folds.cycles import PROPOSED
 from consumers.reads import learning, serving
 from consumers.reads.serving import AdapterRow
-from consumers.tables import Adapter, Job, LifecycleStep, Task
+from consumers.tables import Adapter, Cycle, Job, LifecycleStep, Task
 from events.lifecycle import SERVING, State
 
 
@@ -60,6 +60,14 @@ def find_adapter_of_job(connection: Connection, job: str) -> AdapterRow | None:
     adapters = Adapter.table().c
     name = connection.execute(select(adapters.adapter).where(adapters.job == job)).scalar()
     return None if name is None else serving.adapter_row(connection, name)
+
+
+def find_cycle_of_panel(connection: Connection, panel: str) -> str | None:
+    """The cycle that composed a panel; None for one that a person did."""
+    cycles = Cycle.table().c
+    query = select(cycles.cycle).where(cycles.panel == panel).order_by(cycles.cycle).limit(1)
+    cycle: str | None = connection.execute(query).scalar()
+    return cycle
 
 
 def find_adapter_at(connection: Connection, path: str) -> AdapterRow | None:

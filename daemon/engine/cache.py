@@ -55,6 +55,11 @@ class Cache:
             return self._one_each(weights, slots, starts, [row[0] for row in rows], owners)
         return self._several(weights, slots, starts, rows, owners)
 
+    def copy(self, slot: int, length: int) -> None:
+        """Put the first `length` tokens of a slot into all the others."""
+        for tensor in (*self.keys, *self.values):
+            tensor[:, :, :length] = tensor[slot, :, :length].clone()
+
     def _one_each(
         self,
         model: Weights | Mixture,

@@ -7,8 +7,10 @@
     look 2 ...  more tasks of the kinds that are undecided, until there are no more
 
 The candidate of a cycle is judged on what the cycle wrote tasks for (targets.py), any other on its
-own kind. Where the best policy that ever served a kind is not the incumbent (best_policies.py), it
-plays the kind's tasks of a look as well, unless the gate has rejected the candidate without it.
+own kind, or on those of its members. A panel is a candidate like any other: its router chooses
+before each episode (trial.py), and what it chooses wrongly counts. Where the best policy that ever
+served a kind is not the incumbent (best_policies.py), it plays the kind's tasks of a look as well,
+unless the gate has rejected the candidate without it.
 A candidate whose job drew lessons also plays tasks that begin behind a refused call
 (after_error.py), as a slice beside the kinds.
 
@@ -33,6 +35,7 @@ from statistics import mean
 from typing import TYPE_CHECKING, Final
 
 from consumers.reads import learning, rollouts, serving, succession
+from consumers.reads.learning import JobRow
 from consumers.reads.serving import AdapterRow
 from daemon.core.decision_log import DecisionRefusal, Decisions
 from daemon.core.task_definitions import with_definitions
@@ -49,9 +52,10 @@ from daemon.evaluation.gate import (
     list_traffic,
     pair_outcomes,
 )
+from daemon.evaluation.players import PartMissing, build_player, list_member_kinds
 from daemon.evaluation.sample_size import Sizes, extend_sizes, looks_of, sizes_of
-from daemon.evaluation.targets import Target, find_targets
-from daemon.evaluation.trial import Adapter, BadPlan, Plan, TrialAttempt, read_attempts
+from daemon.evaluation.targets import MOST, Target, find_targets
+from daemon.evaluation.trial import BadPlan, Plan, Player, TrialAttempt, read_attempts
 from daemon.jobs.runner import (
     OUT,
     Absent,
@@ -140,7 +144,7 @@ class CandidateEvaluation:
             self._lessons,
         )
         with app.reading() as connection:
-            self._job_row = None if row.job is None else learning.job(connection, row.job)
+            self._cycle, self._jobs = _read_origin(connection, row)
             self._targets = self._find_targets(connection)
             self._best = self._find_best(connection)
         compared = [row.adapter, row.sha256, "" if incumbent is None else incumbent.adapter]
@@ -175,9 +179,8 @@ class CandidateEvaluation:
 
     @property
     def _plays_lessons(self) -> bool:
-        """Whether the candidate's job drew lessons."""
-        job = self._job_row
-        return job is not None and any(pool.needs_lessons for pool in job.spec.pools)
+        """Whether a job of the candidate drew lessons."""
+        return any(pool.needs_lessons for job in self._jobs for pool in job.spec.pools)
 
     def advance(self) -> Iterator[str]:
         """Do the next thing, if there is one; what happened, as sentences.
@@ -214,12 +217,12 @@ class CandidateEvaluation:
     def _plan(self, number: int, sizes: Sizes | None, earlier: Sequence[Plan]) -> Plan:
         """The pilot's, without sizes; else that of a look, without what was played before."""
         trial, incumbent = self._trial, self._incumbent
-        players = [None if incumbent is None else _adapter(incumbent)]
+        players = [self._build_player(incumbent)]
         if sizes is None:
             counts: Mapping[str, int] = dict.fromkeys(self.slices, trial.pilot_tasks)
             tasks, trials = self._tasks(counts, _PILOT_SEEDS), max(2, trial.trials)
         else:
-            players.append(_adapter(self._row))
+            players.append(self._build_player(self._row))
             before = {task for plan in earlier for task in plan.tasks}
             tasks = tuple(task for task in self._tasks(sizes.tasks, 0) if task not in before)
             trials = trial.trials
@@ -241,6 +244,14 @@ class CandidateEvaluation:
             dtype=trial.dtype,
             threads=trial.threads,
         )
+
+    def _build_player(self, row: AdapterRow | None) -> Player:
+        """Return the player of an adapter, a panel or the base. Raises CannotExamine."""
+        try:
+            with self._app.reading() as connection:
+                return build_player(connection, row)
+        except PartMissing as error:
+            raise CannotExamine(str(error)) from None
 
     def _tasks(self, counts: Mapping[str, int], offset: int) -> tuple[str, ...]:
         """Return the ids of `counts` tasks of each kind, evenly mixed; a larger count adds tasks to
@@ -293,36 +304,40 @@ class CandidateEvaluation:
         )
         if not tasks:
             return None
-        row = policy.adapter
         changes = {
             "name": f"{self.digest} best {number}",
-            "players": (None if row is None else _adapter(row),),
+            "players": (self._build_player(policy.adapter),),
             "tasks": tasks,
         }
         return plan.model_copy(update=changes)
 
     def _find_targets(self, connection: "Connection") -> tuple[Target, ...]:
         """What the candidate is to be better at: what its cycle wrote tasks for, or where no cycle
-        trained it, its kind. A test that takes one target gets the largest. Raises CannotExamine.
-        """
-        job = self._job_row
+        trained it, its kind, or the kinds of a panel's members. A test that takes one target gets
+        the largest. Raises CannotExamine."""
         written: list[tuple[str, str]] = []
-        if job is not None and job.cycle is not None:
-            for pattern, task in succession.list_written_tasks(connection, job.cycle):
+        if self._cycle is not None:
+            for pattern, task in succession.list_written_tasks(connection, self._cycle):
                 kind = self._find_kind(task)
                 if kind is not None:
                     written.append((pattern, kind))
         targets = find_targets(written)
-        if targets:
-            return targets if self._gate.test == "sign_flip" else targets[:1]
-        capability = self._row.capability
-        if capability is None or capability not in self._environment.capabilities:
-            raise CannotExamine(
-                f"{self._row.adapter} is for {capability!r}, and {self._environment.name} has "
-                f"{', '.join(self._environment.capabilities)}; evaluate it by hand: kintsugi "
-                "adapters evaluate --target"
+        if not targets:
+            kinds = list_member_kinds(connection, self._row)
+            known = [kind for kind in kinds if kind in self._environment.capabilities][:MOST]
+            targets = tuple(map(Target.of_kind, known))
+        if not targets:
+            remedy = (
+                "evaluate it by hand: kintsugi adapters evaluate --target"
+                if self._row.panel is None
+                else "push its members with --capability"
             )
-        return (Target.of_kind(capability),)
+            raise CannotExamine(
+                f"{self._row.adapter} is for {', '.join(map(repr, kinds)) or None}, and "
+                f"{self._environment.name} has {', '.join(self._environment.capabilities)}; "
+                f"{remedy}"
+            )
+        return targets if self._gate.test == "sign_flip" else targets[:1]
 
     def _find_kind(self, task: str) -> str | None:
         """The generator that draws tasks like this one; None for one that has none."""
@@ -597,8 +612,17 @@ class CandidateEvaluation:
         return _TrialNote.model_validate_json(path.read_bytes()) if path.exists() else None
 
 
-def _adapter(row: AdapterRow) -> Adapter:
-    return Adapter(name=row.adapter, folder=row.path, sha256=row.sha256)
+def _read_origin(
+    connection: "Connection", row: AdapterRow
+) -> tuple[str | None, tuple[JobRow, ...]]:
+    """Return the cycle that a candidate is of, and the jobs that it came from: of a panel those of
+    its cycle."""
+    if row.panel is not None:
+        cycle = succession.find_cycle_of_panel(connection, row.adapter)
+        jobs = () if cycle is None else learning.list_cycle_jobs(connection, cycle)
+        return cycle, tuple(jobs)
+    job = None if row.job is None else learning.job(connection, row.job)
+    return (None, ()) if job is None else (job.cycle, (job,))
 
 
 def _kind(attempt: TrialAttempt) -> str:

@@ -7,6 +7,10 @@ be the one that was produced, and what it answers to the probes of serving is se
 replicas were proven to answer. stdout is JSON Lines: heartbeats, and last `{"outcome": "played"}`
 or `{"outcome": "failed", "reason": ...}`; exit codes 0, 1, and 2 for a plan that cannot be read.
 
+A player may be a panel: its router is asked before an episode's first turn, with the prompts and
+the rule of a gateway, and the member that it chooses plays the episode. Its errors so are in the
+verdicts.
+
     DIR/definitions.jsonl   the bodies of the plan's tasks by content (daemon/solver/journal.py)
     DIR/rollouts.jsonl      a head, then one line per chunk: [played, ...]
 
@@ -21,24 +25,26 @@ import os
 import sys
 import time
 from argparse import ArgumentParser
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal, Self
 
-from pydantic import Field, TypeAdapter, ValidationError
+from pydantic import Field, TypeAdapter, ValidationError, model_validator
 
 from daemon.jobs.runner import JOURNAL
 from events.canonical import exact_json, sha256
 from events.envelope import derive_id
 from events.errors import KintsugiError
-from events.jobs import Sha256
+from events.jobs import PanelRouter, Sha256
 from events.messages import Message, StrictModel
 from events.registry import first_problem
-from events.rollouts import RolloutContent, RolloutEnded
+from events.rollouts import MemberChoice, RolloutContent, RolloutEnded
 
 if TYPE_CHECKING:
+    from daemon.engine.chat import Chat
     from daemon.engine.policy import Policy
-    from daemon.solver.sampling.local import InProcess, Rollout
+    from daemon.solver.sampling.local import Attempt, InProcess, Rollout
     from envs.environment import Environment
 
 CHUNK: Final = 256
@@ -65,6 +71,37 @@ class Adapter(StrictModel):
     sha256: Sha256
 
 
+class PanelPlayer(StrictModel):
+    """A panel with its adapters as they were produced."""
+
+    name: str
+    members: dict[str, Adapter | None]
+    """Skill -> what plays its episodes; None for the base."""
+    router: PanelRouter
+    router_adapter: Adapter | None = None
+    """Who is asked; None for the base."""
+
+    @model_validator(mode="after")
+    def _is_whole(self) -> Self:
+        skills = {option.skill for option in self.router.options} - {None}
+        if skills != set(self.members):
+            raise ValueError(
+                f"the members of {self.name} are of {', '.join(sorted(self.members))}, and its "
+                f"router chooses among {', '.join(sorted(map(str, skills)))}"
+            )
+        asked = None if self.router_adapter is None else self.router_adapter.name
+        if asked != self.router.adapter:
+            raise ValueError(
+                f"the router of {self.name} is {self.router.adapter or 'the base'}, and the files "
+                f"are those of {asked or 'the base'}"
+            )
+        return self
+
+
+Player = Adapter | PanelPlayer | None
+"""Who plays; None: the base itself."""
+
+
 class Plan(StrictModel):
     """What is to be played."""
 
@@ -75,8 +112,7 @@ class Plan(StrictModel):
     checkpoint: str
     alias: str
     base: str
-    players: tuple[Adapter | None, ...] = Field(min_length=1)
-    """None: the base itself."""
+    players: tuple[Player, ...] = Field(min_length=1)
     tasks: tuple[str, ...] = Field(min_length=1)
     trials: int = Field(ge=1)
     seed: int
@@ -93,8 +129,8 @@ class Plan(StrictModel):
 
     def name_policy(self, player: int) -> str:
         """The policy's name."""
-        adapter = self.players[player]
-        return self.base if adapter is None else adapter.name
+        own = self.players[player]
+        return self.base if own is None else own.name
 
     def rollout(self, player: int, task: str, trial: int) -> str:
         """The id of a rollout."""
@@ -178,13 +214,13 @@ def play(plan: Plan, out: Path) -> None:
     benchmarks = None if plan.benchmarks is None else Path(plan.benchmarks)
     environment = open_place(plan.environment, benchmarks=benchmarks)
     environment.use_definitions(read_definitions(out).get)
-    policies = _policies(plan)
+    loaded = _Policies(plan)
     with (out / JOURNAL).open("ab") as file:
         file.truncate(end)
         if not end:
             file.write(_Head(plan=plan.digest).model_dump_json().encode() + b"\n")
         for chunk in chunks[len(done) :]:
-            played = tuple(_play_chunk(plan, environment, policies, chunk))
+            played = tuple(_play_chunk(plan, environment, loaded, chunk))
             file.write(_CHUNK.dump_json(played) + b"\n")
             file.flush()
             os.fsync(file.fileno())
@@ -204,18 +240,34 @@ def _chunks(plan: Plan) -> list[list[_Slot]]:
     ]
 
 
-def _policies(plan: Plan) -> "list[Policy]":
-    """Every player, ready. Raises CannotPlay, BadAdapter, OSError."""
-    from daemon.engine.policy import load_policy
+class _Policies:
+    """The policies of a plan's players, each adapter proven and loaded once."""
 
-    checkpoint = Path(plan.checkpoint)
-    if not (checkpoint / "config.json").is_file():
-        raise CannotPlay(f"{checkpoint} holds no checkpoint; correct it in the setting agents")
-    base = load_policy(checkpoint, plan.base, plan.dtype, plan.threads)
-    return [
-        base if adapter is None else base.with_adapter(_proven(checkpoint, adapter), adapter.name)
-        for adapter in plan.players
-    ]
+    def __init__(self, plan: Plan) -> None:
+        """Raises CannotPlay, BadAdapter, OSError."""
+        from daemon.engine.policy import load_policy
+
+        checkpoint = Path(plan.checkpoint)
+        if not (checkpoint / "config.json").is_file():
+            raise CannotPlay(f"{checkpoint} holds no checkpoint; correct it in the setting agents")
+        base = load_policy(checkpoint, plan.base, plan.dtype, plan.threads)
+        self._by_adapter: dict[Adapter | None, Policy] = {None: base}
+        for adapter in chain.from_iterable(map(_list_adapters, plan.players)):
+            if adapter not in self._by_adapter:
+                folder = _proven(checkpoint, adapter)
+                self._by_adapter[adapter] = base.with_adapter(folder, adapter.name)
+
+    def find(self, adapter: Adapter | None) -> "Policy":
+        """Return the policy of an adapter; that of the base for None."""
+        return self._by_adapter[adapter]
+
+
+def _list_adapters(player: Player) -> list[Adapter]:
+    """The adapters that a player needs."""
+    if isinstance(player, PanelPlayer):
+        parts = (*player.members.values(), player.router_adapter)
+        return [adapter for adapter in parts if adapter is not None]
+    return [] if player is None else [player]
 
 
 def _proven(checkpoint: Path, adapter: Adapter) -> Path:
@@ -238,7 +290,7 @@ def _proven(checkpoint: Path, adapter: Adapter) -> Path:
 
 
 def _play_chunk(
-    plan: Plan, environment: "Environment", policies: "Sequence[Policy]", chunk: Sequence[_Slot]
+    plan: Plan, environment: "Environment", policies: _Policies, chunk: Sequence[_Slot]
 ) -> Iterator[TrialAttempt]:
     """A chunk, in its own order."""
     from daemon.engine.chat import Chat
@@ -246,14 +298,7 @@ def _play_chunk(
     from daemon.solver.sampling.local import Attempt, InProcess
     from envs.evaluation import episode_seed
 
-    policy = policies[chunk[0][0]]
-    # A cache that has seen other conversations may round otherwise.
-    player = InProcess(
-        Engine(policy, plan.episodes),
-        Chat(Path(plan.checkpoint)),
-        temperature=plan.temperature,
-        max_tokens=plan.max_tokens,
-    )
+    chat = Chat(Path(plan.checkpoint))
     attempts = {
         plan.rollout(*slot): Attempt(
             task=environment.task(slot[1]),
@@ -263,9 +308,62 @@ def _play_chunk(
         )
         for slot in chunk
     }
-    rollouts = _all(player, environment, list(attempts.values()), policy)
+    player = plan.players[chunk[0][0]]
+    choices: Mapping[str, MemberChoice] = {}
+    groups: dict[Adapter | None, list[Attempt]] = {}
+    if isinstance(player, PanelPlayer):
+        _beat(phase=f"router of {player.name}")
+        choices = _choose_members(player, environment, policies, chat, attempts)
+        for name, attempt in attempts.items():
+            skill = choices[name].skill
+            member = None if skill is None else player.members[skill]
+            groups.setdefault(member, []).append(attempt)
+    else:
+        groups[player] = list(attempts.values())
+    rollouts: dict[str, Rollout] = {}
+    for adapter, own in groups.items():
+        policy = policies.find(adapter)
+        # A cache that has seen other conversations may round otherwise.
+        here = InProcess(
+            Engine(policy, plan.episodes),
+            chat,
+            temperature=plan.temperature,
+            max_tokens=plan.max_tokens,
+        )
+        rollouts |= _all(here, environment, own, policy)
     for slot, name in zip(chunk, attempts, strict=True):
-        yield _build_attempt(plan, environment, rollouts[name], slot)
+        yield _build_attempt(plan, environment, rollouts[name], slot, choices.get(name))
+
+
+def _choose_members(
+    panel: PanelPlayer,
+    environment: "Environment",
+    policies: _Policies,
+    chat: "Chat",
+    attempts: "Mapping[str, Attempt]",
+) -> dict[str, MemberChoice]:
+    """Rollout -> the member that plays it, as the router of a panel chooses from what the agent
+    reads first. An episode that ends before that is the base's, and has no doubt."""
+    from daemon.engine.chat import as_chat
+    from daemon.engine.routing import ask
+    from daemon.solver.sampling.opening import read_opening
+
+    views = {
+        name: read_opening(environment, attempt.task, attempt.seed)
+        for name, attempt in attempts.items()
+    }
+    asked = {name: list(map(as_chat, view)) for name, view in views.items() if view is not None}
+    policy = policies.find(panel.router_adapter)
+    answers = ask(policy, chat, panel.router, list(asked.values()))
+    choices = dict.fromkeys(attempts, MemberChoice())
+    for name, answer in zip(asked, answers, strict=True):
+        member = None if answer.skill is None else panel.members[answer.skill]
+        choices[name] = MemberChoice(
+            skill=answer.skill,
+            adapter=None if member is None else member.name,
+            doubt=answer.doubt,
+        )
+    return choices
 
 
 def _all(
@@ -283,7 +381,11 @@ def _all(
 
 
 def _build_attempt(
-    plan: Plan, environment: "Environment", rollout: "Rollout", slot: _Slot
+    plan: Plan,
+    environment: "Environment",
+    rollout: "Rollout",
+    slot: _Slot,
+    choice: MemberChoice | None,
 ) -> TrialAttempt:
     from producers.simulation import Provenance, build_rollout_event
 
@@ -297,7 +399,7 @@ def _build_attempt(
         player=player,
         trial=trial,
         tokens=rollout.trajectory.tokens,
-        head=event,
+        head=event if choice is None else event.model_copy(update={"member": choice}),
         messages=messages,
     )
 

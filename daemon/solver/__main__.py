@@ -98,7 +98,12 @@ def job(options: Namespace) -> int:
     # Output of libraries must not mix with the job's own lines.
     with redirect_stdout(sys.stderr), _stop_signals() as stopping, _heartbeats(say) as watch:
         # torch takes seconds to import, and the heartbeat should not wait for it.
-        from daemon.solver.job import Activity, run
+        from daemon.solver.job import Activity
+
+        if spec.teaches == "router":
+            from daemon.solver.routing.job import run
+        else:
+            from daemon.solver.job import run
 
         activity = Activity()
         watch(activity)

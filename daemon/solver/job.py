@@ -22,7 +22,6 @@ others (parallel.py), which take its updates with it and do nothing else.
 
 import fcntl
 import json
-import logging
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -49,13 +48,13 @@ from daemon.solver.journal import (
 from daemon.solver.lora import save
 from daemon.solver.parallel import Anew, Update
 from daemon.solver.rounds.rounds import Rounds
-from daemon.solver.sampling.environments import JobEnvironments
+from daemon.solver.sampling.environments import drop_unplayable, open_environments
 from daemon.solver.sampling.own_vllm import OwnVllm
 from daemon.solver.sampling.remote import RemoteSource
 from daemon.solver.sampling.reward import check_lesson
 from daemon.solver.sampling.seals import Seals
 from daemon.solver.sampling.sources import Batch, HereSource, Source, Version, batch_of
-from daemon.solver.spec import check_supported, digest, drop_tasks, list_tasks
+from daemon.solver.spec import check_supported, digest
 from daemon.solver.task_choice import Choice
 from daemon.solver.telemetry.metrics import Guard, StepMetrics, TrainingAbort
 from daemon.solver.telemetry.progress import (
@@ -73,16 +72,9 @@ from daemon.solver.telemetry.tracker import Tracker, open_tracker
 from daemon.solver.trajectory import Trajectory
 from daemon.solver.update import Learner
 from daemon.solver.warm_start import examples, references
-from envs.environment import Environment, UnknownTask
-from envs.episode import PrefixMismatch, check_prefix
-from envs.evaluation import environment_code
-from envs.registry import open_place
-from envs.task import is_content_id
 from events.errors import KintsugiError
 from events.jobs import JobSpec
 from events.privacy.sealing import Key
-
-log = logging.getLogger(__name__)
 
 JOURNAL: Final = "rollouts.jsonl"
 ADAPTER: Final = "adapter"
@@ -144,20 +136,33 @@ def outcome_of(spec: JobSpec, out: Path) -> Outcome | None:
     folder = out / ADAPTER
     if folder.exists():
         provenance = verify(folder)
-        _same_spec(spec, provenance.spec, folder)
+        check_same_spec(spec, provenance.spec, folder)
         batches, _ = journal.read(out / JOURNAL, digest(spec))
         used = sum(map(len, batches))
         return _make_outcome(spec, folder, provenance.files[WEIGHTS], provenance.steps, used)
-    if (out / OUTCOME).exists():
-        stored = json.loads((out / OUTCOME).read_bytes())
-        _same_spec(spec, stored["spec"], out / OUTCOME)
-        return Outcome.model_validate(stored["outcome"])
-    return None
+    return read_gap(spec, out)
 
 
-def _same_spec(spec: JobSpec, stored: Any, where: Path) -> None:
+def check_same_spec(spec: JobSpec, stored: Any, where: Path) -> None:
+    """See that what lies in a directory is of this spec. Raises CannotBegin."""
     if stored != spec.model_dump(mode="json"):
         raise CannotBegin(f"{where} is the result of another spec; choose another directory")
+
+
+def read_gap(spec: JobSpec, out: Path) -> Outcome | None:
+    """Return the competence gap that a job ended with; None for another end. Raises
+    CannotBegin."""
+    if not (out / OUTCOME).exists():
+        return None
+    stored = json.loads((out / OUTCOME).read_bytes())
+    check_same_spec(spec, stored["spec"], out / OUTCOME)
+    return Outcome.model_validate(stored["outcome"])
+
+
+def write_gap(spec: JobSpec, out: Path, outcome: Outcome) -> None:
+    """Store a competence gap, so that the job ends with it again. Raises OSError."""
+    stored = {"spec": spec.model_dump(mode="json"), "outcome": outcome.model_dump()}
+    write_file(out / OUTCOME, json.dumps(stored, indent=1).encode())
 
 
 def _make_outcome(spec: JobSpec, folder: Path, sha256: str, steps: int, used: int) -> Outcome:
@@ -191,6 +196,11 @@ class Job:
         ImpossibleLesson, NoTemplate, NoTrackerLibrary, TrackerRefusal, OSError.
         """
         check_supported(spec)
+        if spec.teaches != "agent":
+            raise CannotBegin(
+                f"job {spec.job} teaches a {spec.teaches}, and plays nothing: run it with "
+                "python -m daemon.solver"
+            )
         self.requested = spec
         """What was asked for: its digest names the journal, and provenance tells it."""
         self.spec = spec
@@ -203,7 +213,7 @@ class Job:
         self._keys = keys or {}
         out.mkdir(parents=True, exist_ok=True)
         with ExitStack() as held:
-            held.enter_context(_lock_file(out / _LOCK))
+            held.enter_context(lock_file(out / _LOCK))
             self._load(held)
             self._held = held.pop_all()
 
@@ -211,8 +221,8 @@ class Job:
         if self.spec.threads is not None:
             torch.set_num_threads(self.spec.threads)
         self._seals = Seals(read_definitions(self.out), self._keys)
-        self.environments = JobEnvironments(self.requested, self._open_environment)
-        self.spec = spec = self._drop_unplayable()
+        self.environments = open_environments(self.requested, self._seals.find_body)
+        self.spec = spec = drop_unplayable(self.requested, self.environments)
         self._check_tasks()
         self._successes = read_successes(self.out, self.requested)
         self.chat = Chat(checkpoint(spec))
@@ -522,8 +532,7 @@ class Job:
             rollouts=self.rollouts,
             reason=gap(self.history),
         )
-        stored = {"spec": self.requested.model_dump(mode="json"), "outcome": outcome.model_dump()}
-        write_file(self.out / OUTCOME, json.dumps(stored, indent=1).encode())
+        write_gap(self.requested, self.out, outcome)
         self.outcome = outcome
 
     def _save_due(self, coming: int) -> None:
@@ -572,37 +581,8 @@ class Job:
     def _set_steps(self, steps: int) -> None:
         self.steps = self.activity.steps = steps
 
-    def _open_environment(self, place: str) -> Environment:
-        """Return the environment of a name or path, with the bodies that lie in the directory.
-        Raises UnknownEnvironment, EnvironmentBroken."""
-        benchmarks = None if self.spec.benchmarks is None else Path(self.spec.benchmarks)
-        environment = open_place(place, benchmarks=benchmarks)
-        environment.use_definitions(self._seals.find_body)
-        return environment
-
     def _open_journal(self) -> Journal:
         return Journal(self.out / JOURNAL, self._digest, self._seals)
-
-    def _drop_unplayable(self) -> JobSpec:
-        """Return what of the spec can be played. Raises NothingPlayable, EnvironmentFailure."""
-        spec = self.requested
-        missing: dict[str, str] = {}
-        for task in filter(is_content_id, list_tasks(spec)):
-            environment = self.environments.find(task)
-            try:
-                definition = self.environments.task(task)
-                with environment_code(environment, f"task {task}", definition):
-                    check_prefix(environment, definition)
-            except (PrefixMismatch, UnknownTask) as error:
-                missing[task] = str(error)
-        playable = drop_tasks(spec, missing)
-        for reason in missing.values():
-            log.warning("left out: %s", reason)
-        kept = {pool.name for pool in playable.pools}
-        for pool in spec.pools:
-            if pool.name not in kept:
-                log.warning("pool %s is left out: no task of it can be played", pool.name)
-        return playable
 
     @property
     def _digest(self) -> str:
@@ -655,7 +635,7 @@ class Job:
         return HereSource(self.spec, place, self.environments, self.chat)
 
 
-def _lock_file(path: Path) -> IO[bytes]:
+def lock_file(path: Path) -> IO[bytes]:
     """Return the file, locked until it is closed or the process dies. Raises CannotBegin."""
     file = path.open("ab")
     try:

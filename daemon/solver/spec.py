@@ -42,11 +42,13 @@ class NotSupported(KintsugiError):
 
 def check_supported(spec: JobSpec) -> None:
     """See that this learner does what a spec asks for. Raises NotSupported."""
-    if spec.teaches != "agent":
+    if spec.teaches == "user":
         raise NotSupported(
-            f"job {spec.job} teaches the {spec.teaches}, and this learner trains agents alone; "
-            "request a job that teaches 'agent'"
+            f"job {spec.job} teaches the user, and this learner trains agents and routers alone; "
+            "request a job that teaches 'agent' or 'router'"
         )
+    if spec.teaches == "router":
+        _check_router(spec)
     for pool in spec.pools:
         if pool.reward == "skill":
             raise NotSupported(
@@ -59,6 +61,32 @@ def check_supported(spec: JobSpec) -> None:
                 f"{pool.user.url}, and rollouts in the job's own process wait for no endpoint; "
                 "sample from a server (sampler.source.kind 'endpoint' or 'vllm'), or leave out the "
                 "pool's user"
+            )
+
+
+def _check_router(spec: JobSpec) -> None:
+    """See that a job that teaches a router asks for nothing else. Raises NotSupported."""
+    unread = {
+        "warm_start": spec.warm_start,
+        "rounds": spec.rounds,
+        "checkpoints": spec.checkpoints,
+        "references of a pool": [pool for pool in spec.pools if pool.references],
+        "the user of a pool": [pool for pool in spec.pools if pool.user],
+        "the reward of a pool": [pool for pool in spec.pools if pool.reward != "verdict"],
+    }
+    for what, value in unread.items():
+        if value:
+            raise NotSupported(
+                f"job {spec.job} teaches a router, which is supervised and plays nothing, and its "
+                f"spec has {what}; leave it out"
+            )
+    assert spec.router is not None, "the contract sees to it"
+    shown = {pool.skill for pool in spec.pools}
+    for option in spec.router.options:
+        if option.skill not in shown:
+            raise NotSupported(
+                f"no pool of job {spec.job} has tasks of option {option.label} "
+                f"({option.skill or 'no skill'}); add one, so that the router learns to choose it"
             )
 
 

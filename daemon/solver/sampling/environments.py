@@ -8,13 +8,21 @@ whether it is drawn, shown or only known. Two environments of one job therefore 
 a pool has tasks of its own environment alone.
 """
 
+import logging
 from collections.abc import Callable, Iterator
 from functools import lru_cache
+from pathlib import Path
 
+from daemon.solver.spec import drop_tasks, list_tasks
 from envs.environment import Environment, UnknownTask
-from envs.task import TaskDefinition
+from envs.episode import PrefixMismatch, check_prefix
+from envs.evaluation import environment_code
+from envs.registry import open_place
+from envs.task import TaskDefinition, is_content_id
 from events.errors import KintsugiError
 from events.jobs import JobSpec
+
+log = logging.getLogger(__name__)
 
 
 class AmbiguousEnvironment(KintsugiError):
@@ -70,3 +78,38 @@ class JobEnvironments:
 
     def _make_task(self, task: str) -> TaskDefinition:
         return self.find(task).task(task)
+
+
+def open_environments(spec: JobSpec, find_body: Callable[[str], str | None]) -> JobEnvironments:
+    """Return the environments of a job, with the bodies of tasks by content that `find_body`
+    returns. Raises UnknownEnvironment, EnvironmentBroken, AmbiguousEnvironment, UnknownTask."""
+    benchmarks = None if spec.benchmarks is None else Path(spec.benchmarks)
+
+    def open_one(place: str) -> Environment:
+        environment = open_place(place, benchmarks=benchmarks)
+        environment.use_definitions(find_body)
+        return environment
+
+    return JobEnvironments(spec, open_one)
+
+
+def drop_unplayable(spec: JobSpec, environments: JobEnvironments) -> JobSpec:
+    """Return what of a spec can be played: without tasks by content whose body is missing or whose
+    prefix does not replay, which are logged. Raises NothingPlayable, EnvironmentFailure."""
+    missing: dict[str, str] = {}
+    for task in filter(is_content_id, list_tasks(spec)):
+        environment = environments.find(task)
+        try:
+            definition = environments.task(task)
+            with environment_code(environment, f"task {task}", definition):
+                check_prefix(environment, definition)
+        except (PrefixMismatch, UnknownTask) as error:
+            missing[task] = str(error)
+    playable = drop_tasks(spec, missing)
+    for reason in missing.values():
+        log.warning("left out: %s", reason)
+    kept = {pool.name for pool in playable.pools}
+    for pool in spec.pools:
+        if pool.name not in kept:
+            log.warning("pool %s is left out: no task of it can be played", pool.name)
+    return playable

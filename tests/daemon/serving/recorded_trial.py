@@ -12,12 +12,12 @@ from pathlib import Path
 from random import Random
 from typing import Final
 
-from daemon.evaluation.trial import _CHUNK, Plan, TrialAttempt, _chunks, _Head
+from daemon.evaluation.trial import _CHUNK, PanelPlayer, Plan, TrialAttempt, _chunks, _Head
 from daemon.jobs.runner import JOURNAL
 from daemon.solver.journal import read_definitions
 from envs.registry import open_place
 from events.gate import AFTER_ERROR
-from events.rollouts import RolloutEnded
+from events.rollouts import MemberChoice, RolloutEnded
 
 COMMAND: Final = (sys.executable, "-m", "tests.daemon.serving.recorded_trial")
 RATES: Final = "RECORDED_RATES"
@@ -36,12 +36,21 @@ def played(plan: Plan, out: Path) -> Iterator[TrialAttempt]:
             side = _BEST if " best " in plan.name else player
             kind = AFTER_ERROR if definition.lesson else definition.capability
             rate = rates[kind][side]
+            panel, member = plan.players[player], None
+            if isinstance(panel, PanelPlayer):
+                adapter = panel.members.get(kind)
+                member = MemberChoice(
+                    skill=kind if adapter else None,
+                    adapter=adapter and adapter.name,
+                    doubt=None if adapter else "none",
+                )
             passed = Random(f"{side} {task} {trial}").random() < rate
             head = RolloutEnded(
                 rollout=plan.rollout(player, task, trial), alias=plan.alias, base=plan.base,
                 policy=plan.name_policy(player), source="simulation", purpose="evaluate",
                 task=definition.record(), trial=trial, success=passed, reward=float(passed),
                 grader="letters/1", termination="user_stop", write_tools=(), known_tools=(),
+                member=member,
             )  # fmt: skip
             yield TrialAttempt(player=player, trial=trial, tokens=4, head=head, messages=())
 

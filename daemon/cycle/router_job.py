@@ -1,0 +1,115 @@
+"""What the job of a panel's router is told (pure).
+
+    spec = build_router_spec(settings.training, agent, job=..., base=..., options=..., pools=...)
+
+The router learns from tasks whose skill is known: those that the cycle wrote for each skill, and
+tasks of the traffic that need none. All that is drawn follows from the job's id, so that a request
+which is made twice is the same one.
+"""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from daemon.cycle.job_spec import NotTrainable, seed_of
+from daemon.cycle.learning_rate import compute_warm_start_rate
+from envs.registry import locate
+from events.jobs import (
+    JobSpec,
+    LoraSettings,
+    OptimizerSettings,
+    PanelRouter,
+    RouterOption,
+    Sampler,
+    TaskPool,
+)
+
+if TYPE_CHECKING:
+    from daemon.config.settings import Agent, Training
+
+NO_SKILL: Final = "no skill"
+"""Name of the pool of tasks that need none."""
+_EXAMPLES: Final = 2
+"""Tasks that an option needs: one to learn from, one to be held out."""
+_GROUPS, _SIZE = 4, 8
+"""Their product is the number of prompts of a step."""
+_STEPS: Final = 96
+"""Most steps; training stops before, once what is held out gains no more."""
+_FASTER: Final = 2.0
+"""Learning rate, in those of a warm start: an example has one token to learn."""
+
+
+def build_router_spec(
+    training: "Training",
+    agent: "Agent",
+    *,
+    job: str,
+    base: str,
+    options: Sequence[RouterOption],
+    tasks: Mapping[str | None, Sequence[str]],
+    benchmarks: Path | None = None,
+    environments: Sequence[Path] = (),
+    parameters: int | None = None,
+) -> JobSpec:
+    """Return the spec of a job that teaches the router of these options; `tasks`: skill -> ids of
+    tasks that need it, None -> ids of tasks of the traffic that need no skill. A task that is of
+    two skills counts for neither. `environments` are the paths of the settings; `parameters` counts
+    the base's weights, for a rate that the settings leave unset. Raises NotTrainable,
+    UnknownEnvironment, EnvironmentBroken."""
+    if agent.environment is None or agent.checkpoint is None:
+        lacking = "environment" if agent.environment is None else "checkpoint"
+        raise NotTrainable(
+            f"agent {agent.alias} has no {lacking}, so no router can be trained for it; name one "
+            "in the setting agents"
+        )
+    return JobSpec(
+        job=job,
+        base=base,
+        checkpoint=str(agent.checkpoint),
+        environment=locate(agent.environment, environments),
+        benchmarks=None if benchmarks is None else str(benchmarks),
+        teaches="router",
+        router=PanelRouter(options=tuple(options)),
+        pools=tuple(_build_pools(options, tasks)),
+        seed=seed_of(job),
+        sampler=Sampler(groups=_GROUPS, size=_SIZE, rollouts=_GROUPS * _SIZE * _STEPS),
+        optimizer=OptimizerSettings(lr=_choose_rate(training, parameters)),
+        lora=LoraSettings(rank=training.lora_rank, alpha=training.lora_alpha),
+        device=training.device,
+        dtype=training.dtype,
+        threads=training.threads,
+    )
+
+
+def _build_pools(
+    options: Sequence[RouterOption], tasks: Mapping[str | None, Sequence[str]]
+) -> list[TaskPool]:
+    """Return a pool per option. Raises NotTrainable for an option with too few tasks."""
+    skills: dict[str, set[str | None]] = {}
+    for skill, own in tasks.items():
+        for task in own:
+            skills.setdefault(task, set()).add(skill)
+    pools = []
+    for option in options:
+        own = tuple(t for t in dict.fromkeys(tasks.get(option.skill, ())) if len(skills[t]) == 1)
+        if len(own) < _EXAMPLES:
+            raise NotTrainable(
+                f"the router has {len(own)} tasks of {option.skill or NO_SKILL}, and needs "
+                f"{_EXAMPLES} at least to learn when to choose it; write more (proposer.tasks), or "
+                "compose the panel with an untrained router"
+            )
+        pools.append(TaskPool(name=option.skill or NO_SKILL, skill=option.skill, tasks=own))
+    return pools
+
+
+def _choose_rate(training: "Training", parameters: int | None) -> float:
+    """Return the learning rate: by the settings of a warm start, or by the size of the base. Raises
+    NotTrainable."""
+    if training.warm_start_lr is not None:
+        return _FASTER * training.warm_start_lr
+    if parameters is None:
+        raise NotTrainable(
+            "the learning rate of a router follows from training.warm_start_lr, which is unset, or "
+            "from the size of the base, which is unknown; set training.warm_start_lr"
+        )
+    return _FASTER * compute_warm_start_rate(parameters)

@@ -1,0 +1,83 @@
+"""Train a router for members that are there, and say what a panel of them passes.
+
+    python -m ops.learning.routing run --members DIR --out DIR [--seeds 1-5]
+    python -m ops.learning.routing report --out DIR
+
+`--members` is the folder of `python -m ops.learning.merging run`. `run` makes one seed after
+another in this process, and goes on where it was stopped. Exit code 1 where a run failed or there
+is nothing to report.
+"""
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from events.errors import KintsugiError
+from ops.learning.__main__ import parse_seeds
+from ops.learning.merging.settings import SEEDS
+from ops.learning.results import write_document
+from ops.learning.routing.settings import SETTINGS
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The command line."""
+    options = _parser().parse_args(arguments)
+    try:
+        return int(options.command(options))
+    except KintsugiError as error:
+        print(error, file=sys.stderr)
+        return 1
+
+
+def _run(options: argparse.Namespace) -> int:
+    from ops.learning.merging.run import name_run
+    from ops.learning.routing.run import run
+
+    for seed in options.seeds:
+        name = name_run(seed, development=options.development)
+        target = options.out / f"{name}.json"
+        if target.exists():
+            continue
+        result = run(seed, SETTINGS, options.members, options.out, development=options.development)
+        write_document(target, result)
+        print(
+            f"{name}: {result.seconds:.0f} s, {result.processor_seconds:.0f} s of a processor",
+            flush=True,
+        )
+    return 0
+
+
+def _report(options: argparse.Namespace) -> int:
+    from ops.learning.routing.report import write_report
+    from ops.learning.routing.run import RoutingRun
+
+    files = sorted(options.out.glob("*.json"))
+    results = [RoutingRun.model_validate_json(file.read_bytes()) for file in files]
+    print(write_report(results, SETTINGS), end="")
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m ops.learning.routing",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    commands = parser.add_subparsers(required=True)
+    run = commands.add_parser("run", help="make all results that are missing")
+    run.set_defaults(command=_run)
+    run.add_argument("--members", type=Path, required=True, help="folder of ops.learning.merging")
+    run.add_argument("--seeds", type=parse_seeds, default=SEEDS, help="such as 1-5 or 2,4")
+    run.add_argument(
+        "--development", action="store_true", help="task seeds for tuning, not for figures"
+    )
+    summary = commands.add_parser("report", help="tables on stdout")
+    summary.set_defaults(command=_report)
+    for command in (run, summary):
+        command.add_argument("--out", type=Path, required=True)
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,135 @@
+"""A trial in which a panel plays: its router chooses, and the members play as they would alone."""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from daemon.adapters.directory import WEIGHTS, verify
+from daemon.engine.chat import Chat
+from daemon.engine.policy import Policy
+from daemon.engine.reference.weights import CHECKPOINT
+from daemon.engine.routing import ask, find_label_tokens
+from daemon.evaluation.trial import (
+    Adapter,
+    PanelPlayer,
+    Plan,
+    Player,
+    TrialAttempt,
+    play,
+    read_attempts,
+)
+from daemon.jobs.runner import JOURNAL
+from events.jobs import PanelRouter, RouterOption
+from events.rollouts import MemberChoice
+from ops.random_adapters import Maker
+from producers.gateway.routing.label_router import RouterAnswer
+
+FORCED = 1e6
+"""Nats that no score makes up for."""
+LONG = [{"role": "user", "content": "order 7 please " * 100}] * 9
+DIGEST = "881275dd0035602a892cc7970b986aaf46be4017b0b66e6e7b7d0c7e880a6be4"
+"""Of a plan of adapters, when there were no panels."""
+
+
+@pytest.fixture(scope="module")
+def member(tmp_path_factory: pytest.TempPathFactory) -> Adapter:
+    """An adapter that answers otherwise than the base."""
+    folder = Maker(CHECKPOINT).write(tmp_path_factory.mktemp("made") / "member", 0.3)
+    return Adapter(name="member", folder=str(folder), sha256=verify(folder).files[WEIGHTS])
+
+
+def build_panel(member: Adapter, name: str, calibration: tuple[float, ...]) -> PanelPlayer:
+    """A panel whose router is the base, with one calibration for both orders."""
+    labels = ("A", "B", "C")
+    options = tuple(
+        RouterOption(skill=skill, label=label, token=token, description=str(skill))
+        for skill, label, token in zip(
+            ("first", "second", None), labels, find_label_tokens(CHECKPOINT, labels), strict=True
+        )
+    )
+    router = PanelRouter(options=options, calibration=(calibration, calibration))
+    return PanelPlayer(name=name, members={"first": member, "second": None}, router=router)
+
+
+def build_plan(*players: Player) -> Plan:
+    return Plan(
+        name="t", environment="shop", checkpoint=str(CHECKPOINT), alias="agent", base="reference",
+        players=players, tasks=("shop/cancel/1", "shop/question/2", "shop/address/3"), trials=1,
+        seed=5, max_tokens=48, threads=1,
+    )  # fmt: skip
+
+
+def play_all(plan: Plan, out: Path) -> Mapping[str, list[TrialAttempt]]:
+    """Policy -> its attempts."""
+    play(plan, out)
+    attempts = [attempt for chunk in read_attempts(out, plan) for attempt in chunk]
+    return {
+        plan.name_policy(player): [item for item in attempts if item.player == player]
+        for player in range(len(plan.players))
+    }
+
+
+def test_the_member_that_the_router_chooses_plays_as_it_would_alone(
+    tmp_path: Path, member: Adapter
+) -> None:
+    plan = build_plan(
+        None,
+        member,
+        build_panel(member, "to first", (-FORCED, 0, 0)),
+        build_panel(member, "to second", (0, -FORCED, 0)),
+        build_panel(member, "to none", (0, 0, -FORCED)),
+    )
+    played = play_all(plan, tmp_path / "whole")
+    said = {name: [attempt.messages for attempt in attempts] for name, attempts in played.items()}
+    assert said["member"] != said["reference"]
+    assert said["to first"] == said["member"]
+    assert said["to second"] == said["to none"] == said["reference"]
+    chosen = {
+        name: {attempt.head.member for attempt in attempts} for name, attempts in played.items()
+    }
+    assert chosen == {
+        "reference": {None},
+        "member": {None},
+        "to first": {MemberChoice(skill="first", adapter="member")},
+        "to second": {MemberChoice(skill="second")},
+        "to none": {MemberChoice(doubt="none")},
+    }
+    assert {attempt.head.policy for attempt in played["to first"]} == {"to first"}
+
+    whole = (tmp_path / "whole" / JOURNAL).read_bytes()
+    lines = whole.splitlines(keepends=True)
+    (tmp_path / "killed").mkdir()
+    (tmp_path / "killed" / JOURNAL).write_bytes(b"".join(lines[:3]) + lines[3][:100])
+    play(plan, tmp_path / "killed")
+    assert (tmp_path / "killed" / JOURNAL).read_bytes() == whole
+
+
+def test_a_plan_without_panels_has_the_digest_that_it_had(member: Adapter) -> None:
+    """Trials that began with an earlier version go on."""
+    adapter = Adapter(name="a", folder="/adapters/a", sha256="0" * 64)
+    plan = build_plan(None, adapter).model_copy(update={"checkpoint": "/checkpoint"})
+    assert plan.digest == DIGEST
+    assert Plan.model_validate_json(plan.model_dump_json()) == plan
+    panel = build_plan(build_panel(member, "p", (0, 0, 0)))
+    assert Plan.model_validate_json(panel.model_dump_json()) == panel
+
+
+def test_a_panel_has_a_member_for_each_skill_of_its_router(member: Adapter) -> None:
+    panel = build_panel(member, "p", (0, 0, 0))
+    with pytest.raises(ValueError, match="the members of p are of first, and its router chooses"):
+        PanelPlayer(name="p", members={"first": member}, router=panel.router)
+    asked = panel.router.model_copy(update={"adapter": "router"})
+    with pytest.raises(ValueError, match="is router, and the files are those of the base"):
+        PanelPlayer(name="p", members=panel.members, router=asked)
+
+
+def test_a_router_whose_prompt_does_not_fit_leaves_the_session_to_the_base(
+    member: Adapter,
+) -> None:
+    policy = Policy.load(CHECKPOINT, "reference")
+    router = build_panel(member, "p", (-FORCED, 0, 0)).router
+    short = [{"role": "user", "content": "cancel it"}]
+    answers = ask(policy, Chat(CHECKPOINT), router, [short, [*short, *LONG], short])
+    failed = RouterAnswer(None, "failed")
+    assert answers == [RouterAnswer("first", None), failed, RouterAnswer("first", None)]

@@ -1,0 +1,126 @@
+"""A job that teaches a router, with the reference policy."""
+
+import json
+import signal
+import subprocess
+import sys
+from itertools import islice
+from pathlib import Path
+
+import pytest
+
+from daemon.adapters.directory import verify
+from daemon.engine.chat import Chat, as_chat
+from daemon.engine.policy import Policy
+from daemon.engine.reference.weights import CHECKPOINT
+from daemon.engine.routing import BadLabel, ask, calibrate, find_label_tokens
+from daemon.solver.job import ADAPTER
+from daemon.solver.routing.job import FIGURES, RouterResult, run
+from daemon.solver.sampling.opening import read_opening
+from daemon.solver.telemetry.progress import Progress
+from envs.shop.environment import Shop
+from events.jobs import (
+    JobSpec,
+    LoraSettings,
+    OptimizerSettings,
+    PanelRouter,
+    RouterOption,
+    Sampler,
+    TaskPool,
+)
+
+SHOP = Shop()
+SKILL = "fallback"
+OTHERS = {"cancel": 0.5, "question": 0.5}
+FIRST = 77_000_000
+FRESH = 78_000_000
+
+
+def draw(kinds: dict[str, float], first: int, count: int) -> tuple[str, ...]:
+    return tuple(task.id for task in islice(SHOP.mixture(kinds, 1, first), count))
+
+
+def build_spec(steps: int, skilled: tuple[str, ...], others: tuple[str, ...]) -> JobSpec:
+    first, second = find_label_tokens(CHECKPOINT, ("A", "B"))
+    options = (
+        RouterOption(skill=SKILL, label="A", token=first, description=SHOP.capabilities[SKILL]),
+        RouterOption(label="B", token=second, description="none of these"),
+    )
+    return JobSpec(
+        job="r",
+        base="reference",
+        checkpoint=str(CHECKPOINT),
+        environment=SHOP.name,
+        teaches="router",
+        router=PanelRouter(options=options),
+        pools=(
+            TaskPool(name=SKILL, skill=SKILL, tasks=skilled),
+            TaskPool(name="no skill", tasks=others),
+        ),
+        seed=1,
+        sampler=Sampler(groups=2, size=8, rollouts=16 * steps),
+        optimizer=OptimizerSettings(lr=8e-3),
+        lora=LoraSettings(rank=16, alpha=32),
+        threads=1,
+    )
+
+
+@pytest.mark.learning
+@pytest.mark.processes
+def test_a_router_learns_to_choose_and_is_the_same_after_a_kill(tmp_path: Path) -> None:
+    spec = build_spec(24, draw({SKILL: 1.0}, FIRST, 40), draw(OTHERS, FIRST, 40))
+    told: list[Progress] = []
+    outcome = run(spec, tmp_path / "whole", told.append)
+    assert (outcome.outcome, outcome.adapter) == ("trained", str(tmp_path / "whole" / ADAPTER))
+    result = RouterResult.model_validate_json((tmp_path / "whole" / FIGURES).read_bytes())
+    assert result.figures in [progress.router for progress in told]
+    assert result.figures.held_out == 16
+    assert run(spec, tmp_path / "whole") == outcome
+
+    chat, base = Chat(CHECKPOINT), Policy.load(CHECKPOINT, "reference")
+    router = spec.router
+    assert router is not None
+    policy = base.with_adapter(tmp_path / "whole" / ADAPTER, "router")
+    wanted = {
+        **dict.fromkeys(draw({SKILL: 1.0}, FRESH, 20), SKILL),
+        **dict.fromkeys(draw(OTHERS, FRESH, 20)),
+    }
+    views = [read_opening(SHOP, SHOP.task(task)) for task in wanted]
+    conversations = [[as_chat(message) for message in view or ()] for view in views]
+    answers = ask(policy, chat, calibrate(policy, chat, router), conversations)
+    right = [answer.skill == skill for answer, skill in zip(answers, wanted.values(), strict=True)]
+    assert sum(right) >= 36
+    untaught = ask(base, chat, calibrate(base, chat, router), conversations)
+    assert sum(answer.skill == SKILL for answer in untaught) < 10
+
+    (tmp_path / "job.json").write_text(spec.model_dump_json())
+    out = tmp_path / "killed"
+    command = [sys.executable, "-m", "daemon.solver", str(tmp_path / "job.json"), "--out", str(out)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as running:
+        assert running.stdout is not None
+        line = next(line for line in running.stdout if '"router"' in line)
+        running.kill()
+    assert running.returncode == -signal.SIGKILL
+    assert json.loads(line)["router"] == told[0].model_dump(mode="json")["router"]
+    assert not (out / ADAPTER).exists()
+    assert run(spec, out).sha256 == outcome.sha256
+    assert verify(out / ADAPTER).fingerprint is not None
+
+
+@pytest.mark.learning
+def test_a_router_that_learns_nothing_leaves_no_adapter(tmp_path: Path) -> None:
+    """Both options have tasks of one kind."""
+    tasks = draw({"cancel": 1.0}, FIRST, 40)
+    spec = build_spec(2, tasks[:20], tasks[20:])
+    outcome = run(spec, tmp_path)
+    assert outcome.outcome == "competence_gap"
+    assert "of 8 held-out tasks" in str(outcome.reason)
+    assert not (tmp_path / ADAPTER).exists()
+    assert run(spec, tmp_path) == outcome
+
+
+def test_a_label_is_one_token() -> None:
+    with pytest.raises(BadLabel, match=r"label 'Zebra' is \d+ tokens"):
+        find_label_tokens(CHECKPOINT, ("A", "Zebra"))
+    with pytest.raises(BadLabel, match="labels 'A' and 'A' are one token"):
+        find_label_tokens(CHECKPOINT, ("A", "A"))
