@@ -39,7 +39,11 @@ def ls(
     with cli.app() as app, app.reading() as connection:
         rows = learning.cycles(connection, alias, limit)
         lines = [
-            line(row, read_step(connection, row), read_cost(connection, app.settings, row))
+            line(
+                row,
+                read_step(connection, app.settings, row),
+                read_cost(connection, app.settings, row),
+            )
             for row in rows
         ]
     if cli.out.json:
@@ -121,7 +125,7 @@ def show(
 
     with cli.app() as app, app.reading() as connection:
         row = learning.find_cycle(connection, cycle)
-        step = read_step(connection, row)
+        step = read_step(connection, app.settings, row)
         rejected = learning.rejections_of(connection, row.cycle)
         rounds = [] if row.job is None else learning.job_rounds(connection, row.job)
         cost = read_cost(connection, app.settings, row)
@@ -298,7 +302,7 @@ def cancel(cli: Cli, alias: OfAgent, actor: ActorName = None, reason: WhyNot = "
         app.settle()
         with app.reading() as connection:
             row = learning.open_cycle(connection, alias)
-            step = None if row is None else read_step(connection, row)
+            step = None if row is None else read_step(connection, app.settings, row)
         if row is None:
             raise learning.UnknownId(f"{alias} has no open cycle; see kintsugi cycle ls")
         if step == Step.WATCH:

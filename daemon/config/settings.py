@@ -561,12 +561,18 @@ class Improve(Section):
     """Practice in repairing a call that a tool refused. `auto`: a cycle writes lessons for the
     failure patterns that stand on refused calls, its job draws them, and the gate plays tasks that
     begin behind one (docs/lessons.md)."""
-    skills: Literal["off", "watch"] = "off"
+    skills: Literal["off", "watch", "panel"] = "off"
     """Skills that failures lack and successes have. `watch`: a cycle compares them and names what
-    the agent lacks (docs/skills.md); nothing is trained for a skill yet."""
+    the agent lacks (docs/skills.md). `panel`: a cycle trains an adapter for each of them, too, and
+    has those that pass answer together."""
     skills_rounds: Annotated[int, Field(ge=1)] = 4
     """Rounds with judged rollouts of an agent, after which a cycle compares. It reads all rounds
     since the last comparison; let them hold a hundred rollouts or more."""
+    skills_jobs: Annotated[int, Field(ge=1)] = 4
+    """Most skills that one cycle trains for: those with the largest contrast."""
+    skills_router: Literal["labels", "trained"] = "trained"
+    """What chooses the adapter that answers a session. `labels`: the base, by a prompt; `trained`:
+    an adapter that a job of the cycle trains on that prompt."""
     skills_labels: Literal["rules", "analyzer"] = "rules"
     """Labeller, which names candidates and labels rollouts. `analyzer`: the model that
     `controller.analyzer` names, ten times each rollout; a person's rollouts are not sent."""

@@ -177,8 +177,9 @@ def _build_row(facts: "Facts") -> CycleRow:
         cycle=name, alias=facts.alias, base=facts.base, number=facts.number,
         environment=facts.environment, trigger="operator", reason="planned",
         position=facts.position, slot=None, acted=None, round=None, directive=None, findings=(),
-        summary=None, analyzer=None, trouble=None, accepted=0, rejected=0, job=None, outcome=None,
-        ended_because=None, event=name, started=None, diagnosed=None, directed=None, ended=None,
+        summary=None, analyzer=None, trouble=None, accepted=0, rejected=0, job=None, panel=None,
+        outcome=None, ended_because=None, event=name, started=None, diagnosed=None, directed=None,
+        ended=None,
     )  # fmt: skip
 
 

@@ -40,7 +40,7 @@ def situation(app: "App") -> dict[str, Any]:
         routes, adapters = route_lines(connection), adapter_lines(connection, collected=False)
         reached = read_fold_state(connection)
         cycle = learning.newest_cycle(connection)
-        step = None if cycle is None else read_step(connection, cycle)
+        step = None if cycle is None else read_step(connection, app.settings, cycle)
         expected = read_outlooks(connection, app.settings, utc_now())
         practices = read_practices(connection, app.settings)
         skills = read_skill_practices(connection, app.settings)
