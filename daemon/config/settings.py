@@ -14,9 +14,17 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any, Final, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError, field_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    SecretStr,
+    ValidationError,
+    field_validator,
+    model_validator,
+)
 from pydantic_settings import (
     BaseSettings,
     EnvSettingsSource,
@@ -452,6 +460,10 @@ class Training(Section):
     algorithm: str = ""
     """A published algorithm by its name (docs/learner.md); empty: `sentinel` with a stronger
     penalty for leaving the policy that training began with."""
+    recipe: Literal["own", "published"] = "own"
+    """Source of `groups`, `size`, `lr` and of rank, scale and layers of adapters. `own`: these
+    settings; `published`: the release of the algorithm that `algorithm` names (`trace_paper` has
+    one: 4 tasks, 16 rollouts each, 1e-5, rank and alpha 16 on the attention's four layers)."""
     kl: float = Field(default=0.1, ge=0)
     """Weight of that penalty; a named algorithm has its own."""
     lr: float | None = Field(default=None, gt=0)
@@ -503,6 +515,19 @@ class Training(Section):
             if name not in PRESETS:
                 raise ValueError(f"there is none of this name; there are {', '.join(PRESETS)}")
         return name
+
+    @model_validator(mode="after")
+    def _check_recipe(self) -> Self:
+        if self.recipe == "published":
+            from daemon.config.presets import PRESETS
+
+            known = [name for name, preset in PRESETS.items() if preset.recipe is not None]
+            if self.algorithm not in known:
+                raise ValueError(
+                    f"recipe is published, and algorithm is {self.algorithm!r}, of which none is "
+                    f"known; name one of {', '.join(known)}, or leave recipe out"
+                )
+        return self
 
 
 class Analyzer(Section):

@@ -3,6 +3,7 @@
     choose_skills(lines, priorities, most)        the skills to be taught, and why others are not
     read_taught_skills(connection, settings, pair)     the same for the next cycle, from the tables
     read_teaching(connection, settings, pair)     what is or was taught of each skill, for display
+    describe_jobs(state)                          the jobs of a cycle for skills, for display
 
 A skill is taught where the last comparison selected it and one of its failure patterns has a
 priority above 0. Each pattern, and so each task, is of one skill: of those that share it, the one
@@ -16,7 +17,10 @@ from typing import TYPE_CHECKING, Final
 from consumers.diagnosis.round_counts import Pair
 from consumers.diagnosis.skills import SkillState
 from consumers.reads import learning, rollouts, serving, succession
+from consumers.reads.cycle_state import CycleState
 from consumers.reads.skills import SkillLine, read_skills
+from daemon.cycle.state_machine import BranchEnd, find_branch_step
+from daemon.cycle.views import build_branch_view
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection
@@ -172,6 +176,28 @@ def _explain_untaught(settings: "Settings", line: SkillLine, choice: SkillChoice
     if settings.improve.skills != "panel":
         return f"improve.skills is {settings.improve.skills}; panel trains for it"
     return choice.left.get(line.skill, "")
+
+
+def describe_jobs(state: CycleState) -> list[dict[str, str | None]]:
+    """Return the jobs of a cycle that trains for skills, and how each came out: `skill` (null: the
+    router), `job`, `outcome` (null: open), `adapter`, `state` of that, `reason`."""
+    jobs = []
+    for branch in (*state.branches, state.router):
+        if branch is None:
+            continue
+        row = branch.adapter
+        end = find_branch_step(build_branch_view(branch))
+        jobs.append(
+            {
+                "skill": branch.job.skill,
+                "job": branch.job.job,
+                "outcome": branch.job.outcome,
+                "adapter": None if row is None else row.adapter,
+                "state": None if row is None else row.state.value,
+                "reason": end.reason if isinstance(end, BranchEnd) else f"needs {end} next",
+            }
+        )
+    return jobs
 
 
 def find_panel_jobs(connection: "Connection", cycle: str) -> "list[JobRow]":
