@@ -242,7 +242,8 @@ def _print(
     elif lines:
         cells = [
             [line.skill, line.alias, line.base, f"{line.delta:+.2f}", f"{line.coverage:.2f}",
-             f"{line.selected} of {line.labellings}", line.state, own.state, own.adapter, own.reason]
+             f"{line.selected} of {line.labellings}", line.state, own.state, own.adapter,
+             own.reason]
             for line, own in zip(lines, taught, strict=True)
         ]  # fmt: skip
         columns = [

@@ -152,7 +152,8 @@ def _job(app: "App", row: "JobRow") -> dict[str, Any]:
     from daemon.jobs.updates import newest_update
 
     names = (
-        "job", "alias", "capability", "skill", "teaches", "outcome", "reason", "adapter", "requested", "ended",
+        "job", "alias", "capability", "skill", "teaches", "outcome", "reason", "adapter",
+        "requested", "ended",
     )  # fmt: skip
     runner = jobs_of(app.settings)
     attempts = JobFolder(runner.folder(row.job)).attempts()

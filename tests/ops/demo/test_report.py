@@ -66,8 +66,8 @@ def story(**changes: Any) -> Story:
         "job": JobRow(
             job="j", cycle="c", alias="agent", base="reference", capability="two_writes",
             skill=None, teaches=None, spec=spec, minutes=120.0, outcome="trained", reason="",
-            adapter="/a", sha256="0" * 64, steps=48, rollouts=3072, seconds=150.0, attempts=1, event="e", requested=None,
-            ended=None,
+            adapter="/a", sha256="0" * 64, steps=48, rollouts=3072, seconds=150.0, attempts=1,
+            event="e", requested=None, ended=None,
         ),
         "adapter": AdapterRow(
             adapter="agent-two_writes-1", alias="agent", base="reference", sha256="0" * 64,
