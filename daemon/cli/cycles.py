@@ -157,7 +157,7 @@ def show(
     cli.out.show(_about(row, step, cost, more))
     if branches:
         cells = [
-            [job["skill"] or "router", job["job"][:_SHORT], job["outcome"] or "open",
+            [job["skill"] or "router", (job["job"] or "")[:_SHORT], job["outcome"] or "open",
              job["adapter"], job["state"], job["reason"]]
             for job in branches
         ]  # fmt: skip

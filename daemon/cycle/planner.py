@@ -197,6 +197,13 @@ class CyclePlanner:
         stock = _Stock(
             environment, cycle, written, new, wanted.sources, drawn, priorities, starts, parameters
         )
+        return self._request_jobs(stock, choice, decisions)
+
+    def _request_jobs(
+        self, stock: "_Stock", choice: SkillChoice, decisions: Mapping[str, Decision]
+    ) -> Proposal:
+        """The proposal of written tasks: with a job for each skill that has some, else one for
+        everything. Raises RetryLater."""
         try:
             jobs, untaught = self._build_member_jobs(stock, choice)
             if jobs:
@@ -204,7 +211,7 @@ class CyclePlanner:
             job = self._build_policy_job(stock)
         except NotTrainable as error:
             return Proposal(decisions, str(error))
-        return Proposal({**decisions, derive_id("job requested", cycle.cycle): job})
+        return Proposal({**decisions, derive_id("job requested", stock.cycle.cycle): job})
 
     def _build_policy_job(self, stock: "_Stock") -> JobRequested:
         """The request of the one job of a cycle. Raises NotTrainable, RetryLater."""

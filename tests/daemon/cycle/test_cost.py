@@ -190,7 +190,7 @@ def test_estimates_are_medians_of_the_agents_own_cycles(leading: Leading) -> Non
     assert found.unknown == ()
     assert estimate(own, 3, [spec], limit=1.0, gpus=None).training_minutes == 1.0
     assert (others.basis, elsewhere.basis) == ("home", None)
-    assert estimate(elsewhere, 0, spec, 10.0, None).minutes is None
+    assert estimate(elsewhere, 0, [spec], 10.0, None).minutes is None
 
 
 def test_a_cycle_is_found_by_its_number_where_one_agent_has_it(leading: Leading) -> None:

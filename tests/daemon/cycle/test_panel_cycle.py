@@ -32,6 +32,7 @@ from daemon.cycle.state_machine import Step
 from daemon.cycle.views import read_due_steps, read_step
 from daemon.cycle.worker import CycleWorker
 from daemon.engine.reference.weights import CHECKPOINT
+from daemon.evaluation.aims import list_aims, list_jobs
 from daemon.jobs.runner_factory import trials_of
 from daemon.serving.fleet import Fleet
 from events.canonical import exact_json, sha256
@@ -301,6 +302,11 @@ def test_a_panel_cycle_that_is_killed_after_each_step_takes_each_once(
             state = serving.find_adapter(connection, "for-changing").state
             teaching = read_teaching(connection, app.settings, Pair("agent", "base"))
             assert read_step(connection, app.settings, cycle) is None
+            aims = list_aims(connection, list_jobs(connection, panel))
+            row = serving.find_adapter(connection, "for-changing")
+            others = list_aims(connection, list_jobs(connection, row))
+        assert {pattern for pattern, _ in aims} == {CANCEL}, "of the members that it gained"
+        assert {pattern for pattern, _ in others} == {EXCHANGE}
         assert panel.panel is not None
         assert [(member.skill, member.adapter) for member in panel.panel.members] == [
             ("cancelling", "for-cancelling")

@@ -1,7 +1,7 @@
 """What a cycle needs next: every state of its job and its adapter, and nothing in between."""
 
 from dataclasses import replace
-from typing import Final
+from typing import Final, get_args
 
 import pytest
 from hypothesis import given
@@ -226,13 +226,13 @@ def test_without_a_member_the_cycle_ends_with_each_reason(
     assert reason in end.reason
 
 
-_JOBS = st.sampled_from([None, "trained", "failed", "competence_gap", "cancelled"])
+_OUTCOMES: Final[tuple[JobOutcome | None, ...]] = (None, *get_args(JobOutcome))
 
 
 @st.composite
 def _branches(draw: st.DrawFn, skill: str | None) -> BranchView:
     if draw(st.booleans()):
-        return branch(skill, outcome=draw(_JOBS))
+        return branch(skill, outcome=draw(st.sampled_from(_OUTCOMES)))
     return branch(skill, *draw(_ways()))
 
 
