@@ -23,6 +23,10 @@ AFTER_ERROR: Final = "after an error"
 """Slice of the tasks that begin behind a call that a tool refused. They are no traffic: they weigh
 nothing in what is said of all tasks."""
 
+SIBLING: Final = "sibling "
+"""What the names of checks begin with that are reported and decide nothing: of kinds of task that a
+member of a panel does not answer."""
+
 
 class GateSettings(StrictModel):
     """When a candidate is good enough. Differences are of pass^1, so 0.02 is two points."""
@@ -64,8 +68,8 @@ class Check(StrictModel):
     """One thing that has to hold."""
 
     name: str
-    """`target`, `overall`, `slice NAME`, `best NAME`, `violations`, `format`, `tokens`, `tokens
-    after an error` or `golden`."""
+    """`target`, `overall`, `slice NAME`, `sibling NAME`, `best NAME`, `violations`, `format`,
+    `tokens`, `tokens after an error` or `golden`."""
     verdict: Verdict
     value: float
     """What was measured: a difference of pass^1, a count, a share or a growth."""

@@ -340,7 +340,8 @@ class JobRequested(Decision):
     TYPE: ClassVar[str] = "JobRequested"
 
     job: Id
-    """derive_id("job", cycle)."""
+    """derive_id("job", cycle), of a job for a skill derive_id("job", cycle, skill), of one that
+    teaches a panel's router derive_id("router job", cycle)."""
     cycle: Id | None = None
     """None for one that an operator asked for."""
     alias: Name

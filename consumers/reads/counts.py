@@ -20,7 +20,7 @@ from consumers.tables import (
     Pattern,
 )
 from events.lifecycle import State
-from events.serving import GateDecided
+from events.serving import GateDecided, PanelComposed
 
 OPEN: Final = "open"
 """The outcome of what is not over."""
@@ -101,13 +101,14 @@ def task_counts(connection: Connection) -> dict[str, tuple[int, int]]:
 def successes(connection: Connection) -> dict[tuple[str, str], str]:
     """(Alias, stop of a cycle) -> when that came off last. The stops are
     daemon/cycle/state_machine.py's."""
-    cycles, jobs = Cycle.table().c, Job.table().c
+    cycles, jobs, steps = Cycle.table().c, Job.table().c, LifecycleStep.table().c
     trained = jobs.outcome == "trained"
     asked = {
         "diagnose": select(cycles.alias, func.max(cycles.diagnosed)).group_by(cycles.alias),
         "propose": select(jobs.alias, func.max(jobs.requested)).group_by(jobs.alias),
         "train": select(jobs.alias, func.max(jobs.ended)).where(trained).group_by(jobs.alias),
         "gate": _last_entry(State.GATED),
+        "compose": _steps(steps.type == PanelComposed.TYPE).add_columns(func.max(steps.time)),
         "canary": _last_entry(State.CANARY),
         "route": _last_entry(State.PROMOTED),
     }

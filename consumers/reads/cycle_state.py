@@ -7,6 +7,7 @@ within one `database.read_transaction`, which is one moment of the tables.
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Final
 
 from sqlalchemy import Connection, select
 
@@ -15,6 +16,9 @@ from consumers.reads.learning import CycleRow, JobRow
 from consumers.reads.serving import AdapterRow
 from consumers.tables import Adapter, LifecycleStep, OperatorAction
 from events.lifecycle import State
+
+ROUTER: Final = "router"
+"""What a job teaches that trains the router of a panel."""
 
 CYCLE_CANCEL = "cycle cancel"
 """What a person's action is called that calls a cycle off; it names the `cycle`."""
@@ -25,12 +29,24 @@ JOBS_CANCEL = "jobs cancel"
 
 
 @dataclass(frozen=True, slots=True)
+class BranchState:
+    """One of the jobs of a cycle that trains for skills, and what it left."""
+
+    job: JobRow
+    adapter: AdapterRow | None
+    been: Mapping[State, str]
+    """As in `CycleState`, of this adapter."""
+
+
+@dataclass(frozen=True, slots=True)
 class CycleState:
     """An open cycle, its job and its adapter."""
 
     cycle: CycleRow
     job: JobRow | None
+    """Its first one."""
     adapter: AdapterRow | None
+    """What the job left; of a cycle that trains for skills, the panel."""
     been: Mapping[State, str]
     """Every state that the adapter ever was in -> the reason of the step that first brought it
     there; empty for a step without one, as the gate's."""
@@ -40,12 +56,22 @@ class CycleState:
     """The adapter that the route of the alias names as incumbent; None for the base."""
     cancelled: str | None
     """Reason a person gave for calling the cycle off; None where it was not called off."""
+    branches: tuple[BranchState, ...] = ()
+    """Its jobs for skills, in the order in which they were requested; empty of a cycle with one job
+    for everything."""
+    router: BranchState | None = None
+    """Its job that teaches the router of a panel."""
 
 
 def read_cycle_state(connection: Connection, cycle: CycleRow) -> CycleState:
     """How far a cycle has come."""
-    job = None if cycle.job is None else learning.job(connection, cycle.job)
-    adapter = None if cycle.job is None else read_job_adapter(connection, cycle.job)
+    jobs = [] if cycle.job is None else learning.list_cycle_jobs(connection, cycle.cycle)
+    job = next((job for job in jobs if job.job == cycle.job), None)
+    states = [] if job is None or job.skill is None else [_read_branch(connection, j) for j in jobs]
+    if states:
+        adapter = None if cycle.panel is None else serving.adapter_row(connection, cycle.panel)
+    else:
+        adapter = None if cycle.job is None else read_job_adapter(connection, cycle.job)
     return CycleState(
         cycle=cycle,
         job=job,
@@ -54,7 +80,15 @@ def read_cycle_state(connection: Connection, cycle: CycleRow) -> CycleState:
         gates=0 if adapter is None else serving.count_gate_passes(connection, adapter.adapter),
         incumbent=_incumbent(connection, cycle.alias),
         cancelled=_find_cancellation(connection, cycle.cycle),
+        branches=tuple(state for state in states if state.job.skill is not None),
+        router=next((state for state in states if state.job.teaches == ROUTER), None),
     )
+
+
+def _read_branch(connection: Connection, job: JobRow) -> BranchState:
+    adapter = read_job_adapter(connection, job.job)
+    been = {} if adapter is None else _been(connection, adapter.adapter)
+    return BranchState(job, adapter, been)
 
 
 def find_job_cancellations(connection: Connection) -> dict[str, str]:

@@ -250,9 +250,16 @@ def _job(connection: Connection, name: str) -> Node | None:
     parent = _find_parent_adapter(connection, spec["parent"])
     because = (parent, *rounds, cycle, *_list_added_tasks(connection, row.alias, spec["pools"]))
     return Node(
-        name, "job", _line(row.outcome or "open", done, lessons, row.reason),
+        name, "job", _line(row.outcome or "open", _describe_aim(row), done, lessons, row.reason),
         tuple(node for node in because if node is not None),
     )  # fmt: skip
+
+
+def _describe_aim(job: Row[Any]) -> str:
+    """The skill that a job is for, or what it teaches; empty for one that trains for everything."""
+    if job.teaches is not None:
+        return f"teaches a {job.teaches}"
+    return "" if job.skill is None else f"for the skill {job.skill}"
 
 
 def _describe_lesson_pools(pools: Sequence[dict[str, Any]]) -> str:

@@ -279,6 +279,14 @@ def newest_cycle(connection: Connection) -> CycleRow | None:
     return _first_cycle(connection, select(table).order_by(*order).limit(1))
 
 
+def find_panel_cycle(connection: Connection, panel: str) -> str | None:
+    """The id of the cycle that composed a panel; None where a person did."""
+    cycles = Cycle.table().c
+    query = select(cycles.cycle).where(cycles.panel == panel)
+    name: str | None = connection.execute(query.limit(1)).scalar()
+    return name
+
+
 def job(connection: Connection, name: str) -> JobRow | None:
     """A job by its id."""
     table = Job.table()

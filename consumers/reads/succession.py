@@ -7,8 +7,9 @@ from sqlalchemy import Connection, or_, select
 
 from consumers.folds.cycles import PROPOSED
 from consumers.reads import learning, serving
+from consumers.reads.learning import JobRow
 from consumers.reads.serving import AdapterRow
-from consumers.tables import Adapter, Cycle, Job, LifecycleStep, Task
+from consumers.tables import Adapter, Job, LifecycleStep, Task
 from events.lifecycle import SERVING, State
 
 
@@ -38,10 +39,31 @@ def list_promotions(connection: Connection, alias: str, base: str) -> list[Adapt
     return [row for row in rows if row is not None]
 
 
-def find_last_candidate(connection: Connection, alias: str) -> AdapterRow | None:
-    """The adapter that the newest job of an alias left; None where that job left none or runs."""
-    job = next(iter(learning.jobs(connection, alias, limit=1)), None)
-    return None if job is None else find_adapter_of_job(connection, job.job)
+def find_last_candidate(
+    connection: Connection, alias: str, skill: str | None = None
+) -> AdapterRow | None:
+    """The adapter that the newest job of an alias for a skill left, or for everything; None where
+    that job left none or runs."""
+    jobs = Job.table().c
+    query = select(jobs.job).where(
+        jobs.alias == alias, jobs.skill.is_not_distinct_from(skill), jobs.teaches.is_(None)
+    )
+    newest = query.order_by(jobs.offset.desc(), jobs.job).limit(1)
+    name = connection.execute(newest).scalar()
+    return None if name is None else find_adapter_of_job(connection, name)
+
+
+def list_skill_jobs(
+    connection: Connection, alias: str, base: str, skill: str
+) -> list[tuple[JobRow, AdapterRow | None]]:
+    """The jobs of an agent for a skill, the newest first, each with the adapter that it left."""
+    jobs = Job.table().c
+    query = select(jobs.job).where(jobs.alias == alias, jobs.base == base, jobs.skill == skill)
+    names = connection.execute(query.order_by(jobs.offset.desc(), jobs.job)).scalars().all()
+    rows = [
+        (learning.job(connection, name), find_adapter_of_job(connection, name)) for name in names
+    ]
+    return [(job, adapter) for job, adapter in rows if job is not None]
 
 
 def has_served(connection: Connection, adapter: str) -> bool:
@@ -62,14 +84,6 @@ def find_adapter_of_job(connection: Connection, job: str) -> AdapterRow | None:
     return None if name is None else serving.adapter_row(connection, name)
 
 
-def find_cycle_of_panel(connection: Connection, panel: str) -> str | None:
-    """The cycle that composed a panel; None for one that a person did."""
-    cycles = Cycle.table().c
-    query = select(cycles.cycle).where(cycles.panel == panel).order_by(cycles.cycle).limit(1)
-    cycle: str | None = connection.execute(query).scalar()
-    return cycle
-
-
 def find_adapter_at(connection: Connection, path: str) -> AdapterRow | None:
     """The adapter whose files are in a folder."""
     adapters = Adapter.table().c
@@ -80,10 +94,11 @@ def find_adapter_at(connection: Connection, path: str) -> AdapterRow | None:
 
 def list_training_bases(connection: Connection) -> frozenset[str]:
     """The adapters whose weights a job may still read: the parents of open jobs, and what the
-    newest job of each alias left, from which the next one may go on."""
+    newest job of each alias left, for each skill and for everything, from which the next one may go
+    on."""
     jobs = Job.table().c
-    aliases = connection.execute(select(jobs.alias).distinct()).scalars()
-    rows = [find_last_candidate(connection, alias) for alias in aliases]
+    kinds = connection.execute(select(jobs.alias, jobs.skill).distinct()).all()
+    rows = [find_last_candidate(connection, alias, skill) for alias, skill in kinds]
     for job in learning.open_jobs(connection):
         if job.spec.parent is not None:
             rows.append(find_adapter_at(connection, job.spec.parent))

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from daemon.config.settings import Settings
     from daemon.cycle.plan import CyclePlan
     from daemon.proposer.probe import Engine
-    from events.learning import TaskProposed
+    from events.learning import JobRequested, TaskProposed
 
 _SHORT: Final = 48
 """Characters of a task's id that a terminal shows."""
@@ -115,24 +115,25 @@ def build_document(planned: "CyclePlan") -> dict[str, Any]:
             }
             for data in planned.rejected
         ],
-        "job": _build_job(planned),
+        "job": None if planned.job is None else _build_job(planned, planned.job),
+        "jobs": [_build_job(planned, job) for job in planned.jobs],
+        "untaught": dict(planned.untaught),
         "lacking": planned.lacking,
         "estimate": asdict(planned.estimate),
         "seconds": planned.seconds,
     }  # fmt: skip
 
 
-def _build_job(planned: "CyclePlan") -> dict[str, Any] | None:
-    if planned.job is None:
-        return None
-    spec = planned.job.spec
+def _build_job(planned: "CyclePlan", job: "JobRequested") -> dict[str, Any]:
+    spec = job.spec
     algorithm = spec.algorithm.model_dump(mode="json")
     return {
-        "job": planned.job.job,
-        "capability": planned.job.capability,
+        "job": job.job,
+        "skill": job.skill,
+        "capability": job.capability,
         "parent": spec.parent,
         "rollouts": spec.sampler.rollouts,
-        "minutes": planned.job.minutes,
+        "minutes": job.minutes,
         "device": spec.device,
         "preset": planned.preset,
         "algorithm": algorithm,
@@ -179,13 +180,14 @@ def _show(cli: Cli, planned: "CyclePlan") -> None:
     if planned.rejected:
         rows = [[data.pattern, data.mode, data.check, data.reason] for data in planned.rejected]
         cli.out.show("", table(["would reject for", "mode", "check", "why"], rows))
-    if planned.job is not None:
+    for job in planned.jobs:
         rows = [
             [pool.name, f"{pool.share:.1%}", len(pool.tasks), "yes" if pool.replay else "",
              pool.reward]
-            for pool in planned.job.spec.pools
+            for pool in job.spec.pools
         ]  # fmt: skip
-        columns = ["pool of the job", "share", "tasks", "replay", "reward"]
+        whose = "the job" if job.skill is None else f"the job for {job.skill}"
+        columns = [f"pool of {whose}", "share", "tasks", "replay", "reward"]
         cli.out.show("", table(columns, rows, right=("share", "tasks"), whole=(columns[0],)))
 
 
@@ -196,7 +198,7 @@ def _find_pass_rate(data: "TaskProposed") -> str | None:
 
 
 def _summarize(planned: "CyclePlan") -> Any:
-    outlook, unread, job = planned.outlook, planned.unread, planned.job
+    outlook, unread = planned.outlook, planned.unread
     values = {
         "cycle": f"{planned.number} of {outlook.alias} on {outlook.base}",
         "due": "now" if outlook.due else f"not yet; {'; '.join(outlook.missing)}",
@@ -215,15 +217,17 @@ def _summarize(planned: "CyclePlan") -> Any:
     values["tasks"] = (
         f"{len(planned.accepted):,} would be written{of_them}, {len(planned.rejected):,} rejected"
     )
-    if job is None:
+    if not planned.jobs:
         values["job"] = f"none; {planned.lacking}"
-    else:
+    for job in planned.jobs:
         parent = "the base" if job.spec.parent is None else job.spec.parent
         preset = "" if planned.preset is None else f", by the preset {planned.preset}"
-        values["job"] = (
+        values["job" if job.skill is None else f"job for {job.skill}"] = (
             f"{job.spec.sampler.rollouts:,} rollouts at most, for {job.capability or 'any kind'}, "
             f"on from {parent}{preset}"
         )
+    for skill, reason in planned.untaught.items():
+        values[f"no job for {skill}"] = reason
     return facts({**values, **_describe_estimate(planned)})
 
 

@@ -39,7 +39,11 @@ def ls(
     with cli.app() as app, app.reading() as connection:
         rows = learning.cycles(connection, alias, limit)
         lines = [
-            line(row, read_step(connection, row), read_cost(connection, app.settings, row))
+            line(
+                row,
+                read_step(connection, app.settings, row),
+                read_cost(connection, app.settings, row),
+            )
             for row in rows
         ]
     if cli.out.json:
@@ -111,19 +115,24 @@ def show(
     went.
     """
     from consumers.reads import learning
+    from consumers.reads.cycle_state import read_cycle_state
     from daemon.cli.cycle_account import describe_limit
     from daemon.controller.directive import describe_directive
     from daemon.cycle.account.account import build_document
     from daemon.cycle.account.read import read_account
     from daemon.cycle.cost import read_cost
     from daemon.cycle.practice import read_cycle_practice
+    from daemon.cycle.skills import describe_jobs, find_panel_jobs
     from daemon.cycle.views import read_step
 
     with cli.app() as app, app.reading() as connection:
         row = learning.find_cycle(connection, cycle)
-        step = read_step(connection, row)
+        step = read_step(connection, app.settings, row)
         rejected = learning.rejections_of(connection, row.cycle)
-        rounds = [] if row.job is None else learning.job_rounds(connection, row.job)
+        jobs = find_panel_jobs(connection, row.cycle)
+        names = [job.job for job in jobs] or ([] if row.job is None else [row.job])
+        rounds = [item for name in names for item in learning.job_rounds(connection, name)]
+        branches = describe_jobs(read_cycle_state(connection, row))
         cost = read_cost(connection, app.settings, row)
         account = read_account(connection, row)
         practice = read_cycle_practice(connection, row)
@@ -134,6 +143,7 @@ def show(
         cli.out.document(
             {
                 **document,
+                "jobs": branches,
                 "job_rounds": job_rounds,
                 "lessons": _describe_practice(practice),
                 "cost": _cost(cost),
@@ -145,6 +155,14 @@ def show(
     if account is not None:
         more["limited by"] = describe_limit(account)
     cli.out.show(_about(row, step, cost, more))
+    if branches:
+        cells = [
+            [job["skill"] or "router", (job["job"] or "")[:_SHORT], job["outcome"] or "open",
+             job["adapter"], job["state"], job["reason"]]
+            for job in branches
+        ]  # fmt: skip
+        columns = ["skill", "job", "came to", "adapter", "state", "why"]
+        cli.out.show("", table(columns, cells, whole=("skill", "job", "came to")))
     if row.directive is not None and row.directive.quotas:
         quotas = [[item.pattern, item.tasks, f"{item.priority:.3g}", item.status]
                   for item in row.directive.quotas]  # fmt: skip
@@ -216,6 +234,7 @@ def _about(
             "analyzer": "; ".join(filter(None, [row.analyzer or "none", row.trouble])),
             "tasks": f"{row.accepted:,} written, {row.rejected:,} rejected",
             "job": row.job or "none",
+            **({} if row.panel is None else {"panel": row.panel}),
             "came to": f"needs {step} next"
             if row.outcome is None
             else f"{row.outcome}, {row.ended}: {row.ended_because}",
@@ -298,7 +317,7 @@ def cancel(cli: Cli, alias: OfAgent, actor: ActorName = None, reason: WhyNot = "
         app.settle()
         with app.reading() as connection:
             row = learning.open_cycle(connection, alias)
-            step = None if row is None else read_step(connection, row)
+            step = None if row is None else read_step(connection, app.settings, row)
         if row is None:
             raise learning.UnknownId(f"{alias} has no open cycle; see kintsugi cycle ls")
         if step == Step.WATCH:

@@ -57,7 +57,7 @@ def _build_table(rows: "list[JobRow]", called_off: dict[str, str]) -> Any:
             row.job[:_SHORT],
             row.alias,
             row.base,
-            row.capability,
+            row.skill or row.teaches or row.capability,
             row.outcome or ("called off" if row.job in called_off else "open"),
             row.steps,
             row.rollouts,
@@ -88,6 +88,12 @@ def show(cli: Cli, job: Named) -> None:
         cli.out.show(_about(row, called_off.get(row.job)))
 
 
+def _describe_aim(row: "JobRow") -> str:
+    if row.skill is not None:
+        return f"the skill {row.skill}"
+    return f"the {row.teaches}" if row.teaches else row.capability or "any kind of task"
+
+
 def _about(row: "JobRow", called_off: str | None) -> Any:
     came = f"open, called off: {called_off}" if called_off else "open"
     if row.outcome is not None:
@@ -102,7 +108,7 @@ def _about(row: "JobRow", called_off: str | None) -> Any:
         {
             "job": row.job,
             "cycle": row.cycle or "none; a person asked for it",
-            "for": f"{row.alias} on {row.base}, {row.capability or 'any kind of task'}",
+            "for": f"{row.alias} on {row.base}, {_describe_aim(row)}",
             "requested": f"{row.requested}, for {row.minutes:g} minutes at most",
             "came to": came,
             "done": done,

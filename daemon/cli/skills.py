@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from consumers.diagnosis.round_counts import Pair
     from consumers.reads.skills import SkillLine
     from daemon.core.app import App
+    from daemon.cycle.skills import Teaching
     from events.learning import SkillsContrasted
 
 group = noun("skills", "What an agent lacks that its successes have; list, show or find it.")
@@ -38,7 +39,8 @@ def ls(cli: Cli, alias: OfAgent = None) -> None:
         _check_agent(connection, alias)
         compared = [pair for pair in read_comparisons(connection) if alias in (None, pair.alias)]
         lines = read_skills(connection, alias)
-    _print(cli, lines)
+        teaching = _read_teaching(app, connection, lines)
+    _print(cli, lines, teaching)
     if not compared:
         cli.out.hint("nothing was compared yet: kintsugi skills find")
     elif not lines:
@@ -61,8 +63,9 @@ def show(
     with cli.app() as app, app.reading() as connection:
         lines = read_skills(connection, alias)
         present = {pair.alias: pair.base for pair in agents.present(connection)}
-    line = _find_skill(lines, skill, base, present)
-    document = {**_build_document(line), **_build_details(line)}
+        line = _find_skill(lines, skill, base, present)
+        taught = _read_teaching(app, connection, [line])[line.alias, line.base, line.skill]
+    document = {**_build_document(line, taught), **_build_details(line)}
     if cli.out.json:
         cli.out.document(document)
         return
@@ -80,6 +83,9 @@ def show(
         "compared": f"round {line.round}",
         "labelled by": line.labeller or "rules",
         "failures": ", ".join(line.examples),
+        "taught": "; ".join(filter(None, [taught.state, taught.reason])),
+        "job": taught.job or "",
+        "adapter": taught.adapter or "",
     }
     cli.out.show(facts({name: value for name, value in values.items() if value}))
 
@@ -119,7 +125,8 @@ def find(
             contrasts.append(data)
         with app.reading() as connection:
             lines = read_skills(connection, alias)
-    _print(cli, lines)
+            teaching = _read_teaching(app, connection, lines)
+    _print(cli, lines, teaching)
     for data in contrasts:
         cli.out.hint(
             f"compared {data.failures:,} failures and {data.successes:,} successes of "
@@ -209,21 +216,45 @@ def _find_skill(
     )
 
 
-def _print(cli: Cli, lines: "list[SkillLine]") -> None:
+def _read_teaching(
+    app: "App", connection: "Connection", lines: "list[SkillLine]"
+) -> "dict[tuple[str, str, str], Teaching]":
+    """Return agent, base and skill -> what is or was taught of it."""
+    from consumers.diagnosis.round_counts import Pair
+    from daemon.cycle.skills import read_teaching
+
+    pairs = dict.fromkeys(Pair(line.alias, line.base) for line in lines)
+    return {
+        (pair.alias, pair.base, skill): teaching
+        for pair in pairs
+        for skill, teaching in read_teaching(connection, app.settings, pair).items()
+    }
+
+
+def _print(
+    cli: Cli, lines: "list[SkillLine]", teaching: "Mapping[tuple[str, str, str], Teaching]"
+) -> None:
+    taught = [teaching[line.alias, line.base, line.skill] for line in lines]
     if cli.out.json:
-        cli.out.document([_build_document(line) for line in lines])
+        cli.out.document(
+            [_build_document(line, own) for line, own in zip(lines, taught, strict=True)]
+        )
     elif lines:
         cells = [
             [line.skill, line.alias, line.base, f"{line.delta:+.2f}", f"{line.coverage:.2f}",
-             f"{line.selected} of {line.labellings}", line.state]
-            for line in lines
+             f"{line.selected} of {line.labellings}", line.state, own.state, own.adapter,
+             own.reason]
+            for line, own in zip(lines, taught, strict=True)
         ]  # fmt: skip
-        columns = ["skill", "alias", "base", "contrast", "coverage", "selected", "state"]
+        columns = [
+            "skill", "alias", "base", "contrast", "coverage", "selected", "state", "taught",
+            "adapter", "why",
+        ]  # fmt: skip
         right = ("contrast", "coverage", "selected")
         cli.out.show(table(columns, cells, right=right, whole=("skill", "state")))
 
 
-def _build_document(line: "SkillLine") -> dict[str, Any]:
+def _build_document(line: "SkillLine", taught: "Teaching") -> dict[str, Any]:
     return {
         "skill": line.skill,
         "alias": line.alias,
@@ -232,7 +263,10 @@ def _build_document(line: "SkillLine") -> dict[str, Any]:
         "selected": line.selected,
         "of": line.labellings,
         "state": line.state,
-        "adapter": None,
+        "taught": taught.state,
+        "why": taught.reason,
+        "job": taught.job,
+        "adapter": taught.adapter,
         "base": line.base,
     }
 

@@ -1,9 +1,10 @@
 """Published algorithms as values of the switches, each with its source and what it leaves open.
 
 `*_paper` is what a publication states, `*_code` what its released program does; they differ. A
-preset defines the loss, the advantages and the filter. It says nothing about the learning rate,
-which depends on what is trained: 1e-3 to 2e-3 for LoRA on a model below 10 M parameters (measured
-here), about 1e-5 at 4 B (from publications).
+preset defines the loss, the advantages and the filter. The learning rate depends on what is
+trained: 1e-3 to 2e-3 for LoRA on a model below 10 M parameters (measured here), about 1e-5 at 4 B
+(from publications). A preset may have the recipe with which its source trained, which the setting
+`training.recipe` takes instead of the settings' own numbers.
 """
 
 from dataclasses import dataclass
@@ -19,10 +20,23 @@ from events.algorithm import (
     TisConfig,
 )
 from events.errors import KintsugiError
+from events.jobs import LoraSettings
 
 
 class UnknownPreset(KintsugiError):
     """No preset has this name."""
+
+
+@dataclass(frozen=True, slots=True)
+class Recipe:
+    """The numbers beside the algorithm with which its source trained."""
+
+    groups: int
+    """Tasks per update."""
+    size: int
+    """Rollouts per task."""
+    lr: float
+    lora: LoraSettings
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +46,8 @@ class Preset:
     algorithm: Algorithm
     source: str
     open: str = ""
+    recipe: Recipe | None = None
+    """None where no release of the source is known with all of these numbers."""
 
 
 _EVERYTHING: Final = FilterConfig(informative=False)
@@ -53,7 +69,15 @@ PRESETS: Final[dict[str, Preset]] = {
     "trace_paper": Preset(
         Algorithm(loss=LossConfig(lo=0.2, hi=0.2), advantage=AdvantageConfig(ddof=0, eps=1e-8)),
         "arXiv 2604.05336: token ratios, mean of each trajectory, population deviation, no KL",
-        "clip and epsilon are not in the paper",
+        "clip and epsilon are not in the paper; the recipe is the default of its program",
+        Recipe(
+            groups=4,
+            size=16,
+            lr=1e-5,
+            lora=LoraSettings(
+                rank=16, alpha=16.0, targets=("q_proj", "k_proj", "v_proj", "o_proj")
+            ),
+        ),
     ),
     "trace_code": Preset(
         Algorithm(

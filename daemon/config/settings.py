@@ -14,9 +14,17 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any, Final, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError, field_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    SecretStr,
+    ValidationError,
+    field_validator,
+    model_validator,
+)
 from pydantic_settings import (
     BaseSettings,
     EnvSettingsSource,
@@ -458,6 +466,10 @@ class Training(Section):
     algorithm: str = ""
     """A published algorithm by its name (docs/learner.md); empty: `sentinel` with a stronger
     penalty for leaving the policy that training began with."""
+    recipe: Literal["own", "published"] = "own"
+    """Source of `groups`, `size`, `lr` and of rank, scale and layers of adapters. `own`: these
+    settings; `published`: the release of the algorithm that `algorithm` names (`trace_paper` has
+    one: 4 tasks, 16 rollouts each, 1e-5, rank and alpha 16 on the attention's four layers)."""
     kl: float = Field(default=0.1, ge=0)
     """Weight of that penalty; a named algorithm has its own."""
     lr: float | None = Field(default=None, gt=0)
@@ -509,6 +521,19 @@ class Training(Section):
             if name not in PRESETS:
                 raise ValueError(f"there is none of this name; there are {', '.join(PRESETS)}")
         return name
+
+    @model_validator(mode="after")
+    def _check_recipe(self) -> Self:
+        if self.recipe == "published":
+            from daemon.config.presets import PRESETS
+
+            known = [name for name, preset in PRESETS.items() if preset.recipe is not None]
+            if self.algorithm not in known:
+                raise ValueError(
+                    f"recipe is published, and algorithm is {self.algorithm!r}, of which none is "
+                    f"known; name one of {', '.join(known)}, or leave recipe out"
+                )
+        return self
 
 
 class Analyzer(Section):
@@ -567,12 +592,18 @@ class Improve(Section):
     """Practice in repairing a call that a tool refused. `auto`: a cycle writes lessons for the
     failure patterns that stand on refused calls, its job draws them, and the gate plays tasks that
     begin behind one (docs/lessons.md)."""
-    skills: Literal["off", "watch"] = "off"
+    skills: Literal["off", "watch", "panel"] = "off"
     """Skills that failures lack and successes have. `watch`: a cycle compares them and names what
-    the agent lacks (docs/skills.md); nothing is trained for a skill yet."""
+    the agent lacks (docs/skills.md). `panel`: a cycle trains an adapter for each of them, too, and
+    has those that pass answer together."""
     skills_rounds: Annotated[int, Field(ge=1)] = 4
     """Rounds with judged rollouts of an agent, after which a cycle compares. It reads all rounds
     since the last comparison; let them hold a hundred rollouts or more."""
+    skills_jobs: Annotated[int, Field(ge=1)] = 4
+    """Most skills that one cycle trains for: those with the largest contrast."""
+    skills_router: Literal["labels", "trained"] = "trained"
+    """What chooses the adapter that answers a session. `labels`: the base, by a prompt; `trained`:
+    an adapter that a job of the cycle trains on that prompt."""
     skills_labels: Literal["rules", "analyzer"] = "rules"
     """Labeller, which names candidates and labels rollouts. `analyzer`: the model that
     `controller.analyzer` names, ten times each rollout; a person's rollouts are not sent."""

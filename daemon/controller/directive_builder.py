@@ -36,8 +36,11 @@ EXAMPLES: Final = 8
 """Failed rollouts that a directive names for a pattern: written tasks follow theirs."""
 
 
-def direct(app: "App", cycle: str, alias: str, base: str, number: int) -> DirectiveWritten:
-    """What the tasks of `cycle` shall stress, from round `number` of this agent on this base."""
+def direct(
+    app: "App", cycle: str, alias: str, base: str, number: int, aims: Collection[str] = ()
+) -> DirectiveWritten:
+    """What the tasks of `cycle` shall stress, from round `number` of this agent on this base;
+    `aims` as in `build_directive`."""
     with app.reading() as connection:
         closed = read_closed_round(connection, alias, base, number)
         before = learning.wrote_last(connection, alias, base, but=cycle)
@@ -52,6 +55,7 @@ def direct(app: "App", cycle: str, alias: str, base: str, number: int) -> Direct
             analysis.findings if analysis else (),
             bad_tries(written.last, rejected),
             lessons=app.settings.improve.lessons != "off",
+            aims=aims,
         )
     return DirectiveWritten(
         cycle=cycle,
@@ -90,17 +94,25 @@ def build_directive(
     bad: Sequence[BadTries] = (),
     *,
     lessons: bool = False,
+    aims: Collection[str] = (),
 ) -> Directive:
     """Return the directive of a closed round for at most `most` tasks, from the tables alone;
     `seed` draws its examples, `bad` are the tries that went wrong before. `lessons`: whether it may
-    ask for lessons."""
+    ask for lessons. `aims`: patterns that it is about, as far as the round has failures of them to
+    follow; of none, it is about all patterns."""
     lines = rollouts.pattern_lines(connection, closed.alias)
     rates = evidence.task_rates(connection, closed.alias, closed.base, closed.number)
     mastered = directives.find_mastered_tasks(rates)
+    failures = _by_pattern(closed.rollouts, mastered, seed)
+    aimed = {item.pattern for item in failures if item.rollouts} & set(aims)
     return directives.directive(
         # In a job's own tables patterns of the history have no example until they fail in the job.
-        [line for line in lines if line.base == closed.base and line.examples],
-        _by_pattern(closed.rollouts, mastered, seed),
+        [
+            line
+            for line in lines
+            if line.base == closed.base and line.examples and (not aimed or line.pattern in aimed)
+        ],
+        failures,
         findings,
         rates,
         bad,

@@ -12,16 +12,19 @@ Hours per point are the hours of all stages but `canary`, which waits for sessio
 machine busy, by the points of pass^1 that the gate measured. They count only where the adapter was
 promoted: what does not answer gained nothing.
 
+Of a cycle that trains for skills, `train` lasts until its last job is over, the evaluation of
+members included; `stage` and `evaluate` are the panel's.
+
 Not covered: which GPUs a job really used. Their number is that of the settings of today, times the
 time that the job ran.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from consumers.reads import learning, planning, serving
-from consumers.reads.cycle_state import read_job_adapter
+from consumers.reads.cycle_state import read_cycle_state
 from consumers.reads.learning import CycleRow, JobRow
 from consumers.reads.serving import AdapterRow
 from events.envelope import parse_timestamp
@@ -70,7 +73,7 @@ class CycleCost:
     """Stage -> how long it took; None for one that was not reached."""
     total_minutes: float
     job_hours: float | None
-    """How long the job ran; None without one."""
+    """How long the jobs ran, one after the other; None without any."""
     gpu_hours: float | None
     """None where neither the settings nor the job name a GPU."""
     rollouts: RolloutCounts
@@ -88,13 +91,14 @@ def read_cost(connection: "Connection", settings: "Settings", row: CycleRow) -> 
     """The cost of a cycle; None while it is open, and where its events have no times."""
     if row.started is None or row.ended is None or row.outcome is None:
         return None
-    job = None if row.job is None else learning.job(connection, row.job)
-    adapter = None if row.job is None else read_job_adapter(connection, row.job)
-    trained = 0 if job is None else job.rollouts or 0
-    moments = _Moments(row, _read_stage_ends(connection, row, job, adapter), trained)
+    jobs = [] if row.job is None else learning.list_cycle_jobs(connection, row.cycle)
+    adapter = read_cycle_state(connection, row).adapter
+    trained = sum(job.rollouts or 0 for job in jobs)
+    moments = _Moments(row, _read_stage_ends(connection, row, jobs, adapter), trained, len(jobs))
     minutes = moments.minutes()
-    seconds = None if job is None else job.seconds
-    gpus = None if job is None else count_gpus(settings, job.spec.device)
+    times = [job.seconds for job in jobs if job.seconds is not None]
+    seconds = sum(times) if times else None
+    gpus = count_gpus(settings, jobs[0].spec.device) if jobs else None
     gain = measure_gain(None if adapter is None else adapter.gate)
     hours = sum(spent or 0.0 for stage, spent in minutes.items() if stage != "canary") / 60
     per_point, reason = _price_points(row, gain, hours)
@@ -156,15 +160,15 @@ def _price_points(
 
 
 def _read_stage_ends(
-    connection: "Connection", row: CycleRow, job: JobRow | None, adapter: AdapterRow | None
+    connection: "Connection", row: CycleRow, jobs: Sequence[JobRow], adapter: AdapterRow | None
 ) -> StageEnds:
     """Stage -> the time of the event that ended it; None where the next one was never begun."""
     ends: StageEnds = dict.fromkeys(STAGES)
     ends |= {"diagnose": row.diagnosed, "direct": row.directed}
-    ends["propose"] = None if job is None else job.requested
-    if job is None or adapter is None:
+    ends["propose"] = jobs[0].requested if jobs else None
+    if not jobs or adapter is None:
         return ends
-    ends["train"] = job.ended
+    ends["train"] = max((job.ended for job in jobs if job.ended is not None), default=None)
     steps = [
         step
         for step in serving.adapter_steps(connection, adapter.adapter)
@@ -180,9 +184,9 @@ def _read_stage_ends(
 class _Moments:
     """When each stage of a finished cycle ended."""
 
-    def __init__(self, row: CycleRow, ends: StageEnds, trained: int) -> None:
-        """`trained`: how many rollouts the job used."""
-        self._row, self._ends, self._trained = row, ends, trained
+    def __init__(self, row: CycleRow, ends: StageEnds, trained: int, jobs: int) -> None:
+        """`trained`: how many rollouts the jobs used; `jobs`: how many there were."""
+        self._row, self._ends, self._trained, self._jobs = row, ends, trained, jobs
 
     def minutes(self) -> dict[str, float | None]:
         """Stage -> minutes."""
@@ -195,6 +199,10 @@ class _Moments:
         """What was played: for probes and evaluation, what the agent's rollouts of that purpose
         were while the stage lasted."""
         spans = {stage: (begin, end) for stage, begin, end in self._spans()}
+        if self._jobs > 1 and "train" in spans:
+            # Members are evaluated while others train.
+            last = spans["evaluate"][1] if "evaluate" in spans else self._row.ended
+            spans["evaluate"] = spans["train"][0], last or spans["train"][1]
         counts = {
             stage: planning.count_between(
                 connection, self._row.alias, self._row.base, purpose, *spans[stage]

@@ -49,7 +49,7 @@ class PlannedRollouts:
 
     probe: int
     training: int | None
-    """The job's budget; None without a job."""
+    """The budget of its jobs; None without one."""
     evaluation: int | None
     """None where no earlier cycle shows it."""
     total: int | None
@@ -97,24 +97,24 @@ def read_history(connection: "Connection", settings: "Settings", alias: str, bas
 
 
 def estimate(
-    history: History, probed: int, spec: "JobSpec | None", limit: float, gpus: float | None
+    history: History, probed: int, specs: "Sequence[JobSpec]", limit: float, gpus: float | None
 ) -> Estimate:
-    """What a cycle would take that probes `probed` tasks and requests the job `spec`, which is
-    stopped after `limit` minutes and takes `gpus`; None: no GPU is named."""
+    """What a cycle would take that probes `probed` tasks and requests the jobs `specs`, each of
+    which is stopped after `limit` minutes and takes `gpus`; None: no GPU is named. Several jobs
+    are taken to run one after the other."""
+    budget = sum(spec.sampler.rollouts for spec in specs)
     writing = _median_of(
         sum(cost.minutes[stage] or 0.0 for stage in WRITING) for cost in history.cycles
     )
     evaluation = _median_of(cost.minutes["evaluate"] for cost in history.cycles)
     played = _median_of(cost.rollouts.evaluation or None for cost in history.cycles)
-    training = _estimate_training(history, spec, limit)
+    training = _estimate_training(history, specs, limit)
     probes = probed * SAMPLES
     rollouts = PlannedRollouts(
         probe=probes,
-        training=None if spec is None else spec.sampler.rollouts,
-        evaluation=None if played is None or spec is None else round(played),
-        total=None
-        if played is None or spec is None
-        else probes + spec.sampler.rollouts + round(played),
+        training=budget or None,
+        evaluation=None if played is None or not specs else round(played),
+        total=None if played is None or not specs else probes + budget + round(played),
     )
     parts = (writing, training, evaluation)
     return Estimate(
@@ -123,19 +123,19 @@ def estimate(
         jobs=len(history.rates),
         writing_minutes=writing,
         training_minutes=training,
-        evaluation_minutes=None if spec is None else evaluation,
+        evaluation_minutes=evaluation if specs else None,
         minutes=None if None in parts else sum(part for part in parts if part is not None),
         rollouts=rollouts,
         gpu_hours=None if training is None or gpus is None else gpus * training / 60,
-        unknown=tuple(_list_unknown(writing, training, evaluation, spec)),
+        unknown=tuple(_list_unknown(writing, training, evaluation, specs)),
     )
 
 
-def _estimate_training(history: History, spec: "JobSpec | None", limit: float) -> float | None:
+def _estimate_training(history: History, specs: "Sequence[JobSpec]", limit: float) -> float | None:
     rate = _median_of(history.rates)
-    if spec is None or rate is None:
+    if not specs or rate is None:
         return None
-    return min(limit, spec.sampler.rollouts / rate / 60)
+    return sum(min(limit, spec.sampler.rollouts / rate / 60) for spec in specs)
 
 
 def _median_of(values: Iterable[float | None]) -> float | None:
@@ -147,11 +147,11 @@ def _list_unknown(
     writing: float | None,
     training: float | None,
     evaluation: float | None,
-    spec: "JobSpec | None",
+    specs: "Sequence[JobSpec]",
 ) -> Iterable[str]:
     if writing is None:
         yield "minutes of writing: no cycle on this base has finished in this home"
-    if spec is None:
+    if not specs:
         yield "minutes of training and evaluation: no job would be requested"
         return
     if training is None:

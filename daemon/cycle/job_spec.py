@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, Literal
 from uuid import UUID
 
-from daemon.config.presets import build_loop_algorithm, preset
+from daemon.config.presets import PRESETS, build_loop_algorithm, preset
 from daemon.cycle.learning_rate import (
     compute_training_rate,
     compute_warm_start_epochs,
@@ -76,6 +76,11 @@ def build_job_spec(
             f"agent {agent.alias} has no {lacking}, so nothing can be trained for it; name one in "
             "the setting agents"
         )
+    lora = LoraSettings(rank=training.lora_rank, alpha=training.lora_alpha)
+    recipe = PRESETS[training.algorithm].recipe if training.recipe == "published" else None
+    if recipe is not None:
+        numbers = {"groups": recipe.groups, "size": recipe.size, "lr": recipe.lr}
+        training, lora = training.model_copy(update=numbers), recipe.lora
     algorithm = (
         preset(training.algorithm) if training.algorithm else build_loop_algorithm(training.kl)
     )
@@ -101,7 +106,7 @@ def build_job_spec(
         rounds=rounds,
         algorithm=algorithm,
         optimizer=OptimizerSettings(lr=_resolve(training.lr, compute_training_rate, parameters)),
-        lora=LoraSettings(rank=training.lora_rank, alpha=training.lora_alpha),
+        lora=lora,
         limits=_UNLIMITED,
         device=training.device,
         dtype=training.dtype,

@@ -30,6 +30,7 @@ from daemon.core.decision_log import DecisionRefusal, Decisions
 from daemon.core.isolation import Breaks
 from daemon.core.leadership import Leadership
 from daemon.core.span_contexts import Contexts
+from daemon.cycle.job_spec import NotTrainable
 from daemon.cycle.scheduler import Due, Facts, NotDue, decide
 from daemon.cycle.state_machine import OWNER, CycleEnd, Step
 from daemon.cycle.views import read_facts, read_next_step
@@ -40,6 +41,7 @@ from events.learning import (
     CycleStarted,
     Decision,
     DirectiveWritten,
+    JobRequested,
     PatternsDiagnosed,
     SkillsContrasted,
     TaskProposed,
@@ -68,6 +70,8 @@ class Proposal:
     """Id of its event -> tasks, the rejected ones as well, and the job that is to learn them."""
     lacking: str | None = None
     """Why no job follows."""
+    untaught: Mapping[str, str] = field(default_factory=dict)
+    """Of a cycle that trains for skills: skill that has no job -> why."""
 
 
 class Planner(Protocol):
@@ -80,7 +84,11 @@ class Planner(Protocol):
         """The directive of a cycle that was diagnosed."""
 
     def propose_tasks(self, cycle: CycleRow) -> Proposal:
-        """The tasks of a cycle that has a directive, and its job."""
+        """The tasks of a cycle that has a directive, and its job, or one for each skill."""
+
+    def request_router(self, cycle: CycleRow) -> JobRequested:
+        """The job that teaches a router to choose among the members of a cycle's panel. Raises
+        RetryLater, NotTrainable."""
 
 
 @dataclass(slots=True)
@@ -147,7 +155,7 @@ class Leader:
                 if cycle is None:
                     facts = read_facts(connection, self._app.settings, pair, self._clock())
                 else:
-                    step = read_next_step(connection, cycle, pair).step
+                    step = read_next_step(connection, self._app.settings, cycle, pair).step
             if cycle is None:
                 if facts is None:
                     return
@@ -195,6 +203,8 @@ class Leader:
                     written = self._author.write_directive(cycle)
                 decisions.take(written, "directed", cycle.event, origin=cycle.cycle)
                 yield f"cycle {cycle.number} of {cycle.alias}: a directive was written"
+            case Step.ROUTER:
+                yield self._request_router(decisions, cycle)
             case _:
                 yield from self._propose(decisions, cycle)
 
@@ -222,23 +232,41 @@ class Leader:
             f"cycle {cycle.number} of {cycle.alias}: {counts[TaskProposed.TYPE]} tasks were "
             f"written, {counts[TaskRejected.TYPE]} rejected"
         )
+        for skill, reason in proposal.untaught.items():
+            yield f"cycle {cycle.number} of {cycle.alias} has no job for {skill}: {reason}"
         if proposal.lacking is not None:
             yield self._end(decisions, cycle, CycleEnd("nothing_learnable", proposal.lacking))
+
+    def _request_router(self, decisions: Decisions, cycle: CycleRow) -> str:
+        """Request the job that teaches the router; a cycle whose settings allow none is over."""
+        name = f"cycle {cycle.number} of {cycle.alias}"
+        try:
+            with self._leadership.keep_lease():
+                job = self._author.request_router(cycle)
+        except NotTrainable as error:
+            return self._end(decisions, cycle, CycleEnd("failed", f"its router: {error}"))
+        decisions.record({derive_id("router job requested", cycle.cycle): job}, cycle.event)
+        return f"{name}: a job that teaches a router was requested"
 
     def _end(self, decisions: Decisions, cycle: CycleRow, ended: CycleEnd) -> str:
         data = CycleEnded(
             cycle=cycle.cycle, outcome=ended.outcome, reason=clip_reason(ended.reason)
         )
         steps: dict[str, Decision] = {"ended": data}
-        if ended.outcome == "cancelled" and (left := self._find_idle_adapter(cycle)) is not None:
+        for number, left in enumerate(self._list_idle_adapters(cycle, ended)):
             # No later step would handle it, and engines keep what is staged.
-            steps["given up"] = AdapterMoved(adapter=left, state="rejected", reason=data.reason)
+            step = f"given up {number}" if number else "given up"
+            steps[step] = AdapterMoved(adapter=left, state="rejected", reason=data.reason)
         decisions.take_all(steps, cycle.event, origin=cycle.cycle)
         return f"cycle {cycle.number} of {cycle.alias} ended, {ended.outcome}: {ended.reason}"
 
-    def _find_idle_adapter(self, cycle: CycleRow) -> str | None:
-        """Return the adapter of a cycle that has answered no session and waits for its next step,
-        or None."""
+    def _list_idle_adapters(self, cycle: CycleRow, ended: CycleEnd) -> list[str]:
+        """Return the adapters of a cycle that have answered no session and wait for a next step.
+        What became a part of a panel is the panel's."""
         with self._app.reading() as connection:
-            row = read_cycle_state(connection, cycle).adapter
-        return None if row is None or row.state not in WAITING else row.adapter
+            state = read_cycle_state(connection, cycle)
+        branches = () if state.adapter is not None else (*state.branches, state.router)
+        rows = [branch.adapter for branch in branches if branch is not None]
+        if ended.outcome == "cancelled":
+            rows.append(state.adapter)
+        return [row.adapter for row in rows if row is not None and row.state in WAITING]

@@ -56,7 +56,7 @@ def interpolate(points: Points, parameters: int) -> float:
 
 def needs_size(training: "Training") -> bool:
     """Whether a setting is unset that follows from the base's number of parameters."""
-    if training.lr is None:
+    if training.lr is None and training.recipe == "own":
         return True
     unset = None in (training.warm_start_lr, training.warm_start_epochs)
     return training.warm_start != "off" and unset

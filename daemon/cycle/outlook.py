@@ -88,7 +88,7 @@ def _read_outlook(
         due=isinstance(decision, Due),
         missing=() if isinstance(decision, Due) else decision.missing,
         cycle=None if cycle is None else cycle.cycle,
-        step=None if cycle is None else read_step(connection, cycle),
+        step=None if cycle is None else read_step(connection, settings, cycle),
         rollouts=None if facts is None else facts.rollouts,
         failures=None if facts is None else facts.failures,
         patterns=tuple(planning.heaviest_patterns(connection, pair.alias, pair.base)),

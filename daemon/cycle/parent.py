@@ -1,6 +1,7 @@
 """Which adapter a cycle's job trains on from: the incumbent, or what a rejected candidate learnt.
 
-    find_rejected_parent(connection, cycle, incumbent)
+    find_rejected_parent(connection, cycle, incumbent)         of a job for everything
+    find_member_parent(connection, cycle, skill, incumbent)    of a job for a skill
 
 A candidate may be rejected because its tasks were too few to show what it gained, or because it
 lost on one kind of task while it gained on others. The next job then goes on from it, if the newest
@@ -10,14 +11,18 @@ shown not to be worse over all tasks; its losses are what the next job replays (
 `MOST_TRIES` rejected candidates in a row, each trained on from the one before, the next job goes on
 from the incumbent: a chain of chance gains ends. Each candidate is compared with the incumbent on
 fresh tasks, whatever it was trained from, so this adds no chance to promote one that is no better.
+
+A job for a skill trains on from the member that answers for it now, else from what the last job for
+this skill left, where that passed the gate of a member or was rejected as above; else from the
+base. It never trains on from another skill's adapter, or from one for everything.
 """
 
 from typing import TYPE_CHECKING, Final
 
-from consumers.reads import learning, succession
+from consumers.reads import learning, serving, succession
 from consumers.reads.learning import CycleRow
 from consumers.reads.serving import AdapterRow
-from events.gate import AFTER_ERROR
+from events.gate import AFTER_ERROR, SIBLING
 from events.lifecycle import State
 from events.rollouts import clip_reason
 
@@ -54,13 +59,42 @@ def find_rejected_parent(
     return row if tries <= MOST_TRIES else None
 
 
+def find_member_parent(
+    connection: "Connection", cycle: CycleRow, skill: str, incumbent: AdapterRow | None
+) -> tuple[AdapterRow | None, str | None]:
+    """The adapter from which a job for a skill trains on, None for the base; and why, where that is
+    not a member of the incumbent."""
+    panel = None if incumbent is None else incumbent.panel
+    name = None if panel is None else panel.find_adapter(skill)
+    member = None if name is None else serving.adapter_row(connection, name)
+    if member is not None:
+        return member, None
+    row = succession.find_last_candidate(connection, cycle.alias, skill)
+    if row is None or row.base != cycle.base or row.state is State.COLLECTED or row.gate is None:
+        return None, None
+    if row.incumbent != (None if incumbent is None else incumbent.adapter):
+        return None, None
+    has_passed = row.gate.decision == "PROMOTE"
+    if not (has_passed or (row.state in _KEPT and is_worth_training(row.gate))):
+        return None, None
+    if _count_tries(connection, row, None) > MOST_TRIES:
+        return None, None
+    if has_passed:
+        return row, f"it passed the gate of a member for {skill}, and no panel with it answers"
+    return row, describe_parent(row)
+
+
 def is_worth_training(report: "GateReport") -> bool:
     """Whether a report rejects a candidate that gained on its targets, and that was shown to be
     worse at nothing, or at some kinds alone while it was within the margin over all tasks."""
     if report.decision != "REJECT":
         return False
     verdicts = {check.name: check.verdict for check in report.checks}
-    failed = {name for name, verdict in verdicts.items() if verdict == "FAIL"} - {"target"}
+    failed = {
+        name
+        for name, verdict in verdicts.items()
+        if verdict == "FAIL" and not name.startswith(SIBLING)
+    } - {"target"}
     losses = {name for name in failed if name.startswith(_OF_KIND)} - _NOT_REPLAYED
     if failed - losses or (losses and verdicts.get("overall") != "PASS"):
         return False

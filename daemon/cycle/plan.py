@@ -14,7 +14,7 @@ the policy would answer another time.
 """
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
@@ -79,14 +79,23 @@ class CyclePlan:
     """Whether the policy that answers played the tasks."""
     accepted: tuple[TaskProposed, ...]
     rejected: tuple[TaskRejected, ...]
-    job: JobRequested | None
+    jobs: tuple[JobRequested, ...]
+    """One, or one for each skill; none where none would be requested."""
+    untaught: Mapping[str, str]
+    """Skill that would have no job -> why."""
     preset: str | None
     """Name of the job's published algorithm; None where the settings name none."""
     lacking: str | None
     """Why no job would be requested."""
     estimate: Estimate
+    """Of jobs for skills, as if they ran one after the other; without their router's."""
     seconds: float
     """How long the plan took."""
+
+    @property
+    def job(self) -> JobRequested | None:
+        """Return the job, or the first one; None where none would be requested."""
+        return self.jobs[0] if self.jobs else None
 
 
 @dataclass(slots=True)
@@ -177,8 +186,9 @@ def _build_row(facts: "Facts") -> CycleRow:
         cycle=name, alias=facts.alias, base=facts.base, number=facts.number,
         environment=facts.environment, trigger="operator", reason="planned",
         position=facts.position, slot=None, acted=None, round=None, directive=None, findings=(),
-        summary=None, analyzer=None, trouble=None, accepted=0, rejected=0, job=None, outcome=None,
-        ended_because=None, event=name, started=None, diagnosed=None, directed=None, ended=None,
+        summary=None, analyzer=None, trouble=None, accepted=0, rejected=0, job=None, panel=None,
+        outcome=None, ended_because=None, event=name, started=None, diagnosed=None, directed=None,
+        ended=None,
     )  # fmt: skip
 
 
@@ -228,7 +238,7 @@ def _assemble(
     decisions = draft.proposal.said.values()
     accepted = tuple(data for data in decisions if isinstance(data, TaskProposed))
     rejected = tuple(data for data in decisions if isinstance(data, TaskRejected))
-    job = next((data for data in decisions if isinstance(data, JobRequested)), None)
+    jobs = tuple(data for data in decisions if isinstance(data, JobRequested))
     probed = probed and app.settings.proposer.probe
     # V8 comes last: what failed another check was never played.
     played = sum(data.check == "informative" for data in rejected) + len(accepted)
@@ -244,13 +254,14 @@ def _assemble(
         probed=probed,
         accepted=accepted,
         rejected=rejected,
-        job=job,
+        jobs=jobs,
+        untaught=draft.proposal.untaught,
         preset=settings.training.algorithm or None,
         lacking=draft.proposal.lacking,
         estimate=estimate(
             history,
             played if probed else 0,
-            None if job is None else job.spec,
+            [job.spec for job in jobs],
             settings.jobs.minutes,
             count_gpus(settings, settings.training.device),
         ),

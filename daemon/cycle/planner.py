@@ -2,7 +2,8 @@
 
     author = CyclePlanner(app)
     author.direct(cycle)      DirectiveWritten (controller/)
-    author.propose(cycle)     tasks, rejections and the request of a job (proposer/, job_spec.py)
+    author.propose(cycle)     tasks, rejections and the request of a job (proposer/, job_spec.py);
+                              with improve.skills = "panel" of one for each skill (skills.py)
 
 Both read the tables of one moment and follow from them and from the cycle's id, so a leader that
 was killed before it appended them, or another one, writes the same events under the same ids (but
@@ -10,11 +11,13 @@ for an analyzer's words).
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from consumers.diagnosis.round_counts import Pair
 from consumers.reads import evidence, learning, planning, rollouts, serving, succession
+from consumers.reads.cycle_state import read_cycle_state
 from consumers.reads.learning import CycleRow
 from consumers.reads.serving import AdapterRow
 from daemon.adapters.compatibility import BadBase, count_parameters
@@ -26,12 +29,14 @@ from daemon.core.task_definitions import open_event_environment, with_definition
 from daemon.cycle.job_spec import NotTrainable, build_job_spec, name_capability, plan_rounds
 from daemon.cycle.leader import Proposal, RetryLater
 from daemon.cycle.learning_rate import needs_size
-from daemon.cycle.parent import describe_parent, find_rejected_parent
+from daemon.cycle.panel_parts import RouterTeacher, gather_lesson, gather_parts
+from daemon.cycle.parent import describe_parent, find_member_parent, find_rejected_parent
+from daemon.cycle.skills import SkillChoice, TaughtSkill, read_taught_skills
 from daemon.cycle.views import find_agent
 from daemon.jobs.own_successes import offer_successes
 from daemon.proposer import sources
 from daemon.proposer.buffer import PoolEntry, PoolMix, pools
-from daemon.proposer.candidate import CannotSample
+from daemon.proposer.candidate import CannotSample, Source
 from daemon.proposer.lesson_drafts import LessonSupply
 from daemon.proposer.probe import Engine, Prober, ProbeTarget
 from daemon.proposer.proposer import ProposalRequest, propose
@@ -43,6 +48,7 @@ from envs.task import GENERATED
 from events.envelope import derive_id
 from events.jobs import JobRounds, TaskPool
 from events.learning import (
+    OPERATOR,
     Decision,
     DirectiveWritten,
     JobParent,
@@ -56,8 +62,39 @@ from events.rollouts import clip_reason
 if TYPE_CHECKING:
     from sqlalchemy import Connection
 
+    from daemon.config.settings import Agent
     from daemon.core.app import App
     from envs.environment import Environment
+
+
+@dataclass(frozen=True, slots=True)
+class _Start:
+    """What a job goes on from."""
+
+    row: AdapterRow | None
+    """The adapter whose weights it begins with; None: the base's."""
+    parent: JobParent | None
+    """Where that neither serves nor is the base: the adapter, and why."""
+    regressions: dict[str, float]
+    """Tasks that the last candidate lost, with their weights."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Stock:
+    """What the jobs of a cycle may draw, and what their pools and parents follow from."""
+
+    environment: "Environment"
+    cycle: CycleRow
+    entries: Sequence[PoolEntry]
+    """The buffer, with the new tasks."""
+    new: Sequence[TaskProposed]
+    followed: Mapping[str, Sequence[Source]]
+    """Pattern -> the failures that its tasks follow."""
+    traffic: sources.Traffic
+    priorities: Mapping[str, float]
+    starts: Mapping[str | None, _Start]
+    """By skill; None: of a job for everything."""
+    parameters: int | None
 
 
 class CyclePlanner:
@@ -70,19 +107,25 @@ class CyclePlanner:
         stopping: Callable[[], bool] = lambda: False,
         *,
         record: bool = True,
+        teach_router: RouterTeacher | None = None,
     ) -> None:
         """`engines`: those that may be asked about written tasks; if there are none, no engine is
         asked. `stopping`: whether the process was told to stop. `record`: whether what is played
-        for a written task is appended to the log; a dry run appends nothing."""
+        for a written task is appended to the log; a dry run appends nothing. `teach_router`: what
+        specifies jobs that train routers; without it, none is requested."""
         self._app, self._engines, self._stopping = app, engines, stopping
         self._record = record
+        self._teach_router = teach_router
         self._unlabelled: dict[Pair, int] = {}
         """Agent -> first round after which an analyzer that failed is asked again."""
 
     def write_directive(self, cycle: CycleRow) -> DirectiveWritten:
         """The directive of a cycle that was diagnosed."""
         assert cycle.round is not None, "a cycle is diagnosed first"
-        return direct(self._app, cycle.cycle, cycle.alias, cycle.base, cycle.round)
+        pair = Pair(cycle.alias, cycle.base)
+        with self._app.reading() as connection:
+            skills = read_taught_skills(connection, self._app.settings, pair)
+        return direct(self._app, cycle.cycle, cycle.alias, cycle.base, cycle.round, skills.patterns)
 
     def contrast_skills(self, cycle: CycleRow) -> SkillsContrasted | None:
         """Compare failures and successes after a cycle's round; None where that is switched off, or
@@ -122,6 +165,7 @@ class CyclePlanner:
             parameters = self._count_parameters(cycle)
         except NotTrainable as error:
             return Proposal({}, str(error))
+        pair = Pair(cycle.alias, cycle.base)
         with self._app.reading() as connection:
             wanted = self._proposal_request(connection, environment, cycle, supply)
             buffered = self._read_pool_entries(connection, cycle)
@@ -132,9 +176,11 @@ class CyclePlanner:
                 for line in rollouts.pattern_lines(connection, cycle.alias)
                 if line.base == cycle.base
             }
-            incumbent = self._read_incumbent(connection, cycle)
-            rejected = find_rejected_parent(connection, cycle, incumbent)
-            regressions = self._read_regressions(connection, environment, cycle)
+            choice = read_taught_skills(connection, self._app.settings, pair)
+            starts = {
+                name: self._read_start(connection, environment, cycle, name)
+                for name in (None, *(skill.skill for skill in choice.taught))
+            }
         try:
             decisions: dict[str, Decision] = {
                 entry.id: entry.data for entry in propose(environment, wanted)
@@ -148,20 +194,99 @@ class CyclePlanner:
         if not new:
             return Proposal(decisions, _describe_rejections(list(decisions.values())))
         written += _list_new_entries(new, written)
-        near = sources.find_traffic_siblings(environment, cycle.directive, wanted.sources, drawn)
-        siblings = draw_siblings(environment, (near, regressions), len(new), cycle.cycle)
-        shown = frozenset(siblings)
-        traffic = [task for task in drawn.tasks if task not in shown]
-        task_pools = pools(written, priorities, traffic, cycle.number, self._build_mix(), siblings)
-        if not task_pools:
-            return Proposal(
-                decisions, "every written task of a pattern with a priority is passed by now"
-            )
+        stock = _Stock(
+            environment, cycle, written, new, wanted.sources, drawn, priorities, starts, parameters
+        )
+        return self._request_jobs(stock, choice, decisions)
+
+    def _request_jobs(
+        self, stock: "_Stock", choice: SkillChoice, decisions: Mapping[str, Decision]
+    ) -> Proposal:
+        """The proposal of written tasks: with a job for each skill that has some, else one for
+        everything. Raises RetryLater."""
         try:
-            job = self._build_job(environment, cycle, task_pools, incumbent, rejected, parameters)
+            jobs, untaught = self._build_member_jobs(stock, choice)
+            if jobs:
+                return Proposal({**decisions, **jobs}, untaught=untaught)
+            job = self._build_policy_job(stock)
         except NotTrainable as error:
             return Proposal(decisions, str(error))
-        return Proposal({**decisions, derive_id("job requested", cycle.cycle): job})
+        return Proposal({**decisions, derive_id("job requested", stock.cycle.cycle): job})
+
+    def _build_policy_job(self, stock: "_Stock") -> JobRequested:
+        """The request of the one job of a cycle. Raises NotTrainable, RetryLater."""
+        task_pools = self._mix_pools(stock)
+        if not task_pools:
+            raise NotTrainable("every written task of a pattern with a priority is passed by now")
+        return self._build_job(stock, task_pools)
+
+    def _build_member_jobs(
+        self, stock: "_Stock", choice: SkillChoice
+    ) -> tuple[dict[str, Decision], dict[str, str]]:
+        """The requests of a cycle's jobs for skills (id of event -> request); and skill -> why it
+        has none. Raises NotTrainable, RetryLater."""
+        jobs: dict[str, Decision] = {}
+        untaught = dict(choice.left)
+        for skill in choice.taught:
+            if not any(data.pattern in skill.patterns for data in stock.new):
+                untaught[skill.skill] = "no task that was written for it passed its checks"
+                continue
+            task_pools = self._mix_pools(stock, skill)
+            if not task_pools:
+                untaught[skill.skill] = "every written task of its patterns is passed by now"
+                continue
+            event = derive_id("job requested", stock.cycle.cycle, skill.skill)
+            jobs[event] = self._build_job(stock, task_pools, skill.skill)
+        return jobs, untaught
+
+    def _mix_pools(self, stock: "_Stock", skill: TaughtSkill | None = None) -> tuple[TaskPool, ...]:
+        """The pools of a job for a skill, or for everything: of written tasks, those of its
+        patterns are its targets, and others are replayed where nothing is left to learn of them."""
+        cycle, entries, new = stock.cycle, list(stock.entries), stock.new
+        directive, seed = cycle.directive, cycle.cycle
+        assert directive is not None, "a cycle is directed first"
+        if skill is not None:
+            patterns = frozenset(skill.patterns)
+            quotas = tuple(quota for quota in directive.quotas if quota.pattern in patterns)
+            directive = directive.model_copy(update={"quotas": quotas})
+            new = [data for data in new if data.pattern in patterns]
+            seed = f"{seed} {skill.skill}"
+            entries = [
+                entry
+                for entry in entries
+                if entry.pattern in (*patterns, OPERATOR)
+                or entry.retires
+                or stock.priorities.get(entry.pattern, 0.0) <= 0
+            ]
+        start = stock.starts[None if skill is None else skill.skill]
+        near = sources.find_traffic_siblings(
+            stock.environment, directive, stock.followed, stock.traffic
+        )
+        siblings = draw_siblings(stock.environment, (near, start.regressions), len(new), seed)
+        shown = frozenset(siblings)
+        traffic = [task for task in stock.traffic.tasks if task not in shown]
+        return pools(entries, stock.priorities, traffic, cycle.number, self._build_mix(), siblings)
+
+    def request_router(self, cycle: CycleRow) -> JobRequested:
+        """The job that teaches a router to choose among the members of a cycle's panel. Raises
+        RetryLater, NotTrainable."""
+        settings = self._app.settings
+        if self._teach_router is None:
+            raise RetryLater(
+                f"the router of cycle {cycle.number} of {cycle.alias} waits: nothing trains routers"
+                ' here; set improve.skills_router = "labels" to have the base choose'
+            )
+        agent = self._find_agent(cycle)
+        job = derive_id("router job", cycle.cycle)
+        with self._app.reading() as connection:
+            state = read_cycle_state(connection, cycle)
+            parts = gather_parts(state, self._read_incumbent(connection, cycle))
+            lesson = gather_lesson(connection, parts, agent, job)
+        spec = self._teach_router(self._app, lesson)
+        return JobRequested(
+            job=job, cycle=cycle.cycle, alias=cycle.alias, base=cycle.base, spec=spec,
+            minutes=settings.jobs.minutes,
+        )  # fmt: skip
 
     def _read_pool_entries(self, connection: "Connection", cycle: CycleRow) -> list[PoolEntry]:
         """The buffer, without what no job may draw."""
@@ -235,6 +360,9 @@ class CyclePlanner:
         if not settings.proposer.probe or not self._engines:
             return None
         engine, incumbent = self._engines[0], self._read_incumbent(connection, cycle)
+        if incumbent is not None and incumbent.panel is not None:
+            # An engine knows the members alone, and none of them answers every task.
+            return None
         sampling = Sampling(settings.trial.temperature, settings.trial.max_tokens)
         probed = ProbeTarget(
             cycle=cycle.cycle,
@@ -252,12 +380,38 @@ class CyclePlanner:
         assert cycle.round is not None, "a cycle is diagnosed first"
         return sources.read_traffic(connection, environment, cycle.alias, cycle.base, cycle.round)
 
+    def _read_start(
+        self,
+        connection: "Connection",
+        environment: "Environment",
+        cycle: CycleRow,
+        skill: str | None,
+    ) -> "_Start":
+        """What a job of a cycle goes on from, for a skill or for everything."""
+        regressions = self._read_regressions(connection, environment, cycle, skill)
+        incumbent = self._read_incumbent(connection, cycle)
+        if skill is not None:
+            row, reason = find_member_parent(connection, cycle, skill, incumbent)
+        else:
+            row = find_rejected_parent(connection, cycle, incumbent)
+            reason = None if row is None else describe_parent(row)
+            if row is None and incumbent is not None and incumbent.panel is None:
+                row = incumbent
+        parent = None
+        if row is not None and reason is not None:
+            parent = JobParent(adapter=row.adapter, reason=reason)
+        return _Start(row, parent, regressions)
+
     def _read_regressions(
-        self, connection: "Connection", environment: "Environment", cycle: CycleRow
+        self,
+        connection: "Connection",
+        environment: "Environment",
+        cycle: CycleRow,
+        skill: str | None,
     ) -> dict[str, float]:
-        """Where the agent's last candidate passed less than the incumbent that it was compared
-        with."""
-        row = succession.find_last_candidate(connection, cycle.alias)
+        """Where the agent's last candidate, for a skill or for everything, passed less than the
+        incumbent that it was compared with."""
+        row = succession.find_last_candidate(connection, cycle.alias, skill)
         if row is None or row.base != cycle.base or row.gate is None:
             return {}
         differences = evidence.read_trial_differences(
@@ -294,26 +448,24 @@ class CyclePlanner:
                 "start training.warm_start_lr and training.warm_start_epochs"
             ) from error
 
-    def _build_job(
-        self,
-        environment: "Environment",
-        cycle: CycleRow,
-        task_pools: Sequence[TaskPool],
-        incumbent: AdapterRow | None,
-        rejected: AdapterRow | None,
-        parameters: int | None,
-    ) -> JobRequested:
-        """The request of a job that trains on from a rejected candidate, or where there is none
-        from the incumbent. Raises NotTrainable, RetryLater."""
-        settings = self._app.settings
-        start = rejected or incumbent
-        agent = find_agent(settings, cycle.alias)
+    def _find_agent(self, cycle: CycleRow) -> "Agent":
+        """What the settings say of a cycle's agent. Raises RetryLater where they do not name it."""
+        agent = find_agent(self._app.settings, cycle.alias)
         if agent is None:
             raise RetryLater(
                 f"{cycle.alias} is no longer in the setting agents, so its cycle waits; put it "
                 f"back, or run kintsugi cycle cancel {cycle.alias}"
             )
-        job = derive_id("job", cycle.cycle)
+        return agent
+
+    def _build_job(
+        self, stock: "_Stock", task_pools: Sequence[TaskPool], skill: str | None = None
+    ) -> JobRequested:
+        """The request of a job for a skill, or for everything. Raises NotTrainable, RetryLater."""
+        settings, cycle, environment = self._app.settings, stock.cycle, stock.environment
+        start = stock.starts[skill]
+        agent = self._find_agent(cycle)
+        job = derive_id("job", cycle.cycle, *([] if skill is None else [skill]))
         successes = None
         if settings.training.warm_start != "off":
             with self._app.reading() as connection:
@@ -324,8 +476,8 @@ class CyclePlanner:
         spec = build_job_spec(
             settings.training, agent, job=job, base=cycle.base, pools=task_pools,
             benchmarks=settings.benchmarks, environments=settings.environments.paths,
-            parent=None if start is None else Path(start.path),
-            parameters=parameters, successes=successes,
+            parent=None if start.row is None else Path(start.row.path),
+            parameters=stock.parameters, successes=successes,
             rounds=self._plan_rounds(environment, cycle, task_pools),
         )  # fmt: skip
         return JobRequested(
@@ -338,9 +490,8 @@ class CyclePlanner:
             ),
             spec=spec,
             minutes=settings.jobs.minutes,
-            parent=None
-            if rejected is None
-            else JobParent(adapter=rejected.adapter, reason=describe_parent(rejected)),
+            parent=start.parent,
+            skill=skill,
         )
 
     def _plan_rounds(

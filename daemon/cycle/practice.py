@@ -8,15 +8,17 @@ The first asks the rule of the Controller (controller/refusals.py) of the last r
 what the next directive would do with the same failures, and decides nothing.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from consumers.diagnosis.skills import SkillState
-from consumers.reads import agents, learning, planning, rollouts, succession
+from consumers.reads import agents, learning, planning, rollouts
 from consumers.reads.cycle_account import read_written_tasks
+from consumers.reads.cycle_state import read_cycle_state
 from consumers.reads.explanation import describe_after_error
 from consumers.reads.skills import read_comparisons, read_skills
 from daemon.controller.refusals import Refusals, read_refusals
+from daemon.cycle.skills import SkillChoice, read_taught_skills
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection
@@ -120,6 +122,10 @@ class SkillPractice:
     """Those that are selected, the largest contrast first."""
     says: str
     """What the last comparison showed, or why there is none, as a sentence."""
+    taught: tuple[str, ...] = ()
+    """Those that the next cycle trains for; none unless `setting` is `panel`."""
+    untaught: dict[str, str] = field(default_factory=dict)
+    """Others of `lacking` -> why not, where `setting` is `panel`."""
 
 
 def read_skill_practices(connection: "Connection", settings: "Settings") -> list[SkillPractice]:
@@ -130,14 +136,21 @@ def read_skill_practices(connection: "Connection", settings: "Settings") -> list
     practices = []
     for pair in sorted(agents.present(connection)):
         lacking = [line for line in lines if (line.alias, line.base) == pair]
-        says = _describe_skills(setting, comparisons.get(pair), lacking)
+        choice = read_taught_skills(connection, settings, pair)
+        says = _describe_skills(setting, comparisons.get(pair), lacking, choice)
         names = tuple(line.skill for line in lacking)
-        practices.append(SkillPractice(pair.alias, pair.base, setting, names, says))
+        taught = tuple(skill.skill for skill in choice.taught)
+        practices.append(
+            SkillPractice(pair.alias, pair.base, setting, names, says, taught, dict(choice.left))
+        )
     return practices
 
 
 def _describe_skills(
-    setting: str, comparison: "SkillComparisonLine | None", lacking: "list[SkillLine]"
+    setting: str,
+    comparison: "SkillComparisonLine | None",
+    lacking: "list[SkillLine]",
+    choice: SkillChoice,
 ) -> str:
     if comparison is None:
         if setting == "off":
@@ -148,6 +161,10 @@ def _describe_skills(
         for line in lacking
     )
     says = f"lacks {named or 'none'}, as of round {comparison.round}"
+    if choice.taught:
+        names = ", ".join(skill.skill for skill in choice.taught)
+        says += f"; the next cycle trains an adapter for each of {names}"
+    says += "".join(f"; none for {skill}: {reason}" for skill, reason in choice.left.items())
     return f"off; {says}" if setting == "off" else says
 
 
@@ -190,14 +207,15 @@ def read_cycle_practice(connection: "Connection", cycle: "CycleRow") -> CyclePra
     written = sum(task.mode == "repair" for task in tasks)
     rejections = learning.rejections_of(connection, cycle.cycle)
     rejected = sum(row.mode == "repair" for row in rejections)
-    job = None if cycle.job is None else learning.job(connection, cycle.job)
+    jobs = [] if cycle.job is None else learning.list_cycle_jobs(connection, cycle.cycle)
     pools = tuple(
         LessonPool(pool.name, pool.share, len(pool.tasks), len(pool.references))
-        for pool in (() if job is None else job.spec.pools)
+        for job in jobs
+        for pool in job.spec.pools
         if pool.needs_lessons
     )
     if not (written or rejected or pools):
         return None
-    adapter = None if job is None else succession.find_adapter_of_job(connection, job.job)
+    adapter = read_cycle_state(connection, cycle).adapter
     report = None if adapter is None else adapter.gate
     return CyclePractice(written, rejected, pools, None if report is None else report.after_error)

@@ -1,6 +1,7 @@
 """A cycle as a process manager: what comes next, as a pure function of what the log says.
 
-    next_step(view)    the next step of a cycle, or how it ended
+    next_step(view)         the next step of a cycle, or how it ended
+    list_due_steps(view)    the same, and of a cycle with several jobs each one's
 
     step        role       who takes it
     DIAGNOSE    schedule   leader.py appends the end of the round
@@ -9,6 +10,8 @@
     TRAIN       work       jobs/training_runs.py
     STAGE       work       worker.py: serving/staging.py
     EVALUATE    work       worker.py: evaluation/candidate_evaluation.py
+    ROUTER      schedule   planner.py: a job that teaches the router of a panel
+    COMPOSE     work       worker.py: what passed becomes a panel
     ROUTE       work       worker.py: serving/publisher.py
     WATCH       work       serving/canary_monitor.py
     an end      schedule   leader.py
@@ -18,12 +21,17 @@ Code that takes or shows a step calls `views.read_next_step`, which reads the ta
 An adapter whose gate compared it with an incumbent that was replaced before it was routed goes back
 to EVALUATE, beside the present one, and is given up when that happened after `MOST_GATES` gates.
 
+A cycle that trains for skills has a branch for each: TRAIN, STAGE and EVALUATE (the gate of a
+member), until it passed or is out. A branch that is out costs the others nothing. When all are
+settled, what passed becomes a panel, which goes STAGE, EVALUATE, ROUTE and WATCH as an adapter
+does. The gate of a member is not repeated for another incumbent: the panel's own gate follows.
+
 The log is the only memory: each step ends in an event, and a process that was killed anywhere finds
 here what it has to do. Every step may be done twice (ids follow from the cycle, so the second time
 is a duplicate), and by two processes at once.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final, Literal
@@ -49,6 +57,10 @@ class Step(StrEnum):
     """Every replica loads the adapter and is seen to answer with it."""
     EVALUATE = "evaluate"
     """Adapter and incumbent play fresh tasks, and the gate decides."""
+    ROUTER = "router"
+    """A job is requested that teaches a router to choose among the members that passed."""
+    COMPOSE = "compose"
+    """Members and router become a panel, which goes on as an adapter does."""
     ROUTE = "route"
     """The adapter is given a share of the sessions."""
     WATCH = "watch"
@@ -62,6 +74,8 @@ OWNER: Final[Mapping[Step, Role]] = {
     Step.TRAIN: "work",
     Step.STAGE: "work",
     Step.EVALUATE: "work",
+    Step.ROUTER: "schedule",
+    Step.COMPOSE: "work",
     Step.ROUTE: "work",
     Step.WATCH: "work",
 }
@@ -71,7 +85,7 @@ MOST_GATES: Final = 3
 """Gates that an adapter may pass before it is routed: whenever the incumbent changes after one, it
 is evaluated again, until that happened after the last."""
 
-STOPS: Final = ("diagnose", "propose", "train", "gate", "canary", "route")
+STOPS: Final = ("diagnose", "propose", "train", "gate", "compose", "canary", "route")
 """What a person is shown of a cycle."""
 
 
@@ -106,6 +120,16 @@ class AdapterView:
 
 
 @dataclass(frozen=True, slots=True)
+class BranchView:
+    """One of the jobs of a cycle that trains for skills, and the adapter that it left."""
+
+    skill: str | None
+    """None: the job teaches the router."""
+    job: JobView
+    adapter: AdapterView | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class View:
     """What the tables say of one open cycle."""
 
@@ -113,13 +137,45 @@ class View:
     diagnosed: bool
     directed: bool
     job: JobView | None = None
+    """None before one is requested, and of a cycle that trains for skills."""
     adapter: AdapterView | None = None
+    """What the job left; of a cycle that trains for skills, the panel."""
     cancelled: str | None = None
     """Reason for which a person cancelled it; None where it was not cancelled."""
+    branches: tuple[BranchView, ...] = ()
+    """One for each skill that it trains for; empty of a cycle with one job."""
+    router: BranchView | None = None
+    """The job that teaches the router; None before it is requested."""
+    trains_router: bool = False
+    """Whether the router of a panel is an adapter of its own."""
+
+
+@dataclass(frozen=True, slots=True)
+class DueStep:
+    """A step that can be taken now."""
+
+    step: Step
+    branch: BranchView | None = None
+    """Whose; None: the cycle's."""
+
+
+BranchOutcome = Literal["passed", "rejected", "failed", "competence_gap", "cancelled"]
+
+
+@dataclass(frozen=True, slots=True)
+class BranchEnd:
+    """How a branch came out."""
+
+    outcome: BranchOutcome
+    reason: str = ""
 
 
 def next_step(view: View) -> Step | CycleEnd:
-    """What an open cycle needs next."""
+    """What an open cycle needs next; of several branches, what the one that is furthest behind
+    needs."""
+    if view.adapter is None and view.branches:
+        due = _list_branch_steps(view)
+        return due if isinstance(due, CycleEnd) else min(due, key=_rank_step).step
     if view.adapter is not None:
         step = _step_after_adapter(view.adapter)
         called_off = view.cancelled is not None and step in _BEFORE_TRAFFIC
@@ -133,6 +189,80 @@ def next_step(view: View) -> Step | CycleEnd:
     if not view.diagnosed:
         return Step.DIAGNOSE
     return Step.PROPOSE if view.directed else Step.DIRECT
+
+
+def list_due_steps(view: View) -> tuple[DueStep, ...] | CycleEnd:
+    """Everything that an open cycle needs now: one step, or where it has branches that are not
+    settled, the next one of each."""
+    if view.adapter is None and view.branches:
+        return _list_branch_steps(view)
+    step = next_step(view)
+    return step if isinstance(step, CycleEnd) else (DueStep(step),)
+
+
+def find_branch_step(branch: BranchView) -> Step | BranchEnd:
+    """What a branch needs next, or how it came out."""
+    adapter, job = branch.adapter, branch.job
+    if adapter is None:
+        if job.outcome is None or job.outcome == "trained":
+            # The role `work` writes of the adapter after it wrote of the job.
+            return Step.TRAIN
+        return BranchEnd(job.outcome, job.reason)
+    for state in _OUT:
+        if state in adapter.been:
+            return BranchEnd("rejected", adapter.been[state] or f"it is {state}")
+    if adapter.state is State.PRODUCED:
+        return Step.STAGE
+    if branch.skill is None or adapter.state in _PASSED:
+        return BranchEnd("passed")
+    return Step.EVALUATE
+
+
+_OUT: Final = (State.REJECTED, State.ROLLED_BACK, State.DRAINING)
+"""States after which an adapter is no member of its cycle's panel, whatever it becomes later."""
+_PASSED: Final = (State.GATED, State.CANARY, State.PROMOTED)
+
+
+def _rank_step(due: DueStep) -> int:
+    return list(Step).index(due.step)
+
+
+def _list_branch_steps(view: View) -> tuple[DueStep, ...] | CycleEnd:
+    """The steps of a cycle's branches; when they are settled, the way to the panel."""
+    branches = view.branches if view.router is None else (*view.branches, view.router)
+    states = [(branch, find_branch_step(branch)) for branch in branches]
+    due = tuple(DueStep(step, branch) for branch, step in states if isinstance(step, Step))
+    if view.cancelled is not None:
+        running = tuple(item for item in due if item.step is Step.TRAIN)
+        return running or CycleEnd("cancelled", view.cancelled)
+    if due:
+        return due
+    ends = [(branch, end) for branch, end in states if isinstance(end, BranchEnd)]
+    members = [(branch, end) for branch, end in ends if branch.skill is not None]
+    if all(end.outcome != "passed" for _, end in members):
+        return _end_without_members(members)
+    failed = [end for branch, end in ends if branch.skill is None and end.outcome != "passed"]
+    if failed:
+        return CycleEnd(_CYCLE_OUTCOMES[failed[0].outcome], f"its router: {failed[0].reason}")
+    asks = view.trains_router and view.router is None
+    return (DueStep(Step.ROUTER if asks else Step.COMPOSE),)
+
+
+_CYCLE_OUTCOMES: Final[Mapping[BranchOutcome, CycleOutcome]] = {
+    "rejected": "rejected",
+    "failed": "failed",
+    "competence_gap": "nothing_learnable",
+    "cancelled": "cancelled",
+}
+"""How a branch came out -> how its cycle does where none passed; the first that occurs."""
+
+
+def _end_without_members(ends: Sequence[tuple[BranchView, BranchEnd]]) -> CycleEnd:
+    """The end of a cycle of whose branches none passed, with each one's reason."""
+    seen = {end.outcome for _, end in ends}
+    outcome = next(cycle for branch, cycle in _CYCLE_OUTCOMES.items() if branch in seen)
+    reasons = (f"{branch.skill} {end.outcome}: {end.reason}" for branch, end in ends)
+    return CycleEnd(outcome, "; ".join(reasons).replace("competence_gap", "not learnable"))
 
 
 def _step_after_job(job: JobView) -> Step | CycleEnd:

@@ -1,26 +1,39 @@
 """What an open cycle needs next, and what the scheduler decides on, read from the tables.
 
-    read_next_step(connection, cycle, pair)       how far a cycle is, and its next step or its end
-    read_facts(connection, settings, pair, now)   what `scheduler.decide` decides on
-    read_step(connection, cycle)                    the next step as text, for who only looks
-    find_agent(settings, alias)                   what the settings say of an agent
+    read_next_step(connection, settings, cycle, pair)   how far a cycle is, and its next step
+    read_due_steps(connection, settings, cycle, pair)   the same, with the next step of each branch
+    read_facts(connection, settings, pair, now)         what `scheduler.decide` decides on
+    read_step(connection, settings, cycle)              the next step as text, for who only looks
+    find_agent(settings, alias)                         what the settings say of an agent
 
 The leader, the worker, the status document, the metrics and doctor all ask here, within one
 `database.read_transaction`, so they agree about a cycle. The rule itself is pure
 (state_machine.py).
 """
 
+from collections.abc import Mapping
 from datetime import datetime
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from consumers.diagnosis.round_counts import Pair
 from consumers.reads import agents
-from consumers.reads.cycle_state import CycleState, read_cycle_state
+from consumers.reads.cycle_state import BranchState, CycleState, read_cycle_state
 from consumers.reads.learning import CycleRow
 from consumers.reads.scheduling import Scheduling, scheduling
+from consumers.reads.serving import AdapterRow
 from daemon.cycle.scheduler import Facts
-from daemon.cycle.state_machine import AdapterView, CycleEnd, JobView, Step, View, next_step
+from daemon.cycle.state_machine import (
+    AdapterView,
+    BranchView,
+    CycleEnd,
+    JobView,
+    Step,
+    View,
+    list_due_steps,
+    next_step,
+)
 from events.envelope import parse_timestamp
+from events.lifecycle import State
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection
@@ -40,19 +53,44 @@ class NextStep(NamedTuple):
     """What it needs next, or how it ended."""
 
 
-def read_next_step(connection: "Connection", cycle: CycleRow, pair: Pair) -> NextStep:
+class DueBranch(NamedTuple):
+    """A step that can be taken now."""
+
+    step: Step
+    branch: BranchState | None
+    """Whose; None: the cycle's."""
+
+
+def read_next_step(
+    connection: "Connection", settings: "Settings", cycle: CycleRow, pair: Pair
+) -> NextStep:
     """What an open cycle needs next; `pair` names the base on which the agent runs now."""
     state = read_cycle_state(connection, cycle)
-    return NextStep(state, next_step(build_view(state, pair)))
+    return NextStep(state, next_step(build_view(state, settings, pair)))
 
 
-def read_step(connection: "Connection", cycle: CycleRow) -> str | None:
+def read_due_steps(
+    connection: "Connection", settings: "Settings", cycle: CycleRow, pair: Pair
+) -> tuple[CycleState, list[DueBranch]]:
+    """Everything that an open cycle needs now; nothing of one that is over but for its end."""
+    state = read_cycle_state(connection, cycle)
+    due = list_due_steps(build_view(state, settings, pair))
+    if isinstance(due, CycleEnd):
+        return state, []
+    branches = {branch.job.skill: branch for branch in (*state.branches, state.router) if branch}
+    return state, [
+        DueBranch(item.step, None if item.branch is None else branches[item.branch.skill])
+        for item in due
+    ]
+
+
+def read_step(connection: "Connection", settings: "Settings", cycle: CycleRow) -> str | None:
     """The next step of a cycle as text; None where the cycle is over."""
     if cycle.outcome is not None:
         return None
     bases = {pair.alias: pair.base for pair in agents.present(connection)}
     pair = Pair(cycle.alias, bases.get(cycle.alias, cycle.base))
-    return step_name(read_next_step(connection, cycle, pair).step)
+    return step_name(read_next_step(connection, settings, cycle, pair).step)
 
 
 def step_name(step: Step | CycleEnd) -> str:
@@ -62,11 +100,14 @@ def step_name(step: Step | CycleEnd) -> str:
 
 def step_start(state: CycleState) -> str | None:
     """When the last thing happened that brought a cycle to where it is."""
-    cycle, job, adapter = state.cycle, state.job, state.adapter
+    cycle = state.cycle
+    branches = [branch for branch in (*state.branches, state.router) if branch is not None]
+    jobs = [state.job, *(branch.job for branch in branches)]
+    adapters = [state.adapter, *(branch.adapter for branch in branches)]
     moments = (
         cycle.started, cycle.diagnosed, cycle.directed,
-        None if job is None else job.requested, None if job is None else job.ended,
-        None if adapter is None else adapter.since,
+        *(moment for job in jobs if job is not None for moment in (job.requested, job.ended)),
+        *(adapter.since for adapter in adapters if adapter is not None),
     )  # fmt: skip
     return max((moment for moment in moments if moment is not None), default=None)
 
@@ -113,7 +154,7 @@ def build_facts(unread: Scheduling, pair: Pair, environment: str) -> Facts:
     )
 
 
-def build_view(state: CycleState, pair: Pair) -> View:
+def build_view(state: CycleState, settings: "Settings", pair: Pair) -> View:
     """A cycle as the process manager sees it; `pair` says on which base the agent runs now."""
     cycle, job, adapter = state.cycle, state.job, state.adapter
     cancelled = state.cancelled
@@ -123,17 +164,36 @@ def build_view(state: CycleState, pair: Pair) -> View:
         cycle=cycle.cycle,
         diagnosed=cycle.round is not None,
         directed=cycle.directive is not None,
-        job=None if job is None else JobView(job.outcome, job.reason or ""),
+        job=None if job is None or state.branches else JobView(job.outcome, job.reason or ""),
         adapter=None
         if adapter is None
         else AdapterView(
             adapter.state,
-            {step: reason or _explain_gate(adapter.gate) for step, reason in state.been.items()},
+            _explain_states(adapter, state.been),
             _explain_stale_gate(state),
             state.gates,
         ),
         cancelled=cancelled,
+        branches=tuple(build_branch_view(branch) for branch in state.branches),
+        router=None if state.router is None else build_branch_view(state.router),
+        trains_router=settings.improve.skills_router == "trained",
     )
+
+
+def build_branch_view(branch: BranchState) -> BranchView:
+    """A branch of a cycle as the process manager sees it."""
+    job, adapter = branch.job, branch.adapter
+    return BranchView(
+        job.skill,
+        JobView(job.outcome, job.reason or ""),
+        None
+        if adapter is None
+        else AdapterView(adapter.state, _explain_states(adapter, branch.been)),
+    )
+
+
+def _explain_states(adapter: AdapterRow, been: Mapping[State, str]) -> dict[State, str]:
+    return {step: reason or _explain_gate(adapter.gate) for step, reason in been.items()}
 
 
 def _explain_stale_gate(state: CycleState) -> str:

@@ -4,6 +4,7 @@
 
     stage       every replica loads it and is seen to answer with it
     evaluate    it plays beside the incumbent, in a process of its own, and the gate decides
+    compose     what passed of the adapters of a cycle for skills becomes a panel (panel_parts.py)
     route       it is given the first of `canary.shares`
 
 Level-triggered: each round asks the tables what a cycle needs next (state_machine.py) and does
@@ -19,6 +20,7 @@ from typing import TYPE_CHECKING, Final
 
 from consumers.database import DatabaseError
 from consumers.reads import agents, learning, serving
+from consumers.reads.cycle_state import CycleState
 from consumers.reads.serving import AdapterRow
 from daemon.adapters.adoption import BadName
 from daemon.adapters.compatibility import BadBase
@@ -26,8 +28,14 @@ from daemon.adapters.directory import BadAdapter
 from daemon.core.decision_log import Decisions
 from daemon.core.isolation import Breaks
 from daemon.core.serving_lock import hold_serving_lock
+from daemon.cycle.panel_parts import (
+    Composer,
+    PanelRefusal,
+    gather_parts,
+    list_trained_members,
+)
 from daemon.cycle.state_machine import Step
-from daemon.cycle.views import find_agent, read_next_step
+from daemon.cycle.views import find_agent, read_due_steps
 from daemon.evaluation.after_error import HeldOutLessons
 from daemon.evaluation.candidate_evaluation import CandidateEvaluation, CannotExamine
 from daemon.jobs.runner import JobRunner
@@ -49,9 +57,12 @@ class CycleWorker:
     """The open cycles of a home, over its replicas."""
 
     def __init__(
-        self, app: "App", fleet: Fleet, runner: JobRunner, clock: Callable[[], datetime]
-    ) -> None:
+        self, app: "App", fleet: Fleet, runner: JobRunner, clock: Callable[[], datetime],
+        compose: Composer | None = None,
+    ) -> None:  # fmt: skip
+        """`compose`: what makes a panel of adapters; without it, no panel is composed."""
         self._app = app
+        self._compose_panel = compose
         self._fleet = fleet
         self._runner = runner
         self._staging = Staging(app, fleet, clock)
@@ -64,13 +75,18 @@ class CycleWorker:
         sentences. `breaks` keeps what breaks for one from the others. Raises LogError,
         DatabaseUnavailable."""
         notes: list[str] = []
-        for row, step in self._list_due_steps():
-            breaks.attempt("cycles", partial(self._advance, row, step, notes), row.adapter)
+        adapters, panels = self._list_due_steps()
+        for row, step in adapters:
+            work = partial(self._take_step, row, step)
+            breaks.attempt("cycles", partial(self._advance, work, notes), row.adapter)
+        for state in panels:
+            work = partial(self._compose, state)
+            breaks.attempt("cycles", partial(self._advance, work, notes), state.cycle.cycle)
         return notes
 
-    def _advance(self, row: AdapterRow, step: Step, notes: list[str]) -> None:
+    def _advance(self, work: Callable[[], Iterator[str]], notes: list[str]) -> None:
         try:
-            for event in self._take_step(row, step):
+            for event in work():
                 notes.append(event)
         except (LogError, DatabaseError):
             raise
@@ -87,18 +103,23 @@ class CycleWorker:
             case Step.ROUTE:
                 yield self._route(row)
 
-    def _list_due_steps(self) -> list[tuple[AdapterRow, Step]]:
-        """The adapters of open cycles, and what each needs."""
-        steps = []
+    def _list_due_steps(self) -> tuple[list[tuple[AdapterRow, Step]], list[CycleState]]:
+        """The adapters of open cycles and what each needs; and the cycles that need a panel."""
+        steps: list[tuple[AdapterRow, Step]] = []
+        panels: list[CycleState] = []
         with self._app.reading() as connection:
             for pair in agents.present(connection):
                 cycle = learning.open_cycle(connection, pair.alias)
                 if cycle is None:
                     continue
-                state, step = read_next_step(connection, cycle, pair)
-                if state.adapter is not None and isinstance(step, Step):
-                    steps.append((state.adapter, step))
-        return steps
+                state, due = read_due_steps(connection, self._app.settings, cycle, pair)
+                for step, branch in due:
+                    adapter = state.adapter if branch is None else branch.adapter
+                    if step is Step.COMPOSE:
+                        panels.append(state)
+                    elif adapter is not None:
+                        steps.append((adapter, step))
+        return steps, panels
 
     def _stage(self, row: AdapterRow) -> Iterator[str]:
         try:
@@ -130,8 +151,25 @@ class CycleWorker:
             return
         yield from examination.advance()
 
+    def _compose(self, state: CycleState) -> Iterator[str]:
+        """Compose the panel of a cycle; one that can never be is given up with its members."""
+        cycle = state.cycle
+        if self._compose_panel is None:
+            yield f"the panel of cycle {cycle.number} of {cycle.alias} waits: nothing composes it"
+            return
+        incumbent = self._read_incumbent(cycle.alias, cycle.base)
+        parts = gather_parts(state, incumbent)
+        try:
+            yield self._compose_panel(self._app, parts)
+        except PanelRefusal as error:
+            for member in list_trained_members(state):
+                yield self._reject(member, error)
+
     def _incumbent(self, row: AdapterRow) -> AdapterRow | None:
-        name = self._publisher.route(row.alias, row.base).incumbent
+        return self._read_incumbent(row.alias, row.base)
+
+    def _read_incumbent(self, alias: str, base: str) -> AdapterRow | None:
+        name = self._publisher.route(alias, base).incumbent
         if name is None:
             return None
         with self._app.reading() as connection:

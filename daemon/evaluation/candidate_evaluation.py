@@ -20,6 +20,11 @@ so each candidate has a set of its own, and a process that goes on after a `kill
 one. Its rollouts are events; so is what the gate says at every look. What is not shown when no more
 may be played counts as false: the last look rejects.
 
+A member of a panel (the candidate of a job for a skill) is judged on the kinds of its targets; how
+it does on all other kinds is measured and reported, and rejects it for nothing, for they are not
+sent to it. A panel is judged as any candidate; its targets are what its cycle wrote for the skills
+whose new members it has.
+
 What passed a gate against an incumbent that was replaced since is evaluated anew, on fresh tasks.
 
 Guarantees: nothing counts twice, whatever was killed when; the plan of the target is in the report.
@@ -34,12 +39,12 @@ from random import Random
 from statistics import mean
 from typing import TYPE_CHECKING, Final
 
-from consumers.reads import learning, rollouts, serving, succession
-from consumers.reads.learning import JobRow
+from consumers.reads import rollouts, serving, succession
 from consumers.reads.serving import AdapterRow
 from daemon.core.decision_log import DecisionRefusal, Decisions
 from daemon.core.task_definitions import with_definitions
 from daemon.evaluation.after_error import HeldOutLessons
+from daemon.evaluation.aims import list_aims, list_jobs
 from daemon.evaluation.best_policies import BestPolicy, find_best
 from daemon.evaluation.comparison import FIRST_TASK, TASKS, conduct_in
 from daemon.evaluation.gate import (
@@ -144,10 +149,12 @@ class CandidateEvaluation:
             self._lessons,
         )
         with app.reading() as connection:
-            self._cycle, self._jobs = _read_origin(connection, row)
+            self._jobs = list_jobs(connection, row)
             self._targets = self._find_targets(connection)
             self._best = self._find_best(connection)
         compared = [row.adapter, row.sha256, "" if incumbent is None else incumbent.adapter]
+        if self._is_member:
+            compared.append("member")
         if gates:
             # Also beside an incumbent that is back: what was said of it once is not said again.
             compared.append(str(gates))
@@ -181,6 +188,24 @@ class CandidateEvaluation:
     def _plays_lessons(self) -> bool:
         """Whether a job of the candidate drew lessons."""
         return any(pool.needs_lessons for job in self._jobs for pool in job.spec.pools)
+
+    @property
+    def _is_member(self) -> bool:
+        """Whether the candidate is to answer the sessions of one skill."""
+        return self._row.panel is None and any(job.skill is not None for job in self._jobs)
+
+    @property
+    def _judged(self) -> tuple[str, ...]:
+        """The kinds that may reject the candidate."""
+        if not self._is_member:
+            return self.kinds
+        aimed = {kind for target in self._targets for kind in target.kinds}
+        return tuple(kind for kind in self.kinds if kind in aimed)
+
+    @property
+    def _siblings(self) -> frozenset[str]:
+        """The kinds that are measured beside those that may reject it."""
+        return frozenset(self.kinds) - set(self._judged)
 
     def advance(self) -> Iterator[str]:
         """Do the next thing, if there is one; what happened, as sentences.
@@ -273,6 +298,8 @@ class CandidateEvaluation:
         """Return tasks that begin behind a refused call, of kinds in the shares of the traffic, and
         keep their bodies."""
         shares = self._agent.traffic or dict.fromkeys(self._environment.capabilities, 1.0)
+        if self._is_member:
+            shares = {kind: shares.get(kind, 1.0) for kind in self._judged}
         begin = first + _LESSON_SEEDS
         lessons = self._held_out.draw(
             f"{self.digest} {begin}", self._environment, shares, chance, begin, count
@@ -316,11 +343,10 @@ class CandidateEvaluation:
         trained it, its kind, or the kinds of a panel's members. A test that takes one target gets
         the largest. Raises CannotExamine."""
         written: list[tuple[str, str]] = []
-        if self._cycle is not None:
-            for pattern, task in succession.list_written_tasks(connection, self._cycle):
-                kind = self._find_kind(task)
-                if kind is not None:
-                    written.append((pattern, kind))
+        for pattern, task in list_aims(connection, self._jobs):
+            kind = self._find_kind(task)
+            if kind is not None:
+                written.append((pattern, kind))
         targets = find_targets(written)
         if not targets:
             kinds = list_member_kinds(connection, self._row)
@@ -353,7 +379,7 @@ class CandidateEvaluation:
         row = self._row
         promotions = succession.list_promotions(connection, row.alias, row.base)
         incumbent = None if self._incumbent is None else self._incumbent.adapter
-        return find_best(promotions, incumbent, self.kinds)
+        return find_best(promotions, incumbent, self._judged)
 
     def _name_policy(self, policy: BestPolicy) -> str:
         return self._row.base if policy.adapter is None else policy.adapter.adapter
@@ -423,6 +449,7 @@ class CandidateEvaluation:
                 self._trial,
                 self._gate,
                 tuple(self._best),
+                sorted(self._siblings),
             )
             assert following is not None, "a pilot is followed by a look"
             yield f"{self._row.adapter}: {following.words()}"
@@ -537,6 +564,7 @@ class CandidateEvaluation:
             incumbent=self._conduct(played, 0),
             candidate=self._conduct(played, 1),
             looks=looks_of(sizes, self._trial),
+            siblings=self._siblings,
         )
 
     def _conclude(self, report: GateReport, sizes: Sizes) -> GateReport:
@@ -557,7 +585,11 @@ class CandidateEvaluation:
         return following if more else None
 
     def _conduct(self, played: Sequence[TrialAttempt], player: int) -> Conduct:
-        own = [attempt for attempt in played if attempt.player == player]
+        own = [
+            attempt
+            for attempt in played
+            if attempt.player == player and _slice(attempt, self._lessons) not in self._siblings
+        ]
         tokens = {attempt.head.rollout: attempt.tokens for attempt in own}
         with self._app.reading() as connection:
             begun = self._lessons.keys() if self._plays_lessons else None
@@ -566,7 +598,7 @@ class CandidateEvaluation:
     def _append_report(self, pairs: Sequence[Pair], report: GateReport, number: int) -> None:
         """Both together, once: a measurement that was parted from its decision would be none."""
         incumbent = None if self._incumbent is None else self._incumbent.adapter
-        pairs = list_traffic(pairs)
+        pairs = [pair for pair in list_traffic(pairs) if pair.slice not in self._siblings]
         decisions: dict[str, Decision] = {
             "evaluated": AdapterEvaluated(
                 adapter=self._row.adapter,
@@ -610,19 +642,6 @@ class CandidateEvaluation:
     def _read_note(self, number: int) -> _TrialNote | None:
         path = self._runner.folder(self._job(number)) / _NOTED
         return _TrialNote.model_validate_json(path.read_bytes()) if path.exists() else None
-
-
-def _read_origin(
-    connection: "Connection", row: AdapterRow
-) -> tuple[str | None, tuple[JobRow, ...]]:
-    """Return the cycle that a candidate is of, and the jobs that it came from: of a panel those of
-    its cycle."""
-    if row.panel is not None:
-        cycle = succession.find_cycle_of_panel(connection, row.adapter)
-        jobs = () if cycle is None else learning.list_cycle_jobs(connection, cycle)
-        return cycle, tuple(jobs)
-    job = None if row.job is None else learning.job(connection, row.job)
-    return (None, ()) if job is None else (job.cycle, (job,))
 
 
 def _kind(attempt: TrialAttempt) -> str:

@@ -18,6 +18,8 @@ each, D is the difference of the two shares of passed trials. All of this must h
     tokens        FAIL where a rollout's grew by more than `token_growth`, and by more than chance;
                   where rollouts with a refused call are counted apart, these and all by more than
                   `token_growth_after_error`
+    sibling       in place of `slice`, of slices that decide nothing: kinds that the candidate will
+                  not answer. Their tasks are in no other check
     golden        at most `golden_losses` tasks that the incumbent surely passes fall below
                   `golden_floor`
 
@@ -50,6 +52,7 @@ from envs import statistics
 from events.errors import KintsugiError
 from events.gate import (
     AFTER_ERROR,
+    SIBLING,
     AfterError,
     Check,
     Decision,
@@ -212,6 +215,14 @@ class Evaluation:
     looks: Looks = Looks()
     references: Sequence[Reference] = ()
     """At most one for each slice."""
+    siblings: frozenset[str] = frozenset()
+    """Slices whose tasks are reported, and rejected for by no check. What both did (`incumbent`,
+    `candidate`) is of the others then; no target and no reference is of these."""
+
+    @property
+    def judged(self) -> list[Pair]:
+        """The tasks on which the decision rests."""
+        return [pair for pair in self.pairs if pair.slice not in self.siblings]
 
 
 def pair_outcomes(
@@ -279,7 +290,7 @@ def decide(
         _target(results, leading, settings),
         _above(
             "overall",
-            [pair.difference for pair in list_traffic(evaluation.pairs)],
+            [pair.difference for pair in list_traffic(evaluation.judged)],
             settings.overall_margin,
             level_of(evaluation.looks.most),
         ),
@@ -288,6 +299,7 @@ def decide(
         *_conduct(evaluation, settings),
         *_golden(evaluation.golden, settings),
     )
+    siblings = _report_siblings(evaluation, settings)
     return GateReport(
         decision=_decision(checks, spent),
         test=settings.test,
@@ -296,7 +308,7 @@ def decide(
         e_value=leading.e_value,
         tasks=leading.report.tasks,
         detectable=leading.report.detectable,
-        checks=checks,
+        checks=(*checks, *siblings),
         plan=leading.plan.plan,
         targets=tuple(result.report for result in results),
         after_error=_report_after_error(evaluation),
@@ -310,7 +322,7 @@ def list_traffic(pairs: Sequence[Pair]) -> list[Pair]:
 
 
 def _report_after_error(evaluation: Evaluation) -> AfterError | None:
-    pairs = [pair for pair in evaluation.pairs if pair.slice == AFTER_ERROR]
+    pairs = [pair for pair in evaluation.judged if pair.slice == AFTER_ERROR]
     if not pairs:
         return None
     before, after = evaluation.incumbent.parts, evaluation.candidate.parts
@@ -623,7 +635,7 @@ def _slices(evaluation: Evaluation, settings: GateSettings, lifted: Collection[s
     targets = evaluation.targets
     shown = {target.only_kind for target in targets if target.name in lifted or len(targets) == 1}
     by_slice: dict[str, list[float]] = {}
-    for pair in evaluation.pairs:
+    for pair in evaluation.judged:
         if pair.slice not in shown:
             by_slice.setdefault(pair.slice, []).append(pair.difference)
     p_values = {name: sign_flip([-value for value in d]) for name, d in by_slice.items()}
@@ -637,6 +649,19 @@ def _slices(evaluation: Evaluation, settings: GateSettings, lifted: Collection[s
             level_of(looks.of(name)),
             name in worse,
         )
+        for name in sorted(by_slice)
+    ]
+
+
+def _report_siblings(evaluation: Evaluation, settings: GateSettings) -> list[Check]:
+    """The slices that decide nothing: FAIL where one is shown to be worse."""
+    by_slice: dict[str, list[float]] = {}
+    for pair in evaluation.pairs:
+        if pair.slice in evaluation.siblings:
+            by_slice.setdefault(pair.slice, []).append(pair.difference)
+    worse = holm({name: sign_flip([-value for value in d]) for name, d in by_slice.items()}, _WORSE)
+    return [
+        _above(f"{SIBLING}{name}", by_slice[name], settings.slice_margin, LEVEL, name in worse)
         for name in sorted(by_slice)
     ]
 
@@ -672,7 +697,7 @@ def _best(reference: Reference, evaluation: Evaluation, settings: GateSettings) 
 
 
 def _conduct(evaluation: Evaluation, settings: GateSettings) -> list[Check]:
-    level, tasks = level_of(evaluation.looks.most), len(evaluation.pairs)
+    level, tasks = level_of(evaluation.looks.most), len(evaluation.judged)
     before, after = evaluation.incumbent, evaluation.candidate
     return [
         _violations(before, after, level, tasks),

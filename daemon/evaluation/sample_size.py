@@ -49,6 +49,8 @@ class Sizes(StrictModel):
     """With their plans."""
     held: tuple[str, ...] = ()
     """Kinds that are compared with their best policy as well."""
+    siblings: tuple[str, ...] = ()
+    """Kinds that are played once and decide nothing (gate.py)."""
     first: dict[str, int] | None = None
     """Kind -> tasks at the first look; None where these are the first."""
     look: int = 1
@@ -77,10 +79,11 @@ class Sizes(StrictModel):
 
 def sizes_of(
     pilot: Verdicts, targets: Sequence[Target], trial: "Trial", gate: GateSettings,
-    held: Collection[str] = (),
+    held: Collection[str] = (), siblings: Collection[str] = (),
 ) -> Sizes:  # fmt: skip
     """The sizes by the spread that the pilot of the incumbent shows; every kind is in it. `held`:
-    kinds whose best policy is not the incumbent."""
+    kinds whose best policy is not the incumbent. `siblings`: kinds that decide nothing; they are
+    played as often as others at their first look."""
     spreads = {kind: within(tasks) for kind, tasks in pilot.items()}
 
     def count_tasks(difference: float, spread: float, level: float) -> int:
@@ -91,7 +94,7 @@ def sizes_of(
         _plan_target(target, spreads, count_tasks, trial, gate.alpha / len(targets))
         for target in targets
     )
-    sizes = Sizes(tasks={}, targets=planned, held=tuple(held))
+    sizes = Sizes(tasks={}, targets=planned, held=tuple(held), siblings=tuple(siblings))
     tasks = {
         kind: 0
         if kind == sizes.only_target
@@ -154,7 +157,7 @@ def looks_of(sizes: Sizes, trial: "Trial") -> Looks:
     of_slice = {
         kind: _looks(count, trial.most_tasks)
         for kind, count in first.items()
-        if kind != sizes.only_target or kind in sizes.held
+        if kind not in sizes.siblings and (kind != sizes.only_target or kind in sizes.held)
     }
     return Looks(max(of_slice.values(), default=1), of_slice)
 
@@ -182,7 +185,8 @@ def extend_sizes(sizes: Sizes, report: GateReport, trial: "Trial") -> Sizes | No
 
     def grow(kind: str, count: int) -> int:
         undecided = not open_checks.isdisjoint((f"slice {kind}", f"best {kind}"))
-        if not (undecided or (overall and kind not in (sizes.only_target, AFTER_ERROR))):
+        fixed = (sizes.only_target, AFTER_ERROR, *sizes.siblings)
+        if not (undecided or (overall and kind not in fixed)):
             return count
         # A kind that was not open before catches up, so that the last look is at the most.
         return min(first[kind] * int(_GROWTH**sizes.look), max(count, trial.most_tasks))

@@ -220,7 +220,7 @@ def _agent(
     sheet.say("kintsugi_cycle_number", number, pair.alias)
     stage, since = "none", None
     if cycle is not None:
-        state, step = read_next_step(connection, cycle, pair)
+        state, step = read_next_step(connection, settings, cycle, pair)
         stage, since = step_name(step), step_start(state)
     sheet.one_of("kintsugi_cycle_stage", stage, STAGES, pair.alias)
     sheet.say("kintsugi_cycle_stage_entered_timestamp_seconds", _when(since), pair.alias)

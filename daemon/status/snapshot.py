@@ -23,11 +23,13 @@ if TYPE_CHECKING:
 def situation(app: "App") -> dict[str, Any]:
     """Return the document. Raises DatabaseUnavailable."""
     from consumers.reads import learning, rollouts
+    from consumers.reads.cycle_state import read_cycle_state
     from consumers.reads.repairs import REPAIR_RULES, count_repairs
     from consumers.reads.serving import adapter_lines, route_lines
     from daemon.core.health import read_fold_state
     from daemon.cycle.outlook import read_outlooks
     from daemon.cycle.practice import read_practices, read_skill_practices
+    from daemon.cycle.skills import describe_jobs
     from daemon.cycle.views import read_step
     from daemon.serving.lift import read_lifts
     from events.envelope import utc_now
@@ -40,10 +42,11 @@ def situation(app: "App") -> dict[str, Any]:
         routes, adapters = route_lines(connection), adapter_lines(connection, collected=False)
         reached = read_fold_state(connection)
         cycle = learning.newest_cycle(connection)
-        step = None if cycle is None else read_step(connection, cycle)
+        step = None if cycle is None else read_step(connection, app.settings, cycle)
         expected = read_outlooks(connection, app.settings, utc_now())
         practices = read_practices(connection, app.settings)
         skills = read_skill_practices(connection, app.settings)
+        branches = [] if cycle is None else describe_jobs(read_cycle_state(connection, cycle))
         job = _newest_job(connection)
         leading, gateways = _leader(connection), _gateways(app, connection)
         lifts = read_lifts(connection)
@@ -54,7 +57,7 @@ def situation(app: "App") -> dict[str, Any]:
         "unjudged": counts.unjudged,
         "repairs": asdict(repairs),
         "dead_letters": sum(letters.values()),
-        "cycle": {**_round(line), **_cycle(cycle, step)},
+        "cycle": {**_round(line), **_cycle(cycle, step), "jobs": branches},
         "next_cycle": _next_cycle(expected),
         "improve": {
             "lessons": [asdict(practice) for practice in practices],
@@ -149,7 +152,8 @@ def _job(app: "App", row: "JobRow") -> dict[str, Any]:
     from daemon.jobs.updates import newest_update
 
     names = (
-        "job", "alias", "capability", "outcome", "reason", "adapter", "requested", "ended",
+        "job", "alias", "capability", "skill", "teaches", "outcome", "reason", "adapter",
+        "requested", "ended",
     )  # fmt: skip
     runner = jobs_of(app.settings)
     attempts = JobFolder(runner.folder(row.job)).attempts()

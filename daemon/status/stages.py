@@ -97,6 +97,10 @@ def _cycle(document: Document, now: datetime) -> Stop:
     if cycle["cycle"] is not None and cycle["outcome"] is None:
         headline = f"cycle {cycle['number']} of {cycle['alias']}: {cycle['step']} next"
         facts = [f"began {ago(cycle['started'], now)}, {cycle['reason']}"]
+        facts += [
+            f"{job['skill'] or 'router'}: {job['state'] or job['outcome'] or 'trains'}"
+            for job in cycle["jobs"]
+        ]
         mood = Mood.WORKS
     else:
         headline = "one is due" if expected["due"] else "none is due"

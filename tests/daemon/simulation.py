@@ -310,7 +310,7 @@ class Hands:
             if cycle is None or pair is None:
                 reached = None
             else:
-                reached = read_next_step(connection, cycle, pair)
+                reached = read_next_step(connection, self._app.settings, cycle, pair)
         if reached is not None:
             stands, step = reached
             # Refused: the other one was there first.

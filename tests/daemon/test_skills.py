@@ -98,7 +98,8 @@ def test_a_person_finds_lists_and_shows_skills(home: Path, kintsugi: Kintsugi) -
     assert found.json == kintsugi("skills", "ls", "--alias", "agent", "--json").json
     by_name = {line["skill"]: line for line in found.json}
     assert set(by_name["cancel_order"]) == {
-        "skill", "alias", "delta", "coverage", "selected", "of", "state", "adapter", "base",
+        "skill", "alias", "delta", "coverage", "selected", "of", "state", "taught", "why",
+        "job", "adapter", "base",
     }  # fmt: skip
     assert {name: line["state"] for name, line in by_name.items()} == {
         "missing_write_action": "selected", "cancel_order": "contained",

@@ -6,7 +6,14 @@ It follows from the cycle alone, so another leader, or the same one again, write
 from consumers.reads.learning import CycleRow
 from daemon.cycle.leader import Proposal
 from events.envelope import derive_id
-from events.learning import Decision, Directive, DirectiveWritten, Quota, SkillsContrasted
+from events.learning import (
+    Decision,
+    Directive,
+    DirectiveWritten,
+    JobRequested,
+    Quota,
+    SkillsContrasted,
+)
 from tests.consumers.cycling import PATTERN, proposed, rejected, requested
 
 TASKS = 2
@@ -33,6 +40,10 @@ class Fixed:
         return DirectiveWritten(
             cycle=cycle.cycle, round=cycle.round, directive=Directive(quotas=(quota,))
         )
+
+    def request_router(self, cycle: CycleRow) -> JobRequested:
+        """Never asked: its cycles have one job."""
+        raise AssertionError(f"cycle {cycle.cycle} trains for no skill")
 
     def propose_tasks(self, cycle: CycleRow) -> Proposal:
         """Its tasks, what was written in vain, and the job."""

@@ -67,6 +67,9 @@ class CycleFacts:
     probes: PassCount = PassCount(0, 0)
     """Rollouts of written tasks by the policy that answered."""
     job: JobRow | None = None
+    """Of a cycle that trains for skills, all of its jobs for them together."""
+    jobs: tuple[JobRow, ...] = ()
+    """The jobs of a cycle that trains for skills, that of the router included; of others, none."""
     parent: str | None = None
     """The adapter that the job trained on from."""
     kinds: Mapping[str, str | None] = field(default_factory=dict)

@@ -61,6 +61,20 @@ class KindSamples:
 
 
 @dataclass(frozen=True, slots=True)
+class SkillJob:
+    """One of the jobs of a cycle that trains for skills."""
+
+    job: str
+    skill: str | None
+    """None: it taught the router."""
+    outcome: str | None
+    reason: str | None
+    steps: int | None
+    rollouts: int | None
+    budget: int
+
+
+@dataclass(frozen=True, slots=True)
 class Learner:
     """The steps and rollouts of a job."""
 
@@ -84,6 +98,8 @@ class Learner:
     pools: tuple[PoolSamples, ...]
     kinds: tuple[KindSamples, ...]
     """The kinds sampled in pools that are no replay, most rollouts first."""
+    jobs: tuple[SkillJob, ...] = ()
+    """Of a cycle that trains for skills: the others figures are of its jobs for them together."""
 
 
 def describe_learner(facts: CycleFacts) -> Learner:
@@ -104,7 +120,14 @@ def describe_learner(facts: CycleFacts) -> Learner:
         references=None if used is None or not recorded else max(0, used - recorded),
         pools=_describe_samples(facts),
         kinds=_describe_kind_samples(facts),
-    )
+        jobs=tuple(
+            SkillJob(
+                job.job, job.skill, job.outcome, job.reason or None, job.steps, job.rollouts,
+                job.spec.sampler.rollouts,
+            )
+            for job in facts.jobs
+        ),
+    )  # fmt: skip
 
 
 def _describe_samples(facts: CycleFacts) -> tuple[PoolSamples, ...]:

@@ -8,18 +8,22 @@ reports while it runs, such as the KL divergence of its updates.
 """
 
 from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
 from math import ceil
 from typing import TYPE_CHECKING
 
 from consumers.reads import cycle_account, learning, serving, succession
-from consumers.reads.cycle_state import read_job_adapter
+from consumers.reads.cycle_state import read_cycle_state
 from consumers.reads.learning import CycleRow, JobRow
 from consumers.reads.outcomes.canary import canary_share, in_order, read_session_verdicts
 from consumers.reads.serving import AdapterRow
 from daemon.cycle.account.account import CycleAccount, build_account
 from daemon.cycle.account.facts import CanaryFacts, CycleFacts, PassCount, SampledRollout
 from daemon.cycle.cost import minutes_between
+from daemon.cycle.skills import find_panel_jobs
 from daemon.solver.journal import rollout_id
+from events.jobs import TaskPool
 from events.lifecycle import State
 
 if TYPE_CHECKING:
@@ -37,15 +41,19 @@ def read_facts(connection: "Connection", row: CycleRow) -> CycleFacts:
     """What a finished cycle left in the tables."""
     assert row.ended is not None, "only a finished cycle with times has facts"
     pair = (row.alias, row.base)
+    jobs = find_panel_jobs(connection, row.cycle)
+    taught = [item for item in jobs if item.skill is not None]
     job = None if row.job is None else learning.job(connection, row.job)
-    adapter = None if job is None else read_job_adapter(connection, job.job)
+    adapter = read_cycle_state(connection, row).adapter
+    parent = None if job is None else _find_parent(connection, job)
+    sampled, unplaced = _read_sampled(connection, taught or ([] if job is None else [job]))
+    job = combine_jobs(taught) if taught else job
     written = cycle_account.read_written_tasks(connection, row.cycle)
     names = [task.task for task in written]
     rejections: Counter[str] = Counter(
         item.check for item in learning.rejections_of(connection, row.cycle)
     )
     probes = cycle_account.count_passes(connection, *pair, "probe", names).values()
-    sampled, unplaced = ([], 0) if job is None else _read_sampled(connection, job)
     number = row.round
     return CycleFacts(
         row=row,
@@ -60,7 +68,8 @@ def read_facts(connection: "Connection", row: CycleRow) -> CycleFacts:
         rejections=rejections,
         probes=PassCount(sum(count for count, _ in probes), sum(passed for _, passed in probes)),
         job=job,
-        parent=None if job is None else _find_parent(connection, job),
+        jobs=tuple(jobs),
+        parent=parent,
         kinds=_read_kinds(connection, row.alias, job, names),
         sampled=tuple(sampled),
         unplaced=unplaced,
@@ -89,7 +98,53 @@ def _read_kinds(
     return cycle_account.read_task_kinds(connection, alias, tasks + written)
 
 
-def _read_sampled(connection: "Connection", job: JobRow) -> tuple[list[SampledRollout], int]:
+def combine_jobs(jobs: Sequence[JobRow]) -> JobRow:
+    """The jobs of a cycle for its skills as one: pools and counts of all of them. It trained where
+    one of them did."""
+    first = jobs[0]
+    shares = 1 / len(jobs)
+    pools: dict[str, TaskPool] = {}
+    for job in jobs:
+        for pool in job.spec.pools:
+            known = pools.get(pool.name)
+            share = pool.share * shares + (0.0 if known is None else known.share)
+            tasks = (*(() if known is None else known.tasks), *pool.tasks)
+            update = {"share": share, "tasks": tuple(dict.fromkeys(tasks))}
+            pools[pool.name] = pool.model_copy(update=update)
+    budget = sum(job.spec.sampler.rollouts for job in jobs)
+    spec = first.spec.model_copy(
+        update={
+            "pools": tuple(pools.values()),
+            "sampler": first.spec.sampler.model_copy(update={"rollouts": budget}),
+        }
+    )
+    last = next((job for job in jobs if job.outcome == "trained"), first)
+    return replace(
+        first,
+        spec=spec,
+        outcome=last.outcome,
+        reason="; ".join(f"{job.skill}: {job.reason}" for job in jobs if job.reason),
+        steps=sum(job.steps or 0 for job in jobs),
+        rollouts=sum(job.rollouts or 0 for job in jobs),
+    )
+
+
+def _read_sampled(
+    connection: "Connection", jobs: Sequence[JobRow]
+) -> tuple[list[SampledRollout], int]:
+    """The recorded rollouts of jobs, of each in the order in which they were sampled, and the
+    number of those whose place is unknown. Groups of the second job and later ones have other
+    numbers than those of the first."""
+    sampled: list[SampledRollout] = []
+    unplaced, first = 0, 0
+    for job in jobs:
+        own, unknown = _read_sampled_by(connection, job)
+        sampled += [replace(item, group=item.group + first) for item in own]
+        unplaced, first = unplaced + unknown, first + job.spec.sampler.groups
+    return sampled, unplaced
+
+
+def _read_sampled_by(connection: "Connection", job: JobRow) -> tuple[list[SampledRollout], int]:
     """The recorded rollouts of a job in the order in which they were sampled, and the number of
     those whose place is unknown."""
     rows = cycle_account.read_job_rollouts(connection, job.alias, job.base, job.job)

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from sqlalchemy import Connection
 
     from consumers.reads.learning import CycleRow
+    from daemon.config.settings import Settings
     from daemon.core.app import App
 
 STUCK_SECONDS: Final = 4 * 3600.0
@@ -49,7 +50,10 @@ def cycle(app: "App") -> Finding:
     with app.reading() as connection:
         newest = learning.newest_cycle(connection)
         now = utc_now()
-        stands = [_check_progress(connection, row, now) for row in learning.open_cycles(connection)]
+        stands = [
+            _check_progress(connection, app.settings, row, now)
+            for row in learning.open_cycles(connection)
+        ]
     if newest is None:
         return True, "none yet"
     if not stands:
@@ -58,14 +62,17 @@ def cycle(app: "App") -> Finding:
     return not stuck, "; ".join(stuck or [text for _, text in stands])
 
 
-def _check_progress(connection: "Connection", row: "CycleRow", now: "datetime") -> Finding:
+def _check_progress(
+    connection: "Connection", settings: "Settings", row: "CycleRow", now: "datetime"
+) -> Finding:
     """Check how long an open cycle has needed the same step."""
     from consumers.reads.cycle_state import read_cycle_state
     from daemon.cycle.state_machine import Step
     from daemon.cycle.views import read_step, step_start
     from events.envelope import parse_timestamp
 
-    step, since = read_step(connection, row), step_start(read_cycle_state(connection, row))
+    step = read_step(connection, settings, row)
+    since = step_start(read_cycle_state(connection, row))
     text = f"cycle {row.number} of {row.alias} needs {step} next"
     if since is None:
         return True, text

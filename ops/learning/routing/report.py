@@ -52,8 +52,10 @@ def _describe_provenance(results: Sequence[RoutingRun]) -> str:
     seeds = ", ".join(str(result.seed) for result in results)
     minutes = sum(result.processor_seconds for result in results) / 60
     lines = [
-        f"Settings {results[0].source.settings[:12]}, commits {commits}; seeds {seeds}; "
-        f"{minutes:.0f} core-minutes."
+        (
+            f"Settings {results[0].source.settings[:12]}, commits {commits}; seeds {seeds}; "
+            f"{minutes:.0f} core-minutes."
+        )
     ]
     if any(not result.source.clean for result in results):
         lines.append("Some results were made with changed files.")

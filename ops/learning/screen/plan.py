@@ -108,9 +108,9 @@ class Recorder:
             cycle=f"screen-{self._seeds.first}", alias=_ALIAS, base=self._settings.base, number=1,
             environment=self._shop.name, trigger="operator", reason="screen", position={},
             slot=None, acted=None, round=closed.round, directive=None, findings=(), summary=None,
-            analyzer=None, trouble=None, accepted=0, rejected=0, job=None, outcome=None,
-            ended_because=None, event="screen", started=None, diagnosed=None, directed=None,
-            ended=None,
+            analyzer=None, trouble=None, accepted=0, rejected=0, job=None, panel=None,
+            outcome=None, ended_because=None, event="screen", started=None, diagnosed=None,
+            directed=None, ended=None,
         )  # fmt: skip
 
 

@@ -180,7 +180,7 @@ def test_estimates_are_medians_of_the_agents_own_cycles(leading: Leading) -> Non
         own = read_history(connection, settings, "agent", "base")
         others = read_history(connection, settings, "clerk", "base")
         elsewhere = read_history(connection, settings, "agent", "other")
-    found = estimate(own, 3, spec, limit=1000.0, gpus=2.0)
+    found = estimate(own, 3, [spec], limit=1000.0, gpus=2.0)
     assert (found.basis, found.cycles, found.jobs) == ("agent", 2, 2)
     assert found.writing_minutes == pytest.approx(4 / 60)
     assert found.training_minutes == pytest.approx(spec.sampler.rollouts / 2.0 / 60)
@@ -188,9 +188,9 @@ def test_estimates_are_medians_of_the_agents_own_cycles(leading: Leading) -> Non
     assert found.rollouts.total == 3 * 8 + spec.sampler.rollouts + 20
     assert found.minutes is not None
     assert found.unknown == ()
-    assert estimate(own, 3, spec, limit=1.0, gpus=None).training_minutes == 1.0
+    assert estimate(own, 3, [spec], limit=1.0, gpus=None).training_minutes == 1.0
     assert (others.basis, elsewhere.basis) == ("home", None)
-    assert estimate(elsewhere, 0, spec, 10.0, None).minutes is None
+    assert estimate(elsewhere, 0, [spec], 10.0, None).minutes is None
 
 
 def test_a_cycle_is_found_by_its_number_where_one_agent_has_it(leading: Leading) -> None:

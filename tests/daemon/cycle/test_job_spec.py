@@ -48,6 +48,16 @@ def test_a_spec_is_a_function_of_what_it_is_made_from() -> None:
     assert JobSpec.model_validate_json(made.model_dump_json()) == made
 
 
+def test_a_job_by_the_published_recipe_has_the_numbers_of_its_release() -> None:
+    made = spec(Training(algorithm="trace_paper", recipe="published"), parameters=None)
+    assert made.algorithm == preset("trace_paper")
+    assert (made.sampler.groups, made.sampler.size, made.optimizer.lr) == (4, 16, 1e-5)
+    assert (made.lora.rank, made.lora.alpha) == (16, 16.0)
+    assert made.lora.targets == ("q_proj", "k_proj", "v_proj", "o_proj")
+    with pytest.raises(ValueError, match="'dapo', of which none is known; name one of trace_paper"):
+        Training(algorithm="dapo", recipe="published")
+
+
 def test_a_job_finds_an_environment_that_only_the_settings_know(tmp_path: Path) -> None:
     file = write_environment(tmp_path / "mine.py", "mine")
     agent = AGENT.model_copy(update={"environment": "mine"})

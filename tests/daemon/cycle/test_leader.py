@@ -144,7 +144,7 @@ def needs(app: App) -> str | None:
     """What the open cycle needs next."""
     (cycle,) = cycles(app)
     with app.reading() as connection:
-        return read_step(connection, cycle)
+        return read_step(connection, app.settings, cycle)
 
 
 def test_a_gate_against_an_incumbent_that_a_person_replaced_is_passed_again(app: App) -> None:

@@ -1,7 +1,7 @@
 """What a cycle needs next: every state of its job and its adapter, and nothing in between."""
 
 from dataclasses import replace
-from typing import Final
+from typing import Final, get_args
 
 import pytest
 from hypothesis import given
@@ -11,12 +11,17 @@ from daemon.cycle.state_machine import (
     MOST_GATES,
     OWNER,
     AdapterView,
+    BranchEnd,
+    BranchView,
     CycleEnd,
     JobView,
     Step,
     View,
+    find_branch_step,
+    list_due_steps,
     next_step,
 )
+from events.learning import JobOutcome
 from events.lifecycle import NEXT, State
 
 BEGUN: Final = View(cycle="c", diagnosed=False, directed=False)
@@ -165,3 +170,104 @@ def test_an_end_is_final_once_live_traffic_or_the_gate_has_spoken(
     elif isinstance(found, Step):
         assert OWNER[found] == "work"
         assert found is Step.WATCH or cancelled is None
+
+
+def branch(skill: str | None, *states: State, outcome: JobOutcome | None = "trained") -> BranchView:
+    been = {state: f"why {state}" for state in states}
+    adapter = AdapterView(states[-1], been) if states else None
+    return BranchView(skill, JobView(outcome, f"{skill} is {outcome}"), adapter)
+
+
+PASSED: Final = (State.PRODUCED, State.STAGED, State.EVALUATED, State.GATED)
+REFUSED: Final = (State.PRODUCED, State.STAGED, State.EVALUATED, State.REJECTED)
+
+
+def test_a_rejected_branch_costs_the_others_nothing() -> None:
+    view = replace(
+        DIRECTED,
+        branches=(branch("a", *REFUSED), branch("b", outcome=None), branch("c", State.PRODUCED)),
+    )
+    due = list_due_steps(view)
+    assert not isinstance(due, CycleEnd)
+    assert [(item.step, item.branch and item.branch.skill) for item in due] == [
+        (Step.TRAIN, "b"), (Step.STAGE, "c"),
+    ]  # fmt: skip
+    settled = (branch("a", *REFUSED), branch("b", *PASSED), branch("c", outcome="failed"))
+    assert next_step(replace(view, branches=settled)) is Step.COMPOSE
+    by_router = replace(view, branches=settled, trains_router=True)
+    assert next_step(by_router) is Step.ROUTER
+    for router, step in (
+        (branch(None, outcome=None), Step.TRAIN),
+        (branch(None, State.PRODUCED), Step.STAGE),
+        (branch(None, State.PRODUCED, State.STAGED), Step.COMPOSE),
+    ):
+        assert next_step(replace(by_router, router=router)) is step
+    lost = replace(by_router, router=branch(None, outcome="failed"))
+    assert next_step(lost) == CycleEnd("failed", "its router: None is failed")
+    panel = AdapterView(State.GATED, {State.GATED: ""})
+    assert next_step(replace(by_router, adapter=panel)) is Step.ROUTE
+
+
+@pytest.mark.parametrize(
+    ("branches", "outcome", "reason"),
+    [
+        ((branch("a", *REFUSED), branch("b", outcome="failed")), "rejected", "b failed: b is"),
+        ((branch("a", outcome="competence_gap"),), "nothing_learnable", "a not learnable: a is"),
+        ((branch("a", outcome="failed"),), "failed", "a failed: a is failed"),
+        ((branch("a", outcome="cancelled"),), "cancelled", "a cancelled: a is cancelled"),
+    ],
+)
+def test_without_a_member_the_cycle_ends_with_each_reason(
+    branches: tuple[BranchView, ...], outcome: str, reason: str
+) -> None:
+    end = next_step(replace(DIRECTED, branches=branches))
+    assert isinstance(end, CycleEnd)
+    assert end.outcome == outcome
+    assert reason in end.reason
+
+
+_OUTCOMES: Final[tuple[JobOutcome | None, ...]] = (None, *get_args(JobOutcome))
+
+
+@st.composite
+def _branches(draw: st.DrawFn, skill: str | None) -> BranchView:
+    if draw(st.booleans()):
+        return branch(skill, outcome=draw(st.sampled_from(_OUTCOMES)))
+    return branch(skill, *draw(_ways()))
+
+
+@given(
+    st.tuples(*(_branches(name) for name in "abc")),
+    st.none() | _branches(None),
+    st.booleans(),
+    st.sampled_from([None, CALLED_OFF]),
+)
+def test_branches_in_any_state_have_steps_or_an_end_and_no_step_twice(
+    branches: tuple[BranchView, ...],
+    router: BranchView | None,
+    trains_router: bool,
+    cancelled: str | None,
+) -> None:
+    view = replace(
+        DIRECTED, branches=branches, router=router, trains_router=trains_router, cancelled=cancelled
+    )
+    due, first = list_due_steps(view), next_step(view)
+    if isinstance(due, CycleEnd):
+        assert first == due
+        assert due.reason
+        running = [item for item in branches if find_branch_step(item) is Step.TRAIN]
+        assert not running, "a job of a cycle that ended would be nobody's"
+        return
+    assert due
+    assert first in {item.step for item in due}
+    owners = [item.branch for item in due]
+    assert len(owners) == len({id(owner) for owner in owners})
+    assert all(OWNER[item.step] == "work" for item in due if item.branch is not None)
+    if owners == [None]:
+        ends = [find_branch_step(item) for item in branches]
+        assert all(isinstance(end, BranchEnd) for end in ends)
+        assert BranchEnd("passed") in ends
+        asks = trains_router and router is None
+        assert first is (Step.ROUTER if asks else Step.COMPOSE)
+    if cancelled is not None:
+        assert {item.step for item in due} == {Step.TRAIN}

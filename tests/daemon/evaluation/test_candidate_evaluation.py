@@ -303,9 +303,11 @@ def trained(
     base: Path,
     written: dict[str, list[str]],
     lessons: tuple[str, ...] = (),
+    skill: str | None = None,
 ) -> AdapterRow:
     """An adapter of a cycle that wrote so many tasks of these kinds for its patterns, and whose job
-    drew these lessons."""
+    drew these lessons; one for a skill drew the tasks of the pattern that the skill is called
+    after."""
     cycle, job = derive_id("cycle", "agent", "letters", "1"), derive_id("job", "a cycle")
     kinds = {
         f"shop/{kind}/{number}": pattern
@@ -327,9 +329,16 @@ def trained(
         ),
         JobRequested(
             job=job, cycle=cycle, alias="agent", base="letters", capability=OTHER, minutes=1,
+            skill=skill,
             spec=JobSpec(
                 job=job, base="letters", checkpoint=str(base), environment="shop",
-                pools=(TaskPool(name="p", tasks=tuple(kinds)), *practised),
+                pools=(
+                    TaskPool(
+                        name="p",
+                        tasks=tuple(t for t, own in kinds.items() if skill in (None, own)),
+                    ),
+                    *practised,
+                ),
             ),
         ),
     ]  # fmt: skip
@@ -375,6 +384,30 @@ def test_a_candidate_of_a_cycle_is_judged_on_what_its_tasks_were_written_for(
     assert f"{TARGET} lifted" in words
     assert f"{OTHER} not lifted" in words
     assert "could have seen" in words
+
+
+@pytest.mark.parametrize(("skill", "state"), [("p", "gated"), (None, "rejected")])
+def test_a_member_is_judged_on_its_skill_and_its_losses_elsewhere_are_reported(
+    large: App, base: Path, unchanged: Path, monkeypatch: pytest.MonkeyPatch,
+    skill: str | None, state: str,
+) -> None:  # fmt: skip
+    recorded(monkeypatch, target=(0.4, 0.75), other=(0.95, 0.7))
+    written = {"p": [TARGET] * 5, "r": [OTHER] * 4}
+    row = trained(large, unchanged, base, written, skill=skill)
+    examined(large, row, base, COMMAND, RECORDED)
+    found = row_of(large, row.adapter)
+    assert found.state == state
+    assert found.gate is not None
+    checks = {check.name: check for check in found.gate.checks}
+    if skill is None:
+        assert checks[f"slice {OTHER}"].verdict == "FAIL"
+        return
+    assert [target.kinds for target in found.gate.targets] == [{TARGET: 1.0}]
+    lost = checks[f"sibling {OTHER}"]
+    assert (lost.verdict, lost.value < -0.1) == ("FAIL", True)
+    assert checks["overall"].tasks == found.gate.tasks
+    (measured,) = of_type(large, AdapterEvaluated)
+    assert measured.tasks == found.gate.tasks
 
 
 def incumbent_that_cost(app: App, row: AdapterRow, change: float) -> AdapterRow:

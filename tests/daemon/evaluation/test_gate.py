@@ -355,6 +355,28 @@ def test_a_slice_that_got_worse_stops_it() -> None:
     assert check(report, "slice plain").verdict == "FAIL"
 
 
+def test_a_member_passes_with_a_loss_on_a_kind_that_it_will_not_answer() -> None:
+    """A whole policy with the same figures is rejected, and a member is for what its target does
+    besides."""
+    run = (
+        alike(60, "target", 0.25, 0.75)
+        + alike(60, "sibling", 1, 0.87, trials=100)
+        + alike(60, "plain", 1, 1)
+    )
+    whole = evaluation(run)
+    assert decide(whole, GateSettings()).decision == "REJECT"
+    member = replace(whole, siblings=frozenset({"sibling", "plain"}))
+    report = decide(member, GateSettings())
+    assert report.decision == "PROMOTE"
+    assert check(report, "overall").tasks == 60
+    assert check(report, "sibling sibling").value == pytest.approx(-0.13)
+    assert check(report, "sibling sibling").verdict == "FAIL"
+    assert check(report, "sibling plain").verdict == "PASS"
+    worse = replace(member, candidate=replace(CALM, violations=20))
+    assert decide(worse, GateSettings()).decision == "REJECT"
+    assert check(decide(worse, GateSettings()), "violations").verdict == "FAIL"
+
+
 def test_a_slice_of_too_few_tasks_asks_for_more_and_in_the_end_stops_it() -> None:
     few = alike(60, "target", 0.25, 0.75) + alike(10, "rare", 1, 1)
     report = decide(evaluation(few), GateSettings())

@@ -1,8 +1,8 @@
-"""What the algorithms of Structured Reflection, and the two that it combines, make of a batch:
-NumPy, straight from their formulas, without our configuration.
+"""What the algorithms of Structured Reflection, the two that it combines, and TRACE make of a
+batch: NumPy, straight from their formulas, without our configuration.
 
 Each takes rollouts and returns the loss. Written from arXiv 2509.18847 (equations 26 to 29), its
-released program, DAPO (arXiv 2503.14476) and GSPO (arXiv 2507.18071).
+released program, DAPO (arXiv 2503.14476), GSPO (arXiv 2507.18071) and TRACE (arXiv 2604.05336).
 """
 
 from collections.abc import Callable, Sequence
@@ -78,11 +78,27 @@ def gspo(rollouts: Sequence[Rollout]) -> float:
     return float(-np.mean(terms))
 
 
+def trace_paper(rollouts: Sequence[Rollout]) -> float:
+    """Mean over rollouts of the mean over tokens of min(r A, clip(r) A); A by the population's
+    deviation; groups of both verdicts."""
+    terms = []
+    for group in _by_group(rollouts):
+        if not 0 < sum(rollout.success for rollout in group) < len(group):
+            continue
+        rewards = _rewards(group)
+        for rollout, advantage in zip(group, _standardize(rewards, 1e-8, ddof=0), strict=True):
+            if not rollout.cut_off:
+                ratios = np.exp(rollout.logp - rollout.old)
+                terms.append(np.mean([_clipped(ratio, advantage, 0.2, 0.2) for ratio in ratios]))
+    return float(-np.mean(terms))
+
+
 FORMULAS: dict[str, Callable[[Sequence[Rollout]], float]] = {
     "sr_paper": sr_paper,
     "sr_code": sr_code,
     "dapo": dapo,
     "gspo": gspo,
+    "trace_paper": trace_paper,
 }
 
 
@@ -95,10 +111,10 @@ def _rewards(group: Sequence[Rollout]) -> Array:
     return np.array([rollout.reward for rollout in group])
 
 
-def _standardize(rewards: Array, epsilon: float) -> Array:
+def _standardize(rewards: Array, epsilon: float, ddof: int = 1) -> Array:
     if rewards.max() == rewards.min():
         return np.zeros_like(rewards)
-    return np.asarray((rewards - rewards.mean()) / (rewards.std(ddof=1) + epsilon))
+    return np.asarray((rewards - rewards.mean()) / (rewards.std(ddof=ddof) + epsilon))
 
 
 def _sequence_ratio(rollout: Rollout) -> float:

@@ -1,0 +1,45 @@
+"""What a candidate was trained for: its jobs, and the tasks that their cycle wrote for them.
+
+list_jobs(connection, row)       of an adapter its job, of a panel those of its new members
+list_aims(connection, jobs)      pattern and task, which targets.py makes targets of
+"""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from consumers.reads import learning, succession
+from consumers.reads.learning import JobRow
+from consumers.reads.serving import AdapterRow
+
+if TYPE_CHECKING:
+    from sqlalchemy import Connection
+
+
+def list_jobs(connection: "Connection", row: AdapterRow) -> list[JobRow]:
+    """The jobs whose tasks a candidate is to be better at: its own, or of a panel those of its
+    cycle that left members of it."""
+    if row.panel is None:
+        job = None if row.job is None else learning.job(connection, row.job)
+        return [] if job is None else [job]
+    cycle = learning.find_panel_cycle(connection, row.adapter)
+    jobs = [] if cycle is None else learning.list_cycle_jobs(connection, cycle)
+    members = {(member.skill, member.adapter) for member in row.panel.members}
+    left = [(job, succession.find_adapter_of_job(connection, job.job)) for job in jobs]
+    return [job for job, made in left if made is not None and (job.skill, made.adapter) in members]
+
+
+def list_aims(connection: "Connection", jobs: Sequence[JobRow]) -> list[tuple[str, str]]:
+    """Pattern and id of each task that the cycle of these jobs wrote for what they teach: all of
+    its tasks, or those of the patterns of a job for a skill."""
+    aims: dict[tuple[str, str], None] = {}
+    for job in jobs:
+        if job.cycle is None:
+            continue
+        written = succession.list_written_tasks(connection, job.cycle)
+        if job.skill is not None:
+            targets = job.spec.target_pools
+            own = {task for pool in targets for task in (*pool.tasks, *pool.references)}
+            patterns = {pattern for pattern, task in written if task in own}
+            written = [item for item in written if item[0] in patterns]
+        aims |= dict.fromkeys(written)
+    return list(aims)
