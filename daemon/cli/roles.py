@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
@@ -125,6 +126,7 @@ def schedule(
     from daemon.config.upstreams import key_of
     from daemon.core.leadership import Leadership
     from daemon.cycle.leader import Leader
+    from daemon.cycle.panel_makers import teach_router
     from daemon.cycle.planner import CyclePlanner
     from daemon.proposer.probe import Engine
 
@@ -134,7 +136,9 @@ def schedule(
         leadership = Leadership(app)
         urls = upstream or [item.url for item in app.settings.upstreams]
         engines = [Engine(url.rstrip("/"), key_of(app.settings, url.rstrip("/"))) for url in urls]
-        leader = Leader(app, CyclePlanner(app, engines, stop.is_set), leadership)
+        teacher = partial(teach_router, urls=upstream or ())
+        planner = CyclePlanner(app, engines, stop.is_set, teach_router=teacher)
+        leader = Leader(app, planner, leadership)
         try:
             if once:
                 result = leader.tick()

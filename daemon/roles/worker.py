@@ -28,6 +28,7 @@ from consumers.reads import gateways
 from consumers.reads.cycle_state import find_job_cancellations
 from daemon.core.isolation import PARTS, Breaks
 from daemon.core.serving_lock import HomeLockBusy, hold_serving_lock
+from daemon.cycle.panel_makers import compose_panel
 from daemon.cycle.worker import CycleWorker
 from daemon.jobs.runner_factory import jobs_of, trials_of
 from daemon.jobs.training_runs import advance
@@ -85,7 +86,8 @@ class Worker:
         self._jobs = jobs_of(app.settings)
         self._trials = trials_of(app.settings)
         self._fleet = fleet
-        self._cycles = CycleWorker(app, fleet, self._trials, clock)
+        composer = partial(compose_panel, fleet=fleet)
+        self._cycles = CycleWorker(app, fleet, self._trials, clock, composer)
         self._reconciler = Reconciler(app, fleet, clock)
         self._repairs = RepairQueue(app)
         self._lost: set[str] = set()

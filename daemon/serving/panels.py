@@ -15,9 +15,10 @@ the router chooses well; that shows in the gate.
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from string import ascii_uppercase
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
-from consumers.reads import serving, skills
+from consumers.reads import learning, serving, skills
 from consumers.reads.serving import AdapterRow
 from daemon.core.decision_log import Act, Decisions
 from daemon.serving.fleet import Engine, Fleet, NoReplica
@@ -71,26 +72,27 @@ def compose(app: "App", fleet: Fleet, composition: Composition, by: Act | str) -
     CompositionRefusal, UnknownAdapter, NoReplica, ReplicaError, DecisionRefusal, LogError.
     """
     app.settle()
-    if not 0 < len(composition.members) < len(LABELS):
-        raise CompositionRefusal(
-            f"a panel of {len(composition.members)} skills has no labels for its router: name 1 to "
-            f"{len(LABELS) - 1}, for the {len(LABELS)}th label means no skill"
-        )
+    _check_count(len(composition.members))
     with app.reading() as connection:
         parts = _find_parts(connection, composition)
         first = _check_parts(parts, composition)
-        descriptions = _describe_skills(connection, first, composition)
-    engine = _find_engine(fleet, first.base)
+        trained = None if composition.router is None else parts[composition.router]
+        prompt = None if trained is None else _read_prompt(connection, trained, composition)
+        descriptions = {} if prompt else _describe_skills(connection, first, composition)
+    engine = find_engine(fleet, first.base)
     router = PanelRouter(
-        adapter=None if composition.router is None else parts[composition.router].adapter,
-        options=_build_options(engine, first.base, descriptions, composition.examples),
+        adapter=None if trained is None else trained.adapter,
+        options=prompt.options
+        if prompt is not None
+        else build_options(engine, first.base, descriptions, composition.examples),
     )
     members = tuple(
         PanelMember(skill=skill, adapter=None if name is None else parts[name].adapter)
         for skill, name in composition.members.items()
     )
     with app.reading() as connection:
-        name, known = _find_name(connection, first, Panel(members=members, router=router))
+        panel = Panel(members=members, router=router)
+        name, known = _find_name(connection, first, panel, composition.cycle)
     if known is not None:
         return known
     calibrated = router
@@ -109,6 +111,50 @@ def compose(app: "App", fleet: Fleet, composition: Composition, by: Act | str) -
     decisions.take(composed, f"composed {name}", cause, origin=name)
     with app.reading() as connection:
         return serving.find_adapter(connection, name)
+
+
+def find_engine(fleet: Fleet, base: str) -> Engine:
+    """Return a replica of a base, which proves labels. Raises NoReplica."""
+    look = fleet.look()
+    urls = look.of_base(base)
+    if not urls:
+        bases = ", ".join(sorted({contents.base for contents in look.holding.values()}))
+        raise NoReplica(
+            f"the labels of a router are proven by an engine of {base}, and there is none: "
+            f"{f'the engines serve {bases}' if bases else look.error_text}"
+        )
+    return fleet.engines[urls[0]]
+
+
+def build_options(
+    engine: Engine,
+    base: str,
+    descriptions: Mapping[str, str],
+    examples: Mapping[str, str] = MappingProxyType({}),
+) -> tuple[RouterOption, ...]:
+    """Return an option for each skill, in their order, and the one for no skill; `descriptions` and
+    `examples`: skill -> what the router reads of it. Raises CompositionRefusal, ReplicaError."""
+    words: dict[str | None, str] = dict(descriptions)
+    words[None] = NO_SKILL
+    _check_count(len(descriptions))
+    labels = LABELS[: len(words)]
+    tokens = prove_labels(engine, base, labels)
+    return tuple(
+        RouterOption(
+            skill=skill, label=label, token=token, description=text,
+            example="" if skill is None else examples.get(skill, ""),
+        )
+        for (skill, text), label, token in zip(words.items(), labels, tokens, strict=True)
+    )  # fmt: skip
+
+
+def _check_count(skills: int) -> None:
+    """Check that there are labels for so many skills. Raises CompositionRefusal."""
+    if not 0 < skills < len(LABELS):
+        raise CompositionRefusal(
+            f"a panel of {skills} skills has no labels for its router: name 1 to "
+            f"{len(LABELS) - 1}, for the {len(LABELS)}th label means no skill"
+        )
 
 
 def measure_calibration(
@@ -174,11 +220,36 @@ def _check_parts(parts: Mapping[str, AdapterRow], composition: Composition) -> A
     return first
 
 
+def _read_prompt(
+    connection: "Connection", router: AdapterRow, composition: Composition
+) -> PanelRouter | None:
+    """Return the prompt that a router was trained on; None for one that no job of this home
+    trained. Raises CompositionRefusal where it was trained on other skills, or on none."""
+    job = None if router.job is None else learning.job(connection, router.job)
+    if job is None:
+        return None
+    if job.spec.router is None:
+        raise CompositionRefusal(
+            f"{router.adapter} was trained to answer, and not to choose; leave --router out, or "
+            "name an adapter of a job that teaches a router"
+        )
+    skills = {option.skill for option in job.spec.router.options} - {None}
+    if skills != composition.members.keys():
+        raise CompositionRefusal(
+            f"{router.adapter} was trained to choose among {', '.join(sorted(map(str, skills)))}, "
+            f"and the members are of {', '.join(sorted(composition.members))}"
+        )
+    if composition.descriptions or composition.examples:
+        raise CompositionRefusal(
+            f"{router.adapter} reads the descriptions that it was trained on; leave --describe out"
+        )
+    return job.spec.router
+
+
 def _describe_skills(
     connection: "Connection", row: AdapterRow, composition: Composition
-) -> dict[str | None, str]:
-    """Return option -> its description, the option for no skill last. Raises
-    CompositionRefusal."""
+) -> dict[str, str]:
+    """Return skill -> its description. Raises CompositionRefusal."""
     for what, named in (("described", composition.descriptions), ("shown", composition.examples)):
         if stray := sorted(named.keys() - composition.members.keys()):
             raise CompositionRefusal(
@@ -190,7 +261,7 @@ def _describe_skills(
         for line in skills.read_skills(connection, row.alias)
         if line.base == row.base
     }
-    descriptions: dict[str | None, str] = {}
+    descriptions: dict[str, str] = {}
     for skill in composition.members:
         text = composition.descriptions.get(skill) or known.get(skill)
         if not text:
@@ -199,46 +270,18 @@ def _describe_skills(
                 f"--describe {skill}=TEXT"
             )
         descriptions[skill] = text
-    return {**descriptions, None: NO_SKILL}
-
-
-def _find_engine(fleet: Fleet, base: str) -> Engine:
-    """Return a replica of a base. Raises NoReplica."""
-    look = fleet.look()
-    urls = look.of_base(base)
-    if not urls:
-        bases = ", ".join(sorted({contents.base for contents in look.holding.values()}))
-        raise NoReplica(
-            f"the labels of a router are proven by an engine of {base}, and there is none: "
-            f"{f'the engines serve {bases}' if bases else look.error_text}"
-        )
-    return fleet.engines[urls[0]]
-
-
-def _build_options(
-    engine: Engine,
-    base: str,
-    descriptions: Mapping[str | None, str],
-    examples: Mapping[str, str],
-) -> tuple[RouterOption, ...]:
-    labels = LABELS[: len(descriptions)]
-    tokens = prove_labels(engine, base, labels)
-    return tuple(
-        RouterOption(
-            skill=skill, label=label, token=token, description=text,
-            example="" if skill is None else examples.get(skill, ""),
-        )
-        for (skill, text), label, token in zip(descriptions.items(), labels, tokens, strict=True)
-    )  # fmt: skip
+    return descriptions
 
 
 def _find_name(
-    connection: "Connection", row: AdapterRow, panel: Panel
+    connection: "Connection", row: AdapterRow, panel: Panel, cycle: str | None
 ) -> tuple[str, AdapterRow | None]:
     """Return the name of a panel, and the panel itself where it was composed before. It follows
-    from everything but the calibration, which is measured; no name is used twice."""
+    from everything but the calibration, which is measured; no name is used twice, and each cycle
+    has a panel of its own."""
     content = panel.model_dump(mode="json")
-    digits = sha256(exact_json([row.alias, row.base, content]))[:_DIGITS]
+    words = [row.alias, row.base, content, *([] if cycle is None else [cycle])]
+    digits = sha256(exact_json(words))[:_DIGITS]
     number = 1
     while True:
         name = f"{KIND}-{digits}" + (f"-{number}" if number > 1 else "")

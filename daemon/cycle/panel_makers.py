@@ -1,0 +1,95 @@
+"""What makes a cycle's panel and its router, over the replicas of a home.
+
+    teach_router(app, lesson, urls=())   `RouterTeacher`: the spec of the job that trains the router
+    compose_panel(app, parts, fleet=...) `Composer`: PanelComposed (serving/panels.py)
+
+Both ask a replica of the base which tokens the labels are, so neither needs the packages of the
+learner.
+"""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from consumers.reads.skills import read_skills
+from daemon.adapters.compatibility import BadBase, count_parameters
+from daemon.cycle.job_spec import NotTrainable
+from daemon.cycle.leader import RetryLater
+from daemon.cycle.panel_parts import PanelParts, PanelRefusal, RouterLesson
+from daemon.cycle.router_job import build_router_spec
+from daemon.serving.fleet import Fleet, NoReplica, open_fleet
+from daemon.serving.panels import (
+    Composition,
+    CompositionRefusal,
+    build_options,
+    compose,
+    find_engine,
+)
+from daemon.serving.replica import ReplicaError
+from events.jobs import JobSpec
+
+if TYPE_CHECKING:
+    from daemon.core.app import App
+
+
+def teach_router(app: "App", lesson: RouterLesson, urls: Sequence[str] = ()) -> JobSpec:
+    """Return the spec of the job that teaches a router; `urls` are those of the replicas, instead
+    of the settings'. Raises NotTrainable, RetryLater."""
+    settings = app.settings
+    try:
+        with open_fleet(settings, urls) as fleet:
+            options = build_options(find_engine(fleet, lesson.base), lesson.base, lesson.skills)
+    except (NoReplica, ReplicaError) as error:
+        raise RetryLater(f"the router of {lesson.agent.alias} waits: {error}") from error
+    except CompositionRefusal as error:
+        raise NotTrainable(str(error)) from error
+    return build_router_spec(
+        settings.training,
+        lesson.agent,
+        job=lesson.job,
+        base=lesson.base,
+        options=options,
+        tasks={pool.skill: pool.tasks for pool in lesson.pools},
+        benchmarks=settings.benchmarks,
+        environments=settings.environments.paths,
+        parameters=_count_parameters(app, lesson),
+    )
+
+
+def _count_parameters(app: "App", lesson: RouterLesson) -> int | None:
+    """Return the size of the base, where no setting says the rate. Raises NotTrainable."""
+    checkpoint = lesson.agent.checkpoint
+    if app.settings.training.warm_start_lr is not None or checkpoint is None:
+        return None
+    try:
+        return count_parameters(checkpoint)
+    except BadBase as error:
+        raise NotTrainable(
+            f"no learning rate of a router follows from the base: {error}; set "
+            "training.warm_start_lr"
+        ) from error
+
+
+def compose_panel(app: "App", parts: PanelParts, *, fleet: Fleet) -> str:
+    """Append the panel of a cycle; return a sentence. Raises PanelRefusal, NoReplica,
+    ReplicaError, LogError."""
+    composition = Composition(
+        members={member.skill: member.adapter for member in parts.members},
+        alias=parts.alias,
+        router=parts.router,
+        descriptions={} if parts.router is not None else _describe_lost_skills(app, parts),
+        cycle=parts.cycle,
+    )
+    try:
+        row = compose(app, fleet, composition, parts.cause)
+    except CompositionRefusal as error:
+        raise PanelRefusal(str(error)) from error
+    return f"{row.adapter} is composed of {len(parts.members)} members"
+
+
+def _describe_lost_skills(app: "App", parts: PanelParts) -> dict[str, str]:
+    """Return the names of skills that the last comparison does not name any more, as their
+    descriptions: their members stay in the panel."""
+    with app.reading() as connection:
+        lines = read_skills(connection, parts.alias)
+    known = {line.skill for line in lines if line.base == parts.base and line.description}
+    return {m.skill: m.skill.replace("_", " ") for m in parts.members if m.skill not in known}
