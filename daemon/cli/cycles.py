@@ -122,16 +122,15 @@ def show(
     from daemon.cycle.account.read import read_account
     from daemon.cycle.cost import read_cost
     from daemon.cycle.practice import read_cycle_practice
-    from daemon.cycle.skills import describe_jobs, find_panel_jobs
+    from daemon.cycle.skills import describe_jobs
     from daemon.cycle.views import read_step
 
     with cli.app() as app, app.reading() as connection:
         row = learning.find_cycle(connection, cycle)
         step = read_step(connection, app.settings, row)
         rejected = learning.rejections_of(connection, row.cycle)
-        jobs = find_panel_jobs(connection, row.cycle)
-        names = [job.job for job in jobs] or ([] if row.job is None else [row.job])
-        rounds = [item for name in names for item in learning.job_rounds(connection, name)]
+        jobs = learning.list_cycle_jobs(connection, row.cycle)
+        rounds = [item for job in jobs for item in learning.job_rounds(connection, job.job)]
         branches = describe_jobs(read_cycle_state(connection, row))
         cost = read_cost(connection, app.settings, row)
         account = read_account(connection, row)
@@ -156,13 +155,7 @@ def show(
         more["limited by"] = describe_limit(account)
     cli.out.show(_about(row, step, cost, more))
     if branches:
-        cells = [
-            [job["skill"] or "router", (job["job"] or "")[:_SHORT], job["outcome"] or "open",
-             job["adapter"], job["state"], job["reason"]]
-            for job in branches
-        ]  # fmt: skip
-        columns = ["skill", "job", "came to", "adapter", "state", "why"]
-        cli.out.show("", table(columns, cells, whole=("skill", "job", "came to")))
+        cli.out.show("", _build_job_table(branches))
     if row.directive is not None and row.directive.quotas:
         quotas = [[item.pattern, item.tasks, f"{item.priority:.3g}", item.status]
                   for item in row.directive.quotas]  # fmt: skip
@@ -174,6 +167,17 @@ def show(
     if rejected:
         refused = [[item.pattern, item.mode, item.check, item.reason] for item in rejected]
         cli.out.show("", table(["rejected for", "mode", "check", "why"], refused))
+
+
+def _build_job_table(branches: list[dict[str, str | None]]) -> Any:
+    """The jobs of a cycle for skills."""
+    cells = [
+        [job["skill"] or "router", (job["job"] or "")[:_SHORT], job["outcome"] or "open",
+         job["adapter"], job["state"], job["reason"]]
+        for job in branches
+    ]  # fmt: skip
+    columns = ["skill", "job", "came to", "adapter", "state", "why"]
+    return table(columns, cells, whole=("skill", "job", "came to"))
 
 
 def _document(row: "CycleRow", step: str | None, rejected: "list[RejectionRow]") -> dict[str, Any]:

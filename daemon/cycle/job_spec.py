@@ -76,11 +76,7 @@ def build_job_spec(
             f"agent {agent.alias} has no {lacking}, so nothing can be trained for it; name one in "
             "the setting agents"
         )
-    lora = LoraSettings(rank=training.lora_rank, alpha=training.lora_alpha)
-    recipe = PRESETS[training.algorithm].recipe if training.recipe == "published" else None
-    if recipe is not None:
-        numbers = {"groups": recipe.groups, "size": recipe.size, "lr": recipe.lr}
-        training, lora = training.model_copy(update=numbers), recipe.lora
+    training, lora = _apply_recipe(training)
     algorithm = (
         preset(training.algorithm) if training.algorithm else build_loop_algorithm(training.kl)
     )
@@ -112,6 +108,15 @@ def build_job_spec(
         dtype=training.dtype,
         threads=training.threads,
     )
+
+
+def _apply_recipe(training: "Training") -> tuple["Training", LoraSettings]:
+    """The settings, with the numbers of the algorithm's release where they ask for it."""
+    recipe = PRESETS[training.algorithm].recipe if training.recipe == "published" else None
+    if recipe is None:
+        return training, LoraSettings(rank=training.lora_rank, alpha=training.lora_alpha)
+    numbers = {"groups": recipe.groups, "size": recipe.size, "lr": recipe.lr}
+    return training.model_copy(update=numbers), recipe.lora
 
 
 def plan_rounds(
