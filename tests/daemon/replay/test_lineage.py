@@ -56,6 +56,9 @@ def test_every_thing_is_drawn_once_and_nothing_over_another() -> None:
         assert abs(one.x - other.x) > 200 or abs(one.y - other.y) > 40, (one, other)
     assert all(layout.boxes[one].x < layout.boxes[other].x for one, other in layout.edges)
     order = [kind for kind, _ in KINDS]
+    assert [kind for _, kind in layout.columns] == [kind for kind in order if kind != "panel"]
+    panel = Node("panel-1", "panel", "answers refunds by better", explained().because)
+    layout = compute_layout(Node("agent", "route", "panel-1 100%", (panel,)))
     assert [kind for _, kind in layout.columns] == order
     assert sum(other == ("rollout", "r1") for _, other in layout.edges) == 4
 
