@@ -134,7 +134,8 @@ def build_options(
 ) -> tuple[RouterOption, ...]:
     """Return an option for each skill, in their order, and the one for no skill; `descriptions` and
     `examples`: skill -> what the router reads of it. Raises CompositionRefusal, ReplicaError."""
-    words: dict[str | None, str] = dict(descriptions)
+    words: dict[str | None, str] = {}
+    words.update(descriptions)
     words[None] = NO_SKILL
     _check_count(len(descriptions))
     labels = LABELS[: len(words)]

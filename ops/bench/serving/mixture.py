@@ -1,6 +1,7 @@
 """Tokens per second of one adapter, and of several at once, on each engine.
 
-    python -m ops.bench.serving.mixture [--adapters 8] [--requests 256] [--rounds 5] [--without-vllm]
+    python -m ops.bench.serving.mixture [--adapters 8] [--requests 256] [--rounds 5]
+                                        [--without-vllm]
 
 Method. One engine at a time over the reference policy, a process of its own, with the adapters
 loaded. In each round the same requests (200 random tokens, at most 64 tokens of answer, 64 open at
