@@ -1,0 +1,109 @@
+"""What a cycle makes its panel and its router of, at a replica that proves the labels."""
+
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from daemon.config.settings import Agent
+from daemon.core.decision_log import Decisions
+from daemon.cycle.job_spec import NotTrainable
+from daemon.cycle.leader import RetryLater
+from daemon.cycle.panel_makers import compose_panel, teach_router
+from daemon.cycle.panel_parts import PanelParts, PanelRefusal, RouterLesson
+from daemon.engine.chat import Chat
+from daemon.engine.reference.weights import CHECKPOINT
+from events.jobs import JobSpec, TaskPool
+from events.learning import JobRequested
+from events.serving import AdapterProduced, PanelComposed, PanelMember
+from ops.random_adapters import Adapters
+from tests.daemon.serving.conftest import MakeHome
+from tests.daemon.serving.homes import Home
+
+AGENT: Final = Agent(alias="agent", environment="shop", checkpoint=CHECKPOINT)
+POOLS: Final = (
+    TaskPool(name="refunds", skill="refunds", tasks=("shop/return/1", "shop/return/2")),
+    TaskPool(name="no skill", tasks=("shop/cancel/1", "shop/cancel/2")),
+)
+
+
+def lesson(skills: dict[str, str]) -> RouterLesson:
+    return RouterLesson("job-r", AGENT, "reference", skills, POOLS)
+
+
+def teach(home: Home, skills: dict[str, str]) -> JobSpec:
+    return teach_router(home.app, lesson(skills), [engine.url for engine in home.engines])
+
+
+def test_the_job_of_a_router_has_options_whose_labels_an_engine_proved(
+    make_home: MakeHome,
+) -> None:
+    home = make_home(1)
+    spec = teach(home, {"refunds": "pays money back"})
+    assert spec == teach(home, {"refunds": "pays money back"})
+    assert spec.router is not None
+    chat = Chat(CHECKPOINT)
+    tokens = [(option.token,) for option in spec.router.options]
+    assert tokens == [chat.encode("A"), chat.encode("B")]
+    ]
+    assert [option.skill for option in spec.router.options] == ["refunds", None]
+    assert {pool.skill: pool.tasks for pool in spec.pools} == {p.skill: p.tasks for p in POOLS}
+    with pytest.raises(NotTrainable, match="a panel of 26 skills has no labels"):
+        teach(home, {f"skill-{number}": "one of many" for number in range(26)})
+    home.engines[0].stop()
+    with pytest.raises(RetryLater, match="the router of agent waits"):
+        teach(home, {"refunds": "pays money back"})
+
+
+def parts(cycle: str, member: str, router: str | None = None) -> PanelParts:
+    members = (PanelMember(skill="refunds", adapter=member),)
+    return PanelParts(cycle, "agent", "reference", "an event", members, router, None)
+
+
+def composed(home: Home) -> list[PanelComposed]:
+    return [event.data for event in home.decided() if isinstance(event.data, PanelComposed)]
+
+
+def test_each_cycle_composes_a_panel_of_its_own_once(
+    make_home: MakeHome, adapters: Adapters
+) -> None:
+    """Also where the next one has the same members: a cycle waits for the panel that names it."""
+    home = make_home(1)
+    member = home.push(adapters["v1"])
+    for cycle in ("cycle-1", "cycle-1", "cycle-2"):
+        compose_panel(home.app, parts(cycle, member), fleet=home.fleet)
+    first, second = composed(home)
+    assert (first.cycle, second.cycle) == ("cycle-1", "cycle-2")
+    assert first.adapter != second.adapter
+    assert first.panel == second.panel
+    assert first.panel.router.options[0].description == "refunds", "no comparison names it now"
+    assert [len(row) for row in first.panel.router.calibration] == [2, 2]
+
+
+def test_a_router_reads_the_prompt_that_it_was_trained_on(
+    make_home: MakeHome, adapters: Adapters
+) -> None:
+    home = make_home(1)
+    member = home.push(adapters["v1"])
+    spec = teach(home, {"refunds": "pays money back"})
+    router = produced(home, spec, adapters["v2"])
+    compose_panel(home.app, parts("cycle-1", member, router), fleet=home.fleet)
+    (panel,) = composed(home)
+    assert spec.router is not None
+    assert panel.panel.router == spec.router.model_copy(update={"adapter": router})
+    other = PanelMember(skill="rebooking", adapter=member)
+    strange = PanelParts("cycle-2", "agent", "reference", "an event", (other,), router, None)
+    with pytest.raises(PanelRefusal, match="trained to choose among refunds, and the members are"):
+        compose_panel(home.app, strange, fleet=home.fleet)
+
+
+def produced(home: Home, spec: JobSpec, folder: Path) -> str:
+    """The adapter that a router's job left."""
+    job = JobRequested(job=spec.job, alias="agent", base="reference", spec=spec, minutes=1)
+    data = AdapterProduced(
+        adapter="router-1", alias="agent", base="reference", sha256="0" * 64, path=str(folder),
+        job=spec.job, origin="job",
+    )  # fmt: skip
+    Decisions(home.app).record({"requested": job, "produced": data}, "ada")
+    home.app.settle()
+    return data.adapter
