@@ -11,7 +11,7 @@ asks for the adapter by its name, which no router hears of. All go through the g
 One line of JSON. `first` and `later` are the two calls of a session: milliseconds from the request
 to the first byte of the answer's body, p50 and p99, with the panel (`panel`) and by name (`named`),
 `ratio` of each, and `added_ms`, the median of the pairs' own differences. `doubts` counts first
-calls that the base answered because the router took too long (the bound is the default).
+calls that the base answered, whatever the doubt was (the bound is the default).
 """
 
 import argparse
