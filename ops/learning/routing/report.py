@@ -51,9 +51,9 @@ def _describe_provenance(results: Sequence[RoutingRun]) -> str:
     commits = ", ".join(sorted({result.source.commit[:12] for result in results}))
     seeds = ", ".join(str(result.seed) for result in results)
     minutes = sum(result.processor_seconds for result in results) / 60
+    settings = results[0].source.settings
     lines = [
-        f"Settings {results[0].source.settings[:12]}, commits {commits}; seeds {seeds}; "
-        f"{minutes:.0f} core-minutes."
+        f"Settings {settings[:12]}, commits {commits}; seeds {seeds}; {minutes:.0f} core-minutes."
     ]
     if any(not result.source.clean for result in results):
         lines.append("Some results were made with changed files.")
