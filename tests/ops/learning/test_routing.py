@@ -30,7 +30,7 @@ def invent_run(settings: str = SETTINGS.digest) -> RoutingRun:
         seed=1, development=False,
         source=Source(commit="c" * 40, clean=True, settings=settings, base="b" * 64),
         members=made_up(1), outcomes={TRAINED: routed, UNTRAINED: outcomes["base"]},
-        choices={TRAINED: found, UNTRAINED: {key: {"base: tie": 8} for key in kinds}},
+        choices={TRAINED: found, UNTRAINED: {kind: {"base: tie": 8} for kind in kinds}},
         router=RouterResult(steps=9, prompts=288, figures=FIGURES),
         seconds=1.0, processor_seconds=120.0,
     )  # fmt: skip
