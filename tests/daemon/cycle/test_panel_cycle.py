@@ -14,7 +14,12 @@ import pytest
 
 from consumers.diagnosis.round_counts import Pair
 from consumers.reads import agents, learning, serving
-from consumers.reads.cycle_state import CYCLE_CANCEL, BranchState, find_job_cancellations
+from consumers.reads.cycle_state import (
+    CYCLE_CANCEL,
+    BranchState,
+    find_job_cancellations,
+    read_cycle_state,
+)
 from consumers.reads.explanation import explain
 from consumers.reads.learning import CycleRow, JobRow
 from consumers.reads.scheduling import CYCLE_START
@@ -24,10 +29,14 @@ from daemon.core.app import App
 from daemon.core.decision_log import Act, Decisions
 from daemon.core.isolation import Breaks
 from daemon.core.leadership import Leadership
+from daemon.cycle.account.account import build_document
+from daemon.cycle.account.read import read_account
+from daemon.cycle.cost import read_cost
 from daemon.cycle.leader import Leader
 from daemon.cycle.panel_parts import PanelParts, PanelRefusal, RouterLesson
+from daemon.cycle.plan import plan_cycle
 from daemon.cycle.planner import CyclePlanner
-from daemon.cycle.skills import read_teaching
+from daemon.cycle.skills import describe_jobs, read_teaching
 from daemon.cycle.state_machine import Step
 from daemon.cycle.views import read_due_steps, read_step
 from daemon.cycle.worker import CycleWorker
@@ -217,6 +226,24 @@ def run(home: Path, router: str, rejects: Sequence[str]) -> list[tuple[Step, str
         taken.append((step.step, "" if branch is None else branch.job.skill or "router"))
 
 
+def check_next_cycle(app: App) -> None:
+    """The next cycle trains on from the member that serves, and for the other skill anew."""
+    record(app, "agent", "base", tasks(("cancel", "fallback"), 8, 2**24 + 50))
+    app.settle()
+    plan = plan_cycle(app, "agent")
+    Decisions(app).act(Act("ada", "again"), CYCLE_START, {"alias": "agent"})
+    lead(app)
+    with app.reading() as connection:
+        following = learning.open_cycle(connection, "agent")
+        assert following is not None
+        later = learning.list_cycle_jobs(connection, following.cycle)
+    assert {job.skill: job.spec.parent for job in later} == {
+        "cancelling": "/adapters/for-cancelling", "changing": None,
+    }  # fmt: skip
+    assert {job.skill: job.job for job in plan.jobs} == {job.skill: job.job for job in later}
+    assert plan.untaught == {"also_cancelling": CLAIMED, "flying": NO_PRIORITY}
+
+
 def test_two_skills_have_a_job_each_and_the_others_a_reason(tmp_path: Path) -> None:
     with opened(tmp_path) as app:
         ask(app)
@@ -321,18 +348,27 @@ def test_a_panel_cycle_that_is_killed_after_each_step_takes_each_once(
             pools = {pool.skill: set(pool.tasks) for pool in spec.pools}
             assert set(pools) == {"cancelling", None}
             assert pools["cancelling"] == set(jobs["cancelling"].spec.target_pools[0].tasks)
-        # The next cycle trains on from the member that serves, and for the other skill anew.
-        record(app, "agent", "base", tasks(("cancel", "fallback"), 8, 2**24 + 50))
-        app.settle()
-        Decisions(app).act(Act("ada", "again"), CYCLE_START, {"alias": "agent"})
-        lead(app)
-        with app.reading() as connection:
-            following = learning.open_cycle(connection, "agent")
-            assert following is not None
-            later = learning.list_cycle_jobs(connection, following.cycle)
-    assert {job.skill: job.spec.parent for job in later} == {
-        "cancelling": "/adapters/for-cancelling", "changing": None,
-    }  # fmt: skip
+        check_next_cycle(app)
+
+
+def test_the_account_and_the_cost_of_a_panel_cycle_are_of_all_its_jobs(tmp_path: Path) -> None:
+    with opened(tmp_path) as app:
+        ask(app)
+    run(tmp_path, "trained", rejects=["for-changing"])
+    with opened(tmp_path) as app, app.reading() as connection:
+        (cycle,) = learning.cycles(connection)
+        account, cost = read_account(connection, cycle), read_cost(connection, app.settings, cycle)
+        shown = describe_jobs(read_cycle_state(connection, cycle))
+    assert account is not None
+    learner = build_document(account)["stages"]["learner"]
+    assert [job["skill"] for job in learner["jobs"]] == ["cancelling", "changing", None]
+    assert (learner["outcome"], learner["steps"], learner["rollouts"]) == ("trained", 6, 128)
+    assert cost is not None
+    assert (cost.job_hours, cost.rollouts.training) == (180 / 3600, 192)
+    assert cost.minutes["canary"] is not None
+    assert [(job["skill"], job["state"]) for job in shown] == [
+        ("cancelling", "gated"), ("changing", "rejected"), (None, "staged"),
+    ]  # fmt: skip
 
 
 def test_a_panel_that_can_never_be_composed_ends_the_cycle_and_gives_its_adapters_up(
