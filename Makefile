@@ -43,11 +43,11 @@ lint: $(LEARNER) ## Format, rules, types, which package may import which, and th
 	$(BIN)/python -m ops.house
 
 check: lint ## Lint and the tests that need no service: five minutes.
-	$(SHARED_OUT) -q -n auto -m "$(FAST)"
+	$(SHARED_OUT) -q -n auto --no-loadscope-reorder -m "$(FAST)"
 
 # A whole run also fails where a test that a document names as proof did not run and pass.
 test: components $(LEARNER) ## All tests but the long ones, against a real Kafka, PostgreSQL, vLLM and Ray.
-	$(SHARED_OUT) -n 2 --dist loadgroup --no-loadscope-reorder --max-worker-restart 1 \
+	$(SHARED_OUT) -n 2 --no-loadscope-reorder --max-worker-restart 1 \
 	    --durations 12 $(if $(PYTEST),$(PYTEST),--proofs test)
 
 long: components $(LEARNER) ## The tests that take minutes each: the whole loop on the real stack, jobs on vLLM and Ray, Helm, MLflow, a Collector.
