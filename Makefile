@@ -11,8 +11,9 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 LEARNER := $(VENV)/.learner
-# In several processes, in each of which torch would take every core.
-SHARED_OUT := OMP_NUM_THREADS=1 $(BIN)/python -m pytest
+# In several processes, in each of which torch would take every core. Each program that a test starts
+# would compile our sources anew where an environment forbids Python to write byte code.
+SHARED_OUT := OMP_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest
 FAST := not deployment and not kafka and not postgres and not vllm and not ray and not prometheus and not browser and not benchmarks and not faults and not processes and not learning
 
 .PHONY: help setup components learner lint check test long proofs demo faults soak bench constraints clean

@@ -138,15 +138,28 @@ def ray() -> Iterator[Head]:
         head.stop()
 
 
+@pytest.fixture(scope="session")
+def migrated_postgres(postgres: Postgres) -> str:
+    """The name of a database that was brought to this version: a copy of it takes a sixth of the
+    time of one."""
+    name = "migrated"
+    opened = open_database(postgres.create_database(name))
+    upgrade(opened)
+    # PostgreSQL copies no database to which somebody is connected.
+    opened.dispose()
+    return name
+
+
 @pytest.fixture(params=["sqlite", pytest.param("postgres", marks=pytest.mark.postgres)])
 def engine(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Engine]:
     """An empty migrated projection database, once per kind."""
     if request.param == "sqlite":
-        url = f"sqlite:///{tmp_path / 'projection.db'}"
+        opened = open_database(f"sqlite:///{tmp_path / 'projection.db'}")
+        upgrade(opened)
     else:
-        url = request.getfixturevalue("postgres_url")
-    opened = open_database(url)
-    upgrade(opened)
+        server: Postgres = request.getfixturevalue("postgres")
+        template = request.getfixturevalue("migrated_postgres")
+        opened = open_database(server.create_database(template=template))
     yield opened
     opened.dispose()
 
