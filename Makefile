@@ -11,8 +11,9 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 LEARNER := $(VENV)/.learner
-# In several processes, in each of which torch would take every core.
-SHARED_OUT := OMP_NUM_THREADS=1 $(BIN)/python -m pytest
+# In several processes, in each of which torch would take every core. Each program that a test starts
+# would compile our sources anew where an environment forbids Python to write byte code.
+SHARED_OUT := OMP_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest
 FAST := not deployment and not kafka and not postgres and not vllm and not ray and not prometheus and not browser and not benchmarks and not faults and not processes and not learning
 
 .PHONY: help setup components learner lint check test long proofs demo faults soak bench constraints clean
@@ -43,11 +44,11 @@ lint: $(LEARNER) ## Format, rules, types, which package may import which, and th
 	$(BIN)/python -m ops.house
 
 check: lint ## Lint and the tests that need no service: five minutes.
-	$(SHARED_OUT) -q -n auto -m "$(FAST)"
+	$(SHARED_OUT) -q -n auto --no-loadscope-reorder -m "$(FAST)"
 
 # A whole run also fails where a test that a document names as proof did not run and pass.
 test: components $(LEARNER) ## All tests but the long ones, against a real Kafka, PostgreSQL, vLLM and Ray.
-	$(SHARED_OUT) -n 2 --dist loadgroup --no-loadscope-reorder --max-worker-restart 1 \
+	$(SHARED_OUT) -n 2 --no-loadscope-reorder --max-worker-restart 1 \
 	    --durations 12 $(if $(PYTEST),$(PYTEST),--proofs test)
 
 long: components $(LEARNER) ## The tests that take minutes each: the whole loop on the real stack, jobs on vLLM and Ray, Helm, MLflow, a Collector.

@@ -24,6 +24,7 @@ that no task was drawn from.
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from math import comb
 from random import Random
 from typing import Final
@@ -94,7 +95,16 @@ def mean(
     """
     if not values:
         raise ValueError("no task has a judged trial; there is nothing to estimate")
-    chance, counts = Random(f"bootstrap {seed}"), sorted(Counter(values).items())
+    return _estimate(tuple(sorted(Counter(values).items())), resamples, seed, level)
+
+
+# A gate asks about the same counts with each look, and a simulation of gates ever again.
+@lru_cache(maxsize=1024)
+def _estimate(
+    counts: tuple[tuple[float, int], ...], resamples: int, seed: int, level: float
+) -> Interval:
+    """The mean of values that occur so often, and its interval: always the same for the same."""
+    chance = Random(f"bootstrap {seed}")
     lows, highs = [], []
     for _ in range(resamples):
         weights = [chance.gammavariate(count, 1) for _, count in counts]
@@ -104,7 +114,7 @@ def mean(
         lows.append(worth / whole)
         highs.append((worth + imagined) / whole)
     tail = int(resamples * (1 - level) / 2)
-    value = sum(value * count for value, count in counts) / len(values)
+    value = sum(value * count for value, count in counts) / sum(count for _, count in counts)
     # A mean of 0 or 1 is at its own bound; rounding and few draws must not put it outside.
     low = 0.0 if value <= 0 else min(value, sorted(lows)[tail])
     high = 1.0 if value >= 1 else max(value, sorted(highs)[-1 - tail])

@@ -1,7 +1,8 @@
 """Bring a database to this version's tables, or say that it is not there.
 
-An embedded SQLite database migrates itself on first use; any other is migrated by the operator with
-`kintsugi db upgrade`, under a lock, so that two of them at once do the work once.
+An embedded SQLite database migrates itself on first use, an empty one by `head.py` alone; any other
+is migrated by the operator with `kintsugi db upgrade`, under a lock, so that two of them at once do
+the work once.
 """
 
 import io
@@ -17,23 +18,31 @@ from alembic.script import ScriptDirectory
 from sqlalchemy import Engine, text
 
 from consumers.database import DatabaseMismatch, read_transaction, write_transaction
-from consumers.tables import METADATA
+from consumers.tables import METADATA, REVISION
+from migrations.head import lay_out
 
 _LOCK: Final = 0x6B696E74
 """PostgreSQL's advisory lock of a migration."""
 
 
 def upgrade(engine: Engine) -> str:
-    """Apply the missing revisions; returns the revision reached. Raises DatabaseMismatch where a
-    newer version has been here."""
+    """Bring the tables to this version; returns the revision reached. Raises DatabaseMismatch where
+    a newer version has been here."""
+    if lay_out(engine) != REVISION:
+        run_revisions(engine)
+    return REVISION
+
+
+def run_revisions(engine: Engine, last: str = "head") -> None:
+    """Apply the missing revisions one by one, in an empty database all of them. Raises
+    DatabaseMismatch where a newer version has been here."""
     _refuse_newer(engine, current(engine))
     config = _config()
     with write_transaction(engine) as connection:
         if connection.dialect.name == "postgresql":
             connection.execute(text("SELECT pg_advisory_xact_lock(:lock)"), {"lock": _LOCK})
         config.attributes["connection"] = connection
-        command.upgrade(config, "head")
-    return head()
+        command.upgrade(config, last)
 
 
 def head() -> str:

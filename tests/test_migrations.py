@@ -1,10 +1,18 @@
-"""Revisions in the order in which versions follow one another: they add, and drop only later."""
+"""Revisions in the order in which versions follow one another: they add, and drop only later. What
+an empty SQLite database gets at once is what all of them make."""
 
 import ast
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from sqlalchemy import Engine, text
+
+from consumers.database import open_database, write_transaction
+from consumers.tables import REVISION
+from migrations.head import STATEMENTS, describe, lay_out
+from migrations.upgrade import current, differences, run_revisions, upgrade
+from ops.tables import made_by_revisions
 
 VERSIONS = sorted((Path(__file__).parents[1] / "migrations" / "versions").glob("[0-9]*.py"))
 CONTRACT = "Contract: "
@@ -63,3 +71,35 @@ def test_what_takes_away_is_found() -> None:
     source = "def upgrade() -> None:\n" + "".join(f"    {line}\n" for line in body)
     assert troubles(source) == list(body[:2])
     assert troubles(f'"""{CONTRACT}nobody reads b."""\n{source}') == []
+
+
+@pytest.fixture
+def empty(tmp_path: Path) -> Iterator[Engine]:
+    """A SQLite database without tables."""
+    opened = open_database(f"sqlite:///{tmp_path / 'empty.db'}")
+    yield opened
+    opened.dispose()
+
+
+def test_what_is_laid_out_is_what_the_revisions_make(empty: Engine, tmp_path: Path) -> None:
+    remedy = "run python -m ops.tables, which writes it anew"
+    assert STATEMENTS.read_text() == made_by_revisions(tmp_path), remedy
+    assert lay_out(empty) == REVISION == current(empty)
+    assert describe(empty) == STATEMENTS.read_text()
+    assert differences(empty) == []
+
+
+def test_an_older_database_is_brought_here_by_the_missing_revisions(empty: Engine) -> None:
+    run_revisions(empty, VERSIONS[-4].stem[:4])
+    assert differences(empty) != []
+    assert lay_out(empty) is None
+    assert upgrade(empty) == REVISION
+    assert describe(empty) == STATEMENTS.read_text()
+
+
+def test_nothing_is_laid_out_beside_other_tables(empty: Engine) -> None:
+    with write_transaction(empty) as connection:
+        connection.execute(text("CREATE TABLE notes (note TEXT)"))
+    before = differences(empty)
+    assert lay_out(empty) is None
+    assert differences(empty) == before

@@ -190,7 +190,13 @@ class App:
         from consumers.tables import REVISION
 
         engine = self.database
-        if read_revision(engine) != REVISION:
+        if read_revision(engine) == REVISION:
+            return engine
+        from migrations.head import lay_out
+
+        with explain_errors(engine):
+            laid_out = lay_out(engine)
+        if laid_out != REVISION:
             # Alembic takes a while to import: only when it has something to do or to say.
             from migrations import upgrade
 

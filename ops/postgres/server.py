@@ -119,13 +119,15 @@ class Postgres:
         self.stop()
         return self.start()
 
-    def create_database(self, name: str | None = None) -> str:
-        """A new, empty database and its SQLAlchemy URL."""
+    def create_database(self, name: str | None = None, template: str = "template1") -> str:
+        """A new database, which is empty or a copy of another to which nobody is connected, and its
+        SQLAlchemy URL."""
         name = name or f"kintsugi_{uuid4().hex[:12]}"
-        if not re.fullmatch(r"[a-z][a-z0-9_]{0,62}", name):
-            raise ValueError(f"database name {name!r} must match [a-z][a-z0-9_]*")
+        for one in (name, template):
+            if not re.fullmatch(r"[a-z][a-z0-9_]{0,62}", one):
+                raise ValueError(f"database name {one!r} must match [a-z][a-z0-9_]*")
         with self._connect() as connection:
-            connection.execute(f"CREATE DATABASE {name}".encode())
+            connection.execute(f"CREATE DATABASE {name} TEMPLATE {template}".encode())
         return self._url(name)
 
     def database(self, name: str) -> str:
