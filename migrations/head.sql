@@ -18,7 +18,7 @@ CREATE TABLE adapters (
 	cause TEXT NOT NULL, 
 	event_source TEXT NOT NULL, 
 	sequence BIGINT NOT NULL, 
-	"offset" BIGINT NOT NULL, merge TEXT, 
+	"offset" BIGINT NOT NULL, merge TEXT, panel TEXT, 
 	PRIMARY KEY (adapter)
 );
 CREATE TABLE alembic_version (
@@ -52,7 +52,7 @@ CREATE TABLE calls (
 	started_sequence BIGINT, 
 	ended_sequence BIGINT, 
 	started_offset BIGINT, 
-	ended_offset BIGINT, endpoint TEXT, attribution TEXT, client TEXT, purpose TEXT, upstream TEXT, status BIGINT, routed TEXT, rollout TEXT, shares TEXT, holdout FLOAT, held_out BOOLEAN, 
+	ended_offset BIGINT, endpoint TEXT, attribution TEXT, client TEXT, purpose TEXT, upstream TEXT, status BIGINT, routed TEXT, rollout TEXT, shares TEXT, holdout FLOAT, held_out BOOLEAN, member TEXT, skill TEXT, router_doubt TEXT, router_ms BIGINT, 
 	PRIMARY KEY (call)
 );
 CREATE TABLE cycles (
@@ -170,7 +170,7 @@ CREATE TABLE jobs (
 	ended TEXT, 
 	event_source TEXT NOT NULL, 
 	sequence BIGINT NOT NULL, 
-	"offset" BIGINT NOT NULL, 
+	"offset" BIGINT NOT NULL, skill TEXT, teaches TEXT, 
 	PRIMARY KEY (job)
 );
 CREATE TABLE leaders (
@@ -212,7 +212,7 @@ CREATE TABLE learning_cycles (
 	ended TEXT, 
 	event_source TEXT NOT NULL, 
 	sequence BIGINT NOT NULL, 
-	"offset" BIGINT NOT NULL, 
+	"offset" BIGINT NOT NULL, panel TEXT, 
 	PRIMARY KEY (cycle)
 );
 CREATE TABLE leases (
@@ -329,7 +329,7 @@ CREATE TABLE "rollouts" (
 	sequence BIGINT NOT NULL, 
 	"offset" BIGINT NOT NULL, 
 	malformed_calls BIGINT DEFAULT 0 NOT NULL, 
-	loops BIGINT DEFAULT 0 NOT NULL, kind TEXT, tools TEXT DEFAULT '[]' NOT NULL, words TEXT, outdated BOOLEAN, 
+	loops BIGINT DEFAULT 0 NOT NULL, kind TEXT, tools TEXT DEFAULT '[]' NOT NULL, words TEXT, outdated BOOLEAN, member TEXT, skill TEXT, 
 	PRIMARY KEY (rollout)
 );
 CREATE TABLE routes (
@@ -513,4 +513,4 @@ CREATE INDEX ix_serving_steps_event ON serving_steps (event);
 CREATE INDEX ix_session_ends_session ON session_ends (session);
 CREATE INDEX ix_task_rejections_cycle ON task_rejections (cycle);
 CREATE INDEX ix_tasks_event ON tasks (event) WHERE event IS NOT NULL;
-INSERT INTO alembic_version (version_num) VALUES ('0022');
+INSERT INTO alembic_version (version_num) VALUES ('0023');
