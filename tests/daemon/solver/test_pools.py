@@ -235,7 +235,6 @@ USER: Final = {"url": "http://127.0.0.1:1/v1", "model": "customer"}
     ("changes", "names"),
     [
         ({"teaches": "user"}, "teaches the user.*request a job that teaches 'agent'"),
-        ({"teaches": "router"}, "teaches the router"),
         ({"pool": {"reward": "skill"}}, "pool traffic has the reward 'skill'.*give it 'verdict'"),
         ({"pool": {"user": USER}}, "by customer at http://127.0.0.1:1/v1.*'endpoint' or 'vllm'"),
     ],
