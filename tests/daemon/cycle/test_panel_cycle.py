@@ -45,7 +45,7 @@ from daemon.evaluation.aims import list_aims, list_jobs
 from daemon.jobs.runner_factory import trials_of
 from daemon.serving.fleet import Fleet
 from events.canonical import exact_json, sha256
-from events.envelope import derive_id, utc_now
+from events.envelope import derive_id, parse_timestamp, utc_now
 from events.gate import SIBLING, Check, Verdict
 from events.jobs import JobSpec, PanelRouter, RouterOption
 from events.learning import JobEnded, SkillsContrasted
@@ -54,6 +54,7 @@ from events.serving import GateDecided, Panel, PanelComposed
 from events.streams import LEARNING
 from tests.consumers.deciding import decided, evaluated, moved, produced, routed, staged
 from tests.consumers.diagnosis.test_skills import CLEAR, contrast, labels
+from tests.consumers.folding import ended
 from tests.daemon.controller.test_directive_builder import record, tasks
 from tests.daemon.cycle.test_planner import QUIET
 
@@ -413,6 +414,29 @@ def test_skills_and_jobs_say_where_a_member_is_and_which_checks_rejected_it(
     assert (cycle.outcome, cycle.ended_because) == ("rejected", f"cancelling rejected: {reason}")
     assert waits.state == "waiting"
     assert (later.state, later.reason, job["reason"]) == ("unloaded", reason, reason)
+
+
+def test_the_gate_of_an_only_member_is_a_part_of_the_training_that_a_cycle_cost(
+    tmp_path: Path,
+) -> None:
+    with opened(tmp_path, "labels", skills_jobs=1) as app:
+        ask(app)
+        lead(app)
+        while due := list_due(app):
+            if due[0].step is Step.EVALUATE and due[0].branch is not None:
+                names = [f"{due[0].row and due[0].row.state} {number}" for number in range(3)]
+                app.append([ended(name, utc_now(), purpose="evaluate") for name in names])
+            take(app, due[0])
+            lead(app)
+        with app.reading() as connection:
+            (cycle,) = learning.cycles(connection)
+            cost = read_cost(connection, app.settings, cycle)
+            steps = serving.adapter_steps(connection, cycle.panel or "")
+    assert cost is not None
+    until = parse_timestamp(steps[0].time or "") - parse_timestamp(cycle.started or "")
+    writing = sum(cost.minutes[stage] or 0.0 for stage in ("diagnose", "direct", "propose"))
+    assert cost.minutes["train"] == pytest.approx(until.total_seconds() / 60 - writing)
+    assert cost.rollouts.evaluation == 6
 
 
 def test_a_panel_that_can_never_be_composed_ends_the_cycle_and_gives_its_adapters_up(
