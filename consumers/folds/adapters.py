@@ -14,7 +14,7 @@ from typing import Any, Final
 from sqlalchemy import func, select
 
 from consumers.batch import Batch, Row
-from consumers.folds.cycles import store_cycle_panel
+from consumers.folds.cycles import refuse_cycle_panel, store_cycle_panel
 from consumers.folds.overrides import apply_pattern_override
 from consumers.folds.record import FoldInput
 from consumers.folds.routing import Candidate, RouteRefusal, RouteState, apply_route_change
@@ -60,9 +60,11 @@ def fold_adapter_production(folding: FoldInput, data: AdapterProduced, batch: Ba
 
 
 def fold_panel_composition(folding: FoldInput, data: PanelComposed, batch: Batch) -> None:
-    """A panel begins its life. Its adapters are known, of its agent and base, and have files."""
+    """A panel begins its life. Its adapters are known, of its agent and base, and have files; its
+    cycle, if any, is open and has no other one."""
     rows = _rows(batch, data.panel.adapters)
-    refused = next(filter(None, (_refuse_part(data, rows, n) for n in data.panel.adapters)), None)
+    reasons = (_refuse_part(data, rows, name) for name in data.panel.adapters)
+    refused = refuse_cycle_panel(data, batch) or next(filter(None, reasons), None)
     if refused is not None:
         _refuse(folding, batch, "adapter", data.adapter, refused, "")
         return

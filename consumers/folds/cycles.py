@@ -211,6 +211,17 @@ def fold_task_rejection(folding: FoldInput, data: TaskRejected, batch: Batch) ->
     )
 
 
+def refuse_cycle_panel(data: PanelComposed, batch: Batch) -> str | None:
+    """Return why a cycle takes no panel; None where it does, and for a panel of no known cycle. One
+    that is composed behind the cycle's end would wait for a next step for ever."""
+    row = None if data.cycle is None else _row(batch, Cycle, Cycle.table().c.cycle == data.cycle)
+    if row is None or row["panel"] == data.adapter:
+        return None
+    if row["panel"] is not None:
+        return f"cycle {data.cycle} has the panel {row['panel']}"
+    return None if row["outcome"] is None else f"cycle {data.cycle} is over"
+
+
 def store_cycle_panel(data: PanelComposed, batch: Batch) -> None:
     """An open cycle has its panel: the first one that was composed for it."""
     row = None if data.cycle is None else _open(batch, data.cycle)

@@ -67,7 +67,7 @@ def read_cycle_state(connection: Connection, cycle: CycleRow) -> CycleState:
     """How far a cycle has come."""
     jobs = [] if cycle.job is None else learning.list_cycle_jobs(connection, cycle.cycle)
     job = next((job for job in jobs if job.job == cycle.job), None)
-    states = [] if job is None or job.skill is None else [_read_branch(connection, j) for j in jobs]
+    states = [] if job is None or job.skill is None else [read_branch(connection, j) for j in jobs]
     if states:
         adapter = None if cycle.panel is None else serving.adapter_row(connection, cycle.panel)
     else:
@@ -85,7 +85,8 @@ def read_cycle_state(connection: Connection, cycle: CycleRow) -> CycleState:
     )
 
 
-def _read_branch(connection: Connection, job: JobRow) -> BranchState:
+def read_branch(connection: Connection, job: JobRow) -> BranchState:
+    """How far a job for a skill, or one that teaches a router, has come."""
     adapter = read_job_adapter(connection, job.job)
     been = {} if adapter is None else _been(connection, adapter.adapter)
     return BranchState(job, adapter, been)

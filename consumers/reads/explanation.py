@@ -289,6 +289,13 @@ def _read_job_rounds(connection: Connection, job: str) -> Sequence[Row[Any]]:
     return connection.execute(query).all()
 
 
+def _read_cycle_rounds(connection: Connection, cycle: str) -> Sequence[Row[Any]]:
+    """The rounds of all jobs of a cycle."""
+    table = JobRound.table()
+    query = select(table).where(table.c.cycle == cycle)
+    return connection.execute(query.order_by(table.c.job, table.c.number)).all()
+
+
 def _build_round_node(connection: Connection, row: Row[Any]) -> Node:
     """A round that a job closed over its own rollouts: what they showed, and what it wrote."""
     quotas = json.loads(row.directive)["quotas"]
@@ -353,7 +360,7 @@ def _build_pattern_node(connection: Connection, cycle: Row[Any], quota: dict[str
     """A pattern as the cycle saw it, and the tasks that it wrote for it before its job."""
     tasks = Task.table()
     query = select(tasks).where(tasks.c.cycle == cycle.cycle, tasks.c.pattern == quota["pattern"])
-    later = _read_tasks_of_rounds(connection, cycle.job)
+    later = _read_tasks_of_rounds(connection, cycle.cycle)
     written = [
         task
         for task in connection.execute(query.order_by(tasks.c.task)).all()
@@ -374,8 +381,8 @@ def _build_pattern_node(connection: Connection, cycle: Row[Any], quota: dict[str
     )  # fmt: skip
 
 
-def _read_tasks_of_rounds(connection: Connection, job: str | None) -> set[str]:
-    rounds = () if job is None else _read_job_rounds(connection, job)
+def _read_tasks_of_rounds(connection: Connection, cycle: str) -> set[str]:
+    rounds = _read_cycle_rounds(connection, cycle)
     return {task for row in rounds for task in json.loads(row.tasks)}
 
 
@@ -438,7 +445,7 @@ def _describe_motive(connection: Connection, task: Row[Any]) -> tuple[str, ...]:
     cycle = None if task.cycle is None else _row(connection, Cycle, "cycle", task.cycle)
     if cycle is None or cycle.directive is None:
         return ()
-    rounds = () if cycle.job is None else _read_job_rounds(connection, cycle.job)
+    rounds = _read_cycle_rounds(connection, cycle.cycle)
     directive = next(
         (row.directive for row in rounds if task.task in json.loads(row.tasks)), cycle.directive
     )

@@ -12,7 +12,7 @@ Hours per point are the hours of all stages but `canary`, which waits for sessio
 machine busy, by the points of pass^1 that the gate measured. They count only where the adapter was
 promoted: what does not answer gained nothing.
 
-Of a cycle that trains for skills, `train` lasts until its last job is over, the evaluation of
+Of a cycle that trains for skills, `train` lasts until its panel is composed, the evaluation of
 members included; `stage` and `evaluate` are the panel's.
 
 Not covered: which GPUs a job really used. Their number is that of the settings of today, times the
@@ -94,7 +94,10 @@ def read_cost(connection: "Connection", settings: "Settings", row: CycleRow) -> 
     jobs = [] if row.job is None else learning.list_cycle_jobs(connection, row.cycle)
     adapter = read_cycle_state(connection, row).adapter
     trained = sum(job.rollouts or 0 for job in jobs)
-    moments = _Moments(row, _read_stage_ends(connection, row, jobs, adapter), trained, len(jobs))
+    has_members = any(job.skill is not None for job in jobs)
+    moments = _Moments(
+        row, _read_stage_ends(connection, row, jobs, adapter), trained, has_members=has_members
+    )
     minutes = moments.minutes()
     times = [job.seconds for job in jobs if job.seconds is not None]
     seconds = sum(times) if times else None
@@ -168,12 +171,15 @@ def _read_stage_ends(
     ends["propose"] = jobs[0].requested if jobs else None
     if not jobs or adapter is None:
         return ends
-    ends["train"] = max((job.ended for job in jobs if job.ended is not None), default=None)
     steps = [
         step
         for step in serving.adapter_steps(connection, adapter.adapter)
         if step.refused is None and step.time is not None and step.time <= (row.ended or "")
     ]
+    if adapter.panel is None:
+        ends["train"] = jobs[0].ended
+    else:
+        ends["train"] = next((step.time for step in steps), None)
     ends["stage"] = next((step.time for step in steps if step.state is State.STAGED), None)
     if any(step.state in SERVING for step in steps):
         decided = [step.time for step in steps if step.type == GateDecided.TYPE]
@@ -184,9 +190,11 @@ def _read_stage_ends(
 class _Moments:
     """When each stage of a finished cycle ended."""
 
-    def __init__(self, row: CycleRow, ends: StageEnds, trained: int, jobs: int) -> None:
-        """`trained`: how many rollouts the jobs used; `jobs`: how many there were."""
-        self._row, self._ends, self._trained, self._jobs = row, ends, trained, jobs
+    def __init__(self, row: CycleRow, ends: StageEnds, trained: int, *, has_members: bool) -> None:
+        """`trained`: how many rollouts the jobs used; `has_members`: whether they were for
+        skills."""
+        self._row, self._ends, self._trained = row, ends, trained
+        self._has_members = has_members
 
     def minutes(self) -> dict[str, float | None]:
         """Stage -> minutes."""
@@ -199,7 +207,7 @@ class _Moments:
         """What was played: for probes and evaluation, what the agent's rollouts of that purpose
         were while the stage lasted."""
         spans = {stage: (begin, end) for stage, begin, end in self._spans()}
-        if self._jobs > 1 and "train" in spans:
+        if self._has_members and "train" in spans:
             # Members are evaluated while others train.
             last = spans["evaluate"][1] if "evaluate" in spans else self._row.ended
             spans["evaluate"] = spans["train"][0], last or spans["train"][1]

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final
 from consumers.diagnosis.round_counts import Pair
 from consumers.diagnosis.skills import SkillState
 from consumers.reads import learning, rollouts, serving, succession
-from consumers.reads.cycle_state import CycleState
+from consumers.reads.cycle_state import CycleState, read_branch
 from consumers.reads.skills import SkillLine, read_skills
 from daemon.cycle.state_machine import BranchEnd, find_branch_step
 from daemon.cycle.views import build_branch_view
@@ -108,7 +108,8 @@ class Teaching:
 
     state: str
     """`serving` (the panel that answers now has its adapter), `training`, `waiting` (the next cycle
-    teaches it), `untaught`, or how its last job or the adapter of that came out."""
+    teaches it), `untaught`, or how its last job or the adapter of that came out, or is by now where
+    its cycle is open."""
     reason: str
     """Why; may be empty."""
     job: str | None
@@ -150,8 +151,8 @@ def _read_skill_teaching(
     if member is not None:
         return Teaching(SERVING, "", name, member)
     waits = any(skill.skill == line.skill for skill in choice.taught)
-    if job is not None and not waits:
-        state, reason = _describe_job(job, trained[0][1])
+    if job is not None and (not waits or _is_under_way(connection, job)):
+        state, reason = _describe_job(connection, job)
         return Teaching(state, reason, name, passed)
     if waits:
         return Teaching(WAITING, "the next cycle trains for it", name, passed)
@@ -163,10 +164,21 @@ def has_passed(row: "AdapterRow") -> bool:
     return row.gate is not None and row.gate.decision == "PROMOTE"
 
 
-def _describe_job(job: "JobRow", row: "AdapterRow | None") -> tuple[str, str]:
+def _is_under_way(connection: "Connection", job: "JobRow") -> bool:
+    """Whether the cycle of a job is open: what becomes of the skill is not decided yet."""
+    cycle = None if job.cycle is None else learning.cycle(connection, job.cycle)
+    return cycle is not None and cycle.outcome is None
+
+
+def _describe_job(connection: "Connection", job: "JobRow") -> tuple[str, str]:
+    """The outcome of a job that left nothing, or the state of its adapter; and why."""
+    branch = read_branch(connection, job)
+    row, end = branch.adapter, find_branch_step(build_branch_view(branch))
     if row is None:
         return job.outcome or TRAINING, job.reason or ""
-    return row.state.value, row.reason or ""
+    # A rejected adapter is unloaded soon, for a reason of its own.
+    reason = end.reason if isinstance(end, BranchEnd) else ""
+    return row.state.value, reason or row.reason or ""
 
 
 def _explain_untaught(settings: "Settings", line: SkillLine, choice: SkillChoice) -> str:

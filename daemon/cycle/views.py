@@ -33,6 +33,7 @@ from daemon.cycle.state_machine import (
     next_step,
 )
 from events.envelope import parse_timestamp
+from events.gate import SIBLING
 from events.lifecycle import State
 
 if TYPE_CHECKING:
@@ -208,10 +209,14 @@ def _explain_stale_gate(state: CycleState) -> str:
 
 
 def _explain_gate(report: "GateReport | None") -> str:
-    """Why the gate said no, in words."""
+    """Why the gate said no, in words; without the checks that decide nothing."""
     if report is None:
         return ""
-    failed = [check for check in report.checks if check.verdict != "PASS"]
+    failed = [
+        check
+        for check in report.checks
+        if check.verdict != "PASS" and not check.name.startswith(SIBLING)
+    ]
     details = "; ".join(
         f"{check.name} {check.value:+.3f} (limit {check.limit:+.3f}, {check.tasks} tasks)"
         for check in failed

@@ -36,6 +36,7 @@ from daemon.serving.residency import Role
 from daemon.serving.staging import Staging, check_stageable, lies_ready
 from events.envelope import utc_now
 from events.errors import KintsugiError
+from events.gate import SIBLING
 from events.lifecycle import SERVING, State, after
 from events.serving import AdapterMoved, RouteChanged, RouteShare, Why
 
@@ -410,4 +411,12 @@ def _check_promotion(row: AdapterRow, act: Act, override: bool) -> None:
         raise PromotionRefusal(
             f"{row.adapter} is {row.state} and has passed no gate; evaluate it (kintsugi adapters "
             f"evaluate {row.adapter}), or promote it with --override --reason WHY"
+        )
+    assert row.gate is not None, "it passed one"
+    names = (check.name for check in row.gate.checks if check.name.startswith(SIBLING))
+    if unjudged := [name.removeprefix(SIBLING) for name in names]:
+        raise PromotionRefusal(
+            f"{row.adapter} passed the gate of a member of a panel, in which "
+            f"{', '.join(unjudged)} decided nothing; promote a panel with it, or give it every "
+            "session with --override --reason WHY"
         )

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from sqlalchemy import Engine
 
-from consumers.reads import learning, rollouts
+from consumers.reads import learning, rollouts, serving
 from consumers.reads.learning import CycleRow
 from consumers.rebuild import rebuild
 from consumers.runner import Runner
@@ -283,6 +283,20 @@ def test_the_first_panel_that_is_composed_for_an_open_cycle_is_its_panel(leading
     leading.all(composed("q", {"refunds": "a"}, **of_cycle), over(), started(2))
     leading.all(composed("late", {"refunds": "a"}, **of_cycle))
     assert (cycle(leading).panel, cycle(leading, 2).panel) == ("p", None)
+    with leading.tables() as connection:
+        panels = [row.adapter for row in serving.route_table(connection).adapters if row.panel]
+        refused = [serving.adapter_steps(connection, name)[0].refused for name in ("q", "late")]
+    assert panels == ["by-hand", "p"], "no other one waits for a step that never comes"
+    assert refused == [f"cycle {cycle_id()} has the panel p"] * 2
+    assert rebuild(leading.log, leading.engine).equal
+
+
+def test_a_cycle_that_is_over_takes_no_panel(leading: Leading) -> None:
+    leading.all(started(), produced("a"), over())
+    leading.all(composed("late", {"refunds": "a"}, cycle=cycle_id()))
+    with leading.tables() as connection:
+        (step,) = serving.adapter_steps(connection, "late")
+    assert step.refused == f"cycle {cycle_id()} is over"
     assert rebuild(leading.log, leading.engine).equal
 
 

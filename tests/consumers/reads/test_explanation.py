@@ -8,7 +8,7 @@ from sqlalchemy import Engine
 from consumers.reads.explanation import Node, UnknownNode, explain
 from events.envelope import derive_id
 from events.gate import Check
-from events.learning import Directive, DirectiveWritten, Quota
+from events.learning import Directive, DirectiveWritten, JobRound, Quota
 from events.rollouts import Task as TaskData
 from events.serving import GateDecided
 from tests.consumers.cycling import (
@@ -91,6 +91,27 @@ def test_everything_on_the_way_can_be_asked_for(
         found = explain(connection, name)
     assert (found.node, found.kind, len(found.because)) == (name, kind, below)
     assert found.said
+
+
+def test_what_a_later_job_of_a_cycle_wrote_in_its_round_was_not_written_before(
+    engine: Engine,
+) -> None:
+    leading = Leading(engine)
+    later = JobRound(job="job-b", number=1)
+    weakness = Quota(pattern=PATTERN, tasks=1, priority=0.5, status="NEW", description="Later.")
+    begun = DirectiveWritten(
+        cycle=cycle_id(), round=0, directive=Directive(quotas=(weakness,)), job_round=later
+    )
+    leading.all(
+        started(), diagnosed({"rollouts": {}}), directed(), proposed("before"),
+        requested(name="job-a", skill="a"), requested(name="job-b", skill="b"), begun,
+        proposed("within").model_copy(update={"job_round": later}),
+    )  # fmt: skip
+    with leading.tables() as connection:
+        (pattern,) = explain(connection, cycle_id()).because
+        written = explain(connection, "within")
+    assert [node.node for node in pattern.because if node.kind == "task"] == ["before"]
+    assert "Later." in written.said
 
 
 def test_a_pattern_of_a_cycle_and_each_task_say_what_the_directive_says(promoted: Leading) -> None:

@@ -36,7 +36,7 @@ from daemon.cycle.leader import Leader
 from daemon.cycle.panel_parts import PanelParts, PanelRefusal, RouterLesson
 from daemon.cycle.plan import plan_cycle
 from daemon.cycle.planner import CyclePlanner
-from daemon.cycle.skills import describe_jobs, read_teaching
+from daemon.cycle.skills import Teaching, describe_jobs, read_teaching
 from daemon.cycle.state_machine import Step
 from daemon.cycle.views import read_due_steps, read_step
 from daemon.cycle.worker import CycleWorker
@@ -45,14 +45,16 @@ from daemon.evaluation.aims import list_aims, list_jobs
 from daemon.jobs.runner_factory import trials_of
 from daemon.serving.fleet import Fleet
 from events.canonical import exact_json, sha256
-from events.envelope import derive_id, utc_now
+from events.envelope import derive_id, parse_timestamp, utc_now
+from events.gate import SIBLING, Check, Verdict
 from events.jobs import JobSpec, PanelRouter, RouterOption
 from events.learning import JobEnded, SkillsContrasted
 from events.lifecycle import State
-from events.serving import Panel, PanelComposed
+from events.serving import GateDecided, Panel, PanelComposed
 from events.streams import LEARNING
-from tests.consumers.deciding import decided, evaluated, produced, routed, staged
+from tests.consumers.deciding import decided, evaluated, moved, produced, routed, staged
 from tests.consumers.diagnosis.test_skills import CLEAR, contrast, labels
+from tests.consumers.folding import ended
 from tests.daemon.controller.test_directive_builder import record, tasks
 from tests.daemon.cycle.test_planner import QUIET
 
@@ -369,6 +371,72 @@ def test_the_account_and_the_cost_of_a_panel_cycle_are_of_all_its_jobs(tmp_path:
     assert [(job["skill"], job["state"]) for job in shown] == [
         ("cancelling", "gated"), ("changing", "rejected"), (None, "staged"),
     ]  # fmt: skip
+
+
+def report(decision: str, *checks: tuple[str, Verdict]) -> GateDecided:
+    """What the gate says of the adapter for cancelling."""
+    said = decided("for-cancelling", "REJECT" if decision == "REJECT" else "PROMOTE")
+    listed = tuple(
+        Check(name=name, verdict=verdict, value=-0.1, limit=-0.05, tasks=64)
+        for name, verdict in checks
+    )
+    return said.model_copy(update={"report": said.report.model_copy(update={"checks": listed})})
+
+
+def test_skills_and_jobs_say_where_a_member_is_and_which_checks_rejected_it(
+    tmp_path: Path,
+) -> None:
+    def read(app: App) -> Teaching:
+        with app.reading() as connection:
+            return read_teaching(connection, app.settings, Pair("agent", "base"))["cancelling"]
+
+    with opened(tmp_path, "labels", skills_jobs=1) as app:
+        ask(app)
+        lead(app)
+        assert read(app).state == "training"
+        take(app, list_due(app)[0])
+        assert read(app).state == "produced", "its cycle is open: the next one does not wait"
+        for _ in range(2):
+            take(app, list_due(app)[0])
+        said = report("REJECT", ("target", "FAIL"), (f"{SIBLING}question", "FAIL"))
+        row = list_due(app)[0].row
+        assert row is not None
+        Decisions(app).take(said, "gated", row.cause)
+        lead(app)
+        waits = read(app)
+        Decisions(app).take(moved("for-cancelling", "unloaded", "nobody holds it"), "gone", "ada")
+        with app.reading() as connection:
+            (cycle,) = learning.cycles(connection)
+            (job,) = describe_jobs(read_cycle_state(connection, cycle))
+    with opened(tmp_path, "labels", skills_jobs=1, skills="watch") as app:
+        later = read(app)
+    reason = "gate REJECT: target -0.100 (limit -0.050, 64 tasks)"
+    assert (cycle.outcome, cycle.ended_because) == ("rejected", f"cancelling rejected: {reason}")
+    assert waits.state == "waiting"
+    assert (later.state, later.reason, job["reason"]) == ("unloaded", reason, reason)
+
+
+def test_the_gate_of_an_only_member_is_a_part_of_the_training_that_a_cycle_cost(
+    tmp_path: Path,
+) -> None:
+    with opened(tmp_path, "labels", skills_jobs=1) as app:
+        ask(app)
+        lead(app)
+        while due := list_due(app):
+            if due[0].step is Step.EVALUATE and due[0].branch is not None:
+                names = [f"{due[0].row and due[0].row.state} {number}" for number in range(3)]
+                app.append([ended(name, utc_now(), purpose="evaluate") for name in names])
+            take(app, due[0])
+            lead(app)
+        with app.reading() as connection:
+            (cycle,) = learning.cycles(connection)
+            cost = read_cost(connection, app.settings, cycle)
+            steps = serving.adapter_steps(connection, cycle.panel or "")
+    assert cost is not None
+    until = parse_timestamp(steps[0].time or "") - parse_timestamp(cycle.started or "")
+    writing = sum(cost.minutes[stage] or 0.0 for stage in ("diagnose", "direct", "propose"))
+    assert cost.minutes["train"] == pytest.approx(until.total_seconds() / 60 - writing)
+    assert cost.rollouts.evaluation == 6
 
 
 def test_a_panel_that_can_never_be_composed_ends_the_cycle_and_gives_its_adapters_up(

@@ -10,14 +10,16 @@ from consumers.reads import serving
 from consumers.reads.serving import UnknownAdapter
 from daemon.adapters.adoption import BadName, NoFingerprint, adopt, read_expectation
 from daemon.adapters.directory import CONFIG, WEIGHTS, BadAdapter
-from daemon.core.decision_log import Act
+from daemon.core.decision_log import Act, Decisions
 from daemon.core.serving_lock import HomeLockBusy, hold_serving_lock
 from daemon.serving.publisher import NothingBefore, PromotionRefusal, RetirementRefusal
 from daemon.serving.push import PushRefusal, push
 from daemon.serving.residency import NoRoom
 from daemon.serving.staging import ReplicaAway, StageRefusal
+from events.gate import SIBLING, Check
 from events.serving import AdapterStaged, RouteChanged
 from ops.random_adapters import Adapters
+from tests.consumers.deciding import decided, evaluated
 from tests.daemon.serving.conftest import MakeHome
 from tests.daemon.serving.homes import ADA, Home
 
@@ -253,6 +255,24 @@ def test_a_promotion_needs_a_passed_gate_or_a_persons_reason(
     before = home.decided()
     home.publisher.promote(name, ADA, override=True)
     assert home.decided() == before, "again is nothing more"
+
+
+def test_the_gate_of_a_member_lets_nobody_give_it_every_session(
+    make_home: MakeHome, adapters: Adapters
+) -> None:
+    home = make_home(1)
+    name = home.push(adapters["v1"])
+    home.publisher.stage(name, ADA)
+    said = decided(name, "PROMOTE")
+    worse = Check(name=f"{SIBLING}return", verdict="FAIL", value=-0.3, limit=-0.05, tasks=64)
+    checked = said.report.model_copy(update={"checks": (worse,)})
+    for step in (evaluated(name), said.model_copy(update={"report": checked})):
+        Decisions(home.app).take(step, step.TYPE, "ada")
+    assert home.state(name) == "gated"
+    with pytest.raises(PromotionRefusal, match="in which return decided nothing; promote a panel"):
+        home.publisher.promote(name, ADA)
+    home.publisher.promote(name, ADA, override=True)
+    assert home.shares() == {name: 1.0}
 
 
 def test_a_share_below_one_leaves_the_rest_to_the_incumbent(
