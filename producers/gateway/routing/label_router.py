@@ -30,6 +30,9 @@ MOST_MESSAGES: Final = 10
 MOST_CHARACTERS: Final = 2_000
 """Characters of one message that it reads, the first ones."""
 
+TEMPLATE_VARIABLES: Final[Mapping[str, Any]] = {"enable_thinking": False}
+"""Variables of the chat template with which prompts are rendered: a label is the first token."""
+
 TIE: Final = 1e-3
 """Difference of two scores below which they are equal, in nats: engines round otherwise in each
 batch."""

@@ -183,9 +183,7 @@ class MemberChooser:
         nothing to read."""
         # The labels are tokens of this base: an engine of another one would score others.
         model = router.adapter or base
-        having = [
-            upstream for upstream in upstreams if upstream.well and model in upstream.served
-        ]
+        having = [upstream for upstream in upstreams if upstream.well and model in upstream.served]
         if not having or not messages:
             return None
         bound = find_bound(self._seconds, having[0])
