@@ -39,6 +39,8 @@ batch."""
 
 _HEAD: Final = "Choose who answers next. Reply with one label.\n"
 _QUESTION: Final = "\n\nLabel?"
+_INSTRUCTIONS: Final = ("system", "developer")
+"""Roles of messages that are the same in every conversation."""
 _EMPTY: Final = "N/A"
 """A conversation without content."""
 
@@ -58,8 +60,8 @@ def build_prompts(
 ) -> tuple[list[dict[str, str]], ...]:
     """Return the chat messages that the router reads, one list per order of the labels.
 
-    `messages` is the conversation as a client sends it; the system message, calls and empty
-    messages are left out."""
+    `messages` is the conversation as a client sends it; the instructions of its operator, calls and
+    empty messages are left out."""
     transcript = _render(messages)
     return tuple(
         [
@@ -136,7 +138,7 @@ def _render(messages: Sequence[Mapping[str, Any]]) -> str:
     lines = []
     for message in messages:
         text = _read_text(message.get("content"))
-        if message.get("role") != "system" and text:
+        if message.get("role") not in _INSTRUCTIONS and text:
             lines.append(f"{message.get('role')}: {text[:MOST_CHARACTERS]}")
     return "\n".join(lines[-MOST_MESSAGES:])
 
