@@ -32,11 +32,13 @@ def list_panels(connection: Connection, alias: str | None = None) -> list[Adapte
 
 
 def read_traffic(connection: Connection, panels: Collection[str]) -> dict[str, PanelTraffic]:
-    """Return panel -> the calls that it answered; zeros for one that answered none."""
+    """Return panel -> the calls that it answered; zeros for one that answered none. A call that no
+    engine answered, as one whose member was lost before it, is none of them."""
     calls = Call.table().c
+    lost = (func.coalesce(calls.outcome, "") == "failed") & calls.upstream.is_(None)
     query = (
         select(calls.policy, calls.skill, calls.router_doubt, func.count().label("number"))
-        .where(calls.policy.in_(sorted(panels)), calls.member.is_not(None))
+        .where(calls.policy.in_(sorted(panels)), calls.member.is_not(None), ~lost)
         .group_by(calls.policy, calls.skill, calls.router_doubt)
         .order_by(calls.policy, calls.skill, calls.router_doubt)
     )

@@ -24,6 +24,7 @@ from events.errors import KintsugiError
 from events.jobs import PanelRouter
 from producers.gateway.routing.label_router import (
     ORDERS,
+    TEMPLATE_VARIABLES,
     RouterAnswer,
     build_calibration_prompts,
     build_prompts,
@@ -73,10 +74,7 @@ def ask(
 ) -> list[RouterAnswer]:
     """Return what a router chooses for each conversation, given as a client sends it. One whose
     prompt does not fit the context has the doubt `failed`. Raises NoTemplate."""
-    prompts = [
-        [chat.prompt(prompt) for prompt in build_prompts(router, messages)]
-        for messages in conversations
-    ]
+    prompts = [render_prompts(chat, build_prompts(router, messages)) for messages in conversations]
     fits = [max(map(len, both)) <= policy.context for both in prompts]
     asked = [both for both, is_short in zip(prompts, fits, strict=True) if is_short]
     scores = iter(read_all_scores(policy, router, asked))
@@ -89,9 +87,17 @@ def ask(
 def calibrate(policy: Policy, chat: Chat, router: PanelRouter) -> PanelRouter:
     """Return the router with what its labels score after a conversation without content. Raises
     NoTemplate."""
-    prompts = [chat.prompt(prompt) for prompt in build_calibration_prompts(router)]
+    prompts = render_prompts(chat, build_calibration_prompts(router))
     (scores,) = read_all_scores(policy, router, [prompts])
     return router.model_copy(update={"calibration": scores})
+
+
+def render_prompts(
+    chat: Chat, prompts: Sequence[Sequence[Mapping[str, Any]]]
+) -> list[tuple[int, ...]]:
+    """Return the token ids of a router's prompts, as a gateway has an engine render them. Raises
+    NoTemplate."""
+    return [chat.prompt(prompt, **TEMPLATE_VARIABLES) for prompt in prompts]
 
 
 def read_all_scores(

@@ -283,8 +283,9 @@ def _factor(layer: Any) -> dict[str, Factors]:
 
 
 def _stack_deltas(linears: Sequence[Any]) -> Factors:
-    """What adapters add to linear layers that stand one below the other."""
-    downs, ups = [], []
+    """What adapters add to linear layers that stand one below the other, of the layers' type: PEFT
+    keeps adapters of a half-precision base in float32."""
+    downs, ups, dtype = [], [], linears[0].weight.dtype
     for linear in linears:
         own = [
             (linear.lora_A[name].weight, linear.lora_B[name].weight * linear.scaling[name])
@@ -303,7 +304,7 @@ def _stack_deltas(linears: Sequence[Any]) -> Factors:
     for each in ups:
         up[row : row + len(each), column : column + each.shape[1]] = each
         row, column = row + len(each), column + each.shape[1]
-    return Factors(torch.cat(downs), up)
+    return Factors(torch.cat(downs).to(dtype), up.to(dtype))
 
 
 def _effective(linear: Any) -> Tensor:

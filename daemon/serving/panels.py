@@ -18,6 +18,8 @@ from string import ascii_uppercase
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
+from pydantic import ValidationError
+
 from consumers.reads import learning, serving, skills
 from consumers.reads.serving import AdapterRow
 from daemon.core.decision_log import Act, Decisions
@@ -26,6 +28,7 @@ from events.canonical import exact_json, sha256
 from events.errors import KintsugiError
 from events.jobs import PanelRouter, RouterOption
 from events.lifecycle import State
+from events.registry import first_problem
 from events.serving import Panel, PanelComposed, PanelMember
 from producers.gateway.routing import label_router
 
@@ -140,13 +143,19 @@ def build_options(
     _check_count(len(descriptions))
     labels = LABELS[: len(words)]
     tokens = prove_labels(engine, base, labels)
-    return tuple(
-        RouterOption(
-            skill=skill, label=label, token=token, description=text,
-            example="" if skill is None else examples.get(skill, ""),
-        )
-        for (skill, text), label, token in zip(words.items(), labels, tokens, strict=True)
-    )  # fmt: skip
+    try:
+        return tuple(
+            RouterOption(
+                skill=skill, label=label, token=token, description=text,
+                example="" if skill is None else examples.get(skill, ""),
+            )
+            for (skill, text), label, token in zip(words.items(), labels, tokens, strict=True)
+        )  # fmt: skip
+    except ValidationError as error:
+        raise CompositionRefusal(
+            f"a skill cannot be an option of a router: {first_problem(error)}; name or describe it "
+            "more briefly"
+        ) from error
 
 
 def _check_count(skills: int) -> None:

@@ -4,6 +4,8 @@ Only sessions of the agent's own traffic that began since the canary did, and th
 answered from the first call to the last: a session that moved in between says nothing about either.
 And only those that the shares assigned to it (`drawn`, then `kept`): a policy that a client asked
 for by name, or that answered because another was away, had other sessions than chance would give.
+Likewise left out is a session in which the base stood in for the member of a panel that no engine
+had: it says nothing of the panel. Where the panel's router was in doubt, the panel itself answered.
 With what probability chance gave them is known from the call that was drawn, which says the shares
 of the route in force then, on the gateway that drew; a session that was drawn twice, by different
 shares, says nothing. A session has one verdict, the first: a grader's (its rollout has one) or a
@@ -269,6 +271,7 @@ def _sessions(
     by_shares = case((calls.routed.in_(_BY_SHARES), 1), else_=0)
     # Of a call that a route without a choice drew, or an older gateway, no share is known.
     no_choice = case(((calls.routed == "drawn") & calls.shares.is_(None), 1), else_=0)
+    stood_in = case((calls.router_doubt == "absent", 1), else_=0)
     shares = func.min(calls.shares)
     of_alias = calls.alias == alias
     if among is not None:
@@ -284,7 +287,8 @@ def _sessions(
         .group_by(calls.session)
         .having(
             func.min(calls.policy) == func.max(calls.policy), func.min(by_shares) == 1,
-            func.min(calls.base) == base, func.max(calls.base) == base, *by_chance,
+            func.max(stood_in) == 0, func.min(calls.base) == base, func.max(calls.base) == base,
+            *by_chance,
         )
         .subquery("sessions")
     )  # fmt: skip

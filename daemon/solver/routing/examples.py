@@ -16,6 +16,7 @@ from random import Random
 from typing import Final
 
 from daemon.engine.chat import Chat, as_chat
+from daemon.engine.routing import render_prompts
 from daemon.solver.sampling.environments import JobEnvironments
 from daemon.solver.sampling.opening import read_opening
 from daemon.solver.spec import NothingPlayable
@@ -51,7 +52,7 @@ def collect_examples(spec: JobSpec, environments: JobEnvironments, chat: Chat) -
                 log.warning("left out: %s ends before the agent is asked", task)
                 continue
             prompts = build_prompts(router, [as_chat(message) for message in view])
-            examples.append(Example(task, pool.skill, tuple(map(chat.prompt, prompts))))
+            examples.append(Example(task, pool.skill, tuple(render_prompts(chat, prompts))))
     for option in router.options:
         own = sum(example.skill == option.skill for example in examples)
         if own < 2:

@@ -22,6 +22,7 @@ from pydantic import ValidationError
 from daemon.adapters.directory import WEIGHTS, Provenance, verify
 from daemon.engine.chat import Chat
 from daemon.engine.fingerprint import probe_model
+from daemon.engine.routing import render_prompts
 from daemon.solver.base import CannotBegin, checkpoint, load_model
 from daemon.solver.job import (
     ADAPTER,
@@ -137,7 +138,7 @@ def _teach(
     learnt, held_out = split(examples, spec.seed)
     model, base, parent = load_model(spec)
     assert spec.router is not None, "a job that teaches a router has one"
-    blank = [chat.prompt(prompt) for prompt in build_calibration_prompts(spec.router)]
+    blank = render_prompts(chat, build_calibration_prompts(spec.router))
     training = RouterTraining(model, spec, learnt, held_out, blank)
 
     def check_stop() -> None:

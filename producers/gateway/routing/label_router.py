@@ -30,12 +30,17 @@ MOST_MESSAGES: Final = 10
 MOST_CHARACTERS: Final = 2_000
 """Characters of one message that it reads, the first ones."""
 
+TEMPLATE_VARIABLES: Final[Mapping[str, Any]] = {"enable_thinking": False}
+"""Variables of the chat template with which prompts are rendered: a label is the first token."""
+
 TIE: Final = 1e-3
 """Difference of two scores below which they are equal, in nats: engines round otherwise in each
 batch."""
 
 _HEAD: Final = "Choose who answers next. Reply with one label.\n"
 _QUESTION: Final = "\n\nLabel?"
+_INSTRUCTIONS: Final = ("system", "developer")
+"""Roles of messages that are the same in every conversation."""
 _EMPTY: Final = "N/A"
 """A conversation without content."""
 
@@ -55,8 +60,8 @@ def build_prompts(
 ) -> tuple[list[dict[str, str]], ...]:
     """Return the chat messages that the router reads, one list per order of the labels.
 
-    `messages` is the conversation as a client sends it; the system message, calls and empty
-    messages are left out."""
+    `messages` is the conversation as a client sends it; the instructions of its operator, calls and
+    empty messages are left out."""
     transcript = _render(messages)
     return tuple(
         [
@@ -133,7 +138,7 @@ def _render(messages: Sequence[Mapping[str, Any]]) -> str:
     lines = []
     for message in messages:
         text = _read_text(message.get("content"))
-        if message.get("role") != "system" and text:
+        if message.get("role") not in _INSTRUCTIONS and text:
             lines.append(f"{message.get('role')}: {text[:MOST_CHARACTERS]}")
     return "\n".join(lines[-MOST_MESSAGES:])
 

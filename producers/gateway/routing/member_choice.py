@@ -181,11 +181,9 @@ class MemberChooser:
     ) -> RouterAnswer | None:
         """Return what the router says within its time; None where there is no engine to ask or
         nothing to read."""
-        having = [
-            upstream
-            for upstream in upstreams
-            if upstream.well and (router.adapter is None or router.adapter in upstream.served)
-        ]
+        # The labels are tokens of this base: an engine of another one would score others.
+        model = router.adapter or base
+        having = [upstream for upstream in upstreams if upstream.well and model in upstream.served]
         if not having or not messages:
             return None
         bound = find_bound(self._seconds, having[0])
@@ -193,7 +191,6 @@ class MemberChooser:
         try:
             async with asyncio.timeout(bound):
                 for upstream in having:
-                    model = router.adapter or (base if base in upstream.served else upstream.base)
                     try:
                         answer = await self._read_answer(router, model, messages, upstream, bound)
                     except (UpstreamFailure, AnswerTooLong, RouterFailure) as error:
@@ -214,7 +211,7 @@ class MemberChooser:
     async def _read_answer(
         self,
         router: PanelRouter,
-        model: str | None,
+        model: str,
         messages: Sequence[Mapping[str, Any]],
         upstream: Upstream,
         bound: float,

@@ -9,6 +9,8 @@ Not covered: engines without `logprob_token_ids` (vLLM before 0.32), of which no
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
+from producers.gateway.routing.label_router import TEMPLATE_VARIABLES
+
 _BY_ID: Final = "token_id:"
 """How an engine names a token that is told by its id."""
 
@@ -26,7 +28,7 @@ def build_scoring_request(
         "logprobs": True,
         "logprob_token_ids": list(tokens),
         "return_tokens_as_token_ids": True,
-        "chat_template_kwargs": {"enable_thinking": False},
+        "chat_template_kwargs": dict(TEMPLATE_VARIABLES),
     }
 
 

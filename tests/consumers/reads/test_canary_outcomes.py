@@ -27,6 +27,7 @@ from events.rollouts import (
     CallEnded,
     CallStarted,
     FeedbackReceived,
+    MemberChoice,
     RolloutContent,
     RolloutEnded,
     Task,
@@ -115,6 +116,23 @@ def test_a_session_with_a_call_that_no_share_decided_says_nothing(
     ]  # fmt: skip
     fold(log_of(entries), engine)
     assert [one.session for one in judged(engine)] == ["kept"]
+    with database.read_transaction(engine) as connection:
+        counted = behaviours(connection, "agent", "base", SINCE)
+    assert [one.sessions for one in counted] == [1]
+
+
+def test_a_session_in_which_no_engine_had_the_member_of_a_panel_says_nothing(
+    engine: Engine,
+) -> None:
+    absent = MemberChoice(skill="returns", kept=True, doubt="absent")
+    entries = [
+        call("away", "a", 110, member=absent), graded("away", True, 150),
+        call("later", "a", 110, member=MemberChoice(skill="returns", adapter="one")),
+        call("later", "a", 120, routed="kept", member=absent), told("later", True, 150),
+        call("doubt", "a", 110, member=MemberChoice(doubt="tie")), graded("doubt", True, 150),
+    ]  # fmt: skip
+    fold(log_of(entries), engine)
+    assert briefly(engine) == [("doubt", "a", "cancel", True)]
     with database.read_transaction(engine) as connection:
         counted = behaviours(connection, "agent", "base", SINCE)
     assert [one.sessions for one in counted] == [1]

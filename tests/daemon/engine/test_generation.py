@@ -107,6 +107,24 @@ def test_adapters_of_one_base_answer_together_as_they_do_alone(tmp_path: Path) -
     assert weights() is None, "what they shared a forward with keeps no unloaded adapter"
 
 
+@pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing`:FutureWarning")
+def test_adapters_of_a_base_in_half_precision_answer_together(tmp_path: Path) -> None:
+    random_model().save_pretrained(tmp_path / "base")
+    base = Policy.load(tmp_path / "base", "base", torch.bfloat16)
+    folder = tmp_path / "adapter"
+    adapted(random_model(), 5, TARGETS).save_pretrained(folder)
+    policies = (base, base.with_adapter(folder, "adapter"))
+    engine, request = Engine(base, slots=2), Request((3,), 1, temperature=0)
+    tickets = [engine.submit(policy, request) for policy in policies]
+    together = answers(engine)
+    for policy, ticket in zip(policies, tickets, strict=True):
+        single = Engine(base, slots=1)
+        single.submit(policy, request)
+        (expected,) = answers(single).values()
+        (emission,) = together[ticket]
+        assert emission.logprob == pytest.approx(expected[0].logprob, abs=0.2)
+
+
 def test_an_answer_ends_at_a_stop_token_or_a_limit(policy: Policy) -> None:
     engine = Engine(policy, slots=4)
     tickets = [

@@ -10,6 +10,7 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -177,6 +178,18 @@ def test_in_doubt_the_base_answers_and_the_log_says_why(
     assert later == MemberChoice(doubt=doubt, kept=True)
     assert choices(front, doubt) == 1
     assert front.gateway.metrics.value("kintsugi_gateway_fallbacks_total") == 0
+
+
+def test_the_base_of_another_engine_chooses_no_member(engine: Live, front_over: Front) -> None:
+    """Its tokens are others, whatever their numbers."""
+    front = front_over(engine.url, **PATIENT)
+    routes = routed({"p": panel("returns")}, "p")
+    elsewhere = replace(routes.adapters["p"], base="elsewhere")
+    front.gateway.context.routing.apply(
+        replace(routes, adapters={**routes.adapters, "p": elsewhere})
+    )
+    assert answered(front) == ("p", "tiny")
+    assert last(front).member == MemberChoice(doubt="failed")
 
 
 def test_a_member_that_no_engine_has_is_replaced_for_as_long_as_it_is_missing(

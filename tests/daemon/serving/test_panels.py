@@ -211,6 +211,10 @@ def test_what_cannot_be_a_panel_is_refused_before_it_is_one(
         compose(home.app, home.fleet, Composition({f"s{n}": first for n in range(26)}), ADA)
     with pytest.raises(CompositionRefusal, match="nothing is known of the skill upgrades"):
         compose(home.app, home.fleet, Composition({"upgrades": first}), ADA)
+    for skill, text in (("refunds", "x" * 5_000), ("x" * 300, "pays")):
+        composition = Composition({skill: first}, descriptions={skill: text})
+        with pytest.raises(CompositionRefusal, match=r"cannot be an option .* more briefly"):
+            compose(home.app, home.fleet, composition, ADA)
     with pytest.raises(UnknownAdapter, match="there is no adapter 'nobody'"):
         composed(home, {"refunds": "nobody"})
     with pytest.raises(NoReplica, match="an engine of old, and there is none"):

@@ -12,6 +12,7 @@ from events.envelope import Envelope, new_id
 from events.rollouts import CallStarted
 from producers.gateway.http.wire import ModelRequest
 from producers.gateway.routing.engine_proof import parse_json
+from producers.gateway.routing.label_router import build_prompts
 from producers.gateway.routing.member_choice import (
     find_bound,
     list_messages,
@@ -125,6 +126,14 @@ def test_a_router_reads_what_was_said_over_each_protocol() -> None:
     assert list_messages(request("completions", prompt=[4, 5])) == []
     (message,) = list_messages(request("messages", messages=said))
     assert message["role"] == "user"
+
+
+@pytest.mark.parametrize("role", ["system", "developer"])
+def test_a_router_reads_no_instructions_of_the_agents_operator(role: str) -> None:
+    router = panel("returns").router
+    said = [{"role": "user", "content": "A refund."}]
+    instructions = {"role": role, "content": "You are an agent."}
+    assert build_prompts(router, [instructions, *said]) == build_prompts(router, said)
 
 
 def test_a_router_is_asked_for_the_log_probabilities_of_its_labels_and_nothing_else() -> None:
