@@ -11,6 +11,7 @@ from consumers.reads.learning import JobRow
 from consumers.reads.serving import AdapterRow
 from consumers.tables import Adapter, Job, LifecycleStep, Task
 from events.lifecycle import SERVING, State
+from events.serving import Panel
 
 
 def list_promotions(connection: Connection, alias: str, base: str) -> list[AdapterRow]:
@@ -75,6 +76,16 @@ def has_served(connection: Connection, adapter: str) -> bool:
         steps.state.in_([state.value for state in SERVING]),
     )
     return connection.execute(query.limit(1)).first() is not None
+
+
+def has_panel_served(connection: Connection, adapter: str) -> bool:
+    """Whether a panel with this adapter as a part ever answered sessions."""
+    adapters = Adapter.table().c
+    query = select(adapters.adapter, adapters.panel).where(adapters.panel.is_not(None))
+    return any(
+        adapter in Panel.model_validate_json(panel).adapters and has_served(connection, name)
+        for name, panel in connection.execute(query.order_by(adapters.adapter))
+    )
 
 
 def find_adapter_of_job(connection: Connection, job: str) -> AdapterRow | None:

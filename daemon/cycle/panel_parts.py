@@ -10,13 +10,14 @@ A member of the incumbent stays one, unless an adapter for its skill passed in t
 incumbent that is no panel is no member.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Protocol
 
 from consumers.diagnosis.kinds import find_kind
 from consumers.reads import learning, serving
 from consumers.reads.cycle_state import BranchState, CycleState
+from consumers.reads.learning import JobRow
 from consumers.reads.serving import AdapterRow
 from consumers.reads.skills import read_skills
 from daemon.cycle.state_machine import BranchEnd, find_branch_step
@@ -98,8 +99,9 @@ def gather_parts(state: CycleState, incumbent: AdapterRow | None) -> PanelParts:
     panel = None if incumbent is None else incumbent.panel
     kept = {} if panel is None else {member.skill: member.adapter for member in panel.members}
     members = {**kept, **{skill: name for skill, name in trained.items() if skill is not None}}
-    router = None if state.router is None else state.router.adapter
-    prompt = None if state.router is None else state.router.job.spec.router
+    taught = state.router if state.router is not None and _has_passed(state.router) else None
+    router = None if taught is None else taught.adapter
+    prompt = None if taught is None else taught.job.spec.router
     if prompt is not None:
         # It learnt to choose among these: one that left since is answered for by the base.
         skills = [option.skill for option in prompt.options if option.skill is not None]
@@ -124,20 +126,23 @@ def gather_lesson(
     by_skill: dict[str, list[str]] = {}
     others: dict[str, None] = {}
     taken: set[str] = set()
-    for member in parts.members:
-        row = None if member.adapter is None else serving.adapter_row(connection, member.adapter)
-        made = None if row is None or row.job is None else learning.job(connection, row.job)
+    # Of tasks that two members were trained on, the newer one's skill is the pattern's now.
+    for skill, made in sorted(
+        _list_member_jobs(connection, parts),
+        key=lambda item: "" if item[1] is None else item[1].requested or "",
+        reverse=True,
+    ):
         pools = () if made is None else made.spec.pools
         targets = [pool for pool in pools if not pool.replay and not pool.needs_lessons]
         tasks = [task for pool in targets for task in (*pool.tasks, *pool.references)]
-        by_skill[member.skill] = [task for task in tasks if task not in taken]
+        by_skill[skill] = [task for task in tasks if task not in taken]
         taken.update(tasks)
         for pool in pools:
             if pool.name in (SIBLINGS, TRAFFIC):
                 others |= dict.fromkeys((*pool.tasks, *pool.references))
     generators = {find_kind(task) or task for task in taken}
     rest = [task for task in others if (find_kind(task) or task) not in generators]
-    groups = [(skill, tasks) for skill, tasks in by_skill.items() if tasks]
+    groups = [(skill, tasks) for skill, tasks in sorted(by_skill.items()) if tasks]
     share = 1 / (len(groups) + bool(rest)) if groups or rest else 1.0
     task_pools = [
         TaskPool(name=skill, skill=skill, share=share, tasks=tuple(tasks))
@@ -152,6 +157,16 @@ def gather_lesson(
     }
     skills = {member.skill: known.get(member.skill) or member.skill for member in parts.members}
     return RouterLesson(job, agent, parts.base, skills, tuple(task_pools))
+
+
+def _list_member_jobs(
+    connection: "Connection", parts: PanelParts
+) -> Iterator[tuple[str, JobRow | None]]:
+    """Skill of each member, and the job that left it; None for one that no job left."""
+    for member in parts.members:
+        row = None if member.adapter is None else serving.adapter_row(connection, member.adapter)
+        job = None if row is None or row.job is None else learning.job(connection, row.job)
+        yield member.skill, job
 
 
 def list_trained_members(state: CycleState) -> list[AdapterRow]:

@@ -74,6 +74,9 @@ def find_member_parent(
         return None, None
     if row.incumbent != (None if incumbent is None else incumbent.adapter):
         return None, None
+    if succession.has_panel_served(connection, row.adapter):
+        # Live traffic has spoken of it: what took its panel back is learnt by no one's weights.
+        return None, None
     has_passed = row.gate.decision == "PROMOTE"
     if not (has_passed or (row.state in _KEPT and is_worth_training(row.gate))):
         return None, None

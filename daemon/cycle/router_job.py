@@ -92,6 +92,9 @@ def _build_pools(
     pools = []
     for option in options:
         own = tuple(t for t in dict.fromkeys(tasks.get(option.skill, ())) if len(skills[t]) == 1)
+        if option.skill is None and not own:
+            # Every kind of the traffic needs a skill: the option stays, and is never taught.
+            continue
         if len(own) < _EXAMPLES:
             raise NotTrainable(
                 f"the router has {len(own)} tasks of {option.skill or NO_SKILL}, and needs "

@@ -241,9 +241,7 @@ def _list_branch_steps(view: View) -> tuple[DueStep, ...] | CycleEnd:
     members = [(branch, end) for branch, end in ends if branch.skill is not None]
     if all(end.outcome != "passed" for _, end in members):
         return _end_without_members(members)
-    failed = [end for branch, end in ends if branch.skill is None and end.outcome != "passed"]
-    if failed:
-        return CycleEnd(_CYCLE_OUTCOMES[failed[0].outcome], f"its router: {failed[0].reason}")
+    # A router that learnt nothing costs the members nothing: the base chooses among them.
     asks = view.trains_router and view.router is None
     return (DueStep(Step.ROUTER if asks else Step.COMPOSE),)
 

@@ -39,8 +39,11 @@ from daemon.cycle.views import find_agent, read_due_steps
 from daemon.evaluation.after_error import HeldOutLessons
 from daemon.evaluation.candidate_evaluation import CandidateEvaluation, CannotExamine
 from daemon.jobs.runner import JobRunner
+from daemon.serving.desired_state import roles
 from daemon.serving.fleet import Fleet
 from daemon.serving.publisher import Publisher
+from daemon.serving.reconciler import observe
+from daemon.serving.residency import NoRoom
 from daemon.serving.staging import StageRefusal, Staging
 from events.errors import KintsugiError, LogError
 from events.rollouts import clip_reason
@@ -63,6 +66,7 @@ class CycleWorker:
         """`compose`: what makes a panel of adapters; without it, no panel is composed."""
         self._app = app
         self._compose_panel = compose
+        self._clock = clock
         self._fleet = fleet
         self._runner = runner
         self._staging = Staging(app, fleet, clock)
@@ -133,7 +137,25 @@ class CycleWorker:
         except _FINAL as error:
             yield self._reject(row, error)
             return
+        except NoRoom as error:
+            if not self._fills_its_own_room(row):
+                raise
+            yield self._reject(row, error)
+            return
         yield f"{row.adapter} is staged"
+
+    def _fills_its_own_room(self, row: AdapterRow) -> bool:
+        """Whether an adapter of a cycle for skills, or its panel, waits for slots that nothing
+        will free: the other members of the cycle hold them until the panel is composed."""
+        with self._app.reading() as connection:
+            job = None if row.job is None else learning.job(connection, row.job)
+        of_panel = row.panel is not None or (
+            job is not None and (job.skill is not None or job.teaches is not None)
+        )
+        if not of_panel:
+            return False
+        situation = observe(self._app, self._fleet.look(), self._clock())
+        return not {"draining", "canary"} & set(roles(situation).values())
 
     def _evaluate(self, row: AdapterRow) -> Iterator[str]:
         agent = find_agent(self._app.settings, row.alias)

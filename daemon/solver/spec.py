@@ -83,7 +83,8 @@ def _check_router(spec: JobSpec) -> None:
     assert spec.router is not None, "the contract sees to it"
     shown = {pool.skill for pool in spec.pools}
     for option in spec.router.options:
-        if option.skill not in shown:
+        # Where every kind of the traffic needs a skill, no task shows when none is needed.
+        if option.skill is not None and option.skill not in shown:
             raise NotSupported(
                 f"no pool of job {spec.job} has tasks of option {option.label} "
                 f"({option.skill or 'no skill'}); add one, so that the router learns to choose it"

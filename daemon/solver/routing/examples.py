@@ -55,7 +55,7 @@ def collect_examples(spec: JobSpec, environments: JobEnvironments, chat: Chat) -
             examples.append(Example(task, pool.skill, tuple(render_prompts(chat, prompts))))
     for option in router.options:
         own = sum(example.skill == option.skill for example in examples)
-        if own < 2:
+        if own < 2 and (own or option.skill is not None):
             raise NothingPlayable(
                 f"option {option.label} of the router ({option.skill or 'no skill'}) has {own} "
                 "tasks that can be shown, and needs two: one to learn from, one to be held out; "
@@ -88,11 +88,10 @@ class Draw:
     its examples, shuffled, before any again."""
 
     def __init__(self, examples: Sequence[Example], router: PanelRouter, seed: int) -> None:
-        """`examples` has some of every option."""
-        self._streams = [
-            _stream([example for example in examples if example.skill == option.skill], seed)
-            for option in router.options
-        ]
+        """`examples` has some of every option with a skill."""
+        skills = [option.skill for option in router.options]
+        groups = [[example for example in examples if example.skill == name] for name in skills]
+        self._streams = [_stream(group, seed) for group in groups if group]
         self._turn = 0
 
     def take(self, size: int) -> list[Example]:

@@ -242,7 +242,7 @@ def _summarize(
         accuracy=accuracy,
         low=_bound(accuracy, count),
         most_frequent=max(map(len, right.values())) / count,
-        options={skill or "": sum(own) / len(own) for skill, own in right.items()},
+        options={skill or "": sum(own) / len(own) for skill, own in right.items() if own},
         doubts=dict(sorted(doubts.items())),
         held_out_loss=held_out_loss,
         loss=loss,

@@ -49,6 +49,9 @@ def test_a_router_is_taught_by_tasks_of_one_skill_each() -> None:
 def test_an_option_needs_a_task_to_learn_from_and_one_that_is_held_out() -> None:
     with pytest.raises(NotTrainable, match="has 1 tasks of no skill, and needs 2"):
         build({**TASKS, None: ("shop/cancel/1", "shop/both/1")})
+    taught = build({**TASKS, None: ()})
+    assert [pool.skill for pool in taught.pools] == ["returns"], "all traffic may need a skill"
+    check_supported(taught)
 
 
 def test_what_a_router_does_not_read_is_refused() -> None:
@@ -57,7 +60,7 @@ def test_what_a_router_does_not_read_is_refused() -> None:
     for changes in ({"warm_start": WarmStart()}, {"pools": tuple(shown)}, {"checkpoints": (64,)}):
         with pytest.raises(NotSupported, match="leave it out"):
             check_supported(spec.model_copy(update=changes))
-    with pytest.raises(NotSupported, match=r"no pool of job j has tasks of option B \(no skill\)"):
-        check_supported(spec.model_copy(update={"pools": spec.pools[:1]}))
+    with pytest.raises(NotSupported, match=r"no pool of job j has tasks of option A \(returns\)"):
+        check_supported(spec.model_copy(update={"pools": spec.pools[1:]}))
     with pytest.raises(NotSupported, match="teaches the user"):
         check_supported(spec.model_copy(update={"teaches": "user", "router": None}))
