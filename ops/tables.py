@@ -13,7 +13,7 @@ from migrations.head import STATEMENTS, describe
 from migrations.upgrade import run_revisions
 
 
-def made_by_revisions(folder: Path) -> str:
+def lay_out_by_revisions(folder: Path) -> str:
     """Return the statements of the tables that the revisions make, in a file of this folder."""
     engine = open_database(sqlite_url(folder / "revisions.db"))
     try:
@@ -26,7 +26,7 @@ def made_by_revisions(folder: Path) -> str:
 def main() -> None:
     """Write the file."""
     with tempfile.TemporaryDirectory() as folder:
-        STATEMENTS.write_text(made_by_revisions(Path(folder)))
+        STATEMENTS.write_text(lay_out_by_revisions(Path(folder)))
     print(STATEMENTS)
 
 

@@ -12,7 +12,7 @@ from consumers.database import open_database, write_transaction
 from consumers.tables import REVISION
 from migrations.head import STATEMENTS, describe, lay_out
 from migrations.upgrade import current, differences, run_revisions, upgrade
-from ops.tables import made_by_revisions
+from ops.tables import lay_out_by_revisions
 
 VERSIONS = sorted((Path(__file__).parents[1] / "migrations" / "versions").glob("[0-9]*.py"))
 CONTRACT = "Contract: "
@@ -83,7 +83,7 @@ def empty(tmp_path: Path) -> Iterator[Engine]:
 
 def test_what_is_laid_out_is_what_the_revisions_make(empty: Engine, tmp_path: Path) -> None:
     remedy = "run python -m ops.tables, which writes it anew"
-    assert STATEMENTS.read_text() == made_by_revisions(tmp_path), remedy
+    assert STATEMENTS.read_text() == lay_out_by_revisions(tmp_path), remedy
     assert lay_out(empty) == REVISION == current(empty)
     assert describe(empty) == STATEMENTS.read_text()
     assert differences(empty) == []

@@ -78,7 +78,7 @@ def has_served(connection: Connection, adapter: str) -> bool:
     return connection.execute(query.limit(1)).first() is not None
 
 
-def has_panel_served(connection: Connection, adapter: str) -> bool:
+def has_panel_history(connection: Connection, adapter: str) -> bool:
     """Whether a panel with this adapter as a part ever answered sessions."""
     adapters = Adapter.table().c
     query = select(adapters.adapter, adapters.panel).where(adapters.panel.is_not(None))

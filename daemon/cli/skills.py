@@ -221,13 +221,13 @@ def _read_teaching(
 ) -> "dict[tuple[str, str, str], Teaching]":
     """Return agent, base and skill -> what is or was taught of it."""
     from consumers.diagnosis.round_counts import Pair
-    from daemon.cycle.skills import read_teaching
+    from daemon.cycle.skills import read_skill_status
 
     pairs = dict.fromkeys(Pair(line.alias, line.base) for line in lines)
     return {
         (pair.alias, pair.base, skill): teaching
         for pair in pairs
-        for skill, teaching in read_teaching(connection, app.settings, pair).items()
+        for skill, teaching in read_skill_status(connection, app.settings, pair).items()
     }
 
 

@@ -76,7 +76,7 @@ def compose_panel(app: "App", parts: PanelParts, *, fleet: Fleet) -> str:
         members={member.skill: member.adapter for member in parts.members},
         alias=parts.alias,
         router=parts.router,
-        descriptions={} if parts.router is not None else _describe_lost_skills(app, parts),
+        descriptions={} if parts.router is not None else _name_unknown_skills(app, parts),
         cycle=parts.cycle,
     )
     try:
@@ -86,7 +86,7 @@ def compose_panel(app: "App", parts: PanelParts, *, fleet: Fleet) -> str:
     return f"{row.adapter} is composed of {len(parts.members)} members"
 
 
-def _describe_lost_skills(app: "App", parts: PanelParts) -> dict[str, str]:
+def _name_unknown_skills(app: "App", parts: PanelParts) -> dict[str, str]:
     """Return the names of skills that the last comparison does not name any more, as their
     descriptions: their members stay in the panel."""
     with app.reading() as connection:

@@ -2,7 +2,7 @@
 
     gather_parts(state, incumbent)      members and router of a cycle whose adapters are settled
     gather_lesson(connection, parts, agent, job)     what a router job learns
-    list_trained_members(state)         the adapters of the cycle that are among them
+    list_new_members(state)         the adapters of the cycle that are among them
     compose(app, parts)                 `Composer`: appends PanelComposed, once for each cycle
     teach_router(app, lesson)           `RouterTeacher`: the spec of the job that trains the router
 
@@ -169,7 +169,7 @@ def _list_member_jobs(
         yield member.skill, job
 
 
-def list_trained_members(state: CycleState) -> list[AdapterRow]:
+def list_new_members(state: CycleState) -> list[AdapterRow]:
     """Return the adapters of a cycle that passed the gate of a member."""
     return [
         branch.adapter

@@ -74,7 +74,7 @@ def find_member_parent(
         return None, None
     if row.incumbent != (None if incumbent is None else incumbent.adapter):
         return None, None
-    if succession.has_panel_served(connection, row.adapter):
+    if succession.has_panel_history(connection, row.adapter):
         # Live traffic has spoken of it: what took its panel back is learnt by no one's weights.
         return None, None
     has_passed = row.gate.decision == "PROMOTE"

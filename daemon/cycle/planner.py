@@ -31,7 +31,7 @@ from daemon.cycle.leader import Proposal, RetryLater
 from daemon.cycle.learning_rate import needs_size
 from daemon.cycle.panel_parts import RouterTeacher, gather_lesson, gather_parts
 from daemon.cycle.parent import describe_parent, find_member_parent, find_rejected_parent
-from daemon.cycle.skills import SkillChoice, TaughtSkill, read_taught_skills
+from daemon.cycle.skills import SkillChoice, SkillHistory, read_skill_histories
 from daemon.cycle.views import find_agent
 from daemon.jobs.own_successes import offer_successes
 from daemon.proposer import sources
@@ -124,7 +124,7 @@ class CyclePlanner:
         assert cycle.round is not None, "a cycle is diagnosed first"
         pair = Pair(cycle.alias, cycle.base)
         with self._app.reading() as connection:
-            skills = read_taught_skills(connection, self._app.settings, pair)
+            skills = read_skill_histories(connection, self._app.settings, pair)
         return direct(self._app, cycle.cycle, cycle.alias, cycle.base, cycle.round, skills.patterns)
 
     def contrast_skills(self, cycle: CycleRow) -> SkillsContrasted | None:
@@ -176,7 +176,7 @@ class CyclePlanner:
                 for line in rollouts.pattern_lines(connection, cycle.alias)
                 if line.base == cycle.base
             }
-            choice = read_taught_skills(connection, self._app.settings, pair)
+            choice = read_skill_histories(connection, self._app.settings, pair)
             starts = {
                 name: self._read_start(connection, environment, cycle, name)
                 for name in (None, *(skill.skill for skill in choice.taught))
@@ -239,7 +239,9 @@ class CyclePlanner:
             jobs[event] = self._build_job(stock, task_pools, skill.skill)
         return jobs, untaught
 
-    def _mix_pools(self, stock: "_Stock", skill: TaughtSkill | None = None) -> tuple[TaskPool, ...]:
+    def _mix_pools(
+        self, stock: "_Stock", skill: SkillHistory | None = None
+    ) -> tuple[TaskPool, ...]:
         """The pools of a job for a skill, or for everything: of written tasks, those of its
         patterns are its targets, and others are replayed where nothing is left to learn of them."""
         cycle, entries, new = stock.cycle, list(stock.entries), stock.new

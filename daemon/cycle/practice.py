@@ -18,7 +18,7 @@ from consumers.reads.cycle_state import read_cycle_state
 from consumers.reads.explanation import describe_after_error
 from consumers.reads.skills import read_comparisons, read_skills
 from daemon.controller.refusals import Refusals, read_refusals
-from daemon.cycle.skills import SkillChoice, read_taught_skills
+from daemon.cycle.skills import SkillChoice, read_skill_histories
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection
@@ -136,7 +136,7 @@ def read_skill_practices(connection: "Connection", settings: "Settings") -> list
     practices = []
     for pair in sorted(agents.present(connection)):
         lacking = [line for line in lines if (line.alias, line.base) == pair]
-        choice = read_taught_skills(connection, settings, pair)
+        choice = read_skill_histories(connection, settings, pair)
         says = _describe_skills(setting, comparisons.get(pair), lacking, choice)
         names = tuple(line.skill for line in lacking)
         taught = tuple(skill.skill for skill in choice.taught)

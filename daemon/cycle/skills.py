@@ -1,8 +1,8 @@
 """Which skills a cycle trains for, and what became of those that it trained for before.
 
     choose_skills(lines, priorities, most)        the skills to be taught, and why others are not
-    read_taught_skills(connection, settings, pair)     the same for the next cycle, from the tables
-    read_teaching(connection, settings, pair)     what is or was taught of each skill, for display
+    read_skill_histories(connection, ...)         the same for the next cycle, from the tables
+    read_skill_status(connection, ...)            what is or was taught of each skill, for display
     describe_jobs(state)                          the jobs of a cycle for skills, for display
 
 A skill is taught where the last comparison selected it and one of its failure patterns has a
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class TaughtSkill:
+class SkillHistory:
     """A skill, and the failure patterns whose tasks teach it."""
 
     skill: str
@@ -43,7 +43,7 @@ class TaughtSkill:
 class SkillChoice:
     """The selected skills of an agent: those to be taught, and the others."""
 
-    taught: tuple[TaughtSkill, ...] = ()
+    taught: tuple[SkillHistory, ...] = ()
     """The largest contrast first."""
     left: Mapping[str, str] = field(default_factory=dict)
     """Skill -> why it is not taught."""
@@ -59,7 +59,7 @@ def choose_skills(
 ) -> SkillChoice:
     """Return the choice among the selected skills of one agent on one base; `priorities` are those
     of its failure patterns, `most` is how many skills are taught at most."""
-    taught: list[TaughtSkill] = []
+    taught: list[SkillHistory] = []
     left: dict[str, str] = {}
     owners: dict[str, str] = {}
     for line in sorted(lines, key=lambda line: (-line.delta, line.skill)):
@@ -68,7 +68,7 @@ def choose_skills(
         if own and len(taught) == most:
             left[line.skill] = f"a cycle trains for {most} skills (improve.skills_jobs)"
         elif own:
-            taught.append(TaughtSkill(line.skill, line.description, own))
+            taught.append(SkillHistory(line.skill, line.description, own))
             owners |= dict.fromkeys(own, line.skill)
         elif failing:
             names = ", ".join(sorted({owners[name] for name in failing}))
@@ -78,7 +78,7 @@ def choose_skills(
     return SkillChoice(tuple(taught), left)
 
 
-def read_taught_skills(connection: "Connection", settings: "Settings", pair: Pair) -> SkillChoice:
+def read_skill_histories(connection: "Connection", settings: "Settings", pair: Pair) -> SkillChoice:
     """Return what the next cycle of an agent is to teach; empty unless `improve.skills` is
     `panel`."""
     if settings.improve.skills != "panel":
@@ -118,22 +118,21 @@ class Teaching:
     """The adapter that last passed the gate of a member."""
 
 
-def read_teaching(
+def read_skill_status(
     connection: "Connection", settings: "Settings", pair: Pair
 ) -> dict[str, Teaching]:
     """Return the teaching of each skill that the agent's comparisons ever named."""
-    choice = read_taught_skills(connection, settings, pair)
+    choice = read_skill_histories(connection, settings, pair)
     route = serving.route_row(connection, pair.alias)
     name = None if route is None else route.standing.incumbent
     incumbent = None if name is None else serving.adapter_row(connection, name)
     lines = [line for line in read_skills(connection, pair.alias) if line.base == pair.base]
     return {
-        line.skill: _read_skill_teaching(connection, settings, line, choice, incumbent)
-        for line in lines
+        line.skill: _read_status(connection, settings, line, choice, incumbent) for line in lines
     }
 
 
-def _read_skill_teaching(
+def _read_status(
     connection: "Connection",
     settings: "Settings",
     line: SkillLine,

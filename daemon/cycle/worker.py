@@ -32,7 +32,7 @@ from daemon.cycle.panel_parts import (
     Composer,
     PanelRefusal,
     gather_parts,
-    list_trained_members,
+    list_new_members,
 )
 from daemon.cycle.state_machine import Step
 from daemon.cycle.views import find_agent, read_due_steps
@@ -184,7 +184,7 @@ class CycleWorker:
         try:
             yield self._compose_panel(self._app, parts)
         except PanelRefusal as error:
-            for member in list_trained_members(state):
+            for member in list_new_members(state):
                 yield self._reject(member, error)
 
     def _incumbent(self, row: AdapterRow) -> AdapterRow | None:

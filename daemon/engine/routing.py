@@ -124,7 +124,7 @@ def score_tokens(
     wanted = torch.tensor(tokens, device=policy.device)
     for places in _batch(prompts):
         rows = [list(prompts[place]) for place in places]
-        shared = count_shared(rows)
+        shared = count_common(rows)
         cache = Cache(policy.weights, len(rows), max(map(len, rows)))
         if shared:
             cache.extend(policy.weights, [0], [0], [rows[0][:shared]])
@@ -141,7 +141,7 @@ def _batch(prompts: Sequence[Sequence[int]]) -> Iterator[list[int]]:
     """Yield the places of prompts of similar length, up to a budget of padded tokens."""
     if not prompts:
         return
-    shared, batch = count_shared(prompts), list[int]()
+    shared, batch = count_common(prompts), list[int]()
     for place in sorted(range(len(prompts)), key=lambda place: len(prompts[place])):
         width = len(prompts[place]) - shared
         if batch and width * (len(batch) + 1) > _PADDED:
@@ -152,7 +152,7 @@ def _batch(prompts: Sequence[Sequence[int]]) -> Iterator[list[int]]:
         yield batch
 
 
-def count_shared(prompts: Sequence[Sequence[int]]) -> int:
+def count_common(prompts: Sequence[Sequence[int]]) -> int:
     """Return how many tokens all prompts begin with, the last one of each left out. Raises
     ValueError for no prompts, or an empty one."""
     shortest = min(map(len, prompts), default=0)

@@ -282,7 +282,7 @@ class GenerationRequest(Wire):
                 seed=None if self.seed is None else self.seed + choice,
                 stop=stop,
                 top_logprobs=self.likeliest,
-                logprob_token_ids=self.scored_tokens,
+                logprob_token_ids=self.label_tokens,
             )
             for choice in range(self.choices)
         ]
@@ -312,7 +312,7 @@ class GenerationRequest(Wire):
         """How many of the likeliest tokens to report with each."""
 
     @property
-    def scored_tokens(self) -> tuple[int, ...]:
+    def label_tokens(self) -> tuple[int, ...]:
         """Ids of the tokens to report in place of the likeliest; empty where none were named."""
         return ()
 
@@ -359,7 +359,7 @@ class ChatRequest(GenerationRequest):
         return self.top_logprobs or 0
 
     @property
-    def scored_tokens(self) -> tuple[int, ...]:
+    def label_tokens(self) -> tuple[int, ...]:
         """Ids of the tokens to report in place of the likeliest; empty where none were named."""
         return tuple(self.logprob_token_ids or ())
 

@@ -57,7 +57,7 @@ from daemon.evaluation.gate import (
     list_traffic,
     pair_outcomes,
 )
-from daemon.evaluation.players import PartMissing, build_player, list_member_kinds
+from daemon.evaluation.players import NoSuchPart, build_player, list_member_kinds
 from daemon.evaluation.sample_size import Sizes, extend_sizes, looks_of, sizes_of
 from daemon.evaluation.targets import MOST, Target, find_targets
 from daemon.evaluation.trial import BadPlan, Plan, Player, TrialAttempt, read_attempts
@@ -275,7 +275,7 @@ class CandidateEvaluation:
         try:
             with self._app.reading() as connection:
                 return build_player(connection, row)
-        except PartMissing as error:
+        except NoSuchPart as error:
             raise CannotExamine(str(error)) from None
 
     def _tasks(self, counts: Mapping[str, int], offset: int) -> tuple[str, ...]:

@@ -17,7 +17,7 @@ from events.messages import Message
 from events.rollouts import MemberChoice
 from events.serving import Panel
 from producers.gateway.routing import label_router
-from producers.gateway.routing.token_scores import build_scoring_request, read_token_scores
+from producers.gateway.routing.token_scores import build_score_request, read_token_scores
 
 MakeAgent = Callable[[Endpoint, TaskDefinition, int], Player]
 """Makes the agent behind an endpoint from the task and the episode's seed."""
@@ -46,7 +46,7 @@ class PanelAgents:
         endpoint = self._endpoints[router.adapter]
         tokens = label_router.list_label_tokens(router)
         prompts = label_router.build_prompts(router, [wire(message) for message in messages])
-        requests = (build_scoring_request(endpoint.model, prompt, tokens) for prompt in prompts)
+        requests = (build_score_request(endpoint.model, prompt, tokens) for prompt in prompts)
         try:
             answers = await asyncio.gather(*map(endpoint.ask, requests))
             scores = [

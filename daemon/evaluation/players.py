@@ -12,13 +12,13 @@ if TYPE_CHECKING:
     from sqlalchemy import Connection
 
 
-class PartMissing(KintsugiError):
+class NoSuchPart(KintsugiError):
     """An adapter of a panel is unknown, or its files are gone."""
 
 
 def build_player(connection: "Connection", row: AdapterRow | None) -> Player:
     """Return the player of an adapter or a panel; None, the base, for no row. Raises
-    PartMissing."""
+    NoSuchPart."""
     if row is None:
         return None
     if row.panel is None:
@@ -53,7 +53,7 @@ def list_member_kinds(connection: "Connection", row: AdapterRow) -> tuple[str, .
 def _read_part(connection: "Connection", panel: AdapterRow, name: str) -> Adapter:
     row = serving.adapter_row(connection, name)
     if row is None or row.state is State.COLLECTED:
-        raise PartMissing(
+        raise NoSuchPart(
             f"{panel.adapter} has {name} as a part, "
             f"{'which is not known' if row is None else 'whose files were collected'}; compose a "
             "panel of adapters that are there"

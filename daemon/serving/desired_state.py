@@ -141,7 +141,7 @@ def roles(situation: Situation) -> dict[str, Role]:
     for row in situation.table.adapters:
         offset, of_panel = inherited.get(row.adapter, (-1, None))
         role = _role(row, situation)
-        if role == "staged" and _is_left_over(row, situation.table):
+        if role == "staged" and _is_remainder(row, situation.table):
             # Without a panel that has a role it is retired next (`_retirements`).
             role = of_panel or "draining"
         role = pick_stronger(role, of_panel)
@@ -151,7 +151,7 @@ def roles(situation: Situation) -> dict[str, Role]:
     return {name: reasons[name][1] for name in order}
 
 
-def list_inheriting(situation: Situation) -> frozenset[str]:
+def list_heirs(situation: Situation) -> frozenset[str]:
     """Return the adapters that are loaded for a panel, whatever their own states."""
     return frozenset(_inherit_roles(situation))
 
@@ -177,7 +177,7 @@ def list_panels_of(table: RouteTable, adapter: str) -> list[AdapterRow]:
     ]
 
 
-def _is_left_over(row: AdapterRow, table: RouteTable) -> bool:
+def _is_remainder(row: AdapterRow, table: RouteTable) -> bool:
     """Whether an adapter that waits for a route was loaded before a panel of it went out of
     service, and no panel waits to be staged: then it is loaded for its panels alone."""
     panels = list_panels_of(table, row.adapter)
@@ -239,7 +239,7 @@ def _unloads(situation: Situation, wanted: Mapping[str, Role]) -> Iterator[Step]
 
 
 def _loads(situation: Situation, wanted: Mapping[str, Role]) -> Iterator[Step]:
-    inherited = list_inheriting(situation)
+    inherited = list_heirs(situation)
     for name in wanted:
         row = situation.table.adapter(name)
         assert row is not None, "roles are those of rows"
@@ -272,7 +272,7 @@ def _retirements(situation: Situation) -> Iterator[Step]:
         panels = list_panels_of(situation.table, row.adapter)
         if (
             _role(row, situation) == "staged"
-            and _is_left_over(row, situation.table)
+            and _is_remainder(row, situation.table)
             and all(panel.state is State.UNLOADED for panel in panels)
         ):
             yield Retire(row.adapter)

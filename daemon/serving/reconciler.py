@@ -41,7 +41,7 @@ from daemon.serving.desired_state import (
     Situation,
     Step,
     Unload,
-    list_inheriting,
+    list_heirs,
     read_pins,
     roles,
     steps,
@@ -192,7 +192,7 @@ class _Taker:
         self._holding = dict(look.holding)
         self._done = done
         self._roles = roles(situation)
-        self._inheriting = list_inheriting(situation)
+        self._inheriting = list_heirs(situation)
         self._proofs: dict[str, dict[str, Proof]] = {}
         """Adapter -> proofs by replica where it was proven for the first time."""
 

@@ -43,7 +43,7 @@ from daemon.adapters.fingerprint import (
     tolerance,
 )
 from events.errors import KintsugiError
-from producers.gateway.routing.token_scores import build_scoring_request, read_token_scores
+from producers.gateway.routing.token_scores import build_score_request, read_token_scores
 
 OLDEST_VLLM: Final = (0, 32, 0)
 """Oldest version known to answer each request with its own adapter while others are loaded; 0.22.1
@@ -289,7 +289,7 @@ class Replica:
     ) -> dict[int, float]:
         """Return the log-probability, in nats, of each of these tokens as the first one of an
         answer to a chat prompt. Raises NoSuchModel, NoAnswer, ReplicaDown."""
-        body = build_scoring_request(model, prompt, tokens)
+        body = build_score_request(model, prompt, tokens)
         reply = self._ask("POST", "/chat/completions", body, self._patience)
         if reply.status != 200:
             self._raise_refusal(model, reply)

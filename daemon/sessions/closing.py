@@ -56,7 +56,7 @@ from daemon.sessions.conversations import (
     Node,
     SessionIncomplete,
     answerer,
-    last_answered,
+    find_last_answer,
     main_line,
     sum_tokens,
 )
@@ -367,7 +367,7 @@ class _RolloutBuilder:
         leaf = by_call[line[-1]]
         calls = [by_call[call] for call in line]
         base, policy = answerer(calls)
-        last = last_answered(calls)
+        last = find_last_answer(calls)
         owner = history.owner(leaf)
         first = parse_traceparent(history.traceparent(by_call[line[0]]))
         erased = history.is_unreadable(leaf)

@@ -5,7 +5,7 @@
     history.whole(row)       the messages themselves
     main_line(nodes)         the calls of the longest chain, and its forks
     answerer(calls)          base and policy of a line of calls
-    last_answered(calls)     the call that says so
+    find_last_answer(calls)     the call that says so
     history.read_member(row) the member of a panel that answered a call
 
 A call's event holds only what its parent's conversation did not, and only that is kept here: memory
@@ -277,7 +277,7 @@ def main_line(nodes: Sequence[Node]) -> tuple[tuple[str, ...], tuple[str, ...]]:
 def answerer(calls: Sequence[CallRow]) -> tuple[str, str]:
     """Return base and policy of the last call that an engine answered in a line of calls, given
     first to last; `NOBODY` twice if there is none."""
-    call = last_answered(calls)
+    call = find_last_answer(calls)
     if call is None:
         return NOBODY, NOBODY
     if call.base != NOBODY:
@@ -287,7 +287,7 @@ def answerer(calls: Sequence[CallRow]) -> tuple[str, str]:
     return name, name
 
 
-def last_answered(calls: Sequence[CallRow]) -> CallRow | None:
+def find_last_answer(calls: Sequence[CallRow]) -> CallRow | None:
     """Return the last call that an engine answered in a line of calls, given first to last; None
     if there is none."""
     for call in reversed(calls):

@@ -320,13 +320,13 @@ class Call(Response):
     def _identify_model(self, engine_request: EngineRequest) -> EngineModel:
         """The policy of an attempt as events name it, with its base: a name that no engine has is a
         client's text and is redacted, and an alias names no model."""
-        model = self._identify_served_model(engine_request)
+        model = self._identify_model_of_call(engine_request)
         attempt = engine_request.attempt
         if attempt.member is None or attempt.policy is None:
             return model
         return EngineModel(attempt.policy, model.base)
 
-    def _identify_served_model(self, engine_request: EngineRequest) -> EngineModel:
+    def _identify_model_of_call(self, engine_request: EngineRequest) -> EngineModel:
         """What the engine of an attempt answers with."""
         upstream, name = engine_request.upstream, engine_request.request.model
         if name is None or name in upstream.served:

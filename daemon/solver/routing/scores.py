@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
 
-from daemon.engine.routing import count_shared
+from daemon.engine.routing import count_common
 from daemon.solver.policy import parts
 
 
@@ -26,7 +26,7 @@ def compute_logits(
     body, head = parts(model)
     weight = head.weight
     assert isinstance(weight, Tensor), "a head is a matrix"
-    shared = count_shared(prompts)
+    shared = count_common(prompts)
     rows = [torch.tensor(prompt[shared:], device=weight.device) for prompt in prompts]
     past: Any = None
     if shared:

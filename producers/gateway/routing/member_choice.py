@@ -36,8 +36,8 @@ from producers.gateway.routing.label_router import (
 )
 from producers.gateway.routing.routes import Adapter
 from producers.gateway.routing.routing import Routing
-from producers.gateway.routing.sticky_sessions import KeptMember
-from producers.gateway.routing.token_scores import build_scoring_request, read_token_scores
+from producers.gateway.routing.sticky_sessions import StickyMember
+from producers.gateway.routing.token_scores import build_score_request, read_token_scores
 from producers.gateway.routing.upstreams import Upstream, UpstreamFailure
 
 ROUTER_MS: Final = 150
@@ -72,7 +72,7 @@ class RouterFailure(KintsugiError):
 class _Asked:
     """What a router chose, and how long that took."""
 
-    kept: KeptMember
+    kept: StickyMember
     ms: int | None
     """None where it was not asked."""
 
@@ -142,7 +142,7 @@ class MemberChooser:
             task.cancel()
         await asyncio.gather(*self._pending.values(), return_exceptions=True)
 
-    def _asks_again(self, kept: KeptMember) -> bool:
+    def _asks_again(self, kept: StickyMember) -> bool:
         """Whether the router is asked once more when the user speaks again."""
         once = kept.asked < 2 and kept.at_turn
         return self._reroutes and once and kept.doubt in _ASKED_AGAIN
@@ -165,7 +165,7 @@ class MemberChooser:
         seconds = time.monotonic() - began
         answer = asked or RouterAnswer(None, "failed")
         at_turn = bool(messages) and messages[-1].get("role") == "user"
-        kept = KeptMember(
+        kept = StickyMember(
             answer.skill, panel.find_adapter(answer.skill), answer.doubt, before + 1, at_turn
         )
         self._routing.keep_member(session, name, kept)
@@ -219,7 +219,7 @@ class MemberChooser:
         """Return what an engine's router says of a conversation. Raises UpstreamFailure,
         AnswerTooLong, RouterFailure, TimeoutError."""
         bodies = [
-            encode_json(build_scoring_request(model, prompt, list_label_tokens(router)))
+            encode_json(build_score_request(model, prompt, list_label_tokens(router)))
             for prompt in build_prompts(router, messages)
         ]
         tasks = [asyncio.create_task(self._read_logprobs(upstream, body, bound)) for body in bodies]

@@ -33,7 +33,7 @@ from producers.gateway.routing.routes import (
     choose,
     shadow_session,
 )
-from producers.gateway.routing.sticky_sessions import KeptMember, StickySessions
+from producers.gateway.routing.sticky_sessions import StickyMember, StickySessions
 from producers.gateway.routing.upstreams import Upstream
 
 Missing = Literal["base", "refuse"]
@@ -134,12 +134,12 @@ class Routing:
             self._count(names, 1)
             return RouteLease(self, self.table, choice, model, names)
 
-    def read_member(self, session: str, panel: str) -> KeptMember | None:
+    def read_member(self, session: str, panel: str) -> StickyMember | None:
         """The member of a panel that a session keeps; None where it keeps none."""
         with self._lock:
             return self._sticky.read_member(session, panel, self.clock())
 
-    def keep_member(self, session: str, panel: str, kept: KeptMember) -> None:
+    def keep_member(self, session: str, panel: str, kept: StickyMember) -> None:
         """Have a session keep a member; do nothing where it is over."""
         with self._lock:
             self._sticky.keep_member(session, panel, kept)

@@ -14,7 +14,7 @@ from typing import Final
 from events.codec import Event
 from events.rollouts import CallStarted, MemberChoice, SessionEnded
 from producers.gateway.routing.routes import is_shadow
-from producers.gateway.routing.sticky_sessions import KeptMember, StickySessions
+from producers.gateway.routing.sticky_sessions import StickyMember, StickySessions
 
 _MOVE_NOBODY: Final = ("named", "fallback")
 
@@ -51,5 +51,5 @@ class StickyRecovery:
         before = self.stays.read_member(session, panel, then)
         asked = (0 if before is None else before.asked) + (member.router_ms is not None)
         doubt = None if member.doubt == "absent" else member.doubt
-        kept = KeptMember(member.skill, member.adapter, doubt, max(asked, 1), at_turn=True)
+        kept = StickyMember(member.skill, member.adapter, doubt, max(asked, 1), at_turn=True)
         self.stays.keep_member(session, panel, kept)

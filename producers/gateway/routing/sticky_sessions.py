@@ -27,7 +27,7 @@ _NONE: Final[Mapping[str, Policy]] = {}
 
 
 @dataclass(frozen=True, slots=True)
-class KeptMember:
+class StickyMember:
     """What the router of a panel chose for a session."""
 
     skill: str | None
@@ -48,7 +48,7 @@ class _StickySession:
     last: float
     policies: dict[str, Policy] = field(default_factory=dict)
     """Alias -> the policy that the session keeps."""
-    members: dict[str, KeptMember] = field(default_factory=dict)
+    members: dict[str, StickyMember] = field(default_factory=dict)
     """Panel -> the member that the session keeps."""
 
     @property
@@ -78,7 +78,7 @@ class StickySessions:
         sticky = self._find_open(session, now)
         return _NONE if sticky is None else sticky.policies
 
-    def read_member(self, session: str, panel: str, now: float) -> KeptMember | None:
+    def read_member(self, session: str, panel: str, now: float) -> StickyMember | None:
         """Return the member of a panel that the session keeps; None where it keeps none."""
         sticky = self._find_open(session, now)
         return None if sticky is None else sticky.members.get(panel)
@@ -91,7 +91,7 @@ class StickySessions:
         """Record a call of the session that moves none of its policies."""
         self._touch(session, now)
 
-    def keep_member(self, session: str, panel: str, kept: KeptMember) -> None:
+    def keep_member(self, session: str, panel: str, kept: StickyMember) -> None:
         """Record the member of a panel that answers the session; do nothing where the session is
         not open any more."""
         sticky = self._sessions.get(session)

@@ -1,6 +1,6 @@
 """The log-probabilities of named tokens after a chat prompt, in vLLM's protocol (pure).
 
-    body = build_scoring_request("small", messages, (32, 33))     for POST /chat/completions
+    body = build_score_request("small", messages, (32, 33))     for POST /chat/completions
     scores = read_token_scores(document)                          token id -> nats
 
 Not covered: engines without `logprob_token_ids` (vLLM before 0.32), of which nothing is read.
@@ -15,7 +15,7 @@ _BY_ID: Final = "token_id:"
 """How an engine names a token that is told by its id."""
 
 
-def build_scoring_request(
+def build_score_request(
     model: str | None, messages: Sequence[Mapping[str, Any]], tokens: Sequence[int]
 ) -> dict[str, Any]:
     """Return the body of a chat request for the scores of tokens as the first one of the answer;

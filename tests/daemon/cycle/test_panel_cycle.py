@@ -36,7 +36,7 @@ from daemon.cycle.leader import Leader
 from daemon.cycle.panel_parts import PanelParts, PanelRefusal, RouterLesson
 from daemon.cycle.plan import plan_cycle
 from daemon.cycle.planner import CyclePlanner
-from daemon.cycle.skills import Teaching, describe_jobs, read_teaching
+from daemon.cycle.skills import Teaching, describe_jobs, read_skill_status
 from daemon.cycle.state_machine import Step
 from daemon.cycle.views import read_due_steps, read_step
 from daemon.cycle.worker import CycleWorker
@@ -272,7 +272,7 @@ def test_two_skills_have_a_job_each_and_the_others_a_reason(tmp_path: Path) -> N
             assert any(f"no job for {skill}: {reason}" in text for text in told)
         again = CyclePlanner(app).propose_tasks(cycle)
         with app.reading() as connection:
-            teaching = read_teaching(connection, app.settings, Pair("agent", "base"))
+            teaching = read_skill_status(connection, app.settings, Pair("agent", "base"))
             assert "for the skill changing" in explain(connection, jobs["changing"].job).said
         written = {
             app.bodies.whole(entry).event.envelope.id: app.bodies.whole(entry).event.data
@@ -329,7 +329,7 @@ def test_a_panel_cycle_that_is_killed_after_each_step_takes_each_once(
         with app.reading() as connection:
             panel = serving.find_adapter(connection, cycle.panel or "")
             state = serving.find_adapter(connection, "for-changing").state
-            teaching = read_teaching(connection, app.settings, Pair("agent", "base"))
+            teaching = read_skill_status(connection, app.settings, Pair("agent", "base"))
             assert read_step(connection, app.settings, cycle) is None
             aims = list_aims(connection, list_jobs(connection, panel))
             row = serving.find_adapter(connection, "for-changing")
@@ -388,7 +388,7 @@ def test_skills_and_jobs_say_where_a_member_is_and_which_checks_rejected_it(
 ) -> None:
     def read(app: App) -> Teaching:
         with app.reading() as connection:
-            return read_teaching(connection, app.settings, Pair("agent", "base"))["cancelling"]
+            return read_skill_status(connection, app.settings, Pair("agent", "base"))["cancelling"]
 
     with opened(tmp_path, "labels", skills_jobs=1) as app:
         ask(app)

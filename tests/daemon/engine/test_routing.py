@@ -6,7 +6,7 @@ from daemon.engine.chat import Chat
 from daemon.engine.routing import render_prompts
 from daemon.solver.reference.demonstrations import vocabulary
 from envs.shop.environment import Shop
-from producers.gateway.routing.token_scores import build_scoring_request
+from producers.gateway.routing.token_scores import build_score_request
 from tests.daemon.engine.random_model import checkpoint
 
 TEMPLATE = (
@@ -21,7 +21,7 @@ def test_a_router_is_trained_and_tried_on_the_prompt_that_a_gateway_asks_with(
     chat = Chat(checkpoint(tmp_path, vocabulary(Shop())))
     chat.tokenizer.chat_template = TEMPLATE
     prompt = [{"role": "user", "content": "Label?"}]
-    asked = build_scoring_request("small", prompt, (32, 33))
+    asked = build_score_request("small", prompt, (32, 33))
     expected = chat.prompt(asked["messages"], **asked["chat_template_kwargs"])
     assert render_prompts(chat, [prompt]) == [expected]
     assert expected != chat.prompt(prompt), "the template reads the variable"

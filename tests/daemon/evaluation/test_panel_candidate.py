@@ -12,7 +12,7 @@ from consumers.reads.serving import AdapterRow
 from daemon.core.app import App
 from daemon.core.decision_log import Decisions
 from daemon.evaluation.candidate_evaluation import CandidateEvaluation
-from daemon.evaluation.players import PartMissing, build_player
+from daemon.evaluation.players import NoSuchPart, build_player
 from daemon.evaluation.trial import Adapter, PanelPlayer
 from daemon.jobs.local import LocalRunner
 from events.canonical import exact_json, sha256
@@ -56,13 +56,15 @@ def app(tmp_path: Path) -> Iterator[App]:
         yield app
 
 
-def compose(app: App, member: AdapterRow, cycle: str | None = None) -> AdapterRow:
+def compose(
+    app: App, member: AdapterRow, cycle: str | None = None, skill: str = TARGET
+) -> AdapterRow:
     """A panel of one member that replicas are said to hold."""
     panel = Panel(
-        members=(PanelMember(skill=TARGET, adapter=member.adapter),),
+        members=(PanelMember(skill=skill, adapter=member.adapter),),
         router=PanelRouter(
             options=(
-                RouterOption(skill=TARGET, label="a", token=6, description="letters"),
+                RouterOption(skill=skill, label="a", token=6, description="letters"),
                 RouterOption(label="b", token=7, description="others"),
             )
         ),
@@ -90,11 +92,13 @@ def test_a_panel_is_judged_on_what_its_cycle_wrote(
     app: App, base: Path, unchanged: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     recorded(monkeypatch, target=(0.4, 0.8), other=(0.5, 0.9))
-    member = trained(app, unchanged, base, {"p": [TARGET] * 5, "r": [OTHER] * 4})
-    panel = compose(app, member, derive_id("cycle", "agent", "letters", "1"))
+    """For the skills that its cycle's jobs taught: what else it wrote is another's."""
+    written = {"p": [TARGET] * 5, "r": [OTHER] * 4}
+    member = trained(app, unchanged, base, written, skill="p")
+    panel = compose(app, member, derive_id("cycle", "agent", "letters", "1"), "p")
     examined(app, panel, base, COMMAND, RECORDED)
     assert row_of(app, "panel").state == "gated"
-    assert read_targets(app) == [TARGET, OTHER]
+    assert read_targets(app) == [TARGET]
     own = [data for data in rollouts(app) if data.policy == "panel"]
     counts = Counter(data.task.capability for data in own if data.task)
     passed = sum(bool(data.success) for data in own if data.member and data.member.skill)
@@ -102,11 +106,11 @@ def test_a_panel_is_judged_on_what_its_cycle_wrote(
         shares = read_member_shares(connection, "panel")
         assert read_member_shares(connection, "letters") == []
     assert {(share.capability, share.member, share.skill, share.rollouts) for share in shares} == {
-        (TARGET, member.adapter, TARGET, counts[TARGET]),
+        (TARGET, member.adapter, "p", counts[TARGET]),
         (OTHER, "letters", None, counts[OTHER]),
     }
     assert MemberShare(
-        capability=TARGET, member=member.adapter, skill=TARGET, purpose="evaluate",
+        capability=TARGET, member=member.adapter, skill="p", purpose="evaluate",
         rollouts=counts[TARGET], judged=counts[TARGET], passed=passed,
     ) in shares  # fmt: skip
 
@@ -136,7 +140,7 @@ def test_a_panel_plays_with_the_files_of_its_members(app: App, base: Path, uncha
         gone = panel.panel.model_copy(
             update={"members": (PanelMember(skill=TARGET, adapter="gone"),)}
         )
-        with pytest.raises(PartMissing, match="has gone as a part, which is not known"):
+        with pytest.raises(NoSuchPart, match="has gone as a part, which is not known"):
             build_player(connection, replace(panel, panel=gone))
     agent = RECORDED.model_copy(update={"checkpoint": base})
     runner = LocalRunner(app.home / "trials", command=COMMAND)

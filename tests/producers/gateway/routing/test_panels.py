@@ -19,14 +19,14 @@ from producers.gateway.routing.member_choice import (
 )
 from producers.gateway.routing.routes import choose
 from producers.gateway.routing.sticky_recovery import StickyRecovery
-from producers.gateway.routing.sticky_sessions import KeptMember, StickySessions
-from producers.gateway.routing.token_scores import build_scoring_request, read_token_scores
+from producers.gateway.routing.sticky_sessions import StickyMember, StickySessions
+from producers.gateway.routing.token_scores import build_score_request, read_token_scores
 from producers.gateway.routing.upstreams import Upstream
 from tests.daemon.gateway.panels import TOKENS, panel, routed
 
 IDLE, AGE, NOW = 100.0, 1000.0, 5000.0
 TODAY = datetime(2026, 3, 4, 5, 6, 7, tzinfo=UTC)
-ONE, TWO = KeptMember("returns", "one"), KeptMember("payments", "two")
+ONE, TWO = StickyMember("returns", "one"), StickyMember("payments", "two")
 
 
 def test_a_panel_is_chosen_as_an_adapter_is_and_by_its_name_it_has_no_stand_in() -> None:
@@ -46,7 +46,7 @@ def test_a_member_is_kept_and_counted_for_as_long_as_its_panel_answers_the_sessi
     known.keep_member("s", "p", ONE)
     known.keep_member("s", "p", ONE)
     known.open("named", 0)
-    known.keep_member("named", "p", KeptMember(None, None, "none"))
+    known.keep_member("named", "p", StickyMember(None, None, "none"))
     assert known.count_open(0) == {"p": 1, "one": 1}
     known.assign("s", "agent", "q", 1)
     assert known.read_member("s", "p", 1) is None
@@ -66,13 +66,13 @@ def test_a_member_is_kept_and_counted_for_as_long_as_its_panel_answers_the_sessi
         st.tuples(
             st.sampled_from(["s", "t", "u"]),
             st.sampled_from(["p", "q", None]),
-            st.sampled_from([ONE, TWO, KeptMember(None, None, "tie"), None]),
+            st.sampled_from([ONE, TWO, StickyMember(None, None, "tie"), None]),
         ),
         max_size=40,
     )
 )
 def test_open_sessions_are_always_those_of_the_policies_and_members_that_are_kept(
-    steps: list[tuple[str, str | None, KeptMember | None]],
+    steps: list[tuple[str, str | None, StickyMember | None]],
 ) -> None:
     known, sessions = StickySessions(IDLE, AGE, most=2), ("s", "t", "u")
     for now, (session, policy, kept) in enumerate(steps):
@@ -108,8 +108,8 @@ def test_the_member_of_a_session_is_read_back_from_its_calls() -> None:
     recovery.take(call(7, {"doubt": "tie", "router_ms": 9}, session="t", routed="named"))
     recovery.take(call(6, {"doubt": "tie", "router_ms": 9}, session="t", routed="named"))
     known = recovery.stays
-    assert known.read_member("s", "p", NOW) == KeptMember("returns", None, None, 1, at_turn=True)
-    assert known.read_member("t", "p", NOW) == KeptMember(None, None, "tie", 2, at_turn=True)
+    assert known.read_member("s", "p", NOW) == StickyMember("returns", None, None, 1, at_turn=True)
+    assert known.read_member("t", "p", NOW) == StickyMember(None, None, "tie", 2, at_turn=True)
     assert known.read_policies("t", NOW) == {}
     recovery.take(call(5, returns | {"adapter": "one"}, policy="q"))
     assert known.read_member("s", "p", NOW) is None
@@ -137,9 +137,9 @@ def test_a_router_reads_no_instructions_of_the_agents_operator(role: str) -> Non
 
 
 def test_a_router_is_asked_for_the_log_probabilities_of_its_labels_and_nothing_else() -> None:
-    body = build_scoring_request("tiny", [{"role": "user", "content": "Label?"}], TOKENS)
+    body = build_score_request("tiny", [{"role": "user", "content": "Label?"}], TOKENS)
     assert (body["logprob_token_ids"], body["max_tokens"]) == (list(TOKENS), 1)
-    assert "model" not in build_scoring_request(None, [], TOKENS)
+    assert "model" not in build_score_request(None, [], TOKENS)
     tops = [{"token": f"token_id:{token}", "logprob": -token / 8} for token in (9, *TOKENS)]
     content = [{"token": "token_id:9", "logprob": -1.125, "top_logprobs": tops}]
     answer = {"choices": [{"logprobs": {"content": content}}]}
