@@ -56,15 +56,13 @@ def app(tmp_path: Path) -> Iterator[App]:
         yield app
 
 
-def compose(
-    app: App, member: AdapterRow, cycle: str | None = None, skill: str = TARGET
-) -> AdapterRow:
+def compose(app: App, member: AdapterRow, cycle: str | None = None) -> AdapterRow:
     """A panel of one member that replicas are said to hold."""
     panel = Panel(
-        members=(PanelMember(skill=skill, adapter=member.adapter),),
+        members=(PanelMember(skill=TARGET, adapter=member.adapter),),
         router=PanelRouter(
             options=(
-                RouterOption(skill=skill, label="a", token=6, description="letters"),
+                RouterOption(skill=TARGET, label="a", token=6, description="letters"),
                 RouterOption(label="b", token=7, description="others"),
             )
         ),
@@ -93,9 +91,9 @@ def test_a_panel_is_judged_on_what_its_cycle_wrote(
 ) -> None:
     recorded(monkeypatch, target=(0.4, 0.8), other=(0.5, 0.9))
     """For the skills that its cycle's jobs taught: what else it wrote is another's."""
-    written = {"p": [TARGET] * 5, "r": [OTHER] * 4}
-    member = trained(app, unchanged, base, written, skill="p")
-    panel = compose(app, member, derive_id("cycle", "agent", "letters", "1"), "p")
+    written = {TARGET: [TARGET] * 5, OTHER: [OTHER] * 4}
+    member = trained(app, unchanged, base, written, skill=TARGET)
+    panel = compose(app, member, derive_id("cycle", "agent", "letters", "1"))
     examined(app, panel, base, COMMAND, RECORDED)
     assert row_of(app, "panel").state == "gated"
     assert read_targets(app) == [TARGET]
@@ -106,11 +104,11 @@ def test_a_panel_is_judged_on_what_its_cycle_wrote(
         shares = read_member_shares(connection, "panel")
         assert read_member_shares(connection, "letters") == []
     assert {(share.capability, share.member, share.skill, share.rollouts) for share in shares} == {
-        (TARGET, member.adapter, "p", counts[TARGET]),
+        (TARGET, member.adapter, TARGET, counts[TARGET]),
         (OTHER, "letters", None, counts[OTHER]),
     }
     assert MemberShare(
-        capability=TARGET, member=member.adapter, skill="p", purpose="evaluate",
+        capability=TARGET, member=member.adapter, skill=TARGET, purpose="evaluate",
         rollouts=counts[TARGET], judged=counts[TARGET], passed=passed,
     ) in shares  # fmt: skip
 
