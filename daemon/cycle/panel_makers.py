@@ -8,7 +8,7 @@ learner.
 """
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from consumers.reads.skills import read_skills
 from daemon.adapters.compatibility import BadBase, count_parameters
@@ -30,14 +30,21 @@ from events.jobs import JobSpec
 if TYPE_CHECKING:
     from daemon.core.app import App
 
+NO_SKILL_NAME: Final = "none of these"
+"""What a router that is trained reads of the option for no skill."""
+
 
 def teach_router(app: "App", lesson: RouterLesson, urls: Sequence[str] = ()) -> JobSpec:
     """Return the spec of the job that teaches a router; `urls` are those of the replicas, instead
     of the settings'. Raises NotTrainable, RetryLater."""
     settings = app.settings
+    # What a skill means it learns from its tasks: a small model gets lost in longer words, and
+    # every session waits for the prompt.
+    names = {skill: skill.replace("_", " ") for skill in lesson.skills}
     try:
         with open_fleet(settings, urls) as fleet:
-            options = build_options(find_engine(fleet, lesson.base), lesson.base, lesson.skills)
+            engine = find_engine(fleet, lesson.base)
+            options = build_options(engine, lesson.base, names, no_skill=NO_SKILL_NAME)
     except (NoReplica, ReplicaError) as error:
         raise RetryLater(f"the router of {lesson.agent.alias} waits: {error}") from error
     except CompositionRefusal as error:

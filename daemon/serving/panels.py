@@ -134,12 +134,14 @@ def build_options(
     base: str,
     descriptions: Mapping[str, str],
     examples: Mapping[str, str] = MappingProxyType({}),
+    no_skill: str = NO_SKILL,
 ) -> tuple[RouterOption, ...]:
     """Return an option for each skill, in their order, and the one for no skill; `descriptions` and
-    `examples`: skill -> what the router reads of it. Raises CompositionRefusal, ReplicaError."""
+    `examples`: skill -> what the router reads of it; `no_skill`: what it reads of the last option.
+    Raises CompositionRefusal, ReplicaError."""
     words: dict[str | None, str] = {}
     words.update(descriptions)
-    words[None] = NO_SKILL
+    words[None] = no_skill
     _check_count(len(descriptions))
     labels = LABELS[: len(words)]
     tokens = prove_labels(engine, base, labels)

@@ -46,6 +46,8 @@ def test_the_job_of_a_router_has_options_whose_labels_an_engine_proved(
     tokens = [(option.token,) for option in spec.router.options]
     assert tokens == [chat.encode("A"), chat.encode("B")]
     assert [option.skill for option in spec.router.options] == ["refunds", None]
+    names = [option.description for option in spec.router.options]
+    assert names == ["refunds", "none of these"], "its tasks say what a skill is"
     assert {pool.skill: pool.tasks for pool in spec.pools} == {p.skill: p.tasks for p in POOLS}
     with pytest.raises(NotTrainable, match="a panel of 26 skills has no labels"):
         teach(home, {f"skill-{number}": "one of many" for number in range(26)})
