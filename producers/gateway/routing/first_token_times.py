@@ -1,4 +1,4 @@
-"""How long an engine took to its first token, over its last streamed answers (pure)."""
+"""How long an engine took to its first token, over its last answers (pure)."""
 
 from collections import deque
 from statistics import median
@@ -15,7 +15,7 @@ class FirstTokenTimes:
         self._seconds: deque[float] = deque(maxlen=MOST)
 
     def add(self, seconds: float) -> None:
-        """Remember how long a streamed answer took to its first token."""
+        """Remember how long an answer took to its first token."""
         self._seconds.append(seconds)
 
     @property

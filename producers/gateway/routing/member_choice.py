@@ -9,9 +9,10 @@ they are not recorded, and carry no key of a client. Whatever is in doubt, the b
 
 Guarantee: a session's member is chosen once, also where its first calls come together: they wait
 for one answer. No call waits for a router longer than `seconds`, or twice the engine's median time
-to the first token where that is longer, and none fails because of it. A member is chosen anew for
-another panel, and, with `reroutes`, once more where the choice was in doubt and the user speaks
-again. Not covered: other gateways, which choose for themselves.
+to the first token where that is longer, and none fails because of it. A router that is late is
+heard out all the same, for its time: on a slow engine the next calls wait for as long as it takes.
+A member is chosen anew for another panel, and, with `reroutes`, once more where the choice was in
+doubt and the user speaks again. Not covered: other gateways, which choose for themselves.
 """
 
 import asyncio
@@ -44,6 +45,11 @@ ROUTER_MS: Final = 150
 """Milliseconds that a call waits for a router at least."""
 MEDIANS: Final = 2
 """Median times to an engine's first token that a call waits for a router at least."""
+
+_LATE_SECONDS: Final = 10.0
+"""Seconds after which a router that nobody waits for is cut off."""
+_MOST_LATE: Final = 16
+"""Such routers at once."""
 
 _PATH: Final = "/chat/completions"
 _MAX_ANSWER_BYTES: Final = 1 << 20
@@ -93,6 +99,8 @@ class MemberChooser:
         self._reroutes = reroutes
         self._pending: dict[tuple[str, str], asyncio.Task[_Asked]] = {}
         """Session and panel -> the choice that is being made."""
+        self._late: set[asyncio.Task[RouterAnswer]] = set()
+        """Routers that nobody waits for any more, and whose time is measured."""
         self._well = True
         """Whether the last router that was asked gave an answer."""
 
@@ -138,9 +146,10 @@ class MemberChooser:
 
     async def stop(self) -> None:
         """Cut off what is being asked."""
-        for task in self._pending.values():
+        tasks = (*self._pending.values(), *self._late)
+        for task in tasks:
             task.cancel()
-        await asyncio.gather(*self._pending.values(), return_exceptions=True)
+        await asyncio.gather(*tasks, return_exceptions=True)
 
     def _asks_again(self, kept: StickyMember) -> bool:
         """Whether the router is asked once more when the user speaks again."""
@@ -186,20 +195,40 @@ class MemberChooser:
         having = [upstream for upstream in upstreams if upstream.well and model in upstream.served]
         if not having or not messages:
             return None
-        bound = find_bound(self._seconds, having[0])
+        task = asyncio.create_task(self._ask_engines(router, model, messages, having))
+        try:
+            await asyncio.wait({task}, timeout=find_bound(self._seconds, having[0]))
+        except asyncio.CancelledError:
+            task.cancel()
+            raise
+        if task.done():
+            return task.result()
+        # Nobody waits for it any more: how long it takes says how long the next one is waited for.
+        if len(self._late) < _MOST_LATE:
+            self._late.add(task)
+            task.add_done_callback(self._late.discard)
+        else:
+            task.cancel()
+        return RouterAnswer(None, "timeout")
+
+    async def _ask_engines(
+        self,
+        router: PanelRouter,
+        model: str,
+        messages: Sequence[Mapping[str, Any]],
+        upstreams: Sequence[Upstream],
+    ) -> RouterAnswer:
+        """Return what the router says at the first engine that answers."""
         failure: Exception | None = None
         try:
-            async with asyncio.timeout(bound):
-                for upstream in having:
-                    try:
-                        answer = await self._read_answer(router, model, messages, upstream, bound)
-                    except (UpstreamFailure, AnswerTooLong, RouterFailure) as error:
-                        failure = error
-                    else:
-                        self._well = True
-                        return answer
-        except TimeoutError:
-            return RouterAnswer(None, "timeout")
+            for upstream in upstreams:
+                try:
+                    answer = await self._read_answer(router, model, messages, upstream)
+                except (UpstreamFailure, AnswerTooLong, RouterFailure, TimeoutError) as error:
+                    failure = error
+                else:
+                    self._well = True
+                    return answer
         except Exception as error:  # a bug of ours: the base answers the call all the same
             _logger.exception("a router was not asked", extra={"action": "gateway_bug"})
             failure = error
@@ -214,7 +243,6 @@ class MemberChooser:
         model: str,
         messages: Sequence[Mapping[str, Any]],
         upstream: Upstream,
-        bound: float,
     ) -> RouterAnswer:
         """Return what an engine's router says of a conversation. Raises UpstreamFailure,
         AnswerTooLong, RouterFailure, TimeoutError."""
@@ -222,7 +250,7 @@ class MemberChooser:
             encode_json(build_score_request(model, prompt, list_label_tokens(router)))
             for prompt in build_prompts(router, messages)
         ]
-        tasks = [asyncio.create_task(self._read_logprobs(upstream, body, bound)) for body in bodies]
+        tasks = [asyncio.create_task(self._read_logprobs(upstream, body)) for body in bodies]
         try:
             logprobs = await asyncio.gather(*tasks)
         finally:
@@ -235,10 +263,9 @@ class MemberChooser:
             raise RouterFailure(f"{upstream.url} scores no token {error}") from error
         return decide(router, scores)
 
-    async def _read_logprobs(
-        self, upstream: Upstream, body: bytes, bound: float
-    ) -> Mapping[int, float]:
-        async with upstream.request(self._client, "POST", _PATH, body, bound) as response:
+    async def _read_logprobs(self, upstream: Upstream, body: bytes) -> Mapping[int, float]:
+        began = time.monotonic()
+        async with upstream.request(self._client, "POST", _PATH, body, _LATE_SECONDS) as response:
             raw = await response.aread(_MAX_ANSWER_BYTES)
         if response.status_code != 200:
             raise RouterFailure(f"{upstream.url} answers a router {response.status_code}")
@@ -248,6 +275,8 @@ class MemberChooser:
                 f"{upstream.url} gives no log-probabilities of tokens by their ids; use vLLM 0.32 "
                 "or later, or the embedded engine"
             )
+        # An answer of one token, also where clients stream none.
+        upstream.first_tokens.add(time.monotonic() - began)
         return scores
 
 
