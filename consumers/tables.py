@@ -126,7 +126,7 @@ class Rollout(ProjectionTable, table=True):
     base: str = _string()
     policy: str = _string()
     member: str | None = _string()
-    """Of a rollout that a panel answered: the last member that did, the base under its name."""
+    """The last member of a panel that answered, the base under its name; null without a panel."""
     skill: str | None = _string()
     """Skill that the member was chosen for; null also where the router chose none."""
     source: str = _string()
@@ -215,7 +215,7 @@ class Call(ProjectionTable, table=True):
     held_out: bool | None = None
     """Whether that draw held the session out."""
     member: str | None = _string()
-    """Of a call that a panel answered: the member that did, the base under its name."""
+    """The member of a panel that answered, the base under its name; null without a panel."""
     skill: str | None = _string()
     """Skill that the member was chosen for; null also where the router chose none."""
     router_doubt: str | None = _string()

@@ -18,7 +18,7 @@ from consumers.tables import Adapter, LifecycleStep, OperatorAction
 from events.lifecycle import State
 
 ROUTER: Final = "router"
-"""What a job teaches that trains the router of a panel."""
+"""Value of `teaches` of the job that trains a panel's router."""
 
 CYCLE_CANCEL = "cycle cancel"
 """What a person's action is called that calls a cycle off; it names the `cycle`."""
@@ -46,7 +46,7 @@ class CycleState:
     job: JobRow | None
     """Its first one."""
     adapter: AdapterRow | None
-    """What the job left; of a cycle that trains for skills, the panel."""
+    """Adapter that the job left; the panel, where the cycle trains for skills."""
     been: Mapping[State, str]
     """Every state that the adapter ever was in -> the reason of the step that first brought it
     there; empty for a step without one, as the gate's."""

@@ -41,7 +41,7 @@ class AdapterLine:
     since: str | None
     reason: str
     members: dict[str, str | None] | None = None
-    """Of a panel: skill -> the adapter that answers it, None for the base; None for an adapter."""
+    """Skill of a panel -> the adapter that answers it, None for the base; None for an adapter."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +63,7 @@ class RouteLine:
     holdout: bool = False
     """Whether these sessions are held out: the base answers them whatever is promoted."""
     members: dict[str, str | None] | None = None
-    """Of a panel: skill -> the adapter that answers it, None for the base; None for an adapter."""
+    """Skill of a panel -> the adapter that answers it, None for the base; None for an adapter."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -71,7 +71,8 @@ class BundleFacts:
 
 @dataclass(frozen=True, slots=True)
 class PanelBundleFacts:
-    """What is known of a panel, as JSON values where it goes into a file as it is."""
+    """The facts about a panel that its bundle holds, as JSON values where a file takes them as they
+    are."""
 
     card: PanelCardFacts
     panel: Mapping[str, Any]

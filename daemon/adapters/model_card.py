@@ -54,7 +54,7 @@ class CardFacts:
 
 @dataclass(frozen=True, slots=True)
 class PanelCardFacts:
-    """What the card of a panel says."""
+    """The facts that the card of a panel states."""
 
     panel: str
     alias: str

@@ -13,6 +13,7 @@ from daemon.cli.serving import ActorName, EngineUrls, WhyNot, act_of, open_publi
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from consumers.reads.outcomes.members import MemberShare
     from consumers.reads.panels import PanelTraffic
     from consumers.reads.serving import AdapterRow
 
@@ -169,7 +170,9 @@ def show(
     cli: Cli,
     panel: Annotated[str, typer.Argument(metavar="PANEL", help="Its name, or how it begins.")],
 ) -> None:
-    """Show one panel: its members, what its router reads, its traffic and what became of it."""
+    """Show one panel: its members, what its router reads, its traffic, what its members passed and
+    what became of it."""
+    from consumers.reads.outcomes.members import read_member_shares
     from consumers.reads.panels import read_traffic
     from consumers.reads.serving import adapter_steps, find_adapter
 
@@ -180,6 +183,7 @@ def show(
                 f"{row.adapter} is an adapter; see kintsugi adapters show", param_hint="PANEL"
             )
         traffic = read_traffic(connection, [row.adapter])[row.adapter]
+        shares = read_member_shares(connection, row.adapter)
         life = adapter_steps(connection, row.adapter)
     if cli.out.json:
         cli.out.document(
@@ -189,12 +193,15 @@ def show(
                 "calibration": row.panel.router.calibration,
                 "replicas": row.replicas,
                 "gate": None if row.gate is None else row.gate.model_dump(mode="json"),
+                "rollouts": [asdict(share) for share in shares],
                 "steps": [asdict(step) for step in life],
             }
         )
         return
     cli.out.show(_build_facts(row), "", _build_table([row], {row.adapter: traffic}), "")
     _show_options(cli, row)
+    if shares:
+        cli.out.show("", _build_share_table(shares))
     steps = [[step.time, step.state or "", step.refused or step.reason] for step in life]
     cli.out.show("", table(["when", "state", "why"], steps, whole=("when", "state")))
 
@@ -210,6 +217,23 @@ def _build_facts(row: "AdapterRow") -> Any:
             "on": ", ".join(row.replicas) or "no engine",
         }
     )
+
+
+def _build_share_table(shares: "Sequence[MemberShare]") -> Any:
+    """The kinds of task that each member played or answered, and how often it passed."""
+    cells = [
+        [
+            share.purpose,
+            share.capability or "(no task)",
+            share.member,
+            share.skill or "(none)",
+            str(share.rollouts),
+            f"{share.passed / share.judged:.2f}" if share.judged else "",
+        ]
+        for share in shares
+    ]
+    columns = ["rollouts of", "kind", "who answered", "for the skill", "number", "passed"]
+    return table(columns, cells)
 
 
 def _show_options(cli: Cli, row: "AdapterRow") -> None:

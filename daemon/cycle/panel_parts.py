@@ -10,9 +10,9 @@ A member of the incumbent stays one, unless an adapter for its skill passed in t
 incumbent that is no panel is no member.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from consumers.diagnosis.kinds import find_kind
 from consumers.reads import learning, serving
@@ -24,7 +24,7 @@ from daemon.cycle.state_machine import BranchEnd, find_branch_step
 from daemon.cycle.views import build_branch_view
 from daemon.proposer.buffer import SIBLINGS, TRAFFIC
 from events.errors import KintsugiError
-from events.jobs import JobSpec, PanelRouter, TaskPool
+from events.jobs import JobSpec, PanelRouter
 from events.serving import PanelMember
 
 if TYPE_CHECKING:
@@ -32,10 +32,6 @@ if TYPE_CHECKING:
 
     from daemon.config.settings import Agent
     from daemon.core.app import App
-
-
-NO_SKILL: Final = "no skill"
-"""Name of a router job's pool of tasks that need none."""
 
 
 class PanelRefusal(KintsugiError):
@@ -77,8 +73,8 @@ class RouterLesson:
     base: str
     skills: Mapping[str, str]
     """Skill -> its description, by skill."""
-    pools: tuple[TaskPool, ...]
-    """Tasks of each skill, and those that need none; shares sum to 1."""
+    tasks: Mapping[str | None, Sequence[str]]
+    """Skill -> the tasks that need it; None -> tasks of the traffic that need none."""
 
 
 class RouterTeacher(Protocol):
@@ -123,7 +119,7 @@ def gather_lesson(
     """Return what a job learns that teaches the router of these parts: the tasks that each member
     was trained on are of its skill; those that it replayed of the traffic need none, but for tasks
     of generators that a member was trained on."""
-    by_skill: dict[str, list[str]] = {}
+    by_skill: dict[str | None, list[str]] = {}
     others: dict[str, None] = {}
     taken: set[str] = set()
     # Of tasks that two members were trained on, the newer one's skill is the pattern's now.
@@ -141,22 +137,14 @@ def gather_lesson(
             if pool.name in (SIBLINGS, TRAFFIC):
                 others |= dict.fromkeys((*pool.tasks, *pool.references))
     generators = {find_kind(task) or task for task in taken}
-    rest = [task for task in others if (find_kind(task) or task) not in generators]
-    groups = [(skill, tasks) for skill, tasks in sorted(by_skill.items()) if tasks]
-    share = 1 / (len(groups) + bool(rest)) if groups or rest else 1.0
-    task_pools = [
-        TaskPool(name=skill, skill=skill, share=share, tasks=tuple(tasks))
-        for skill, tasks in groups
-    ]
-    if rest:
-        task_pools.append(TaskPool(name=NO_SKILL, share=share, tasks=tuple(rest)))
+    by_skill[None] = [task for task in others if (find_kind(task) or task) not in generators]
     known = {
         line.skill: line.description
         for line in read_skills(connection, parts.alias)
         if line.base == parts.base
     }
     skills = {member.skill: known.get(member.skill) or member.skill for member in parts.members}
-    return RouterLesson(job, agent, parts.base, skills, tuple(task_pools))
+    return RouterLesson(job, agent, parts.base, skills, by_skill)
 
 
 def _list_member_jobs(

@@ -139,7 +139,7 @@ class View:
     job: JobView | None = None
     """None before one is requested, and of a cycle that trains for skills."""
     adapter: AdapterView | None = None
-    """What the job left; of a cycle that trains for skills, the panel."""
+    """Adapter that the job left; the panel, where the cycle trains for skills."""
     cancelled: str | None = None
     """Reason for which a person cancelled it; None where it was not cancelled."""
     branches: tuple[BranchView, ...] = ()

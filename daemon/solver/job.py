@@ -122,10 +122,15 @@ def run(
             assert job.outcome is not None, "a job that was not interrupted has an outcome"
             return job.outcome
     except (KintsugiError, OSError) as error:
-        reason = " ".join(str(error).split())
-        return Outcome(
-            outcome="failed", steps=activity.steps, rollouts=activity.rollouts, reason=reason
-        )
+        return make_failure(error, activity)
+
+
+def make_failure(error: Exception, activity: Activity) -> Outcome:
+    """Return the outcome of a job that an error ended, with the error as one line."""
+    reason = " ".join(str(error).split())
+    return Outcome(
+        outcome="failed", steps=activity.steps, rollouts=activity.rollouts, reason=reason
+    )
 
 
 def outcome_of(spec: JobSpec, out: Path) -> Outcome | None:

@@ -1,9 +1,10 @@
 """What a run leaves: one JSON file, whole or absent, and everything a report needs of it."""
 
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
+from events.errors import KintsugiError
 from events.messages import StrictModel
 from ops.learning.settings import Arm
 from ops.learning.targets import Targets
@@ -37,6 +38,21 @@ class Source(StrictModel):
     """Digest of the settings."""
     base: str
     """sha256 of the base's weights."""
+
+
+class TimedRun(StrictModel):
+    """What every run of a seed says of itself."""
+
+    seed: int
+    development: bool
+    source: Source
+    seconds: float
+    """Wall time, evaluation included."""
+    processor_seconds: float
+
+
+class NothingToReport(KintsugiError):
+    """A folder without results, or with those of other settings."""
 
 
 class Costs(StrictModel):
@@ -113,6 +129,33 @@ def write_document(target: Path, document: StrictModel) -> None:
         file.flush()
         os.fsync(file.fileno())
     partial.rename(target)
+
+
+def make_missing_runs(names: Mapping[int, str], out: Path, run: Callable[[int], TimedRun]) -> None:
+    """Make the runs whose files (seed -> name) are not in a folder yet, one after the other."""
+    for seed, name in names.items():
+        target = out / f"{name}.json"
+        if target.exists():
+            continue
+        result = run(seed)
+        write_document(target, result)
+        print(
+            f"{name}: {result.seconds:.0f} s, {result.processor_seconds:.0f} s of a processor",
+            flush=True,
+        )
+
+
+def check_settings(results: Sequence[TimedRun], digest: str) -> None:
+    """See that there are results, and that they were made with the settings of a digest. Raises
+    NothingToReport."""
+    if not results:
+        raise NothingToReport("there is no result; run some seeds first")
+    for result in results:
+        if result.source.settings != digest:
+            raise NothingToReport(
+                f"seed {result.seed} was made with the settings {result.source.settings[:12]}, not "
+                f"{digest[:12]}; use another folder"
+            )
 
 
 def read(folder: Path) -> list[Run]:

@@ -13,7 +13,9 @@ from daemon.engine.policy import Policy
 from daemon.engine.reference.weights import CHECKPOINT
 from daemon.status.doctor.serving import adapters as check_adapters
 from daemon.status.page import read, render
+from events.rollouts import MemberChoice, RolloutEnded, Task
 from ops.random_adapters import Adapters
+from producers.simulation import append_rollouts
 from tests.daemon.conftest import Kintsugi
 from tests.daemon.serving.homes import Restartable
 
@@ -25,6 +27,17 @@ def engine(home: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Restartable]
     monkeypatch.setenv("KINTSUGI_UPSTREAMS", json.dumps([{"url": engine.url}]))
     yield engine
     engine.stop()
+
+
+def record_rollout(app: App, panel: str, member: str) -> None:
+    """A failed rollout of a trial, which a member of a panel played."""
+    data = RolloutEnded(
+        rollout="rollout-1", alias="agent", base="reference", policy=panel, source="trial",
+        purpose="evaluate", task=Task(id="shop/return/1", capability="return"), success=False,
+        member=MemberChoice(skill="refunds", adapter=member),
+    )  # fmt: skip
+    append_rollouts(app.spool, app.blobs, [data])
+    app.settle()
 
 
 def test_a_panel_is_composed_shown_served_and_exported(
@@ -51,6 +64,13 @@ def test_a_panel_is_composed_shown_served_and_exported(
     shown = kintsugi("panels", "show", name[:9], "--json").json
     assert [option["label"] for option in shown["options"]] == ["A", "B", "C"]
     assert [step["state"] for step in shown["steps"]] == ["produced", "staged"]
+    assert shown["rollouts"] == []
+    with App(load()) as app:
+        record_rollout(app, name, first)
+    (share,) = kintsugi("panels", "show", name, "--json").json["rollouts"]
+    assert (share["capability"], share["member"], share["skill"]) == ("return", first, "refunds")
+    assert (share["rollouts"], share["judged"], share["passed"]) == (1, 1, 0)
+    assert "return" in kintsugi("panels", "show", name).out
     assert kintsugi("panels", "show", first).code == 2
     promoted = kintsugi("adapters", "promote", name, "--override", "--reason", "tried", "--json")
     (route,) = promoted.json["route"]

@@ -30,6 +30,7 @@ from daemon.solver.job import (
     JobInterrupt,
     check_same_spec,
     lock_file,
+    make_failure,
     read_gap,
     write_gap,
 )
@@ -87,10 +88,7 @@ def run(
                 report = _track(report, tracker.log)
             return _teach(spec, out, report, activity, stopping, keys or {})
     except (KintsugiError, OSError) as error:
-        reason = " ".join(str(error).split())
-        return Outcome(
-            outcome="failed", steps=activity.steps, rollouts=activity.rollouts, reason=reason
-        )
+        return make_failure(error, activity)
 
 
 def read_outcome(spec: JobSpec, out: Path) -> Outcome | None:

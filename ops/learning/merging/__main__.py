@@ -16,7 +16,7 @@ from pathlib import Path
 from events.errors import KintsugiError
 from ops.learning.__main__ import parse_seeds
 from ops.learning.merging.settings import SEEDS, SETTINGS
-from ops.learning.results import write_document
+from ops.learning.results import make_missing_runs
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -32,17 +32,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _run(options: argparse.Namespace) -> int:
     from ops.learning.merging.run import name_run, run
 
-    for seed in options.seeds:
-        name = name_run(seed, development=options.development)
-        target = options.out / f"{name}.json"
-        if target.exists():
-            continue
-        result = run(seed, SETTINGS, options.out, development=options.development)
-        write_document(target, result)
-        print(
-            f"{name}: {result.seconds:.0f} s, {result.processor_seconds:.0f} s of a processor",
-            flush=True,
-        )
+    development = options.development
+    make_missing_runs(
+        {seed: name_run(seed, development=development) for seed in options.seeds},
+        options.out,
+        lambda seed: run(seed, SETTINGS, options.out, development=development),
+    )
     return 0
 
 

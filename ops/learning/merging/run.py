@@ -28,27 +28,20 @@ from daemon.solver import job
 from daemon.solver.sampling.local import InProcess
 from envs.shop.environment import Shop
 from events.jobs import InProcessSource, JobSpec, Sampler, TaskPool, WarmStart
-from events.messages import StrictModel
 from ops.learning.evaluation import Outcomes, evaluate, generate_holdout
 from ops.learning.merging.settings import KINDS, MERGES, TAUGHT, Merge, Settings
-from ops.learning.results import Source
+from ops.learning.results import TimedRun
 from ops.learning.run import LENGTH, SLOTS, JobError, describe_source
 from ops.learning.seeds import MERGED, TUNED, Seeds
 
 
-class SeedRun(StrictModel):
+class SeedRun(TimedRun):
     """A finished seed."""
 
-    seed: int
-    development: bool
-    source: Source
     outcomes: Mapping[str, Mapping[str, Mapping[str, tuple[bool, ...]]]]
     """Policy -> kind -> held-out task -> verdict on each trial."""
     ranks: Mapping[str, int]
     """Merge -> its rank."""
-    seconds: float
-    """Wall time, evaluation included."""
-    processor_seconds: float
 
 
 def name_run(seed: int, *, development: bool) -> str:

@@ -10,10 +10,10 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from events.errors import KintsugiError
 from ops.learning.bootstrap import TaskRates, compute_task_rates, interval
 from ops.learning.merging.settings import KINDS, TAUGHT
 from ops.learning.report import format_change, format_interval, format_table
+from ops.learning.results import check_settings
 from ops.learning.routing.run import RoutingRun
 from ops.learning.routing.settings import TRAINED, UNTRAINED, Settings
 
@@ -28,20 +28,9 @@ _POLICIES: Final = {
 _WEAK: Final = dict.fromkeys(KINDS, 1.0)
 
 
-class NothingToReport(KintsugiError):
-    """A folder without results, or with those of other settings."""
-
-
 def write_report(results: Sequence[RoutingRun], settings: Settings) -> str:
     """Return the report. Raises NothingToReport."""
-    if not results:
-        raise NothingToReport("there is no result; run some seeds first")
-    for result in results:
-        if result.source.settings != settings.digest:
-            raise NothingToReport(
-                f"seed {result.seed} was made with the settings {result.source.settings[:12]}, not "
-                f"{settings.digest[:12]}; use another folder"
-            )
+    check_settings(results, settings.digest)
     sections = [_describe_provenance(results), _tabulate_kinds(results)]
     sections += [_tabulate_choices(results, panel) for panel in (TRAINED, UNTRAINED)]
     return "\n\n".join(sections) + "\n"

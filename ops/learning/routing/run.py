@@ -25,11 +25,10 @@ from daemon.solver.routing import job
 from daemon.solver.routing.job import FIGURES, RouterResult
 from envs.shop.environment import Shop
 from events.jobs import PanelRouter, RouterOption
-from events.messages import StrictModel
 from ops.learning.merging.run import SeedRun, name_run
 from ops.learning.merging.settings import KINDS, TAUGHT
 from ops.learning.merging.settings import SETTINGS as MERGING
-from ops.learning.results import Source
+from ops.learning.results import TimedRun
 from ops.learning.routing.settings import LABELS, TRAINED, UNTRAINED, Settings
 from ops.learning.run import JobError, describe_source
 from ops.learning.seeds import MERGED, PART, TUNED, Seeds
@@ -37,12 +36,9 @@ from ops.learning.seeds import MERGED, PART, TUNED, Seeds
 _ROUTER = "router"
 
 
-class RoutingRun(StrictModel):
+class RoutingRun(TimedRun):
     """A finished seed."""
 
-    seed: int
-    development: bool
-    source: Source
     members: SeedRun
     """Result of the members alone."""
     outcomes: Mapping[str, Mapping[str, Mapping[str, tuple[bool, ...]]]]
@@ -50,9 +46,6 @@ class RoutingRun(StrictModel):
     choices: Mapping[str, Mapping[str, Mapping[str, int]]]
     """Panel -> kind -> skill, or doubt of the router -> episodes."""
     router: RouterResult
-    seconds: float
-    """Wall time."""
-    processor_seconds: float
 
 
 def run(

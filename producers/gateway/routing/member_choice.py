@@ -47,7 +47,7 @@ MEDIANS: Final = 2
 """Median times to an engine's first token that a call waits for a router at least."""
 
 _LATE_SECONDS: Final = 10.0
-"""Seconds after which a router that nobody waits for is cut off."""
+"""Seconds after which a router is cut off, unless calls wait for it longer."""
 _MOST_LATE: Final = 16
 """Such routers at once."""
 
@@ -265,7 +265,8 @@ class MemberChooser:
 
     async def _read_logprobs(self, upstream: Upstream, body: bytes) -> Mapping[int, float]:
         began = time.monotonic()
-        async with upstream.request(self._client, "POST", _PATH, body, _LATE_SECONDS) as response:
+        patience = max(_LATE_SECONDS, find_bound(self._seconds, upstream))
+        async with upstream.request(self._client, "POST", _PATH, body, patience) as response:
             raw = await response.aread(_MAX_ANSWER_BYTES)
         if response.status_code != 200:
             raise RouterFailure(f"{upstream.url} answers a router {response.status_code}")

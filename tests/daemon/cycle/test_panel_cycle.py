@@ -47,7 +47,7 @@ from daemon.serving.fleet import Fleet
 from events.canonical import exact_json, sha256
 from events.envelope import derive_id, parse_timestamp, utc_now
 from events.gate import SIBLING, Check, Verdict
-from events.jobs import JobSpec, PanelRouter, RouterOption
+from events.jobs import JobSpec, PanelRouter, RouterOption, TaskPool
 from events.learning import JobEnded, SkillsContrasted
 from events.lifecycle import State
 from events.serving import GateDecided, Panel, PanelComposed
@@ -113,7 +113,11 @@ def teach_router(app: App, lesson: RouterLesson) -> JobSpec:
     return JobSpec(
         job=lesson.job, base=lesson.base, checkpoint=str(lesson.agent.checkpoint),
         environment="shop", teaches="router", router=PanelRouter(options=options),
-        pools=lesson.pools,
+        pools=tuple(
+            TaskPool(name=skill or "no skill", skill=skill, tasks=tuple(tasks))
+            for skill, tasks in lesson.tasks.items()
+            if tasks
+        ),
     )  # fmt: skip
 
 

@@ -13,7 +13,7 @@ from daemon.cycle.panel_makers import compose_panel, teach_router
 from daemon.cycle.panel_parts import PanelParts, PanelRefusal, RouterLesson
 from daemon.engine.chat import Chat
 from daemon.engine.reference.weights import CHECKPOINT
-from events.jobs import JobSpec, TaskPool
+from events.jobs import JobSpec
 from events.learning import JobRequested
 from events.serving import AdapterProduced, PanelComposed, PanelMember
 from ops.random_adapters import Adapters
@@ -21,14 +21,14 @@ from tests.daemon.serving.conftest import MakeHome
 from tests.daemon.serving.homes import Home
 
 AGENT: Final = Agent(alias="agent", environment="shop", checkpoint=CHECKPOINT)
-POOLS: Final = (
-    TaskPool(name="refunds", skill="refunds", tasks=("shop/return/1", "shop/return/2")),
-    TaskPool(name="no skill", tasks=("shop/cancel/1", "shop/cancel/2")),
-)
+TASKS: Final = {
+    "refunds": ("shop/return/1", "shop/return/2"),
+    None: ("shop/cancel/1", "shop/cancel/2"),
+}
 
 
 def lesson(skills: dict[str, str]) -> RouterLesson:
-    return RouterLesson("job-r", AGENT, "reference", skills, POOLS)
+    return RouterLesson("job-r", AGENT, "reference", skills, TASKS)
 
 
 def teach(home: Home, skills: dict[str, str]) -> JobSpec:
@@ -48,7 +48,7 @@ def test_the_job_of_a_router_has_options_whose_labels_an_engine_proved(
     assert [option.skill for option in spec.router.options] == ["refunds", None]
     names = [option.description for option in spec.router.options]
     assert names == ["refunds", "none of these"], "its tasks say what a skill is"
-    assert {pool.skill: pool.tasks for pool in spec.pools} == {p.skill: p.tasks for p in POOLS}
+    assert {pool.skill: pool.tasks for pool in spec.pools} == TASKS
     with pytest.raises(NotTrainable, match="a panel of 26 skills has no labels"):
         teach(home, {f"skill-{number}": "one of many" for number in range(26)})
     home.engines[0].stop()

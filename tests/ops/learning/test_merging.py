@@ -6,10 +6,10 @@ import pytest
 
 from daemon.solver.reference.demonstrations import DEVELOPMENT, HELD_OUT, TRAINING
 from ops.learning.merging.__main__ import main
-from ops.learning.merging.report import NothingToReport, write_report
+from ops.learning.merging.report import write_report
 from ops.learning.merging.run import SeedRun, run
 from ops.learning.merging.settings import KINDS, MERGES, SEEDS, SETTINGS, TAUGHT, Settings
-from ops.learning.results import Source
+from ops.learning.results import NothingToReport, Source
 from ops.learning.seeds import COMPARED, MERGED, PRACTISED, REPORTED, Seeds
 
 TINY = Settings(budget=32, references=4, groups=2, size=4, max_tokens=24, tasks=1, trials=1)

@@ -7,9 +7,9 @@ import pytest
 from daemon.solver.routing.job import RouterResult
 from daemon.solver.telemetry.progress import RouterFigures
 from ops.learning.merging.settings import KINDS, TAUGHT
-from ops.learning.results import Source
+from ops.learning.results import NothingToReport, Source
 from ops.learning.routing.__main__ import main
-from ops.learning.routing.report import NothingToReport, write_report
+from ops.learning.routing.report import write_report
 from ops.learning.routing.run import RoutingRun
 from ops.learning.routing.settings import SETTINGS, TRAINED, UNTRAINED
 from tests.ops.learning.test_merging import made_up
