@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from sqlalchemy import Connection, Engine, delete
 
 from consumers import database
-from consumers.reads import rollouts, serving
+from consumers.reads import rollouts, serving, succession
 from consumers.rebuild import rebuild
 from consumers.runner import Runner
 from consumers.tables import BOOKKEEPING, PROJECTED
@@ -534,3 +534,19 @@ def emptied(engine: Engine) -> None:
     with database.write_transaction(engine) as connection:
         for model in (*PROJECTED, *BOOKKEEPING):
             connection.execute(delete(model.table()))
+
+
+def test_what_a_panel_answered_counts_for_all_of_its_parts(engine: Engine) -> None:
+    control = Control(engine)
+    control.decide(
+        produced("a"), produced("b"), produced("r"),
+        composed("p", {"refunds": "a"}, router="r"), staged("p"),
+    )  # fmt: skip
+
+    def parts() -> list[str]:
+        with database.read_transaction(engine) as connection:
+            return [n for n in ("a", "b", "r") if succession.has_panel_history(connection, n)]
+
+    assert parts() == []
+    control.decide(routed("operator", {"p": 1.0}), routed("rollback", {None: 1.0}))
+    assert parts() == ["a", "r"]

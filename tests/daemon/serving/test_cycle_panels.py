@@ -11,14 +11,19 @@ from daemon.cycle.job_spec import NotTrainable
 from daemon.cycle.leader import RetryLater
 from daemon.cycle.panel_makers import compose_panel, teach_router
 from daemon.cycle.panel_parts import PanelParts, PanelRefusal, RouterLesson
+from daemon.cycle.state_machine import Step
+from daemon.cycle.worker import CycleWorker
 from daemon.engine.chat import Chat
 from daemon.engine.reference.weights import CHECKPOINT
+from daemon.jobs.runner_factory import trials_of
+from daemon.serving.panels import Composition, compose
+from daemon.serving.residency import NoRoom
 from events.jobs import JobSpec
 from events.learning import JobRequested
 from events.serving import AdapterProduced, PanelComposed, PanelMember
 from ops.random_adapters import Adapters
 from tests.daemon.serving.conftest import MakeHome
-from tests.daemon.serving.homes import Home
+from tests.daemon.serving.homes import ADA, Home
 
 AGENT: Final = Agent(alias="agent", environment="shop", checkpoint=CHECKPOINT)
 TASKS: Final = {
@@ -108,3 +113,28 @@ def produced(home: Home, spec: JobSpec, folder: Path) -> str:
     Decisions(home.app).record({"requested": job, "produced": data}, "ada")
     home.app.settle()
     return data.adapter
+
+
+def test_a_panel_waits_for_slots_only_while_something_is_about_to_leave_one(
+    make_home: MakeHome, adapters: Adapters
+) -> None:
+    """Its members hold the others until it is composed, so it would wait for ever."""
+    home = make_home(1, upstream={"max_loras": 3})
+    first, second, third = (home.push(adapters[name]) for name in ("v1", "v2", "v3"))
+    members = {"refunds": first, "rebooking": home.push(adapters["v1"], name="one-more")}
+    composition = Composition(members, router=third, descriptions=dict.fromkeys(members, "helps"))
+    panel = compose(home.app, home.fleet, composition, ADA).adapter
+    worker = CycleWorker(home.app, home.fleet, trials_of(home.app.settings), home.clock)
+
+    def stage() -> list[str]:
+        return list(worker._take_step(home.row(panel), Step.STAGE))
+
+    for name in (first, second):
+        home.publisher.promote(name, ADA, override=True)
+    home.gateway("g", 1 << 40, **{first: 1})
+    with pytest.raises(NoRoom, match="is 3"):
+        stage()
+    assert (home.state(panel), home.state(first)) == ("produced", "draining")
+    home.gateway()
+    assert [f"{panel} is rejected" in told for told in stage()] == [True]
+    assert home.state(panel) == "rejected"
