@@ -8,7 +8,7 @@ learner.
 """
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Literal
 
 from consumers.reads.skills import read_skills
 from daemon.adapters.compatibility import BadBase, count_parameters
@@ -38,6 +38,9 @@ def teach_router(app: "App", lesson: RouterLesson, urls: Sequence[str] = ()) -> 
     """Return the spec of the job that teaches a router; `urls` are those of the replicas, instead
     of the settings'. Raises NotTrainable, RetryLater."""
     settings = app.settings
+    form: Literal["labels", "head"] = (
+        "head" if settings.improve.skills_router == "head" else "labels"
+    )
     # What a skill means it learns from its tasks: a small model gets lost in longer words, and
     # every session waits for the prompt.
     names = {skill: skill.replace("_", " ") for skill in lesson.skills}
@@ -58,7 +61,8 @@ def teach_router(app: "App", lesson: RouterLesson, urls: Sequence[str] = ()) -> 
         tasks=lesson.tasks,
         benchmarks=settings.benchmarks,
         environments=settings.environments.paths,
-        parameters=_count_parameters(app, lesson),
+        parameters=None if form == "head" else _count_parameters(app, lesson),
+        form=form,
     )
 
 

@@ -177,7 +177,7 @@ def build_view(state: CycleState, settings: "Settings", pair: Pair) -> View:
         cancelled=cancelled,
         branches=tuple(build_branch_view(branch) for branch in state.branches),
         router=None if state.router is None else build_branch_view(state.router),
-        trains_router=settings.improve.skills_router == "trained",
+        trains_router=settings.improve.skills_router != "labels",
     )
 
 

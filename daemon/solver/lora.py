@@ -7,7 +7,7 @@ has no dropout, no bias and no weights of other modules. Its directory is daemon
 
 import hashlib
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from importlib.metadata import version
 from pathlib import Path
@@ -47,6 +47,37 @@ def attach(model: PreTrainedModel, settings: LoraSettings, seed: int) -> PeftMod
     from `seed`; the global generator is left as it was.
     """
     _check_targets(model, settings)
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        return _add_adapter(model, settings)
+
+
+def attach_head(
+    model: PreTrainedModel, settings: LoraSettings, rows: Tensor, tokens: Sequence[int]
+) -> PeftModel:
+    """Add an adapter of a model's head: to the logit of each of K tokens it adds the product of its
+    own row with the last hidden state. `rows` is (K, D); the model's own weights are frozen. Raises
+    BadAdapter for settings that are not those of such an adapter."""
+    _, head = parts(model)
+    name = next(name for name, module in model.named_modules() if module is head)
+    if settings.targets != (name.split(".")[-1],) or settings.rank != len(rows):
+        raise BadAdapter(
+            f"an adapter of {len(rows)} rows of the head of {type(model).__name__} has rank "
+            f"{len(rows)} and the one target {name.split('.')[-1]!r}, and the settings have rank "
+            f"{settings.rank} and {', '.join(settings.targets)}"
+        )
+    adapted = _add_adapter(model, settings)
+    layer: Any = parts(adapted)[1]
+    up = layer.lora_B[_TRAINED].weight
+    scale = float(layer.scaling[_TRAINED])
+    with torch.no_grad():
+        layer.lora_A[_TRAINED].weight.copy_(rows)
+        up.zero_()
+        up[torch.tensor(tokens, device=up.device), torch.arange(len(tokens))] = 1 / scale
+    return adapted
+
+
+def _add_adapter(model: PreTrainedModel, settings: LoraSettings) -> PeftModel:
     config = LoraConfig(
         r=settings.rank,
         lora_alpha=settings.alpha,  # type: ignore[arg-type]  # any number works
@@ -55,8 +86,7 @@ def attach(model: PreTrainedModel, settings: LoraSettings, seed: int) -> PeftMod
         bias="none",
         task_type="CAUSAL_LM",
     )
-    with torch.random.fork_rng(), _older_peft():
-        torch.manual_seed(seed)
+    with _older_peft():
         adapted = get_peft_model(model, config)
     assert isinstance(adapted, PeftModel)
     return adapted
