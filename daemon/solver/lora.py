@@ -6,7 +6,6 @@ has no dropout, no bias and no weights of other modules. Its directory is daemon
 """
 
 import hashlib
-import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from importlib.metadata import version
@@ -33,6 +32,7 @@ from daemon.adapters.directory import (
     write_directory,
 )
 from daemon.engine.identity import weights_sha256
+from daemon.engine.policy import silence_peft
 from daemon.solver.policy import parts
 from events.jobs import LoraSettings
 
@@ -86,18 +86,10 @@ def _add_adapter(model: PreTrainedModel, settings: LoraSettings) -> PeftModel:
         bias="none",
         task_type="CAUSAL_LM",
     )
-    with _older_peft():
+    with silence_peft():
         adapted = get_peft_model(model, config)
     assert isinstance(adapted, PeftModel)
     return adapted
-
-
-@contextmanager
-def _older_peft() -> Iterator[None]:
-    """Suppress a warning of PEFT up to 0.21, which uses a deprecated name in transformers."""
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "`is_gradient_checkpointing`", FutureWarning)
-        yield
 
 
 def _check_targets(model: nn.Module, settings: LoraSettings) -> None:
@@ -133,7 +125,7 @@ def continue_from(model: PreTrainedModel, folder: Path) -> tuple[PeftModel, Prov
     """
     provenance = verify(folder)
     check_base(provenance, model, folder)
-    with _older_peft():
+    with silence_peft():
         adapted = PeftModel.from_pretrained(model, folder, is_trainable=True)
         adapted.load_adapter(str(folder), adapter_name=_REFERENCE, is_trainable=False)
     adapted.set_adapter(_TRAINED)

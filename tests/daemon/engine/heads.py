@@ -1,6 +1,5 @@
 """Adapters of a model's head alone, as a job that fits one saves them."""
 
-import warnings
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -33,10 +32,7 @@ def save_head(
         rollouts=(),
         spec={},
     )
-    with warnings.catch_warnings():
-        # Of PEFT: about weights that head and embedding share, of which none is trained.
-        warnings.simplefilter("ignore")
-        adapted = attach_head(model, settings, rows, tokens)
-        expected = probe_model(adapted)
-        save(adapted, folder, provenance.model_copy(update={"fingerprint": expected}))
+    adapted = attach_head(model, settings, rows, tokens)
+    expected = probe_model(adapted)
+    save(adapted, folder, provenance.model_copy(update={"fingerprint": expected}))
     return folder
