@@ -1,4 +1,4 @@
-"""One seed: a head and a router of labels, fitted to the same tasks, and what both choose of others.
+"""One seed: a head and a router of labels taught by the same tasks, and what both choose of others.
 
     result = run_forms(seed, HEADS, folder, development=False)
     print(tabulate_forms(results, HEADS))
