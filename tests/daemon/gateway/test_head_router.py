@@ -63,7 +63,8 @@ def fit_rows(folder: Path, asked: list[tuple[int, ...]]) -> torch.Tensor:
         states = torch.stack(
             [model.model(input_ids=torch.tensor([ids])).last_hidden_state[0, -1] for ids in asked]
         )
-    return 20 * torch.linalg.pinv(states).T
+    rows: torch.Tensor = 20 * torch.linalg.pinv(states).T
+    return rows
 
 
 def test_a_head_reads_the_prompt_of_the_call_itself(
