@@ -36,7 +36,8 @@ NO_SKILL_NAME: Final = "none of these"
 
 def teach_router(app: "App", lesson: RouterLesson, urls: Sequence[str] = ()) -> JobSpec:
     """Return the spec of the job that teaches a router; `urls` are those of the replicas, instead
-    of the settings'. Raises NotTrainable, RetryLater."""
+    of the settings'. Raises NotTrainable where no router can tell the skills apart, so that no
+    panel of them can be composed, and RetryLater."""
     settings = app.settings
     # What a skill means it learns from its tasks: a small model gets lost in longer words, and
     # every session waits for the prompt.
@@ -49,17 +50,24 @@ def teach_router(app: "App", lesson: RouterLesson, urls: Sequence[str] = ()) -> 
         raise RetryLater(f"the router of {lesson.agent.alias} waits: {error}") from error
     except CompositionRefusal as error:
         raise NotTrainable(str(error)) from error
-    return build_router_spec(
-        settings.training,
-        lesson.agent,
-        job=lesson.job,
-        base=lesson.base,
-        options=options,
-        tasks=lesson.tasks,
-        benchmarks=settings.benchmarks,
-        environments=settings.environments.paths,
-        parameters=_count_parameters(app, lesson),
-    )
+    try:
+        return build_router_spec(
+            settings.training,
+            lesson.agent,
+            job=lesson.job,
+            base=lesson.base,
+            options=options,
+            tasks=lesson.tasks,
+            benchmarks=settings.benchmarks,
+            environments=settings.environments.paths,
+            parameters=_count_parameters(app, lesson),
+        )
+    except NotTrainable as error:
+        # Of the settings; the members that passed wait for better ones.
+        raise RetryLater(
+            f"the router of {lesson.agent.alias} waits: {error}, or set improve.skills_router = "
+            '"labels" to have the base choose'
+        ) from error
 
 
 def _count_parameters(app: "App", lesson: RouterLesson) -> int | None:

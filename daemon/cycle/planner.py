@@ -282,7 +282,7 @@ class CyclePlanner:
         job = derive_id("router job", cycle.cycle)
         with self._app.reading() as connection:
             state = read_cycle_state(connection, cycle)
-            parts = gather_parts(state, self._read_incumbent(connection, cycle))
+            parts = gather_parts(connection, state)
             lesson = gather_lesson(connection, parts, agent, job)
         spec = self._teach_router(self._app, lesson)
         return JobRequested(

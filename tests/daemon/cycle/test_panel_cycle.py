@@ -364,7 +364,7 @@ def test_the_account_and_the_cost_of_a_panel_cycle_are_of_all_its_jobs(tmp_path:
     with opened(tmp_path) as app, app.reading() as connection:
         (cycle,) = learning.cycles(connection)
         account, cost = read_account(connection, cycle), read_cost(connection, app.settings, cycle)
-        shown = describe_jobs(read_cycle_state(connection, cycle))
+        shown = describe_jobs(connection, app.settings, read_cycle_state(connection, cycle))
     assert account is not None
     learner = build_document(account)["stages"]["learner"]
     assert [job["skill"] for job in learner["jobs"]] == ["cancelling", "changing", None]
@@ -411,7 +411,7 @@ def test_skills_and_jobs_say_where_a_member_is_and_which_checks_rejected_it(
         Decisions(app).take(moved("for-cancelling", "unloaded", "nobody holds it"), "gone", "ada")
         with app.reading() as connection:
             (cycle,) = learning.cycles(connection)
-            (job,) = describe_jobs(read_cycle_state(connection, cycle))
+            (job,) = describe_jobs(connection, app.settings, read_cycle_state(connection, cycle))
     with opened(tmp_path, "labels", skills_jobs=1, skills="watch") as app:
         later = read(app)
     reason = "gate REJECT: target -0.100 (limit -0.050, 64 tasks)"
