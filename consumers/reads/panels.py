@@ -56,17 +56,24 @@ def list_late_panels(connection: Connection, alias: str) -> list[tuple[AdapterRo
     return [(row, cycle) for row, cycle in late if row is not None and cycle is not None]
 
 
-def read_lapsed_members(connection: Connection, panel: AdapterRow) -> dict[str, str]:
+def read_member_exits(
+    connection: Connection, panel: AdapterRow, until: int | None = None
+) -> dict[str, str]:
     """Return skill -> why the adapter of this member is in no later panel: since the panel was
     composed, a gate or a person rejected it, its own sessions were taken back by a rollback, or a
-    person retired it. What a route merely replaced (often by the panel itself) stays a member."""
+    person retired it. What a route merely replaced (often by the panel itself) stays a member.
+    `until`: only what happened before this offset of `learning` counts."""
     assert panel.panel is not None, "it is a panel"
     composed = _read_steps(connection, panel.adapter)[0].offset
     lapsed: dict[str, str] = {}
     for member in panel.panel.members:
         if member.adapter is None:
             continue
-        steps = [step for step in _read_steps(connection, member.adapter) if step.offset > composed]
+        steps = [
+            step
+            for step in _read_steps(connection, member.adapter)
+            if step.offset > composed and (until is None or step.offset < until)
+        ]
         last = steps[-1] if steps else None
         if last is None or not _is_verdict(last.state, last.type):
             continue

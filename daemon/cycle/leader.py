@@ -72,6 +72,8 @@ class Proposal:
     """Why no job follows."""
     untaught: Mapping[str, str] = field(default_factory=dict)
     """Of a cycle that trains for skills: skill that has no job -> why."""
+    retrained: Mapping[str, str] = field(default_factory=dict)
+    """Skill that has a job for it was a member's on another base -> why."""
 
 
 class Planner(Protocol):
@@ -233,6 +235,8 @@ class Leader:
             f"cycle {cycle.number} of {cycle.alias}: {counts[TaskProposed.TYPE]} tasks were "
             f"written, {counts[TaskRejected.TYPE]} rejected"
         )
+        for skill, reason in proposal.retrained.items():
+            yield f"cycle {cycle.number} of {cycle.alias}: {skill} is {reason}"
         for skill, reason in proposal.untaught.items():
             yield f"cycle {cycle.number} of {cycle.alias} has no job for {skill}: {reason}"
         if proposal.lacking is not None:

@@ -108,7 +108,7 @@ def gather_parts(connection: "Connection", state: CycleState) -> PanelParts:
         for branch in state.branches
         if branch.adapter is not None and _has_passed(branch)
     }
-    kept, left = _read_kept_members(connection, state)
+    kept, left = _read_old_parts(connection, state)
     members = {**kept, **{skill: name for skill, name in trained.items() if skill is not None}}
     taught = state.router if state.router is not None and _has_passed(state.router) else None
     router = None if taught is None else taught.adapter
@@ -129,7 +129,7 @@ def gather_parts(connection: "Connection", state: CycleState) -> PanelParts:
     )
 
 
-def _read_kept_members(
+def _read_old_parts(
     connection: "Connection", state: CycleState
 ) -> tuple[dict[str, str | None], dict[str, str]]:
     """Skill -> adapter of the incumbent's members that stay; and skill -> why it has none."""
@@ -137,7 +137,7 @@ def _read_kept_members(
     incumbent = None if name is None else serving.adapter_row(connection, name)
     if incumbent is None or incumbent.panel is None or incumbent.base != state.cycle.base:
         return {}, {}
-    left = panels.read_lapsed_members(connection, incumbent)
+    left = panels.read_member_exits(connection, incumbent)
     members = {member.skill: member.adapter for member in incumbent.panel.members}
     return {skill: adapter for skill, adapter in members.items() if skill not in left}, left
 

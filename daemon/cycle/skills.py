@@ -20,6 +20,7 @@ from consumers.reads import learning, rollouts, serving, succession
 from consumers.reads.cycle_state import CycleState, read_branch
 from consumers.reads.skills import SkillLine, read_skills
 from daemon.cycle.panel_parts import build_branch_view, find_router_obstacle
+from daemon.cycle.retraining import read_retraining
 from daemon.cycle.state_machine import BranchEnd, find_branch_step
 
 if TYPE_CHECKING:
@@ -123,12 +124,17 @@ def read_skill_status(
 ) -> dict[str, Teaching]:
     """Return the teaching of each skill that the agent's comparisons ever named."""
     choice = read_skill_histories(connection, settings, pair)
+    retraining = read_retraining(connection, settings, pair)
+    members = {member.skill: member.describe(pair.base) for member in retraining.waiting}
     route = serving.route_row(connection, pair.alias)
     name = None if route is None else route.standing.incumbent
     incumbent = None if name is None else serving.adapter_row(connection, name)
     lines = [line for line in read_skills(connection, pair.alias) if line.base == pair.base]
     return {
-        line.skill: _read_status(connection, settings, line, choice, incumbent) for line in lines
+        line.skill: Teaching(WAITING, members[line.skill], None, None)
+        if line.skill in members
+        else _read_status(connection, settings, line, choice, incumbent)
+        for line in lines
     }
 
 
@@ -211,14 +217,14 @@ def describe_jobs(
                 "reason": end.reason if isinstance(end, BranchEnd) else f"needs {end} next",
             }
         )
-    obstacle = _explain_untaught_router(connection, settings, state)
+    obstacle = _explain_router_lack(connection, settings, state)
     if obstacle is not None:
         unknown = dict.fromkeys(("skill", "job", "outcome", "adapter", "state"))
         jobs.append({**unknown, "reason": obstacle})
     return jobs
 
 
-def _explain_untaught_router(
+def _explain_router_lack(
     connection: "Connection", settings: "Settings", state: CycleState
 ) -> str | None:
     """Why a cycle whose members are settled has no job for its router; None where it has or awaits
