@@ -4,7 +4,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from sqlalchemy import Connection, Row, func, select
+from sqlalchemy import Connection, func, select
 
 from consumers.reads import learning, serving
 from consumers.reads.learning import CycleRow
@@ -90,7 +90,7 @@ def _is_verdict(state: str, event_type: str) -> bool:
     return state in (State.REJECTED, State.ROLLED_BACK)
 
 
-def _read_steps(connection: Connection, adapter: str) -> Sequence[Row[Any]]:
+def _read_steps(connection: Connection, adapter: str) -> Sequence[Any]:
     """The steps that moved an adapter, first to last; without those after it was retired, which
     tell what became of its files."""
     steps = LifecycleStep.table().c

@@ -5,7 +5,7 @@ A caller reads within one `database.read_transaction`, which is one moment of th
 """
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 from sqlalchemy import Connection, Row, func, or_, select
 
@@ -124,22 +124,20 @@ def list_training_bases(connection: Connection) -> frozenset[str]:
     open_cycles = select(cycles.cycle).where(cycles.outcome.is_(None))
     of_open = select(jobs.alias, jobs.base, jobs.skill).where(jobs.cycle.in_(open_cycles))
     selected |= {(row.alias, row.base, row.skill) for row in connection.execute(of_open)}
-    routes = {
-        alias: None if (row := serving.route_row(connection, alias)) is None else row.standing.base
-        for alias in {alias for alias, _ in kinds}
-    }
-    rows = [
-        row
-        for alias, skill in kinds
-        if (row := find_last_candidate(connection, alias, skill)) is not None
-        and routes[alias] in (None, row.base)
-        and (skill is None or (alias, row.base, skill) in selected)
-    ]
+    routes = {row.alias: row.standing.base for row in serving.route_table(connection).routes}
+    names: set[str] = set()
+    for alias, skill in kinds:
+        row = find_last_candidate(connection, alias, skill)
+        if row is None or routes.get(alias, row.base) != row.base:
+            continue
+        if skill is None or (alias, row.base, skill) in selected:
+            names.add(row.adapter)
     for job in learning.open_jobs(connection):
-        if job.spec.parent is not None:
-            parent = find_adapter_at(connection, job.spec.parent)
-            rows += [] if parent is None else [parent]
-    return frozenset(row.adapter for row in rows)
+        folder = job.spec.parent
+        parent = None if folder is None else find_adapter_at(connection, folder)
+        if parent is not None:
+            names.add(parent.adapter)
+    return frozenset(names)
 
 
 def list_written_tasks(connection: Connection, cycle: str) -> list[tuple[str, str]]:
@@ -152,6 +150,9 @@ def list_written_tasks(connection: Connection, cycle: str) -> list[tuple[str, st
     )
     rows = connection.execute(query.order_by(tasks.offset, tasks.task))
     return [(row.pattern, row.task) for row in rows]
+
+
+_LEAVES: Final = (State.DRAINING, State.ROLLED_BACK)
 
 
 @dataclass(frozen=True, slots=True)
@@ -277,14 +278,14 @@ def _list_final_panels(
         .join(Adapter.table(), adapters.adapter == steps.subject)
         .where(
             steps.kind == "adapter",
-            steps.state.in_([State.PROMOTED.value, *(state.value for state in _LEFT)]),
+            steps.state.in_([State.PROMOTED.value, *(state.value for state in _LEAVES)]),
             adapters.alias == alias,
             adapters.base != base,
         )
     )
     rows = connection.execute(query.order_by(steps.offset, steps.subject)).all()
     answering: dict[str, str] = {}
-    ends: dict[str, Row[Any]] = {}
+    ends: dict[str, Any] = {}
     # Of one event, who leaves comes before who answers then.
     for row in sorted(rows, key=lambda row: (row.offset, row.state == State.PROMOTED)):
         if row.state == State.PROMOTED:
@@ -300,10 +301,7 @@ def _list_final_panels(
     return [(row, offset) for row, offset in final if row is not None]
 
 
-_LEFT = (State.DRAINING, State.ROLLED_BACK)
-
-
-def _moves_base(connection: Connection, end: Row[Any]) -> bool:
+def _moves_base(connection: Connection, end: Any) -> bool:
     """Whether an adapter lost its sessions because the alias went to another base."""
     if end.state == State.ROLLED_BACK:
         return False

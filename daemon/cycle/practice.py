@@ -145,7 +145,10 @@ def read_skill_practices(connection: "Connection", settings: "Settings") -> list
         says += _describe_retraining(retraining, settings, pair.base)
         names = tuple(line.skill for line in lacking)
         members = retraining.waiting[: settings.improve.skills_jobs]
-        taught = tuple(item.skill for item in (*members, *choice.taught))
+        taught = (
+            *(member.skill for member in members),
+            *(skill.skill for skill in choice.taught),
+        )
         untaught = {**retraining.left, **choice.left}
         untaught |= {
             member.skill: explain_limit(settings) for member in retraining.waiting[len(members) :]
