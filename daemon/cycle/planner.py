@@ -171,7 +171,7 @@ class CyclePlanner:
         retrained. Raises RetryLater."""
         settings, pair = self._app.settings, Pair(cycle.alias, cycle.base)
         with self._app.reading() as connection:
-            retraining = read_retraining(connection, settings, pair)
+            retraining = read_retraining(connection, settings, pair, cycle.cycle)
         if not retraining.waiting:
             return Proposal({}, untaught=retraining.left)
         try:

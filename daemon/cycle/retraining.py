@@ -65,15 +65,17 @@ class PassCount:
         return f"{base} passes {self.passes} of {self.attempts} rollouts of its tasks"
 
 
-def read_retraining(connection: "Connection", settings: "Settings", pair: Pair) -> Retraining:
+def read_retraining(
+    connection: "Connection", settings: "Settings", pair: Pair, cycle: str | None = None
+) -> Retraining:
     """Return which members of other bases' panels the next cycles of an agent retrain; none unless
-    `improve.skills` is `panel`."""
+    `improve.skills` is `panel`. `cycle`: whose own jobs do not count, so that a redo is the same."""
     if settings.improve.skills != "panel":
         return Retraining()
     waiting: list[OldMember] = []
     left: dict[str, str] = {}
     for member in succession.read_old_members(connection, pair.alias, pair.base):
-        if _was_tried(connection, pair, member.skill):
+        if _was_tried(connection, pair, member.skill, cycle):
             continue
         if not member.jobs:
             left[member.skill] = f"no job trained {member.adapter.adapter}, so it has no tasks"
@@ -86,9 +88,11 @@ def read_retraining(connection: "Connection", settings: "Settings", pair: Pair) 
     return Retraining(tuple(waiting), left)
 
 
-def _was_tried(connection: "Connection", pair: Pair, skill: str) -> bool:
-    """Whether a job on this base was for a skill, or its incumbent panel has a member for it."""
-    if succession.list_skill_jobs(connection, pair.alias, pair.base, skill):
+def _was_tried(connection: "Connection", pair: Pair, skill: str, cycle: str | None) -> bool:
+    """Whether a job on this base was for a skill, of another cycle than this one, or the incumbent
+    panel has a member for it."""
+    jobs = succession.list_skill_jobs(connection, pair.alias, pair.base, skill)
+    if any(cycle is None or job.cycle != cycle for job, _ in jobs):
         return True
     route = serving.route_row(connection, pair.alias)
     name = None if route is None else route.standing.incumbent
