@@ -103,8 +103,14 @@ def compose_panel(app: "App", parts: PanelParts, *, fleet: Fleet) -> str:
 
 def _name_unknown_skills(app: "App", parts: PanelParts) -> dict[str, str]:
     """Return the names of skills that the last comparison does not name any more, as their
-    descriptions: their members stay in the panel."""
+    descriptions: their members stay in the panel. A skill that a comparison named on another base
+    alone has the description that it has there."""
     with app.reading() as connection:
-        lines = read_skills(connection, parts.alias)
-    known = {line.skill for line in lines if line.base == parts.base and line.description}
-    return {m.skill: m.skill.replace("_", " ") for m in parts.members if m.skill not in known}
+        lines = [line for line in read_skills(connection, parts.alias) if line.description]
+    known = {line.skill for line in lines if line.base == parts.base}
+    elsewhere = {line.skill: line.description for line in lines if line.base != parts.base}
+    return {
+        member.skill: elsewhere.get(member.skill) or member.skill.replace("_", " ")
+        for member in parts.members
+        if member.skill not in known
+    }

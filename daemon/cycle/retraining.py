@@ -69,7 +69,8 @@ def read_retraining(
     connection: "Connection", settings: "Settings", pair: Pair, cycle: str | None = None
 ) -> Retraining:
     """Return which members of other bases' panels the next cycles of an agent retrain; none unless
-    `improve.skills` is `panel`. `cycle`: whose own jobs do not count, so that a redo is the same."""
+    `improve.skills` is `panel`. `cycle`: one whose jobs do not count, so that a redo of it is the
+    same."""
     if settings.improve.skills != "panel":
         return Retraining()
     waiting: list[OldMember] = []

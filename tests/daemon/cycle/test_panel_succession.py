@@ -23,7 +23,7 @@ from daemon.cycle.panel_parts import gather_parts
 from daemon.cycle.plan import plan_cycle
 from daemon.cycle.planner import CyclePlanner
 from daemon.cycle.practice import read_skill_practices
-from daemon.cycle.retraining import build_retraining_pools, list_probe_tasks
+from daemon.cycle.retraining import build_retraining_pools, count_passes, list_probe_tasks
 from daemon.cycle.state_machine import Step
 from daemon.evaluation.aims import list_aims, list_jobs
 from daemon.serving.bases import rebase_routes
@@ -82,11 +82,10 @@ def take_on(app: App, due: Wanted, base: str) -> None:
     elif due.step in (Step.ROUTE, Step.WATCH):
         assert row is not None
         shares: Mapping[str | None, float] = {row.adapter: 1.0}
+        turned = routed("promoted", shares, base=base)
         if due.step is Step.ROUTE:
-            shares = {row.adapter: 0.5, incumbent: 0.5}
-        why = "canary" if due.step is Step.ROUTE else "promoted"
-        turned = routed(why, shares, base=base)
-        says.take(turned, why, row.cause, origin=row.adapter)
+            turned = routed("canary", {row.adapter: 0.5, incumbent: 0.5}, base=base)
+        says.take(turned, turned.why, row.cause, origin=row.adapter)
     else:
         take(app, due)
 
@@ -252,6 +251,10 @@ def test_a_member_whose_tasks_the_new_base_passes_is_not_retrained_and_one_waits
             ],
         )
         app.settle()
+        for passes, is_left in ((8, True), (7, False)):
+            # 28 of 32 leave something to learn.
+            counted = count_passes(lambda _, passes=passes: passes, SHOP, passed)
+            assert (counted.attempts, counted.passes_all) == (8 * len(probes), is_left)
         count = 8 * len(probes)
         reason = f"new passes {count} of {count} rollouts of its tasks"
         with app.reading() as connection:
