@@ -290,6 +290,8 @@ class JobRounds(StrictModel):
     patterns: tuple[KnownPattern, ...] = ()
     known: tuple[Id, ...] = ()
     """Written tasks of the agent that no pool has, which must not be written again."""
+    aims: tuple[Name, ...] = Field(default=(), exclude_if=lambda names: not names)
+    """Patterns for which tasks are written, of a job for a skill; empty: all that rounds find."""
 
 
 class RouterOption(StrictModel):

@@ -32,8 +32,8 @@ NO_SKILL: Final = "no skill"
 """Name of the pool of tasks that need none."""
 HEAD: Final = "lm_head"
 """Name of the head of a model: that of every causal decoder that engines of ours serve."""
-_EXAMPLES: Final = 2
-"""Tasks that an option needs: one to learn from, one to be held out."""
+EXAMPLES: Final = 2
+"""Tasks that a skill needs: one to learn from, one to be held out."""
 _GROUPS, _SIZE = 4, 8
 """Their product is the number of prompts of a step."""
 _STEPS: Final = 96
@@ -105,13 +105,13 @@ def _build_pools(
     pools = []
     for option in options:
         own = tuple(t for t in dict.fromkeys(tasks.get(option.skill, ())) if len(skills[t]) == 1)
-        if option.skill is None and not own:
-            # Every kind of the traffic needs a skill: the option stays, and is never taught.
+        if option.skill is None and len(own) < EXAMPLES:
+            # Nearly all of the traffic needs a skill: the option stays, and is never taught.
             continue
-        if len(own) < _EXAMPLES:
+        if len(own) < EXAMPLES:
             raise NotTrainable(
-                f"the router has {len(own)} tasks of {option.skill or NO_SKILL}, and needs "
-                f"{_EXAMPLES} at least to learn when to choose it; write more (proposer.tasks), or "
+                f"the router has {len(own)} tasks of {option.skill}, and needs "
+                f"{EXAMPLES} at least to learn when to choose it; write more (proposer.tasks), or "
                 "compose the panel with an untrained router"
             )
         pools.append(TaskPool(name=option.skill or NO_SKILL, skill=option.skill, tasks=own))
