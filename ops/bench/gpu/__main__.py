@@ -1,7 +1,7 @@
 """Learner and engine on a GPU, beside plain PyTorch, PEFT and transformers there.
 
     python -m ops.bench.gpu [--shape 0.6b 4b] [--device cuda] [--parts reference learner ...]
-                            [--dtype bfloat16] [--steps 5] [--rounds 2] [--adapters 8]
+                            [--dtype bfloat16] [--steps 3] [--rounds 2] [--adapters 8]
                             [--out FILE]
 
 Method. Models have the shapes of Qwen3-0.6B and Qwen3-4B and random weights of a fixed seed, made
@@ -105,7 +105,7 @@ def _measure(part: Part) -> dict[str, Any]:
         with warnings.catch_warnings():
             # Of PEFT: about what transformers will do.
             warnings.simplefilter("ignore")
-            outcome = {"result": part()}
+            outcome: dict[str, Any] = {"result": part()}
     # Whatever fails is reported, and the other parts are measured all the same.
     except Exception as error:
         traceback.print_exc()
@@ -121,7 +121,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--parts", nargs="+", choices=PARTS, default=list(PARTS))
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--dtype", choices=("bfloat16", "float32"), default="bfloat16")
-    parser.add_argument("--steps", type=int, default=5, help="of each trainer, after a first one")
+    parser.add_argument("--steps", type=int, default=3, help="of each trainer, after a first one")
     parser.add_argument("--rounds", type=int, default=2, help="of the engine, after a first one")
     parser.add_argument("--adapters", type=int, default=8, help="at once in the engine")
     parser.add_argument("--out", type=Path, help="file that is written after every part")

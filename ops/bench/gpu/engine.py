@@ -3,7 +3,7 @@ own `generate` with the same batch, PEFT's mixed batches included."""
 
 import statistics
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from functools import partial
 from random import Random
@@ -174,7 +174,7 @@ def generate(
     synchronize(device)
     start = time.perf_counter()
     with nullcontext() if names else model.disable_adapter(), torch.inference_mode():
-        answers = model.generate(
+        answers: Tensor = model.generate(  # type: ignore[no-untyped-call]
             input_ids=ids,
             attention_mask=torch.ones_like(ids),
             max_new_tokens=shape.answer,
@@ -198,7 +198,7 @@ def _draw_prompts(shape: Shape, seed: int) -> list[list[int]]:
 
 
 def _take_turns(
-    players: dict[str, Callable[..., tuple[int, float]]], rounds: int
+    players: Mapping[str, Callable[..., tuple[int, float]]], rounds: int
 ) -> dict[str, dict[str, Any]]:
     """Return side -> median tokens per second of rounds in which the sides take turns, after one
     that does not count."""

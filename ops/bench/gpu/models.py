@@ -6,8 +6,7 @@ from typing import Any, Final
 
 import torch
 from peft import PeftModel
-from transformers import PreTrainedModel, Qwen3Config
-from transformers.models.qwen3.modeling_qwen3 import Qwen3ForCausalLM
+from transformers import AutoModelForCausalLM, PreTrainedModel, Qwen3Config
 
 from daemon.solver.lora import attach
 from events.jobs import LoraSettings
@@ -69,9 +68,10 @@ def make_model(shape: Shape, device: torch.device, dtype: torch.dtype) -> PreTra
         eos_token_id=None,
     )
     torch.manual_seed(0)
+    make: Any = AutoModelForCausalLM.from_config
     with torch.device(device):
-        model: PreTrainedModel = Qwen3ForCausalLM._from_config(config, dtype=dtype)
-    return model.eval()
+        model: PreTrainedModel = make(config, dtype=dtype)
+    return model
 
 
 def add_adapters(model: PreTrainedModel, count: int) -> tuple[PeftModel, list[str]]:
