@@ -11,13 +11,12 @@ import pytest
 from daemon.engine.chat import Chat, as_chat
 from daemon.engine.policy import Policy
 from daemon.engine.reference.weights import CHECKPOINT
-from daemon.engine.routing import ask, find_label_tokens, read_all_scores, render_prompts
+from daemon.engine.routing import ask, read_all_scores, render_prompts
 from daemon.roles.route_follower import in_force
 from daemon.serving.panels import Composition, compose
 from daemon.solver.job import ADAPTER
 from daemon.solver.routing.job import run
 from daemon.solver.sampling.opening import read_opening
-from events.jobs import JobSpec, PanelRouter, RouterOption, TaskPool
 from events.rollouts import MemberChoice
 from ops.isolated import InstallError
 from ops.random_adapters import Adapters
@@ -29,12 +28,21 @@ from tests.daemon.gateway.test_panels import choices
 from tests.daemon.gateway.test_routing import ask as ask_agent
 from tests.daemon.serving.homes import ADA, Home, Restartable
 from tests.daemon.serving.test_cycle_panels import produced
-from tests.daemon.solver.routing.test_router_job import FIRST, FRESH, SHOP, build_spec, draw
+from tests.daemon.solver.routing.test_router_job import (
+    FIRST,
+    FRESH,
+    OTHERS,
+    SHOP,
+    SKILL,
+    build_spec,
+    draw,
+)
 
 pytestmark = pytest.mark.learning
 
-SKILLS: Final = ("fallback", "cancel")
-NO_SKILL: Final = "question"
+STEPS: Final = 6
+TASKS: Final = 32
+"""Tasks of the skill, and as many others, that the router learns from."""
 BOUND: Final = 1e-3
 """Nats between the scores of an engine and those of this process, in float32."""
 ANSWER: Final[dict[str, Any]] = {"temperature": 0, "max_tokens": 8}
@@ -74,36 +82,22 @@ def home(
         engine.stop()
 
 
-def build_router_spec() -> JobSpec:
-    """Two skills, and tasks of no skill."""
-    spec = build_spec(8, *(draw({kind: 1.0}, FIRST, 32) for kind in (SKILLS[0], NO_SKILL)))
-    words = {**{skill: SHOP.capabilities[skill] for skill in SKILLS}, None: "none of these"}
-    labels = ("A", "B", "C")
-    tokens = find_label_tokens(CHECKPOINT, labels)
-    options = tuple(
-        RouterOption(skill=skill, label=label, token=token, description=text)
-        for (skill, text), label, token in zip(words.items(), labels, tokens, strict=True)
-    )
-    second = TaskPool(name=SKILLS[1], skill=SKILLS[1], tasks=draw({SKILLS[1]: 1.0}, FIRST, 32))
-    pools = (spec.pools[0], second, spec.pools[1])
-    return spec.model_copy(update={"router": PanelRouter(options=options), "pools": pools})
-
-
 def test_a_trained_router_chooses_at_an_engine_as_in_process_and_its_members_answer(
     home: Home, adapters: Adapters, reference: tuple[Policy, Chat], tmp_path: Path
 ) -> None:
-    spec = build_router_spec()
+    spec = build_spec(STEPS, draw({SKILL: 1.0}, FIRST, TASKS), draw(OTHERS, FIRST, TASKS))
     outcome = run(spec, tmp_path / "job")
     assert outcome.outcome == "trained", outcome.reason
     router = produced(home, spec, tmp_path / "job" / ADAPTER)
-    members = {skill: home.push(adapters[name]) for skill, name in zip(SKILLS, ("strong", "v1"))}
-    panel = compose(home.app, home.fleet, Composition(members, router=router), ADA)
+    member, other = home.push(adapters["strong"]), home.push(adapters["v1"])
+    panel = compose(home.app, home.fleet, Composition({SKILL: member}, router=router), ADA)
+    home.publisher.stage(other, ADA)
     home.publisher.promote(panel.adapter, ADA, override=True)
-    assert home.loaded() == [sorted([router, *members.values()])]
+    assert home.loaded() == [sorted([router, member, other])]
 
     assert panel.panel is not None
     chooser = panel.panel.router
-    tasks = [task for kind in (*SKILLS, NO_SKILL) for task in draw({kind: 1.0}, FRESH, 4)]
+    tasks = [*draw({SKILL: 1.0}, FRESH, 4), *draw(OTHERS, FRESH, 4)]
     views = [read_opening(SHOP, SHOP.task(task)) for task in tasks]
     conversations = [[as_chat(message) for message in view or ()] for view in views]
     base, chat = reference
@@ -111,7 +105,7 @@ def test_a_trained_router_chooses_at_an_engine_as_in_process_and_its_members_ans
     prompts = [build_prompts(chooser, messages) for messages in conversations]
     scores = read_all_scores(policy, chooser, [render_prompts(chat, both) for both in prompts])
     expected = ask(policy, chat, chooser, conversations)
-    assert {answer.skill for answer in expected} == {*SKILLS, None}
+    assert [answer.skill for answer in expected] == [*4 * [SKILL], *4 * [None]]
     (engine,) = home.fleet.engines.values()
     for both, rows in zip(prompts, scores, strict=True):
         for order, prompt in enumerate(both):
@@ -124,26 +118,26 @@ def test_a_trained_router_chooses_at_an_engine_as_in_process_and_its_members_ans
         for number, (messages, answer) in enumerate(zip(conversations, expected, strict=True)):
             through = ask_agent(front, f"s{number}", messages=messages, **ANSWER)
             assert through.status_code == 200, through.text
-            member = panel.panel.find_adapter(answer.skill)
-            model = member or "reference"
+            chosen = member if answer.skill else None
+            model = chosen or "reference"
             assert through.headers["x-kintsugi-adapter"] == panel.adapter
             assert through.headers["x-kintsugi-member"] == model
             direct = post(url, model=model, messages=messages, **ANSWER).json()
             texts = [body["choices"][0]["message"]["content"] for body in (through.json(), direct)]
             assert texts[0] == texts[1]
-            chosen = front.started()[-1].member
-            assert chosen is not None
-            assert chosen == MemberChoice(
-                skill=answer.skill, adapter=member, doubt=answer.doubt, router_ms=chosen.router_ms
+            recorded = front.started()[-1].member
+            assert recorded is not None
+            took = recorded.router_ms
+            assert recorded == MemberChoice(
+                skill=answer.skill, adapter=chosen, doubt=answer.doubt, router_ms=took
             )
 
-        lost = members[SKILLS[0]]
         first = {"session": "s0", "messages": conversations[0], **ANSWER}
-        engine.replica.unload(lost)
+        engine.replica.unload(member)
         assert ask_agent(front, **first).headers["x-kintsugi-member"] == "reference"
         assert choices(front, "absent") == 1
-        assert home.tick().loaded == [lost]
-        returned = lambda: ask_agent(front, **first).headers["x-kintsugi-member"] == lost  # noqa: E731
+        assert home.tick().loaded == [member]
+        returned = lambda: ask_agent(front, **first).headers["x-kintsugi-member"] == member  # noqa: E731
         assert front.wait_for(returned), "it is still the session's"
         engine.replica.unload(router)
         unrouted = ask_agent(front, **{**first, "session": "new"})
