@@ -48,6 +48,8 @@ POLL_SECONDS: Final = 0.02
 
 __all__ = ["adapter", "clean", "home", "other_adapter"]
 
+SHADOWS: Final = "kintsugi_gateway_shadows_total"
+
 Json = dict[str, Any]
 PATIENT: Json = {"router_ms": 20_000}
 """Of a gateway whose router must answer, however busy the machine is."""
@@ -163,7 +165,7 @@ def test_a_panel_that_is_not_loaded_is_no_model_for_clients_who_name_it(
 ) -> None:
     """As an adapter; by the route of its alias, the base stands in."""
     front = front_over(engine.url, **PATIENT)
-    front.gateway.context.routing.apply(routed({"p": panel("returns")}, "p", shadow="p"))
+    front.gateway.context.routing.apply(routed({"p": panel("returns")}, "p"))
     assert answered(front, model="p") == ("p", "one")
     unload(engine, "one")
     assert answered(front) == ("p", "tiny"), "the engine is asked what it has"
@@ -173,6 +175,11 @@ def test_a_panel_that_is_not_loaded_is_no_model_for_clients_who_name_it(
     shown = httpx2.post(f"{front.url}{MESSAGES}", json={**GREEDY, "model": "p"}, timeout=60)
     assert (shown.status_code, shown.json()["error"]["type"]) == (404, "not_found_error")
     assert choices(front, "absent") == 1
+    shadowed = routed({"p": panel("returns")}, None, position=2, shadow="p")
+    front.gateway.context.routing.apply(shadowed)
+    assert ask(front, "another").status_code == 200
+    left_out = lambda: front.gateway.metrics.value(SHADOWS, asked="no") == 1  # noqa: E731
+    assert front.wait_for(left_out), "nobody is asked for the panel's base in its name"
     load(engine, one=adapter)
     returned = lambda: ask(front, "by-name", model="p").status_code == 200  # noqa: E731
     assert front.wait_for(returned)
