@@ -1,10 +1,12 @@
 """What a cycle makes its panel and its router of, at a replica that proves the labels."""
 
+import hashlib
 from pathlib import Path
 from typing import Final
 
 import pytest
 
+from daemon.adapters.directory import WEIGHTS
 from daemon.config.settings import Agent
 from daemon.core.decision_log import Decisions
 from daemon.cycle.job_spec import NotTrainable
@@ -106,8 +108,9 @@ def test_a_router_reads_the_prompt_that_it_was_trained_on(
 def produced(home: Home, spec: JobSpec, folder: Path) -> str:
     """The adapter that a router's job left."""
     job = JobRequested(job=spec.job, alias="agent", base="reference", spec=spec, minutes=1)
+    digest = hashlib.sha256((folder / WEIGHTS).read_bytes()).hexdigest()
     data = AdapterProduced(
-        adapter="router-1", alias="agent", base="reference", sha256="0" * 64, path=str(folder),
+        adapter="router-1", alias="agent", base="reference", sha256=digest, path=str(folder),
         job=spec.job, origin="job",
     )  # fmt: skip
     Decisions(home.app).record({"requested": job, "produced": data}, "ada")
