@@ -23,7 +23,7 @@ from producers.gateway.privacy.keys import hash_key
 from tests.conftest import missing
 from tests.consumers.deciding import routed
 from tests.daemon.gateway.program import Program, running
-from tests.daemon.metrics.scene import ADAPTER, once_round, say, settings_of
+from tests.daemon.metrics.scene import ADAPTER, once_round, say, serve_panel, settings_of
 
 NAMES = ("rollout", "event", "projection", "cycle", "job", "adapter", "route")
 NOW = datetime(2026, 5, 1, 12, tzinfo=UTC)
@@ -134,6 +134,20 @@ def test_what_others_wrote_is_text(found: Read) -> None:
     page = render(Read(document, found.patterns, found.at), trouble=evil)
     assert "<script" not in page
     assert html.escape(evil) in page.replace("&#34;", "&quot;")
+
+
+def test_what_is_lacking_and_taught_and_who_won_what_is_on_the_page(app: App) -> None:
+    serve_panel(app)
+    content = read(app)
+    (skill,) = content.document["skills"]
+    assert (skill["skill"], skill["taught"], skill["adapter"]) == ("cancelling", "serving", ADAPTER)
+    page = re.sub(r"<[^>]+>|\s+", " ", render(content)).split("What it cannot do")[1]
+    text = " ".join(page.split())
+    assert "agent cancelling +0.50 30 % serving" in text
+    assert (
+        f"agent panel-1, promoted cancelling {ADAPTER} 2 50 % 1 of 2 judged 50.0 % 75.0 % "
+        "agent panel-1, promoted none found base 2 50 % 0 of 1 judged"
+    ) in text
 
 
 def test_the_page_is_never_newer_than_it_says(tmp_path: Path) -> None:
