@@ -83,7 +83,7 @@ def daemon(home: Path, gateway: int, engine: int, metrics: int, spans: str) -> I
         serve_panel(app)
     config = home / "kintsugi.toml"
     config.write_text(
-        f"[gateway]\nport = {gateway}\n[engine]\nport = {engine}\nthreads = 1\n"
+        f'[gateway]\nport = {gateway}\n[engine]\nport = {engine}\nthreads = 1\nname = "base"\n'
         f"[metrics]\nport = {metrics}\n[scheduler]\nmin_failures = 1000000\n"
         f'[tracing]\nendpoint = "{spans}"\n'
         f'[[agents]]\nalias = "agent"\nenvironment = "shop"\ncheckpoint = "{CHECKPOINT}"\n'
