@@ -108,7 +108,9 @@ def build_world(
     settings = Settings(
         home=folder / "home", log=Log(durability="process"), scheduler=QUIET,
         proposer=Proposer(tasks=4), improve=Improve(skills="panel", skills_rounds=1),
-        training=Training(rollouts=32, groups=4, lora_rank=2, max_tokens=64, threads=1),
+        training=Training(
+            rollouts=16, groups=2, lora_rank=2, max_tokens=64, threads=1, probe_below=0
+        ),
         environments=Environments(paths=(file,)),
         agents=(Agent(alias="agent", environment="stall", checkpoint=CHECKPOINT),),
     )  # fmt: skip
@@ -132,7 +134,6 @@ def build_world(
         events = [app.bodies.whole(item).event.data for item in app.log.read(LEARNING.name, 0, 0)]
     told: list[Progress] = []
     outcome = run(job.spec, folder / "job", told.append)
-    print(outcome)
     assert cycle.directive is not None
     bodies = {
         data.task.id: stall.task(data.task.id).model_dump_json(exclude={"capability"})
