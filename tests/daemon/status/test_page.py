@@ -22,6 +22,7 @@ from ops.browser import BrowserUnavailable, dom, program
 from producers.gateway.privacy.keys import hash_key
 from tests.conftest import missing
 from tests.consumers.deciding import routed
+from tests.daemon.conftest import Kintsugi
 from tests.daemon.gateway.program import Program, running
 from tests.daemon.metrics.scene import ADAPTER, once_round, say, serve_panel, settings_of
 
@@ -136,8 +137,17 @@ def test_what_others_wrote_is_text(found: Read) -> None:
     assert html.escape(evil) in page.replace("&#34;", "&quot;")
 
 
-def test_what_is_lacking_and_taught_and_who_won_what_is_on_the_page(app: App) -> None:
+def test_what_is_lacking_and_taught_and_who_won_what_is_in_status_and_on_the_page(
+    app: App, kintsugi: Kintsugi
+) -> None:
     serve_panel(app)
+    told = " ".join(kintsugi("--home", app.settings.home, "status").out.split())
+    assert f"taught of agent cancelling serving, {ADAPTER}" in told
+    assert (
+        f"members of panel-1 cancelling: {ADAPTER}, 50% of the last day's sessions, 1 of 2 judged "
+        "passed, gate 50.0% to 75.0%; no skill: base, 50% of the last day's sessions, 0 of 1 "
+        "judged passed"
+    ) in told
     content = read(app)
     (skill,) = content.document["skills"]
     assert (skill["skill"], skill["taught"], skill["adapter"]) == ("cancelling", "serving", ADAPTER)
