@@ -33,8 +33,7 @@ from daemon.cycle.views import (
 from daemon.metrics.families import Family, Sheet
 from daemon.metrics.holdout import HOLDOUT, RecentLifts, say_lifts
 from daemon.metrics.observations import BackgroundCollector
-from daemon.metrics.skills import SKILLS, say_members, say_skills
-from daemon.serving.panel_members import read_panel_states
+from daemon.metrics.skills import SKILLS, RecentPanels, say_members, say_skills
 from events.envelope import parse_timestamp, timestamp, utc_now
 from events.gate import Decision
 from events.learning import CycleOutcome, JobOutcome
@@ -152,15 +151,20 @@ LOOP: Final = (
 
 def loop(settings: "Settings") -> BackgroundCollector:
     """Return the collector of these metrics."""
-    return BackgroundCollector("loop", LOOP, settings, partial(read, lifts=RecentLifts()))
+    kept = partial(read, lifts=RecentLifts(), panels=RecentPanels())
+    return BackgroundCollector("loop", LOOP, settings, kept)
 
 
 def read(
-    app: "App", sheet: Sheet, now: datetime | None = None, lifts: RecentLifts | None = None
+    app: "App",
+    sheet: Sheet,
+    now: datetime | None = None,
+    lifts: RecentLifts | None = None,
+    panels: RecentPanels | None = None,
 ) -> None:
-    """Read the metrics declared above, at one moment of the tables; the lifts from `lifts`, or
-    anew."""
-    moment, lifts = now or utc_now(), lifts or RecentLifts()
+    """Read the metrics declared above, at one moment of the tables; lifts and members of panels
+    from `lifts` and `panels`, or anew."""
+    moment, lifts, panels = now or utc_now(), lifts or RecentLifts(), panels or RecentPanels()
     with app.reading() as connection:
         pairs = agents.present(connection)
         shown = _select_pairs(app.settings, pairs)
@@ -171,10 +175,9 @@ def read(
         names = [pair.alias for pair in shown]
         _counts(connection, sheet, names)
         _moments(connection, sheet, names)
-        table = serving.route_table(connection)
-        _routes(connection, sheet, table, shown, moment)
+        _routes(connection, sheet, shown, moment)
         say_skills(connection, app.settings, sheet, shown)
-        say_members(sheet, read_panel_states(connection, moment, table), names)
+        say_members(sheet, panels.read(connection), names)
         say_lifts(sheet, lifts.read(connection), names)
         sheet.say("kintsugi_job_today_seconds", job_seconds(connection, moment))
         sheet.say("kintsugi_job_budget_seconds", app.settings.scheduler.budget_minutes * 60)
@@ -293,13 +296,8 @@ def _say_after_error(connection: "Connection", sheet: Sheet, alias: str, adapter
         sheet.say("kintsugi_gate_token_growth_ratio", growth, alias, rollouts)
 
 
-def _routes(
-    connection: "Connection",
-    sheet: Sheet,
-    table: "RouteTable",
-    shown: list[Pair],
-    now: datetime,
-) -> None:
+def _routes(connection: "Connection", sheet: Sheet, shown: list[Pair], now: datetime) -> None:
+    table = serving.route_table(connection)
     for pair in shown:
         route = table.route(pair.alias)
         weights = dict.fromkeys(SLOTS, 0.0)

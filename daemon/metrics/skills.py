@@ -2,7 +2,9 @@
 answers which share of a panel's sessions, and what each member won.
 
     say_skills(connection, settings, sheet, pairs)
-    say_members(sheet, read_panel_states(...), names)
+    say_members(sheet, RecentPanels().read(connection), names)
+
+The second goes through every session of a panel's last day, so its reading is reused for a minute.
 
 `slot` is `canary` or `promoted`. `skill` is bounded: a comparison has at most ten, a panel at most
 as many as its router has labels; `NO_SKILL` is the base where no member answers.
@@ -15,7 +17,9 @@ from consumers.diagnosis.skills import SkillState
 from consumers.reads.skills import read_skills
 from daemon.cycle.skills import read_skill_status
 from daemon.metrics.families import Family, Sheet
-from daemon.serving.panel_members import PanelState
+from daemon.metrics.recent import Recent
+from daemon.serving.panel_members import PanelState, read_panel_states
+from events.envelope import utc_now
 from events.lifecycle import State
 
 if TYPE_CHECKING:
@@ -76,6 +80,13 @@ SKILLS: Final = (
         ("alias", "slot", "skill", "side"),
     ),
 )
+
+
+class RecentPanels(Recent[list[PanelState]]):
+    """The panels that have a share, as they were read last."""
+
+    def __init__(self) -> None:
+        super().__init__(lambda connection: read_panel_states(connection, utc_now()))
 
 
 def say_skills(

@@ -19,7 +19,7 @@ from events.envelope import timestamp
 if TYPE_CHECKING:
     from sqlalchemy import Connection
 
-    from consumers.reads.serving import AdapterRow, RouteTable
+    from consumers.reads.serving import AdapterRow
 
 RECENT: Final = timedelta(hours=24)
 """Age beyond which sessions are in no figure, so that the figures show the present."""
@@ -59,12 +59,9 @@ class PanelState:
     """In the order of its composition; the base, where no member answers, last."""
 
 
-def read_panel_states(
-    connection: "Connection", now: datetime, table: "RouteTable | None" = None
-) -> list[PanelState]:
-    """Return the panels that have a share, by alias and name, from a table of routes of the same
-    moment, or read anew."""
-    table = table or serving.route_table(connection)
+def read_panel_states(connection: "Connection", now: datetime) -> list[PanelState]:
+    """Return the panels that have a share, by alias and name."""
+    table = serving.route_table(connection)
     since = timestamp(now - RECENT)
     return [
         _read_state(connection, route.alias, row, since)
