@@ -34,7 +34,7 @@ from envs.episode import hide_calls
 from envs.task import TaskDefinition
 from envs.users import STOP_TOKENS, User, is_end
 from events.canonical import exact_json
-from events.messages import Message, ToolCall
+from events.messages import Message, Requestor, ToolCall
 
 FaultRule = Literal["secret", "instruction", "early_end", "tool"]
 """Which rule a user broke."""
@@ -74,8 +74,28 @@ _FAREWELL: Final = re.compile(
 _NOTHING: Final = re.compile(r"[^0-9a-z]+")
 """What spelling may change in a value."""
 _WORDS_OF_ANY_TOOL: Final = frozenset(
-    "app change check connect device disconnect from mobile phone reset that this toggle turn user "
-    "what when which with your".split()
+    [
+        "app",
+        "change",
+        "check",
+        "connect",
+        "device",
+        "disconnect",
+        "from",
+        "mobile",
+        "phone",
+        "reset",
+        "that",
+        "this",
+        "toggle",
+        "turn",
+        "user",
+        "what",
+        "when",
+        "which",
+        "with",
+        "your",
+    ]
 )
 """Words of tools' names and descriptions that say nothing of what they act on."""
 _SHORT_WORD: Final = 3
@@ -121,7 +141,7 @@ class _Observer:
     def hear(self, message: Message) -> None:
         """Take in a message that was checked."""
         for call in message.tool_calls:
-            requestor = "user" if message.role == "user" else "assistant"
+            requestor: Requestor = "user" if message.role == "user" else "assistant"
             answer = self._tools.call(call.name, call.arguments, requestor)
             if requestor == "user":
                 self._heard += _squeeze(answer.content)
@@ -228,9 +248,7 @@ class _Observer:
         for word in split_words(text):
             if _is_value(word) and _squeeze(word) not in self._names.common:
                 yield word
-        lowered = text.lower()
-        for value in self._names.find(lowered):
-            yield value
+        yield from self._names.find(text.lower())
 
 
 @dataclass(frozen=True, slots=True)
@@ -303,7 +321,9 @@ def _list_texts(record: Any, name: str = "") -> Iterator[tuple[str, str]]:
 def _list_secrets(task: TaskDefinition) -> frozenset[str]:
     """Return the values of gold actions and outputs, without spaces and signs."""
     criteria = task.criteria
-    texts = [str(leaf) for action in criteria.gold_actions or () for leaf in leaves(action.arguments)]
+    texts = [
+        str(leaf) for action in criteria.gold_actions or () for leaf in leaves(action.arguments)
+    ]
     outputs = (word for output in criteria.outputs for word in split_words(output))
     return frozenset(_squeeze(text) for text in (*texts, *outputs))
 
@@ -314,7 +334,9 @@ def _is_value(word: str) -> bool:
     letters = any(character.isalpha() for character in word)
     if not digits:
         return False
-    return digits >= _LONG_NUMBER or (letters and not re.fullmatch(r"(?i)\d+(st|nd|rd|th|am|pm)", word))
+    return digits >= _LONG_NUMBER or (
+        letters and not re.fullmatch(r"(?i)\d+(st|nd|rd|th|am|pm)", word)
+    )
 
 
 @lru_cache(maxsize=4096)

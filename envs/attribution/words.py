@@ -1,7 +1,7 @@
 """The words and the values that a text names (pure).
 
-    words("Order O85, please.")     {"order", "o85", "please"}
-    leaves({"a": [1, {"b": 2}]})    1, 2
+words("Order O85, please.")     {"order", "o85", "please"}
+leaves({"a": [1, {"b": 2}]})    1, 2
 """
 
 import re
