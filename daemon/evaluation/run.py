@@ -330,6 +330,7 @@ async def prepare_setup(
         agent=agent,
         user=user,
         seed=spec.seed,
+        user_may_err=spec.user is not None,
     )
 
 
