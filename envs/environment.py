@@ -19,7 +19,7 @@ state is what `pristine` makes of its body, so a `pristine` that reads the id kn
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import wraps
+from functools import cache, wraps
 from pathlib import Path
 from random import Random
 from typing import Any, ClassVar, Final
@@ -366,6 +366,7 @@ class Environment(ABC):
             number += 1
 
 
+@cache
 def _find_writes(toolset: type[Toolset]) -> frozenset[str]:
     tools = toolset.tools().values()
     return frozenset(tool.name for tool in tools if tool.kind == "write")

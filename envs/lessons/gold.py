@@ -14,8 +14,7 @@ import json
 from collections.abc import Sequence
 from typing import Final
 
-from envs.reflection.parse import parse
-from envs.reflection.repair import ImpossibleLesson, build_gold, read_answer
+from envs.reflection.repair import ImpossibleLesson, build_gold, read_written
 from envs.reflection.reward import compute_reward
 from envs.reflection.tags import write_reflection
 from envs.task import Lesson
@@ -51,9 +50,7 @@ def is_read_back(lesson: Lesson) -> bool:
         gold = build_gold(lesson)
     except ImpossibleLesson:
         return False
-    text = render_gold(lesson)
-    calls = [ToolCall(name=call.name, arguments=call.arguments) for call in parse(text).calls]
-    written = read_answer(text, calls)
+    written = read_written(render_gold(lesson))
     return (
         (written.reflection, written.final) == (gold.reflection, gold.final)
         and [(call.name, call.canonical) for call in written.calls]

@@ -15,8 +15,8 @@ from typing import Final
 
 from envs.agents import Agent
 from envs.environment import Environment
-from envs.episode import Episode, Party
-from envs.grading import grade
+from envs.episode import Episode, Party, play
+from envs.grading import Grader
 from envs.lessons.operators import WrongCall
 from envs.lessons.trajectories import Place
 from events.errors import KintsugiError
@@ -80,7 +80,8 @@ class Repair:
 class Proofs:
     """What was proven in one trajectory."""
 
-    def __init__(self, failures: int) -> None:
+    def __init__(self, grader: Grader, failures: int) -> None:
+        self.grader = grader
         self.failures = failures
         """Calls that fail in the trajectory itself."""
         self.known: dict[tuple[int | None, bool, str], tuple[ToolCall | None, str | None]] = {}
@@ -132,11 +133,11 @@ def find_repair(
     oracle = environment.oracle(episode.task)
     expected = oracle.reply(episode.view(Party.AGENT))
     if place is None or not mistake.is_unchanged:
-        next_call, fault = _prove(environment, episode, oracle, expected, proofs.failures)
+        next_call, fault = _prove(episode, oracle, expected, proofs)
     else:
         key = _find_key(mistake, place, expected, proofs)
         if key not in proofs.known:
-            proofs.known[key] = _prove(environment, episode, oracle, expected, proofs.failures)
+            proofs.known[key] = _prove(episode, oracle, expected, proofs)
         next_call, fault = proofs.known[key]
     if fault is not None:
         raise NoLesson(fault)
@@ -160,20 +161,16 @@ def _write_key(message: Message) -> str:
 
 
 def _prove(
-    environment: Environment, place: Episode, oracle: Agent, expected: Message, failures: int
+    place: Episode, oracle: Agent, expected: Message, proofs: Proofs
 ) -> tuple[ToolCall | None, str | None]:
     """Play an episode to its end; return the oracle's next call, and why it gives no lesson."""
     episode, begin = place.fork(), len(place.messages)
     episode.receive(expected)
     if any(item.failed for item in executed_calls(episode.messages[begin:])):
         return None, EXPECTED_FAILS
-    task = episode.task
-    user = environment.user(task)
-    while episode.turn is not None:
-        party = oracle if episode.turn is Party.AGENT else user
-        episode.receive(party.reply(episode.view(episode.turn)))
-    verdict = grade(environment, task, episode.messages, episode.termination)
-    if episode.errors > failures or not verdict.success:
+    play(episode, oracle, episode.environment.user(episode.task))
+    verdict = proofs.grader.grade(episode.messages, episode.termination)
+    if episode.errors > proofs.failures or not verdict.success:
         return None, NO_REPAIR
     calls = (
         call
