@@ -23,6 +23,10 @@ Record = Any
 Tables = dict[str, dict[str, Record]]
 
 
+# Made once: json.dumps with options would build an encoder at every call.
+_ENCODER: Final = json.JSONEncoder(sort_keys=True, default=str)
+
+
 class _Absent(str):
     """A text that is told apart from an equal one in a record."""
 
@@ -177,7 +181,7 @@ def _differ(record: Record, other: Record) -> bool:
 
 
 def _dump(record: Record) -> str:
-    return json.dumps(record, sort_keys=True, default=str)
+    return _ENCODER.encode(record)
 
 
 def copy_json(value: Any) -> Any:

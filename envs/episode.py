@@ -243,6 +243,7 @@ class Episode:
                     tool_call_id=call.id,
                     name=call.name,
                     error=result.error,
+                    sampled=message.sampled,
                 )
             )
         self.steps += 1

@@ -20,6 +20,9 @@ from envs.reflection.tags import write_reflection
 from envs.task import Lesson
 from events.messages import Action, Message, ToolCall
 
+# Made once: json.dumps with options would build an encoder at every call.
+_ENCODER: Final = json.JSONEncoder(ensure_ascii=False)
+
 TOLERANCE: Final = 1e-6
 """How far the reward of gold for itself may be from 1."""
 
@@ -27,6 +30,11 @@ TOLERANCE: Final = 1e-6
 def render_gold(lesson: Lesson) -> str:
     """Return the reflection, the text and the calls of a lesson."""
     return _render(lesson.reflection, lesson.final, lesson.calls)
+
+
+def render_expected(lesson: Lesson) -> str:
+    """Return the text and the calls of a lesson, which stand behind its reflection."""
+    return _render(None, lesson.final, lesson.calls)
 
 
 def render_message(message: Message) -> str:
@@ -39,7 +47,7 @@ def _render(reflection: str | None, text: str, calls: Sequence[Action | ToolCall
     if text:
         parts.append(text)
     for call in calls:
-        body = json.dumps({"name": call.name, "arguments": call.arguments}, ensure_ascii=False)
+        body = _ENCODER.encode({"name": call.name, "arguments": call.arguments})
         parts.append(f"<tool_call>\n{body}\n</tool_call>")
     return "\n".join(parts)
 

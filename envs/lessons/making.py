@@ -159,7 +159,7 @@ class _Maker:
                 if turn.after.turn is Party.AGENT and any(item.failed for item in calls):
                     episode = turn.after.fork()
                     episode.take_as_prefix()
-                    mistake = Mistake(episode, calls, is_unchanged=False)
+                    mistake = Mistake(episode, calls, has_clean_state=False)
                     grader = grader or Grader(self._environment, episode.task)
                     self._add("recorded", writer, mistake, None, Proofs(grader, failures=0))
         except NoTrajectory as error:

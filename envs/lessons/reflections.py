@@ -36,6 +36,10 @@ _PLAIN: Final = re.compile(r"(?!(?:true|false|null)$)[A-Za-z#@_][\w#@.+:/-]*")
 """Texts that are written without quotes: none of them is read as another value."""
 
 
+# Made once: json.dumps with options would build an encoder at every call.
+_ENCODER: Final = json.JSONEncoder(ensure_ascii=False, sort_keys=True)
+
+
 @dataclass(frozen=True, slots=True)
 class Change:
     """One key in which a wrong call differs from the right one."""
@@ -95,7 +99,7 @@ def write_value(value: Any) -> str:
     text of digits is told apart from a number."""
     if isinstance(value, str) and _PLAIN.fullmatch(value):
         return value
-    return json.dumps(value, ensure_ascii=False, sort_keys=True)
+    return _ENCODER.encode(value)
 
 
 def find_cause(error: str) -> str:

@@ -18,6 +18,7 @@ from envs.episode import Episode, Party
 from envs.grading import Grader
 from envs.lessons.values import SeenValues
 from envs.task import TaskDefinition
+from envs.tools import ToolAccess
 from events.errors import KintsugiError
 from events.messages import Message, ToolCall
 
@@ -73,6 +74,13 @@ class Place:
         self.following: Message | None = None
         """What the agent writes after this message; None where it writes nothing."""
         self.message = message
+
+    @cached_property
+    def tools_behind(self) -> ToolAccess:
+        """The tools over the state that the message leaves."""
+        episode = self.episode.fork()
+        episode.receive(self.message)
+        return episode.tools
 
     @cached_property
     def seen(self) -> SeenValues:
