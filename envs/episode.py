@@ -145,12 +145,12 @@ class Episode:
         self.steps = self.rounds = self.errors = self.user_errors = self.malformed = 0
         self.messages = [
             *known,
-            *(
+            *[
                 message
                 if message.sampled is False
                 else message.model_copy(update={"sampled": False})
                 for message in self.messages[len(known) :]
-            ),
+            ],
         ]
 
     def view(self, party: Party) -> list[Message]:

@@ -42,9 +42,9 @@ MAX_ARGUMENT_DEPTH: Final = 16
 """Deepest nesting of arguments: no tool needs half of it, and nothing that copies or prints them
 can run out of stack."""
 
-_SHORT: Final = 1_000
-_FEW: Final = 32
-"""So few arguments, with keys and texts so short, are not too long together."""
+_SHORT: Final = 10_000
+_FEW: Final = 100
+"""So few arguments whose keys and texts have so few characters together are not too long."""
 
 _INTEGER_BITS: Final = sys.float_info.max_exp - 1
 """Longest integers that arithmetic with floats can take."""
@@ -288,7 +288,7 @@ def _field(parameter: str) -> str:
 
 
 def _explain(name: str, error: ValidationError) -> str:
-    problem = error.errors(include_url=False)[0]
+    problem = error.errors(include_url=False, include_context=False, include_input=False)[0]
     where = ".".join(str(part) for part in problem["loc"])
     return f"{name}: {where}: {problem['msg']}"
 
@@ -302,9 +302,7 @@ def unusable(arguments: Mapping[str, Any]) -> str | None:
 
     Whatever passes can be copied, printed, hashed and stored without an exception.
     """
-    if len(arguments) <= _FEW and all(
-        _is_plain(name) and _is_plain(value) for name, value in arguments.items()
-    ):
+    if len(arguments) <= _FEW and _are_plain(arguments):
         return None
     length, level = 0, [dict(arguments)]
     for _ in range(MAX_ARGUMENT_DEPTH):
@@ -325,9 +323,13 @@ def unusable(arguments: Mapping[str, Any]) -> str | None:
     return f"are nested deeper than {MAX_ARGUMENT_DEPTH} levels"
 
 
-def _is_plain(value: Any) -> bool:
-    """Whether a value is a short text of ASCII, as most arguments are."""
-    return type(value) is str and len(value) <= _SHORT and value.isascii()
+def _are_plain(arguments: Mapping[str, Any]) -> bool:
+    """Whether arguments are short texts of ASCII, as most are."""
+    try:
+        text = "".join([*arguments, *arguments.values()])
+    except TypeError:  # one is no text
+        return False
+    return len(text) <= _SHORT and text.isascii()
 
 
 class _NoJson(ValueError):

@@ -32,11 +32,6 @@ def render_gold(lesson: Lesson) -> str:
     return _render(lesson.reflection, lesson.final, lesson.calls)
 
 
-def render_expected(lesson: Lesson) -> str:
-    """Return the text and the calls of a lesson, which stand behind its reflection."""
-    return _render(None, lesson.final, lesson.calls)
-
-
 def render_message(message: Message) -> str:
     """Return a message of an agent in the same form."""
     return _render(message.reflection, message.text, message.tool_calls)

@@ -69,6 +69,8 @@ def find_changes(wrong: ToolCall, right: ToolCall | Action) -> tuple[Change, ...
 def _is_equal(value: Any, other: Any) -> bool:
     if value is ABSENT or other is ABSENT:
         return value is other
+    if isinstance(value, str) and isinstance(other, str):
+        return value == other
     return exact_json(value) == exact_json(other)
 
 

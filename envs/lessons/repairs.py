@@ -6,8 +6,8 @@
 Proof that the oracle succeeds: its whole rest is played and judged. Where the state is as it
 is in the trajectory, one such proof holds for each call of a place after which the oracle writes
 the same; and where it writes what the trajectory has there, so that the rest is the trajectory's,
-one holds for all places of it. So is what its next calls come to: they are made on an equal state. tests/envs/lessons plays
-all of them.
+one holds for all places of it. So is what its next calls come to: they are made on an equal state.
+tests/envs/lessons plays all of them.
 """
 
 from dataclasses import dataclass
@@ -94,11 +94,11 @@ def make_mistake(environment: Environment, place: Place, wrong: WrongCall) -> Mi
     """Make a wrong call in place of the right one, on a fork of the state. Raises NoLesson for one
     that no tool refuses and that changes nothing, unless it is a repetition."""
     episode = place.episode.fork()
+    called = [(call.name, call.arguments) for call in place.before]
+    called += [(wrong.name, wrong.arguments)] * wrong.times
     calls = tuple(
-        ToolCall(
-            name=call.name, arguments=call.arguments, id=f"call_{place.step}_{number}"
-        )
-        for number, call in enumerate((*place.before, *wrong.calls))
+        ToolCall(name=name, arguments=arguments, id=f"call_{place.step}_{number}")
+        for number, (name, arguments) in enumerate(called)
     )
     begin = len(episode.messages)
     content = place.message.content

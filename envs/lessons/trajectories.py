@@ -4,8 +4,9 @@
     places = walk(environment, trajectory)                               of a recorded one
 
 
-A place is before one of the agent's calls. It has the episode as it stands there, so that any number of other calls can be made from it:
-the state is forked and the conversation is not played again.
+A place is before one of the agent's calls. It has the episode as it stands there, so that any
+number of other calls can be made from it: the state is forked and the conversation is not played
+again.
 """
 
 from collections.abc import Iterable, Iterator, Sequence

@@ -15,7 +15,7 @@ from typing import Any, Final
 from envs.database import ABSENT
 from envs.environment import Environment
 from envs.episode import Party
-from envs.lessons.gold import is_read_back, render_expected
+from envs.lessons.gold import is_read_back
 from envs.lessons.reflections import (
     TOOL,
     Change,
@@ -66,8 +66,8 @@ class LessonWriter:
         self._between = "".join(f",{m}" for m in _write_members(body, "lesson", "prefix"))
         """From there to the prefix."""
         self._behind = "".join(f",{m}" for m in _write_members(body, "prefix", "~")) + "}"
-        self._read_back: dict[tuple[str, str], bool] = {}
-        """What is expected, its text and with calls -> whether it is read back."""
+        self._read_back: dict[str, bool] = {}
+        """Text and calls that are expected -> whether they are read back."""
         self._clean: dict[int, tuple[Message, Message, str]] = {}
         """Identity of a message -> the message, which keeps the identity its own; the same as a
         prefix has it; and that as JSON."""
@@ -100,7 +100,7 @@ class LessonWriter:
     def _is_read_back(self, lesson: Lesson) -> bool:
         """Whether the text of a lesson has its parts again. Its reflection has no tag, so one that
         expects the same says it for all."""
-        expected = lesson.final, render_expected(lesson)
+        expected = repr((lesson.final, [(call.name, call.arguments) for call in lesson.calls]))
         if expected not in self._read_back:
             self._read_back[expected] = is_read_back(lesson)
         return self._read_back[expected]
