@@ -19,7 +19,7 @@ state is what `pristine` makes of its body, so a `pristine` that reads the id kn
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import wraps
+from functools import cached_property, wraps
 from pathlib import Path
 from random import Random
 from typing import Any, ClassVar, Final
@@ -249,17 +249,17 @@ class Environment(ABC):
         roles = self.catalog.roles
         return None if roles == self._default_catalog.roles else roles
 
-    @property
+    @cached_property
     def writes(self) -> frozenset[str]:
         """The agent's tools that change the state."""
         return _find_writes(self.toolset)
 
-    @property
+    @cached_property
     def user_writes(self) -> frozenset[str]:
         """The user's tools that change the state; in a solo task the agent has them."""
         return frozenset() if self.user_toolset is None else _find_writes(self.user_toolset)
 
-    @property
+    @cached_property
     def changes(self) -> frozenset[str]:
         """The tools of either party that change the state."""
         return self.writes | self.user_writes

@@ -20,7 +20,6 @@ count for no limit and as no error of a party.
 """
 
 from collections.abc import Sequence
-from copy import copy
 from enum import StrEnum
 from typing import Final
 
@@ -132,19 +131,26 @@ class Episode:
 
     def fork(self) -> "Episode":
         """Return this episode as it stands, to be played on apart: its state is a copy."""
-        other = copy(self)
+        other = object.__new__(Episode)
+        vars(other).update(vars(self))
         other.messages, other.defects = list(self.messages), list(self.defects)
         other.database = self.database.copy()
         other.tools = self.tools.fork(other.database)
         return other
 
-    def take_as_prefix(self) -> None:
+    def take_as_prefix(self, known: Sequence[Message] = ()) -> None:
         """Take what was said and called so far for the task's prefix: nobody wrote it in this
-        episode, and it counts for no limit and as no error."""
+        episode, and it counts for no limit and as no error. `known` are its first messages as an
+        earlier fork of the same episode has them in its prefix."""
         self.steps = self.rounds = self.errors = self.user_errors = self.malformed = 0
         self.messages = [
-            message if message.sampled is False else message.model_copy(update={"sampled": False})
-            for message in self.messages
+            *known,
+            *[
+                message
+                if message.sampled is False
+                else message.model_copy(update={"sampled": False})
+                for message in self.messages[len(known) :]
+            ],
         ]
 
     def view(self, party: Party) -> list[Message]:
@@ -237,6 +243,7 @@ class Episode:
                     tool_call_id=call.id,
                     name=call.name,
                     error=result.error,
+                    sampled=message.sampled,
                 )
             )
         self.steps += 1

@@ -22,6 +22,7 @@ from dataclasses import dataclass
 from random import Random
 from typing import Final
 
+from envs.attribution.user_faults import find_user_fault
 from envs.endpoint import AnswerFailure, EndpointRefusal, EndpointUnavailable, Usage
 from envs.environment import Environment, Limits, UnknownTask
 from envs.episode import Episode, Party, PrefixMismatch, Termination
@@ -61,6 +62,9 @@ class Setup:
     limits: Limits | None = None
     """None: the environment's."""
     shaping: Shaping = DEFAULT
+    user_may_err: bool = False
+    """Whether the user is another than the environment's: its faults are looked for, and an attempt
+    with one is not judged (attribution/user_faults.py)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -257,6 +261,11 @@ def _make_attempt(
     termination = episode.termination
     assert termination is not None, "a finished episode says why it ended"
     environment, task, messages = setup.environment, episode.task, tuple(episode.messages)
+    reason = episode.reason
+    if setup.user_may_err and termination not in UNJUDGED:
+        fault = find_user_fault(environment, task, messages)
+        if fault is not None:
+            termination, reason = Termination.USER_ERROR, fault.summary
     tokens = agent.usage.completion_tokens
     conduct = conduct_of(messages, environment.catalog, episode.malformed, tokens)
     shaping = choose_shaping(task, setup.shaping)
@@ -269,7 +278,7 @@ def _make_attempt(
         seed=episode.seed,
         messages=messages,
         termination=termination,
-        reason=episode.reason,
+        reason=reason,
         grade=None if assessment is None else assessment.grade,
         reward=None if assessment is None else assessment.reward,
         penalties=penalties(conduct, shaping),

@@ -10,6 +10,7 @@ What needs a judge is left open and never counted as right.
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Final
 
 from envs.database import Database, Difference
@@ -60,6 +61,63 @@ class Grade:
         return tuple(basis for basis, value in self.parts.items() if value is None)
 
 
+class Grader:
+    """Judges transcripts of one task. The state that the gold actions leave is made once, when a
+    verdict first needs it."""
+
+    def __init__(self, environment: Environment, task: TaskDefinition) -> None:
+        self.environment = environment
+        self.task = task
+
+    def grade(self, messages: Sequence[Message], termination: str | None) -> Grade:
+        """Judge a transcript (without system prompt). Raises nothing for any transcript."""
+        environment, task = self.environment, self.task
+        is_graded = termination in REGULAR or termination in environment.graded_endings
+        irregular = None if is_graded else str(termination)
+        executed = executed_calls(messages)
+        parts: dict[Basis, float | None] = {}
+        difference: tuple[Difference, ...] = ()
+        missing: tuple[str, ...] = ()
+        violations: tuple[str, ...] = ()
+        for basis in task.criteria.reward_basis:
+            if basis == "DB":
+                difference = self._compare_states(executed)
+                parts[basis] = float(not difference)
+            elif basis == "COMMUNICATE":
+                missing = find_absent_outputs(task.criteria.outputs, messages)
+                parts[basis] = float(not missing)
+            elif basis == "ACTION":
+                parts[basis] = float(not find_absent_actions(task.criteria, executed))
+            elif basis == "POLICY":
+                breaches = environment.violations(task, messages)
+                parts[basis] = float(not breaches)
+                violations += breaches
+            elif basis == "MILESTONES":
+                parts[basis], missed = environment.measure(task, messages) or (None, ())
+                violations += missed
+            elif basis == "NL_ASSERTION" and not task.criteria.nl_assertions:
+                parts[basis] = 1.0
+            else:
+                wrong = environment.judge(basis, task, messages)
+                parts[basis] = None if wrong is None else float(not wrong)
+                violations += wrong or ()
+        milestones = task.criteria.milestones
+        threshold = 1.0 if milestones is None else milestones.threshold
+        return Grade(parts, difference, missing, violations, irregular, threshold)
+
+    def _compare_states(self, executed: Sequence[ExecutedCall]) -> tuple[Difference, ...]:
+        """Return where the transcript's state is not the gold one; nothing when no gold is
+        known."""
+        if self.task.criteria.gold_actions is None:
+            return ()
+        actual = replay(self.environment, self.task, executed)
+        return self.environment.compare_states(self._expected, actual)
+
+    @cached_property
+    def _expected(self) -> Database:
+        return replay_gold(self.environment, self.task)
+
+
 def grade(
     environment: Environment,
     task: TaskDefinition,
@@ -68,38 +126,7 @@ def grade(
 ) -> Grade:
     """Judge a transcript (without system prompt) of a task. Pure; raises nothing for any
     transcript."""
-    is_graded = termination in REGULAR or termination in environment.graded_endings
-    irregular = None if is_graded else str(termination)
-    executed = executed_calls(messages)
-    parts: dict[Basis, float | None] = {}
-    difference: tuple[Difference, ...] = ()
-    missing: tuple[str, ...] = ()
-    violations: tuple[str, ...] = ()
-    for basis in task.criteria.reward_basis:
-        if basis == "DB":
-            difference = state_difference(environment, task, executed)
-            parts[basis] = float(not difference)
-        elif basis == "COMMUNICATE":
-            missing = find_absent_outputs(task.criteria.outputs, messages)
-            parts[basis] = float(not missing)
-        elif basis == "ACTION":
-            parts[basis] = float(not find_absent_actions(task.criteria, executed))
-        elif basis == "POLICY":
-            breaches = environment.violations(task, messages)
-            parts[basis] = float(not breaches)
-            violations += breaches
-        elif basis == "MILESTONES":
-            parts[basis], missed = environment.measure(task, messages) or (None, ())
-            violations += missed
-        elif basis == "NL_ASSERTION" and not task.criteria.nl_assertions:
-            parts[basis] = 1.0
-        else:
-            wrong = environment.judge(basis, task, messages)
-            parts[basis] = None if wrong is None else float(not wrong)
-            violations += wrong or ()
-    milestones = task.criteria.milestones
-    threshold = 1.0 if milestones is None else milestones.threshold
-    return Grade(parts, difference, missing, violations, irregular, threshold)
+    return Grader(environment, task).grade(messages, termination)
 
 
 def replay_gold(environment: Environment, task: TaskDefinition) -> Database:
@@ -146,16 +173,6 @@ def flag_errors(
             flag = {"error": answer.error}
             flagged[places[id(item.result)]] = item.result.model_copy(update=flag)
     return flagged, malformed
-
-
-def state_difference(
-    environment: Environment, task: TaskDefinition, executed: Sequence[ExecutedCall]
-) -> tuple[Difference, ...]:
-    """Where the transcript's state is not the gold one; nothing when no gold is known."""
-    if task.criteria.gold_actions is None:
-        return ()
-    expected, actual = replay_gold(environment, task), replay(environment, task, executed)
-    return environment.compare_states(expected, actual)
 
 
 def find_absent_outputs(outputs: Sequence[str], messages: Sequence[Message]) -> tuple[str, ...]:

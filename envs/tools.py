@@ -24,6 +24,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Final, Literal, Self, TypeVar, cast, get_type_hints
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
+from pydantic_core import to_json
 
 from envs.database import Database, copy_json
 from events.errors import KintsugiError
@@ -41,10 +42,17 @@ MAX_ARGUMENT_DEPTH: Final = 16
 """Deepest nesting of arguments: no tool needs half of it, and nothing that copies or prints them
 can run out of stack."""
 
+_SHORT: Final = 10_000
+_FEW: Final = 100
+"""So few arguments whose keys and texts have so few characters together are not too long."""
+
 _INTEGER_BITS: Final = sys.float_info.max_exp - 1
 """Longest integers that arithmetic with floats can take."""
 
 _HALF_PAIR: Final = re.compile("[\ud800-\udfff]")
+
+# Made once: json.dumps with options would build an encoder at every call.
+_ENCODER: Final = json.JSONEncoder(ensure_ascii=False)
 
 _KIND: Final = "__tool_kind__"
 _DECLARED: Final = "__tools_declared__"
@@ -75,11 +83,8 @@ class Tool:
     arguments: type[BaseModel]
     schema: Mapping[str, Any]
     """The tool in OpenAI's function format."""
-
-    @property
-    def parameters(self) -> tuple[str, ...]:
-        """Names of the arguments, in the order of declaration."""
-        return tuple(str(field.alias) for field in self.arguments.model_fields.values())
+    parameters: tuple[str, ...]
+    """Names of the arguments, in the order of declaration."""
 
 
 def read(method: F) -> F:
@@ -109,8 +114,9 @@ class Toolset:
         """Return the same tools over `database`, a copy of theirs, with copies of all else that
         they hold."""
         other = object.__new__(type(self))
-        held = {name: value for name, value in vars(self).items() if name != "database"}
-        vars(other).update(deepcopy(held, {id(self.database): database}) if held else {})
+        if len(vars(self)) > 1:
+            held = {name: value for name, value in vars(self).items() if name != "database"}
+            vars(other).update(deepcopy(held, {id(self.database): database}))
         other.database = database
         return other
 
@@ -162,7 +168,7 @@ class Toolset:
 
     def render(self, value: Any) -> str:
         """What the agent reads of a returned value: a string as it is, the rest as JSON."""
-        return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+        return value if isinstance(value, str) else _ENCODER.encode(value)
 
 
 class ToolAccess:
@@ -242,7 +248,8 @@ def _tool(name: str, method: Callable[..., Any], kind: Kind) -> Tool:
     model: type[BaseModel] = create_model(name, __config__=ConfigDict(extra="forbid"), **fields)
     description = inspect.cleandoc(method.__doc__ or "")
     function = {"name": name, "description": description, "parameters": _parameters(model)}
-    return Tool(name, kind, model, {"type": "function", "function": function})
+    schema = {"type": "function", "function": function}
+    return Tool(name, kind, model, schema, tuple(str(f.alias) for f in model.model_fields.values()))
 
 
 def _parameters(model: type[BaseModel]) -> dict[str, Any]:
@@ -272,11 +279,8 @@ def _validate(tool: Tool, arguments: Mapping[str, Any]) -> dict[str, Any]:
 
     As JSON, in which a date or a member of an enum is a string, as the schema says.
     """
-    checked = tool.arguments.model_validate_json(json.dumps(dict(arguments)), strict=True)
-    return {
-        str(field.alias): getattr(checked, name)
-        for name, field in tool.arguments.model_fields.items()
-    }
+    checked = tool.arguments.model_validate_json(to_json(dict(arguments)), strict=True)
+    return {name: getattr(checked, _field(name)) for name in tool.parameters}
 
 
 def _field(parameter: str) -> str:
@@ -284,7 +288,7 @@ def _field(parameter: str) -> str:
 
 
 def _explain(name: str, error: ValidationError) -> str:
-    problem = error.errors(include_url=False)[0]
+    problem = error.errors(include_url=False, include_context=False, include_input=False)[0]
     where = ".".join(str(part) for part in problem["loc"])
     return f"{name}: {where}: {problem['msg']}"
 
@@ -298,6 +302,8 @@ def unusable(arguments: Mapping[str, Any]) -> str | None:
 
     Whatever passes can be copied, printed, hashed and stored without an exception.
     """
+    if len(arguments) <= _FEW and _are_plain(arguments):
+        return None
     length, level = 0, [dict(arguments)]
     for _ in range(MAX_ARGUMENT_DEPTH):
         try:
@@ -315,6 +321,15 @@ def unusable(arguments: Mapping[str, Any]) -> str | None:
         if not level:
             return None
     return f"are nested deeper than {MAX_ARGUMENT_DEPTH} levels"
+
+
+def _are_plain(arguments: Mapping[str, Any]) -> bool:
+    """Whether arguments are short texts of ASCII, as most are."""
+    try:
+        text = "".join([*arguments, *arguments.values()])
+    except TypeError:  # one is no text
+        return False
+    return len(text) <= _SHORT and text.isascii()
 
 
 class _NoJson(ValueError):

@@ -6,9 +6,8 @@ malformed), and a user may call tools too (tau2's telecom), so who asked is the 
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from itertools import repeat, takewhile
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, NamedTuple
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -72,8 +71,7 @@ class Action(StrictModel):
     """Of a gold action: the arguments that count; None means all of them."""
 
 
-@dataclass(frozen=True, slots=True)
-class ExecutedCall:
+class ExecutedCall(NamedTuple):
     """A tool call and its result."""
 
     turn: int

@@ -158,12 +158,12 @@ def last_measurements(connection: Connection) -> dict[str, Measurement]:
     }
 
 
-def pass_rates(connection: Connection, names: Iterable[str]) -> dict[str, float]:
-    """Adapter -> its pass^1 when it was measured last, of those that were."""
+def read_measurements(connection: Connection, names: Iterable[str]) -> dict[str, Measurement]:
+    """Return adapter -> its last measurement, of those that were measured."""
     table = Evaluation.table().c
-    rates = select(table.adapter, table.candidate_pass).where(table.adapter.in_(names))
-    rows = connection.execute(rates.order_by(table.offset))
-    return {row.adapter: row.candidate_pass for row in rows}
+    rates = select(table.adapter, table.incumbent_pass, table.candidate_pass)
+    rows = connection.execute(rates.where(table.adapter.in_(names)).order_by(table.offset))
+    return {row.adapter: Measurement(*row) for row in rows}
 
 
 def _count_by_alias(connection: Connection, alias: Any, kind: Any) -> dict[tuple[str, str], int]:

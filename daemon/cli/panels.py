@@ -96,6 +96,7 @@ def ls(
 ) -> None:
     """List panels, the one that moved last first, with who of each answered which calls."""
     from consumers.reads.panels import list_panels, read_traffic
+    from events.lifecycle import State
 
     with cli.app() as app, app.reading() as connection:
         rows = list_panels(connection, alias)
@@ -104,6 +105,12 @@ def ls(
         cli.out.document([_build_line(row, traffic[row.adapter]) for row in rows])
     elif rows:
         cli.out.show(_build_table(rows, traffic))
+    for row in rows:
+        if row.state is State.PRODUCED:
+            cli.out.hint(
+                f"{row.adapter} was never staged, and its parts are kept for it: kintsugi adapters "
+                f"stage {row.adapter}, or give it up: kintsugi adapters retire {row.adapter}"
+            )
     if not rows:
         cli.out.hint("there is no panel yet: kintsugi panels compose SKILL=ADAPTER ...")
 

@@ -34,7 +34,7 @@ def status(cli: Cli) -> int:
 
 
 def _facts(document: dict[str, Any]) -> Any:
-    from daemon.status.stages import describe_lift, describe_share
+    from daemon.status.stages import describe_lift, describe_member, describe_share
 
     cycle = document["cycle"]
     values: dict[str, Any] = {"home": document["home"], "log": document["log"]["at"]}
@@ -68,6 +68,10 @@ def _facts(document: dict[str, Any]) -> Any:
         values[f"route {route['alias']}"] = "; ".join(
             filter(None, [values.get(f"route {route['alias']}"), who])
         )
+    for panel in document["panels"]:
+        values[f"members of {panel['panel']}"] = "; ".join(
+            describe_member(member, panel["base"]) for member in panel["members"]
+        )
     for lift in document["lift"]:
         values[f"lift of {lift['alias']}"] = describe_lift(lift).partition(": ")[2]
     states = Counter(adapter["state"] for adapter in document["adapters"])
@@ -98,6 +102,10 @@ def _loop(document: dict[str, Any]) -> dict[str, str]:
         values[f"lessons of {practice['alias']}"] = practice["says"]
     for practice in document["improve"]["skills"]:
         values[f"skills of {practice['alias']}"] = practice["says"]
+    for skill in document["skills"]:
+        name = f"taught of {skill['alias']}"
+        state = ", ".join(filter(None, [f"{skill['skill']} {skill['taught']}", skill["adapter"]]))
+        values[name] = "; ".join(filter(None, [values.get(name), state]))
     if not expected["agents"]:
         values["next cycle"] = f"not due; missing {'; '.join(expected['missing'])}"
     return values

@@ -217,9 +217,12 @@ class Serving(Section):
     router_ms: int = Field(default=150, ge=1)
     """Milliseconds that the first call of a session waits for the router of a panel; or twice the
     engine's median time to the first token, where that is longer. After that the base answers."""
+    router_most_ms: int = Field(default=2000, ge=1)
+    """Milliseconds that a call waits for a router at most because its engine is slow; a longer
+    `router_ms` counts all the same."""
     reroute: bool = False
-    """Whether a router that was in doubt about a session is asked once more when its user speaks
-    again. A session with a member is never moved."""
+    """Whether a router that was in doubt about a session, failed or was late is asked once more
+    when its user speaks again. A session with a member is never moved."""
     grace_seconds: float = Field(default=3600.0, ge=0)
     """Seconds between unloading an adapter and deleting its files."""
     kept_versions: int = Field(default=3, ge=0)

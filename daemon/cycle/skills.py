@@ -120,16 +120,17 @@ class Teaching:
 
 
 def read_skill_status(
-    connection: "Connection", settings: "Settings", pair: Pair
+    connection: "Connection", settings: "Settings", pair: Pair, state: SkillState | None = None
 ) -> dict[str, Teaching]:
-    """Return the teaching of each skill that the agent's comparisons ever named."""
+    """Return the teaching of each skill that the agent's comparisons ever named, or of those that
+    are in one state now."""
     choice = read_skill_histories(connection, settings, pair)
     retraining = read_retraining(connection, settings, pair)
     members = {member.skill: member.describe(pair.base) for member in retraining.waiting}
     route = serving.route_row(connection, pair.alias)
     name = None if route is None else route.standing.incumbent
     incumbent = None if name is None else serving.adapter_row(connection, name)
-    lines = [line for line in read_skills(connection, pair.alias) if line.base == pair.base]
+    lines = [line for line in read_skills(connection, pair.alias, state) if line.base == pair.base]
     return {
         line.skill: Teaching(WAITING, members[line.skill], None, None)
         if line.skill in members

@@ -337,6 +337,7 @@ async def prepare_setup(
         agent=agent,
         user=user,
         seed=spec.seed,
+        user_may_err=spec.user is not None,
     )
 
 

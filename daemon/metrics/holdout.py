@@ -10,13 +10,11 @@ A reading goes through every session since the first promotion, so it is reused 
 
 import time
 from collections.abc import Callable, Collection, Iterable
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from daemon.metrics.families import Family, Sheet
+from daemon.metrics.recent import Recent
 from daemon.serving.lift import Lift, read_lifts
-
-if TYPE_CHECKING:
-    from sqlalchemy import Connection
 
 HOLDOUT: Final = (
     Family(
@@ -46,24 +44,11 @@ HOLDOUT: Final = (
 )  # fmt: skip
 
 
-KEPT_SECONDS: Final = 60.0
-"""Seconds for which a reading of the lifts is reused."""
-
-
-class RecentLifts:
+class RecentLifts(Recent[list[Lift]]):
     """The lifts as they were read last."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        self._clock = clock
-        self._lifts: list[Lift] | None = None
-        self._read_at = 0.0
-
-    def read(self, connection: "Connection") -> list[Lift]:
-        """Return the lifts, read anew where the last reading is older than `KEPT_SECONDS`."""
-        now = self._clock()
-        if self._lifts is None or now >= self._read_at + KEPT_SECONDS:
-            self._lifts, self._read_at = read_lifts(connection), now
-        return self._lifts
+        super().__init__(read_lifts, clock)
 
 
 def say_lifts(sheet: Sheet, lifts: Iterable[Lift], names: Collection[str]) -> None:

@@ -3,9 +3,10 @@
     registry.register(loop(settings))
 
 Guarantee: the number of series is fixed by the code and by `MOST_AGENTS`. Labels are closed sets,
-and an agent's name; the one metric that names adapters, `kintsugi_route_info`, names those that a
-route names now, so an adapter that is retired takes its series with it. Agents of the settings come
-first; those beyond the limit are counted in `kintsugi_agents` and told no more of.
+an agent's name, and its skills, which are bounded (skills.py); the two metrics that name adapters,
+`kintsugi_route_info` and `kintsugi_member_info`, name those that answer now, so an adapter that is
+retired takes its series with it. Agents of the settings come first; those beyond the limit are
+counted in `kintsugi_agents` and told no more of.
 """
 
 from datetime import datetime, timedelta
@@ -32,6 +33,7 @@ from daemon.cycle.views import (
 from daemon.metrics.families import Family, Sheet
 from daemon.metrics.holdout import HOLDOUT, RecentLifts, say_lifts
 from daemon.metrics.observations import BackgroundCollector
+from daemon.metrics.skills import SKILLS, RecentPanels, say_members, say_skills
 from events.envelope import parse_timestamp, timestamp, utc_now
 from events.gate import Decision
 from events.learning import CycleOutcome, JobOutcome
@@ -132,6 +134,7 @@ LOOP: Final = (
     ),
     Family("kintsugi_live_judged_sessions", "How many sessions that rests on.", ("alias", "slot")),
     *HOLDOUT,
+    *SKILLS,
     Family(
         "kintsugi_route_weight_ratio", "Share of the sessions that it is given.", ("alias", "slot")
     ),
@@ -148,15 +151,20 @@ LOOP: Final = (
 
 def loop(settings: "Settings") -> BackgroundCollector:
     """Return the collector of these metrics."""
-    return BackgroundCollector("loop", LOOP, settings, partial(read, lifts=RecentLifts()))
+    kept = partial(read, lifts=RecentLifts(), panels=RecentPanels())
+    return BackgroundCollector("loop", LOOP, settings, kept)
 
 
 def read(
-    app: "App", sheet: Sheet, now: datetime | None = None, lifts: RecentLifts | None = None
+    app: "App",
+    sheet: Sheet,
+    now: datetime | None = None,
+    lifts: RecentLifts | None = None,
+    panels: RecentPanels | None = None,
 ) -> None:
-    """Read the metrics declared above, at one moment of the tables; the lifts from `lifts`, or
-    anew."""
-    moment, lifts = now or utc_now(), lifts or RecentLifts()
+    """Read the metrics declared above, at one moment of the tables; lifts and members of panels
+    from `lifts` and `panels`, or anew."""
+    moment, lifts, panels = now or utc_now(), lifts or RecentLifts(), panels or RecentPanels()
     with app.reading() as connection:
         pairs = agents.present(connection)
         shown = _select_pairs(app.settings, pairs)
@@ -168,6 +176,8 @@ def read(
         _counts(connection, sheet, names)
         _moments(connection, sheet, names)
         _routes(connection, sheet, shown, moment)
+        say_skills(connection, app.settings, sheet, shown)
+        say_members(sheet, panels.read(connection), names)
         say_lifts(sheet, lifts.read(connection), names)
         sheet.say("kintsugi_job_today_seconds", job_seconds(connection, moment))
         sheet.say("kintsugi_job_budget_seconds", app.settings.scheduler.budget_minutes * 60)
@@ -328,8 +338,8 @@ def _say_gate_rates(
 ) -> None:
     """Report the gate's pass rates, with which the live rates of the slots are compared."""
     answering = {part.adapter for part in route.standing.shares if part.adapter is not None}
-    rates = figures.pass_rates(connection, answering)
-    slots = {_slot(table, name): rate for name, rate in sorted(rates.items())}
+    rates = figures.read_measurements(connection, answering)
+    slots = {_slot(table, name): rate.candidate_pass for name, rate in sorted(rates.items())}
     for slot, rate in slots.items():
         sheet.say("kintsugi_route_gate_pass_ratio", rate, route.alias, slot)
 

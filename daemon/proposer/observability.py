@@ -3,61 +3,26 @@
 Guarantee: pure; the tools run on a fresh state of the task, and only the gold actions change it.
 """
 
-import re
-from collections.abc import Iterable, Iterator, Mapping, Set
+from collections.abc import Iterable, Mapping, Set
 from itertools import combinations
 from typing import Any, Final
 
+from envs.attribution.words import WORD, collect_user_text, leaves, split_words, words
 from envs.environment import Environment
 from envs.task import TaskDefinition
 from events.canonical import exact_json
 from events.messages import Action
-
-_THOUSANDS: Final = re.compile(r"(?<=\d),(?=\d{3}\b)")
 
 _DEPTH: Final = 6
 """Most calls in a chain from what the user says to a value."""
 _CALLS: Final = 400
 """Most calls that are tried in all if the gold actions do not yield a value."""
 
-_WORD: Final = re.compile(r"\d+(?:\.\d+)+|[^\W_][\w#@+-]*(?:[.@][^\W_][\w@-]*)*|#\w+")
-"""A number, an id, a mail address, or a word; without the punctuation around it."""
-
 _NUMBERS: Final = 40
 """Number of the largest numbers from which another may be computed."""
 
 Missing = tuple[str, str, Any]
 """Tool, argument, and a value of the argument that an agent cannot know."""
-
-
-def collect_user_text(task: TaskDefinition) -> str:
-    """Return everything that the user may say about what they want."""
-    script = task.script
-    lines = () if script is None else (script.opening, *(answer.says for answer in script.answers))
-    return "\n".join((task.scenario.text(), *lines))
-
-
-def words(text: str) -> set[str]:
-    """Return the words of a text, in lower case."""
-    return {word.lower() for word in _split_words(text)}
-
-
-def _split_words(text: str) -> list[str]:
-    """Return the words as they are written; `1,000` counts as 1000 as well."""
-    plain = _THOUSANDS.sub("", text)
-    return _WORD.findall(text) + (_WORD.findall(plain) if plain != text else [])
-
-
-def leaves(value: Any) -> Iterator[Any]:
-    """Yield the single values of an argument."""
-    if isinstance(value, Mapping):
-        for item in value.values():
-            yield from leaves(item)
-    elif isinstance(value, list | tuple):
-        for item in value:
-            yield from leaves(item)
-    else:
-        yield value
 
 
 def is_computable(value: float, numbers: Iterable[float]) -> bool:
@@ -145,12 +110,12 @@ class Knowledge:
 
     def _hear(self, text: str) -> None:
         self._texts.append(text.lower())
-        for word in _split_words(text):
+        for word in split_words(text):
             self._words.setdefault(word.lower(), word)
 
     def _can_know(self, value: str, choices: str) -> bool:
         """Whether a value is known: a single word as a word, any other text as a part of a known
         text."""
-        if _WORD.fullmatch(value):
+        if WORD.fullmatch(value):
             return value in self._words or value in words(choices)
         return any(value in text for text in (*self._texts, choices))

@@ -34,7 +34,8 @@ from daemon.proposer.candidate import (
     CheckFailure,
     PriorTask,
 )
-from daemon.proposer.observability import collect_user_text, is_computable, leaves, words
+from daemon.proposer.observability import is_computable
+from envs.attribution.words import collect_user_text, leaves, words
 from envs.environment import UnknownTask
 from envs.episode import PrefixMismatch, check_prefix
 from envs.grading import grade

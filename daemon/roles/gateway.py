@@ -67,6 +67,7 @@ def gateway(app: "App", urls: Sequence[str] = ()) -> Gateway:
         max_body_bytes=settings.gateway.max_body_bytes,
         feedback_per_minute=settings.gateway.feedback_per_minute,
         router_ms=settings.serving.router_ms,
+        router_most_ms=settings.serving.router_most_ms,
         reroutes=settings.serving.reroute,
         shows_reflections=settings.lessons.visible,
         ships=app.on_kafka,

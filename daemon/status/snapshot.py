@@ -1,7 +1,7 @@
 """Where everything stands, as one document: `kintsugi status` prints it, the status page shows it.
 
-    situation(app)    log, fold, rounds, cycles, newest job, adapters, routes, lift, leader,
-                      gateways
+    situation(app)    log, fold, rounds, cycles, skills, newest job, adapters, routes, panels,
+                      lift, leader, gateways
 
 Read at one moment of the tables, and of the log right after it. The names are a promise to scripts;
 fields may be added. A log that cannot be reached leaves nulls and the reason, and ends nothing.
@@ -32,6 +32,7 @@ def situation(app: "App") -> dict[str, Any]:
     from daemon.cycle.skills import describe_jobs
     from daemon.cycle.views import read_step
     from daemon.serving.lift import read_lifts
+    from daemon.serving.panel_members import read_panel_states
     from events.envelope import utc_now
 
     with app.reading() as connection:
@@ -43,14 +44,16 @@ def situation(app: "App") -> dict[str, Any]:
         reached = read_fold_state(connection)
         cycle = learning.newest_cycle(connection)
         step = None if cycle is None else read_step(connection, app.settings, cycle)
-        expected = read_outlooks(connection, app.settings, utc_now())
+        now = utc_now()
+        expected = read_outlooks(connection, app.settings, now)
         practices = read_practices(connection, app.settings)
         skills = read_skill_practices(connection, app.settings)
         state = None if cycle is None else read_cycle_state(connection, cycle)
         branches = [] if state is None else describe_jobs(connection, app.settings, state)
         job = _newest_job(connection)
         leading, gateways = _leader(connection), _gateways(app, connection)
-        lifts = read_lifts(connection)
+        lifts, panels = read_lifts(connection), read_panel_states(connection, now)
+        lacking = _skills(app, connection)
     return {
         **_log(app, reached),
         "rollouts": counts.rollouts,
@@ -64,8 +67,10 @@ def situation(app: "App") -> dict[str, Any]:
             "lessons": [asdict(practice) for practice in practices],
             "skills": [asdict(practice) for practice in skills],
         },
+        "skills": lacking,
         "job": None if job is None else _job(app, job),
         "routes": [asdict(route) for route in routes],
+        "panels": [asdict(panel) for panel in panels],
         "lift": [asdict(lift) for lift in lifts],
         "adapters": [asdict(adapter) for adapter in adapters],
         "leader": leading,
@@ -136,6 +141,28 @@ def _next_cycle(expected: "list[Outlook]") -> dict[str, Any]:
         "missing": missing if expected else ["rollouts: none is recorded"],
         "agents": [asdict(outlook) for outlook in expected],
     }
+
+
+def _skills(app: "App", connection: "Connection") -> list[dict[str, Any]]:
+    """Return the skills that the last comparison of each agent selected, the largest contrast of
+    each first, and what of them is taught."""
+    from consumers.diagnosis.skills import SkillState
+    from consumers.reads import agents
+    from consumers.reads.skills import read_skills
+    from daemon.cycle.skills import read_skill_status
+
+    documents = []
+    for pair in sorted(agents.present(connection)):
+        taught = read_skill_status(connection, app.settings, pair, SkillState.SELECTED)
+        for line in read_skills(connection, pair.alias, SkillState.SELECTED):
+            if line.base == pair.base:
+                own = taught[line.skill]
+                names = ("skill", "alias", "base", "delta", "coverage")
+                values = {name: getattr(line, name) for name in names}
+                documents.append(
+                    {**values, "taught": own.state, "why": own.reason, "adapter": own.adapter}
+                )
+    return documents
 
 
 def _newest_job(connection: "Connection") -> "JobRow | None":

@@ -188,6 +188,19 @@ def describe_share(route: Mapping[str, Any]) -> str:
     return f"{route['share']:.0%}{' held out' if route['holdout'] else ''}"
 
 
+def describe_member(member: Mapping[str, Any], base: str) -> str:
+    """Return what a member of a panel answers and won, as `read_panel_states` has it."""
+    parts = [f"{member['skill'] or 'no skill'}: {member['adapter'] or base}"]
+    if member["share"] is not None:
+        parts.append(f"{member['share']:.0%} of the last day's sessions")
+    if member["judged"]:
+        parts.append(f"{member['passed']:,} of {member['judged']:,} judged passed")
+    if member["gate"] is not None:
+        rates = member["gate"]["incumbent_pass"], member["gate"]["candidate_pass"]
+        parts.append("gate {:.1%} to {:.1%}".format(*rates))
+    return ", ".join(parts)
+
+
 def describe_lift(lift: Mapping[str, Any]) -> str:
     """Return what was won since the first promotion, as `read_lifts` has it, in one line."""
     judged = lift["holdout"]["judged"]

@@ -14,12 +14,14 @@ import json
 from collections.abc import Sequence
 from typing import Final
 
-from envs.reflection.parse import parse
-from envs.reflection.repair import ImpossibleLesson, build_gold, read_answer
+from envs.reflection.repair import ImpossibleLesson, build_gold, read_written
 from envs.reflection.reward import compute_reward
 from envs.reflection.tags import write_reflection
 from envs.task import Lesson
 from events.messages import Action, Message, ToolCall
+
+# Made once: json.dumps with options would build an encoder at every call.
+_ENCODER: Final = json.JSONEncoder(ensure_ascii=False)
 
 TOLERANCE: Final = 1e-6
 """How far the reward of gold for itself may be from 1."""
@@ -40,7 +42,7 @@ def _render(reflection: str | None, text: str, calls: Sequence[Action | ToolCall
     if text:
         parts.append(text)
     for call in calls:
-        body = json.dumps({"name": call.name, "arguments": call.arguments}, ensure_ascii=False)
+        body = _ENCODER.encode({"name": call.name, "arguments": call.arguments})
         parts.append(f"<tool_call>\n{body}\n</tool_call>")
     return "\n".join(parts)
 
@@ -51,9 +53,7 @@ def is_read_back(lesson: Lesson) -> bool:
         gold = build_gold(lesson)
     except ImpossibleLesson:
         return False
-    text = render_gold(lesson)
-    calls = [ToolCall(name=call.name, arguments=call.arguments) for call in parse(text).calls]
-    written = read_answer(text, calls)
+    written = read_written(render_gold(lesson))
     return (
         (written.reflection, written.final) == (gold.reflection, gold.final)
         and [(call.name, call.canonical) for call in written.calls]

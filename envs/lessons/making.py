@@ -19,6 +19,7 @@ from typing import Final, Literal
 
 from envs.environment import Environment
 from envs.episode import Party
+from envs.grading import Grader
 from envs.lessons.checks import get_lesson
 from envs.lessons.operators import PERTURBATIONS, Schemas, WrongCall, perturb, read_schemas
 from envs.lessons.repairs import Mistake, NoLesson, Proofs, find_repair, make_mistake
@@ -147,6 +148,7 @@ class _Maker:
         """Make a lesson of each call of the agent that failed."""
         try:
             writer = LessonWriter(self._environment, recording)
+            grader = None
             for turn in follow(self._environment, recording):
                 if not self.left:
                     return
@@ -157,8 +159,9 @@ class _Maker:
                 if turn.after.turn is Party.AGENT and any(item.failed for item in calls):
                     episode = turn.after.fork()
                     episode.take_as_prefix()
-                    mistake = Mistake(episode, calls, is_unchanged=False)
-                    self._add("recorded", writer, mistake, None, Proofs(failures=0))
+                    mistake = Mistake(episode, calls, has_clean_state=False)
+                    grader = grader or Grader(self._environment, episode.task)
+                    self._add("recorded", writer, mistake, None, Proofs(grader, failures=0))
         except NoTrajectory as error:
             self._unused[str(error)] += 1
         except Exception as error:  # an environment's own code, which may raise anything
@@ -180,22 +183,23 @@ class _Maker:
             return made
         self._asked |= dict.fromkeys(wanted)
         try:
-            self._perturb(*self._find_places(source), wanted, made)
+            self._perturb(source, wanted, made)
         except NoTrajectory as error:
             self._unused[str(error)] += 1
         except Exception as error:  # an environment's own code, which may raise anything
             self._note_exception(task, error)
         return made
 
-    def _find_places(self, source: TaskDefinition | Trajectory) -> tuple[Trajectory, list[Place]]:
+    def _find_places(
+        self, source: TaskDefinition | Trajectory, grader: Grader
+    ) -> tuple[Trajectory, list[Place]]:
         """Return the trajectory of a source and its places. Raises NoTrajectory."""
-        if isinstance(source, Trajectory):
-            trajectory = source
-        else:
-            trajectory = play_trajectory(self._environment, source)
-        if trajectory.task.prefix:
+        if isinstance(source, TaskDefinition):
+            trajectory, places = play_trajectory(grader)
+        elif source.task.prefix:
             raise NoTrajectory(BEGINS_MIDWAY)
-        places = walk(self._environment, trajectory)
+        else:
+            trajectory, places = source, walk(self._environment, source)
         if not places:
             raise NoTrajectory("makes no call")
         return trajectory, places
@@ -206,15 +210,17 @@ class _Maker:
 
     def _perturb(
         self,
-        trajectory: Trajectory,
-        places: Sequence[Place],
+        source: TaskDefinition | Trajectory,
         wanted: Mapping[Operator, int],
         made: Counter[Operator],
     ) -> None:
-        """Make lessons of each operator and count them in `made`."""
-        task = trajectory.task
+        """Make lessons of each operator and count them in `made`. Raises NoTrajectory."""
+        task = source.task if isinstance(source, Trajectory) else source
+        grader = Grader(self._environment, task)
+        trajectory, places = self._find_places(source, grader)
         schemas = read_schemas(self._environment.schemas(task))
-        proofs = Proofs(failures=sum(bool(message.error) for message in trajectory.messages))
+        failures = sum(bool(message.error) for message in trajectory.messages)
+        proofs = Proofs(grader, failures)
         writer = LessonWriter(self._environment, trajectory)
         for operator, most in wanted.items():
             chance = Random(f"lessons {self._seed} {trajectory.source} {operator}")

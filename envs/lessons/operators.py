@@ -21,7 +21,6 @@ from typing import Any, Final
 from envs.lessons.trajectories import Place
 from envs.lessons.values import SeenValues
 from envs.task import Operator
-from events.messages import ToolCall
 
 PERTURBATIONS: Final[tuple[Operator, ...]] = ("argument", "redundant", "swap", "missing")
 
@@ -47,8 +46,10 @@ class WrongCall:
     """What is called in place of a right call."""
 
     operator: Operator
-    calls: tuple[ToolCall, ...]
-    """Two where the right call is repeated, else one."""
+    name: str
+    arguments: Arguments | str
+    times: int = 1
+    """2 where the right call is repeated."""
     comes_too_early: bool = False
     """Whether it is a later call of the same trajectory."""
     is_dependent: bool = False
@@ -92,7 +93,7 @@ def _list_wrong_arguments(
     for name, change in changes:
         arguments = change(dict(call.arguments), name, properties, place.seen, chance)
         if arguments is not None and arguments != call.arguments:
-            yield WrongCall("argument", (call.model_copy(update={"arguments": arguments}),))
+            yield WrongCall("argument", call.name, arguments)
 
 
 _Change = Callable[[Arguments, str, Mapping[str, Any], SeenValues, Random], Arguments | None]
@@ -177,7 +178,7 @@ _ARGUMENT_CHANGES: Final[tuple[_Change, ...]] = (_drop, _set_null, *_OPTIONAL_CH
 
 def _repeat(places: Sequence[Place], step: int, *_: Any) -> Iterator[WrongCall]:
     call = places[step].call
-    yield WrongCall("redundant", (call, call))
+    yield WrongCall("redundant", call.name, call.arguments, times=2)
 
 
 def _take_next(
@@ -208,8 +209,7 @@ def _call_other_tool(place: Place, schemas: Schemas, chance: Random) -> Iterator
     for name in others:
         arguments = _fill(place, schemas[name])
         if arguments is not None:
-            call = place.call.model_copy(update={"name": name, "arguments": arguments})
-            yield WrongCall("missing", (call,))
+            yield WrongCall("missing", name, arguments)
 
 
 def _take_later(
@@ -229,8 +229,9 @@ def _take_later(
             for name, value in call.arguments.items()
             if name in values or name not in unseen
         }
-        wrong = call.model_copy(update={"arguments": arguments})
-        yield WrongCall(operator, (wrong,), comes_too_early=True, is_dependent=dependent)
+        yield WrongCall(
+            operator, call.name, arguments, comes_too_early=True, is_dependent=dependent
+        )
 
 
 def _draw_replacements(unseen: Arguments, seen: SeenValues, chance: Random) -> Iterator[Arguments]:

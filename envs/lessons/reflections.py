@@ -36,6 +36,10 @@ _PLAIN: Final = re.compile(r"(?!(?:true|false|null)$)[A-Za-z#@_][\w#@.+:/-]*")
 """Texts that are written without quotes: none of them is read as another value."""
 
 
+# Made once: json.dumps with options would build an encoder at every call.
+_ENCODER: Final = json.JSONEncoder(ensure_ascii=False, sort_keys=True)
+
+
 @dataclass(frozen=True, slots=True)
 class Change:
     """One key in which a wrong call differs from the right one."""
@@ -65,6 +69,8 @@ def find_changes(wrong: ToolCall, right: ToolCall | Action) -> tuple[Change, ...
 def _is_equal(value: Any, other: Any) -> bool:
     if value is ABSENT or other is ABSENT:
         return value is other
+    if isinstance(value, str) and isinstance(other, str):
+        return value == other
     return exact_json(value) == exact_json(other)
 
 
@@ -95,7 +101,7 @@ def write_value(value: Any) -> str:
     text of digits is told apart from a number."""
     if isinstance(value, str) and _PLAIN.fullmatch(value):
         return value
-    return json.dumps(value, ensure_ascii=False, sort_keys=True)
+    return _ENCODER.encode(value)
 
 
 def find_cause(error: str) -> str:

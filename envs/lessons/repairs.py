@@ -3,11 +3,11 @@
     mistake = make_mistake(place, wrong)          the call, made on a fork of the state
     repair = find_repair(mistake, proofs)         what the oracle does next; both raise NoLesson
 
-Proof that the oracle succeeds: its whole rest is played and judged. Where the state is as it was,
-one such proof holds for each call of a place after which the oracle writes the same; and where it
-writes what the trajectory has there, so that the rest is the trajectory's, one holds for all places
-of it. So is what its next calls come to: they are made on an equal state. tests/envs/lessons plays
-all of them.
+Proof that the oracle succeeds: its whole rest is played and judged. Where the state is as it
+is in the trajectory, one such proof holds for each call of a place after which the oracle writes
+the same; and where it writes what the trajectory has there, so that the rest is the trajectory's,
+one holds for all places of it. So is what its next calls come to: they are made on an equal state.
+tests/envs/lessons plays all of them.
 """
 
 from dataclasses import dataclass
@@ -15,8 +15,8 @@ from typing import Final
 
 from envs.agents import Agent
 from envs.environment import Environment
-from envs.episode import Episode, Party
-from envs.grading import grade
+from envs.episode import Episode, Party, play
+from envs.grading import Grader
 from envs.lessons.operators import WrongCall
 from envs.lessons.trajectories import Place
 from events.errors import KintsugiError
@@ -41,8 +41,9 @@ class Mistake:
     """The episode behind it; all of it is a prefix."""
     calls: tuple[ExecutedCall, ...]
     """Those that were made in place of the right one, with their results."""
-    is_unchanged: bool
-    """Whether the state is surely as it was."""
+    has_clean_state: bool
+    """Whether the state is surely the trajectory's: as it was before the call, or, where the right
+    call is repeated, as it is behind one."""
     is_repeated: bool = False
     """Whether the right call was made twice."""
     comes_too_early: bool = False
@@ -80,7 +81,8 @@ class Repair:
 class Proofs:
     """What was proven in one trajectory."""
 
-    def __init__(self, failures: int) -> None:
+    def __init__(self, grader: Grader, failures: int) -> None:
+        self.grader = grader
         self.failures = failures
         """Calls that fail in the trajectory itself."""
         self.known: dict[tuple[int | None, bool, str], tuple[ToolCall | None, str | None]] = {}
@@ -92,34 +94,41 @@ def make_mistake(environment: Environment, place: Place, wrong: WrongCall) -> Mi
     """Make a wrong call in place of the right one, on a fork of the state. Raises NoLesson for one
     that no tool refuses and that changes nothing, unless it is a repetition."""
     episode = place.episode.fork()
+    called = [(call.name, call.arguments) for call in place.before]
+    called += [(wrong.name, wrong.arguments)] * wrong.times
     calls = tuple(
-        ToolCall.model_construct(
-            name=call.name, arguments=call.arguments, id=f"call_{place.step}_{number}"
-        )
-        for number, call in enumerate((*place.before, *wrong.calls))
+        ToolCall(name=name, arguments=arguments, id=f"call_{place.step}_{number}")
+        for number, (name, arguments) in enumerate(called)
     )
     begin = len(episode.messages)
-    message = Message.model_construct(
-        role="assistant", content=place.message.content, tool_calls=calls, sampled=False
-    )
-    episode.receive(message)
+    content = place.message.content
+    episode.receive(Message(role="assistant", content=content, tool_calls=calls, sampled=False))
     if episode.turn is not Party.AGENT:
         raise NoLesson(ENDS)
     made = tuple(executed_calls(episode.messages[begin:]))[len(place.before) :]
+    is_repeated = wrong.operator == "redundant"
     mistake = Mistake(
         episode,
         made,
-        is_unchanged=not place.before and episode.tools.has_same_state(place.episode.tools),
-        is_repeated=wrong.operator == "redundant",
+        has_clean_state=_has_clean_state(episode, place, is_repeated),
+        is_repeated=is_repeated,
         comes_too_early=wrong.comes_too_early,
     )
     if not mistake.is_refused and not mistake.is_repeated:
-        if mistake.is_unchanged:
+        if mistake.has_clean_state:
             raise NoLesson(HARMLESS)
         if wrong.comes_too_early and not wrong.is_dependent:
             raise NoLesson(INDEPENDENT)
     episode.take_as_prefix()
     return mistake
+
+
+def _has_clean_state(episode: Episode, place: Place, is_repeated: bool) -> bool:
+    if place.before:
+        return False
+    if episode.tools.has_same_state(place.episode.tools):
+        return True
+    return is_repeated and episode.tools.has_same_state(place.tools_behind)
 
 
 def find_repair(
@@ -131,12 +140,12 @@ def find_repair(
     episode = mistake.episode
     oracle = environment.oracle(episode.task)
     expected = oracle.reply(episode.view(Party.AGENT))
-    if place is None or not mistake.is_unchanged:
-        next_call, fault = _prove(environment, episode, oracle, expected, proofs.failures)
+    if place is None or not mistake.has_clean_state:
+        next_call, fault = _prove(episode, oracle, expected, proofs)
     else:
         key = _find_key(mistake, place, expected, proofs)
         if key not in proofs.known:
-            proofs.known[key] = _prove(environment, episode, oracle, expected, proofs.failures)
+            proofs.known[key] = _prove(episode, oracle, expected, proofs)
         next_call, fault = proofs.known[key]
     if fault is not None:
         raise NoLesson(fault)
@@ -160,20 +169,16 @@ def _write_key(message: Message) -> str:
 
 
 def _prove(
-    environment: Environment, place: Episode, oracle: Agent, expected: Message, failures: int
+    place: Episode, oracle: Agent, expected: Message, proofs: Proofs
 ) -> tuple[ToolCall | None, str | None]:
     """Play an episode to its end; return the oracle's next call, and why it gives no lesson."""
     episode, begin = place.fork(), len(place.messages)
     episode.receive(expected)
     if any(item.failed for item in executed_calls(episode.messages[begin:])):
         return None, EXPECTED_FAILS
-    task = episode.task
-    user = environment.user(task)
-    while episode.turn is not None:
-        party = oracle if episode.turn is Party.AGENT else user
-        episode.receive(party.reply(episode.view(episode.turn)))
-    verdict = grade(environment, task, episode.messages, episode.termination)
-    if episode.errors > failures or not verdict.success:
+    play(episode, oracle, episode.environment.user(episode.task))
+    verdict = proofs.grader.grade(episode.messages, episode.termination)
+    if episode.errors > proofs.failures or not verdict.success:
         return None, NO_REPAIR
     calls = (
         call

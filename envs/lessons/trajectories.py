@@ -1,22 +1,25 @@
 """Trajectories: conversations in which a task was done right, and the places of the agent's calls.
 
-    trajectory = play_trajectory(environment, task)        or NoTrajectory
-    walk(environment, trajectory)                          a place before each of the agent's calls
+    trajectory, places = play_trajectory(Grader(environment, task))      or NoTrajectory
+    places = walk(environment, trajectory)                               of a recorded one
 
-A place has the episode as it stands there, so that any number of other calls can be made from it:
-the state is forked and the conversation is not played again.
+
+A place is before one of the agent's calls. It has the episode as it stands there, so that any
+number of other calls can be made from it: the state is forked and the conversation is not played
+again.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Final
 
 from envs.environment import Environment
-from envs.episode import Episode, Party, play
-from envs.grading import grade
+from envs.episode import Episode, Party
+from envs.grading import Grader
 from envs.lessons.values import SeenValues
 from envs.task import TaskDefinition
+from envs.tools import ToolAccess
 from events.errors import KintsugiError
 from events.messages import Message, ToolCall
 
@@ -74,30 +77,42 @@ class Place:
         self.message = message
 
     @cached_property
+    def tools_behind(self) -> ToolAccess:
+        """The tools over the state that the message leaves."""
+        episode = self.episode.fork()
+        episode.receive(self.message)
+        return episode.tools
+
+    @cached_property
     def seen(self) -> SeenValues:
         """What the agent has seen before the message."""
         return SeenValues(self.episode.view(Party.AGENT))
 
 
-def play_trajectory(environment: Environment, task: TaskDefinition) -> Trajectory:
-    """Return the conversation of the oracle and the scripted user. Raises NoTrajectory where it is
-    no success, or begins midway."""
+def play_trajectory(grader: Grader) -> tuple[Trajectory, list[Place]]:
+    """Return the conversation of the oracle and the scripted user about a task, and the place of
+    each of the agent's calls. Raises NoTrajectory where it is no success, or begins midway."""
+    task = grader.task
     if task.prefix:
         raise NoTrajectory(BEGINS_MIDWAY)
-    episode = Episode(environment, task)
-    begin = len(episode.messages)
-    play(episode, environment.oracle(task), environment.user(task))
-    if not grade(environment, task, episode.messages, episode.termination).success:
+    turns = list(_play(grader.environment, task))
+    messages, termination = turns[-1].after.messages, turns[-1].after.termination
+    if not grader.grade(messages, termination).success:
         raise NoTrajectory("the oracle fails")
-    return Trajectory(task, tuple(episode.messages[begin:]))
+    begin = count_greeting(grader.environment, task)
+    return Trajectory(task, tuple(messages[begin:])), _collect_places(turns)
 
 
 def walk(environment: Environment, trajectory: Trajectory) -> list[Place]:
     """Return the place of each of the agent's calls, in order. Raises NoTrajectory where the tools
     answer otherwise now."""
+    return _collect_places(follow(environment, trajectory))
+
+
+def _collect_places(turns: Iterable[Turn]) -> list[Place]:
     places: list[Place] = []
     last: list[Place] = []
-    for turn in follow(environment, trajectory):
+    for turn in turns:
         if turn.message.role == "assistant":
             for place in last:
                 place.following = turn.message
@@ -107,6 +122,23 @@ def walk(environment: Environment, trajectory: Trajectory) -> list[Place]:
                 last.append(Place(turn.before, len(places), turn.message, index))
                 places.append(last[-1])
     return places
+
+
+def _play(environment: Environment, task: TaskDefinition) -> Iterator[Turn]:
+    """Yield the messages of the oracle and the scripted user as their episode takes them."""
+    episode = open_whole(environment, task)
+    agent, user = environment.oracle(task), environment.user(task)
+    prefix: list[Message] = []
+    while episode.turn is not None:
+        party = agent if episode.turn is Party.AGENT else user
+        message = party.reply(episode.view(episode.turn))
+        before = None
+        if episode.turn is Party.AGENT and message.tool_calls:
+            before = episode.fork()
+            before.take_as_prefix(prefix)
+            prefix = before.messages
+        episode.receive(message)
+        yield Turn(message, before, episode)
 
 
 def follow(environment: Environment, trajectory: Trajectory) -> Iterator[Turn]:
@@ -142,7 +174,9 @@ def _group(messages: Sequence[Message]) -> Iterator[tuple[Message, list[Message]
 
 def open_whole(environment: Environment, task: TaskDefinition) -> Episode:
     """Begin the episode of a task before its prefix."""
-    return Episode(environment, task.model_copy(update={"prefix": (), "lesson": None}))
+    if task.prefix or task.lesson is not None:
+        task = task.model_copy(update={"prefix": (), "lesson": None})
+    return Episode(environment, task)
 
 
 def count_greeting(environment: Environment, task: TaskDefinition) -> int:

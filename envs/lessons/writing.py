@@ -8,9 +8,9 @@ right one, with values that the agent has seen, and if the gold text is read bac
 """
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 from envs.database import ABSENT
 from envs.environment import Environment
@@ -60,7 +60,14 @@ class LessonWriter:
         self._trajectory = trajectory
         self._task = trajectory.task.model_copy(update={"prefix": (), "lesson": None})
         self._begin = count_greeting(environment, self._task)
-        self._body = {key: exact_json(value) for key, value in self._task.dump_body().items()}
+        body = self._task.dump_body()
+        self._before = "{" + "".join(f"{m}," for m in _write_members(body, "", "lesson"))
+        """The task's body as JSON with sorted keys, up to the lesson."""
+        self._between = "".join(f",{m}" for m in _write_members(body, "lesson", "prefix"))
+        """From there to the prefix."""
+        self._behind = "".join(f",{m}" for m in _write_members(body, "prefix", "~")) + "}"
+        self._read_back: dict[str, bool] = {}
+        """Text and calls that are expected -> whether they are read back."""
         self._clean: dict[int, tuple[Message, Message, str]] = {}
         """Identity of a message -> the message, which keeps the identity its own; the same as a
         prefix has it; and that as JSON."""
@@ -86,30 +93,37 @@ class LessonWriter:
             source=self._trajectory.source,
             rollout=self._trajectory.rollout if operator == "recorded" else None,
         )
-        if not is_read_back(lesson):
+        if not self._is_read_back(lesson):
             raise NoLesson(NOT_READ_BACK)
         return self._name(mistake.episode.messages[self._begin :], lesson)
+
+    def _is_read_back(self, lesson: Lesson) -> bool:
+        """Whether the text of a lesson has its parts again. Its reflection has no tag, so one that
+        expects the same says it for all."""
+        expected = repr((lesson.final, [(call.name, call.arguments) for call in lesson.calls]))
+        if expected not in self._read_back:
+            self._read_back[expected] = is_read_back(lesson)
+        return self._read_back[expected]
 
     def _name(self, messages: Sequence[Message], lesson: Lesson) -> WrittenLesson:
         """Return the task with this prefix and lesson. Its id is that of `name_by_content`, put
         together from parts that were written before. Raises NoLesson."""
         parts = [self._clean_message(message) for message in messages]
-        body = {
-            **self._body,
-            "prefix": f"[{','.join(text for _, _, text in parts)}]",
-            "lesson": exact_json(lesson.model_dump(mode="json")),
-        }
-        written = ",".join(f'"{key}":{body[key]}' for key in sorted(body))
+        prefix = f"[{','.join(text for _, _, text in parts)}]"
+        written = (
+            f'{self._before}"lesson":{exact_json(lesson.model_dump(mode="json"))}'
+            f'{self._between},"prefix":{prefix}{self._behind}'
+        )
         if has_half_pair(written):
             raise NoLesson(NOT_STORABLE)
         task = self._task.model_copy(
             update={
-                "id": f"{self._task.environment}/={sha256('{' + written + '}')}",
+                "id": f"{self._task.environment}/={sha256(written)}",
                 "prefix": tuple(clean for _, clean, _ in parts),
                 "lesson": lesson,
             }
         )
-        return WrittenLesson(task, body["prefix"])
+        return WrittenLesson(task, prefix)
 
     def _clean_message(self, message: Message) -> tuple[Message, Message, str]:
         known = self._clean.get(id(message))
@@ -136,6 +150,13 @@ class LessonWriter:
         for text in find_texts(rights):
             if not seen.has(text) and text not in shown:
                 raise NoLesson(UNSEEN)
+
+
+def _write_members(body: Mapping[str, Any], above: str, below: str) -> Iterator[str]:
+    """Yield the members of an object whose keys are between two texts, as JSON, sorted."""
+    for key in sorted(body):
+        if above < key < below:
+            yield f'"{key}":{exact_json(body[key])}'
 
 
 def _find_right(mistake: Mistake, repair: Repair, place: Place | None) -> ToolCall | None:

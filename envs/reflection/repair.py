@@ -19,7 +19,7 @@ Guarantee: any text and any calls have a reward between 0 and 1.
 import json
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from envs.reflection.parse import ParsedCall, Parts, are_calls_equal, parse, parse_call
@@ -69,10 +69,15 @@ def build_gold(lesson: Lesson) -> Parts:
 def read_answer(text: str, calls: Sequence[ToolCall] = ()) -> Parts:
     """Return the parts of a message: `text` as the model wrote it, calls and tags included, and the
     calls that its tools were given."""
-    written = parse(_remove_open_thinking(text))
     made = (_read(call.name, call.arguments) or _unreadable(call) for call in calls)
+    return replace(read_written(text), calls=tuple(made))
+
+
+def read_written(text: str) -> Parts:
+    """Return the parts of a message whose tools were given the calls that its text has."""
+    written = parse(_remove_open_thinking(text))
     final = _FINAL_TAG.sub(" ", written.rest).strip()
-    return Parts(written.reflection, tuple(made), final, malformed=written.malformed)
+    return Parts(written.reflection, written.calls, final, malformed=written.malformed)
 
 
 def assess_repair(

@@ -79,7 +79,7 @@ def _writes_without_authentication(
 
 def _writes_without_consent(messages: Sequence[Message], catalog: ToolCatalog) -> Iterator[str]:
     for place, message in enumerate(messages):
-        if message.role != "assistant" or message.sampled is False:
+        if message.role != "assistant" or message.sampled is False or not message.tool_calls:
             continue
         question = _find_confirmation(messages[:place])
         for number, call in enumerate(message.tool_calls):

@@ -297,7 +297,7 @@ class ActingUser:
             if place == len(answers):
                 call = ToolCall(name=name, arguments=arguments, id=f"user_{number}")
                 return Message(role="user", tool_calls=(call,))
-        names = [message.tool_calls[0].name for message in own if message.tool_calls]
+        names = [call.name for message in own for call in message.tool_calls]
         return Message(role="user", content=self._report(requests, names, answers))
 
     def _steps(self, requests: Sequence[Request]) -> Any:

@@ -182,6 +182,9 @@ class Call(Response):
         self._finalize()
         if not self._continued:
             self._gateway.sessions.settle(self._attributed.claim, completed=False)
+            if self._served is not None and self._member is not None and not self._member.kept:
+                session, panel = self._attributed.session, self._served.policy
+                self._gateway.members.reconsider(session, panel)
         if bug is not None:
             raise bug
 

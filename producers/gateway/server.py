@@ -47,7 +47,12 @@ from producers.gateway.metrics.registry import Metrics
 from producers.gateway.privacy.keys import ClientKeys
 from producers.gateway.privacy.redaction import Redaction
 from producers.gateway.request_context import RequestContext, RequestReader, read_body
-from producers.gateway.routing.member_choice import ROUTER_MS, MemberChooser
+from producers.gateway.routing.member_choice import (
+    ROUTER_MOST_MS,
+    ROUTER_MS,
+    MemberChooser,
+    RouterBound,
+)
 from producers.gateway.routing.routing import Routing
 from producers.gateway.routing.sticky_recovery import StickyRecovery
 from producers.gateway.routing.upstreams import Upstream, UpstreamFailure, Upstreams
@@ -75,6 +80,8 @@ class Options:
     """Shadows that answer at the same time."""
     router_ms: int = ROUTER_MS
     """Milliseconds that a call waits for the router of a panel at least."""
+    router_most_ms: int = ROUTER_MOST_MS
+    """Milliseconds beyond which a slow engine makes no call wait longer for a router."""
     reroutes: bool = False
     """Whether a router in doubt is asked once more, when the user speaks again."""
     shows_reflections: bool = False
@@ -114,7 +121,12 @@ class Gateway:
             client=client,
             metrics=self.metrics,
             routing=routing,
-            members=MemberChooser(routing, client, options.router_ms / 1000, options.reroutes),
+            members=MemberChooser(
+                routing,
+                client,
+                RouterBound(options.router_ms / 1000, options.router_most_ms / 1000),
+                options.reroutes,
+            ),
             capture=options.capture,
             timeout_seconds=options.timeout_seconds,
             redaction=redaction,

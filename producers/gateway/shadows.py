@@ -24,7 +24,7 @@ from producers.gateway.metrics.registry import Metrics
 from producers.gateway.privacy.redaction import RedactedRequest
 from producers.gateway.request_context import RequestContext
 from producers.gateway.routing.routes import shadow_session
-from producers.gateway.routing.upstreams import Upstreams
+from producers.gateway.routing.upstreams import Upstreams, find_missing
 
 MAX_SHADOWS: Final = 8
 
@@ -51,7 +51,7 @@ class Shadows:
         """Start the answer of `adapter` to the same request."""
         known = self._gateway.routing.table.adapters.get(adapter)
         if known is not None and known.panel is not None:
-            listed = self._upstreams.well  # without a member, the base is its answer
+            listed = not find_missing(self._upstreams.all, known.panel.adapters)
         else:
             listed = any(adapter in upstream.served for upstream in self._upstreams.all)
         begins = listed and len(self._running) < self._most

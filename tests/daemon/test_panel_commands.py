@@ -62,7 +62,14 @@ def test_a_panel_is_composed_shown_served_and_exported(
     assert (line["panel"], line["router"], line["calls"], line["doubts"]) == (name, second, 0, {})
     assert line["form"] == "labels"
     assert line["members"][0] == {"skill": "refunds", "adapter": first, "calls": 0, "share": None}
-    shown = kintsugi("panels", "show", name[:9], "--json").json
+    alone = ("panels", "compose", f"refunds={first}", "--describe", "refunds=pays money back")
+    waiting = kintsugi(*alone, "--json").json["adapter"]
+    hints = kintsugi("panels", "ls").err
+    assert f"give it up: kintsugi adapters retire {waiting}" in hints
+    assert name not in hints, "it is staged"
+    assert kintsugi("adapters", "retire", waiting).code == 0
+    assert "give it up" not in kintsugi("panels", "ls").err
+    shown = kintsugi("panels", "show", name[:12], "--json").json
     assert [option["label"] for option in shown["options"]] == ["A", "B", "C"]
     assert [step["state"] for step in shown["steps"]] == ["produced", "staged"]
     assert shown["rollouts"] == []

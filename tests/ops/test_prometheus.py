@@ -20,9 +20,8 @@ from daemon.engine.reference.weights import CHECKPOINT
 from daemon.metrics.exposition import ROLES, port_of
 from ops.prometheus.server import Prometheus, PrometheusUnavailable, program
 from tests.conftest import missing
-from tests.consumers.deciding import routed
 from tests.daemon.gateway.receiver import receiving
-from tests.daemon.metrics.scene import ADAPTER, once_round, say, settings_of
+from tests.daemon.metrics.scene import once_round, serve_panel, settings_of
 
 pytestmark = [pytest.mark.prometheus, pytest.mark.processes]
 
@@ -77,13 +76,14 @@ def test_configuration_and_rules_are_as_promtool_wants_them(promtool: str) -> No
 @contextmanager
 def daemon(home: Path, gateway: int, engine: int, metrics: int, spans: str) -> Iterator[str]:
     """`kintsugi up` over a home whose loop has been round once and whose canary was promoted, so
-    that the leader ends the cycle, which sends its spans to a receiver; the gateway's URL."""
+    that the leader ends the cycle, which sends its spans to a receiver, and then a panel of it; the
+    gateway's URL."""
     with App(settings_of(home)) as app:
         once_round(app)
-        say(app, routed("promoted", {ADAPTER: 1}))
+        serve_panel(app)
     config = home / "kintsugi.toml"
     config.write_text(
-        f"[gateway]\nport = {gateway}\n[engine]\nport = {engine}\nthreads = 1\n"
+        f'[gateway]\nport = {gateway}\n[engine]\nport = {engine}\nthreads = 1\nname = "base"\n'
         f"[metrics]\nport = {metrics}\n[scheduler]\nmin_failures = 1000000\n"
         f'[tracing]\nendpoint = "{spans}"\n'
         f'[[agents]]\nalias = "agent"\nenvironment = "shop"\ncheckpoint = "{CHECKPOINT}"\n'

@@ -1,14 +1,18 @@
-"""Which member of a panel played or answered which kind of task.
+"""Which member of a panel played or answered what, and how often it passed.
 
-A rollout counts by the member that answered last, the base under its own name. Rollouts without a
-task, as most live ones are, have no kind.
+    read_member_shares(connection, panel)           rollouts by kind of task, trials included
+    read_member_sessions(connection, alias, ...)    sessions of live traffic
+
+A rollout and a session count by the member that answered last, the base under its own name.
+Rollouts without a task, as most live ones are, have no kind.
 """
 
 from dataclasses import dataclass
 
-from sqlalchemy import Connection, Integer, case, cast, func, select
+from sqlalchemy import Connection, Integer, Subquery, case, cast, func, null, select
 
-from consumers.tables import Rollout
+from consumers.reads.outcomes.canary import read_first_verdicts
+from consumers.tables import Call, Rollout
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,3 +65,62 @@ def read_member_shares(connection: Connection, policy: str) -> list[MemberShare]
         )
         for row in connection.execute(query)
     ]  # fmt: skip
+
+
+@dataclass(slots=True)
+class MemberSessions:
+    """The sessions of a panel that a member answered for a skill."""
+
+    skill: str | None
+    """Skill that the router found; None: none, or no engine had its member, so that the base
+    answered."""
+    member: str
+    """The adapter, or the base under its name."""
+    sessions: int
+    judged: int = 0
+    """Sessions with a verdict, a grader's or that of a person who may judge."""
+    passed: int = 0
+
+
+def read_member_sessions(
+    connection: Connection, alias: str, panel: str, since: str
+) -> list[MemberSessions]:
+    """Return the sessions of an alias' own traffic that a panel answered at or after `since`
+    (RFC 3339 as stored), by skill and member; the most frequent first."""
+    sessions = _list_sessions(alias, panel, since)
+    groups = (sessions.c.skill, sessions.c.member)
+    rows = connection.execute(select(*groups, func.count().label("number")).group_by(*groups))
+    counts = {
+        (row.skill, row.member): MemberSessions(row.skill, row.member, row.number) for row in rows
+    }
+    for verdict in read_first_verdicts(connection, sessions):
+        own = counts[verdict.skill, verdict.member]
+        own.judged += 1
+        own.passed += bool(verdict.success)
+    return sorted(counts.values(), key=lambda own: (-own.sessions, own.skill or "", own.member))
+
+
+def _list_sessions(alias: str, panel: str, since: str) -> Subquery:
+    """(session, skill, member) of the last call that a panel answered in each session. A call that
+    no engine answered is none; of one whose member no engine had, the skill is left out."""
+    calls = Call.table().c
+    lost = (func.coalesce(calls.outcome, "") == "failed") & calls.upstream.is_(None)
+    order = (calls.started.desc(), calls.call.desc())
+    last = (
+        select(
+            calls.session,
+            calls.member,
+            case((calls.router_doubt.is_(None), calls.skill), else_=null()).label("skill"),
+            func.row_number().over(partition_by=calls.session, order_by=order).label("place"),
+        )
+        .where(
+            calls.alias == alias, calls.started >= since, calls.purpose == "live",
+            calls.policy == panel, calls.member.is_not(None), ~lost,
+        )
+        .subquery()
+    )  # fmt: skip
+    return (
+        select(last.c.session, last.c.skill, last.c.member)
+        .where(last.c.place == 1)
+        .subquery("sessions")
+    )

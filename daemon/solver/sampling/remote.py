@@ -255,7 +255,10 @@ class RemoteSource:
         if attempt.user is not None:
             user = partial(_make_user, attempt.user, users[attempt.user], environment)
         limits = choose_limits(attempt.reward, environment)
-        return Setup(environment, partial(make_agent, environment), user, seed, limits)
+        may_err = attempt.user is not None
+        return Setup(
+            environment, partial(make_agent, environment), user, seed, limits, user_may_err=may_err
+        )
 
     def _sampling(self) -> endpoint.Sampling:
         sampler = self._spec.sampler

@@ -85,11 +85,11 @@ def make(name: str, folder: Path) -> None:
     _write_adapter(model, folder / ADAPTER)
     stride = model.config.vocab_size // len(tokens)
     chat = Chat(folder / MODEL)
-    rollouts = [_spread(rollout, stride) for rollout in _rollouts(shop, chat, shape.rollouts)]
+    rollouts = [spread(rollout, stride) for rollout in draw_rollouts(shop, chat, shape.rollouts)]
     ends = sorted(end * stride for end in chat.ends)
     (folder / ROLLOUTS).write_bytes(_BATCH.dump_json(RolloutBatch(tuple(rollouts), tuple(ends))))
     (folder / ROWS).write_text(
-        json.dumps([_plain(row) for row in _rows(rollouts, frozenset(ends))])
+        json.dumps([_plain(row) for row in choose_rows(rollouts, frozenset(ends))])
     )
 
 
@@ -125,8 +125,9 @@ def _write_adapter(model: Qwen3ForCausalLM, folder: Path) -> None:
     adapted.save_pretrained(str(folder))
 
 
-def _rollouts(shop: Shop, chat: Chat, count: int) -> list[Trajectory]:
-    """One task each, in groups all the same; verdicts are drawn, and every group has both."""
+def draw_rollouts(shop: Shop, chat: Chat, count: int) -> list[Trajectory]:
+    """Return the oracle's rollouts, one task each, in groups all the same; verdicts are drawn, and
+    every group has both."""
     chance = Random("learner bench")
     kinds = [kind for kind, _ in zip(cycle(PLAIN), range(count), strict=False)]
     tasks = [shop.generate(kind, DEVELOPMENT[n]).id for n, kind in enumerate(kinds)]
@@ -140,8 +141,8 @@ def _rollouts(shop: Shop, chat: Chat, count: int) -> list[Trajectory]:
     return rollouts
 
 
-def _spread(rollout: Trajectory, stride: int) -> Trajectory:
-    """The same over a vocabulary `stride` times as large."""
+def spread(rollout: Trajectory, stride: int) -> Trajectory:
+    """Return the same rollout over a vocabulary `stride` times as large."""
     turns = tuple(
         replace(
             turn,
@@ -153,7 +154,8 @@ def _spread(rollout: Trajectory, stride: int) -> Trajectory:
     return replace(rollout, turns=turns)
 
 
-def _rows(rollouts: Sequence[Trajectory], ends: frozenset[int]) -> list[Row]:
+def choose_rows(rollouts: Sequence[Trajectory], ends: frozenset[int]) -> list[Row]:
+    """Return what the learner trains on of these rollouts, in their order."""
     chosen = choose(rollouts, Algorithm(), ends)
     return [row for part in rows(chosen, Algorithm(), chosen.kept.groups) for row in part]
 

@@ -10,11 +10,12 @@ is asked with the prompt of the call itself, its tools and template variables in
 /v1/completions has no such prompt, and is in doubt (`failed`).
 
 Guarantee: a session's member is chosen once, also where its first calls come together: they wait
-for one answer. No call waits for a router longer than `seconds`, or twice the engine's median time
-to the first token where that is longer, and none fails because of it. A router that is late is
-heard out all the same, for its time: on a slow engine the next calls wait for as long as it takes.
-A member is chosen anew for another panel, and, with `reroutes`, once more where the choice was in
-doubt and the user speaks again. Not covered: other gateways, which choose for themselves.
+for one answer. No call waits for a router longer than its RouterBound, and none fails because of
+it. A router that is late is heard out all the same, for its time: on a slow engine the next calls
+wait for as long as it takes, up to the bound. A member is chosen anew for another panel; at the
+next call, where the router failed or was late and the call for which it was asked came to nothing
+(nobody has answered the session yet); and, with `reroutes`, once more where the choice was in doubt
+and the user speaks again. Not covered: other gateways, which choose for themselves.
 """
 
 import asyncio
@@ -43,6 +44,8 @@ from producers.gateway.routing.upstreams import Upstream, UpstreamFailure
 
 ROUTER_MS: Final = 150
 """Milliseconds that a call waits for a router at least."""
+ROUTER_MOST_MS: Final = 2000
+"""Milliseconds beyond which a slow engine makes no call wait longer for a router."""
 MEDIANS: Final = 2
 """Median times to an engine's first token that a call waits for a router at least."""
 
@@ -54,10 +57,8 @@ _MOST_LATE: Final = 16
 _PATH: Final = "/chat/completions"
 _MAX_ANSWER_BYTES: Final = 1 << 20
 
-_ASKED_AGAIN: Final[frozenset[RouterDoubt | None]] = frozenset(
-    ("none", "disagreement", "tie", "timeout")
-)
-"""Doubts that later evidence may settle."""
+_UNHEARD: Final[frozenset[RouterDoubt | None]] = frozenset(("timeout", "failed"))
+"""Doubts about which a router has said nothing."""
 
 _logger = logging.getLogger(__name__)
 
@@ -72,6 +73,22 @@ class RouterMetrics(Protocol):
 
 class RouterFailure(KintsugiError):
     """An engine's answer says nothing of the labels."""
+
+
+@dataclass(frozen=True, slots=True)
+class RouterBound:
+    """How long calls wait for a router, in seconds."""
+
+    least: float = ROUTER_MS / 1000
+    """Waited on any engine."""
+    most: float = ROUTER_MOST_MS / 1000
+    """Up to which a slow engine is waited for; without effect below `least`."""
+
+    def find_seconds(self, upstream: Upstream) -> float:
+        """Return how long a call waits for a router of an engine: twice its median time to the
+        first token, within the limits."""
+        usual = MEDIANS * (upstream.first_tokens.median or 0.0)
+        return max(self.least, min(usual, self.most))
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,12 +107,12 @@ class MemberChooser:
         self,
         routing: Routing,
         client: HttpClient,
-        seconds: float = ROUTER_MS / 1000,
+        bound: RouterBound,
         reroutes: bool = False,
     ) -> None:
         self._routing = routing
         self._client = client
-        self._seconds = seconds
+        self._bound = bound
         self._reroutes = reroutes
         self._pending: dict[tuple[str, str], asyncio.Task[_Asked]] = {}
         """Session and panel -> the choice that is being made."""
@@ -121,7 +138,10 @@ class MemberChooser:
         kept = self._routing.read_member(session, name)
         if kept is not None and not (self._asks_again(kept) and at_turn):
             now = replace(
-                kept, adapter=panel.find_adapter(kept.skill), at_turn=kept.at_turn or at_turn
+                kept,
+                adapter=panel.find_adapter(kept.skill),
+                at_turn=kept.at_turn or at_turn,
+                shared=True,
             )
             if now != kept:
                 self._routing.keep_member(session, name, now)
@@ -129,7 +149,8 @@ class MemberChooser:
         key = (session, name)
         pending = self._pending.get(key)
         if pending is not None:
-            chosen = (await asyncio.shield(pending)).kept
+            chosen = replace((await asyncio.shield(pending)).kept, shared=True)
+            self._routing.keep_member(session, name, chosen)
             return MemberChoice(
                 skill=chosen.skill, adapter=chosen.adapter, kept=True, doubt=chosen.doubt
             )
@@ -144,6 +165,13 @@ class MemberChooser:
             skill=chosen.skill, adapter=chosen.adapter, doubt=chosen.doubt, router_ms=asked.ms
         )
 
+    def reconsider(self, session: str, panel: str) -> None:
+        """Have the session's next call choose anew, where the router said nothing and the call for
+        which it was asked came to nothing; do nothing where other calls go by the choice."""
+        kept = self._routing.read_member(session, panel)
+        if kept is not None and kept.doubt in _UNHEARD and not kept.shared:
+            self._routing.drop_member(session, panel)
+
     async def stop(self) -> None:
         """Cut off what is being asked."""
         tasks = (*self._pending.values(), *self._late)
@@ -154,7 +182,7 @@ class MemberChooser:
     def _asks_again(self, kept: StickyMember) -> bool:
         """Whether the router is asked once more when the user speaks again."""
         once = kept.asked < 2 and kept.at_turn
-        return self._reroutes and once and kept.doubt in _ASKED_AGAIN
+        return self._reroutes and once and kept.doubt is not None
 
     async def _make_choice(
         self,
@@ -179,6 +207,7 @@ class MemberChooser:
             answer.doubt,
             before + 1,
             opening.ends_with_user,
+            shared=before > 0,
         )
         self._routing.keep_member(session, name, kept)
         metrics.count_router(answer.doubt or "member", None if asked is None else seconds)
@@ -201,7 +230,7 @@ class MemberChooser:
             return None
         task = asyncio.create_task(self._ask_engines(router, bodies, having))
         try:
-            await asyncio.wait({task}, timeout=find_bound(self._seconds, having[0]))
+            await asyncio.wait({task}, timeout=self._bound.find_seconds(having[0]))
         except asyncio.CancelledError:
             task.cancel()
             raise
@@ -257,7 +286,7 @@ class MemberChooser:
 
     async def _read_logprobs(self, upstream: Upstream, body: bytes) -> Mapping[int, float]:
         began = time.monotonic()
-        patience = max(_LATE_SECONDS, find_bound(self._seconds, upstream))
+        patience = max(_LATE_SECONDS, self._bound.find_seconds(upstream))
         async with upstream.request(self._client, "POST", _PATH, body, patience) as response:
             raw = await response.aread(_MAX_ANSWER_BYTES)
         if response.status_code != 200:
@@ -271,11 +300,6 @@ class MemberChooser:
         # An answer of one token, also where clients stream none.
         upstream.first_tokens.add(time.monotonic() - began)
         return scores
-
-
-def find_bound(seconds: float, upstream: Upstream) -> float:
-    """Return how long a call waits for a router of an engine, in seconds."""
-    return max(seconds, MEDIANS * (upstream.first_tokens.median or 0.0))
 
 
 def parse_opening(request: ModelRequest) -> Opening:

@@ -34,7 +34,7 @@ from producers.gateway.routing.routes import (
     shadow_session,
 )
 from producers.gateway.routing.sticky_sessions import StickyMember, StickySessions
-from producers.gateway.routing.upstreams import Upstream
+from producers.gateway.routing.upstreams import Upstream, find_missing
 
 Missing = Literal["base", "refuse"]
 """What happens to a call whose adapter no engine has: another policy of its route answers, in the
@@ -144,6 +144,11 @@ class Routing:
         with self._lock:
             self._sticky.keep_member(session, panel, kept)
 
+    def drop_member(self, session: str, panel: str) -> None:
+        """Have a session forget the member that it keeps; do nothing where it keeps none."""
+        with self._lock:
+            self._sticky.drop_member(session, panel)
+
     def move(self, before: Sequence[str | None], after: Sequence[str | None]) -> None:
         """Count a call for others: for a policy, or a panel and a member of it."""
         with self._lock:
@@ -224,8 +229,11 @@ class RouteLease:
         """Engines to ask, best first; the next one is looked for when the one before failed.
 
         `upstreams` are in the order of the session; without `choose_member`, the base answers for
-        a panel. Raises Refused where none may be asked.
+        a panel. Raises Refused where none may be asked, and where the client named a panel that the
+        engines do not have.
         """
+        if self.choice.routed == "named" and choose_member is not None:
+            self._check_loaded(upstreams)
         if not self.choice.order:
             for attempt in self._order_by_model(upstreams):
                 yield attempt
@@ -254,6 +262,20 @@ class RouteLease:
         """The model that the answer names, as if the client had asked for it: None where only the
         engine knows."""
         return self._model or upstream.base
+
+    def _check_loaded(self, upstreams: Sequence[Upstream]) -> None:
+        """Check that the engines have all of a panel that the client named, where any can be asked.
+        Raises Refused, as an engine refuses the name of a model that it does not have."""
+        missing = find_missing(upstreams, self.adapters)
+        if missing and any(upstream.well for upstream in upstreams):
+            raise Refused(
+                404,
+                f"the model {self.choice.policy} does not exist here: it is a panel, and no engine "
+                f"has {', '.join(missing)} of it; ask for {self.choice.alias}, or load the panel: "
+                f"kintsugi adapters stage {self.choice.policy}",
+                param="model",
+                code="model_not_found",
+            )
 
     async def _list_answerers(
         self, policy: Policy, choose_member: ChooseMember | None

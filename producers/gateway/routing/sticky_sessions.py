@@ -40,6 +40,8 @@ class StickyMember:
     """How often the router was asked for it."""
     at_turn: bool = False
     """Whether a call of the session that ended with a user's message was begun with it."""
+    shared: bool = False
+    """Whether other calls of the session go by it than the one that it was chosen for."""
 
 
 @dataclass(slots=True)
@@ -101,6 +103,12 @@ class StickySessions:
         self._count(None if before is None else before.adapter, -1)
         self._count(kept.adapter, 1)
         sticky.members[panel] = kept
+
+    def drop_member(self, session: str, panel: str) -> None:
+        """Forget the member of a panel that the session keeps; do nothing where it keeps none."""
+        sticky = self._sessions.get(session)
+        left = None if sticky is None else sticky.members.pop(panel, None)
+        self._count(None if left is None else left.adapter, -1)
 
     def end(self, session: str) -> None:
         """End the session; do nothing where it is not known."""

@@ -231,6 +231,12 @@ class Upstreams:
             await asyncio.sleep(_POLL_SECONDS)
 
 
+def find_missing(upstreams: Sequence[Upstream], names: Sequence[str]) -> list[str]:
+    """Return those of the names that no engine that answers serves, in their order."""
+    served = {name for upstream in upstreams if upstream.well for name in upstream.served}
+    return [name for name in names if name not in served]
+
+
 async def _check(upstream: Upstream, client: HttpClient) -> None:
     was = upstream.well
     try:

@@ -45,6 +45,8 @@ from daemon.engine.reference.weights import CHECKPOINT
 from daemon.evaluation.aims import list_aims, list_jobs
 from daemon.jobs.runner_factory import trials_of
 from daemon.serving.fleet import Fleet
+from daemon.serving.panel_members import read_panel_states
+from daemon.status.snapshot import situation
 from events.canonical import exact_json, sha256
 from events.envelope import derive_id, parse_timestamp, utc_now
 from events.gate import SIBLING, Check, Verdict
@@ -361,6 +363,36 @@ def test_a_panel_cycle_that_is_killed_after_each_step_takes_each_once(
             assert set(pools) == {"cancelling", None}
             assert pools["cancelling"] == set(jobs["cancelling"].spec.target_pools[0].tasks)
         check_next_cycle(app)
+
+
+def test_a_skill_that_disappears_is_taught_no_more_and_another_base_lacks_none_yet(
+    tmp_path: Path,
+) -> None:
+    """Its job is open when the next comparison has no such skill: what it leaves is served."""
+    with opened(tmp_path, "labels") as app:
+        ask(app)
+        lead(app)
+        rest = SkillsContrasted(
+            alias="agent", base="base", since=0, round=0, failures=8, successes=8,
+            skills=(contrast("cancelling", *10 * [CLEAR], patterns=(CANCEL,)),),
+        )  # fmt: skip
+        Decisions(app).take(rest, "contrasted again", "ada")
+    run(tmp_path, "labels", [])
+    with opened(tmp_path, "labels") as app:
+        with app.reading() as connection:
+            taught = read_skill_status(connection, app.settings, Pair("agent", "base"))
+            (panel,) = read_panel_states(connection, utc_now())
+        assert {member.skill for member in panel.members} == {"cancelling", "changing", None}
+        assert (taught["changing"].state, taught["flying"].state) == ("serving", "untaught")
+        record(app, "agent", "base", tasks(("cancel", "fallback"), 8, 2**24 + 50))
+        app.settle()
+        assert {job.skill for job in plan_cycle(app, "agent").jobs} == {"cancelling"}
+        Decisions(app).take(routed("rebased", {None: 1.0}, base="newer"), "another base", "ada")
+        record(app, "agent", "newer", tasks(("cancel", "question"), 8))
+        app.settle()
+        assert situation(app)["skills"] == []
+        (job,) = plan_cycle(app, "agent").jobs
+        assert (job.base, job.skill, job.spec.parent) == ("newer", None, None)
 
 
 def test_the_account_and_the_cost_of_a_panel_cycle_are_of_all_its_jobs(tmp_path: Path) -> None:

@@ -34,18 +34,21 @@ from events.rollouts import CallStarted, MemberChoice, RolloutEnded
 from events.sqlite.log import SqliteLog
 from events.streams import ROLLOUTS
 from producers.gateway.routing.first_token_times import MOST
-from producers.gateway.routing.member_choice import find_bound
+from producers.gateway.routing.member_choice import RouterBound
 from tests.daemon.conftest import clean, home
 from tests.daemon.engine.conftest import Live, adapter, listening, other_adapter
 from tests.daemon.gateway.conftest import Front, Fronted, fronting, post
 from tests.daemon.gateway.panels import panel, routed
 from tests.daemon.gateway.test_exactness import pieces, without_chance
+from tests.daemon.gateway.test_messages import MESSAGES
 from tests.daemon.gateway.test_routing import CHAT, GREEDY, HELLO, ask, load, named, unload
 from tests.daemon.listening import at_a_port
 
 POLL_SECONDS: Final = 0.02
 
 __all__ = ["adapter", "clean", "home", "other_adapter"]
+
+SHADOWS: Final = "kintsugi_gateway_shadows_total"
 
 Json = dict[str, Any]
 PATIENT: Json = {"router_ms": 20_000}
@@ -157,6 +160,32 @@ def test_a_member_is_asked_by_its_own_name_and_a_panel_by_its_own(
     assert last(front).member == MemberChoice(doubt="failed"), "no words to choose by"
 
 
+def test_a_panel_that_is_not_loaded_is_no_model_for_clients_who_name_it(
+    engine: Live, front_over: Front, adapter: Path
+) -> None:
+    """As an adapter; by the route of its alias, the base stands in."""
+    front = front_over(engine.url, **PATIENT)
+    front.gateway.context.routing.apply(routed({"p": panel("returns")}, "p"))
+    assert answered(front, model="p") == ("p", "one")
+    unload(engine, "one")
+    assert answered(front) == ("p", "tiny"), "the engine is asked what it has"
+    for name, why in (("one", "does not exist"), ("p", "no engine has one of it")):
+        refused = ask(front, "by-name", model=name)
+        assert (refused.status_code, why in refused.text) == (404, True), refused.text
+    shown = httpx2.post(f"{front.url}{MESSAGES}", json={**GREEDY, "model": "p"}, timeout=60)
+    assert (shown.status_code, shown.json()["error"]["type"]) == (404, "not_found_error")
+    assert choices(front, "absent") == 1
+    shadowed = routed({"p": panel("returns")}, None, position=2, shadow="p")
+    front.gateway.context.routing.apply(shadowed)
+    assert ask(front, "another").status_code == 200
+    left_out = lambda: front.gateway.metrics.value(SHADOWS, asked="no") == 1  # noqa: E731
+    assert front.wait_for(left_out), "nobody is asked for the panel's base in its name"
+    load(engine, one=adapter)
+    returned = lambda: ask(front, "by-name", model="p").status_code == 200  # noqa: E731
+    assert front.wait_for(returned)
+    assert answered(front, "by-name", model="p") == ("p", "one")
+
+
 @pytest.mark.parametrize(
     ("choice", "router", "doubt"),
     [
@@ -258,7 +287,7 @@ def test_no_call_waits_longer_than_its_bound_and_a_later_one_asks_once_more(
     base: Policy, served_chat: Chat, front_over: Front, adapter: Path, other_adapter: Path
 ) -> None:
     with held(base, served_chat, one=adapter, two=other_adapter) as (url, router):
-        front = front_over(url, router_ms=60, reroutes=True)
+        front = front_over(url, router_ms=60, router_most_ms=600_000, reroutes=True)
         front.gateway.context.routing.apply(routed({"p": panel("returns")}, "p"))
         began = time.monotonic()
         assert answered(front) == ("p", "tiny")
@@ -275,7 +304,8 @@ def test_no_call_waits_longer_than_its_bound_and_a_later_one_asks_once_more(
         while times.median is None:
             assert time.monotonic() < began + 60, "a late router is heard out"
             time.sleep(POLL_SECONDS)
-        assert find_bound(0.06, front.upstreams.all[0]) > 2 * 0.06, "the next ones are waited for"
+        waits = RouterBound(0.06, 600).find_seconds(front.upstreams.all[0])
+        assert waits > 2 * 0.06, "the next ones are waited for"
         # What waits for the machine itself must not run out of time.
         for _ in range(MOST):
             times.add(600.0)
@@ -288,11 +318,28 @@ def test_no_call_waits_longer_than_its_bound_and_a_later_one_asks_once_more(
         assert answered(front, messages=said) == ("p", "one"), "who has a member is not moved"
 
 
-def test_no_streamed_call_fails_while_members_come_and_go(
-    engine: Live, front_over: Front, adapter: Path
+def test_a_router_that_said_nothing_is_asked_again_until_somebody_has_answered(
+    engine: Live, front_over: Front, other_adapter: Path
 ) -> None:
     front = front_over(engine.url, **PATIENT)
-    front.gateway.context.routing.apply(routed({"p": panel("returns")}, "p"))
+    front.gateway.context.routing.apply(routed({"p": panel("returns", router="router")}, "p"))
+    refused = ask(front, "s", max_tokens=-1)
+    assert refused.status_code == 400, "the call for which the router was asked came to nothing"
+    assert answered(front, "answered") == ("p", "tiny")
+    assert choices(front, "failed") == 2
+    load(engine, router=other_adapter)
+    assert front.wait_for(lambda: "router" in front.upstreams.all[0].served)
+    assert answered(front) == ("p", "one")
+    assert answered(front, "answered") == ("p", "tiny"), "whom the base has answered keeps it"
+    assert (choices(front, "failed"), choices(front, "member")) == (2, 1)
+
+
+def test_no_streamed_call_fails_while_members_and_routers_come_and_go(
+    engine: Live, front_over: Front, adapter: Path
+) -> None:
+    load(engine, router=adapter)
+    front = front_over(engine.url, **PATIENT)
+    front.gateway.context.routing.apply(routed({"p": panel("returns", router="router")}, "p"))
     stop = threading.Event()
     asked = {**GREEDY, "model": "agent", "stream": True, "max_tokens": 12}
 
@@ -310,13 +357,13 @@ def test_no_streamed_call_fails_while_members_come_and_go(
 
     with ThreadPoolExecutor(8) as clients:
         talking = [clients.submit(talk, number) for number in range(8)]
-        for _ in range(2):
+        for lost in ("one", "router"):
             before = len(front.ended())
             assert front.wait_for(lambda seen=before: len(front.ended()) > seen + 8)  # type: ignore[misc]
-            unload(engine, "one")
+            unload(engine, lost)
             before = len(front.ended())
             assert front.wait_for(lambda seen=before: len(front.ended()) > seen + 8)  # type: ignore[misc]
-            load(engine, one=adapter)
+            load(engine, **{lost: adapter})
         stop.set()
         assert set().union(*(one.result() for one in talking)) == {"one", "tiny"}
     assert {started.policy for started in front.started()} == {"p"}

@@ -23,7 +23,7 @@ ASKED = {**HELLO, "temperature": 0, "max_tokens": 8}
 
 @pytest.fixture
 def front_vllm(vllm: str, tmp_path: Path) -> Iterator[Fronted]:
-    with fronting(tmp_path, [vllm], patience=300) as found:
+    with fronting(tmp_path, [vllm], patience=300, router_ms=60_000) as found:
         routed = GatewayRoutes(
             1, {"agent": GatewayRoute("tiny", (RouteShare(adapter=None, share=1.0),))}
         )
@@ -87,7 +87,6 @@ def test_a_panels_router_reads_the_log_probabilities_of_a_real_vllm(
     router = PanelRouter(options=options, calibration=calibration)
     routes = routed({"p": Panel(members=MEMBERS, router=router)}, "p")
     front_vllm.gateway.context.routing.apply(routes)
-    front_vllm.upstreams.all[0].first_tokens.add(60.0)
     through = post(front_vllm.url, **{**ASKED, "model": "agent"})
     assert (through.headers["x-kintsugi-adapter"], through.headers["x-kintsugi-member"]) == (
         "p",

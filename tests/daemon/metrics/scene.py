@@ -20,15 +20,18 @@ from daemon.jobs.runner_factory import jobs_of
 from daemon.solver.telemetry.metrics import StepMetrics
 from daemon.solver.telemetry.progress import Progress
 from events.envelope import utc_now
-from events.learning import Decision
+from events.learning import Decision, SkillsContrasted
+from events.rollouts import CallStarted, MemberChoice
 from tests.consumers.cycling import job_over
-from tests.consumers.deciding import decided, evaluated, produced, routed, staged
-from tests.consumers.folding import ended
+from tests.consumers.deciding import composed, decided, evaluated, produced, routed, staged
+from tests.consumers.diagnosis.test_skills import CLEAR, contrast
+from tests.consumers.folding import ended, entry
 from tests.daemon.written import Fixed
 
 Series = dict[tuple[str, tuple[tuple[str, str], ...]], float]
 
 ADAPTER = "agent-1"
+PANEL = "panel-1"
 
 UPDATE = Progress(
     batch=2, steps=2, rollouts=128, budget=1280, rollout_seconds=3.0, update_seconds=1.0,
@@ -67,6 +70,34 @@ def once_round(app: App) -> None:
     leadership.resign()
 
 
+def serve_panel(app: App, panel: str = PANEL, before: str = ADAPTER) -> None:
+    """A selected skill, and a panel that is promoted after `before` and in which `ADAPTER` answers
+    it: of its four sessions the member had two, and one of them passed."""
+    skill = contrast("cancelling", *10 * [CLEAR], patterns=("missing_write_action|cancel_order",))
+    skills = SkillsContrasted(
+        alias="agent", base="base", since=0, round=0, failures=20, successes=20, skills=(skill,)
+    )
+    say(
+        app, routed("promoted", {before: 1}), skills, composed(panel, {"cancelling": ADAPTER}),
+        staged(panel), evaluated(panel, before), decided(panel, "PROMOTE", before),
+        routed("promoted", {panel: 1}),
+    )  # fmt: skip
+    own, none = MemberChoice(skill="cancelling", adapter=ADAPTER), MemberChoice(doubt="tie")
+    for number, (member, success) in enumerate(
+        ((own, True), (own, False), (none, None), (none, False))
+    ):
+        name = f"{panel} {number}"
+        call = CallStarted(
+            call=name, session=name, alias="agent", base="base", policy=panel, routed="drawn",
+            member=member,
+        )  # fmt: skip
+        over = ended(
+            f"{name} ended", utc_now(), session=name, success=success, policy=panel, member=member
+        )
+        app.append([entry(call, name, utc_now()), over])
+    app.settle()
+
+
 def gated(adapter: str) -> tuple[Decision, ...]:
     """The way of an adapter of the home's job up to a passed gate."""
     with_job = produced(adapter).model_copy(update={"job": job_over().job})
@@ -77,7 +108,7 @@ def say(app: App, *decisions: Decision) -> None:
     """Append and fold; each must count."""
     taken = Decisions(app)
     for number, data in enumerate(decisions):
-        taken.take(data, f"{data.key()} {number}", data.TYPE)
+        taken.take(data, f"{number} {data.model_dump_json()}", data.TYPE)
 
 
 @contextmanager

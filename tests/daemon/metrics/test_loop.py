@@ -19,12 +19,14 @@ from tests.consumers.deciding import decided, evaluated, moved, produced, routed
 from tests.consumers.folding import ended, entry
 from tests.daemon.metrics.scene import (
     ADAPTER,
+    PANEL,
     UPDATE,
     Series,
     labelled,
     once_round,
     say,
     series,
+    serve_panel,
     settings_of,
 )
 
@@ -121,6 +123,34 @@ def test_priorities_come_by_category(app: App) -> None:
         lines = pattern_lines(connection)
     assert sum(weights.values()) == pytest.approx(sum(one.priority for one in lines))
     assert found[labelled("kintsugi_patterns", alias="agent", status="new")] == len(lines)
+
+
+def test_members_of_the_panel_that_answers_are_told_of_and_none_of_an_earlier_one(app: App) -> None:
+    serve_panel(app)
+    found = told(app)
+
+    def value(name: str, **labels: str) -> float:
+        return found[labelled(f"kintsugi_{name}", alias="agent", **labels)]
+
+    assert value("skill_contrast", skill="cancelling") == 0.5
+    assert value("skill_coverage_ratio", skill="cancelling") == pytest.approx(0.3)
+    assert value("skill_taught_info", skill="cancelling", taught="serving") == 1
+    member = {"slot": "promoted", "skill": "cancelling"}
+    base = {"slot": "promoted", "skill": "(none)"}
+    assert value("member_info", **member, adapter=ADAPTER) == 1
+    assert value("member_info", **base, adapter="base") == 1
+    for labels, judged, passed in ((member, 2, 0.5), (base, 1, 0)):
+        assert value("member_sessions", **labels) == 2
+        assert value("member_session_ratio", **labels) == 0.5
+        assert value("member_judged_sessions", **labels) == judged
+        assert value("member_live_pass_ratio", **labels) == passed
+    assert value("member_gate_pass_ratio", **member, side="candidate") == 0.75
+    assert value("member_gate_pass_ratio", **member, side="incumbent") == 0.5
+    serve_panel(app, "panel-2", PANEL)
+    assert told(app).keys() == {
+        (name, tuple((key, "panel-2" if held == PANEL else held) for key, held in labels))
+        for name, labels in found
+    }
 
 
 def lives(count: int) -> Iterator[Decision]:

@@ -130,17 +130,14 @@ def test_a_head_is_composed_without_calibration_and_staged_with_its_panel(
 def produced(home: Home, spec: JobSpec, folder: Path) -> str:
     """The adapter that a router's job left."""
     job = JobRequested(job=spec.job, alias="agent", base="reference", spec=spec, minutes=1)
+    digest = hashlib.sha256((folder / WEIGHTS).read_bytes()).hexdigest()
     data = AdapterProduced(
-        adapter="router-1", alias="agent", base="reference", path=str(folder), job=spec.job,
-        sha256=sha256_of(folder / WEIGHTS), origin="job",
+        adapter="router-1", alias="agent", base="reference", sha256=digest, path=str(folder),
+        job=spec.job, origin="job",
     )  # fmt: skip
     Decisions(home.app).record({"requested": job, "produced": data}, "ada")
     home.app.settle()
     return data.adapter
-
-
-def sha256_of(file: Path) -> str:
-    return hashlib.sha256(file.read_bytes()).hexdigest()
 
 
 def test_a_panel_waits_for_slots_only_while_something_is_about_to_leave_one(

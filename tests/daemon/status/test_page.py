@@ -22,8 +22,9 @@ from ops.browser import BrowserUnavailable, dom, program
 from producers.gateway.privacy.keys import hash_key
 from tests.conftest import missing
 from tests.consumers.deciding import routed
+from tests.daemon.conftest import Kintsugi
 from tests.daemon.gateway.program import Program, running
-from tests.daemon.metrics.scene import ADAPTER, once_round, say, settings_of
+from tests.daemon.metrics.scene import ADAPTER, once_round, say, serve_panel, settings_of
 
 NAMES = ("rollout", "event", "projection", "cycle", "job", "adapter", "route")
 NOW = datetime(2026, 5, 1, 12, tzinfo=UTC)
@@ -134,6 +135,29 @@ def test_what_others_wrote_is_text(found: Read) -> None:
     page = render(Read(document, found.patterns, found.at), trouble=evil)
     assert "<script" not in page
     assert html.escape(evil) in page.replace("&#34;", "&quot;")
+
+
+def test_what_is_lacking_and_taught_and_who_won_what_is_in_status_and_on_the_page(
+    app: App, kintsugi: Kintsugi
+) -> None:
+    serve_panel(app)
+    told = " ".join(kintsugi("--home", app.settings.home, "status").out.split())
+    assert f"taught of agent cancelling serving, {ADAPTER}" in told
+    assert (
+        f"members of panel-1 cancelling: {ADAPTER}, 50% of the last day's sessions, 1 of 2 judged "
+        "passed, gate 50.0% to 75.0%; no skill: base, 50% of the last day's sessions, 0 of 1 "
+        "judged passed"
+    ) in told
+    content = read(app)
+    (skill,) = content.document["skills"]
+    assert (skill["skill"], skill["taught"], skill["adapter"]) == ("cancelling", "serving", ADAPTER)
+    page = re.sub(r"<[^>]+>|\s+", " ", render(content)).split("What it cannot do")[1]
+    text = " ".join(page.split())
+    assert "agent cancelling +0.50 30 % serving" in text
+    assert (
+        f"agent panel-1, promoted cancelling {ADAPTER} 2 50 % 1 of 2 judged 50.0 % 75.0 % "
+        "agent panel-1, promoted none found base 2 50 % 0 of 1 judged"
+    ) in text
 
 
 def test_the_page_is_never_newer_than_it_says(tmp_path: Path) -> None:

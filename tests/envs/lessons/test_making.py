@@ -11,7 +11,7 @@ import pytest
 from envs.database import Database
 from envs.environment import Environment
 from envs.episode import Episode, Party, play
-from envs.grading import grade
+from envs.grading import Grader, grade
 from envs.lessons.checks import BadLesson, check_lesson, get_lesson
 from envs.lessons.gold import render_gold
 from envs.lessons.making import SPREAD, LessonReport, find_split, make_lessons
@@ -156,9 +156,12 @@ def test_a_fork_is_an_episode_that_begins_there() -> None:
     for name in GENERATING:
         environment = open_environment(name)
         whole = next(environment.tasks())
-        trajectory = play_trajectory(environment, whole)
+        trajectory, places = play_trajectory(Grader(environment, whole))
+        again = walk(environment, trajectory)
         begin = int(environment.greeting is not None)
-        for place in walk(environment, trajectory):
+        assert [place.call for place in again] == [place.call for place in places]
+        assert [place.following for place in again] == [place.following for place in places]
+        for place in (*places, *again):
             prefix = tuple(place.episode.messages[begin:])
             begun = Episode(environment, whole.model_copy(update={"prefix": prefix}))
             assert begun.messages == place.episode.messages
@@ -266,7 +269,7 @@ def test_a_text_that_cannot_be_stored_is_no_lesson() -> None:
 
 def test_a_recorded_success_is_perturbed_like_the_oracles() -> None:
     whole = SHOP.generate("cancel", 4)
-    played = play_trajectory(SHOP, whole)
+    played, _ = play_trajectory(Grader(SHOP, whole))
     recorded = Trajectory(whole, played.messages, "r9")
     report = make_lessons(SHOP, [recorded], 4, 0)
     assert report.lessons == make_lessons(SHOP, [whole], 4, 0).lessons

@@ -13,10 +13,7 @@ from events.rollouts import CallStarted
 from producers.gateway.http.wire import ModelRequest
 from producers.gateway.routing.engine_proof import parse_json
 from producers.gateway.routing.label_router import build_prompts
-from producers.gateway.routing.member_choice import (
-    find_bound,
-    list_messages,
-)
+from producers.gateway.routing.member_choice import RouterBound, list_messages
 from producers.gateway.routing.routes import choose
 from producers.gateway.routing.sticky_recovery import StickyRecovery
 from producers.gateway.routing.sticky_sessions import StickyMember, StickySessions
@@ -159,12 +156,16 @@ def test_whatever_else_an_engine_answers_is_no_score(raw: bytes) -> None:
     assert read_token_scores(parse_json(raw)) == {}
 
 
-def test_the_bound_follows_the_median_of_the_last_answers_of_an_engine() -> None:
-    upstream = Upstream("http://127.0.0.1:1/v1")
-    assert find_bound(0.15, upstream) == 0.15
+def test_the_bound_follows_the_median_of_the_last_answers_of_an_engine_up_to_a_limit() -> None:
+    upstream, bound = Upstream("http://127.0.0.1:1/v1"), RouterBound(0.15, 2.0)
+    assert bound.find_seconds(upstream) == 0.15
     for seconds in (9.0, *[0.2] * 64):
         upstream.first_tokens.add(seconds)
-    assert find_bound(0.15, upstream) == pytest.approx(0.4)
+    assert bound.find_seconds(upstream) == pytest.approx(0.4)
     for _ in range(40):
         upstream.first_tokens.add(0.01)
-    assert find_bound(0.15, upstream) == 0.15, "older ones are forgotten"
+    assert bound.find_seconds(upstream) == 0.15, "older ones are forgotten"
+    for _ in range(64):
+        upstream.first_tokens.add(9.0)
+    assert bound.find_seconds(upstream) == 2.0
+    assert RouterBound(3.0, 2.0).find_seconds(upstream) == 3.0, "who asks for more gets it"

@@ -1,0 +1,46 @@
+"""The words and the values that a text names (pure).
+
+words("Order O85, please.")     {"order", "o85", "please"}
+leaves({"a": [1, {"b": 2}]})    1, 2
+"""
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+from envs.task import TaskDefinition
+
+WORD: Final = re.compile(r"\d+(?:\.\d+)+|[^\W_][\w#@+-]*(?:[.@][^\W_][\w@-]*)*|#\w+")
+"""A number, an id, a mail address, or a word; without the punctuation around it."""
+
+_THOUSANDS: Final = re.compile(r"(?<=\d),(?=\d{3}\b)")
+
+
+def collect_user_text(task: TaskDefinition) -> str:
+    """Return everything that the user may say about what they want."""
+    script = task.script
+    lines = () if script is None else (script.opening, *(answer.says for answer in script.answers))
+    return "\n".join((task.scenario.text(), *lines))
+
+
+def words(text: str) -> set[str]:
+    """Return the words of a text, in lower case."""
+    return {word.lower() for word in split_words(text)}
+
+
+def split_words(text: str) -> list[str]:
+    """Return the words as they are written; `1,000` counts as 1000 as well."""
+    plain = _THOUSANDS.sub("", text)
+    return WORD.findall(text) + (WORD.findall(plain) if plain != text else [])
+
+
+def leaves(value: Any) -> Iterator[Any]:
+    """Yield the single values of an argument."""
+    if isinstance(value, Mapping):
+        for item in value.values():
+            yield from leaves(item)
+    elif isinstance(value, list | tuple):
+        for item in value:
+            yield from leaves(item)
+    else:
+        yield value

@@ -1,0 +1,97 @@
+"""What the rules for faults of users find, and whom they blame for nothing.
+
+    python -m ops.bench.attribution [--tasks 120] [--environments shop,retail,airline,telecom]
+
+Method. Each task is played once per kind of fault with the oracle as the agent and a user that is
+exact but for that fault (planted.py); `found` counts those of the `planted` ones that are named,
+`rules` by which rule. `exact` plays the exact user with the oracle and with an agent that does
+nothing; every fault that is named there is a false one. `milliseconds` is the processor time of one
+transcript, on average. One JSON document; everything follows from --seed.
+"""
+
+import argparse
+import json
+import time
+from collections import Counter
+from itertools import islice
+from typing import Any, Final
+
+from envs.agents import Agent
+from envs.attribution.user_faults import UserFault, find_user_fault
+from envs.environment import Environment
+from envs.episode import Episode, play
+from envs.registry import open_environment
+from envs.task import TaskDefinition
+from envs.users import User
+from ops.bench.attribution.planted import FAULTS, PlantedFault, PlantedUser
+
+ENVIRONMENTS: Final = "shop,retail,airline,telecom"
+
+
+def main() -> None:
+    """Print one JSON document."""
+    options = _parser().parse_args()
+    results = {
+        name: measure(open_environment(name), options.tasks, options.seed)
+        for name in options.environments.split(",")
+    }
+    print(json.dumps({"benchmark": "attribution", "environments": results}, indent=2))
+
+
+def measure(environment: Environment, count: int, seed: int) -> dict[str, Any]:
+    """Return the figures of one environment over its first `count` tasks."""
+    tasks = list(islice(environment.tasks(), count))
+    return {
+        "tasks": len(tasks),
+        "exact": measure_exact(environment, tasks),
+        "planted": {fault: measure_planted(environment, tasks, fault, seed) for fault in FAULTS},
+    }
+
+
+def measure_exact(environment: Environment, tasks: list[TaskDefinition]) -> dict[str, Any]:
+    """Return how often the exact user is blamed."""
+    faults, spent, count = 0, 0.0, 0
+    for task in tasks:
+        for agent in (environment.oracle(task), environment.idle_agent(task)):
+            fault, seconds = _examine(environment, task, agent, environment.user(task))
+            faults += fault is not None
+            spent += seconds
+            count += 1
+    milliseconds = round(1000 * spent / max(count, 1), 1)
+    return {"rollouts": count, "faults": faults, "milliseconds": milliseconds}
+
+
+def measure_planted(
+    environment: Environment, tasks: list[TaskDefinition], fault: PlantedFault, seed: int
+) -> dict[str, Any]:
+    """Return how many faults of one kind were planted, and how many of them are named."""
+    planted, rules = 0, Counter[str]()
+    for task in tasks:
+        user = PlantedUser(environment, task, fault, seed)
+        named, _ = _examine(environment, task, environment.oracle(task), user)
+        planted += user.planted is not None
+        if user.planted is not None and named is not None:
+            rules[named.rule] += 1
+    return {"planted": planted, "found": sum(rules.values()), "rules": dict(rules)}
+
+
+def _examine(
+    environment: Environment, task: TaskDefinition, agent: Agent, user: User
+) -> tuple[UserFault | None, float]:
+    """Play a task; return the fault that is named, and the seconds of processor time it took."""
+    episode = play(Episode(environment, task), agent, user)
+    start = time.process_time()
+    fault = find_user_fault(environment, task, episode.messages)
+    return fault, time.process_time() - start
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--tasks", type=int, default=120, help="of each environment")
+    parser.add_argument("--environments", default=ENVIRONMENTS)
+    parser.add_argument("--seed", type=int, default=0, help="of the faults")
+    return parser
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""Learner and engine on models of real shapes, on one GPU."""
