@@ -290,6 +290,8 @@ class JobRounds(StrictModel):
     patterns: tuple[KnownPattern, ...] = ()
     known: tuple[Id, ...] = ()
     """Written tasks of the agent that no pool has, which must not be written again."""
+    aims: tuple[Name, ...] = Field(default=(), exclude_if=lambda names: not names)
+    """Patterns for which tasks are written, of a job for a skill; empty: all that rounds find."""
 
 
 class RouterOption(StrictModel):
@@ -308,15 +310,26 @@ class RouterOption(StrictModel):
 
 
 class PanelRouter(StrictModel):
-    """How a panel chooses a member for a session: by the scores of the options' labels after one
-    prompt, read in two orders of the labels (producers/gateway/routing/label_router.py)."""
+    """How a panel chooses a member for a session: by the scores of the options' labels as the next
+    token (producers/gateway/routing/label_router.py)."""
 
+    form: Literal["labels", "head"] = Field(
+        default="labels", exclude_if=lambda value: value == "labels"
+    )
+    """What they are the next token of. `labels`: of a prompt that lists the options, in two orders
+    of the labels; `head`: of the session's own prompt, by an adapter of the model's head alone,
+    whose rows add to the logits of the labels."""
     adapter: Name | None = None
     """An adapter that was trained to choose; None: the base itself."""
     options: Annotated[tuple[RouterOption, ...], Field(min_length=2)]
     calibration: tuple[tuple[float, ...], ...] = ()
     """Scores of the options after a conversation without content, in nats, of each order of the
     labels; subtracted from a session's. Empty: nothing is."""
+
+    @property
+    def orders(self) -> int:
+        """Return the number of prompts that are asked: one for each order of the labels."""
+        return 2 if self.form == "labels" else 1
 
     @model_validator(mode="after")
     def _can_choose(self) -> Self:
@@ -330,10 +343,10 @@ class PanelRouter(StrictModel):
         if None not in [option.skill for option in self.options]:
             raise ValueError("a router needs an option without a skill, for the base")
         sizes = [len(scores) for scores in self.calibration]
-        if sizes not in ([], [len(self.options)] * 2):
+        if sizes not in ([], [len(self.options)] * self.orders):
             raise ValueError(
                 f"the calibration of a router of {len(self.options)} options has rows of {sizes} "
-                "scores; give one row per order of the labels, or none"
+                f"scores; give one row per order of the labels ({self.orders}), or none"
             )
         return self
 
@@ -457,6 +470,14 @@ class JobSpec(StrictModel):
                 raise ValueError(
                     f"pool {pool.name} is of skill {pool.skill}, and the router chooses among "
                     f"{', '.join(sorted(map(str, options)))}"
+                )
+        if self.router is not None and self.router.form == "head":
+            count = len(self.router.options)
+            if (self.lora.rank, self.lora.alpha, len(self.lora.targets)) != (count, count, 1):
+                raise ValueError(
+                    f"a head of {count} options is a LoRA of rank and alpha {count} on the model's "
+                    f"head alone, and lora has rank {self.lora.rank}, alpha {self.lora.alpha:g} "
+                    f"and targets {', '.join(self.lora.targets)}"
                 )
         return self
 

@@ -123,6 +123,8 @@ class Panel(StrictModel):
             )
         if not any(member.adapter for member in self.members):
             raise ValueError("the base answers every skill of the panel; name an adapter")
+        if self.router.form == "head" and self.router.adapter is None:
+            raise ValueError("a router that is a head needs its adapter; name it")
         return self
 
 

@@ -17,6 +17,7 @@ from sqlalchemy import Connection, Row, select
 
 from consumers.folds.task_states import ACTIVE
 from consumers.reads.repairs import read_repair
+from consumers.reads.succession import find_member_before
 from consumers.tables import (
     Adapter,
     Cycle,
@@ -249,8 +250,13 @@ def _job(connection: Connection, name: str) -> Node | None:
     lessons = _describe_lesson_pools(spec["pools"])
     parent = _find_parent_adapter(connection, spec["parent"])
     because = (parent, *rounds, cycle, *_list_added_tasks(connection, row.alias, spec["pools"]))
+    member = find_member_before(connection, row)
     return Node(
-        name, "job", _line(row.outcome or "open", _describe_aim(row), done, lessons, row.reason),
+        name, "job",
+        _line(
+            row.outcome or "open", _describe_aim(row),
+            "" if member is None else member.describe(row.base), done, lessons, row.reason
+        ),
         tuple(node for node in because if node is not None),
     )  # fmt: skip
 

@@ -1,13 +1,17 @@
 """Panels as the tables have them: who of a panel answered which calls, and why no member did."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from sqlalchemy import Connection, func, select
 
-from consumers.reads import serving
+from consumers.reads import learning, serving
+from consumers.reads.learning import CycleRow
 from consumers.reads.serving import AdapterRow
-from consumers.tables import Adapter, Call
+from consumers.tables import Adapter, Call, Cycle, LifecycleStep
+from events.lifecycle import State
+from events.serving import AdapterMoved, GateDecided
 
 
 @dataclass(slots=True)
@@ -29,6 +33,74 @@ def list_panels(connection: Connection, alias: str | None = None) -> list[Adapte
         query = query.where(adapters.alias == alias)
     names = connection.execute(query.order_by(adapters.offset.desc(), adapters.adapter)).scalars()
     return [serving.find_adapter(connection, name) for name in list(names)]
+
+
+def list_late_panels(connection: Connection, alias: str) -> list[tuple[AdapterRow, CycleRow]]:
+    """Return the panels of an agent that nothing was done with since they were composed, and whose
+    cycle is over, each with that."""
+    adapters, cycles = Adapter.table().c, Cycle.table().c
+    query = (
+        select(adapters.adapter, cycles.cycle)
+        .join(Cycle.table(), cycles.panel == adapters.adapter)
+        .where(
+            adapters.alias == alias,
+            adapters.state == State.PRODUCED.value,
+            cycles.outcome.is_not(None),
+        )
+        .order_by(adapters.adapter)
+    )
+    late = [
+        (serving.adapter_row(connection, row.adapter), learning.cycle(connection, row.cycle))
+        for row in connection.execute(query).all()
+    ]
+    return [(row, cycle) for row, cycle in late if row is not None and cycle is not None]
+
+
+def read_member_exits(
+    connection: Connection, panel: AdapterRow, until: int | None = None
+) -> dict[str, str]:
+    """Return skill -> why the adapter of this member is in no later panel: since the panel was
+    composed, a gate or a person rejected it, its own sessions were taken back by a rollback, or a
+    person retired it. What a route merely replaced (often by the panel itself) stays a member.
+    `until`: only what happened before this offset of `learning` counts."""
+    assert panel.panel is not None, "it is a panel"
+    composed = _read_steps(connection, panel.adapter)[0].offset
+    lapsed: dict[str, str] = {}
+    for member in panel.panel.members:
+        if member.adapter is None:
+            continue
+        steps = [
+            step
+            for step in _read_steps(connection, member.adapter)
+            if step.offset > composed and (until is None or step.offset < until)
+        ]
+        last = steps[-1] if steps else None
+        if last is None or not _is_verdict(last.state, last.type):
+            continue
+        reason = f": {last.reason}" if last.reason else ""
+        by_gate = " by a gate" if last.type == GateDecided.TYPE else ""
+        lapsed[member.skill] = f"{member.adapter} is {last.state}{by_gate}{reason}"
+    return lapsed
+
+
+def _is_verdict(state: str, event_type: str) -> bool:
+    """Whether a step says that an adapter is not good enough, or is not wanted."""
+    if state == State.DRAINING:
+        return event_type == AdapterMoved.TYPE
+    return state in (State.REJECTED, State.ROLLED_BACK)
+
+
+def _read_steps(connection: Connection, adapter: str) -> Sequence[Any]:
+    """The steps that moved an adapter, first to last; without those after it was retired, which
+    tell what became of its files."""
+    steps = LifecycleStep.table().c
+    query = select(steps.state, steps.type, steps.reason, steps.offset).where(
+        steps.kind == "adapter",
+        steps.subject == adapter,
+        steps.state.is_not(None),
+        steps.state.not_in((State.UNLOADED.value, State.COLLECTED.value)),
+    )
+    return connection.execute(query.order_by(steps.number)).all()
 
 
 def read_traffic(connection: Connection, panels: Collection[str]) -> dict[str, PanelTraffic]:

@@ -1,15 +1,22 @@
-"""Who followed whom: the adapters that an alias promoted, and those that the next job may need.
+"""Who followed whom: the adapters that an alias promoted, those that the next job may need, and the
+members of panels that answered on another base.
 
 A caller reads within one `database.read_transaction`, which is one moment of the tables.
 """
 
-from sqlalchemy import Connection, or_, select
+from dataclasses import dataclass
+from typing import Any, Final
 
+from sqlalchemy import Connection, Row, func, or_, select
+
+from consumers.diagnosis.round_counts import LIVE_PURPOSES
+from consumers.diagnosis.skills import SkillState
 from consumers.folds.cycles import PROPOSED
-from consumers.reads import learning, serving
+from consumers.reads import learning, panels, serving
 from consumers.reads.learning import JobRow
 from consumers.reads.serving import AdapterRow
-from consumers.tables import Adapter, Job, LifecycleStep, Task
+from consumers.reads.skills import read_skills
+from consumers.tables import Adapter, Cycle, Job, LifecycleStep, Rollout, Task
 from events.lifecycle import SERVING, State
 from events.serving import Panel
 
@@ -105,15 +112,32 @@ def find_adapter_at(connection: Connection, path: str) -> AdapterRow | None:
 
 def list_training_bases(connection: Connection) -> frozenset[str]:
     """The adapters whose weights a job may still read: the parents of open jobs, and what the
-    newest job of each alias left, for each skill and for everything, from which the next one may go
-    on."""
-    jobs = Job.table().c
+    newest job of each alias left, for everything and for each skill that may be trained for next,
+    from which the next one may go on, where that is of the alias' present base. A skill may be
+    where the last comparison selected it or a cycle that trains for it is open."""
+    jobs, cycles = Job.table().c, Cycle.table().c
     kinds = connection.execute(select(jobs.alias, jobs.skill).distinct()).all()
-    rows = [find_last_candidate(connection, alias, skill) for alias, skill in kinds]
+    selected = {
+        (line.alias, line.base, line.skill)
+        for line in read_skills(connection, state=SkillState.SELECTED)
+    }
+    open_cycles = select(cycles.cycle).where(cycles.outcome.is_(None))
+    of_open = select(jobs.alias, jobs.base, jobs.skill).where(jobs.cycle.in_(open_cycles))
+    selected |= {(row.alias, row.base, row.skill) for row in connection.execute(of_open)}
+    routes = {row.alias: row.standing.base for row in serving.route_table(connection).routes}
+    names: set[str] = set()
+    for alias, skill in kinds:
+        row = find_last_candidate(connection, alias, skill)
+        if row is None or routes.get(alias, row.base) != row.base:
+            continue
+        if skill is None or (alias, row.base, skill) in selected:
+            names.add(row.adapter)
     for job in learning.open_jobs(connection):
-        if job.spec.parent is not None:
-            rows.append(find_adapter_at(connection, job.spec.parent))
-    return frozenset(row.adapter for row in rows if row is not None)
+        folder = job.spec.parent
+        parent = None if folder is None else find_adapter_at(connection, folder)
+        if parent is not None:
+            names.add(parent.adapter)
+    return frozenset(names)
 
 
 def list_written_tasks(connection: Connection, cycle: str) -> list[tuple[str, str]]:
@@ -126,3 +150,164 @@ def list_written_tasks(connection: Connection, cycle: str) -> list[tuple[str, st
     )
     rows = connection.execute(query.order_by(tasks.offset, tasks.task))
     return [(row.pattern, row.task) for row in rows]
+
+
+_LEAVES: Final = (State.DRAINING, State.ROLLED_BACK)
+
+
+@dataclass(frozen=True, slots=True)
+class OldMember:
+    """A member of a panel that answered an agent on another base until that base was gone."""
+
+    skill: str
+    adapter: AdapterRow
+    jobs: tuple[JobRow, ...]
+    """The job that left it, and before that those that left the adapters from which it was trained
+    on; empty where an operator brought it."""
+    gain: float
+    """What gates measured on its targets, in points of pass^1; with what those won that were
+    members for the skill before it, and from which it was trained on."""
+    sessions: int
+    """Live rollouts that name it or one of these."""
+
+    @property
+    def won(self) -> float:
+        """Return the number of sessions that failed without it, by the gain of its gates."""
+        return self.gain / 100 * self.sessions
+
+    def describe(self, base: str) -> str:
+        """Return the sentence that says why a job of this base is for its skill."""
+        return (
+            f"retrained on {base} from the tasks of {self.adapter.adapter} on {self.adapter.base}, "
+            f"which won {self.won:.1f} sessions ({self.gain:+.1f} points in its gate, "
+            f"{self.sessions:,} sessions)"
+        )
+
+
+def read_old_members(
+    connection: Connection, alias: str, base: str, before: int | None = None
+) -> list[OldMember]:
+    """Return the members of the panels that answered an agent last on other bases than this one,
+    what won most first; of several for one skill the newest. `before`: those of panels alone that
+    were replaced before this offset of `learning`."""
+    members: dict[str, OldMember] = {}
+    for panel, left in _list_final_panels(connection, alias, base):
+        if panel.panel is None or (before is not None and left >= before):
+            continue
+        lapsed = panels.read_member_exits(connection, panel, left)
+        for member in panel.panel.members:
+            row = (
+                None if member.adapter is None else serving.adapter_row(connection, member.adapter)
+            )
+            if row is not None and member.skill not in {*members, *lapsed}:
+                members[member.skill] = _read_old_member(connection, member.skill, row)
+    return sorted(members.values(), key=lambda member: (-member.won, -member.gain, member.skill))
+
+
+def find_member_before(connection: Connection, job: Row[Any]) -> OldMember | None:
+    """Return the member of another base from whose tasks a job (a row of its table) was requested;
+    None for any other job."""
+    row = learning.job(connection, job.job)
+    if row is None or row.skill is None or row.spec.parent is not None:
+        return None
+    members = read_old_members(connection, row.alias, row.base, before=job.offset)
+    member = next((member for member in members if member.skill == row.skill), None)
+    if member is None:
+        return None
+    targets = {task for pool in row.spec.target_pools for task in (*pool.tasks, *pool.references)}
+    known = {
+        task
+        for old in member.jobs
+        for pool in old.spec.target_pools
+        for task in (*pool.tasks, *pool.references)
+    }
+    return member if targets <= known else None
+
+
+def _read_old_member(connection: Connection, skill: str, row: AdapterRow) -> OldMember:
+    lineage = _read_lineage(connection, row)
+    served = [row] + [
+        item for item, _ in lineage[1:] if has_panel_history(connection, item.adapter)
+    ]
+    rollouts = Rollout.table().c
+    answered = select(func.count()).where(
+        rollouts.alias == row.alias,
+        rollouts.base == row.base,
+        rollouts.purpose.in_(LIVE_PURPOSES),
+        rollouts.member.in_([item.adapter for item in served]),
+    )
+    return OldMember(
+        skill=skill,
+        adapter=row,
+        jobs=tuple(job for _, job in lineage),
+        gain=sum(map(_measure_gain, served)),
+        sessions=int(connection.execute(answered).scalar_one()),
+    )
+
+
+def _measure_gain(row: AdapterRow) -> float:
+    """The points of pass^1 that the gate of an adapter measured on its targets; each target counts
+    by its number of tasks."""
+    targets = () if row.gate is None else row.gate.targets
+    whole = sum(target.tasks for target in targets)
+    return 100 * sum(target.gain * target.tasks for target in targets) / whole if whole else 0.0
+
+
+def _read_lineage(connection: Connection, row: AdapterRow) -> list[tuple[AdapterRow, JobRow]]:
+    """An adapter and its job, then those that it was trained on from; empty without a job."""
+    lineage: dict[str, tuple[AdapterRow, JobRow]] = {}
+    parent: AdapterRow | None = row
+    while parent is not None and parent.job is not None and parent.adapter not in lineage:
+        job = learning.job(connection, parent.job)
+        if job is None:
+            break
+        lineage[parent.adapter] = (parent, job)
+        folder = job.spec.parent
+        parent = None if folder is None else find_adapter_at(connection, folder)
+    return list(lineage.values())
+
+
+def _list_final_panels(
+    connection: Connection, alias: str, base: str
+) -> list[tuple[AdapterRow, int]]:
+    """What answered an agent on each other base until the alias left that base, and the offset of
+    this event; the newest first. What a person or a rollback had replaced by the base is none."""
+    adapters, steps = Adapter.table().c, LifecycleStep.table().c
+    query = (
+        select(steps.subject, steps.state, steps.event, steps.cause, steps.offset, adapters.base)
+        .join(Adapter.table(), adapters.adapter == steps.subject)
+        .where(
+            steps.kind == "adapter",
+            steps.state.in_([State.PROMOTED.value, *(state.value for state in _LEAVES)]),
+            adapters.alias == alias,
+            adapters.base != base,
+        )
+    )
+    rows = connection.execute(query.order_by(steps.offset, steps.subject)).all()
+    answering: dict[str, str] = {}
+    ends: dict[str, Any] = {}
+    # Of one event, who leaves comes before who answers then.
+    for row in sorted(rows, key=lambda row: (row.offset, row.state == State.PROMOTED)):
+        if row.state == State.PROMOTED:
+            answering[row.base] = row.subject
+            ends.pop(row.base, None)
+        elif answering.get(row.base) == row.subject and row.base not in ends:
+            ends[row.base] = row
+    final = [
+        (serving.adapter_row(connection, end.subject), end.offset)
+        for end in sorted(ends.values(), key=lambda end: -end.offset)
+        if _moves_base(connection, end)
+    ]
+    return [(row, offset) for row, offset in final if row is not None]
+
+
+def _moves_base(connection: Connection, end: Any) -> bool:
+    """Whether an adapter lost its sessions because the alias went to another base."""
+    if end.state == State.ROLLED_BACK:
+        return False
+    if end.cause is None or serving.operator_action(connection, end.cause) is None:
+        return True
+    joined = [
+        serving.adapter_row(connection, s.subject) for s in serving.steps_of(connection, end.event)
+    ]
+    return any(row is not None and row.base != end.base for row in joined)

@@ -89,6 +89,9 @@ _MATRICES: Final = frozenset({"F64", "F32", "F16", "BF16", "F8_E4M3", "F8_E5M2"}
 """Types of weights that lie in their files as they are."""
 _PACKED: Final = frozenset({"weight", "qweight", "weight_packed"})
 
+_HEAD: Final = "lm_head"
+_EMBEDDING: Final = "model.embed_tokens"
+
 _NO_BASE: Final = (
     "that its layers are layers of the base",
     "that their shapes are those of the base",
@@ -250,7 +253,8 @@ def check_pair(
 
 
 def layers(checkpoint: Path) -> dict[str, tuple[int, int] | None]:
-    """The matrices of a base, by the headers of its files; one is the embedding. Raises BadBase."""
+    """The matrices of a base, by the headers of its files; one is the embedding, which is also the
+    head where the files have none. Raises BadBase."""
     shapes: dict[str, tuple[int, int] | None] = {}
     for file in _files(checkpoint):
         for name, (dtype, shape) in _header(file).items():
@@ -262,6 +266,8 @@ def layers(checkpoint: Path) -> dict[str, tuple[int, int] | None]:
                 shapes[layer] = None
     if not shapes:
         raise BadBase(f"{checkpoint} holds no matrix; name the folder of a checkpoint")
+    if _HEAD not in shapes and _EMBEDDING in shapes:
+        shapes[_HEAD] = shapes[_EMBEDDING]
     return shapes
 
 

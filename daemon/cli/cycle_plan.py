@@ -118,6 +118,7 @@ def build_document(planned: "CyclePlan") -> dict[str, Any]:
         "job": None if planned.job is None else _build_job(planned, planned.job),
         "jobs": [_build_job(planned, job) for job in planned.jobs],
         "untaught": dict(planned.untaught),
+        "retrained": dict(planned.retrained),
         "lacking": planned.lacking,
         "estimate": asdict(planned.estimate),
         "seconds": planned.seconds,
@@ -226,6 +227,8 @@ def _summarize(planned: "CyclePlan") -> Any:
             f"{job.spec.sampler.rollouts:,} rollouts at most, for {job.capability or 'any kind'}, "
             f"on from {parent}{preset}"
         )
+    for skill, reason in planned.retrained.items():
+        values[f"why {skill}"] = reason
     for skill, reason in planned.untaught.items():
         values[f"no job for {skill}"] = reason
     return facts({**values, **_describe_estimate(planned)})

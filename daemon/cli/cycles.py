@@ -131,7 +131,7 @@ def show(
         rejected = learning.rejections_of(connection, row.cycle)
         jobs = learning.list_cycle_jobs(connection, row.cycle)
         rounds = [item for job in jobs for item in learning.job_rounds(connection, job.job)]
-        branches = describe_jobs(read_cycle_state(connection, row))
+        branches = describe_jobs(connection, app.settings, read_cycle_state(connection, row))
         cost = read_cost(connection, app.settings, row)
         account = read_account(connection, row)
         practice = read_cycle_practice(connection, row)
@@ -172,8 +172,9 @@ def show(
 def _build_job_table(branches: list[dict[str, str | None]]) -> Any:
     """The jobs of a cycle for skills."""
     cells = [
-        [job["skill"] or "router", (job["job"] or "")[:_SHORT], job["outcome"] or "open",
-         job["adapter"], job["state"], job["reason"]]
+        [job["skill"] or "router", (job["job"] or "")[:_SHORT],
+         job["outcome"] or ("open" if job["job"] else "none"), job["adapter"], job["state"],
+         job["reason"]]
         for job in branches
     ]  # fmt: skip
     columns = ["skill", "job", "came to", "adapter", "state", "why"]

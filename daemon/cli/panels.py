@@ -133,6 +133,7 @@ def _build_line(row: "AdapterRow", traffic: "PanelTraffic") -> dict[str, Any]:
             for member in row.panel.members
         ],
         "router": row.panel.router.adapter,
+        "form": row.panel.router.form,
         "calls": traffic.calls,
         "doubts": traffic.doubts,
         "since": row.since,
@@ -220,10 +221,18 @@ def _build_facts(row: "AdapterRow") -> Any:
             "panel": row.adapter,
             "state": f"{row.state}, since {row.since}",
             "for": f"{row.alias} on {row.base}",
-            "router": row.panel.router.adapter or f"{row.base}, without training",
+            "router": _describe_router(row),
             "on": ", ".join(row.replicas) or "no engine",
         }
     )
+
+
+def _describe_router(row: "AdapterRow") -> str:
+    assert row.panel is not None, "it is a panel"
+    router = row.panel.router
+    if router.form == "head":
+        return f"{router.adapter}, a head: it reads the session's own prompt"
+    return router.adapter or f"{row.base}, without training"
 
 
 def _build_share_table(shares: "Sequence[MemberShare]") -> Any:

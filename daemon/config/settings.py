@@ -604,9 +604,10 @@ class Improve(Section):
     since the last comparison; let them hold a hundred rollouts or more."""
     skills_jobs: Annotated[int, Field(ge=1)] = 4
     """Most skills that one cycle trains for: those with the largest contrast."""
-    skills_router: Literal["labels", "trained"] = "trained"
+    skills_router: Literal["labels", "trained", "head"] = "trained"
     """What chooses the adapter that answers a session. `labels`: the base, by a prompt; `trained`:
-    an adapter that a job of the cycle trains on that prompt."""
+    an adapter that a job of the cycle trains on that prompt; `head`: a linear head on the base's
+    last hidden state of the session's own prompt, which such a job fits in seconds."""
     skills_labels: Literal["rules", "analyzer"] = "rules"
     """Labeller, which names candidates and labels rollouts. `analyzer`: the model that
     `controller.analyzer` names, ten times each rollout; a person's rollouts are not sent."""

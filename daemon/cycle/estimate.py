@@ -2,6 +2,7 @@
 
     history = read_history(connection, settings, alias, base)
     estimate(history, planned, gpus)
+    read_job_budget(connection, settings, pair, now).find_refusal(requested)    whether jobs may run
 
 Minutes of writing and of evaluation are medians over the finished cycles of the agent on this
 base, or, where there are none, over those of other agents on it. Minutes of training follow from
@@ -11,10 +12,13 @@ the median of rollouts per second of earlier jobs. What no earlier cycle shows i
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from statistics import median
 from typing import TYPE_CHECKING, Final, Literal
 
+from consumers.diagnosis.round_counts import Pair
 from consumers.reads import learning
+from consumers.reads.scheduling import job_seconds
 from daemon.cycle.cost import WRITING, CycleCost, read_cost
 from daemon.proposer.verification import SAMPLES
 
@@ -128,6 +132,54 @@ def estimate(
         rollouts=rollouts,
         gpu_hours=None if training is None or gpus is None else gpus * training / 60,
         unknown=tuple(_list_unknown(writing, training, evaluation, specs)),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class JobBudget:
+    """What jobs may still run today."""
+
+    spent: float
+    """Minutes that the jobs ran which ended today, of all agents."""
+    running: int
+    """Jobs that are open, of all agents."""
+    minutes: float
+    """How long a job takes."""
+    budget: float
+    """`scheduler.budget_minutes`."""
+
+    def find_refusal(self, requested: int) -> str | None:
+        """Return why a cycle that has requested so many jobs requests no other one; None where it
+        may. That it may have a first one was asked when it began."""
+        ahead = self.running + requested
+        planned = self.spent + ahead * self.minutes
+        if not requested or planned < self.budget:
+            return None
+        return (
+            f"jobs ran {self.spent:.0f} minutes today, {ahead} that are open may take "
+            f"{self.minutes:.0f} each, and scheduler.budget_minutes is {self.budget:g}"
+        )
+
+
+def read_job_budget(
+    connection: "Connection", settings: "Settings", pair: Pair, now: datetime
+) -> JobBudget:
+    """Return what jobs may still run on the day (UTC) of `now`. A job is taken to run as long as
+    the last ones on this base did that trained an agent; where none did, as long as it may."""
+    times = [
+        job.seconds / 60
+        for job in learning.jobs(connection, limit=_LOOKED_AT)
+        if job.base == pair.base
+        and job.teaches is None
+        and job.outcome == "trained"
+        and job.seconds
+    ]
+    expected = _median_of(times[:LAST])
+    return JobBudget(
+        spent=job_seconds(connection, now) / 60,
+        running=len(learning.open_jobs(connection)),
+        minutes=settings.jobs.minutes if expected is None else expected,
+        budget=settings.scheduler.budget_minutes,
     )
 
 

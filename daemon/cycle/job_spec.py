@@ -128,9 +128,11 @@ def plan_rounds(
     history: int,
     patterns: Sequence[KnownPattern],
     known: Sequence[str],
+    aims: Sequence[str] = (),
 ) -> JobRounds:
     """Return the rounds that a cycle's job closes over its own rollouts; `history` is the round of
-    the history that `patterns` are of, `known` are written tasks that no pool of the job has.
+    the history that `patterns` are of, `known` are written tasks that no pool of the job has,
+    `aims` the patterns that a job for a skill writes tasks for.
     Raises NotTrainable for a budget with less than one batch a part."""
     batches = training.rollouts // (training.groups * training.size)
     if batches < training.rounds:
@@ -148,6 +150,7 @@ def plan_rounds(
         replay=proposer.replay,
         patterns=tuple(patterns),
         known=tuple(known),
+        aims=tuple(aims),
     )
 
 

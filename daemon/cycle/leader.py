@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Protocol
 from pydantic import ValidationError
 
 from consumers.diagnosis.round_counts import Pair
-from consumers.reads import agents, learning
+from consumers.reads import agents, learning, panels
 from consumers.reads.cycle_state import read_cycle_state
 from consumers.reads.learning import CycleRow
 from daemon.controller.model_answers import AnalyzerFailure
@@ -72,6 +72,8 @@ class Proposal:
     """Why no job follows."""
     untaught: Mapping[str, str] = field(default_factory=dict)
     """Of a cycle that trains for skills: skill that has no job -> why."""
+    retrained: Mapping[str, str] = field(default_factory=dict)
+    """Skill that has a job for it was a member's on another base -> why."""
 
 
 class Planner(Protocol):
@@ -159,6 +161,7 @@ class Leader:
             if cycle is None:
                 if facts is None:
                     return
+                yield from self._reject_late_panels(decisions, pair)
                 decision = decide(facts, self._app.settings.scheduler, self._clock())
                 if isinstance(decision, NotDue) or begun or last_step is not None:
                     # What was begun and is not open did not count: another process leads.
@@ -232,13 +235,16 @@ class Leader:
             f"cycle {cycle.number} of {cycle.alias}: {counts[TaskProposed.TYPE]} tasks were "
             f"written, {counts[TaskRejected.TYPE]} rejected"
         )
+        for skill, reason in proposal.retrained.items():
+            yield f"cycle {cycle.number} of {cycle.alias}: {skill} is {reason}"
         for skill, reason in proposal.untaught.items():
             yield f"cycle {cycle.number} of {cycle.alias} has no job for {skill}: {reason}"
         if proposal.lacking is not None:
             yield self._end(decisions, cycle, CycleEnd("nothing_learnable", proposal.lacking))
 
     def _request_router(self, decisions: Decisions, cycle: CycleRow) -> str:
-        """Request the job that teaches the router; a cycle whose settings allow none is over."""
+        """Request the job that teaches the router. The cycle is over where the skills are so many
+        or such that no router can tell them apart: then no panel can be composed either."""
         name = f"cycle {cycle.number} of {cycle.alias}"
         try:
             with self._leadership.keep_lease():
@@ -259,6 +265,17 @@ class Leader:
             steps[step] = AdapterMoved(adapter=left, state="rejected", reason=data.reason)
         decisions.take_all(steps, cycle.event, origin=cycle.cycle)
         return f"cycle {cycle.number} of {cycle.alias} ended, {ended.outcome}: {ended.reason}"
+
+    def _reject_late_panels(self, decisions: Decisions, pair: Pair) -> Iterator[str]:
+        """Reject the panels that were composed while their cycle was ended: no later step would
+        handle them, and the files of their members would be kept for ever."""
+        with self._app.reading() as connection:
+            late = panels.list_late_panels(connection, pair.alias)
+        for row, cycle in late:
+            reason = clip_reason(f"its cycle was over when it was composed: {cycle.ended_because}")
+            moved = AdapterMoved(adapter=row.adapter, state="rejected", reason=reason)
+            decisions.take(moved, f"rejected {row.adapter}", row.cause)
+            yield f"{row.adapter} is rejected: {reason}"
 
     def _list_idle_adapters(self, cycle: CycleRow, ended: CycleEnd) -> list[str]:
         """Return the adapters of a cycle that have answered no session and wait for a next step.

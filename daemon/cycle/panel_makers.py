@@ -8,7 +8,7 @@ learner.
 """
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Literal
 
 from consumers.reads.skills import read_skills
 from daemon.adapters.compatibility import BadBase, count_parameters
@@ -36,8 +36,12 @@ NO_SKILL_NAME: Final = "none of these"
 
 def teach_router(app: "App", lesson: RouterLesson, urls: Sequence[str] = ()) -> JobSpec:
     """Return the spec of the job that teaches a router; `urls` are those of the replicas, instead
-    of the settings'. Raises NotTrainable, RetryLater."""
+    of the settings'. Raises NotTrainable where no router can tell the skills apart, so that no
+    panel of them can be composed, and RetryLater."""
     settings = app.settings
+    form: Literal["labels", "head"] = (
+        "head" if settings.improve.skills_router == "head" else "labels"
+    )
     # What a skill means it learns from its tasks: a small model gets lost in longer words, and
     # every session waits for the prompt.
     names = {skill: skill.replace("_", " ") for skill in lesson.skills}
@@ -49,17 +53,25 @@ def teach_router(app: "App", lesson: RouterLesson, urls: Sequence[str] = ()) -> 
         raise RetryLater(f"the router of {lesson.agent.alias} waits: {error}") from error
     except CompositionRefusal as error:
         raise NotTrainable(str(error)) from error
-    return build_router_spec(
-        settings.training,
-        lesson.agent,
-        job=lesson.job,
-        base=lesson.base,
-        options=options,
-        tasks=lesson.tasks,
-        benchmarks=settings.benchmarks,
-        environments=settings.environments.paths,
-        parameters=_count_parameters(app, lesson),
-    )
+    try:
+        return build_router_spec(
+            settings.training,
+            lesson.agent,
+            job=lesson.job,
+            base=lesson.base,
+            options=options,
+            tasks=lesson.tasks,
+            benchmarks=settings.benchmarks,
+            environments=settings.environments.paths,
+            parameters=None if form == "head" else _count_parameters(app, lesson),
+            form=form,
+        )
+    except NotTrainable as error:
+        # Of the settings; the members that passed wait for better ones.
+        raise RetryLater(
+            f"the router of {lesson.agent.alias} waits: {error}, or set improve.skills_router = "
+            '"labels" to have the base choose'
+        ) from error
 
 
 def _count_parameters(app: "App", lesson: RouterLesson) -> int | None:
@@ -95,8 +107,14 @@ def compose_panel(app: "App", parts: PanelParts, *, fleet: Fleet) -> str:
 
 def _name_unknown_skills(app: "App", parts: PanelParts) -> dict[str, str]:
     """Return the names of skills that the last comparison does not name any more, as their
-    descriptions: their members stay in the panel."""
+    descriptions: their members stay in the panel. A skill that a comparison named on another base
+    alone has the description that it has there."""
     with app.reading() as connection:
-        lines = read_skills(connection, parts.alias)
-    known = {line.skill for line in lines if line.base == parts.base and line.description}
-    return {m.skill: m.skill.replace("_", " ") for m in parts.members if m.skill not in known}
+        lines = [line for line in read_skills(connection, parts.alias) if line.description]
+    known = {line.skill for line in lines if line.base == parts.base}
+    elsewhere = {line.skill: line.description for line in lines if line.base != parts.base}
+    return {
+        member.skill: elsewhere.get(member.skill) or member.skill.replace("_", " ")
+        for member in parts.members
+        if member.skill not in known
+    }

@@ -12,14 +12,15 @@ shown not to be worse over all tasks; its losses are what the next job replays (
 from the incumbent: a chain of chance gains ends. Each candidate is compared with the incumbent on
 fresh tasks, whatever it was trained from, so this adds no chance to promote one that is no better.
 
-A job for a skill trains on from the member that answers for it now, else from what the last job for
+A job for a skill trains on from the member that answers for it now, unless that was rejected,
+rolled back or retired since (then from the base), else from what the last job for
 this skill left, where that passed the gate of a member or was rejected as above; else from the
 base. It never trains on from another skill's adapter, or from one for everything.
 """
 
 from typing import TYPE_CHECKING, Final
 
-from consumers.reads import learning, serving, succession
+from consumers.reads import learning, panels, serving, succession
 from consumers.reads.learning import CycleRow
 from consumers.reads.serving import AdapterRow
 from events.gate import AFTER_ERROR, SIBLING
@@ -64,11 +65,14 @@ def find_member_parent(
 ) -> tuple[AdapterRow | None, str | None]:
     """The adapter from which a job for a skill trains on, None for the base; and why, where that is
     not a member of the incumbent."""
-    panel = None if incumbent is None else incumbent.panel
-    name = None if panel is None else panel.find_adapter(skill)
-    member = None if name is None else serving.adapter_row(connection, name)
-    if member is not None:
-        return member, None
+    if incumbent is not None and incumbent.panel is not None:
+        name = incumbent.panel.find_adapter(skill)
+        member = None if name is None else serving.adapter_row(connection, name)
+        if member is not None and skill in panels.read_member_exits(connection, incumbent):
+            # What a gate or a person had against it is learnt by no one's weights.
+            return None, None
+        if member is not None:
+            return member, None
     row = succession.find_last_candidate(connection, cycle.alias, skill)
     if row is None or row.base != cycle.base or row.state is State.COLLECTED or row.gate is None:
         return None, None

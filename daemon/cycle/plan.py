@@ -83,6 +83,8 @@ class CyclePlan:
     """One, or one for each skill; none where none would be requested."""
     untaught: Mapping[str, str]
     """Skill that would have no job -> why."""
+    retrained: Mapping[str, str]
+    """Skill that would have a job for it was a member's on another base -> why."""
     preset: str | None
     """Name of the job's published algorithm; None where the settings name none."""
     lacking: str | None
@@ -256,6 +258,7 @@ def _assemble(
         rejected=rejected,
         jobs=jobs,
         untaught=draft.proposal.untaught,
+        retrained=draft.proposal.retrained,
         preset=settings.training.algorithm or None,
         lacking=draft.proposal.lacking,
         estimate=estimate(

@@ -10,8 +10,8 @@ was killed before it appended them, or another one, writes the same events under
 for an analyzer's words).
 """
 
-from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -20,17 +20,20 @@ from consumers.reads import evidence, learning, planning, rollouts, serving, suc
 from consumers.reads.cycle_state import read_cycle_state
 from consumers.reads.learning import CycleRow
 from consumers.reads.serving import AdapterRow
+from consumers.reads.succession import OldMember
 from daemon.adapters.compatibility import BadBase, count_parameters
 from daemon.controller.directive_builder import direct
 from daemon.controller.model_answers import AnalyzerFailure
 from daemon.controller.skill_analyzer import choose_labeller
 from daemon.controller.skill_discovery import contrast_skills, find_due_round
 from daemon.core.task_definitions import open_event_environment, with_definitions
+from daemon.cycle.estimate import read_job_budget
 from daemon.cycle.job_spec import NotTrainable, build_job_spec, name_capability, plan_rounds
 from daemon.cycle.leader import Proposal, RetryLater
 from daemon.cycle.learning_rate import needs_size
 from daemon.cycle.panel_parts import RouterTeacher, gather_lesson, gather_parts
 from daemon.cycle.parent import describe_parent, find_member_parent, find_rejected_parent
+from daemon.cycle.retraining import choose_members, read_retraining
 from daemon.cycle.skills import SkillChoice, SkillHistory, read_skill_histories
 from daemon.cycle.views import find_agent
 from daemon.jobs.own_successes import offer_successes
@@ -40,12 +43,13 @@ from daemon.proposer.candidate import CannotSample, Source
 from daemon.proposer.lesson_drafts import LessonSupply
 from daemon.proposer.probe import Engine, Prober, ProbeTarget
 from daemon.proposer.proposer import ProposalRequest, propose
+from daemon.proposer.rejections import describe_rejections, list_new_entries, reject_bodies
 from daemon.proposer.siblings import draw_siblings, find_regressions
 from envs.endpoint import Sampling
 from envs.environment import UnknownTask
 from envs.registry import EnvironmentBroken, UnknownEnvironment
 from envs.task import GENERATED
-from events.envelope import derive_id
+from events.envelope import derive_id, utc_now
 from events.jobs import JobRounds, TaskPool
 from events.learning import (
     OPERATOR,
@@ -55,9 +59,7 @@ from events.learning import (
     JobRequested,
     SkillsContrasted,
     TaskProposed,
-    TaskRejected,
 )
-from events.rollouts import clip_reason
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection
@@ -77,6 +79,10 @@ class _Start:
     """Where that neither serves nor is the base: the adapter, and why."""
     regressions: dict[str, float]
     """Tasks that the last candidate lost, with their weights."""
+
+
+_FRESH = _Start(None, None, {})
+"""The base's weights, whatever was trained before."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,8 +156,67 @@ class CyclePlanner:
             raise
 
     def propose_tasks(self, cycle: CycleRow) -> Proposal:
-        """The tasks of a cycle that has a directive, and its job. What these settings cannot make
-        is a reason, and the cycle ends with it: the next one reads them anew. Raises RetryLater."""
+        """The tasks of a cycle that has a directive, and its job; or, as long as members of the
+        panel of another base wait for it, the jobs that retrain them. What these settings cannot
+        make is a reason, and the cycle ends with it: the next one reads them anew. Raises
+        RetryLater."""
+        retraining = self._propose_retraining(cycle)
+        if retraining.said or retraining.lacking is not None:
+            return retraining
+        proposal = self._propose_new_tasks(cycle)
+        return replace(proposal, untaught={**retraining.untaught, **proposal.untaught})
+
+    def _propose_retraining(self, cycle: CycleRow) -> Proposal:
+        """The jobs that retrain members of the panel of another base; nothing where none is to be
+        retrained. Raises RetryLater."""
+        settings, pair = self._app.settings, Pair(cycle.alias, cycle.base)
+        with self._app.reading() as connection:
+            retraining = read_retraining(connection, settings, pair, cycle.cycle)
+        if not retraining.waiting:
+            return Proposal({}, untaught=retraining.left)
+        try:
+            environment = open_event_environment(self._app, cycle.environment)
+            parameters = self._count_parameters(cycle)
+            jobs, untaught = self._build_retraining_jobs(
+                cycle, environment, parameters, retraining.waiting
+            )
+        except (EnvironmentBroken, NotTrainable, UnknownEnvironment) as error:
+            return Proposal({}, str(error))
+        except CannotSample as error:
+            raise RetryLater(f"the old members of {cycle.alias} wait: {error}") from error
+        reasons = {
+            member.skill: member.describe(cycle.base)
+            for member in retraining.waiting
+            if member.skill not in untaught
+        }
+        return Proposal(jobs, untaught={**retraining.left, **untaught}, retrained=reasons)
+
+    def _build_retraining_jobs(
+        self,
+        cycle: CycleRow,
+        environment: "Environment",
+        parameters: int | None,
+        members: Sequence[OldMember],
+    ) -> tuple[dict[str, Decision], dict[str, str]]:
+        """The requests of the jobs that retrain members, in their order (id of event -> request);
+        and skill -> why it has none. Raises NotTrainable, RetryLater, CannotSample."""
+        pair = Pair(cycle.alias, cycle.base)
+        with self._app.reading() as connection:
+            budget = read_job_budget(connection, self._app.settings, pair, utc_now())
+        # What answers may be a panel without these members: then the base answers for them.
+        sampler = self._build_prober(environment, cycle, cycle.base)
+        drawn, untaught = choose_members(self._app, pair, environment, members, budget, sampler)
+        jobs: dict[str, Decision] = {
+            derive_id("job requested", cycle.cycle, skill): self._build_job(
+                cycle, environment, _FRESH, parameters, task_pools, skill
+            )
+            for skill, task_pools in drawn.items()
+        }
+        return jobs, untaught
+
+    def _propose_new_tasks(self, cycle: CycleRow) -> Proposal:
+        """The tasks of a cycle that has a directive, and its job or one for each skill. Raises
+        RetryLater."""
         assert cycle.directive is not None, "a cycle is directed first"
         if not cycle.directive.quotas:
             return Proposal({}, "no failure pattern of the round has a priority above 0")
@@ -189,11 +254,11 @@ class CyclePlanner:
             raise RetryLater(f"the tasks of {cycle.alias} wait: {error}") from error
         reasons = sources.find_unplayable(environment, [entry.task for entry in buffered])
         written = [entry for entry in buffered if entry.task not in reasons]
-        decisions |= _reject_bodies(environment, cycle, buffered, reasons, sealed)
+        decisions |= reject_bodies(environment, cycle, buffered, reasons, sealed)
         new = [data for data in decisions.values() if isinstance(data, TaskProposed)]
         if not new:
-            return Proposal(decisions, _describe_rejections(list(decisions.values())))
-        written += _list_new_entries(new, written)
+            return Proposal(decisions, describe_rejections(list(decisions.values())))
+        written += list_new_entries(new, written)
         stock = _Stock(
             environment, cycle, written, new, wanted.sources, drawn, priorities, starts, parameters
         )
@@ -218,7 +283,9 @@ class CyclePlanner:
         task_pools = self._mix_pools(stock)
         if not task_pools:
             raise NotTrainable("every written task of a pattern with a priority is passed by now")
-        return self._build_job(stock, task_pools)
+        return self._build_job(
+            stock.cycle, stock.environment, stock.starts[None], stock.parameters, task_pools
+        )
 
     def _build_member_jobs(
         self, stock: "_Stock", choice: SkillChoice
@@ -227,6 +294,9 @@ class CyclePlanner:
         has none. Raises NotTrainable, RetryLater."""
         jobs: dict[str, Decision] = {}
         untaught = dict(choice.left)
+        pair = Pair(stock.cycle.alias, stock.cycle.base)
+        with self._app.reading() as connection:
+            budget = read_job_budget(connection, self._app.settings, pair, utc_now())
         for skill in choice.taught:
             if not any(data.pattern in skill.patterns for data in stock.new):
                 untaught[skill.skill] = "no task that was written for it passed its checks"
@@ -235,8 +305,14 @@ class CyclePlanner:
             if not task_pools:
                 untaught[skill.skill] = "every written task of its patterns is passed by now"
                 continue
+            if (refusal := budget.find_refusal(len(jobs))) is not None:
+                untaught[skill.skill] = refusal
+                continue
             event = derive_id("job requested", stock.cycle.cycle, skill.skill)
-            jobs[event] = self._build_job(stock, task_pools, skill.skill)
+            jobs[event] = self._build_job(
+                stock.cycle, stock.environment, stock.starts[skill.skill], stock.parameters,
+                task_pools, skill.skill,
+            )  # fmt: skip
         return jobs, untaught
 
     def _mix_pools(
@@ -282,7 +358,7 @@ class CyclePlanner:
         job = derive_id("router job", cycle.cycle)
         with self._app.reading() as connection:
             state = read_cycle_state(connection, cycle)
-            parts = gather_parts(state, self._read_incumbent(connection, cycle))
+            parts = gather_parts(connection, state)
             lesson = gather_lesson(connection, parts, agent, job)
         spec = self._teach_router(self._app, lesson)
         return JobRequested(
@@ -357,23 +433,26 @@ class CyclePlanner:
     def _build_sampler(
         self, connection: "Connection", environment: "Environment", cycle: CycleRow
     ) -> Prober | None:
-        """Who says how the policy that answers now does; it is asked at the first engine."""
-        settings = self._app.settings
-        if not settings.proposer.probe or not self._engines:
-            return None
-        engine, incumbent = self._engines[0], self._read_incumbent(connection, cycle)
+        """Who says how the policy that answers now does."""
+        incumbent = self._read_incumbent(connection, cycle)
         if incumbent is not None and incumbent.panel is not None:
             # An engine knows the members alone, and none of them answers every task.
             return None
+        policy = cycle.base if incumbent is None else incumbent.adapter
+        return self._build_prober(environment, cycle, policy)
+
+    def _build_prober(
+        self, environment: "Environment", cycle: CycleRow, policy: str
+    ) -> Prober | None:
+        """Who says how a policy does, at the first engine; None where no engine may be asked."""
+        settings = self._app.settings
+        if not settings.proposer.probe or not self._engines:
+            return None
         sampling = Sampling(settings.trial.temperature, settings.trial.max_tokens)
         probed = ProbeTarget(
-            cycle=cycle.cycle,
-            alias=cycle.alias,
-            base=cycle.base,
-            policy=cycle.base if incumbent is None else incumbent.adapter,
-            engine=engine,
-            sampling=sampling,
-        )
+            cycle=cycle.cycle, alias=cycle.alias, base=cycle.base, policy=policy,
+            engine=self._engines[0], sampling=sampling,
+        )  # fmt: skip
         return Prober(self._app, environment, probed, self._stopping, record=self._record)
 
     def _read_traffic(
@@ -461,11 +540,11 @@ class CyclePlanner:
         return agent
 
     def _build_job(
-        self, stock: "_Stock", task_pools: Sequence[TaskPool], skill: str | None = None
-    ) -> JobRequested:
+        self, cycle: CycleRow, environment: "Environment", start: "_Start",
+        parameters: int | None, task_pools: Sequence[TaskPool], skill: str | None = None,
+    ) -> JobRequested:  # fmt: skip
         """The request of a job for a skill, or for everything. Raises NotTrainable, RetryLater."""
-        settings, cycle, environment = self._app.settings, stock.cycle, stock.environment
-        start = stock.starts[skill]
+        settings = self._app.settings
         agent = self._find_agent(cycle)
         job = derive_id("job", cycle.cycle, *([] if skill is None else [skill]))
         successes = None
@@ -479,8 +558,8 @@ class CyclePlanner:
             settings.training, agent, job=job, base=cycle.base, pools=task_pools,
             benchmarks=settings.benchmarks, environments=settings.environments.paths,
             parent=None if start.row is None else Path(start.row.path),
-            parameters=stock.parameters, successes=successes,
-            rounds=self._plan_rounds(environment, cycle, task_pools),
+            parameters=parameters, successes=successes,
+            rounds=self._plan_rounds(environment, cycle, task_pools, skill),
         )  # fmt: skip
         return JobRequested(
             job=job,
@@ -497,10 +576,11 @@ class CyclePlanner:
         )
 
     def _plan_rounds(
-        self, environment: "Environment", cycle: CycleRow, task_pools: Sequence[TaskPool]
-    ) -> JobRounds | None:
+        self, environment: "Environment", cycle: CycleRow, task_pools: Sequence[TaskPool],
+        skill: str | None,
+    ) -> JobRounds | None:  # fmt: skip
         """The rounds of the job, with all that it knows of the history; None where it has one part.
-        Raises NotTrainable."""
+        Those of a job for a skill write tasks for its own patterns. Raises NotTrainable."""
         assert cycle.round is not None, "a cycle is diagnosed first"
         settings = self._app.settings
         plain = any(pool.is_plain for pool in task_pools if not pool.replay)
@@ -518,48 +598,7 @@ class CyclePlanner:
         return plan_rounds(
             settings.training, settings.proposer, cycle=cycle.cycle, alias=cycle.alias,
             history=cycle.round, patterns=patterns, known=sources.filter_known(environment, others),
+            aims=()
+            if skill is None
+            else [pool.name for pool in task_pools if pool.is_plain and not pool.replay],
         )  # fmt: skip
-
-
-def _list_new_entries(new: Sequence[TaskProposed], written: Sequence[PoolEntry]) -> list[PoolEntry]:
-    """The new tasks as the pools know them, without those that were written before."""
-    before = {entry.task for entry in written}
-    return [
-        PoolEntry(entry.task.id, entry.pattern, is_lesson=entry.mode == "repair")
-        for entry in new
-        if entry.task.id not in before
-    ]
-
-
-def _reject_bodies(
-    environment: "Environment",
-    cycle: CycleRow,
-    entries: Sequence[PoolEntry],
-    reasons: Mapping[str, str],
-    sealed: Collection[str],
-) -> dict[str, Decision]:
-    """The rejections of the tasks by content whose bodies cannot be played; id of event ->
-    rejection. A task of another environment, which the agent had before, is only left out, and so
-    is a sealed one: its key may be where the role `work` runs."""
-    return {
-        derive_id("task rejected", cycle.cycle, entry.task): TaskRejected(
-            cycle=cycle.cycle,
-            alias=cycle.alias,
-            base=cycle.base,
-            pattern=entry.pattern,
-            check="schema",
-            reason=clip_reason(reasons[entry.task]),
-            task=entry.task,
-        )
-        for entry in entries
-        if entry.task in reasons
-        and entry.task not in sealed
-        and entry.task.startswith(f"{environment.name}/")
-    }
-
-
-def _describe_rejections(decisions: Sequence[Decision]) -> str:
-    """Why a cycle has no task, in words; without the tasks of the buffer that it rejected."""
-    rejected = [data for data in decisions if isinstance(data, TaskRejected) and data.task is None]
-    reasons = dict.fromkeys(f"{rejection.check}: {rejection.reason}" for rejection in rejected)
-    return f"no task passed its checks ({len(rejected)} were rejected): {'; '.join(reasons)}"[:1000]

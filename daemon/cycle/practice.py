@@ -18,6 +18,7 @@ from consumers.reads.cycle_state import read_cycle_state
 from consumers.reads.explanation import describe_after_error
 from consumers.reads.skills import read_comparisons, read_skills
 from daemon.controller.refusals import Refusals, read_refusals
+from daemon.cycle.retraining import Retraining, explain_limit, read_retraining
 from daemon.cycle.skills import SkillChoice, read_skill_histories
 
 if TYPE_CHECKING:
@@ -123,9 +124,11 @@ class SkillPractice:
     says: str
     """What the last comparison showed, or why there is none, as a sentence."""
     taught: tuple[str, ...] = ()
-    """Those that the next cycle trains for; none unless `setting` is `panel`."""
+    """Those that the next cycle trains for, the members of another base's panel before others; none
+    unless `setting` is `panel`."""
     untaught: dict[str, str] = field(default_factory=dict)
-    """Others of `lacking` -> why not, where `setting` is `panel`."""
+    """Other members of such a panel, and others of `lacking` -> why not, where `setting` is
+    `panel`."""
 
 
 def read_skill_practices(connection: "Connection", settings: "Settings") -> list[SkillPractice]:
@@ -136,14 +139,46 @@ def read_skill_practices(connection: "Connection", settings: "Settings") -> list
     practices = []
     for pair in sorted(agents.present(connection)):
         lacking = [line for line in lines if (line.alias, line.base) == pair]
-        choice = read_skill_histories(connection, settings, pair)
+        retraining = read_retraining(connection, settings, pair)
+        choice = _put_off(read_skill_histories(connection, settings, pair), retraining)
         says = _describe_skills(setting, comparisons.get(pair), lacking, choice)
+        says += _describe_retraining(retraining, settings, pair.base)
         names = tuple(line.skill for line in lacking)
-        taught = tuple(skill.skill for skill in choice.taught)
+        members = retraining.waiting[: settings.improve.skills_jobs]
+        taught = (
+            *(member.skill for member in members),
+            *(skill.skill for skill in choice.taught),
+        )
+        untaught = {**retraining.left, **choice.left}
+        untaught |= {
+            member.skill: explain_limit(settings) for member in retraining.waiting[len(members) :]
+        }
         practices.append(
-            SkillPractice(pair.alias, pair.base, setting, names, says, taught, dict(choice.left))
+            SkillPractice(pair.alias, pair.base, setting, names, says, taught, untaught)
         )
     return practices
+
+
+def _put_off(choice: SkillChoice, retraining: Retraining) -> SkillChoice:
+    """The choice of the next cycle: nothing else while members of another base's panel wait."""
+    if not retraining.waiting:
+        return choice
+    members = {member.skill for member in retraining.waiting}
+    reason = "the members of the panel of another base come first"
+    waiting = {skill.skill: reason for skill in choice.taught if skill.skill not in members}
+    return SkillChoice((), {**choice.left, **waiting})
+
+
+def _describe_retraining(retraining: Retraining, settings: "Settings", base: str) -> str:
+    """What becomes of the members of another base's panel, each in a clause."""
+    most = settings.improve.skills_jobs
+    clauses = [
+        f"{member.skill}: {member.describe(base)}"
+        + ("" if place < most else f", in {explain_limit(settings)}")
+        for place, member in enumerate(retraining.waiting)
+    ]
+    clauses += [f"{skill} is not retrained: {reason}" for skill, reason in retraining.left.items()]
+    return "".join(f"; {clause}" for clause in clauses)
 
 
 def _describe_skills(

@@ -4,12 +4,13 @@
 
 The router learns from tasks whose skill is known: those that the cycle wrote for each skill, and
 tasks of the traffic that need none. All that is drawn follows from the job's id, so that a request
-which is made twice is the same one.
+which is made twice is the same one. A head needs no settings of an optimizer: its job fits it to
+each of the tasks once.
 """
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Literal
 
 from daemon.cycle.job_spec import NotTrainable, seed_of
 from daemon.cycle.learning_rate import compute_warm_start_rate
@@ -29,8 +30,10 @@ if TYPE_CHECKING:
 
 NO_SKILL: Final = "no skill"
 """Name of the pool of tasks that need none."""
-_EXAMPLES: Final = 2
-"""Tasks that an option needs: one to learn from, one to be held out."""
+HEAD: Final = "lm_head"
+"""Name of the head of a model: that of every causal decoder that engines of ours serve."""
+EXAMPLES: Final = 2
+"""Tasks that a skill needs: one to learn from, one to be held out."""
 _GROUPS, _SIZE = 4, 8
 """Their product is the number of prompts of a step."""
 _STEPS: Final = 96
@@ -50,18 +53,28 @@ def build_router_spec(
     benchmarks: Path | None = None,
     environments: Sequence[Path] = (),
     parameters: int | None = None,
+    form: Literal["labels", "head"] = "labels",
 ) -> JobSpec:
     """Return the spec of a job that teaches the router of these options; `tasks`: skill -> ids of
     tasks that need it, None -> ids of tasks of the traffic that need no skill. A task that is of
     two skills counts for neither. `environments` are the paths of the settings; `parameters` counts
-    the base's weights, for a rate that the settings leave unset. Raises NotTrainable,
-    UnknownEnvironment, EnvironmentBroken."""
+    the base's weights, for a rate that the settings leave unset. `form` is the router's. Raises
+    NotTrainable, UnknownEnvironment, EnvironmentBroken."""
     if agent.environment is None or agent.checkpoint is None:
         lacking = "environment" if agent.environment is None else "checkpoint"
         raise NotTrainable(
             f"agent {agent.alias} has no {lacking}, so no router can be trained for it; name one "
             "in the setting agents"
         )
+    pools = tuple(_build_pools(options, tasks))
+    if form == "labels":
+        sampler = Sampler(groups=_GROUPS, size=_SIZE, rollouts=_GROUPS * _SIZE * _STEPS)
+        optimizer = OptimizerSettings(lr=_choose_rate(training, parameters))
+        lora = LoraSettings(rank=training.lora_rank, alpha=training.lora_alpha)
+    else:
+        shown = sum(len(pool.tasks) for pool in pools)
+        sampler, optimizer = Sampler(groups=1, size=2, rollouts=shown), OptimizerSettings()
+        lora = LoraSettings(rank=len(options), alpha=len(options), targets=(HEAD,))
     return JobSpec(
         job=job,
         base=base,
@@ -69,12 +82,12 @@ def build_router_spec(
         environment=locate(agent.environment, environments),
         benchmarks=None if benchmarks is None else str(benchmarks),
         teaches="router",
-        router=PanelRouter(options=tuple(options)),
-        pools=tuple(_build_pools(options, tasks)),
+        router=PanelRouter(form=form, options=tuple(options)),
+        pools=pools,
         seed=seed_of(job),
-        sampler=Sampler(groups=_GROUPS, size=_SIZE, rollouts=_GROUPS * _SIZE * _STEPS),
-        optimizer=OptimizerSettings(lr=_choose_rate(training, parameters)),
-        lora=LoraSettings(rank=training.lora_rank, alpha=training.lora_alpha),
+        sampler=sampler,
+        optimizer=optimizer,
+        lora=lora,
         device=training.device,
         dtype=training.dtype,
         threads=training.threads,
@@ -92,13 +105,13 @@ def _build_pools(
     pools = []
     for option in options:
         own = tuple(t for t in dict.fromkeys(tasks.get(option.skill, ())) if len(skills[t]) == 1)
-        if option.skill is None and not own:
-            # Every kind of the traffic needs a skill: the option stays, and is never taught.
+        if option.skill is None and len(own) < EXAMPLES:
+            # Nearly all of the traffic needs a skill: the option stays, and is never taught.
             continue
-        if len(own) < _EXAMPLES:
+        if len(own) < EXAMPLES:
             raise NotTrainable(
-                f"the router has {len(own)} tasks of {option.skill or NO_SKILL}, and needs "
-                f"{_EXAMPLES} at least to learn when to choose it; write more (proposer.tasks), or "
+                f"the router has {len(own)} tasks of {option.skill}, and needs "
+                f"{EXAMPLES} at least to learn when to choose it; write more (proposer.tasks), or "
                 "compose the panel with an untrained router"
             )
         pools.append(TaskPool(name=option.skill or NO_SKILL, skill=option.skill, tasks=own))

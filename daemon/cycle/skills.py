@@ -3,7 +3,7 @@
     choose_skills(lines, priorities, most)        the skills to be taught, and why others are not
     read_skill_histories(connection, ...)         the same for the next cycle, from the tables
     read_skill_status(connection, ...)            what is or was taught of each skill, for display
-    describe_jobs(state)                          the jobs of a cycle for skills, for display
+    describe_jobs(connection, settings, state)    the jobs of a cycle for skills, for display
 
 A skill is taught where the last comparison selected it and one of its failure patterns has a
 priority above 0. Each pattern, and so each task, is of one skill: of those that share it, the one
@@ -19,8 +19,9 @@ from consumers.diagnosis.skills import SkillState
 from consumers.reads import learning, rollouts, serving, succession
 from consumers.reads.cycle_state import CycleState, read_branch
 from consumers.reads.skills import SkillLine, read_skills
+from daemon.cycle.panel_parts import build_branch_view, find_router_obstacle
+from daemon.cycle.retraining import read_retraining
 from daemon.cycle.state_machine import BranchEnd, find_branch_step
-from daemon.cycle.views import build_branch_view
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection
@@ -124,12 +125,17 @@ def read_skill_status(
     """Return the teaching of each skill that the agent's comparisons ever named, or of those that
     are in one state now."""
     choice = read_skill_histories(connection, settings, pair)
+    retraining = read_retraining(connection, settings, pair)
+    members = {member.skill: member.describe(pair.base) for member in retraining.waiting}
     route = serving.route_row(connection, pair.alias)
     name = None if route is None else route.standing.incumbent
     incumbent = None if name is None else serving.adapter_row(connection, name)
     lines = [line for line in read_skills(connection, pair.alias, state) if line.base == pair.base]
     return {
-        line.skill: _read_status(connection, settings, line, choice, incumbent) for line in lines
+        line.skill: Teaching(WAITING, members[line.skill], None, None)
+        if line.skill in members
+        else _read_status(connection, settings, line, choice, incumbent)
+        for line in lines
     }
 
 
@@ -190,9 +196,12 @@ def _explain_untaught(settings: "Settings", line: SkillLine, choice: SkillChoice
     return choice.left.get(line.skill, "")
 
 
-def describe_jobs(state: CycleState) -> list[dict[str, str | None]]:
+def describe_jobs(
+    connection: "Connection", settings: "Settings", state: CycleState
+) -> list[dict[str, str | None]]:
     """Return the jobs of a cycle that trains for skills, and how each came out: `skill` (null: the
-    router), `job`, `outcome` (null: open), `adapter`, `state` of that, `reason`."""
+    router), `job` (null: none can teach the router), `outcome` (null: open), `adapter`, `state` of
+    that, `reason`."""
     jobs = []
     for branch in (*state.branches, state.router):
         if branch is None:
@@ -209,7 +218,25 @@ def describe_jobs(state: CycleState) -> list[dict[str, str | None]]:
                 "reason": end.reason if isinstance(end, BranchEnd) else f"needs {end} next",
             }
         )
+    obstacle = _explain_router_lack(connection, settings, state)
+    if obstacle is not None:
+        unknown = dict.fromkeys(("skill", "job", "outcome", "adapter", "state"))
+        jobs.append({**unknown, "reason": obstacle})
     return jobs
+
+
+def _explain_router_lack(
+    connection: "Connection", settings: "Settings", state: CycleState
+) -> str | None:
+    """Why a cycle whose members are settled has no job for its router; None where it has or awaits
+    one, or wants none."""
+    ends = [find_branch_step(build_branch_view(branch)) for branch in state.branches]
+    settled = all(isinstance(end, BranchEnd) for end in ends) and any(
+        isinstance(end, BranchEnd) and end.outcome == "passed" for end in ends
+    )
+    if not settled or state.router is not None or settings.improve.skills_router != "trained":
+        return None
+    return find_router_obstacle(connection, state)
 
 
 def find_panel_jobs(connection: "Connection", cycle: str) -> "list[JobRow]":

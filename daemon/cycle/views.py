@@ -11,7 +11,7 @@ The leader, the worker, the status document, the metrics and doctor all ask here
 (state_machine.py).
 """
 
-from collections.abc import Mapping
+from dataclasses import replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -20,11 +20,10 @@ from consumers.reads import agents
 from consumers.reads.cycle_state import BranchState, CycleState, read_cycle_state
 from consumers.reads.learning import CycleRow
 from consumers.reads.scheduling import Scheduling, scheduling
-from consumers.reads.serving import AdapterRow
+from daemon.cycle.panel_parts import build_branch_view, explain_states, find_router_obstacle
 from daemon.cycle.scheduler import Facts
 from daemon.cycle.state_machine import (
     AdapterView,
-    BranchView,
     CycleEnd,
     JobView,
     Step,
@@ -33,14 +32,11 @@ from daemon.cycle.state_machine import (
     next_step,
 )
 from events.envelope import parse_timestamp
-from events.gate import SIBLING
-from events.lifecycle import State
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection
 
     from daemon.config.settings import Agent, Settings
-    from events.gate import GateReport
 
 ENDING: Final = "end"
 """The step of a cycle that is over but for the leader's event."""
@@ -66,16 +62,16 @@ def read_next_step(
     connection: "Connection", settings: "Settings", cycle: CycleRow, pair: Pair
 ) -> NextStep:
     """What an open cycle needs next; `pair` names the base on which the agent runs now."""
-    state = read_cycle_state(connection, cycle)
-    return NextStep(state, next_step(build_view(state, settings, pair)))
+    state, view = _read_view(connection, settings, cycle, pair)
+    return NextStep(state, next_step(view))
 
 
 def read_due_steps(
     connection: "Connection", settings: "Settings", cycle: CycleRow, pair: Pair
 ) -> tuple[CycleState, list[DueBranch]]:
     """Everything that an open cycle needs now; nothing of one that is over but for its end."""
-    state = read_cycle_state(connection, cycle)
-    due = list_due_steps(build_view(state, settings, pair))
+    state, view = _read_view(connection, settings, cycle, pair)
+    due = list_due_steps(view)
     if isinstance(due, CycleEnd):
         return state, []
     branches = {branch.job.skill: branch for branch in (*state.branches, state.router) if branch}
@@ -83,6 +79,17 @@ def read_due_steps(
         DueBranch(item.step, None if item.branch is None else branches[item.branch.skill])
         for item in due
     ]
+
+
+def _read_view(
+    connection: "Connection", settings: "Settings", cycle: CycleRow, pair: Pair
+) -> tuple[CycleState, View]:
+    """A cycle, and how the process manager sees it. A router that nothing can teach is none."""
+    state = read_cycle_state(connection, cycle)
+    view = build_view(state, settings, pair)
+    if next_step(view) is Step.ROUTER and find_router_obstacle(connection, state) is not None:
+        view = replace(view, trains_router=False)
+    return state, view
 
 
 def read_step(connection: "Connection", settings: "Settings", cycle: CycleRow) -> str | None:
@@ -170,31 +177,15 @@ def build_view(state: CycleState, settings: "Settings", pair: Pair) -> View:
         if adapter is None
         else AdapterView(
             adapter.state,
-            _explain_states(adapter, state.been),
+            explain_states(adapter, state.been),
             _explain_stale_gate(state),
             state.gates,
         ),
         cancelled=cancelled,
         branches=tuple(build_branch_view(branch) for branch in state.branches),
         router=None if state.router is None else build_branch_view(state.router),
-        trains_router=settings.improve.skills_router == "trained",
+        trains_router=settings.improve.skills_router != "labels",
     )
-
-
-def build_branch_view(branch: BranchState) -> BranchView:
-    """A branch of a cycle as the process manager sees it."""
-    job, adapter = branch.job, branch.adapter
-    return BranchView(
-        job.skill,
-        JobView(job.outcome, job.reason or ""),
-        None
-        if adapter is None
-        else AdapterView(adapter.state, _explain_states(adapter, branch.been)),
-    )
-
-
-def _explain_states(adapter: AdapterRow, been: Mapping[State, str]) -> dict[State, str]:
-    return {step: reason or _explain_gate(adapter.gate) for step, reason in been.items()}
 
 
 def _explain_stale_gate(state: CycleState) -> str:
@@ -206,22 +197,6 @@ def _explain_stale_gate(state: CycleState) -> str:
         f"{adapter.adapter} passed the gate against {adapter.incumbent or adapter.base}, and "
         f"{incumbent or adapter.base} is the incumbent now"
     )
-
-
-def _explain_gate(report: "GateReport | None") -> str:
-    """Why the gate said no, in words; without the checks that decide nothing."""
-    if report is None:
-        return ""
-    failed = [
-        check
-        for check in report.checks
-        if check.verdict != "PASS" and not check.name.startswith(SIBLING)
-    ]
-    details = "; ".join(
-        f"{check.name} {check.value:+.3f} (limit {check.limit:+.3f}, {check.tasks} tasks)"
-        for check in failed
-    )
-    return f"gate {report.decision}: {details or 'every check passed'}"
 
 
 def _parse_moment(text: str | None) -> datetime | None:

@@ -179,8 +179,10 @@ class CycleWorker:
         if self._compose_panel is None:
             yield f"the panel of cycle {cycle.number} of {cycle.alias} waits: nothing composes it"
             return
-        incumbent = self._read_incumbent(cycle.alias, cycle.base)
-        parts = gather_parts(state, incumbent)
+        with self._app.reading() as connection:
+            parts = gather_parts(connection, state)
+        for skill, reason in parts.left.items():
+            yield f"the panel of {cycle.alias} has no member for {skill} any more: {reason}"
         try:
             yield self._compose_panel(self._app, parts)
         except PanelRefusal as error:

@@ -134,12 +134,8 @@ def check(folder: Path, model: nn.Module) -> None:
         raise BadAdapter(f"{folder} targets {missing[0]} and has no weights for it")
     if foreign := sorted(weights.keys() - targeted):
         raise BadAdapter(f"{folder} has weights of {foreign[0]}, which it does not target")
-    head = getattr(model, "get_output_embeddings", lambda: None)()
     for name, pair in weights.items():
-        layer = layers[name]
-        if layer is head:
-            raise BadAdapter(f"{folder} adapts the head {name}; the engine serves no such adapter")
-        shape = layer.out_features, layer.in_features
+        shape = layers[name].out_features, layers[name].in_features
         check_pair(folder, name, pair, shape, _rank(config, name))
 
 

@@ -85,14 +85,14 @@ class Cache:
             there=None,
             bias=_bias(hidden_from[:, None], weights.embedding.dtype),
         )
-        assignment = None
+        assignment = last = None
         if isinstance(model, Mixture):
             # Slots that take no token are anybody's.
             every = [owners[0]] * count
             for slot, owner in zip(slots, owners, strict=True):
                 every[slot] = owner
-            assignment = model.assign(every)
-        return weights.logits(self._through(weights, ids, place, assignment)[where])
+            assignment, last = model.assign(every), model.assign(owners)
+        return weights.logits(self._through(weights, ids, place, assignment)[where], last)
 
     def _several(
         self,
@@ -121,12 +121,13 @@ class Cache:
             bias=_bias(hidden_from, weights.embedding.dtype),
         )
         ids = torch.tensor([token for row in rows for token in row], device=device)
-        assignment = None
+        assignment = last = None
         if isinstance(model, Mixture):
             pairs = zip(owners, rows, strict=True)
             assignment = model.assign([owner for owner, row in pairs for _ in row])
+            last = model.assign(owners)
         hidden = self._through(weights, ids, place, assignment)
-        return weights.logits(hidden[lengths.cumsum(0) - 1])
+        return weights.logits(hidden[lengths.cumsum(0) - 1], last)
 
     def _through(
         self, weights: Weights, ids: Tensor, place: "_Place", assignment: Assignment | None

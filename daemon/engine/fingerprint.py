@@ -11,7 +11,6 @@ on stderr), 2 wrong usage.
 """
 
 import sys
-import warnings
 from argparse import ArgumentParser
 from collections.abc import Sequence
 from contextlib import ExitStack
@@ -34,6 +33,7 @@ from daemon.adapters.fingerprint import (
     prompts,
 )
 from daemon.engine.adapters import check
+from daemon.engine.policy import silence_peft
 from events.errors import KintsugiError
 
 DONE, FAILED = 0, 1
@@ -117,9 +117,7 @@ def probe_checkpoint(base: Path, adapter: Path, dtype: str = "float32") -> Expec
 def _hush(quiet: ExitStack) -> None:
     """Leave stderr to errors."""
     transformers.utils.logging.disable_progress_bar()  # type: ignore[no-untyped-call]
-    quiet.enter_context(warnings.catch_warnings())
-    # PEFT up to 0.21 asks transformers by a name that is going away.
-    warnings.filterwarnings("ignore", "`is_gradient_checkpointing`", FutureWarning)
+    quiet.enter_context(silence_peft())
 
 
 def _parser() -> ArgumentParser:

@@ -15,6 +15,8 @@ mixtures of experts, quantised weights, models over several devices.
 """
 
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final, Literal, Self
 
@@ -68,9 +70,7 @@ class Policy:
         """
         if self._checkpoint is None:
             raise ValueError(f"{self.name} was not loaded from a checkpoint: load its base first")
-        with warnings.catch_warnings():
-            # PEFT up to 0.21 asks transformers by a name that is going away.
-            warnings.filterwarnings("ignore", "`is_gradient_checkpointing`", FutureWarning)
+        with silence_peft():
             try:
                 PeftModel.from_pretrained(self._checkpoint, folder)
                 return Policy(name, self.weights.with_adapters(self._checkpoint))
@@ -96,6 +96,16 @@ class Policy:
     def context(self) -> int:
         """Positions that the model is declared for."""
         return self.weights.shape.context
+
+
+@contextmanager
+def silence_peft() -> Iterator[None]:
+    """Suppress what PEFT warns of without need: the name by which it asks transformers, up to 0.21,
+    and merging an adapter of a head that is the embedding, which nothing of ours does."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "`is_gradient_checkpointing`", FutureWarning)
+        warnings.filterwarnings("ignore", "Model has `tie_word_embeddings=True`", UserWarning)
+        yield
 
 
 def load_policy(

@@ -2,6 +2,7 @@
 
     tokens = find_label_tokens(checkpoint, ("A", "B"))     proven single, for the options
     answers = ask(policy, chat, router, conversations)     one decision per conversation
+    answers = ask(policy, chat, head, conversations, tools)     of a head, which reads tools too
     router = calibrate(policy, chat, router)               with its scores without content
 
 Prompts, scores and rule are the gateway's (producers/gateway/routing/label_router.py), so that what
@@ -23,7 +24,6 @@ from daemon.engine.policy import Policy
 from events.errors import KintsugiError
 from events.jobs import PanelRouter
 from producers.gateway.routing.label_router import (
-    ORDERS,
     TEMPLATE_VARIABLES,
     RouterAnswer,
     build_calibration_prompts,
@@ -71,12 +71,18 @@ def ask(
     chat: Chat,
     router: PanelRouter,
     conversations: Sequence[Sequence[Mapping[str, Any]]],
+    tools: Sequence[Sequence[Mapping[str, Any]]] = (),
 ) -> list[RouterAnswer]:
-    """Return what a router chooses for each conversation, given as a client sends it. One whose
-    prompt does not fit the context has the doubt `failed`. Raises NoTemplate."""
-    prompts = [render_prompts(chat, build_prompts(router, messages)) for messages in conversations]
-    fits = [max(map(len, both)) <= policy.context for both in prompts]
-    asked = [both for both, is_short in zip(prompts, fits, strict=True) if is_short]
+    """Return what a router chooses for each conversation, given as a client sends it; `tools`:
+    those that the agent is offered in each, which a head reads; empty for none in any. A
+    conversation whose prompt does not fit the context has the doubt `failed`. Raises NoTemplate."""
+    offered = tools or [()] * len(conversations)
+    prompts = [
+        render_router_prompts(chat, router, messages, own)
+        for messages, own in zip(conversations, offered, strict=True)
+    ]
+    fits = [max(map(len, own)) <= policy.context for own in prompts]
+    asked = [own for own, is_short in zip(prompts, fits, strict=True) if is_short]
     scores = iter(read_all_scores(policy, router, asked))
     return [
         decide(router, next(scores)) if is_short else RouterAnswer(None, "failed")
@@ -85,11 +91,27 @@ def ask(
 
 
 def calibrate(policy: Policy, chat: Chat, router: PanelRouter) -> PanelRouter:
-    """Return the router with what its labels score after a conversation without content. Raises
-    NoTemplate."""
+    """Return the router with what its labels score after a conversation without content; a head as
+    it is. Raises NoTemplate."""
+    if router.form == "head":
+        return router
     prompts = render_prompts(chat, build_calibration_prompts(router))
     (scores,) = read_all_scores(policy, router, [prompts])
     return router.model_copy(update={"calibration": scores})
+
+
+def render_router_prompts(
+    chat: Chat,
+    router: PanelRouter,
+    messages: Sequence[Mapping[str, Any]],
+    tools: Sequence[Mapping[str, Any]],
+) -> list[tuple[int, ...]]:
+    """Return the token ids of what a router reads of a conversation, one prompt per order of its
+    labels; a head reads the prompt of the agent itself. Raises NoTemplate."""
+    prompts = build_prompts(router, messages)
+    if router.form == "head":
+        return [chat.prompt(prompt, tools) for prompt in prompts]
+    return render_prompts(chat, prompts)
 
 
 def render_prompts(
@@ -103,11 +125,12 @@ def render_prompts(
 def read_all_scores(
     policy: Policy, router: PanelRouter, prompts: Sequence[Sequence[Sequence[int]]]
 ) -> list[tuple[tuple[float, ...], ...]]:
-    """Return, for the ids of both prompts of each conversation, the scores of the options in nats,
-    a row per order."""
+    """Return, for the ids of the prompts of each conversation, the scores of the options in nats, a
+    row per order."""
     tokens = list_label_tokens(router)
     by_order = [
-        score_tokens(policy, [both[order] for both in prompts], tokens) for order in range(ORDERS)
+        score_tokens(policy, [own[order] for own in prompts], tokens)
+        for order in range(router.orders)
     ]
     return [
         tuple(read_scores(router, order, rows[place]) for order, rows in enumerate(by_order))

@@ -95,6 +95,8 @@ class Weights:
     """The base that an adapter was merged into; None for a base."""
     factors: tuple[Mapping[str, Factors], ...] = ()
     """Of an adapter, per layer: matrix -> what it adds to it."""
+    head_factors: "Factors | None" = None
+    """What an adapter adds to the head; never merged, for the head is the largest matrix."""
 
     @classmethod
     @torch.no_grad()
@@ -102,6 +104,7 @@ class Weights:
         """Those of a causal language model as it is now. Raises IncompatibleModel."""
         causal: Any = model
         body, head = causal.get_decoder(), causal.get_output_embeddings()
+        base_head: Any = head.get_base_layer() if isinstance(head, LoraLayer) else head
         shape = _shape(causal.config)
         embedding = _snapshot(body.embed_tokens.weight)
         cos, sin = _rotation(body, shape.context, embedding)
@@ -110,10 +113,13 @@ class Weights:
             layers=tuple(_fuse(layer) for layer in body.layers),
             embedding=embedding,
             norm=_snapshot(body.norm.weight),
-            head=embedding if head.weight is body.embed_tokens.weight else _effective(head),
+            head=embedding
+            if base_head.weight is body.embed_tokens.weight
+            else _snapshot(base_head.weight),
             cos=cos,
             sin=sin,
             eps=float(causal.config.rms_norm_eps),
+            head_factors=_factor_head(head),
         )
 
     @torch.no_grad()
@@ -123,12 +129,23 @@ class Weights:
         theirs = causal.get_decoder().layers
         merged = (_merge(own, layer) for own, layer in zip(self.layers, theirs, strict=True))
         factors = tuple(_factor(layer) for layer in theirs)
-        return replace(self, layers=tuple(merged), base=self, factors=factors)
+        return replace(
+            self,
+            layers=tuple(merged),
+            base=self,
+            factors=factors,
+            head_factors=_factor_head(causal.get_output_embeddings()),
+        )
 
-    def logits(self, hidden: Tensor) -> Tensor:
-        """(N, V) in float32 at least, from (N, D) states after the last layer."""
+    def logits(self, hidden: Tensor, assignment: "Assignment | None" = None) -> Tensor:
+        """(N, V) in float32 at least, from (N, D) states after the last layer; of a mixture,
+        `assignment` says whose adapter each state is read with."""
         normed = rms_norm(hidden, self.norm.shape, self.norm, self.eps)
         logits = normed @ self.head.T
+        if assignment is not None:
+            assignment.add_to_head(logits, normed)
+        elif self.head_factors is not None:
+            logits += (normed @ self.head_factors.down.T) @ self.head_factors.up.T
         return logits.to(torch.promote_types(logits.dtype, torch.float32))
 
 
@@ -149,6 +166,7 @@ class Mixture:
             }
             for number in range(len(self.base.layers))
         ]  # fmt: skip
+        self._head = _stack_factors([member.head_factors for member in members])
 
     def is_of(self, members: Sequence[Weights]) -> bool:
         """Whether it was made of these, in this order."""
@@ -169,7 +187,7 @@ class Mixture:
         # Places that no token fills read the first one; what comes of it is dropped.
         tokens = torch.zeros(len(counts) * room, dtype=torch.int64, device=device)
         tokens[back] = torch.arange(len(owners), device=device)
-        return Assignment(self._stacks, tokens, back)
+        return Assignment(self._stacks, self._head, tokens, back)
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,6 +197,8 @@ class Assignment:
     stacks: Sequence[Mapping[str, tuple[Tensor, Tensor] | None]]
     """Per layer: matrix -> (P, I, R) and (P, R, O) factors of P members; None where no member
     changes it."""
+    head: tuple[Tensor, Tensor] | None
+    """The same of the head."""
     tokens: Tensor
     """(P room,): the tokens of each member, one member after the other, filled up to `room`."""
     back: Tensor
@@ -187,7 +207,13 @@ class Assignment:
     def add(self, product: Tensor, states: Tensor, layer: int, name: str) -> None:
         """Add to the (N, O) product of (N, I) states with a base's matrix what each token's own
         adapter adds."""
-        stack = self.stacks[layer][name]
+        self._add(product, states, self.stacks[layer][name])
+
+    def add_to_head(self, logits: Tensor, states: Tensor) -> None:
+        """Add to the (N, V) logits of (N, D) states what each token's own adapter adds."""
+        self._add(logits, states, self.head)
+
+    def _add(self, product: Tensor, states: Tensor, stack: tuple[Tensor, Tensor] | None) -> None:
         if stack is None:
             return
         down, up = stack
@@ -280,6 +306,14 @@ def _factor(layer: Any) -> dict[str, Factors]:
         for name, parts in linears.items()
         if any(isinstance(part, LoraLayer) for part in parts)
     }
+
+
+def _factor_head(head: Any) -> Factors | None:
+    """What the active adapters of a head add to it."""
+    if not isinstance(head, LoraLayer) or head.disable_adapters:
+        return None
+    has_own = any(adapter in head.lora_A for adapter in head.active_adapters)
+    return _stack_deltas((head,)) if has_own else None
 
 
 def _stack_deltas(linears: Sequence[Any]) -> Factors:

@@ -30,7 +30,8 @@ def list_jobs(connection: "Connection", row: AdapterRow) -> list[JobRow]:
 
 def list_aims(connection: "Connection", jobs: Sequence[JobRow]) -> list[tuple[str, str]]:
     """Pattern and id of each task that the cycle of these jobs wrote for what they teach: all of
-    its tasks, or those of the patterns of a job for a skill."""
+    its tasks, or those of the patterns of a job for a skill. Of a job for a skill that its cycle
+    wrote nothing for, because it retrains a member of another base, its own targets."""
     aims: dict[tuple[str, str], None] = {}
     for job in jobs:
         if job.cycle is None:
@@ -40,6 +41,11 @@ def list_aims(connection: "Connection", jobs: Sequence[JobRow]) -> list[tuple[st
             targets = job.spec.target_pools
             own = {task for pool in targets for task in (*pool.tasks, *pool.references)}
             patterns = {pattern for pattern, task in written if task in own}
-            written = [item for item in written if item[0] in patterns]
+            written = [item for item in written if item[0] in patterns] or [
+                (pool.name, task)
+                for pool in targets
+                if pool.is_plain
+                for task in (*pool.tasks, *pool.references)
+            ]
         aims |= dict.fromkeys(written)
     return list(aims)

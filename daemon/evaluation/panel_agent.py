@@ -4,11 +4,13 @@
     agents.choices[task, seed]                             what the router chose for an episode
 
 The router reads what it reads at a gateway, by the same prompt and rule (label_router.py), and
-where it is in doubt, or fails, the base answers. Not covered: the time that a gateway gives it.
+where it is in doubt, or fails, the base answers. A head reads the prompt of the agent's own
+request. Not covered: the time that a gateway gives it.
 """
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 from envs.endpoint import AnswerFailure, Endpoint, Usage, wire
 from envs.players import Player
@@ -17,22 +19,31 @@ from events.messages import Message
 from events.rollouts import MemberChoice
 from events.serving import Panel
 from producers.gateway.routing import label_router
-from producers.gateway.routing.token_scores import build_score_request, read_token_scores
+from producers.gateway.routing.token_scores import Opening, read_token_scores
 
 MakeAgent = Callable[[Endpoint, TaskDefinition, int], Player]
 """Makes the agent behind an endpoint from the task and the episode's seed."""
+
+ListFields = Callable[[TaskDefinition, Sequence[Message]], Mapping[str, Any]]
+"""Returns the fields that the agent's prompt is rendered of, beside the messages, from the task and
+what the agent reads."""
 
 
 class PanelAgents:
     """Makes the agent of each episode, and keeps what its router chose."""
 
     def __init__(
-        self, panel: Panel, endpoints: Mapping[str | None, Endpoint], make_agent: MakeAgent
+        self,
+        panel: Panel,
+        endpoints: Mapping[str | None, Endpoint],
+        make_agent: MakeAgent,
+        list_fields: ListFields,
     ) -> None:
         """`endpoints`: adapter (None: the base) -> where it answers, of all of the panel's."""
         self._panel = panel
         self._endpoints = endpoints
         self._make_agent = make_agent
+        self._list_fields = list_fields
         self.choices: dict[tuple[str, int], MemberChoice] = {}
         """Task and the episode's seed -> the member that answered."""
 
@@ -40,13 +51,16 @@ class PanelAgents:
         """Return the agent of an episode."""
         return PanelAgent(self, task, seed)
 
-    async def choose(self, messages: Sequence[Message]) -> MemberChoice:
+    async def choose(self, messages: Sequence[Message], task: TaskDefinition) -> MemberChoice:
         """Return the member for a conversation. Raises EndpointRefusal."""
         router = self._panel.router
         endpoint = self._endpoints[router.adapter]
-        tokens = label_router.list_label_tokens(router)
-        prompts = label_router.build_prompts(router, [wire(message) for message in messages])
-        requests = (build_score_request(endpoint.model, prompt, tokens) for prompt in prompts)
+        opening = Opening(
+            [wire(message) for message in messages], self._list_fields(task, messages)
+        )
+        requests = opening.build_requests(router, endpoint.model)
+        if not requests:
+            return MemberChoice(doubt="failed")
         try:
             answers = await asyncio.gather(*map(endpoint.ask, requests))
             scores = [
@@ -88,6 +102,6 @@ class PanelAgent:
     async def reply(self, messages: Sequence[Message]) -> Message:
         """What the member says or calls next. Raises AnswerFailure, EndpointRefusal."""
         if self._member is None:
-            choice = await self._agents.choose(messages)
+            choice = await self._agents.choose(messages, self._task)
             self._member = self._agents.make_member(choice, self._task, self._seed)
         return await self._member.reply(messages)

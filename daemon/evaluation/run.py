@@ -46,7 +46,9 @@ from events import private
 from events.canonical import exact_json, sha256
 from events.envelope import derive_id
 from events.errors import KintsugiError
+from events.messages import Message
 from events.serving import Panel
+from producers.gateway.routing.token_scores import select_prompt_fields
 from producers.simulation import Provenance, append_rollouts, build_rollout_event
 
 if TYPE_CHECKING:
@@ -306,6 +308,10 @@ async def prepare_setup(
     def make_agent(client: "Endpoint", task: TaskDefinition, seed: int) -> ModelAgent:
         return ModelAgent(client, partial(environment.select_schemas, task), seed, sampling)
 
+    def list_fields(task: TaskDefinition, messages: Sequence[Message]) -> dict[str, Any]:
+        tools = list(environment.select_schemas(task, messages))
+        return select_prompt_fields({**spec.agent.extra, "tools": tools or None})
+
     sampling = Sampling(spec.agent.temperature, spec.agent.max_tokens, spec.agent.extra)
     agent: Callable[[TaskDefinition, int], Player]
     if spec.panel is None:
@@ -314,7 +320,8 @@ async def prepare_setup(
         names = (*spec.panel.adapters, None)
         answering = [replace(spec.agent, model=name or spec.base) for name in names]
         clients = [await endpoint(served, means.agent_key) for served in answering]
-        agent = PanelAgents(spec.panel, dict(zip(names, clients, strict=True)), make_agent)
+        endpoints = dict(zip(names, clients, strict=True))
+        agent = PanelAgents(spec.panel, endpoints, make_agent, list_fields)
     user = make_environment_user(environment)
     if spec.user is not None:
         simulator = await endpoint(spec.user, means.user_key)

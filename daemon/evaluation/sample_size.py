@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 
 BETWEEN: Final = 0.01
 """Variance of the true difference between tasks of one kind."""
+_SIBLING_SHARE: Final = 0.5
+"""Part of its tasks that a kind which decides nothing is played."""
 _GROWTH: Final = 2
 """Factor by which a kind's tasks grow where nothing was shown."""
 _DRAWN: Final = 0.9
@@ -83,7 +85,7 @@ def sizes_of(
 ) -> Sizes:  # fmt: skip
     """The sizes by the spread that the pilot of the incumbent shows; every kind is in it. `held`:
     kinds whose best policy is not the incumbent. `siblings`: kinds that decide nothing; they are
-    played as often as others at their first look."""
+    played `_SIBLING_SHARE` as often as others at their first look."""
     spreads = {kind: within(tasks) for kind, tasks in pilot.items()}
 
     def count_tasks(difference: float, spread: float, level: float) -> int:
@@ -105,6 +107,7 @@ def sizes_of(
         )
         for kind in pilot
     }
+    tasks |= {kind: ceil(_SIBLING_SHARE * tasks[kind]) for kind in siblings if kind in tasks}
     for target in planned:
         for kind, count in target.task_counts.items():
             tasks[kind] = max(count, tasks[kind])

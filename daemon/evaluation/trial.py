@@ -352,9 +352,14 @@ def _choose_members(
         name: read_opening(environment, attempt.task, attempt.seed)
         for name, attempt in attempts.items()
     }
-    asked = {name: list(map(as_chat, view)) for name, view in views.items() if view is not None}
+    shown = {name: view for name, view in views.items() if view is not None}
+    asked = {name: list(map(as_chat, view)) for name, view in shown.items()}
+    offers = [
+        environment.select_schemas(attempts[name].task, view) if chat.shows_tools else ()
+        for name, view in shown.items()
+    ]
     policy = policies.find(panel.router_adapter)
-    answers = ask(policy, chat, panel.router, list(asked.values()))
+    answers = ask(policy, chat, panel.router, list(asked.values()), offers)
     choices = dict.fromkeys(attempts, MemberChoice())
     for name, answer in zip(asked, answers, strict=True):
         member = None if answer.skill is None else panel.members[answer.skill]

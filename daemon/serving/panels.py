@@ -84,6 +84,7 @@ def compose(app: "App", fleet: Fleet, composition: Composition, by: Act | str) -
         descriptions = {} if prompt else _describe_skills(connection, first, composition)
     engine = find_engine(fleet, first.base)
     router = PanelRouter(
+        form="labels" if prompt is None else prompt.form,
         adapter=None if trained is None else trained.adapter,
         options=prompt.options
         if prompt is not None

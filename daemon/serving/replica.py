@@ -417,6 +417,11 @@ class Replica:
                 "start vLLM with --enable-lora and VLLM_ALLOW_RUNTIME_LORA_UPDATING=True, and keep "
                 "its port to the gateway"
             )
+        elif "target modules" in reply.text and "lm_head" in reply.text:
+            remedy = (
+                "it serves no adapters of the head of such a model; have cycles train their "
+                'routers otherwise: improve.skills_router = "trained"'
+            )
         return f"{self.url} does not load {name} from {there}: {reply.complaint} ({remedy})"
 
     def _list_consistent_models(self) -> ModelList:

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 from peft import PeftModel
-from transformers import AutoModelForCausalLM
+from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from daemon.adapters.directory import WEIGHTS, Base, WrongBase
 from daemon.engine.identity import weights_sha256
@@ -39,6 +39,20 @@ def load_model(spec: JobSpec) -> tuple[PeftModel, Base, str | None]:
 
     Raises CannotBegin, BadAdapter, WrongBase, OSError.
     """
+    loaded, base = load_base(spec)
+    if spec.parent is None:
+        return attach(loaded, spec.lora, spec.seed), base, None
+    adapted, provenance = continue_from(loaded, Path(spec.parent))
+    if provenance.lora != spec.lora:
+        raise CannotBegin(
+            f"{spec.parent} was trained with {provenance.lora!r}; give the spec the same `lora`"
+        )
+    return adapted, base, provenance.files[WEIGHTS]
+
+
+def load_base(spec: JobSpec) -> tuple[PreTrainedModel, Base]:
+    """Load the base of a job, on its device; return also its identity. Raises CannotBegin,
+    WrongBase, OSError."""
     loaded: Any = AutoModelForCausalLM.from_pretrained(
         checkpoint(spec), dtype=getattr(torch, spec.dtype), local_files_only=True
     )
@@ -49,14 +63,8 @@ def load_model(spec: JobSpec) -> tuple[PeftModel, Base, str | None]:
             f"{str(spec.base_sha256)[:12]}; name the base that it was written for"
         )
     _place(loaded, spec.device)
-    if spec.parent is None:
-        return attach(loaded, spec.lora, spec.seed), base, None
-    adapted, provenance = continue_from(loaded, Path(spec.parent))
-    if provenance.lora != spec.lora:
-        raise CannotBegin(
-            f"{spec.parent} was trained with {provenance.lora!r}; give the spec the same `lora`"
-        )
-    return adapted, base, provenance.files[WEIGHTS]
+    assert isinstance(loaded, PreTrainedModel), "it is a model of transformers"
+    return loaded, base
 
 
 def _place(model: Any, device: str) -> None:

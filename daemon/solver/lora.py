@@ -6,8 +6,7 @@ has no dropout, no bias and no weights of other modules. Its directory is daemon
 """
 
 import hashlib
-import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from importlib.metadata import version
 from pathlib import Path
@@ -33,6 +32,7 @@ from daemon.adapters.directory import (
     write_directory,
 )
 from daemon.engine.identity import weights_sha256
+from daemon.engine.policy import silence_peft
 from daemon.solver.policy import parts
 from events.jobs import LoraSettings
 
@@ -47,6 +47,37 @@ def attach(model: PreTrainedModel, settings: LoraSettings, seed: int) -> PeftMod
     from `seed`; the global generator is left as it was.
     """
     _check_targets(model, settings)
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        return _add_adapter(model, settings)
+
+
+def attach_head(
+    model: PreTrainedModel, settings: LoraSettings, rows: Tensor, tokens: Sequence[int]
+) -> PeftModel:
+    """Add an adapter of a model's head: to the logit of each of K tokens it adds the product of its
+    own row with the last hidden state. `rows` is (K, D); the model's own weights are frozen. Raises
+    BadAdapter for settings that are not those of such an adapter."""
+    _, head = parts(model)
+    name = next(name for name, module in model.named_modules() if module is head)
+    if settings.targets != (name.split(".")[-1],) or settings.rank != len(rows):
+        raise BadAdapter(
+            f"an adapter of {len(rows)} rows of the head of {type(model).__name__} has rank "
+            f"{len(rows)} and the one target {name.split('.')[-1]!r}, and the settings have rank "
+            f"{settings.rank} and {', '.join(settings.targets)}"
+        )
+    adapted = _add_adapter(model, settings)
+    layer: Any = parts(adapted)[1]
+    up = layer.lora_B[_TRAINED].weight
+    scale = float(layer.scaling[_TRAINED])
+    with torch.no_grad():
+        layer.lora_A[_TRAINED].weight.copy_(rows)
+        up.zero_()
+        up[torch.tensor(tokens, device=up.device), torch.arange(len(tokens))] = 1 / scale
+    return adapted
+
+
+def _add_adapter(model: PreTrainedModel, settings: LoraSettings) -> PeftModel:
     config = LoraConfig(
         r=settings.rank,
         lora_alpha=settings.alpha,  # type: ignore[arg-type]  # any number works
@@ -55,19 +86,10 @@ def attach(model: PreTrainedModel, settings: LoraSettings, seed: int) -> PeftMod
         bias="none",
         task_type="CAUSAL_LM",
     )
-    with torch.random.fork_rng(), _older_peft():
-        torch.manual_seed(seed)
+    with silence_peft():
         adapted = get_peft_model(model, config)
     assert isinstance(adapted, PeftModel)
     return adapted
-
-
-@contextmanager
-def _older_peft() -> Iterator[None]:
-    """Suppress a warning of PEFT up to 0.21, which uses a deprecated name in transformers."""
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "`is_gradient_checkpointing`", FutureWarning)
-        yield
 
 
 def _check_targets(model: nn.Module, settings: LoraSettings) -> None:
@@ -103,7 +125,7 @@ def continue_from(model: PreTrainedModel, folder: Path) -> tuple[PeftModel, Prov
     """
     provenance = verify(folder)
     check_base(provenance, model, folder)
-    with _older_peft():
+    with silence_peft():
         adapted = PeftModel.from_pretrained(model, folder, is_trainable=True)
         adapted.load_adapter(str(folder), adapter_name=_REFERENCE, is_trainable=False)
     adapted.set_adapter(_TRAINED)

@@ -68,6 +68,9 @@ def _check_router(spec: JobSpec) -> None:
     """See that a job that teaches a router asks for nothing else. Raises NotSupported."""
     unread = {
         "warm_start": spec.warm_start,
+        "a parent, which its head is not fitted from": spec.router is not None
+        and spec.router.form == "head"
+        and spec.parent,
         "rounds": spec.rounds,
         "checkpoints": spec.checkpoints,
         "references of a pool": [pool for pool in spec.pools if pool.references],

@@ -32,8 +32,8 @@ _ENGLISH: Final = (
 _FIELD: Final = (
     "batching binding decoding embedded embedding embeddings encoding fencing framing "
     "grading logging mapping ordering padding pending processing quoted ranking rating "
-    "learning redacting rendezvous routing sampling scheduling serving sealing setting settings "
-    "shaping "
+    "learning redacting rendezvous retraining routing sampling scheduling serving sealing setting "
+    "settings shaping "
     "sharding shipping spelling staging streaming supervised tokenizing tracing training "
     "typed weighted "
 )

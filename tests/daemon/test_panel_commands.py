@@ -60,6 +60,7 @@ def test_a_panel_is_composed_shown_served_and_exported(
     assert kintsugi(*described, "--json").json["adapter"] == name
     (line,) = kintsugi("panels", "ls", "--json").json
     assert (line["panel"], line["router"], line["calls"], line["doubts"]) == (name, second, 0, {})
+    assert line["form"] == "labels"
     assert line["members"][0] == {"skill": "refunds", "adapter": first, "calls": 0, "share": None}
     alone = ("panels", "compose", f"refunds={first}", "--describe", "refunds=pays money back")
     waiting = kintsugi(*alone, "--json").json["adapter"]

@@ -155,13 +155,20 @@ class Rounds:
     def _direct(self, connection: "Connection", name: JobRound, closed: ClosedRound) -> Directive:
         written = [data for data in self._tries if isinstance(data, TaskProposed)]
         rejected = [data for data in self._tries if isinstance(data, TaskRejected)]
-        return build_directive(
+        aims = self._settings.aims
+        directive = build_directive(
             connection,
             closed,
             self._settings.tasks,
             f"{name.job} {name.number}",
             bad=bad_tries(written, rejected),
+            aims=aims,
         )
+        if not aims:
+            return directive
+        # Where none of them failed it is about all, and other skills have jobs of their own.
+        quotas = tuple(quota for quota in directive.quotas if quota.pattern in aims)
+        return directive.model_copy(update={"quotas": quotas})
 
     def _propose(
         self, connection: "Connection", name: JobRound, directive: Directive

@@ -16,12 +16,11 @@ from random import Random
 from typing import Final
 
 from daemon.engine.chat import Chat, as_chat
-from daemon.engine.routing import render_prompts
+from daemon.engine.routing import render_router_prompts
 from daemon.solver.sampling.environments import JobEnvironments
 from daemon.solver.sampling.opening import read_opening
 from daemon.solver.spec import NothingPlayable
 from events.jobs import JobSpec, PanelRouter
-from producers.gateway.routing.label_router import build_prompts
 
 log = logging.getLogger(__name__)
 
@@ -36,7 +35,7 @@ class Example:
     task: str
     skill: str | None
     prompts: tuple[tuple[int, ...], ...]
-    """Token ids of the router's prompt, for each order of the labels."""
+    """Token ids of what the router reads, for each order of the labels."""
 
 
 def collect_examples(spec: JobSpec, environments: JobEnvironments, chat: Chat) -> list[Example]:
@@ -47,12 +46,15 @@ def collect_examples(spec: JobSpec, environments: JobEnvironments, chat: Chat) -
     examples: list[Example] = []
     for pool in spec.pools:
         for task in pool.tasks:
-            view = read_opening(environments.find(task), environments.task(task))
+            environment, definition = environments.find(task), environments.task(task)
+            view = read_opening(environment, definition)
             if view is None:
                 log.warning("left out: %s ends before the agent is asked", task)
                 continue
-            prompts = build_prompts(router, [as_chat(message) for message in view])
-            examples.append(Example(task, pool.skill, tuple(render_prompts(chat, prompts))))
+            tools = environment.select_schemas(definition, view) if chat.shows_tools else ()
+            messages = [as_chat(message) for message in view]
+            prompts = render_router_prompts(chat, router, messages, tools)
+            examples.append(Example(task, pool.skill, tuple(prompts)))
     for option in router.options:
         own = sum(example.skill == option.skill for example in examples)
         if own < 2 and (own or option.skill is not None):

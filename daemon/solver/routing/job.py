@@ -3,6 +3,7 @@
     outcome = run(spec, out, report)
 
     openings of the pools' tasks -> prompts -> training with early stopping -> adapter
+                                            -> states -> regression -> adapter of the head
 
 The directory holds what that of any job does (daemon/solver/job.py), without a journal: nothing is
 played. `router.json` has the figures of the adapter. Guarantees: on a CPU with a fixed number of
@@ -11,19 +12,21 @@ finished one repeats its outcome. One process per directory. Not covered: severa
 first of those that torchrun starts does all the work.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
 import torch
+from peft import PeftModel
 from pydantic import ValidationError
 
-from daemon.adapters.directory import WEIGHTS, Provenance, verify
+from daemon.adapters.directory import WEIGHTS, Base, Provenance, verify
 from daemon.engine.chat import Chat
 from daemon.engine.fingerprint import probe_model
 from daemon.engine.routing import render_prompts
-from daemon.solver.base import CannotBegin, checkpoint, load_model
+from daemon.solver.base import CannotBegin, checkpoint, load_base, load_model
 from daemon.solver.job import (
     ADAPTER,
     Activity,
@@ -35,8 +38,10 @@ from daemon.solver.job import (
     write_gap,
 )
 from daemon.solver.journal import read_definitions, write_file
-from daemon.solver.lora import save
-from daemon.solver.routing.examples import collect_examples, split
+from daemon.solver.lora import attach_head, save
+from daemon.solver.policy import check, check_ids
+from daemon.solver.routing.examples import Example, collect_examples, split
+from daemon.solver.routing.head import assess, compute_inputs, fit
 from daemon.solver.routing.training import RouterTraining
 from daemon.solver.sampling.environments import drop_unplayable, open_environments
 from daemon.solver.sampling.seals import Seals
@@ -48,7 +53,7 @@ from events.jobs import JobSpec
 from events.messages import StrictModel
 from events.privacy.sealing import Key
 from events.registry import first_problem
-from producers.gateway.routing.label_router import build_calibration_prompts
+from producers.gateway.routing.label_router import build_calibration_prompts, list_label_tokens
 
 FIGURES: Final = "router.json"
 _LOCK: Final = "lock"
@@ -134,6 +139,60 @@ def _teach(
     chat = Chat(checkpoint(spec))
     examples = collect_examples(drop_unplayable(spec, environments), environments, chat)
     learnt, held_out = split(examples, spec.seed)
+    assert spec.router is not None, "a job that teaches a router has one"
+    teach = _fit_head if spec.router.form == "head" else _train_labels
+    taught = teach(spec, chat, learnt, held_out, report, activity, stopping)
+    result = taught.result
+    if result.figures.teaches_nothing:
+        gap = Outcome(
+            outcome="competence_gap",
+            steps=result.steps,
+            rollouts=result.prompts,
+            reason=f"the router learnt nothing: {result.figures.summary}; describe the skills so "
+            "that they differ, give it more tasks, or leave the router untrained",
+        )
+        write_gap(spec, out, gap)
+        return gap
+    activity.phase = "saving"
+    provenance = Provenance(
+        base=taught.base,
+        parent=taught.parent,
+        lora=spec.lora,
+        seed=spec.seed,
+        steps=result.steps,
+        rollouts=(),
+        spec=spec.model_dump(mode="json"),
+        fingerprint=probe_model(taught.model),
+    )
+    # The adapter is last: with it the job is over.
+    write_file(out / FIGURES, result.model_dump_json(indent=1).encode())
+    save(taught.model, out / ADAPTER, provenance)
+    outcome = read_outcome(spec, out)
+    assert outcome is not None, "the adapter was saved"
+    return outcome
+
+
+@dataclass(frozen=True, slots=True)
+class _Taught:
+    """A model with the adapter of a router."""
+
+    model: PeftModel
+    base: Base
+    parent: str | None
+    """The sha256 of the adapter that training went on from."""
+    result: RouterResult
+
+
+def _train_labels(
+    spec: JobSpec,
+    chat: Chat,
+    learnt: Sequence[Example],
+    held_out: Sequence[Example],
+    report: Callable[[Progress], None],
+    activity: Activity,
+    stopping: Callable[[], bool],
+) -> _Taught:
+    """Train an adapter on the prompt that lists the labels."""
     model, base, parent = load_model(spec)
     assert spec.router is not None, "a job that teaches a router has one"
     blank = render_prompts(chat, build_calibration_prompts(spec.router))
@@ -151,35 +210,50 @@ def _teach(
         report(_describe(training, figures))
     assert training.best is not None, "a training has a step, and then an assessment"
     steps, figures = training.best
-    result = RouterResult(steps=steps, prompts=training.prompts, figures=figures)
-    if figures.teaches_nothing:
-        gap = Outcome(
-            outcome="competence_gap",
-            steps=steps,
-            rollouts=result.prompts,
-            reason=f"the router learnt nothing: {figures.summary}; describe the skills so that "
-            "they differ, give it more tasks, or leave the router untrained",
-        )
-        write_gap(spec, out, gap)
-        return gap
-    activity.phase = "saving"
     training.restore_best()
-    provenance = Provenance(
-        base=base,
-        parent=parent,
-        lora=spec.lora,
-        seed=spec.seed,
-        steps=steps,
-        rollouts=(),
-        spec=spec.model_dump(mode="json"),
-        fingerprint=probe_model(model),
+    result = RouterResult(steps=steps, prompts=training.prompts, figures=figures)
+    return _Taught(model, base, parent, result)
+
+
+def _fit_head(
+    spec: JobSpec,
+    chat: Chat,
+    learnt: Sequence[Example],
+    held_out: Sequence[Example],
+    report: Callable[[Progress], None],
+    activity: Activity,
+    stopping: Callable[[], bool],
+) -> _Taught:
+    """Fit a head to the last hidden states of the base. It takes seconds, and reports once."""
+    model, base = load_base(spec)
+    router = spec.router
+    assert router is not None, "a job that teaches a router has one"
+    examples = (*learnt, *held_out)
+    check(model)
+    check_ids(model, max(max(example.prompts[0]) for example in examples))
+    activity.phase = "states"
+    inputs = compute_inputs(model, router, examples, spec.micro_tokens)
+    if stopping():
+        raise JobInterrupt(
+            "stopped before its head was fitted; run the same command to begin again"
+        )
+    activity.phase = "training"
+    fitted = fit(inputs.select(range(len(learnt))), spec.seed)
+    figures = assess(router, inputs.select(range(len(learnt), len(examples))), held_out, fitted)
+    result = RouterResult(steps=fitted.iterations, prompts=len(examples), figures=figures)
+    activity.steps, activity.rollouts = result.steps, result.prompts
+    report(
+        Progress(
+            batch=1,
+            steps=result.steps,
+            rollouts=result.prompts,
+            budget=spec.sampler.rollouts,
+            router=figures,
+        )
     )
-    # The adapter is last: with it the job is over.
-    write_file(out / FIGURES, result.model_dump_json(indent=1).encode())
-    save(model, out / ADAPTER, provenance)
-    outcome = read_outcome(spec, out)
-    assert outcome is not None, "the adapter was saved"
-    return outcome
+    return _Taught(
+        attach_head(model, spec.lora, fitted.rows, list_label_tokens(router)), base, None, result
+    )
 
 
 def _describe(training: RouterTraining, figures: RouterFigures) -> Progress:

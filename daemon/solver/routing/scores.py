@@ -7,7 +7,7 @@ all of a batch begin with is read once, and its keys and values stand before eve
 flow through them. Any causal model of transformers with a cache of keys and values will do.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
@@ -44,3 +44,15 @@ def compute_logits(
         logits = logits + bias[torch.tensor(labels, device=weight.device)]
     result: Tensor = logits.to(torch.promote_types(logits.dtype, torch.float32))
     return result
+
+
+def cut_batches(prompts: Sequence[Sequence[int]], budget: int) -> Iterator[list[int]]:
+    """Yield the places of prompts of similar length, of at most `budget` padded tokens together."""
+    batch: list[int] = []
+    for place in sorted(range(len(prompts)), key=lambda place: len(prompts[place])):
+        if batch and len(prompts[place]) * (len(batch) + 1) > budget:
+            yield batch
+            batch = []
+        batch.append(place)
+    if batch:
+        yield batch

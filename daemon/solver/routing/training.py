@@ -26,14 +26,13 @@ from torch import Tensor
 from daemon.solver.lora import trainable_parameters
 from daemon.solver.policy import check, check_ids
 from daemon.solver.routing.examples import Draw, Example
-from daemon.solver.routing.scores import compute_logits
+from daemon.solver.routing.figures import summarize
+from daemon.solver.routing.scores import compute_logits, cut_batches
 from daemon.solver.telemetry.progress import RouterFigures
 from daemon.solver.update import UnstableUpdate, adamw, clip_gradient
-from events.jobs import JobSpec, PanelRouter
+from events.jobs import JobSpec
 from producers.gateway.routing.label_router import (
     ORDERS,
-    RouterAnswer,
-    decide,
     find_label,
     list_label_tokens,
     read_scores,
@@ -45,9 +44,6 @@ _PATIENCE: Final = 3
 """Assessments after which training stops that are neither better nor have a lower loss."""
 _RISING: Final = 0.1
 """Share of the steps over which the learning rate rises."""
-_Z: Final = 1.96
-"""Of a 95 % interval."""
-
 Shown = tuple[tuple[int, ...], tuple[float, ...]]
 """Ids of a prompt, and the share that each label shall have."""
 
@@ -139,9 +135,7 @@ class RouterTraining:
             tuple(self._read(order, scored[place]) for order, scored in enumerate(by_order))
             for place in range(len(self._held_out))
         ]
-        answers = [decide(router, row) for row in rows]
-        mean = self._compute_mean_loss(rows)
-        return _summarize(self.router, self._held_out, answers, mean, loss)
+        return summarize(router, self._held_out, rows, loss)
 
     def _read(self, order: int, logits: Sequence[float]) -> tuple[float, ...]:
         return read_scores(self.router, order, dict(zip(self._labels, logits, strict=True)))
@@ -150,21 +144,12 @@ class RouterTraining:
         """Return the logits of the labels behind each prompt, less the same number for all."""
         scores: list[list[float]] = [[] for _ in prompts]
         with torch.no_grad():
-            for places in _cut(prompts, self.spec.micro_tokens):
+            for places in cut_batches(prompts, self.spec.micro_tokens):
                 chosen = [prompts[place] for place in places]
                 logits = compute_logits(self.model, chosen, self._labels).log_softmax(-1)
                 for place, row in zip(places, logits.tolist(), strict=True):
                     scores[place] = row
         return scores
-
-    def _compute_mean_loss(self, rows: Sequence[Sequence[Sequence[float]]]) -> float:
-        """Return the mean cross-entropy of what is held out, every option with the same weight."""
-        losses: dict[str | None, list[float]] = {}
-        options = [option.skill for option in self.router.options]
-        for example, scores in zip(self._held_out, rows, strict=True):
-            place = options.index(example.skill)
-            losses.setdefault(example.skill, []).append(-sum(row[place] for row in scores) / ORDERS)
-        return sum(sum(own) / len(own) for own in losses.values()) / len(losses)
 
     def _step(self, rate: float) -> float:
         """Take one optimizer step; return its loss in nats per prompt."""
@@ -177,7 +162,7 @@ class RouterTraining:
             even = tuple(1 / len(self._labels) for _ in self._labels)
             shown.append((tuple(self._calibration[order]), even))
             weight = 1 / (ORDERS * len(shown))
-            for places in _cut([prompt for prompt, _ in shown], self.spec.micro_tokens):
+            for places in cut_batches([prompt for prompt, _ in shown], self.spec.micro_tokens):
                 part = self._compute_loss([shown[place] for place in places]) * weight
                 part.backward()  # type: ignore[no-untyped-call]
                 loss += part.item()
@@ -205,54 +190,6 @@ def _pace(number: int, total: int) -> float:
     return min(1.0, (number + 1) / rising) * (1 - number / total)
 
 
-def _cut(prompts: Sequence[Sequence[int]], budget: int) -> Iterator[list[int]]:
-    """Yield the places of prompts of similar length, of at most `budget` padded tokens together."""
-    batch: list[int] = []
-    for place in sorted(range(len(prompts)), key=lambda place: len(prompts[place])):
-        if batch and len(prompts[place]) * (len(batch) + 1) > budget:
-            yield batch
-            batch = []
-        batch.append(place)
-    if batch:
-        yield batch
-
-
 def _rank(figures: RouterFigures) -> tuple[float, float]:
     """Return what tells which of two adapters is better."""
     return figures.accuracy, -figures.held_out_loss
-
-
-def _summarize(
-    router: PanelRouter,
-    held_out: Sequence[Example],
-    answers: Sequence[RouterAnswer],
-    held_out_loss: float,
-    loss: float | None,
-) -> RouterFigures:
-    right: dict[str | None, list[bool]] = {option.skill: [] for option in router.options}
-    doubts: dict[str, int] = {}
-    for example, answer in zip(held_out, answers, strict=True):
-        right[example.skill].append(answer.skill == example.skill)
-        if answer.doubt is not None:
-            doubts[answer.doubt] = doubts.get(answer.doubt, 0) + 1
-    count = len(held_out)
-    accuracy = sum(map(sum, right.values())) / count
-    return RouterFigures(
-        held_out=count,
-        accuracy=accuracy,
-        low=_bound(accuracy, count),
-        most_frequent=max(map(len, right.values())) / count,
-        options={skill or "": sum(own) / len(own) for skill, own in right.items() if own},
-        doubts=dict(sorted(doubts.items())),
-        held_out_loss=held_out_loss,
-        loss=loss,
-    )
-
-
-def _bound(share: float, count: int) -> float:
-    """Return the lower end of the 95 % interval of a share (Wilson's)."""
-    square = _Z * _Z / count
-    middle = share + square / 2
-    return (middle - _Z * math.sqrt(share * (1 - share) / count + square / (4 * count))) / (
-        1 + square
-    )

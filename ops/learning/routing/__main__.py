@@ -2,10 +2,12 @@
 
     python -m ops.learning.routing run --members DIR --out DIR [--seeds 1-5]
     python -m ops.learning.routing report --out DIR
+    python -m ops.learning.routing heads --out DIR [--seeds 1-5]
 
 `--members` is the folder of `python -m ops.learning.merging run`. `run` makes one seed after
-another in this process, and goes on where it was stopped. Exit code 1 where a run failed or there
-is nothing to report.
+another in this process, and goes on where it was stopped. `heads` needs no members: it fits a
+head and trains a router of labels with the same tasks, asks both about others, and prints a table.
+Exit code 1 where a run failed or there is nothing to report.
 """
 
 import argparse
@@ -53,6 +55,22 @@ def _report(options: argparse.Namespace) -> int:
     return 0
 
 
+def _compare_heads(options: argparse.Namespace) -> int:
+    from ops.learning.routing.heads import HEADS, HeadRun, run_forms, tabulate_forms
+
+    development = options.development
+    names = {s: f"{'development' if development else 'seed'}{s}" for s in options.seeds}
+    make_missing_runs(
+        names,
+        options.out,
+        lambda seed: run_forms(seed, HEADS, options.out / "jobs", development=development),
+    )
+    files = [options.out / f"{name}.json" for name in names.values()]
+    results = [HeadRun.model_validate_json(file.read_bytes()) for file in files]
+    print(tabulate_forms(results, HEADS), end="")
+    return 0
+
+
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m ops.learning.routing",
@@ -63,13 +81,16 @@ def _parser() -> argparse.ArgumentParser:
     run = commands.add_parser("run", help="make all results that are missing")
     run.set_defaults(command=_run)
     run.add_argument("--members", type=Path, required=True, help="folder of ops.learning.merging")
-    run.add_argument("--seeds", type=parse_seeds, default=SEEDS, help="such as 1-5 or 2,4")
-    run.add_argument(
-        "--development", action="store_true", help="task seeds for tuning, not for figures"
-    )
+    heads = commands.add_parser("heads", help="compare heads with routers of labels")
+    heads.set_defaults(command=_compare_heads)
+    for command in (run, heads):
+        command.add_argument("--seeds", type=parse_seeds, default=SEEDS, help="such as 1-5 or 2,4")
+        command.add_argument(
+            "--development", action="store_true", help="task seeds for tuning, not for figures"
+        )
     summary = commands.add_parser("report", help="tables on stdout")
     summary.set_defaults(command=_report)
-    for command in (run, summary):
+    for command in (run, heads, summary):
         command.add_argument("--out", type=Path, required=True)
     return parser
 

@@ -10,6 +10,9 @@ text says, so the same question is put with the labels turned by half their numb
 another label and stands elsewhere. A choice counts where both orders make it. What each label
 scores after a conversation without content (`calibration`) is subtracted first.
 
+A router of the form `head` reads no options: its prompt is the session's own, and its adapter adds
+to the logits of the labels there. It has one order of them.
+
 The gateway, the composing command, trials and the training of a router all ask here, so they read
 one prompt. Source of the rule: TRACE, arXiv 2604.05336 (training-free router), with calibration
 after Zhao et al. 2021, "Calibrate before use".
@@ -23,7 +26,7 @@ from events.jobs import PanelRouter
 from events.rollouts import RouterDoubt
 
 ORDERS: Final = 2
-"""Orders of the labels in which a router is asked."""
+"""Orders of the labels in which a router of the form `labels` is asked."""
 
 MOST_MESSAGES: Final = 10
 """Messages of a conversation that the router reads, the last ones."""
@@ -57,11 +60,13 @@ class RouterAnswer:
 
 def build_prompts(
     router: PanelRouter, messages: Sequence[Mapping[str, Any]]
-) -> tuple[list[dict[str, str]], ...]:
+) -> tuple[list[dict[str, Any]], ...]:
     """Return the chat messages that the router reads, one list per order of the labels.
 
-    `messages` is the conversation as a client sends it; the instructions of its operator, calls and
-    empty messages are left out."""
+    `messages` is the conversation as a client sends it. A head reads it as it is; for another
+    router, the instructions of its operator, calls and empty messages are left out."""
+    if router.form == "head":
+        return ([dict(message) for message in messages],)
     transcript = _render(messages)
     return tuple(
         [
@@ -72,8 +77,11 @@ def build_prompts(
     )
 
 
-def build_calibration_prompts(router: PanelRouter) -> tuple[list[dict[str, str]], ...]:
-    """Return the prompts of a conversation without content."""
+def build_calibration_prompts(router: PanelRouter) -> tuple[list[dict[str, Any]], ...]:
+    """Return the prompts of a conversation without content; a head has none, for its labels are
+    compared as they were when its rows were fitted."""
+    if router.form == "head":
+        return ()
     return build_prompts(router, [{"role": "user", "content": _EMPTY}])
 
 

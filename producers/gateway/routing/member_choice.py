@@ -3,9 +3,11 @@
     choose    the member that the session keeps, or the one that the panel's router chooses now
 
 The router is asked over /v1/chat/completions of an engine behind the gateway, the first one of the
-session's that has it: both prompts of label_router.py at once, one token each, with the
+session's that has it: the prompts of label_router.py at once, one token each, with the
 log-probabilities of the labels (`logprob_token_ids`). These requests are no calls of the agent:
-they are not recorded, and carry no key of a client. Whatever is in doubt, the base answers.
+they are not recorded, and carry no key of a client. Whatever is in doubt, the base answers. A head
+is asked with the prompt of the call itself, its tools and template variables included; a call of
+/v1/completions has no such prompt, and is in doubt (`failed`).
 
 Guarantee: a session's member is chosen once, also where its first calls come together: they wait
 for one answer. No call waits for a router longer than its RouterBound, and none fails because of
@@ -29,17 +31,15 @@ from events.rollouts import MemberChoice, RouterDoubt
 from producers.gateway.http.connections import AnswerTooLong, HttpClient
 from producers.gateway.http.wire import ModelRequest, encode_json
 from producers.gateway.routing.engine_proof import parse_json
-from producers.gateway.routing.label_router import (
-    RouterAnswer,
-    build_prompts,
-    decide,
-    list_label_tokens,
-    read_scores,
-)
+from producers.gateway.routing.label_router import RouterAnswer, decide, read_scores
 from producers.gateway.routing.routes import Adapter
 from producers.gateway.routing.routing import Routing
 from producers.gateway.routing.sticky_sessions import StickyMember
-from producers.gateway.routing.token_scores import build_score_request, read_token_scores
+from producers.gateway.routing.token_scores import (
+    Opening,
+    read_token_scores,
+    select_prompt_fields,
+)
 from producers.gateway.routing.upstreams import Upstream, UpstreamFailure
 
 ROUTER_MS: Final = 150
@@ -132,9 +132,9 @@ class MemberChooser:
     ) -> MemberChoice:
         """Choose the member of the panel `name` for a call; `upstreams` are in the order of the
         session. Its adapter is the member's, whether or not an engine has it."""
-        panel, messages = adapter.panel, list_messages(request)
+        panel, opening = adapter.panel, parse_opening(request)
         assert panel is not None, "members are those of a panel"
-        at_turn = bool(messages) and messages[-1].get("role") == "user"
+        at_turn = opening.ends_with_user
         kept = self._routing.read_member(session, name)
         if kept is not None and not (self._asks_again(kept) and at_turn):
             now = replace(
@@ -156,7 +156,7 @@ class MemberChooser:
             )
         before = 0 if kept is None else kept.asked
         task = self._pending[key] = asyncio.create_task(
-            self._make_choice(name, adapter, session, messages, upstreams, metrics, before)
+            self._make_choice(name, adapter, session, opening, upstreams, metrics, before)
         )
         task.add_done_callback(lambda _: self._pending.pop(key, None))
         asked = await asyncio.shield(task)
@@ -189,7 +189,7 @@ class MemberChooser:
         name: str,
         adapter: Adapter,
         session: str,
-        messages: Sequence[Mapping[str, Any]],
+        opening: Opening,
         upstreams: Sequence[Upstream],
         metrics: RouterMetrics,
         before: int,
@@ -198,16 +198,15 @@ class MemberChooser:
         panel = adapter.panel
         assert panel is not None, "members are those of a panel"
         began = time.monotonic()
-        asked = await self._ask(panel.router, adapter.base, messages, upstreams)
+        asked = await self._ask(panel.router, adapter.base, opening, upstreams)
         seconds = time.monotonic() - began
         answer = asked or RouterAnswer(None, "failed")
-        at_turn = bool(messages) and messages[-1].get("role") == "user"
         kept = StickyMember(
             answer.skill,
             panel.find_adapter(answer.skill),
             answer.doubt,
             before + 1,
-            at_turn,
+            opening.ends_with_user,
             shared=before > 0,
         )
         self._routing.keep_member(session, name, kept)
@@ -218,7 +217,7 @@ class MemberChooser:
         self,
         router: PanelRouter,
         base: str,
-        messages: Sequence[Mapping[str, Any]],
+        opening: Opening,
         upstreams: Sequence[Upstream],
     ) -> RouterAnswer | None:
         """Return what the router says within its time; None where there is no engine to ask or
@@ -226,9 +225,10 @@ class MemberChooser:
         # The labels are tokens of this base: an engine of another one would score others.
         model = router.adapter or base
         having = [upstream for upstream in upstreams if upstream.well and model in upstream.served]
-        if not having or not messages:
+        bodies = [encode_json(body) for body in opening.build_requests(router, model)]
+        if not having or not bodies:
             return None
-        task = asyncio.create_task(self._ask_engines(router, model, messages, having))
+        task = asyncio.create_task(self._ask_engines(router, bodies, having))
         try:
             await asyncio.wait({task}, timeout=self._bound.find_seconds(having[0]))
         except asyncio.CancelledError:
@@ -245,18 +245,14 @@ class MemberChooser:
         return RouterAnswer(None, "timeout")
 
     async def _ask_engines(
-        self,
-        router: PanelRouter,
-        model: str,
-        messages: Sequence[Mapping[str, Any]],
-        upstreams: Sequence[Upstream],
+        self, router: PanelRouter, bodies: Sequence[bytes], upstreams: Sequence[Upstream]
     ) -> RouterAnswer:
         """Return what the router says at the first engine that answers."""
         failure: Exception | None = None
         try:
             for upstream in upstreams:
                 try:
-                    answer = await self._read_answer(router, model, messages, upstream)
+                    answer = await self._read_answer(router, bodies, upstream)
                 except (UpstreamFailure, AnswerTooLong, RouterFailure, TimeoutError) as error:
                     failure = error
                 else:
@@ -271,18 +267,10 @@ class MemberChooser:
         return RouterAnswer(None, "failed")
 
     async def _read_answer(
-        self,
-        router: PanelRouter,
-        model: str,
-        messages: Sequence[Mapping[str, Any]],
-        upstream: Upstream,
+        self, router: PanelRouter, bodies: Sequence[bytes], upstream: Upstream
     ) -> RouterAnswer:
-        """Return what an engine's router says of a conversation. Raises UpstreamFailure,
-        AnswerTooLong, RouterFailure, TimeoutError."""
-        bodies = [
-            encode_json(build_score_request(model, prompt, list_label_tokens(router)))
-            for prompt in build_prompts(router, messages)
-        ]
+        """Return what an engine's router says, asked with a body per order of its labels. Raises
+        UpstreamFailure, AnswerTooLong, RouterFailure, TimeoutError."""
         tasks = [asyncio.create_task(self._read_logprobs(upstream, body)) for body in bodies]
         try:
             logprobs = await asyncio.gather(*tasks)
@@ -312,6 +300,18 @@ class MemberChooser:
         # An answer of one token, also where clients stream none.
         upstream.first_tokens.add(time.monotonic() - began)
         return scores
+
+
+def parse_opening(request: ModelRequest) -> Opening:
+    """Return what a router reads of a request."""
+    messages = list_messages(request)
+    match request.endpoint:
+        case "chat":
+            return Opening(messages, select_prompt_fields(request.document))
+        case "messages":
+            return Opening(messages, {"tools": list(request.tools)} if request.tools else {})
+        case _:
+            return Opening(messages, None)
 
 
 def list_messages(request: ModelRequest) -> list[Mapping[str, Any]]:

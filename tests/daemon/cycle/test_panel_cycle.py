@@ -24,7 +24,7 @@ from consumers.reads.explanation import explain
 from consumers.reads.learning import CycleRow, JobRow
 from consumers.reads.scheduling import CYCLE_START
 from consumers.reads.serving import AdapterRow
-from daemon.config.settings import Agent, Improve, Log, Proposer, Settings
+from daemon.config.settings import Agent, Improve, Log, Proposer, Settings, Training
 from daemon.core.app import App
 from daemon.core.decision_log import Act, Decisions
 from daemon.core.isolation import Breaks
@@ -32,6 +32,7 @@ from daemon.core.leadership import Leadership
 from daemon.cycle.account.account import build_document
 from daemon.cycle.account.read import read_account
 from daemon.cycle.cost import read_cost
+from daemon.cycle.estimate import JobBudget
 from daemon.cycle.leader import Leader
 from daemon.cycle.panel_parts import PanelParts, PanelRefusal, RouterLesson
 from daemon.cycle.plan import plan_cycle
@@ -50,7 +51,7 @@ from events.canonical import exact_json, sha256
 from events.envelope import derive_id, parse_timestamp, utc_now
 from events.gate import SIBLING, Check, Verdict
 from events.jobs import JobSpec, PanelRouter, RouterOption, TaskPool
-from events.learning import JobEnded, SkillsContrasted
+from events.learning import CycleEnded, JobEnded, SkillsContrasted
 from events.lifecycle import State
 from events.serving import GateDecided, Panel, PanelComposed
 from events.streams import LEARNING
@@ -68,9 +69,14 @@ NO_PRIORITY: Final = "none of its failure patterns has a priority above 0"
 
 
 @contextmanager
-def opened(home: Path, router: str = "trained", **improve: Any) -> Iterator[App]:
+def opened(
+    home: Path, router: str = "trained", tasks: int = 4, minutes: float = 480, rounds: int = 1,
+    **improve: Any,
+) -> Iterator[App]:  # fmt: skip
     settings = Settings(
-        home=home, log=Log(durability="process"), scheduler=QUIET, proposer=Proposer(tasks=4),
+        home=home, log=Log(durability="process"), proposer=Proposer(tasks=tasks),
+        scheduler=QUIET.model_copy(update={"budget_minutes": minutes}),
+        training=Training(rounds=rounds),
         agents=(Agent(alias="agent", environment="shop", checkpoint=CHECKPOINT),),
         improve=Improve(
             **{"skills": "panel", "skills_rounds": 99, "skills_router": router, **improve}
@@ -396,7 +402,7 @@ def test_the_account_and_the_cost_of_a_panel_cycle_are_of_all_its_jobs(tmp_path:
     with opened(tmp_path) as app, app.reading() as connection:
         (cycle,) = learning.cycles(connection)
         account, cost = read_account(connection, cycle), read_cost(connection, app.settings, cycle)
-        shown = describe_jobs(read_cycle_state(connection, cycle))
+        shown = describe_jobs(connection, app.settings, read_cycle_state(connection, cycle))
     assert account is not None
     learner = build_document(account)["stages"]["learner"]
     assert [job["skill"] for job in learner["jobs"]] == ["cancelling", "changing", None]
@@ -443,7 +449,7 @@ def test_skills_and_jobs_say_where_a_member_is_and_which_checks_rejected_it(
         Decisions(app).take(moved("for-cancelling", "unloaded", "nobody holds it"), "gone", "ada")
         with app.reading() as connection:
             (cycle,) = learning.cycles(connection)
-            (job,) = describe_jobs(read_cycle_state(connection, cycle))
+            (job,) = describe_jobs(connection, app.settings, read_cycle_state(connection, cycle))
     with opened(tmp_path, "labels", skills_jobs=1, skills="watch") as app:
         later = read(app)
     reason = "gate REJECT: target -0.100 (limit -0.050, 64 tasks)"
@@ -522,3 +528,65 @@ def test_a_panel_cycle_that_is_called_off_stops_its_jobs_and_gives_up_what_they_
             left = serving.find_adapter(connection, "for-changing")
         assert read_cycle(app).outcome == "cancelled"
     assert (left.state, left.reason) == (State.REJECTED, "ada called it off: not now")
+
+
+def test_a_member_with_one_task_costs_the_others_nothing_and_the_base_chooses(
+    tmp_path: Path,
+) -> None:
+    with opened(tmp_path, "trained", tasks=2) as app:
+        ask(app)
+        lead(app)
+        while (due := list_due(app))[0].step is not Step.COMPOSE:
+            take(app, due[0])
+            assert lead(app) == []
+        (note,) = work(app)
+        with app.reading() as connection:
+            (cycle,) = learning.cycles(connection)
+            *_, router = describe_jobs(
+                connection, app.settings, read_cycle_state(connection, cycle)
+            )
+            panel = serving.find_adapter(connection, cycle.panel or "")
+    assert note.endswith("is composed")
+    assert panel.panel is not None
+    assert {member.adapter for member in panel.panel.members} == {"for-cancelling", "for-changing"}
+    assert panel.panel.router.adapter is None
+    assert (router["skill"], router["job"]) == (None, None)
+    assert router["reason"] == (
+        "no job teaches the router, for each member needs 2 tasks of its own, and cancelling has "
+        "1, changing has 1; the base chooses among the members"
+    )
+
+
+def test_a_job_more_than_the_day_has_minutes_for_is_not_requested(tmp_path: Path) -> None:
+    with opened(tmp_path, minutes=100, rounds=2) as app:
+        ask(app)
+        told = lead(app)
+        jobs = read_jobs(app)
+    assert list(jobs) == ["cancelling"], "the first one was asked for when the cycle began"
+    reason = "jobs ran 0 minutes today, 1 that are open may take 120 each, and"
+    assert any(f"no job for changing: {reason}" in text for text in told)
+    rounds = jobs["cancelling"].spec.rounds
+    assert rounds is not None
+    assert rounds.aims == (CANCEL,), "its rounds write tasks for its own skill"
+    budget = JobBudget(spent=100, running=1, minutes=50, budget=250)
+    assert [budget.find_refusal(requested) is None for requested in range(3)] == [True, True, False]
+
+
+def test_a_panel_that_was_composed_while_its_cycle_ended_is_given_up(tmp_path: Path) -> None:
+    """The leader did not see it, and nothing would ever take it on."""
+    with opened(tmp_path, "labels") as app:
+        ask(app)
+        lead(app)
+        while (due := list_due(app))[0].step is not Step.COMPOSE:
+            take(app, due[0])
+        work(app)
+        cycle = read_cycle(app)
+        over = CycleEnded(cycle=cycle.cycle, outcome="cancelled", reason="ada called it off")
+        Decisions(app).take(over, "ended", cycle.event)
+        (told,) = (text for text in lead(app) if "is rejected" in text)
+        assert lead(app) == []
+        with app.reading() as connection:
+            panel = serving.find_adapter(connection, cycle.panel or "")
+    assert panel.state is State.REJECTED
+    assert panel.reason in told
+    assert panel.reason == "its cycle was over when it was composed: ada called it off"

@@ -10,10 +10,11 @@ from consumers.reads.serving import AdapterRow
 from daemon.cycle.parent import MOST_TRIES, describe_parent, find_rejected_parent, is_worth_training
 from events.envelope import derive_id
 from events.gate import Check, GateReport, TargetReport
-from events.learning import JobRequested
+from events.learning import JobRequested, SkillsContrasted
 from events.serving import GateDecided
 from tests.consumers.cycling import Leading, cycle_id, job_over, over, requested, started
 from tests.consumers.deciding import evaluated, moved, passed, produced, routed, staged
+from tests.consumers.diagnosis.test_skills import CLEAR, contrast
 
 
 def target(gain: float) -> TargetReport:
@@ -39,9 +40,10 @@ def rejection(gain: float = 0.04, **verdicts: str) -> GateReport:
     )  # fmt: skip
 
 
-def job_of(number: int, parent: str | None) -> JobRequested:
+def job_of(number: int, parent: str | None, skill: str | None = None) -> JobRequested:
     job = requested(number)
-    return job.model_copy(update={"spec": job.spec.model_copy(update={"parent": parent})})
+    spec = job.spec.model_copy(update={"parent": parent})
+    return job.model_copy(update={"spec": spec, "skill": skill})
 
 
 class Tries:
@@ -52,14 +54,15 @@ class Tries:
         self.number = 0
 
     def reject(
-        self, report: GateReport, parent: str | None = None, incumbent: str | None = None
-    ) -> str:
+        self, report: GateReport, parent: str | None = None, incumbent: str | None = None,
+        skill: str | None = None,
+    ) -> str:  # fmt: skip
         """Another cycle; the name of its candidate."""
         self.number += 1
         name = f"try-{self.number}"
         job = derive_id("job", cycle_id(self.number))
         self.leading.all(
-            started(self.number), job_of(self.number, parent), job_over(self.number),
+            started(self.number), job_of(self.number, parent, skill), job_over(self.number),
             produced(name).model_copy(update={"job": job}), staged(name),
             evaluated(name, incumbent),
             GateDecided(adapter=name, alias="agent", incumbent=incumbent, report=report),
@@ -191,6 +194,22 @@ def test_after_a_job_that_left_nothing_the_incumbent_is_trained_on_from(engine: 
     tries.leading.all(job_over(tries.number, "failed"), over(tries.number, "failed"))
     assert tries.needed() == frozenset()
     assert tries.parent() is None
+
+
+def test_what_a_job_for_a_skill_left_is_kept_while_it_may_be_trained_on_from(
+    engine: Engine,
+) -> None:
+    tries = Tries(engine)
+    name = tries.reject(rejection(), skill="cancelling")
+    assert tries.needed() == frozenset(), "no comparison selected the skill"
+    cancelling = contrast("cancelling", *10 * [CLEAR], patterns=("missing|cancel",))
+    selected = SkillsContrasted(
+        alias="agent", base="base", since=0, round=0, failures=9, successes=9, skills=(cancelling,)
+    )
+    tries.leading.all(selected, *passed("first"), routed("promoted", {"first": 1.0}))
+    assert tries.needed() == {name}
+    tries.leading.all(routed("rebased", {None: 1.0}, base="new"))
+    assert tries.needed() == frozenset(), "on another base it is worth nothing"
 
 
 def test_who_was_rolled_back_counts_as_no_promotion(engine: Engine) -> None:

@@ -2,16 +2,18 @@
 
 import json
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from peft import PeftModel
 from safetensors.torch import load_file, save_file
-from transformers import AutoModelForCausalLM
+from transformers import AutoModelForCausalLM, PreTrainedTokenizerFast
 
+from daemon.adapters.compatibility import fit
 from daemon.adapters.directory import (
     CONFIG,
     PROVENANCE,
@@ -24,13 +26,15 @@ from daemon.adapters.directory import (
 from daemon.engine.adapters import Adapters, NameConflict, NoSuchAdapter, UnknownModel
 from daemon.engine.generation import Engine, Request
 from daemon.engine.identity import weights_sha256
-from daemon.engine.policy import Policy
+from daemon.engine.policy import Policy, silence_peft
 from daemon.solver.lora import (
     attach,
     save,
 )
 from events.jobs import LoraSettings
 from tests.daemon.engine.conftest import save_adapter
+from tests.daemon.engine.heads import save_head
+from tests.daemon.engine.random_model import checkpoint as random_checkpoint
 
 Tensors = dict[str, torch.Tensor]
 
@@ -197,12 +201,60 @@ def test_dropout_and_patterns_of_ranks_are_served(
     assert first(adapters.policy("patterned")) != first(adapters.base)
 
 
-def test_an_adapter_of_the_head_is_refused(
-    adapters: Adapters, checkpoint: Path, tmp_path: Path
+@pytest.mark.parametrize("tied", [True, False])
+def test_a_head_computes_what_transformers_does_alone_and_beside_others(
+    shop_tokens: PreTrainedTokenizerFast, tmp_path: Path, tied: bool
 ) -> None:
-    folder = save_adapter(checkpoint, tmp_path / "h", seed=3, target_modules=["q_proj", "lm_head"])
-    with pytest.raises(BadAdapter, match="head"):
-        adapters.load("head", folder)
+    """Prompts of several tokens and answers of one, so that every way through the cache is gone."""
+    folder = random_checkpoint(tmp_path / "base", shop_tokens, tie_word_embeddings=tied)
+    other = save_adapter(folder, tmp_path / "other", seed=1)
+    head = save_head(folder, tmp_path / "head", LABELS)
+    assert fit(head, folder).layers == 1
+    adapters = Adapters(Policy.load(folder, "tiny"), "here")
+    for name, own in (("other", other), ("head", head)):
+        adapters.load(name, own)
+    policies = [adapters.policy(name) for name in ("head", "other", None)]
+    loaded = AutoModelForCausalLM.from_pretrained(folder)
+    expected = [score_with_transformers(loaded, folder) for folder in (head, other, None)]
+    assert expected[0] != pytest.approx(expected[2], abs=0.1)
+    together = score(policies)
+    for policy, mixed, wanted in zip(policies, together, expected, strict=True):
+        (alone,) = score([policy])
+        assert alone == pytest.approx(wanted, abs=1e-4)
+        assert mixed == pytest.approx(wanted, abs=1e-4)
+
+
+LABELS = (11, 40)
+PROMPT = (3, 5, 7, 9)
+
+
+def score(policies: Sequence[Policy]) -> list[list[float]]:
+    """What each of several policies that answer at once says of the labels: log-probabilities as
+    its first token and as its second one."""
+    engine = Engine(policies[0], slots=len(policies), length=16)
+    request = Request(PROMPT, max_tokens=2, temperature=0, logprob_token_ids=LABELS)
+    tickets = [engine.submit(policy, request) for policy in policies]
+    scores: dict[int, list[float]] = {ticket: [] for ticket in tickets}
+    while engine.busy:
+        for emission in engine.tick():
+            said = dict(emission.top)
+            scores[emission.ticket] += [said[label] for label in LABELS]
+    return [scores[ticket] for ticket in tickets]
+
+
+def score_with_transformers(model: Any, folder: Path | None) -> list[float]:
+    """The same by the model's own forward, under an adapter."""
+    with silence_peft():
+        adapted = model if folder is None else PeftModel.from_pretrained(model, folder)
+    ids, scores = list(PROMPT), []
+    for _ in range(2):
+        with torch.no_grad():
+            logprobs = adapted(input_ids=torch.tensor([ids])).logits[0, -1].log_softmax(-1)
+        scores += logprobs[list(LABELS)].tolist()
+        ids.append(int(logprobs.argmax()))
+    if folder is not None:
+        adapted.unload()
+    return scores
 
 
 @pytest.fixture

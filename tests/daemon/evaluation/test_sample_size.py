@@ -49,6 +49,14 @@ def test_a_kind_that_is_even_needs_more_tasks_than_one_that_is_sure() -> None:
     assert f"found with a chance of {plan_of(sizes).power:.0%}" in sizes.words()
 
 
+def test_a_kind_that_decides_nothing_is_played_half_as_often() -> None:
+    trial = Trial(least_tasks=10, most_tasks=1_000)
+    played = pilot(Random("sizes"), {"target": 0.5, "even": 0.5, "other": 0.5})
+    whole = sizes_of(played, (TARGET,), trial, GATE)
+    sizes = sizes_of(played, (TARGET,), trial, GATE, siblings=["even"])
+    assert sizes.tasks == {**whole.tasks, "even": (whole.tasks["even"] + 1) // 2}
+
+
 def test_what_is_planned_is_what_the_gate_can_see() -> None:
     chance = Random("seen")
     found = pilot(chance, {"target": 0.5}, tasks=400)

@@ -68,10 +68,13 @@ def _end(threads: Sequence[threading.Thread], *sockets: socket.socket) -> None:
 
 @contextmanager
 def saying(answers: Mapping[str, Any]) -> Iterator[str]:
-    """A server that answers paths with these texts and documents, and 404 to everything else."""
+    """A server that answers paths with these texts, documents and responses, and 404 to everything
+    else."""
 
     async def said(request: Request) -> Response:
         found = answers.get(request.url.path)
+        if isinstance(found, Response):
+            return found
         if isinstance(found, str):
             return PlainTextResponse(found)
         return JSONResponse(found, 404 if found is None else 200)

@@ -7,7 +7,7 @@ from typing import Final
 import pytest
 
 from daemon.adapters.directory import WEIGHTS
-from daemon.config.settings import Agent
+from daemon.config.settings import Agent, Improve
 from daemon.core.decision_log import Decisions
 from daemon.cycle.job_spec import NotTrainable
 from daemon.cycle.leader import RetryLater
@@ -20,10 +20,11 @@ from daemon.engine.reference.weights import CHECKPOINT
 from daemon.jobs.runner_factory import trials_of
 from daemon.serving.panels import Composition, compose
 from daemon.serving.residency import NoRoom
-from events.jobs import JobSpec
+from events.jobs import JobSpec, LoraSettings
 from events.learning import JobRequested
 from events.serving import AdapterProduced, PanelComposed, PanelMember
 from ops.random_adapters import Adapters
+from tests.daemon.engine.heads import save_head
 from tests.daemon.serving.conftest import MakeHome
 from tests.daemon.serving.homes import ADA, Home
 
@@ -103,6 +104,27 @@ def test_a_router_reads_the_prompt_that_it_was_trained_on(
     strange = PanelParts("cycle-2", "agent", "reference", "an event", (other,), router, None)
     with pytest.raises(PanelRefusal, match="trained to choose among refunds, and the members are"):
         compose_panel(home.app, strange, fleet=home.fleet)
+
+
+def test_a_head_is_composed_without_calibration_and_staged_with_its_panel(
+    make_home: MakeHome, adapters: Adapters, tmp_path: Path
+) -> None:
+    home = make_home(1, improve=Improve(skills_router="head"))
+    member = home.push(adapters["v1"])
+    spec = teach(home, {"refunds": "pays money back"})
+    assert spec.router is not None
+    assert spec.router.form == "head"
+    assert spec.lora == LoraSettings(rank=2, alpha=2, targets=("lm_head",))
+    tokens = [option.token for option in spec.router.options]
+    head = produced(home, spec, save_head(CHECKPOINT, tmp_path / "head", tokens))
+    compose_panel(home.app, parts("cycle-1", member, head), fleet=home.fleet)
+    (panel,) = composed(home)
+    assert panel.panel.router == spec.router.model_copy(update={"adapter": head})
+    home.publisher.stage(panel.adapter, ADA)
+    assert home.loaded() == [sorted([member, head])]
+    row = home.row(head)
+    assert row.from_base is not None
+    assert row.from_base > 0.1, "the engine is told from one that does not hold it"
 
 
 def produced(home: Home, spec: JobSpec, folder: Path) -> str:

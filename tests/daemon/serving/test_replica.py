@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
+from starlette.responses import JSONResponse
 
 from daemon.adapters.directory import WEIGHTS
 from daemon.adapters.fingerprint import EXACT
@@ -281,6 +282,20 @@ def test_labels_are_tokens_and_are_scored_after_a_prompt(
         replica.score_labels("nobody", prompt, labels)
     with pytest.raises(NoSuchModel, match="serves no nobody"):
         replica.tokenize("nobody", "A")
+
+
+def test_an_engine_that_serves_no_heads_is_named_with_the_remedy(tmp_path: Path) -> None:
+    why = "expected target modules in ['q_proj'] but received ['lm_head']"
+    refusal = JSONResponse({"error": {"message": why}}, 400)
+    answers = {
+        "/v1/models": models("vllm", "base"), "/v1/load_lora_adapter": refusal, "/health": "",
+    }  # fmt: skip
+    with (
+        saying(answers) as url,
+        Replica(f"{url}/v1") as replica,
+        pytest.raises(LoadRefusal, match=r"received .*improve\.skills_router = \"trained\""),
+    ):
+        replica.load("head", tmp_path)
 
 
 def test_an_engine_that_scores_no_named_tokens_is_refused_with_the_remedy() -> None:

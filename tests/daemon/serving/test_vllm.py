@@ -10,7 +10,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from daemon.adapters.compatibility import fit
-from daemon.adapters.directory import CONFIG, WEIGHTS, BadAdapter
+from daemon.adapters.directory import CONFIG, WEIGHTS, BadAdapter, verify
 from daemon.adapters.fingerprint import COARSEST, EXACT, BaseMixup, NotProven, OtherBase, distance
 from daemon.engine.reference.weights import CHECKPOINT
 from daemon.serving.replica import LoadRefusal, NameConflict, NoAnswer, Replica
@@ -20,6 +20,7 @@ from ops.random_adapters import Adapters
 from ops.vllm.server import Vllm
 from tests.conftest import missing
 from tests.daemon.adapters.test_compatibility import of_nothing, truncated
+from tests.daemon.engine.heads import save_head
 from tests.daemon.serving.test_proof import busy
 
 SLOTS = 4
@@ -207,6 +208,28 @@ def test_it_loads_what_is_no_number_and_then_refuses_to_answer(
         coarse.prove("nan", adapters.read_fingerprint("v1"), EXACT)
     with pytest.raises(NoAnswer, match="refuses to answer as reference"):
         coarse.measure_tolerance(adapters.read_fingerprint("v1"))
+
+
+def test_a_head_is_served_beside_the_base_and_other_adapters(
+    exact: Replica, replica: Replica, adapters: Adapters, tmp_path: Path
+) -> None:
+    """Also of a base whose head is its embedding."""
+    tokens = [token for label in ("A", "B") for token in exact.tokenize("reference", label)]
+    folder = save_head(CHECKPOINT, tmp_path / "head", tokens)
+    assert fit(folder, CHECKPOINT, 16).rank == len(tokens)
+    expected = verify(folder).fingerprint
+    assert expected is not None
+    prompt = [{"role": "user", "content": "Where is my order?"}]
+    scores = {}
+    for name, engine in (("theirs", exact), ("ours", replica)):
+        tolerance = engine.measure_tolerance(expected)
+        engine.load("head", folder)
+        engine.load("v1", adapters["v1"])
+        engine.prove("head", expected, tolerance, {"v1": adapters.read_fingerprint("v1")})
+        engine.prove_base("head", expected, tolerance)
+        engine.prove("v1", adapters.read_fingerprint("v1"), tolerance, {"head": expected})
+        scores[name] = engine.score_labels("head", prompt, tokens)
+    assert scores["theirs"] == pytest.approx(scores["ours"], abs=1e-3)
 
 
 def test_a_router_is_asked_as_the_embedded_engine_is(exact: Replica, replica: Replica) -> None:

@@ -31,7 +31,7 @@ from daemon.solver.sampling.sources import batch_of
 from daemon.solver.spec import digest
 from daemon.solver.telemetry.progress import Outcome, Progress
 from envs.registry import open_place
-from events.jobs import EndpointUser, JobSpec
+from events.jobs import EndpointUser, JobRounds, JobSpec
 from events.learning import DirectiveWritten, PoolsShifted, TaskProposed, TaskRejected
 from tests.daemon.solver.rounds import jobs
 from tests.daemon.solver.sampling.test_local import ActingShop
@@ -149,28 +149,48 @@ def test_a_record_of_another_version_stops_the_job(whole: Whole, tmp_path: Path)
     assert "another record than this program makes" in str(outcome.reason)
 
 
-def test_no_task_is_written_that_the_agent_has_already(whole: Whole, tmp_path: Path) -> None:
-    spec, rounds = whole.spec, whole.spec.rounds
-    assert rounds is not None
-    first = written(whole.record)
-    known = rounds.model_copy(update={"known": tuple(first)})
+def close_first(whole: Whole, settings: JobRounds, out: Path) -> RoundRecord:
+    """Close the round of a job again, with other settings."""
+    spec = whole.spec
     batches, _ = journal.read(whole.out / JOURNAL, digest(spec))
     environments, size = JobEnvironments(spec, open_place), spec.sampler.size
-    environment = environments.own
-    again = Rounds(spec, known, environment, Chat(CHECKPOINT), tmp_path, digest(spec))
+    rounds = Rounds(spec, settings, environments.own, Chat(CHECKPOINT), out, digest(spec))
     for number, batch in enumerate(batches[:2]):
         drawn = [(trajectory.task, spec.pools[0]) for trajectory in batch[::size]]
-        assert not again.is_due(32), "a warm start showed 16 of these"
-        again.add(batch_of(spec, environments, number, drawn).attempts, batch)
-    assert not again.is_due(31)
-    assert again.is_due(32)
-    record = again.close_next()
-    again.close()
+        assert not rounds.is_due(32), "a warm start showed 16 of these"
+        rounds.add(batch_of(spec, environments, number, drawn).attempts, batch)
+    assert not rounds.is_due(31)
+    assert rounds.is_due(32)
+    record = rounds.close_next()
+    rounds.close()
+    return record
+
+
+def test_no_task_is_written_that_the_agent_has_already(whole: Whole, tmp_path: Path) -> None:
+    rounds, first = whole.spec.rounds, written(whole.record)
+    assert rounds is not None
+    record = close_first(whole, rounds.model_copy(update={"known": tuple(first)}), tmp_path)
     assert record.failures == whole.record.failures
     assert first
     assert not set(first) & set(written(record))
     checks = {task.data.check for task in record.tasks if isinstance(task.data, TaskRejected)}
     assert "novelty" in checks
+
+
+def test_rounds_of_a_job_for_a_skill_write_tasks_for_its_patterns_alone(
+    whole: Whole, tmp_path: Path
+) -> None:
+    settings = whole.spec.rounds
+    assert settings is not None
+    patterns = [quota.pattern for quota in whole.record.directive.quotas]
+    for number, aims in enumerate(((patterns[0],), ("wrong_entity|book_flight",))):
+        out = tmp_path / str(number)
+        out.mkdir()
+        record = close_first(whole, settings.model_copy(update={"aims": aims}), out)
+        assert record.failures == whole.record.failures
+        stressed = {quota.pattern for quota in record.directive.quotas}
+        assert stressed == {*aims} & {*patterns}
+        assert {task.data.pattern for task in record.tasks} == stressed
 
 
 @pytest.mark.parametrize(

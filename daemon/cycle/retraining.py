@@ -1,0 +1,268 @@
+"""Members of a panel that answered on another base: who is retrained on the new one, and from what.
+
+    read_retraining(connection, settings, pair)     who is to be retrained, and why others are not
+    build_retraining_pools(jobs, drawable)          the pools of such a job, from those of the old
+    choose_members(app, pair, ...)                  those that a cycle retrains, with their pools
+
+An adapter is a difference to one base and worth nothing on another, but the tasks that it learnt
+from are kept. While `improve.skills` is `panel`, the cycles on a new base first request a job for
+the skill of each member of the old panel, in the order of what it won, and from the base: each
+once. A member whose tasks the new base passes is not retrained. Nothing is stored for this: that a
+skill was tried is its job, and that the base passes its tasks are the rollouts of the probe.
+"""
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+
+from consumers.diagnosis.round_counts import Pair
+from consumers.reads import evidence, learning, serving, succession
+from consumers.reads.succession import OldMember
+from daemon.cycle.estimate import JobBudget
+from daemon.proposer.buffer import LEAST, RETIRED, WINDOW, PoolEntry
+from daemon.proposer.verification import SAMPLES
+from envs.environment import UnknownTask
+from envs.evaluation import EnvironmentFailure
+from events.jobs import JobSpec, TaskPool
+
+if TYPE_CHECKING:
+    from sqlalchemy import Connection
+
+    from daemon.config.settings import Settings
+    from daemon.core.app import App
+    from envs.environment import Environment
+    from envs.task import TaskDefinition
+
+PROBED: Final = 4
+"""Tasks of a member that the new base plays, evenly spread over those that it learnt from."""
+
+
+@dataclass(frozen=True, slots=True)
+class Retraining:
+    """The members of the panel of another base."""
+
+    waiting: tuple[OldMember, ...] = ()
+    """Those that are to be retrained, what won most first."""
+    left: Mapping[str, str] = field(default_factory=dict)
+    """Skill of others that were not tried -> why not."""
+
+
+@dataclass(frozen=True, slots=True)
+class PassCount:
+    """How a base did on the tasks of a member."""
+
+    passes: int
+    attempts: int
+
+    @property
+    def passes_all(self) -> bool:
+        """Return whether nothing is left to learn, by the rule that retires a task."""
+        entry = PoolEntry("", "", self.attempts, self.passes)
+        return self.attempts >= LEAST and entry.rate >= RETIRED
+
+    def describe(self, base: str) -> str:
+        """Return why its skill is not retrained."""
+        return f"{base} passes {self.passes} of {self.attempts} rollouts of its tasks"
+
+
+def read_retraining(
+    connection: "Connection", settings: "Settings", pair: Pair, cycle: str | None = None
+) -> Retraining:
+    """Return which members of other bases' panels the next cycles of an agent retrain; none unless
+    `improve.skills` is `panel`. `cycle`: one whose jobs do not count, so that a redo of it is the
+    same."""
+    if settings.improve.skills != "panel":
+        return Retraining()
+    waiting: list[OldMember] = []
+    left: dict[str, str] = {}
+    for member in succession.read_old_members(connection, pair.alias, pair.base):
+        if _was_tried(connection, pair, member.skill, cycle):
+            continue
+        if not member.jobs:
+            left[member.skill] = f"no job trained {member.adapter.adapter}, so it has no tasks"
+            continue
+        known = read_passes(connection, pair, member)
+        if known is not None and known.passes_all:
+            left[member.skill] = known.describe(pair.base)
+        else:
+            waiting.append(member)
+    return Retraining(tuple(waiting), left)
+
+
+def _was_tried(connection: "Connection", pair: Pair, skill: str, cycle: str | None) -> bool:
+    """Whether a job on this base was for a skill, of another cycle than this one, or the incumbent
+    panel has a member for it."""
+    jobs = succession.list_skill_jobs(connection, pair.alias, pair.base, skill)
+    if any(cycle is None or job.cycle != cycle for job, _ in jobs):
+        return True
+    route = serving.route_row(connection, pair.alias)
+    name = None if route is None else route.standing.incumbent
+    row = None if name is None else serving.adapter_row(connection, name)
+    panel = None if row is None or row.base != pair.base else row.panel
+    return panel is not None and skill in {member.skill for member in panel.members}
+
+
+def list_probe_tasks(member: OldMember) -> tuple[str, ...]:
+    """Return the tasks of a member that say how a base does: `PROBED` at most, the same each time;
+    without its lessons."""
+    pools = [pool for job in member.jobs for pool in job.spec.target_pools]
+    tasks = list(
+        dict.fromkeys(
+            task for pool in pools if pool.is_plain for task in (*pool.tasks, *pool.references)
+        )
+    )
+    count = min(PROBED, len(tasks))
+    return tuple(tasks[place * len(tasks) // count] for place in range(count))
+
+
+def read_passes(connection: "Connection", pair: Pair, member: OldMember) -> PassCount | None:
+    """Return how a base did on the tasks of a member that tell; None before it played each of them
+    as often as a probe does."""
+    tasks = list_probe_tasks(member)
+    counts = evidence.last_outcomes(connection, pair.alias, pair.base, list(tasks), WINDOW)
+    if not tasks or any(counts.get(task, (0, 0))[0] < SAMPLES for task in tasks):
+        return None
+    return PassCount(
+        passes=sum(counts[task][1] for task in tasks),
+        attempts=sum(counts[task][0] for task in tasks),
+    )
+
+
+def count_passes(
+    sampler: "Callable[[TaskDefinition], int]", environment: "Environment", member: OldMember
+) -> PassCount:
+    """Return how the policy that answers does on the tasks of a member; `sampler` plays one
+    `SAMPLES` times and returns the passes. What the environment cannot play counts as not played.
+    Raises CannotSample."""
+    passes = attempts = 0
+    for task in list_probe_tasks(member):
+        try:
+            passes += sampler(environment.task(task))
+        except (EnvironmentFailure, UnknownTask):
+            continue
+        attempts += SAMPLES
+    return PassCount(passes, attempts)
+
+
+def choose_members(
+    app: "App",
+    pair: Pair,
+    environment: "Environment",
+    members: Sequence[OldMember],
+    budget: JobBudget,
+    sampler: "Callable[[TaskDefinition], int] | None",
+) -> tuple[dict[str, tuple[TaskPool, ...]], dict[str, str]]:
+    """Return the skills that a cycle retrains, in the order of the members, each with the pools of
+    its job; and skill -> why another one is not. `sampler` says how the base does on a task, as in
+    `count_passes`; None: nothing is played, and the gate tells. Raises CannotSample."""
+    settings = app.settings
+    drawn: dict[str, tuple[TaskPool, ...]] = {}
+    left: dict[str, str] = {}
+    for member in members:
+        specs = [job.spec for job in member.jobs]
+        with app.reading() as connection:
+            passes = read_passes(connection, pair, member)
+            drawable = read_drawable_tasks(
+                connection, environment, pair.alias, list_tasks(specs),
+                sealed=settings.jobs.hands_keys,
+            )  # fmt: skip
+        lessons = settings.improve.lessons != "off"
+        task_pools = build_retraining_pools(specs, drawable, lessons=lessons)
+        refusal = budget.find_refusal(len(drawn))
+        if not task_pools:
+            left[member.skill] = "none of its tasks can be played any more"
+        elif len(drawn) == settings.improve.skills_jobs:
+            left[member.skill] = explain_limit(settings)
+        elif refusal is not None:
+            left[member.skill] = refusal
+        else:
+            if passes is None and sampler is not None:
+                passes = count_passes(sampler, environment, member)
+            if passes is not None and passes.passes_all:
+                left[member.skill] = passes.describe(pair.base)
+            else:
+                drawn[member.skill] = task_pools
+    return drawn, left
+
+
+def explain_limit(settings: "Settings") -> str:
+    """Why a member waits for a later cycle."""
+    return f"a later cycle: one trains for {settings.improve.skills_jobs} (improve.skills_jobs)"
+
+
+def build_retraining_pools(
+    specs: Sequence[JobSpec], drawable: Collection[str], *, lessons: bool
+) -> tuple[TaskPool, ...]:
+    """Return the pools of the job that retrains a member; empty where no task is left to be learnt.
+
+    `specs` are those of its jobs, the newest first: all of their targets are targets again, each in
+    the pool that had it last, for the base has learnt none of them; the replay is the newest's.
+    `drawable`: the tasks that a job may draw now; `lessons`: whether pools of lessons are kept.
+    Targets together have the share that they had, each pool by its number of tasks. Shares sum to
+    1. References are tasks like others: the settings of today say what a warm start shows."""
+    targets: dict[str, TaskPool] = {}
+    owned: dict[str, dict[str, None]] = {}
+    taken: set[str] = set()
+    for spec in specs:
+        for pool in spec.target_pools:
+            if pool.needs_lessons and not lessons:
+                continue
+            tasks = [task for task in _list_tasks(pool, drawable) if task not in taken]
+            taken.update(tasks)
+            if tasks:
+                targets.setdefault(pool.name, pool)
+                # Older ones come first: a warm start shows the last ones of a pool.
+                owned[pool.name] = dict.fromkeys((*tasks, *owned.get(pool.name, ())))
+    if not targets:
+        return ()
+    whole = sum(map(len, owned.values()))
+    aimed = sum(pool.share for pool in specs[0].target_pools)
+    renewed = [
+        _renew(pool, tuple(owned[name]), aimed * len(owned[name]) / whole)
+        for name, pool in targets.items()
+    ]
+    for pool in specs[0].pools:
+        tasks = [task for task in _list_tasks(pool, drawable) if task not in taken]
+        if pool.replay and tasks:
+            renewed.append(_renew(pool, tuple(tasks), pool.share))
+    total = sum(pool.share for pool in renewed)
+    return tuple(pool.model_copy(update={"share": pool.share / total}) for pool in renewed)
+
+
+def list_tasks(specs: Sequence[JobSpec]) -> list[str]:
+    """Return every task that these jobs draw or show, each once."""
+    pools = [pool for spec in specs for pool in spec.pools]
+    return list(dict.fromkeys(task for pool in pools for task in (*pool.tasks, *pool.references)))
+
+
+def read_drawable_tasks(
+    connection: "Connection", environment: "Environment", alias: str, tasks: Sequence[str],
+    *, sealed: bool,
+) -> frozenset[str]:  # fmt: skip
+    """Return those of the tasks that jobs of an agent may draw: which nobody retired or rejected
+    and this environment makes; `sealed`: whether jobs can open those of persons."""
+    left_out = set(learning.read_inactive_tasks(connection, alias))
+    if not sealed:
+        left_out |= learning.read_sealed_tasks(connection, alias).keys()
+    return frozenset(
+        task for task in tasks if task not in left_out and _is_known(environment, task)
+    )
+
+
+def _is_known(environment: "Environment", task: str) -> bool:
+    try:
+        environment.task(task)
+    except UnknownTask:
+        # Of another environment, which the agent had then, or of a benchmark that is not there.
+        return False
+    return True
+
+
+def _list_tasks(pool: TaskPool, drawable: Collection[str]) -> list[str]:
+    return [task for task in (*pool.tasks, *pool.references) if task in drawable]
+
+
+def _renew(pool: TaskPool, tasks: tuple[str, ...], share: float) -> TaskPool:
+    """A pool with other tasks and nothing of the base that it was made for."""
+    changes = {"tasks": tasks, "share": share, "references": (), "successes": ()}
+    return pool.model_copy(update=changes)

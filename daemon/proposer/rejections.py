@@ -1,0 +1,62 @@
+"""What a cycle says of the tasks of the buffer that cannot be played, and of those that it wrote.
+
+list_new_entries(new, written)      the new tasks, as pools know them
+reject_bodies(...)                  the rejections of tasks by content that cannot be played
+describe_rejections(decisions)      why no task was left, in words
+"""
+
+from collections.abc import Collection, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from daemon.proposer.buffer import PoolEntry
+from events.envelope import derive_id
+from events.learning import Decision, TaskProposed, TaskRejected
+from events.rollouts import clip_reason
+
+if TYPE_CHECKING:
+    from consumers.reads.learning import CycleRow
+    from envs.environment import Environment
+
+
+def list_new_entries(new: Sequence[TaskProposed], written: Sequence[PoolEntry]) -> list[PoolEntry]:
+    """Return the new tasks as the pools know them, without those that were written before."""
+    before = {entry.task for entry in written}
+    return [
+        PoolEntry(entry.task.id, entry.pattern, is_lesson=entry.mode == "repair")
+        for entry in new
+        if entry.task.id not in before
+    ]
+
+
+def reject_bodies(
+    environment: "Environment",
+    cycle: "CycleRow",
+    entries: Sequence[PoolEntry],
+    reasons: Mapping[str, str],
+    sealed: Collection[str],
+) -> dict[str, Decision]:
+    """Return the rejections of the tasks by content whose bodies cannot be played; id of event ->
+    rejection. A task of another environment, which the agent had before, is only left out, and so
+    is a sealed one: its key may be where the role `work` runs."""
+    return {
+        derive_id("task rejected", cycle.cycle, entry.task): TaskRejected(
+            cycle=cycle.cycle,
+            alias=cycle.alias,
+            base=cycle.base,
+            pattern=entry.pattern,
+            check="schema",
+            reason=clip_reason(reasons[entry.task]),
+            task=entry.task,
+        )
+        for entry in entries
+        if entry.task in reasons
+        and entry.task not in sealed
+        and entry.task.startswith(f"{environment.name}/")
+    }
+
+
+def describe_rejections(decisions: Sequence[Decision]) -> str:
+    """Return why a cycle has no task; without the tasks of the buffer that it rejected."""
+    rejected = [data for data in decisions if isinstance(data, TaskRejected) and data.task is None]
+    reasons = dict.fromkeys(f"{rejection.check}: {rejection.reason}" for rejection in rejected)
+    return f"no task passed its checks ({len(rejected)} were rejected): {'; '.join(reasons)}"[:1000]
