@@ -45,6 +45,12 @@ def compose(
             metavar="SKILL=TEXT", help="What the router reads of a skill; may be repeated."
         ),
     ] = None,
+    examples: Annotated[
+        bool,
+        typer.Option(
+            "--examples", help="Show an untrained router a successful conversation of each skill."
+        ),
+    ] = False,
     stage: Annotated[bool, typer.Option("--stage", help="Load it on every engine, too.")] = False,
     upstream: EngineUrls = None,
     actor: ActorName = None,
@@ -63,6 +69,7 @@ def compose(
         alias=alias,
         router=router,
         descriptions=_parse_pairs(describe or (), "--describe", "refunds='pays money back'"),
+        shows_examples=examples,
     )
     act = act_of(actor, reason)
     with open_publisher(cli, upstream) as publisher:

@@ -96,6 +96,7 @@ def compose_panel(app: "App", parts: PanelParts, *, fleet: Fleet) -> str:
         alias=parts.alias,
         router=parts.router,
         descriptions={} if parts.router is not None else _name_unknown_skills(app, parts),
+        shows_examples=parts.router is None,
         cycle=parts.cycle,
     )
     try:

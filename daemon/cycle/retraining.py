@@ -76,7 +76,7 @@ def read_retraining(
     waiting: list[OldMember] = []
     left: dict[str, str] = {}
     for member in succession.read_old_members(connection, pair.alias, pair.base):
-        if _was_tried(connection, pair, member.skill, cycle):
+        if _has_try(connection, pair, member.skill, cycle):
             continue
         if not member.jobs:
             left[member.skill] = f"no job trained {member.adapter.adapter}, so it has no tasks"
@@ -89,7 +89,7 @@ def read_retraining(
     return Retraining(tuple(waiting), left)
 
 
-def _was_tried(connection: "Connection", pair: Pair, skill: str, cycle: str | None) -> bool:
+def _has_try(connection: "Connection", pair: Pair, skill: str, cycle: str | None) -> bool:
     """Whether a job on this base was for a skill, of another cycle than this one, or the incumbent
     panel has a member for it."""
     jobs = succession.list_skill_jobs(connection, pair.alias, pair.base, skill)

@@ -12,6 +12,7 @@ Guarantee: the same composition again, also after a kill, is the same panel. Not
 the router chooses well; that shows in the gate.
 """
 
+import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from string import ascii_uppercase
@@ -24,6 +25,8 @@ from consumers.reads import learning, serving, skills
 from consumers.reads.serving import AdapterRow
 from daemon.core.decision_log import Act, Decisions
 from daemon.serving.fleet import Engine, Fleet, NoReplica
+from daemon.serving.replica import NoAnswer
+from daemon.serving.router_examples import write_examples
 from events.canonical import exact_json, sha256
 from events.errors import KintsugiError
 from events.jobs import PanelRouter, RouterOption
@@ -36,6 +39,8 @@ if TYPE_CHECKING:
     from sqlalchemy import Connection
 
     from daemon.core.app import App
+
+log = logging.getLogger(__name__)
 
 KIND: Final = "panel"
 """How the names of panels begin."""
@@ -64,6 +69,9 @@ class Composition:
     """Skill -> what the router reads of it; of others, what the table of skills says."""
     examples: Mapping[str, str] = field(default_factory=dict)
     """Skill -> a successful conversation, as the router reads it."""
+    shows_examples: bool = False
+    """Whether an untrained router reads one of each skill (router_examples.py); those in `examples`
+    come first."""
     cycle: str | None = None
     """The cycle that composes it; None for a person."""
 
@@ -83,13 +91,14 @@ def compose(app: "App", fleet: Fleet, composition: Composition, by: Act | str) -
         prompt = None if trained is None else _read_prompt(connection, trained, composition)
         descriptions = {} if prompt else _describe_skills(connection, first, composition)
     engine = find_engine(fleet, first.base)
-    router = PanelRouter(
-        form="labels" if prompt is None else prompt.form,
-        adapter=None if trained is None else trained.adapter,
-        options=prompt.options
-        if prompt is not None
-        else build_options(engine, first.base, descriptions, composition.examples),
-    )
+    adapter = None if trained is None else trained.adapter
+    if prompt is not None:
+        router = PanelRouter(form=prompt.form, adapter=adapter, options=prompt.options)
+    else:
+        rows = {skill: parts[name] for skill, name in composition.members.items() if name}
+        examples = _choose_examples(app, engine, rows, descriptions, composition)
+        options = build_options(engine, first.base, descriptions, examples)
+        router = PanelRouter(adapter=adapter, options=options)
     members = tuple(
         PanelMember(skill=skill, adapter=None if name is None else parts[name].adapter)
         for skill, name in composition.members.items()
@@ -115,6 +124,30 @@ def compose(app: "App", fleet: Fleet, composition: Composition, by: Act | str) -
     decisions.take(composed, f"composed {name}", cause, origin=name)
     with app.reading() as connection:
         return serving.find_adapter(connection, name)
+
+
+def _choose_examples(
+    app: "App",
+    engine: Engine,
+    members: Mapping[str, AdapterRow],
+    descriptions: Mapping[str, str],
+    composition: Composition,
+) -> dict[str, str]:
+    """Return the examples that the router of these members (skill -> adapter) reads. Where a prompt
+    with those that were written does not fit the engine they are left out, with a warning. Raises
+    CompositionRefusal, ReplicaError."""
+    own = dict(composition.examples)
+    written = write_examples(app, members) if composition.shows_examples else {}
+    if not written:
+        return own
+    examples, base = {**written, **own}, next(iter(members.values())).base
+    router = PanelRouter(options=build_options(engine, base, descriptions, examples))
+    try:
+        measure_calibration(engine, base, router)
+    except NoAnswer as error:
+        log.warning("the router of %s reads no examples: %s", ", ".join(members), error)
+        return own
+    return examples
 
 
 def find_engine(fleet: Fleet, base: str) -> Engine:

@@ -17,8 +17,8 @@ from envs.shop.environment import Shop
 from envs.task import TaskDefinition
 from envs.users import STOP, User
 from events.messages import Message
-from ops.bench.attribution.__main__ import measure_exact, measure_planted
-from ops.bench.attribution.planted import FAULTS, PlantedUser
+from ops.bench.attribution.__main__ import measure_exact, measure_fault
+from ops.bench.attribution.faulty_user import FAULTS, FaultyUser
 
 SHOP = Shop()
 TASK = SHOP.generate("two_writes", 5)
@@ -49,7 +49,7 @@ def test_planted_faults_are_named_and_exact_users_are_not_blamed(name: str, coun
     environment: Environment = open_environment(name)
     tasks = list(islice(environment.tasks(), count))
     assert measure_exact(environment, tasks)["faults"] == 0
-    figures = {fault: measure_planted(environment, tasks, fault, 1) for fault in FAULTS}
+    figures = {fault: measure_fault(environment, tasks, fault, 1) for fault in FAULTS}
     assert bool(figures["tool"]["planted"]) is (environment.user_toolset is not None)
     for fault in ("other_value", "refusal", "early_end", "tool"):
         assert figures[fault]["found"] >= 0.85 * figures[fault]["planted"], (fault, figures)
@@ -105,7 +105,7 @@ def attempt(user: User, *, may_err: bool) -> Attempt:
 
 
 def test_an_attempt_with_a_fault_of_the_user_is_not_judged_and_says_why() -> None:
-    spoilt = attempt(PlantedUser(SHOP, TASK, "other_value", 0), may_err=True)
+    spoilt = attempt(FaultyUser(SHOP, TASK, "other_value", 0), may_err=True)
     assert (spoilt.termination, spoilt.grade, spoilt.reward) == (Termination.USER_ERROR, None, None)
     assert spoilt.reason.startswith("the user's fault (instruction), message 0: it tells ")
     exact = make_environment_user(SHOP)(TASK, 0)

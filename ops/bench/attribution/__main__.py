@@ -3,7 +3,7 @@
     python -m ops.bench.attribution [--tasks 120] [--environments shop,retail,airline,telecom]
 
 Method. Each task is played once per kind of fault with the oracle as the agent and a user that is
-exact but for that fault (planted.py); `found` counts those of the `planted` ones that are named,
+exact but for that fault (faulty_user.py); `found` counts those of the `planted` that are named,
 `rules` by which rule. `exact` plays the exact user with the oracle and with an agent that does
 nothing; every fault that is named there is a false one. `milliseconds` is the processor time of one
 transcript, on average. One JSON document; everything follows from --seed.
@@ -23,7 +23,7 @@ from envs.episode import Episode, play
 from envs.registry import open_environment
 from envs.task import TaskDefinition
 from envs.users import User
-from ops.bench.attribution.planted import FAULTS, PlantedFault, PlantedUser
+from ops.bench.attribution.faulty_user import FAULTS, FaultKind, FaultyUser
 
 ENVIRONMENTS: Final = "shop,retail,airline,telecom"
 
@@ -44,7 +44,7 @@ def measure(environment: Environment, count: int, seed: int) -> dict[str, Any]:
     return {
         "tasks": len(tasks),
         "exact": measure_exact(environment, tasks),
-        "planted": {fault: measure_planted(environment, tasks, fault, seed) for fault in FAULTS},
+        "planted": {fault: measure_fault(environment, tasks, fault, seed) for fault in FAULTS},
     }
 
 
@@ -61,13 +61,13 @@ def measure_exact(environment: Environment, tasks: list[TaskDefinition]) -> dict
     return {"rollouts": count, "faults": faults, "milliseconds": milliseconds}
 
 
-def measure_planted(
-    environment: Environment, tasks: list[TaskDefinition], fault: PlantedFault, seed: int
+def measure_fault(
+    environment: Environment, tasks: list[TaskDefinition], fault: FaultKind, seed: int
 ) -> dict[str, Any]:
     """Return how many faults of one kind were planted, and how many of them are named."""
     planted, rules = 0, Counter[str]()
     for task in tasks:
-        user = PlantedUser(environment, task, fault, seed)
+        user = FaultyUser(environment, task, fault, seed)
         named, _ = _examine(environment, task, environment.oracle(task), user)
         planted += user.planted is not None
         if user.planted is not None and named is not None:

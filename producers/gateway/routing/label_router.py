@@ -67,7 +67,7 @@ def build_prompts(
     router, the instructions of its operator, calls and empty messages are left out."""
     if router.form == "head":
         return ([dict(message) for message in messages],)
-    transcript = _render(messages)
+    transcript = render_transcript(messages)
     return tuple(
         [
             {"role": "system", "content": _describe_options(router, order)},
@@ -141,8 +141,8 @@ def _describe_options(router: PanelRouter, order: int) -> str:
     return _HEAD + "\n".join(parts)
 
 
-def _render(messages: Sequence[Mapping[str, Any]]) -> str:
-    """The conversation as text, a line per message."""
+def render_transcript(messages: Sequence[Mapping[str, Any]]) -> str:
+    """Return a conversation as a router reads it: a line per message, the last `MOST_MESSAGES`."""
     lines = []
     for message in messages:
         text = _read_text(message.get("content"))

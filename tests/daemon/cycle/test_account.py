@@ -312,7 +312,7 @@ def test_a_quota_falls_to_kinds_as_the_failures_of_its_pattern_do() -> None:
     assert figures.without_quota == ("Y",)
 
 
-def sampled(*groups: tuple[int, str, Sequence[bool]]) -> tuple[SampledRollout, ...]:
+def sample_groups(*groups: tuple[int, str, Sequence[bool]]) -> tuple[SampledRollout, ...]:
     """(batch, task, verdicts); the first batch is of an untrained policy."""
     return tuple(
         SampledRollout(batch, number, task, verdict, float(verdict), batch == 0)
@@ -323,20 +323,20 @@ def sampled(*groups: tuple[int, str, Sequence[bool]]) -> tuple[SampledRollout, .
 
 def test_tasks_easier_than_the_traffic_of_their_kind_are_named() -> None:
     facts = Story().facts()  # X passes 70 % of its traffic
-    easy = replace(facts, sampled=sampled(*((0, "t/X", [True] * 8) for _ in range(8))))
+    easy = replace(facts, sampled=sample_groups(*((0, "t/X", [True] * 8) for _ in range(8))))
     account = build_account(easy)
     figures: Any = account.stages["tasks"].figures
     x, y = figures.kinds
     assert (x.kind, x.easier, x.sampled.attempts) == ("X", True, 64)
     assert y.easier is None, "none of them was sampled before a step"
     assert "easier than the traffic of X" in account.stages["tasks"].because
-    hard = replace(facts, sampled=sampled(*((0, "t/X", [True, False]) for _ in range(8))))
+    hard = replace(facts, sampled=sample_groups(*((0, "t/X", [True, False]) for _ in range(8))))
     assert "not shown to be easier" in build_account(hard).stages["tasks"].because
 
 
 def test_a_kind_with_many_failures_and_few_rollouts_is_named() -> None:
     groups = [(batch, "t/Y", [True, False]) for batch in range(15)]
-    facts = replace(Story().facts(), sampled=sampled(*groups, (15, "t/X", [False, False])))
+    facts = replace(Story().facts(), sampled=sample_groups(*groups, (15, "t/X", [False, False])))
     account = build_account(facts)
     assert "few rollouts for X;" in account.stages["tasks"].because
     figures: Any = account.stages["tasks"].figures
@@ -349,7 +349,7 @@ def test_a_pool_is_told_from_its_first_to_its_last_part() -> None:
         (0, "t/X", [False, False]), (0, "t/X", [True, False]), (1, "t/X", [True, False]),
         (2, "t/Y", [True, True]), (3, "t/X", [True, True]),
     ]  # fmt: skip
-    figures: Any = build_account(replace(Story().facts(), sampled=sampled(*groups)))
+    figures: Any = build_account(replace(Story().facts(), sampled=sample_groups(*groups)))
     learner, tasks = figures.stages["learner"].figures, figures.stages["tasks"].figures
     x = learner.pools[0]
     assert (x.pool, x.rollouts, x.groups, x.informative) == ("x", 8, 4, 2)
@@ -364,14 +364,14 @@ def test_a_kind_whose_tasks_were_written_while_the_job_ran_is_aimed_at() -> None
     later = WrittenTask("t/later", "x", "X", "inherit")
     facts = replace(facts, written=(*facts.written, later), kinds={**facts.kinds, "t/later": "X"})
     assert lost(build_account(facts))["tasks"] == 15, "it was not sampled"
-    account = build_account(replace(facts, sampled=sampled((1, "t/later", [True, False]))))
+    account = build_account(replace(facts, sampled=sample_groups((1, "t/later", [True, False]))))
     assert lost(account)["tasks"] == 0
     learner: Any = account.stages["learner"].figures
     assert [(pool.pool, pool.replay) for pool in learner.pools] == [("x", False)]
 
 
 def test_a_task_of_no_known_pool_is_not_counted_as_aimed() -> None:
-    facts = replace(Story().facts(), sampled=sampled((0, "elsewhere", [True, False])))
+    facts = replace(Story().facts(), sampled=sample_groups((0, "elsewhere", [True, False])))
     learner: Any = build_account(facts).stages["learner"].figures
     assert [(pool.pool, pool.replay) for pool in learner.pools] == [("unknown", True)]
     assert learner.kinds == ()

@@ -37,7 +37,7 @@ from tests.consumers.folding import at, fold, folded_position, fresh
 from tests.daemon.conftest import Kintsugi
 from tests.daemon.controller.test_directive_builder import tasks
 from tests.daemon.cycle.test_cost import report
-from tests.daemon.cycle.test_planner import asked
+from tests.daemon.cycle.test_planner import ask_planner
 from tests.daemon.cycle.test_planner import home as open_home
 from tests.daemon.solver import letters
 
@@ -360,7 +360,7 @@ def ended_home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A home in which one cycle wrote tasks that all were rejected; its tests only read."""
     folder = tmp_path_factory.mktemp("ended") / "home"
     with open_home(folder, tasks(("cancel",), 4), environment=letters.ENVIRONMENT) as app:
-        cycle, troubles = asked(app)
+        cycle, troubles = ask_planner(app)
         assert cycle is not None
         assert (cycle.outcome, troubles) == ("nothing_learnable", [])
     return folder

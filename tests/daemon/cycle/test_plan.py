@@ -25,7 +25,7 @@ from migrations.upgrade import upgrade
 from tests.consumers.cycling import job_over, over
 from tests.daemon.conftest import Kintsugi
 from tests.daemon.controller.test_directive_builder import record, tasks
-from tests.daemon.cycle.test_planner import asked
+from tests.daemon.cycle.test_planner import ask_planner
 from tests.daemon.cycle.test_planner import home as open_home
 from tests.daemon.engine.conftest import Live, listening
 
@@ -38,7 +38,7 @@ def engine() -> Iterator[Live]:
         yield live
 
 
-def recorded(app: App) -> list[Record]:
+def read_records(app: App) -> list[Record]:
     """Every record of the log, bit for bit."""
     return [
         record
@@ -56,9 +56,9 @@ def hash_of(tables: Database) -> str:
 def planned_quietly(app: App, *engines: Engine) -> CyclePlan:
     """A plan, and the proof that it left log and tables as they were."""
     app.settle()
-    before = recorded(app), hash_of(app.engine)
+    before = read_records(app), hash_of(app.engine)
     plan = plan_cycle(app, "agent", engines)
-    assert (recorded(app), hash_of(app.engine)) == before
+    assert (read_records(app), hash_of(app.engine)) == before
     app.settle()
     assert hash_of(app.engine) == before[1]
     return plan
@@ -68,7 +68,7 @@ def test_the_cycle_that_follows_is_the_one_that_was_planned(tmp_path: Path) -> N
     with open_home(tmp_path, tasks(("cancel", "fallback", "question"), 6)) as app:
         plan = planned_quietly(app)
         assert planned_quietly(app).accepted == plan.accepted
-        cycle, troubles = asked(app)
+        cycle, troubles = ask_planner(app)
         assert troubles == []
         assert cycle is not None
         with app.reading() as connection:
@@ -92,7 +92,7 @@ def test_what_a_closed_round_read_is_not_read_again_and_an_open_cycle_is_named(
     tmp_path: Path,
 ) -> None:
     with open_home(tmp_path, tasks(("cancel",), 4)) as app:
-        cycle, _ = asked(app)
+        cycle, _ = ask_planner(app)
         assert cycle is not None
         record(app, "agent", "base", tasks(("fallback",), 3, first=2**25))
         plan = planned_quietly(app)
@@ -123,7 +123,7 @@ def test_the_policy_that_answers_plays_the_tasks_and_nothing_of_it_is_recorded(
         assert len(examined) + len(informative) > 0
         assert plan.estimate.rollouts.probe == 8 * (len(examined) + len(informative))
         assert not planned_quietly(app).probed
-        cycle, _ = asked(app)
+        cycle, _ = ask_planner(app)
         assert cycle is not None, "a plan keeps no cycle from its own probes"
 
 
@@ -155,7 +155,7 @@ def test_nothing_is_estimated_before_a_cycle_has_shown_it(tmp_path: Path) -> Non
         assert [words.split(":")[0] for words in first.unknown] == [
             "minutes of writing", "minutes of training", "minutes and rollouts of evaluation",
         ]  # fmt: skip
-        cycle, _ = asked(app)
+        cycle, _ = ask_planner(app)
         assert cycle is not None
         ended = job_over(seconds=32.0).model_copy(update={"job": cycle.job or ""})
         closed = over(outcome="rejected").model_copy(update={"cycle": cycle.cycle})

@@ -71,7 +71,7 @@ def home(
         yield app
 
 
-def asked(app: App) -> tuple[CycleRow | None, list[str]]:
+def ask_planner(app: App) -> tuple[CycleRow | None, list[str]]:
     """The cycle that a person asks for, and what the leader could not do."""
     app.settle()
     Decisions(app).act(Act("ada"), CYCLE_START, {"alias": "agent"})
@@ -82,7 +82,7 @@ def asked(app: App) -> tuple[CycleRow | None, list[str]]:
 
 def ended_because(app: App) -> str:
     """Of a cycle that found nothing, and asked for no job."""
-    cycle, troubles = asked(app)
+    cycle, troubles = ask_planner(app)
     assert troubles == []
     assert cycle is not None
     assert (cycle.outcome, cycle.job) == ("nothing_learnable", None)
@@ -122,7 +122,7 @@ def test_of_all_tasks_that_were_ever_written_one_is_held_at_a_time(
         before = {derive_id(one.id): proposed(one.id, None) for one in given[4:]}
         Decisions(app).record(before, "a hand")
         monkeypatch.setattr(learning, "_parse_buffer_task", counted)
-        cycle, troubles = asked(app)
+        cycle, troubles = ask_planner(app)
     assert troubles == []
     assert cycle is not None
     assert cycle.accepted
@@ -168,7 +168,7 @@ def _written(folder: Path, labelled: Sequence[tuple[TaskDefinition, str]]) -> _W
                 named, SHOP, Provenance("agent", "base", "base", "live"), derive_id(task.id)
             )
             append_rollouts(app.spool, app.blobs, [data])
-        cycle, troubles = asked(app)
+        cycle, troubles = ask_planner(app)
         assert troubles == []
         assert cycle is not None
         assert cycle.directive is not None
@@ -199,7 +199,7 @@ def test_a_warm_start_is_requested_with_the_successes_that_the_log_holds(
     with home(tmp_path, given, training=Training(warm_start=mode)) as app:
         known = session(app, given[0].id)
         session(app, "shop/return/5")
-        cycle, _ = asked(app)
+        cycle, _ = ask_planner(app)
         assert cycle is not None
         with app.reading() as connection:
             job = learning.job(connection, cycle.job or "")
@@ -215,7 +215,7 @@ def test_a_warm_start_is_requested_with_the_successes_that_the_log_holds(
 
 def test_a_job_with_rounds_is_told_what_the_history_knows(tmp_path: Path) -> None:
     with home(tmp_path, tasks(("cancel",), 4), training=Training(rounds=3)) as app:
-        cycle, _ = asked(app)
+        cycle, _ = ask_planner(app)
         assert cycle is not None
         with app.reading() as connection:
             job = learning.job(connection, cycle.job or "")
@@ -248,7 +248,7 @@ def test_a_job_replays_fresh_tasks_like_what_is_asked_in_the_words_of_failures(
 ) -> None:
     given = tasks(("cancel", "ineligible", "question"), 12)
     with home(tmp_path, given) as app:
-        cycle, troubles = asked(app)
+        cycle, troubles = ask_planner(app)
         assert cycle is not None
         with app.reading() as connection:
             job = learning.job(connection, cycle.job or "")
@@ -381,7 +381,7 @@ def test_what_the_settings_cannot_make_is_said_and_ends_the_cycle(
 ) -> None:
     with home(tmp_path, tasks(("cancel",), 4), **agent) as app:
         assert words in ended_because(app)
-        assert asked(app)[0] is not None, "the next cycle begins"
+        assert ask_planner(app)[0] is not None, "the next cycle begins"
 
 
 def test_a_base_of_unknown_size_ends_the_cycle_before_a_task_is_written(tmp_path: Path) -> None:
@@ -398,7 +398,7 @@ def test_without_an_environment_no_cycle_begins_and_the_status_says_why(
     tmp_path: Path, kintsugi: Kintsugi
 ) -> None:
     with home(tmp_path, tasks(("cancel",), 4), environment=None) as app:
-        assert asked(app) == (None, [])
+        assert ask_planner(app) == (None, [])
     told = kintsugi("status", "--json", "--home", tmp_path)
     (missing,) = told.json["next_cycle"]["missing"]
     assert "agent has no executable environment" in missing
@@ -418,7 +418,7 @@ def test_only_what_a_cycle_may_read_is_counted(
     assert any("ix_rollouts_failures" in plan for plan in plans) is counted
 
 
-def added(app: App, *definitions: TaskDefinition) -> list[str]:
+def add_tasks(app: App, *definitions: TaskDefinition) -> list[str]:
     """The ids of tasks by content that an operator adds for no pattern."""
     named = [one.name_by_content() for one in definitions]
     writer = TaskWriter(app, Act("ada"), Target("agent", "base", None))
@@ -432,13 +432,13 @@ def test_what_an_operator_adds_is_drawn_by_the_next_job_and_a_retired_task_is_no
     given = tasks(("cancel", "question"), 8)
     traffic = next(one.id for one in given if one.capability == "question")
     with home(tmp_path, given, training=Training(warm_start="off")) as app:
-        first, second, lost = added(app, *tasks(("return",), 3))
+        first, second, lost = add_tasks(app, *tasks(("return",), 3))
         for name in (second, traffic):
             retire_task(app, Act("ada", "too easy"), "agent", name)
         with database.write_transaction(app.engine) as connection:
             bodies = TaskBody.table()
             connection.execute(delete(bodies).where(bodies.c.task == lost))
-        cycle, troubles = asked(app)
+        cycle, troubles = ask_planner(app)
         assert (troubles, cycle is not None) == ([], True)
         assert cycle is not None
         with app.reading() as connection:

@@ -32,7 +32,7 @@ from envs.task import TaskDefinition, read_body
 from events.jobs import JobSpec
 from tests.daemon.conftest import Kintsugi
 from tests.daemon.controller.test_directive_builder import record, tasks
-from tests.daemon.cycle.test_planner import QUIET, asked
+from tests.daemon.cycle.test_planner import QUIET, ask_planner
 from tests.daemon.slips import draw_sources, record_slips
 
 SLIPS = draw_sources("cancel", 6)
@@ -62,7 +62,7 @@ def app(tmp_path: Path) -> Iterator[App]:
 
 
 def run_cycle(app: App) -> CycleRow:
-    cycle, troubles = asked(app)
+    cycle, troubles = ask_planner(app)
     assert troubles == []
     assert cycle is not None
     return cycle

@@ -1,6 +1,7 @@
 """What a cycle makes its panel and its router of, at a replica that proves the labels."""
 
 import hashlib
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
@@ -20,7 +21,8 @@ from daemon.engine.reference.weights import CHECKPOINT
 from daemon.jobs.runner_factory import trials_of
 from daemon.serving.panels import Composition, compose
 from daemon.serving.residency import NoRoom
-from events.jobs import JobSpec, LoraSettings
+from envs.shop.environment import Shop
+from events.jobs import JobSpec, LoraSettings, TaskPool
 from events.learning import JobRequested
 from events.serving import AdapterProduced, PanelComposed, PanelMember
 from ops.random_adapters import Adapters
@@ -95,7 +97,7 @@ def test_a_router_reads_the_prompt_that_it_was_trained_on(
     home = make_home(1)
     member = home.push(adapters["v1"])
     spec = teach(home, {"refunds": "pays money back"})
-    router = produced(home, spec, adapters["v2"])
+    router = record_adapter(home, spec, adapters["v2"])
     compose_panel(home.app, parts("cycle-1", member, router), fleet=home.fleet)
     (panel,) = composed(home)
     assert spec.router is not None
@@ -104,6 +106,33 @@ def test_a_router_reads_the_prompt_that_it_was_trained_on(
     strange = PanelParts("cycle-2", "agent", "reference", "an event", (other,), router, None)
     with pytest.raises(PanelRefusal, match="trained to choose among refunds, and the members are"):
         compose_panel(home.app, strange, fleet=home.fleet)
+
+
+def test_a_router_that_the_base_plays_reads_a_conversation_of_each_skill(
+    make_home: MakeHome, adapters: Adapters, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Of tasks that its members were trained on, where that fits the engine."""
+    home = make_home(1)
+    own = TASKS["refunds"]
+    spec = JobSpec(
+        job="job-1", base="reference", checkpoint=str(CHECKPOINT), environment="shop",
+        pools=(TaskPool(name="own", tasks=("shop/x/1", *own)),),
+    )  # fmt: skip
+    member = record_adapter(home, spec, adapters["v1"])
+    compose_panel(home.app, parts("cycle-1", member), fleet=home.fleet)
+    (panel,) = composed(home)
+    shown, none = panel.panel.router.options
+    opening = Shop().task(own[0]).script
+    assert opening is not None
+    assert shown.example.startswith(f"user: {opening.opening}\nassistant: Confirm: ")
+    assert none.example == ""
+    assert "task shop/x/1 is no example" in caplog.text
+    skills = {f"skill-{number}": member for number in range(12)}
+    described = Composition(skills, descriptions=dict.fromkeys(skills, "helps"))
+    full = compose(home.app, home.fleet, replace(described, shows_examples=True), ADA)
+    assert full.panel is not None
+    assert {option.example for option in full.panel.router.options} == {""}
+    assert "reads no examples: " in caplog.text
 
 
 def test_a_head_is_composed_without_calibration_and_staged_with_its_panel(
@@ -116,7 +145,7 @@ def test_a_head_is_composed_without_calibration_and_staged_with_its_panel(
     assert spec.router.form == "head"
     assert spec.lora == LoraSettings(rank=2, alpha=2, targets=("lm_head",))
     tokens = [option.token for option in spec.router.options]
-    head = produced(home, spec, save_head(CHECKPOINT, tmp_path / "head", tokens))
+    head = record_adapter(home, spec, save_head(CHECKPOINT, tmp_path / "head", tokens))
     compose_panel(home.app, parts("cycle-1", member, head), fleet=home.fleet)
     (panel,) = composed(home)
     assert panel.panel.router == spec.router.model_copy(update={"adapter": head})
@@ -127,12 +156,12 @@ def test_a_head_is_composed_without_calibration_and_staged_with_its_panel(
     assert row.from_base > 0.1, "the engine is told from one that does not hold it"
 
 
-def produced(home: Home, spec: JobSpec, folder: Path) -> str:
-    """The adapter that a router's job left."""
+def record_adapter(home: Home, spec: JobSpec, folder: Path) -> str:
+    """Record the adapter that a job left; return its name."""
     job = JobRequested(job=spec.job, alias="agent", base="reference", spec=spec, minutes=1)
     digest = hashlib.sha256((folder / WEIGHTS).read_bytes()).hexdigest()
     data = AdapterProduced(
-        adapter="router-1", alias="agent", base="reference", sha256=digest, path=str(folder),
+        adapter=f"of-{spec.job}", alias="agent", base="reference", sha256=digest, path=str(folder),
         job=spec.job, origin="job",
     )  # fmt: skip
     Decisions(home.app).record({"requested": job, "produced": data}, "ada")

@@ -27,21 +27,21 @@ from tests.daemon.serving.homes import ADA, Home
 DESCRIPTIONS: Final = {"refunds": "pays money back", "rebooking": "moves a booking to another day"}
 
 
-def composed(home: Home, members: Mapping[str, str | None], **fields: Any) -> str:
-    """The name of the panel that was composed."""
+def compose_panel(home: Home, members: Mapping[str, str | None], **fields: Any) -> str:
+    """Compose a panel and return its name."""
     descriptions = {skill: DESCRIPTIONS[skill] for skill in members}
     composition = Composition(members, descriptions=descriptions, **fields)
     return compose(home.app, home.fleet, composition, ADA).adapter
 
 
-def pushed(home: Home, adapters: Adapters) -> tuple[str, str, str]:
-    """Two members and a router."""
+def push_parts(home: Home, adapters: Adapters) -> tuple[str, str, str]:
+    """Push two members and a router."""
     first, second, router = (home.push(adapters[name]) for name in ("v1", "v2", "v3"))
     return first, second, router
 
 
-def ticked(home: Home, most: int = 8) -> list[str]:
-    """What went wrong until a round has nothing left to do."""
+def tick_until_idle(home: Home, most: int = 8) -> list[str]:
+    """Tick until a round has nothing left to do; return what went wrong."""
     troubles: list[str] = []
     for _ in range(most):
         before = home.decided(), home.loaded()
@@ -55,10 +55,10 @@ def test_a_panel_is_staged_served_and_brought_back_by_its_parts(
     make_home: MakeHome, adapters: Adapters
 ) -> None:
     home = make_home(2)
-    first, second, router = pushed(home, adapters)
+    first, second, router = push_parts(home, adapters)
     parts = sorted([first, second, router])
-    panel = composed(home, {"refunds": first, "rebooking": second}, router=router)
-    assert composed(home, {"refunds": first, "rebooking": second}, router=router) == panel
+    panel = compose_panel(home, {"refunds": first, "rebooking": second}, router=router)
+    assert compose_panel(home, {"refunds": first, "rebooking": second}, router=router) == panel
     assert sum(isinstance(event.data, PanelComposed) for event in home.decided()) == 1
     home.publisher.stage(panel, ADA)
     assert home.loaded() == [parts, parts]
@@ -69,7 +69,7 @@ def test_a_panel_is_staged_served_and_brought_back_by_its_parts(
     assert row.from_base == min(part.from_base or 0 for part in rows)
     home.publisher.promote(panel, ADA, override=True)
     assert home.shares() == {panel: 1.0}
-    assert ticked(home) == []
+    assert tick_until_idle(home) == []
     home.engines[0].restart()
     assert sorted(home.tick().loaded) == parts, "each is proven again"
     assert (home.loaded(), home.state(panel)) == ([parts, parts], "promoted")
@@ -83,22 +83,22 @@ def test_a_panel_that_is_taken_back_lets_its_parts_go(
 ) -> None:
     """A member that answers by itself stays, and so does everything that a gateway still uses."""
     home = make_home(1)
-    first, second, router = pushed(home, adapters)
+    first, second, router = push_parts(home, adapters)
     parts = sorted([first, second, router])
     home.publisher.promote(first, ADA, override=True)
-    panel = composed(home, {"refunds": first, "rebooking": second}, router=router)
+    panel = compose_panel(home, {"refunds": first, "rebooking": second}, router=router)
     home.publisher.promote(panel, ADA, override=True)
     assert home.state(first) == "draining"
     home.gateway()
-    assert ticked(home) == []
+    assert tick_until_idle(home) == []
     assert home.loaded() == [parts], "the panel needs it, whatever its own state"
     home.gateway("g", 1 << 40, **{panel: 1})
     home.publisher.rollback("agent", ADA)
     assert (home.shares(), home.state(panel)) == ({first: 1.0}, "rolled_back")
-    assert ticked(home) == []
+    assert tick_until_idle(home) == []
     assert home.loaded() == [parts], "a session is still with the panel"
     home.gateway()
-    assert ticked(home) == []
+    assert tick_until_idle(home) == []
     assert home.loaded() == [[first]]
     assert [home.state(name) for name in (panel, second, router)] == ["unloaded"] * 3
     reasons = [step.reason for step in home.steps(second) if step.state == "draining"]
@@ -114,27 +114,27 @@ def test_a_panel_that_was_served_before_is_brought_back_by_a_rollback(
     make_home: MakeHome, adapters: Adapters
 ) -> None:
     home = make_home(1, upstream={"max_loras": 4, "max_cpu_loras": 4})
-    first, second, third = pushed(home, adapters)
-    panel = composed(home, {"refunds": first, "rebooking": second}, router=first)
+    first, second, third = push_parts(home, adapters)
+    panel = compose_panel(home, {"refunds": first, "rebooking": second}, router=first)
     home.publisher.promote(panel, ADA, override=True)
     home.publisher.promote(third, ADA, override=True)
-    assert ticked(home) == []
+    assert tick_until_idle(home) == []
     assert (home.state(panel), home.loaded()) == ("draining", [sorted([first, second, third])])
     home.publisher.rollback("agent", ADA)
     assert (home.shares(), home.state(panel)) == ({panel: 1.0}, "promoted")
-    assert ticked(home) == []
+    assert tick_until_idle(home) == []
     assert home.loaded() == [sorted([first, second])]
     home.publisher.promote(third, ADA, override=True)
     for name in ("one-more", "and-one-more"):
         home.publisher.stage(home.push(adapters["v1"], name=name), ADA)
     assert home.state(panel) == "unloaded", "what is only kept makes room, and the panel as a whole"
-    assert ticked(home) == []
+    assert tick_until_idle(home) == []
     assert home.loaded() == [sorted([third, "one-more", "and-one-more"])]
     for name in ("one-more", "and-one-more"):
         home.publisher.retire(name, ADA)
     home.publisher.rollback("agent", ADA)
     assert (home.shares(), home.state(panel)) == ({panel: 1.0}, "promoted")
-    assert ticked(home) == []
+    assert tick_until_idle(home) == []
     assert home.loaded() == [sorted([first, second])]
 
 
@@ -142,8 +142,8 @@ def test_a_panel_without_slots_for_all_of_its_parts_is_staged_nowhere(
     make_home: MakeHome, adapters: Adapters
 ) -> None:
     home = make_home(1, upstream={"max_loras": 2})
-    first, second, router = pushed(home, adapters)
-    panel = composed(home, {"refunds": first, "rebooking": second}, router=router)
+    first, second, router = push_parts(home, adapters)
+    panel = compose_panel(home, {"refunds": first, "rebooking": second}, router=router)
     with pytest.raises(NoRoom, match=r"no slots for the 3 adapters .* 3 are needed .* is 2"):
         home.publisher.stage(panel, ADA)
     assert (home.loaded(), home.state(panel)) == ([[]], "produced")
@@ -153,16 +153,16 @@ def test_a_part_that_cannot_be_staged_leaves_the_panel_and_every_route_as_they_w
     make_home: MakeHome, adapters: Adapters
 ) -> None:
     home = make_home(1)
-    first, second, router = pushed(home, adapters)
+    first, second, router = push_parts(home, adapters)
     answers = (Path(home.row(first).path) / FINGERPRINT).read_bytes()
     (Path(home.row(router).path) / FINGERPRINT).write_bytes(answers)
     served = home.serve(adapters["v1"], name="served")
-    panel = composed(home, {"refunds": first, "rebooking": second}, router=router)
+    panel = compose_panel(home, {"refunds": first, "rebooking": second}, router=router)
     with pytest.raises(StageRefusal, match=f"{panel} is not staged: {router} was staged nowhere"):
         home.publisher.promote(panel, ADA, override=True)
     assert (home.shares(), home.state(panel)) == ({served: 1.0}, "produced")
     home.publisher.retire(panel, ADA)
-    assert ticked(home) == []
+    assert tick_until_idle(home) == []
     assert home.loaded() == [[served]], "what was staged for it goes with it"
 
 
@@ -170,8 +170,8 @@ def test_the_base_as_router_is_asked_for_its_labels_and_its_bias_once(
     make_home: MakeHome, adapters: Adapters
 ) -> None:
     home = make_home(1)
-    first, second, _ = pushed(home, adapters)
-    panel = composed(home, {"refunds": first[:-2], "rebooking": None})
+    first, second, _ = push_parts(home, adapters)
+    panel = compose_panel(home, {"refunds": first[:-2], "rebooking": None})
     content = home.row(panel).panel
     assert content is not None
     assert [member.adapter for member in content.members] == [first, None]
@@ -186,18 +186,18 @@ def test_the_base_as_router_is_asked_for_its_labels_and_its_bias_once(
         assert row == pytest.approx(again, abs=1e-4)
         assert all(score < 0 for score in row)
         assert len(set(row)) == 3
-    assert composed(home, {"refunds": first, "rebooking": None}) == panel
-    assert composed(home, {"refunds": second, "rebooking": None}) != panel
+    assert compose_panel(home, {"refunds": first, "rebooking": None}) == panel
+    assert compose_panel(home, {"refunds": second, "rebooking": None}) != panel
 
 
 def test_what_cannot_be_a_panel_is_refused_before_it_is_one(
     make_home: MakeHome, adapters: Adapters
 ) -> None:
     home = make_home(1)
-    first, second, _ = pushed(home, adapters)
+    first, second, _ = push_parts(home, adapters)
     other = home.push(adapters["v1"], name="other", alias="another")
     elsewhere = home.push(adapters["v1"], name="elsewhere", base="old")
-    panel = composed(home, {"refunds": first}, router=second)
+    panel = compose_panel(home, {"refunds": first}, router=second)
     before = home.decided()
     for members, words in (
         ({"refunds": other, "rebooking": first}, "adapters of one agent on one base"),
@@ -206,7 +206,7 @@ def test_what_cannot_be_a_panel_is_refused_before_it_is_one(
         ({}, "a panel of 0 skills"),
     ):
         with pytest.raises(CompositionRefusal, match=words):
-            composed(home, members)
+            compose_panel(home, members)
     with pytest.raises(CompositionRefusal, match="26th label means no skill"):
         compose(home.app, home.fleet, Composition({f"s{n}": first for n in range(26)}), ADA)
     with pytest.raises(CompositionRefusal, match="nothing is known of the skill upgrades"):
@@ -216,9 +216,9 @@ def test_what_cannot_be_a_panel_is_refused_before_it_is_one(
         with pytest.raises(CompositionRefusal, match=r"cannot be an option .* more briefly"):
             compose(home.app, home.fleet, composition, ADA)
     with pytest.raises(UnknownAdapter, match="there is no adapter 'nobody'"):
-        composed(home, {"refunds": "nobody"})
+        compose_panel(home, {"refunds": "nobody"})
     with pytest.raises(NoReplica, match="an engine of old, and there is none"):
-        composed(home, {"refunds": elsewhere})
+        compose_panel(home, {"refunds": elsewhere})
     assert home.decided() == before
 
 
@@ -226,13 +226,13 @@ def test_a_panel_of_a_base_that_no_engine_serves_any_more_goes_with_its_parts(
     make_home: MakeHome, adapters: Adapters, reference: tuple[Policy, Chat]
 ) -> None:
     home = make_home(1)
-    first, second, _ = pushed(home, adapters)
-    panel = composed(home, {"refunds": first, "rebooking": second}, router=first)
+    first, second, _ = push_parts(home, adapters)
+    panel = compose_panel(home, {"refunds": first, "rebooking": second}, router=first)
     home.publisher.promote(panel, ADA, override=True)
     home.engines[0].stop()
     home.engines[0].policy = Policy.load(CHECKPOINT, "another")
     home.engines[0].start()
     with hold_serving_lock(home.app.home):
         assert [route.base for route in bases.move(home.app, home.fleet)] == ["another"]
-    assert ticked(home) == []
+    assert tick_until_idle(home) == []
     assert [home.state(name) for name in (panel, first, second)] == ["unloaded"] * 3

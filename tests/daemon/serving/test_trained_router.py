@@ -27,7 +27,7 @@ from tests.daemon.gateway.conftest import fronting, post
 from tests.daemon.gateway.test_panels import choices
 from tests.daemon.gateway.test_routing import ask as ask_agent
 from tests.daemon.serving.homes import ADA, Home, Restartable
-from tests.daemon.serving.test_cycle_panels import produced
+from tests.daemon.serving.test_cycle_panels import record_adapter
 from tests.daemon.solver.routing.test_router_job import (
     FIRST,
     FRESH,
@@ -88,7 +88,7 @@ def test_a_trained_router_chooses_at_an_engine_as_in_process_and_its_members_ans
     spec = build_spec(STEPS, draw({SKILL: 1.0}, FIRST, TASKS), draw(OTHERS, FIRST, TASKS))
     outcome = run(spec, tmp_path / "job")
     assert outcome.outcome == "trained", outcome.reason
-    router = produced(home, spec, tmp_path / "job" / ADAPTER)
+    router = record_adapter(home, spec, tmp_path / "job" / ADAPTER)
     member, other = home.push(adapters["strong"]), home.push(adapters["v1"])
     panel = compose(home.app, home.fleet, Composition({SKILL: member}, router=router), ADA)
     home.publisher.stage(other, ADA)

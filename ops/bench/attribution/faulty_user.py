@@ -15,22 +15,22 @@ from envs.task import TaskDefinition
 from envs.users import STOP, STOP_TOKENS
 from events.messages import Message, ToolCall
 
-PlantedFault = Literal["other_value", "secret", "refusal", "early_end", "withheld", "tool"]
+FaultKind = Literal["other_value", "secret", "refusal", "early_end", "withheld", "tool"]
 """What a planted user does wrong: it names another value of the same kind, tells what it cannot
 know, refuses to confirm, hangs up, leaves a value out of every line, or calls a tool unasked."""
 
-FAULTS: Final[tuple[PlantedFault, ...]] = (
+FAULTS: Final[tuple[FaultKind, ...]] = (
     "other_value", "secret", "refusal", "early_end", "withheld", "tool",
 )  # fmt: skip
 
 _YES: Final = re.compile(r"\W*yes\b", re.IGNORECASE)
 
 
-class PlantedUser:
+class FaultyUser:
     """Plays the exact user of a task, with one fault."""
 
     def __init__(
-        self, environment: Environment, task: TaskDefinition, fault: PlantedFault, seed: int
+        self, environment: Environment, task: TaskDefinition, fault: FaultKind, seed: int
     ) -> None:
         self._environment, self._task, self._fault = environment, task, fault
         self._exact = environment.user(task)
@@ -56,7 +56,7 @@ class PlantedUser:
     def _spoil(self, line: Message, *, is_first: bool) -> Message | None:
         """Return a line with the fault; None where it cannot have it."""
         if self._fault == "tool":
-            return None if is_first else self._call_unasked()
+            return None if is_first else self._call_tool()
         if line.tool_calls:
             return None
         text = self._spoil_text(line.text, is_first=is_first)
@@ -110,7 +110,7 @@ class PlantedUser:
             if re.search(r"\d", value) and value.lower() not in known:
                 yield value
 
-    def _call_unasked(self) -> Message | None:
+    def _call_tool(self) -> Message | None:
         """Return a call that changes something, which the task does not need; None where the user
         has no tools."""
         own = self._environment.user_toolset
