@@ -14,8 +14,8 @@ against it, by rule:
 
 Values are ids, numbers of four digits and more, and what the tables hold under the name of an
 argument of a writing tool. A value counts as known where the scenario, the script, the agent or a
-tool of the user named it, whatever the spelling. A user is free in its words, and may correct an
-agent that asks about something else.
+tool of the user named it, whatever the spelling (spelling.py). A user is free in its words, may
+correct an agent that asks about something else, and may hang up where the task is a success.
 
 Guarantee: the exact user has no fault in any task of its environment. Not covered: manners, and
 wrong words without a value in them. Source: AReaL-SEA, arXiv 2601.22607, which tells faults of the
@@ -23,17 +23,25 @@ task from faults of the trajectory; the user's are ours.
 """
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
-from typing import Any, Final, Literal
+from typing import Final, Literal
 
-from envs.attribution.words import collect_user_text, leaves, split_words, words
+from envs.attribution.names import list_names
+from envs.attribution.spelling import has_number_words, has_value, is_value
+from envs.attribution.words import (
+    collect_user_text,
+    leaves,
+    split_words,
+    squeeze,
+    squeeze_word,
+    words,
+)
 from envs.environment import Environment
-from envs.episode import hide_calls
+from envs.episode import Termination, hide_calls
+from envs.grading import grade
 from envs.task import TaskDefinition
-from envs.users import STOP_TOKENS, User, is_end
-from events.canonical import exact_json
+from envs.users import HEARD_CHARACTERS, OUT_OF_SCOPE, STOP_TOKENS, User, is_end
 from events.messages import Message, Requestor, ToolCall
 
 FaultRule = Literal["secret", "instruction", "early_end", "tool"]
@@ -56,23 +64,26 @@ class UserFault:
         return f"the user's fault ({self.rule}), message {self.place}: {self.reason}"
 
 
-_LONG_NUMBER: Final = 4
-"""Digits from which on a number names something."""
-_LONGEST: Final = 60
-"""Characters of a value of the tables that a user may name."""
-_SHORTEST: Final = 3
-"""Characters below which a text of the tables is too common to be a value."""
-
 _YES: Final = re.compile(r"\W*(yes|yeah|yep|sure|ok|okay|correct|please do|go ahead)\b", re.I)
-_NO: Final = re.compile(r"\W*(no|nope|don't|do not|never mind|stop)\b", re.I)
-_FAREWELL: Final = re.compile(
-    r"\b(anything|something|what|how) else\b|\bfurther\b|\bmore I can\b|\bfeel free to\b"
-    r"|\b(great|good|nice|wonderful) day\b|\bsafe travels\b",
+_NO: Final = re.compile(
+    r"\W*(no(?! (problem|worries|changes?|issues?|objections?)\b)|nope|don't(?! worry\b)|do not"
+    r"|never mind|stop)\b",
     re.I,
 )
-"""What a user may answer by hanging up."""
-_NOTHING: Final = re.compile(r"[^0-9a-z]+")
-"""What spelling may change in a value."""
+_AGREES: Final = re.compile(
+    r"(?<!not )(?<!n't )\b(yes|yeah|yep|sure|correct|right|fine|go ahead|proceed|please do)\b", re.I
+)
+"""What takes a refusal back: "No changes, go ahead"."""
+_REFUSES: Final = re.compile(r"\b(no|not|nope|\w+n't|never mind|instead|stop)\b", re.I)
+"""What takes an agreement back."""
+_FAREWELL: Final = re.compile(
+    r"\b(anything|something|what|how|nothing) (else|more)\b|\bfurther\b|\bmore I can\b"
+    r"|\bfeel free to\b|\b(any|other|more|additional) (question|request|concern|issue)s?\b"
+    r"|\b(that|this|it) (is |be )?(all|everything)\b|\ball set\b"
+    r"|\b(great|good|nice|wonderful|lovely|pleasant) (rest of (the|your) )?day\b|\bsafe travels\b",
+    re.I,
+)
+"""What a user may answer by hanging up, and what "no" may answer beside a question to confirm."""
 _WORDS_OF_ANY_TOOL: Final = frozenset(
     [
         "app",
@@ -126,33 +137,47 @@ class _Observer:
         self._environment, self._task = environment, task
         self._exact: User = environment.user(task)
         self._tools = environment.open_tools(task, environment.reset(task))
-        self._situation = _squeeze(collect_user_text(task))
+        self._situation = squeeze(collect_user_text(task))
         self._heard = self._situation
         """What the user can know, without spaces and signs."""
+        self._agent_text = ""
+        """What of it the agent said."""
         self._told = ""
         """What the user said, likewise."""
+        self._has_number_words = False
+        """Whether the user wrote a number out in words."""
         self._asked: set[str] = set()
         """Words of the agent."""
+        self._lookups: list[tuple[str, str]] = []
+        """Calls of the agent with what the tools answered."""
         self._owed: list[tuple[int, str]] = []
         """Values that the exact user would have told, with the place where."""
+        self._last = -1
+        """Place of the user's last message that was checked."""
         self._secrets = _list_secrets(task)
-        self._names = _list_names(environment, task)
+        self._names = list_names(environment, task)
 
     def hear(self, message: Message) -> None:
         """Take in a message that was checked."""
         for call in message.tool_calls:
             requestor: Requestor = "user" if message.role == "user" else "assistant"
-            answer = self._tools.call(call.name, call.arguments, requestor)
+            answer = self._tools.call(call.name, call.arguments, requestor).content
             if requestor == "user":
-                self._heard += _squeeze(answer.content)
+                self._heard += squeeze(answer)
+            else:
+                self._lookups.append((str(call.arguments), answer))
         if message.role == "user":
-            self._told += _squeeze(message.text)
+            self._told += squeeze(message.text)
+            self._has_number_words |= has_number_words(message.text)
         elif message.role == "assistant" and message.text:
-            self._heard += _squeeze(message.text)
+            text = squeeze(message.text)
+            self._heard += text
+            self._agent_text += text
             self._asked |= words(message.text)
 
     def check(self, place: int, before: Sequence[Message], message: Message) -> UserFault | None:
         """Return what is wrong with a message of the user."""
+        self._last = place
         expected = self._exact.reply(hide_calls(before, of="assistant"))
         for call in message.tool_calls:
             if problem := self._check_call(call, expected):
@@ -161,12 +186,14 @@ class _Observer:
             return None
         value = self._find_unknown(message.text)
         if value is not None:
-            rule: FaultRule = "secret" if _squeeze(value) in self._secrets else "instruction"
+            rule: FaultRule = "secret" if squeeze(value) in self._secrets else "instruction"
             return UserFault(rule, place, f"it tells {value!r}, which its situation does not have")
         texts = [item.text for item in before if item.role == "assistant" and item.text]
         asked = texts[-1] if texts else ""
         if any(token in message.text for token in STOP_TOKENS):
-            return self._check_end(place, asked, expected)
+            fault = self._check_end(place, asked, message, expected)
+            # Whoever got what they wanted may go, whatever the agent says then.
+            return None if fault is None or self._has_success([*before, message]) else fault
         if self._is_contrary(asked, expected.text, message.text):
             return UserFault(
                 "instruction", place, f"it says {message.text[:80]!r} to {asked[:80]!r}"
@@ -176,11 +203,27 @@ class _Observer:
         return None
 
     def close(self) -> UserFault | None:
-        """Return what the user never told, though the agent waited for it."""
+        """Return what the user never told, though it spoke again."""
         for place, value in self._owed:
-            if _squeeze(value) not in self._told:
+            if place < self._last and not self._has_answer(value):
                 return UserFault("instruction", place, f"it was asked and never tells {value!r}")
         return None
+
+    def _has_answer(self, value: str) -> bool:
+        """Whether the user told a value, or the agent got it elsewhere: from a tool that it did not
+        ask with it. One of the gold actions counts only where the agent then named it to the user,
+        for what is looked up may be one of many."""
+        if has_value(self._told, value) or (self._has_number_words and value.isdigit()):
+            return True
+        text = squeeze(value)
+        return (text not in self._secrets or text in self._agent_text) and any(
+            text in squeeze(answer) and text not in squeeze(call) for call, answer in self._lookups
+        )
+
+    def _has_success(self, messages: Sequence[Message]) -> bool:
+        """Whether nothing is missing in a transcript that ends here."""
+        verdict = grade(self._environment, self._task, messages, Termination.USER_STOP)
+        return verdict.success is not False
 
     def _check_call(self, call: ToolCall, expected: Message) -> str | None:
         """Return what is wrong with a call of the user."""
@@ -202,7 +245,9 @@ class _Observer:
             return None
         return f"it calls {call.name}, which nobody asked for"
 
-    def _check_end(self, place: int, asked: str, expected: Message) -> UserFault | None:
+    def _check_end(
+        self, place: int, asked: str, message: Message, expected: Message
+    ) -> UserFault | None:
         """Return whether the user hangs up too early."""
         script = self._task.script
         if expected.text and any(token in expected.text for token in STOP_TOKENS):
@@ -214,108 +259,53 @@ class _Observer:
         answers = script is not None and (
             expected.text != script.otherwise or any(self._list_untold(expected.text))
         )
-        if answers or expected.tool_calls or "?" in asked:
+        # Whoever is asked for what the situation has not may say that it is out of scope.
+        has_question = "?" in asked and OUT_OF_SCOPE not in message.text
+        if answers or expected.tool_calls or has_question:
             return UserFault("early_end", place, f"it hangs up when the agent says {asked[-80:]!r}")
         return None
 
     def _list_untold(self, text: str, message: Message | None = None) -> Iterator[str]:
         """Yield the values of the user's situation in a text that the user has not told yet; what
         `message` tells is told."""
-        told = self._told + ("" if message is None else _squeeze(message.text))
+        told = self._told + ("" if message is None else squeeze(message.text))
         for value in self._list_values(text):
-            if _squeeze(value) in self._situation and _squeeze(value) not in told:
+            if has_value(self._situation, value) and not has_value(told, value):
                 yield value
 
     def _is_contrary(self, asked: str, expected: str, text: str) -> bool:
         """Whether the user refuses what it was to agree to, or agrees to what it was to refuse.
         What the agent asks about must be of the user's situation: else a correction is right."""
-        if self._task.script is None or any(
-            _squeeze(value) not in self._situation and _squeeze(value) not in self._secrets
+        if self._task.script is None or _FAREWELL.search(asked):
+            return False
+        if any(
+            not has_value(self._situation, value) and squeeze_word(value) not in self._secrets
             for value in self._list_values(asked)
         ):
             return False
-        agrees = bool(_YES.match(expected)) and bool(_NO.match(text))
-        return agrees or (bool(_NO.match(expected)) and bool(_YES.match(text)))
+        return (_agrees(expected) and _refuses(text)) or (_refuses(expected) and _agrees(text))
 
     def _find_unknown(self, text: str) -> str | None:
         """Return a value in a text of the user that it cannot know."""
         return next(
-            (value for value in self._list_values(text) if _squeeze(value) not in self._heard), None
+            (value for value in self._list_values(text) if not has_value(self._heard, value)), None
         )
 
     def _list_values(self, text: str) -> Iterator[str]:
-        """Yield the values that a text names."""
+        """Yield the values that a text names, as far as a user hears it."""
+        text = text[-HEARD_CHARACTERS:]
         for word in split_words(text):
-            if _is_value(word) and _squeeze(word) not in self._names.common:
+            if is_value(word) and squeeze_word(word) not in self._names.common:
                 yield word
         yield from self._names.find(text.lower())
 
 
-@dataclass(frozen=True, slots=True)
-class _Names:
-    """What the tables of an environment call things."""
-
-    common: frozenset[str]
-    """Words of policy and tools, which anybody may use."""
-    values: Mapping[str, frozenset[str]]
-    """First word of a value -> the values that begin with it, in lower case."""
-
-    def find(self, text: str) -> Iterator[str]:
-        """Yield the values that a text in lower case has as whole words."""
-        for word in dict.fromkeys(split_words(text)):
-            for value in self.values.get(word, ()):
-                if re.search(rf"(?<!\w){re.escape(value)}(?!\w)", text):
-                    yield value
+def _agrees(text: str) -> bool:
+    return bool(_YES.match(text)) and not _REFUSES.search(text)
 
 
-def _list_names(environment: Environment, task: TaskDefinition) -> _Names:
-    """Return the names in the tables in which a task begins."""
-    policy = environment.policy(task)
-    schemas = exact_json(environment.schemas(task)) + exact_json(environment.user_schemas(task))
-    common = frozenset(_squeeze(word) for word in words(policy + " " + schemas.replace("_", " ")))
-    values: dict[str, set[str]] = {}
-    database = environment.reset(task)
-    records = [record for table in database.names for record in database[table].values()]
-    names = _find_fields(records, task).union(*_list_arguments(environment, task))
-    for record in records:
-        for name, text in _list_texts(record):
-            if name in names and _SHORTEST <= len(text) <= _LONGEST:
-                value = text.lower()
-                first = split_words(value)[:1]
-                if first and not set(map(_squeeze, words(value))) <= common:
-                    values.setdefault(first[0], set()).add(value)
-    return _Names(common, {word: frozenset(group) for word, group in values.items()})
-
-
-def _list_arguments(environment: Environment, task: TaskDefinition) -> Iterator[set[str]]:
-    """Yield the names of the arguments of each of the agent's tools."""
-    for schema in environment.schemas(task):
-        yield set(schema["function"].get("parameters", {}).get("properties", {}))
-
-
-def _find_fields(records: Iterable[Any], task: TaskDefinition) -> frozenset[str]:
-    """Return the names under which arguments of the gold actions stand in records."""
-    gold = {
-        leaf
-        for action in task.criteria.gold_actions or ()
-        for leaf in leaves(action.arguments)
-        if isinstance(leaf, str)
-    }
-    return frozenset(
-        name for record in records for name, text in _list_texts(record) if text in gold
-    )
-
-
-def _list_texts(record: Any, name: str = "") -> Iterator[tuple[str, str]]:
-    """Yield the texts in a record, each with the name of the field that it stands under."""
-    if isinstance(record, str):
-        yield name, record
-    elif isinstance(record, Mapping):
-        for key, value in record.items():
-            yield from _list_texts(value, key)
-    elif isinstance(record, list | tuple):
-        for item in record:
-            yield from _list_texts(item, name)
+def _refuses(text: str) -> bool:
+    return bool(_NO.match(text)) and not _AGREES.search(text)
 
 
 def _list_secrets(task: TaskDefinition) -> frozenset[str]:
@@ -325,21 +315,4 @@ def _list_secrets(task: TaskDefinition) -> frozenset[str]:
         str(leaf) for action in criteria.gold_actions or () for leaf in leaves(action.arguments)
     ]
     outputs = (word for output in criteria.outputs for word in split_words(output))
-    return frozenset(_squeeze(text) for text in (*texts, *outputs))
-
-
-def _is_value(word: str) -> bool:
-    """Whether a word names something: an id of letters and digits, or a long number."""
-    digits = sum(character.isdigit() for character in word)
-    letters = any(character.isalpha() for character in word)
-    if not digits:
-        return False
-    return digits >= _LONG_NUMBER or (
-        letters and not re.fullmatch(r"(?i)\d+(st|nd|rd|th|am|pm)", word)
-    )
-
-
-@lru_cache(maxsize=4096)
-def _squeeze(text: str) -> str:
-    """Return the letters and digits of a text, in lower case."""
-    return _NOTHING.sub("", text.lower())
+    return frozenset(squeeze(text) for text in (*texts, *outputs))

@@ -1,11 +1,13 @@
 """The words and the values that a text names (pure).
 
 words("Order O85, please.")     {"order", "o85", "please"}
+squeeze("Order O-85!")          "ordero85"
 leaves({"a": [1, {"b": 2}]})    1, 2
 """
 
 import re
 from collections.abc import Iterator, Mapping
+from functools import lru_cache
 from typing import Any, Final
 
 from envs.task import TaskDefinition
@@ -14,6 +16,9 @@ WORD: Final = re.compile(r"\d+(?:\.\d+)+|[^\W_][\w#@+-]*(?:[.@][^\W_][\w@-]*)*|#
 """A number, an id, a mail address, or a word; without the punctuation around it."""
 
 _THOUSANDS: Final = re.compile(r"(?<=\d),(?=\d{3}\b)")
+
+_NOTHING: Final = re.compile(r"[^0-9a-z]+")
+"""What spelling may change in a value."""
 
 
 def collect_user_text(task: TaskDefinition) -> str:
@@ -32,6 +37,15 @@ def split_words(text: str) -> list[str]:
     """Return the words as they are written; `1,000` counts as 1000 as well."""
     plain = _THOUSANDS.sub("", text)
     return WORD.findall(text) + (WORD.findall(plain) if plain != text else [])
+
+
+def squeeze(text: str) -> str:
+    """Return the letters and digits of a text, in lower case."""
+    return _NOTHING.sub("", text.lower())
+
+
+squeeze_word = lru_cache(maxsize=4096)(squeeze)
+"""The same for what is short and comes often."""
 
 
 def leaves(value: Any) -> Iterator[Any]:

@@ -6,7 +6,9 @@ from itertools import islice
 
 import pytest
 
+from envs.attribution.names import list_names
 from envs.attribution.user_faults import find_user_fault
+from envs.database import Database
 from envs.environment import Environment
 from envs.episode import Episode, Termination
 from envs.episode import play as play_locally
@@ -15,13 +17,14 @@ from envs.players import LocalPlayer
 from envs.registry import open_environment
 from envs.shop.environment import Shop
 from envs.task import TaskDefinition
-from envs.users import STOP, User
+from envs.users import OUT_OF_SCOPE, STOP, User
 from events.messages import Message
 from ops.bench.attribution.__main__ import measure_exact, measure_fault
 from ops.bench.attribution.faulty_user import FAULTS, FaultyUser
 
 SHOP = Shop()
 TASK = SHOP.generate("two_writes", 5)
+CANCEL = SHOP.generate("cancel", 0)
 OPENING = TASK.script.opening if TASK.script else ""
 
 
@@ -91,6 +94,101 @@ def test_what_the_prefix_of_a_task_says_is_nobodys_fault() -> None:
     played = wrong.model_copy(update={"sampled": True})
     assert find_user_fault(SHOP, TASK, [wrong]) is None
     assert find_user_fault(SHOP, TASK, [played]) is not None
+
+
+def find_reason(*lines: str, task: TaskDefinition = CANCEL) -> str | None:
+    """The reason of the fault in a talk without calls: user and agent in turn."""
+    messages = [
+        Message(role="user" if place % 2 == 0 else "assistant", content=line)
+        for place, line in enumerate(lines)
+    ]
+    fault = find_user_fault(SHOP, task, messages)
+    return None if fault is None else fault.summary
+
+
+CONFIRM = "Please confirm: cancel order O50?"
+HELLO = "Hi. Please call off the order O50. I am Carl, my zip is 90070."
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        (HELLO, CONFIRM, "No problem, go ahead."),
+        (HELLO, CONFIRM, "No changes, please go ahead."),
+        (HELLO, CONFIRM, "Don't worry, that is right."),
+        (HELLO, "I confirm that O50 is cancelled. Anything else?", "No, thank you."),
+        (f"{HELLO} I need it within 24-hour, on the 9th-10th, 2-3pm; I asked 2x since 2019.",),
+        (f"{HELLO} It was $12.00, 90070.00 in all.",),
+        ("Call off O50.", "Who are you?", "Carl, nine oh oh seven oh", CONFIRM, "Yes."),
+        (HELLO, "Cancelled. Any other questions?", STOP),
+        (HELLO, "Cancelled. Is that all?", STOP),
+        (HELLO, "What colour is the door of the warehouse?", OUT_OF_SCOPE),
+        ("Hello.", "How can I help?", "I want to cancel an order.", "Which?"),
+    ],
+)
+def test_a_user_may_use_any_words(lines: tuple[str, ...]) -> None:
+    assert find_reason(*lines) is None
+
+
+def test_words_that_take_nothing_back_are_still_a_fault() -> None:
+    assert "No, do not proceed." in str(find_reason(HELLO, CONFIRM, "No, do not proceed."))
+    assert "'O-51'" in str(find_reason("Hi. Call off the order O-51. I am Carl, my zip is 90070."))
+    assert "'1234.00'" in str(find_reason(f"{HELLO} I paid 1234.00."))
+    early = find_reason(HELLO, "What is your name?", STOP)
+    assert early is not None
+    assert "(early_end)" in early
+
+
+def test_a_date_may_be_written_in_any_way() -> None:
+    airline = open_environment("airline")
+    task = airline.generate("change_passenger", 1)
+    assert task.script is not None
+    date = "1984-03-01"
+    assert date in task.script.opening
+    for spelling, is_right in {
+        "March 1st, 1984": True, "03/01/1984": True, "1 Mar 1984": True, "1984-03-02": False,
+    }.items():  # fmt: skip
+        text = task.script.opening.replace(date, spelling)
+        fault = find_user_fault(airline, task, [Message(role="user", content=text)])
+        assert (fault is None) is is_right, spelling
+
+
+def test_a_user_who_got_what_it_wanted_may_hang_up_at_any_word() -> None:
+    criteria = CANCEL.criteria.model_copy(update={"outputs": ()})
+    task = CANCEL.model_copy(update={"criteria": criteria})
+    episode = play_locally(Episode(SHOP, task), SHOP.oracle(CANCEL), SHOP.user(task))
+    last = max(place for place, item in enumerate(episode.messages) if item.role == "assistant")
+    farewell = [
+        Message(role="assistant", content="Storniert. Sonst noch etwas?"),
+        Message(role="user", content=f"Danke! {STOP}"),
+    ]
+    assert find_user_fault(SHOP, task, [*episode.messages[:last], *farewell]) is None
+    fault = find_user_fault(SHOP, task, [*episode.messages[:1], *farewell])
+    assert fault is not None
+    assert fault.rule == "early_end"
+
+
+def test_tables_are_read_once_for_all_tasks_that_begin_in_them() -> None:
+    resets: list[str] = []
+
+    class SharedShop(Shop):
+        """A shop whose tasks say that they begin in one state."""
+
+        def state_key(self, task: TaskDefinition) -> str:
+            """The same for all."""
+            return "shared"
+
+        def reset(self, task: TaskDefinition) -> Database:
+            """Count."""
+            resets.append(task.id)
+            return super().reset(task)
+
+    shared = SharedShop()
+    first, second = shared.generate("address", 0), shared.generate("payment", 0)
+    street = next(iter(SHOP.reset(first)["orders"].values()))["street"].lower()
+    for task in (first, second, first):
+        assert street in list_names(shared, task).find(f"to {street}, please")
+    assert resets == [first.id]
 
 
 def attempt(user: User, *, may_err: bool) -> Attempt:

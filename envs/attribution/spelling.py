@@ -1,0 +1,70 @@
+"""How people write values: whether a word names something, and whether a text has it (pure).
+
+is_value("O85")                        True; of "24-hour", "9th-10th" and "12.00" it is False
+has_value("onmay16th", "2024-05-16")   True: the text is squeezed (words.py)
+"""
+
+import re
+from collections.abc import Iterator
+from datetime import date
+from typing import Final
+
+from envs.attribution.words import squeeze
+
+_LONG_NUMBER: Final = 4
+"""Digits from which on a number names something."""
+
+_UNIT: Final = "(?:st|nd|rd|th|am|pm|x|k|h|hrs?|mins?|[gmk]b|kg|lbs?|cm|mm|ft)?"
+_MEASURE: Final = re.compile(rf"\d{{1,3}}{_UNIT}(?:-(?:\d{{1,3}}{_UNIT}|[a-z]+))*", re.IGNORECASE)
+"""A time, an ordinal, a size: `2-3pm`, `9th`, `24-hour`."""
+_YEAR: Final = re.compile(r"(?:19|20)\d\d")
+_DECIMAL: Final = re.compile(r"(\d+)\.(\d+)")
+_DATE: Final = re.compile(r"(\d{4})-(\d\d)-(\d\d)")
+_NUMBER_WORD: Final = re.compile(
+    r"\b(?:zero|oh|one|two|three|four|five|six|seven|eight|nine|ten|\w+teen|\w+ty|hundred|thousand)"
+    r"\b",
+    re.IGNORECASE,
+)
+
+
+def is_value(word: str) -> bool:
+    """Whether a word names something: an id of letters and digits, or a long number that is no
+    year."""
+    digits = sum(character.isdigit() for character in word)
+    if not digits or _MEASURE.fullmatch(word) or _YEAR.fullmatch(word):
+        return False
+    if (decimal := _DECIMAL.fullmatch(word)) and not decimal[2].strip("0"):
+        return is_value(decimal[1])
+    return digits >= _LONG_NUMBER or any(character.isalpha() for character in word)
+
+
+def has_value(text: str, value: str) -> bool:
+    """Whether a squeezed text has a value, as it is or as another would write it."""
+    return squeeze(value) in text or any(spelling in text for spelling in _respell(value))
+
+
+def has_number_words(text: str) -> bool:
+    """Whether a text writes a number out in words."""
+    return len(_NUMBER_WORD.findall(text)) > 1
+
+
+def _respell(value: str) -> Iterator[str]:
+    """Yield other spellings of an amount or a date, squeezed."""
+    if decimal := _DECIMAL.fullmatch(value):
+        yield decimal[1] + decimal[2].rstrip("0")
+    if parts := _DATE.fullmatch(value):
+        try:
+            day = date(*map(int, parts.groups()))
+        except ValueError:  # no day of the calendar: it has no other spelling
+            return
+        month = f"{day:%b}".lower()
+        whole = f"{day:%B}".lower()
+        for name in (month, whole):
+            yield f"{name}{day.day}"
+            yield f"{name}{day.day:02}"
+            yield f"{name}the{day.day}"
+        for ending in ("", "st", "nd", "rd", "th", "of", "stof", "ndof", "rdof", "thof"):
+            yield f"{day.day}{ending}{month}"
+        for first, second in ((day.month, day.day), (day.day, day.month)):
+            yield f"{first}{second}{day.year}"
+            yield f"{first:02}{second:02}{day.year}"
