@@ -234,7 +234,7 @@ def _explain_router_lack(
     settled = all(isinstance(end, BranchEnd) for end in ends) and any(
         isinstance(end, BranchEnd) and end.outcome == "passed" for end in ends
     )
-    if not settled or state.router is not None or settings.improve.skills_router != "trained":
+    if not settled or state.router is not None or settings.improve.skills_router == "labels":
         return None
     return find_router_obstacle(connection, state)
 
