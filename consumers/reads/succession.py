@@ -206,7 +206,9 @@ def read_old_members(
     return sorted(members.values(), key=lambda member: (-member.won, -member.gain, member.skill))
 
 
-def list_tried_skills(connection: Connection, alias: str, base: str, cycle: str | None) -> set[str]:
+def list_skill_attempts(
+    connection: Connection, alias: str, base: str, cycle: str | None
+) -> set[str]:
     """Return the skills that an agent had a job for on a base, of another cycle than this one. What
     a cycle began that ended without a panel because its base went away was not tried."""
     jobs, cycles = Job.table().c, Cycle.table().c
@@ -218,10 +220,12 @@ def list_tried_skills(connection: Connection, alias: str, base: str, cycle: str 
             jobs.cycle.is_distinct_from(cycle) if cycle is not None else true(),
         )
     )  # fmt: skip
-    return {row.skill for row in connection.execute(query).all() if not _lost_base(connection, row)}
+    return {
+        row.skill for row in connection.execute(query).all() if not _misses_base(connection, row)
+    }
 
 
-def _lost_base(connection: Connection, row: Row[Any]) -> bool:
+def _misses_base(connection: Connection, row: Any) -> bool:
     """Whether the cycle of a job was cancelled by no person, and so because its base was gone."""
     if row.ended != "cancelled" or row.panel is not None or row.outcome == "cancelled":
         return False

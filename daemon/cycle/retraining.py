@@ -76,8 +76,8 @@ def read_retraining(
         return Retraining()
     waiting: list[OldMember] = []
     left: dict[str, str] = {}
-    tried = _list_tried_skills(connection, pair, cycle)
-    for member in succession.read_old_members(connection, pair.alias, pair.base, without=tried):
+    attempts = _list_attempts(connection, pair, cycle)
+    for member in succession.read_old_members(connection, pair.alias, pair.base, without=attempts):
         if not member.jobs:
             left[member.skill] = f"no job trained {member.adapter.adapter}, so it has no tasks"
             continue
@@ -89,15 +89,15 @@ def read_retraining(
     return Retraining(tuple(waiting), left)
 
 
-def _list_tried_skills(connection: "Connection", pair: Pair, cycle: str | None) -> set[str]:
+def _list_attempts(connection: "Connection", pair: Pair, cycle: str | None) -> set[str]:
     """The skills that another cycle on this base than `cycle` tried, or that the incumbent panel
     has a member for."""
-    tried = succession.list_tried_skills(connection, pair.alias, pair.base, cycle)
+    attempts = succession.list_skill_attempts(connection, pair.alias, pair.base, cycle)
     route = serving.route_row(connection, pair.alias)
     name = None if route is None else route.standing.incumbent
     row = None if name is None else serving.adapter_row(connection, name)
     panel = None if row is None or row.base != pair.base else row.panel
-    return tried if panel is None else tried | {member.skill for member in panel.members}
+    return attempts if panel is None else attempts | {member.skill for member in panel.members}
 
 
 def list_probe_tasks(member: OldMember) -> tuple[str, ...]:

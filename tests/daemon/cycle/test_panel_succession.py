@@ -293,13 +293,13 @@ def test_a_base_that_went_away_and_came_back_retrains_what_it_had_begun(home: Pa
         gone, jobs, _ = start(app)
         for job in jobs:
             over = JobEnded(job=job.job, outcome="competence_gap", steps=3, seconds=60.0)
-            trained = over.model_copy(update={"outcome": "trained"})
-            Decisions(app).take(trained if job is jobs[0] else over, "over", job.event)
+            success = over.model_copy(update={"outcome": "trained"})
+            Decisions(app).take(success if job is jobs[0] else over, "over", job.event)
         made = produced("unseen", base="new").model_copy(update={"job": jobs[0].job})
         Decisions(app).take(made, "produced", jobs[0].event)
         rebase(app, "base", 2**24 + 200)
-        (ended,) = (text for text in lead(app) if "ended, cancelled" in text)
-        assert "agent runs on base now, and not on new" in ended
+        (told,) = (text for text in lead(app) if "ended, cancelled" in text)
+        assert "agent runs on base now, and not on new" in told
         rebase(app, "new", 2**24 + 300)
         cycle, again, _ = start(app)
         assert cycle.cycle != gone.cycle
@@ -321,13 +321,13 @@ def test_what_a_member_won_counts_each_gain_over_the_sessions_that_came_after_it
         cycle, jobs, _ = start(app)
         job = next(job for job in jobs if job.skill == "changing")
         assert job.spec.parent == "/adapters/base-changing"
-        made = produced("second").model_copy(update={"job": job.job, "path": "/adapters/second"})
+        second = produced("second").model_copy(update={"job": job.job, "path": "/adapters/second"})
         says = Decisions(app)
         with app.reading() as connection:
             route = serving.route_row(connection, "agent")
         assert route is not None
         incumbent = route.standing.incumbent
-        says.take(made, "made", cycle.event)
+        says.take(second, "second", cycle.event)
         members = (PanelMember(skill="changing", adapter="second"),)
         parts = PanelParts(cycle.cycle, "agent", "base", cycle.event, members, None, None)
         for name in ("second", compose(app, parts).split()[0]):
@@ -335,17 +335,18 @@ def test_what_a_member_won_counts_each_gain_over_the_sessions_that_came_after_it
                 staged(name), evaluated(name, incumbent), report(name, 0.05, incumbent),
             ):  # fmt: skip
                 says.take(data, data.TYPE, cycle.event, origin=name)
-        for why, shares in (("canary", {name: 0.5, incumbent: 0.5}), ("promoted", {name: 1.0})):
-            says.take(routed(why, shares, base="base"), why, cycle.event)
+        canary = routed("canary", {name: 0.5, incumbent: 0.5}, base="base")
+        says.take(canary, "canary", cycle.event)
+        says.take(routed("promoted", {name: 1.0}, base="base"), "promoted", cycle.event)
         member = MemberChoice(skill="changing", adapter="second")
         app.append([ended(f"later {n}", utc_now(), policy=name, member=member) for n in range(3)])
         app.settle()
         rebase(app)
         with app.reading() as connection:
-            (won,) = read_old_members(connection, "agent", "new")
-    assert (won.adapter.adapter, won.sessions) == ("second", SESSIONS + 3)
-    assert won.gain == pytest.approx(15)
-    assert won.won == pytest.approx(0.1 * SESSIONS + 0.15 * 3)
+            (old,) = read_old_members(connection, "agent", "new")
+    assert (old.adapter.adapter, old.sessions) == ("second", SESSIONS + 3)
+    assert old.gain == pytest.approx(15)
+    assert old.won == pytest.approx(0.1 * SESSIONS + 0.15 * 3)
 
 
 def spec(*pools: TaskPool) -> JobSpec:

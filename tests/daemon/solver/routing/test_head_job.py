@@ -101,6 +101,6 @@ def test_a_head_of_prompts_that_are_all_alike_is_a_gap_and_no_crash(tmp_path: Pa
     state, logits = torch.rand(64, dtype=torch.float64), torch.zeros(6, 2, dtype=torch.float64)
     noisy = state * (1 + 1e-8 * torch.rand(6, 64, dtype=torch.float64))
     alike = HeadInputs(noisy, logits, logits.logsumexp(-1), torch.tensor([0, 1] * 3))
-    fitted = fit_head(alike, 0)
-    assert fitted.loss == pytest.approx(math.log(2)), "rounding is not learnt"
-    assert float(fitted.rows.abs().max()) < 10
+    head = fit_head(alike, 0)
+    assert head.loss == pytest.approx(math.log(2)), "rounding is not learnt"
+    assert float(head.rows.abs().max()) < 10
