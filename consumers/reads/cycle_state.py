@@ -79,7 +79,7 @@ def read_cycle_state(connection: Connection, cycle: CycleRow) -> CycleState:
         been={} if adapter is None else _been(connection, adapter.adapter),
         gates=0 if adapter is None else serving.count_gate_passes(connection, adapter.adapter),
         incumbent=_incumbent(connection, cycle.alias),
-        cancelled=_find_cancellation(connection, cycle.cycle),
+        cancelled=find_cycle_cancellation(connection, cycle.cycle),
         branches=tuple(state for state in states if state.job.skill is not None),
         router=next((state for state in states if state.job.teaches == ROUTER), None),
     )
@@ -101,7 +101,7 @@ def find_job_cancellations(connection: Connection) -> dict[str, str]:
         why = named.get(job.job)
         cycle = None if job.cycle is None else learning.cycle(connection, job.cycle)
         if why is None and cycle is not None:
-            why = _find_cancellation(connection, cycle.cycle)
+            why = find_cycle_cancellation(connection, cycle.cycle)
             if why is None and cycle.outcome is not None:
                 why = f"its cycle is over: {cycle.ended_because}"
         if why is not None:
@@ -132,7 +132,8 @@ def _incumbent(connection: Connection, alias: str) -> str | None:
     return None if route is None else route.standing.incumbent
 
 
-def _find_cancellation(connection: Connection, cycle: str) -> str | None:
+def find_cycle_cancellation(connection: Connection, cycle: str) -> str | None:
+    """Return who called a cycle off, and why; None where nobody did."""
     return _read_cancellations(connection, CYCLE_CANCEL, "cycle").get(cycle)
 
 

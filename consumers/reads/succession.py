@@ -4,15 +4,17 @@ members of panels that answered on another base.
 A caller reads within one `database.read_transaction`, which is one moment of the tables.
 """
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any, Final
 
-from sqlalchemy import Connection, Row, func, or_, select
+from sqlalchemy import Connection, Row, func, or_, select, true
 
 from consumers.diagnosis.round_counts import LIVE_PURPOSES
 from consumers.diagnosis.skills import SkillState
 from consumers.folds.cycles import PROPOSED
 from consumers.reads import learning, panels, serving
+from consumers.reads.cycle_state import find_cycle_cancellation
 from consumers.reads.learning import JobRow
 from consumers.reads.serving import AdapterRow
 from consumers.reads.skills import read_skills
@@ -169,11 +171,9 @@ class OldMember:
     members for the skill before it, and from which it was trained on."""
     sessions: int
     """Live rollouts that name it or one of these."""
-
-    @property
-    def won(self) -> float:
-        """Return the number of sessions that failed without it, by the gain of its gates."""
-        return self.gain / 100 * self.sessions
+    won: float
+    """Number of these that failed without them: of each adapter, by the gain of its own gate and of
+    those before it."""
 
     def describe(self, base: str) -> str:
         """Return the sentence that says why a job of this base is for its skill."""
@@ -185,11 +185,13 @@ class OldMember:
 
 
 def read_old_members(
-    connection: Connection, alias: str, base: str, before: int | None = None
-) -> list[OldMember]:
+    connection: Connection, alias: str, base: str, before: int | None = None,
+    without: Collection[str] = (),
+) -> list[OldMember]:  # fmt: skip
     """Return the members of the panels that answered an agent last on other bases than this one,
     what won most first; of several for one skill the newest. `before`: those of panels alone that
-    were replaced before this offset of `learning`."""
+    were replaced before this offset of `learning`; `without`: skills that are left out, for what a
+    member won is counted over the sessions of its base."""
     members: dict[str, OldMember] = {}
     for panel, left in _list_final_panels(connection, alias, base):
         if panel.panel is None or (before is not None and left >= before):
@@ -199,9 +201,35 @@ def read_old_members(
             row = (
                 None if member.adapter is None else serving.adapter_row(connection, member.adapter)
             )
-            if row is not None and member.skill not in {*members, *lapsed}:
+            if row is not None and member.skill not in {*members, *lapsed, *without}:
                 members[member.skill] = _read_old_member(connection, member.skill, row)
     return sorted(members.values(), key=lambda member: (-member.won, -member.gain, member.skill))
+
+
+def list_skill_attempts(
+    connection: Connection, alias: str, base: str, cycle: str | None
+) -> set[str]:
+    """Return the skills that an agent had a job for on a base, of another cycle than this one. What
+    a cycle began that ended without a panel because its base went away was not tried."""
+    jobs, cycles = Job.table().c, Cycle.table().c
+    query = (
+        select(jobs.skill, jobs.outcome, cycles.cycle, cycles.outcome.label("ended"), cycles.panel)
+        .join_from(Job.table(), Cycle.table(), cycles.cycle == jobs.cycle, isouter=True)
+        .where(
+            jobs.alias == alias, jobs.base == base, jobs.skill.is_not(None),
+            jobs.cycle.is_distinct_from(cycle) if cycle is not None else true(),
+        )
+    )  # fmt: skip
+    return {
+        row.skill for row in connection.execute(query).all() if not _misses_base(connection, row)
+    }
+
+
+def _misses_base(connection: Connection, row: Any) -> bool:
+    """Whether the cycle of a job was cancelled by no person, and so because its base was gone."""
+    if row.ended != "cancelled" or row.panel is not None or row.outcome == "cancelled":
+        return False
+    return find_cycle_cancellation(connection, row.cycle) is None
 
 
 def find_member_before(connection: Connection, job: Row[Any]) -> OldMember | None:
@@ -230,18 +258,29 @@ def _read_old_member(connection: Connection, skill: str, row: AdapterRow) -> Old
         item for item, _ in lineage[1:] if has_panel_history(connection, item.adapter)
     ]
     rollouts = Rollout.table().c
-    answered = select(func.count()).where(
-        rollouts.alias == row.alias,
-        rollouts.base == row.base,
-        rollouts.purpose.in_(LIVE_PURPOSES),
-        rollouts.member.in_([item.adapter for item in served]),
+    answered = (
+        select(rollouts.member, func.count())
+        .where(
+            rollouts.alias == row.alias,
+            rollouts.base == row.base,
+            rollouts.purpose.in_(LIVE_PURPOSES),
+            rollouts.member.in_([item.adapter for item in served]),
+        )
+        .group_by(rollouts.member)
     )
+    sessions = {member: int(number) for member, number in connection.execute(answered)}
+    gain = won = 0.0
+    # Each was trained on from the one before it, and its gate measured what it added to that.
+    for item in reversed(served):
+        gain += _measure_gain(item)
+        won += gain / 100 * sessions.get(item.adapter, 0)
     return OldMember(
         skill=skill,
         adapter=row,
         jobs=tuple(job for _, job in lineage),
-        gain=sum(map(_measure_gain, served)),
-        sessions=int(connection.execute(answered).scalar_one()),
+        gain=gain,
+        sessions=sum(sessions.values()),
+        won=won,
     )
 
 

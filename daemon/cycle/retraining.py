@@ -7,8 +7,9 @@
 An adapter is a difference to one base and worth nothing on another, but the tasks that it learnt
 from are kept. While `improve.skills` is `panel`, the cycles on a new base first request a job for
 the skill of each member of the old panel, in the order of what it won, and from the base: each
-once. A member whose tasks the new base passes is not retrained. Nothing is stored for this: that a
-skill was tried is its job, and that the base passes its tasks are the rollouts of the probe.
+once, but for what a cycle began whose base went away. A member whose tasks the new base passes is
+not retrained. Nothing is stored for this: that a skill was tried is its job, and that the base
+passes its tasks are the rollouts of the probe.
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -75,9 +76,8 @@ def read_retraining(
         return Retraining()
     waiting: list[OldMember] = []
     left: dict[str, str] = {}
-    for member in succession.read_old_members(connection, pair.alias, pair.base):
-        if _has_try(connection, pair, member.skill, cycle):
-            continue
+    attempts = _list_attempts(connection, pair, cycle)
+    for member in succession.read_old_members(connection, pair.alias, pair.base, without=attempts):
         if not member.jobs:
             left[member.skill] = f"no job trained {member.adapter.adapter}, so it has no tasks"
             continue
@@ -89,17 +89,15 @@ def read_retraining(
     return Retraining(tuple(waiting), left)
 
 
-def _has_try(connection: "Connection", pair: Pair, skill: str, cycle: str | None) -> bool:
-    """Whether a job on this base was for a skill, of another cycle than this one, or the incumbent
-    panel has a member for it."""
-    jobs = succession.list_skill_jobs(connection, pair.alias, pair.base, skill)
-    if any(cycle is None or job.cycle != cycle for job, _ in jobs):
-        return True
+def _list_attempts(connection: "Connection", pair: Pair, cycle: str | None) -> set[str]:
+    """The skills that another cycle on this base than `cycle` tried, or that the incumbent panel
+    has a member for."""
+    attempts = succession.list_skill_attempts(connection, pair.alias, pair.base, cycle)
     route = serving.route_row(connection, pair.alias)
     name = None if route is None else route.standing.incumbent
     row = None if name is None else serving.adapter_row(connection, name)
     panel = None if row is None or row.base != pair.base else row.panel
-    return panel is not None and skill in {member.skill for member in panel.members}
+    return attempts if panel is None else attempts | {member.skill for member in panel.members}
 
 
 def list_probe_tasks(member: OldMember) -> tuple[str, ...]:

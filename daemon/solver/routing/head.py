@@ -39,6 +39,9 @@ is a mean in nats."""
 _LEAST_PENALTY: Final = 1e-6
 _LEAST_GRADIENT: Final = 1e-5
 """A regression ends when no number of its gradient is larger."""
+_LEAST_SPREAD: Final = 1e-5
+"""Standard deviation of the numbers of states, as a share of the size of their mean, below which
+the states are equal: what is left is rounding, and rows along it would be noise."""
 _FOLDS: Final = 4
 _ITERATIONS: Final = 200
 """Most iterations of one regression."""
@@ -170,6 +173,8 @@ def _solve(inputs: HeadInputs, penalty: float, start: Tensor | None) -> tuple[Te
     along = inputs.states @ mean / mean.square().sum()
     across = inputs.states - along[:, None] * mean
     scale = across.square().mean().sqrt()
+    if not scale > _LEAST_SPREAD * mean.square().mean().sqrt():
+        across, scale = torch.zeros_like(across), torch.ones_like(scale)
     # Columns of about one size: without that, a regression takes ten times the iterations.
     features = torch.cat([across / scale, along[:, None]], 1)
     weights = torch.full_like(features[0], penalty)

@@ -27,14 +27,14 @@ from typing import Any, Final, Protocol
 
 from events.errors import KintsugiError
 from events.jobs import PanelRouter
-from events.rollouts import MemberChoice, RouterDoubt
+from events.rollouts import MemberChoice
 from producers.gateway.http.connections import AnswerTooLong, HttpClient
 from producers.gateway.http.wire import ModelRequest, encode_json
 from producers.gateway.routing.engine_proof import parse_json
 from producers.gateway.routing.label_router import RouterAnswer, decide, read_scores
 from producers.gateway.routing.routes import Adapter
 from producers.gateway.routing.routing import Routing
-from producers.gateway.routing.sticky_sessions import StickyMember
+from producers.gateway.routing.sticky_sessions import SILENT, StickyMember
 from producers.gateway.routing.token_scores import (
     Opening,
     read_token_scores,
@@ -56,9 +56,6 @@ _MOST_LATE: Final = 16
 
 _PATH: Final = "/chat/completions"
 _MAX_ANSWER_BYTES: Final = 1 << 20
-
-_UNHEARD: Final[frozenset[RouterDoubt | None]] = frozenset(("timeout", "failed"))
-"""Doubts about which a router has said nothing."""
 
 _logger = logging.getLogger(__name__)
 
@@ -169,7 +166,7 @@ class MemberChooser:
         """Have the session's next call choose anew, where the router said nothing and the call for
         which it was asked came to nothing; do nothing where other calls go by the choice."""
         kept = self._routing.read_member(session, panel)
-        if kept is not None and kept.doubt in _UNHEARD and not kept.shared:
+        if kept is not None and kept.doubt in SILENT and not kept.shared:
             self._routing.drop_member(session, panel)
 
     async def stop(self) -> None:

@@ -3,6 +3,8 @@
 A gateway that was restarted goes on as the one before it: a session stays with the policy that
 its route drew, and of a panel with the member that was chosen. Calls that asked for an adapter by
 its name, or that another adapter answered because the chosen one was missing, do not change it.
+A member that was not found because the router said nothing, for a call that came to nothing, is
+chosen anew, as the gateway before it would have done (member_choice.py).
 
 Not covered: clocks. Where this host's was set back, calls that seem to lie ahead count as made now;
 where it was set forward, sessions are over too early and drawn anew.
@@ -12,9 +14,9 @@ from datetime import datetime
 from typing import Final
 
 from events.codec import Event
-from events.rollouts import CallStarted, MemberChoice, SessionEnded
+from events.rollouts import CallEnded, CallStarted, MemberChoice, SessionEnded
 from producers.gateway.routing.routes import is_shadow
-from producers.gateway.routing.sticky_sessions import StickyMember, StickySessions
+from producers.gateway.routing.sticky_sessions import SILENT, StickyMember, StickySessions
 
 _MOVE_NOBODY: Final = ("named", "fallback")
 
@@ -27,12 +29,20 @@ class StickyRecovery:
         self.stays = stays
         self._now = now
         self._today = today
+        self._silent_calls: dict[str, tuple[str, str]] = {}
+        """Session whose newest call is the first one by its panel's choice, about which the router
+        said nothing -> that call and the panel."""
 
     def take(self, event: Event) -> None:
         """Apply an event of the stream `rollouts`."""
         data, at = event.data, event.envelope.time
         if isinstance(data, SessionEnded):
             self.stays.end(data.session)
+            self._silent_calls.pop(data.session, None)
+        elif isinstance(data, CallEnded):
+            call, panel = self._silent_calls.get(data.session, (None, ""))
+            if call == data.call and data.outcome != "completed":
+                self.stays.drop_member(data.session, panel)
         elif isinstance(data, CallStarted) and at is not None and not is_shadow(data.session):
             policy = None if data.policy == data.base else data.policy
             seconds_ago = max(0.0, (self._today - at).total_seconds())
@@ -43,8 +53,12 @@ class StickyRecovery:
                 self.stays.assign(data.session, data.alias, policy, then)
             elif data.member is not None:
                 self.stays.open(data.session, then)
+            self._silent_calls.pop(data.session, None)
             if data.member is not None:
+                is_first = self.stays.read_member(data.session, data.policy, then) is None
                 self._keep_member(data.session, data.policy, data.member, then)
+                if is_first and data.member.doubt in SILENT:
+                    self._silent_calls[data.session] = (data.call, data.policy)
 
     def _keep_member(self, session: str, panel: str, member: MemberChoice, then: float) -> None:
         """Keep the member of a call. Where no engine had it, its skill says which one it is."""

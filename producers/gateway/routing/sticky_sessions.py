@@ -23,6 +23,9 @@ from producers.gateway.routing.routes import Policy
 MAX_SESSIONS: Final = 65_536
 """Sessions remembered; about 30 MB."""
 
+SILENT: Final[frozenset[RouterDoubt | None]] = frozenset(("timeout", "failed"))
+"""Doubts of a router that has said nothing."""
+
 _NONE: Final[Mapping[str, Policy]] = {}
 
 

@@ -530,10 +530,11 @@ def test_a_panel_cycle_that_is_called_off_stops_its_jobs_and_gives_up_what_they_
     assert (left.state, left.reason) == (State.REJECTED, "ada called it off: not now")
 
 
+@pytest.mark.parametrize("form", ["trained", "head"])
 def test_a_member_with_one_task_costs_the_others_nothing_and_the_base_chooses(
-    tmp_path: Path,
+    tmp_path: Path, form: str
 ) -> None:
-    with opened(tmp_path, "trained", tasks=2) as app:
+    with opened(tmp_path, form, tasks=2) as app:
         ask(app)
         lead(app)
         while (due := list_due(app))[0].step is not Step.COMPOSE:

@@ -10,7 +10,7 @@ from typing import Final
 import pytest
 
 from consumers.reads import learning, serving
-from consumers.reads.cycle_state import read_cycle_state
+from consumers.reads.cycle_state import CYCLE_CANCEL, read_cycle_state
 from consumers.reads.explanation import explain
 from consumers.reads.learning import CycleRow, JobRow
 from consumers.reads.scheduling import CYCLE_START
@@ -19,7 +19,7 @@ from daemon.core.app import App
 from daemon.core.decision_log import Act, Decisions
 from daemon.cycle.account.read import read_account
 from daemon.cycle.cost import read_cost
-from daemon.cycle.panel_parts import gather_parts
+from daemon.cycle.panel_parts import PanelParts, gather_parts
 from daemon.cycle.plan import plan_cycle
 from daemon.cycle.planner import CyclePlanner
 from daemon.cycle.practice import read_skill_practices
@@ -33,12 +33,20 @@ from events.jobs import JobSpec, TaskPool
 from events.learning import JobEnded, JobRequested
 from events.lifecycle import State
 from events.rollouts import MemberChoice
-from events.serving import GateDecided
+from events.serving import GateDecided, PanelMember
 from producers.simulation import Provenance, append_rollouts, build_rollout_event
-from tests.consumers.deciding import decided, evaluated, moved, produced, routed
+from tests.consumers.deciding import decided, evaluated, moved, produced, routed, staged
 from tests.consumers.folding import ended
 from tests.daemon.controller.test_directive_builder import SHOP, attempted, record, tasks
-from tests.daemon.cycle.test_panel_cycle import Wanted, ask, lead, list_due, opened, take
+from tests.daemon.cycle.test_panel_cycle import (
+    Wanted,
+    ask,
+    compose,
+    lead,
+    list_due,
+    opened,
+    take,
+)
 from tests.daemon.serving.test_bases import look
 
 GAINS: Final = {"cancelling": 0.3, "changing": 0.1}
@@ -130,14 +138,14 @@ def home(promoted: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(promoted, tmp_path / "home"))
 
 
-def rebase(app: App) -> None:
+def rebase(app: App, base: str = "new", first: int = 2**24 + 100) -> None:
     """All engines serve another base, which fails as the old one did."""
     with app.reading() as connection:
         table = serving.route_table(connection)
-    (turned,) = rebase_routes(table, look("new"))
+    (turned,) = rebase_routes(table, look(base))
     (route,) = table.routes
-    Decisions(app).take(turned, "rebased new", route.cause)
-    record(app, "agent", "new", tasks(("cancel", "fallback"), 6, 2**24 + 100))
+    Decisions(app).take(turned, f"rebased {base}", route.cause)
+    record(app, "agent", base, tasks(("cancel", "fallback"), 6, first))
     app.settle()
 
 
@@ -277,6 +285,68 @@ def test_a_member_that_a_person_retired_is_in_no_later_panel_and_no_parent(home:
             parts = gather_parts(connection, read_cycle_state(connection, cycle))
         assert [member.adapter for member in parts.members] == ["base-cancelling"]
         assert parts.left == {"changing": "base-changing is draining: it annoys"}
+
+
+def test_a_base_that_went_away_and_came_back_retrains_what_it_had_begun(home: Path) -> None:
+    with opened(home, "labels") as app:
+        rebase(app)
+        gone, jobs, _ = start(app)
+        for job in jobs:
+            over = JobEnded(job=job.job, outcome="competence_gap", steps=3, seconds=60.0)
+            success = over.model_copy(update={"outcome": "trained"})
+            Decisions(app).take(success if job is jobs[0] else over, "over", job.event)
+        made = produced("unseen", base="new").model_copy(update={"job": jobs[0].job})
+        Decisions(app).take(made, "produced", jobs[0].event)
+        rebase(app, "base", 2**24 + 200)
+        (told,) = (text for text in lead(app) if "ended, cancelled" in text)
+        assert "agent runs on base now, and not on new" in told
+        rebase(app, "new", 2**24 + 300)
+        cycle, again, _ = start(app)
+        assert cycle.cycle != gone.cycle
+        assert [job.skill for job in again] == [job.skill for job in jobs]
+        Decisions(app).act(Act("ada"), CYCLE_CANCEL, {"cycle": cycle.cycle})
+        for job in again:
+            over = JobEnded(job=job.job, outcome="cancelled", seconds=6.0)
+            Decisions(app).take(over, "over", job.event)
+        assert any("ended, cancelled: ada called it off" in text for text in lead(app))
+        assert {job.skill for job in start(app)[1]} == {None}, "a person does not want them"
+
+
+def test_what_a_member_won_counts_each_gain_over_the_sessions_that_came_after_it(
+    home: Path,
+) -> None:
+    with opened(home, "labels") as app:
+        record(app, "agent", "base", tasks(("cancel", "fallback"), 6, 2**24 + 100))
+        app.settle()
+        cycle, jobs, _ = start(app)
+        job = next(job for job in jobs if job.skill == "changing")
+        assert job.spec.parent == "/adapters/base-changing"
+        second = produced("second").model_copy(update={"job": job.job, "path": "/adapters/second"})
+        says = Decisions(app)
+        with app.reading() as connection:
+            route = serving.route_row(connection, "agent")
+        assert route is not None
+        incumbent = route.standing.incumbent
+        says.take(second, "second", cycle.event)
+        members = (PanelMember(skill="changing", adapter="second"),)
+        parts = PanelParts(cycle.cycle, "agent", "base", cycle.event, members, None, None)
+        for name in ("second", compose(app, parts).split()[0]):
+            for data in (
+                staged(name), evaluated(name, incumbent), report(name, 0.05, incumbent),
+            ):  # fmt: skip
+                says.take(data, data.TYPE, cycle.event, origin=name)
+        canary = routed("canary", {name: 0.5, incumbent: 0.5}, base="base")
+        says.take(canary, "canary", cycle.event)
+        says.take(routed("promoted", {name: 1.0}, base="base"), "promoted", cycle.event)
+        member = MemberChoice(skill="changing", adapter="second")
+        app.append([ended(f"later {n}", utc_now(), policy=name, member=member) for n in range(3)])
+        app.settle()
+        rebase(app)
+        with app.reading() as connection:
+            (old,) = read_old_members(connection, "agent", "new")
+    assert (old.adapter.adapter, old.sessions) == ("second", SESSIONS + 3)
+    assert old.gain == pytest.approx(15)
+    assert old.won == pytest.approx(0.1 * SESSIONS + 0.15 * 3)
 
 
 def spec(*pools: TaskPool) -> JobSpec:

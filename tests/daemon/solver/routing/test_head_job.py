@@ -1,9 +1,11 @@
 """A job that fits a router's head, with the reference policy."""
 
+import math
 from itertools import islice
 from pathlib import Path
 
 import pytest
+import torch
 
 from daemon.adapters.compatibility import fit
 from daemon.adapters.directory import verify
@@ -15,6 +17,8 @@ from daemon.engine.policy import Policy
 from daemon.engine.reference.weights import CHECKPOINT
 from daemon.engine.routing import ask, calibrate, find_label_tokens
 from daemon.solver.job import ADAPTER
+from daemon.solver.routing.head import HeadInputs
+from daemon.solver.routing.head import fit as fit_head
 from daemon.solver.routing.job import FIGURES, RouterResult, run
 from daemon.solver.sampling.opening import read_opening
 from daemon.solver.telemetry.progress import Progress
@@ -32,10 +36,11 @@ def draw(skill: str | None, first: int, count: int) -> tuple[str, ...]:
 
 
 def build_spec(tasks: dict[str | None, tuple[str, ...]]) -> JobSpec:
-    tokens = find_label_tokens(CHECKPOINT, ("A", "B", "C"))
+    labels = ("A", "B", "C")[: len(tasks)]
+    tokens = find_label_tokens(CHECKPOINT, labels)
     options = [
         RouterOption(skill=skill, label=label, token=token, description=str(skill))
-        for skill, label, token in zip(SKILLS, "ABC", tokens, strict=True)
+        for skill, label, token in zip(tasks, labels, tokens, strict=True)
     ]
     return build_router_spec(
         Training(threads=1),
@@ -87,3 +92,15 @@ def test_a_head_of_options_that_do_not_differ_leaves_no_adapter(tmp_path: Path) 
     assert outcome.outcome == "competence_gap"
     assert "the router learnt nothing: it chooses rightly in" in str(outcome.reason)
     assert not (tmp_path / ADAPTER).exists()
+
+
+def test_a_head_of_prompts_that_are_all_alike_is_a_gap_and_no_crash(tmp_path: Path) -> None:
+    outcome = run(build_spec({"fallback": draw("fallback", 77_000_000, 2), None: ()}), tmp_path)
+    assert outcome.outcome == "competence_gap"
+    assert "it chooses rightly in 100.0% of 1 held-out tasks" in str(outcome.reason)
+    state, logits = torch.rand(64, dtype=torch.float64), torch.zeros(6, 2, dtype=torch.float64)
+    noisy = state * (1 + 1e-8 * torch.rand(6, 64, dtype=torch.float64))
+    alike = HeadInputs(noisy, logits, logits.logsumexp(-1), torch.tensor([0, 1] * 3))
+    head = fit_head(alike, 0)
+    assert head.loss == pytest.approx(math.log(2)), "rounding is not learnt"
+    assert float(head.rows.abs().max()) < 10

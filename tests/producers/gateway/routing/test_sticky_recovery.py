@@ -6,7 +6,7 @@ import pytest
 
 from events.codec import Event
 from events.envelope import Envelope, new_id
-from events.rollouts import CallStarted, EventData, SessionEnded
+from events.rollouts import CallEnded, CallStarted, EventData, MemberChoice, SessionEnded
 from producers.gateway.routing.sticky_recovery import StickyRecovery
 from producers.gateway.routing.sticky_sessions import StickySessions
 
@@ -63,3 +63,21 @@ def test_a_clock_that_was_set_back_keeps_no_session_open_for_longer() -> None:
     known = after(call("a", seconds_ago=-86_400))
     assert known.read_policies("s", NOW) == {"agent": "a"}
     assert known.count_open(NOW + IDLE) == {}
+
+
+def test_a_session_whose_router_said_nothing_keeps_the_base_once_it_answered() -> None:
+    silence = MemberChoice(doubt="timeout", router_ms=150)
+    first = call("panel", 20, call="first", member=silence)
+    failure = event(CallEnded(call="first", session="s", outcome="failed"), 19)
+    whole = event(CallEnded(call="first", session="s", outcome="completed"), 18)
+    beside = call("panel", 20, call="beside", member=silence.model_copy(update={"kept": True}))
+    assert after(first, failure).read_member("s", "panel", NOW) is None, "nobody answered it"
+    for events in (
+        (first,),
+        (first, whole),
+        (first, beside, failure),
+        (first, whole, beside, failure),
+    ):
+        member = after(*events).read_member("s", "panel", NOW)
+        assert member is not None
+        assert (member.adapter, member.doubt) == (None, "timeout")
