@@ -15,6 +15,7 @@ the router chooses well; that shows in the gate.
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from string import ascii_uppercase
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
@@ -23,6 +24,7 @@ from pydantic import ValidationError
 
 from consumers.reads import learning, serving, skills
 from consumers.reads.serving import AdapterRow
+from daemon.adapters.directory import BadAdapter, verify
 from daemon.core.decision_log import Act, Decisions
 from daemon.serving.fleet import Engine, Fleet, NoReplica
 from daemon.serving.replica import NoAnswer
@@ -269,17 +271,19 @@ def _check_parts(parts: Mapping[str, AdapterRow], composition: Composition) -> A
 def _read_prompt(
     connection: "Connection", router: AdapterRow, composition: Composition
 ) -> PanelRouter | None:
-    """Return the prompt that a router was trained on; None for one that no job of this home
-    trained. Raises CompositionRefusal where it was trained on other skills, or on none."""
+    """Return the prompt that a router was trained on, as its job says, or its files where no job of
+    this home trained it; None where neither says one. Raises CompositionRefusal where it was
+    trained on other skills, or on none, or its files are damaged."""
     job = None if router.job is None else learning.job(connection, router.job)
-    if job is None:
+    prompt = _read_stored_prompt(router) if job is None else job.spec.router
+    if prompt is None and job is None:
         return None
-    if job.spec.router is None:
+    if prompt is None:
         raise CompositionRefusal(
             f"{router.adapter} was trained to answer, and not to choose; leave --router out, or "
             "name an adapter of a job that teaches a router"
         )
-    skills = {option.skill for option in job.spec.router.options} - {None}
+    skills = {option.skill for option in prompt.options} - {None}
     if skills != composition.members.keys():
         raise CompositionRefusal(
             f"{router.adapter} was trained to choose among {', '.join(sorted(map(str, skills)))}, "
@@ -289,7 +293,21 @@ def _read_prompt(
         raise CompositionRefusal(
             f"{router.adapter} reads the descriptions that it was trained on; leave --describe out"
         )
-    return job.spec.router
+    return prompt
+
+
+def _read_stored_prompt(router: AdapterRow) -> PanelRouter | None:
+    """Return the prompt that the files of an adapter name; None where they name none, or are not on
+    this machine. Raises CompositionRefusal."""
+    if not router.path or not Path(router.path).is_dir():
+        return None
+    try:
+        stored = verify(Path(router.path)).spec.get("router")
+        return None if stored is None else PanelRouter.model_validate(stored)
+    except (BadAdapter, ValidationError) as error:
+        raise CompositionRefusal(
+            f"the files of {router.adapter} cannot be read: {error}; push them anew"
+        ) from error
 
 
 def _describe_skills(

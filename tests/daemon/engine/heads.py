@@ -1,7 +1,9 @@
 """Adapters of a model's head alone, as a job that fits one saves them."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -15,10 +17,14 @@ from events.jobs import LoraSettings
 
 
 def save_head(
-    checkpoint: Path, folder: Path, tokens: Sequence[int], rows: Tensor | None = None
+    checkpoint: Path,
+    folder: Path,
+    tokens: Sequence[int],
+    rows: Tensor | None = None,
+    spec: Mapping[str, Any] = MappingProxyType({}),
 ) -> Path:
     """A directory with a head that adds the products of (K, D) rows to the logits of these tokens;
-    without rows, of random ones that change a lot."""
+    without rows, of random ones that change a lot. `spec` is that of its job."""
     model = AutoModelForCausalLM.from_pretrained(checkpoint)
     if rows is None:
         generator = torch.Generator().manual_seed(7)
@@ -30,7 +36,7 @@ def save_head(
         seed=0,
         steps=1,
         rollouts=(),
-        spec={},
+        spec=dict(spec),
     )
     adapted = attach_head(model, settings, rows, tokens)
     expected = probe_model(adapted)

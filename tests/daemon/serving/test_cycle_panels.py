@@ -19,7 +19,7 @@ from daemon.cycle.worker import CycleWorker
 from daemon.engine.chat import Chat
 from daemon.engine.reference.weights import CHECKPOINT
 from daemon.jobs.runner_factory import trials_of
-from daemon.serving.panels import Composition, compose
+from daemon.serving.panels import Composition, CompositionRefusal, compose
 from daemon.serving.residency import NoRoom
 from envs.shop.environment import Shop
 from events.jobs import JobSpec, LoraSettings, TaskPool
@@ -154,6 +154,23 @@ def test_a_head_is_composed_without_calibration_and_staged_with_its_panel(
     row = home.row(head)
     assert row.from_base is not None
     assert row.from_base > 0.1, "the engine is told from one that does not hold it"
+
+
+def test_a_head_from_another_home_is_asked_as_its_files_say(
+    make_home: MakeHome, adapters: Adapters, tmp_path: Path
+) -> None:
+    home = make_home(1, improve=Improve(skills_router="head"))
+    spec = teach(home, {"refunds": "pays money back"})
+    assert spec.router is not None
+    tokens = [option.token for option in spec.router.options]
+    stored = spec.model_dump(mode="json")
+    folder = save_head(CHECKPOINT, tmp_path / "head", tokens, spec=stored)
+    member, head = home.push(adapters["v1"]), home.push(folder)
+    panel = compose(home.app, home.fleet, Composition({"refunds": member}, router=head), ADA).panel
+    assert panel is not None
+    assert panel.router == spec.router.model_copy(update={"adapter": head})
+    with pytest.raises(CompositionRefusal, match="trained to choose among refunds, and the mem"):
+        compose(home.app, home.fleet, Composition({"upgrades": member}, router=head), ADA)
 
 
 def record_adapter(home: Home, spec: JobSpec, folder: Path) -> str:
