@@ -23,7 +23,7 @@ task from faults of the trajectory; the user's are ours.
 """
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal
 
@@ -109,6 +109,8 @@ _WORDS_OF_ANY_TOOL: Final = frozenset(
     ]
 )
 """Words of tools' names and descriptions that say nothing of what they act on."""
+_STEM: Final = 5
+"""Letters by which two forms of a word are the same: restart, restarting."""
 _SHORT_WORD: Final = 3
 """Letters of a word of a description that says as little."""
 
@@ -241,7 +243,8 @@ class _Observer:
             return None
         description = own.tools()[call.name].schema["function"]["description"]
         subject = {word for word in words(description) if len(word) > _SHORT_WORD}
-        if ((subject | set(call.name.split("_"))) - _WORDS_OF_ANY_TOOL) & self._asked:
+        subject = (subject | set(call.name.split("_"))) - _WORDS_OF_ANY_TOOL
+        if _cut_endings(subject) & _cut_endings(self._asked):
             return None
         return f"it calls {call.name}, which nobody asked for"
 
@@ -298,6 +301,10 @@ class _Observer:
             if is_value(word) and squeeze_word(word) not in self._names.common:
                 yield word
         yield from self._names.find(text.lower())
+
+
+def _cut_endings(texts: Iterable[str]) -> set[str]:
+    return {text[:_STEM] for text in texts}
 
 
 def _agrees(text: str) -> bool:

@@ -1,19 +1,24 @@
 """What the rules for faults of users find, and whom they blame for nothing.
 
     python -m ops.bench.attribution [--tasks 120] [--environments shop,retail,airline,telecom]
+                                       [--recordings FILE ... --benchmarks FOLDER]
 
 Method. Each task is played once per kind of fault with the oracle as the agent and a user that is
 exact but for that fault (faulty_user.py); `found` counts those of the `planted` that are named,
 `rules` by which rule. `exact` plays the exact user with the oracle and with an agent that does
 nothing; every fault that is named there is a false one. `milliseconds` is the processor time of one
-transcript, on average. One JSON document; everything follows from --seed.
+transcript, on average. One JSON document; everything follows from --seed. With --recordings, of
+simulations that tau2-bench recorded with a model as the user, nothing is planted, and `which` names
+every fault: whether it is one has to be read.
 """
 
 import argparse
 import json
+import os
 import time
 from collections import Counter
 from itertools import islice
+from pathlib import Path
 from typing import Any, Final
 
 from envs.agents import Agent
@@ -24,6 +29,7 @@ from envs.registry import open_environment
 from envs.task import TaskDefinition
 from envs.users import User
 from ops.bench.attribution.faulty_user import FAULTS, FaultKind, FaultyUser
+from ops.bench.attribution.recordings import measure_recordings
 
 ENVIRONMENTS: Final = "shop,retail,airline,telecom"
 
@@ -31,6 +37,12 @@ ENVIRONMENTS: Final = "shop,retail,airline,telecom"
 def main() -> None:
     """Print one JSON document."""
     options = _parser().parse_args()
+    if options.recordings:
+        recordings = {
+            file.name: measure_recordings(file, options.benchmarks) for file in options.recordings
+        }
+        print(json.dumps({"benchmark": "attribution", "recordings": recordings}, indent=2))
+        return
     results = {
         name: measure(open_environment(name), options.tasks, options.seed)
         for name in options.environments.split(",")
@@ -90,6 +102,13 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--tasks", type=int, default=120, help="of each environment")
     parser.add_argument("--environments", default=ENVIRONMENTS)
     parser.add_argument("--seed", type=int, default=0, help="of the faults")
+    parser.add_argument("--recordings", type=Path, nargs="+", help="results files of tau2-bench")
+    parser.add_argument(
+        "--benchmarks",
+        type=Path,
+        default=os.environ.get("KINTSUGI_BENCHMARKS"),
+        help="with the tasks of the recordings (default: KINTSUGI_BENCHMARKS)",
+    )
     return parser
 
 
