@@ -210,30 +210,6 @@ def test_it_loads_what_is_no_number_and_then_refuses_to_answer(
         coarse.measure_tolerance(adapters.read_fingerprint("v1"))
 
 
-def test_a_head_is_served_beside_other_adapters(
-    exact: Replica, replica: Replica, adapters: Adapters, tmp_path: Path
-) -> None:
-    """Also of a base whose head is its embedding. What the base answers beside it is proven where
-    another test has not filled the last slot of vLLM."""
-    tokens = [token for label in ("A", "B") for token in exact.tokenize("reference", label)]
-    folder = save_head(CHECKPOINT, tmp_path / "head", tokens)
-    assert fit(folder, CHECKPOINT, 16).rank == len(tokens)
-    expected = verify(folder).fingerprint
-    assert expected is not None
-    prompt = [{"role": "user", "content": "Where is my order?"}]
-    scores = {}
-    for name, engine in (("theirs", exact), ("ours", replica)):
-        tolerance = engine.measure_tolerance(expected)
-        engine.load("head", folder)
-        engine.load("v1", adapters["v1"])
-        engine.prove("head", expected, tolerance, {"v1": adapters.read_fingerprint("v1")})
-        if engine is replica:
-            engine.prove_base("head", expected, tolerance)
-        engine.prove("v1", adapters.read_fingerprint("v1"), tolerance, {"head": expected})
-        scores[name] = engine.score_labels("head", prompt, tokens)
-    assert scores["theirs"] == pytest.approx(scores["ours"], abs=1e-3)
-
-
 def test_a_router_is_asked_as_the_embedded_engine_is(exact: Replica, replica: Replica) -> None:
     labels = ("A", "B", "C")
     tokens = [exact.tokenize("reference", label) for label in labels]
@@ -245,3 +221,23 @@ def test_a_router_is_asked_as_the_embedded_engine_is(exact: Replica, replica: Re
     ]
     theirs, ours = (engine.score_labels("reference", prompt, ids) for engine in (exact, replica))
     assert theirs == pytest.approx(ours, abs=1e-3)
+
+
+def test_a_head_is_served_as_the_embedded_engine_does(
+    exact: Replica, replica: Replica, adapters: Adapters, tmp_path: Path
+) -> None:
+    """Also of a base whose head is its embedding."""
+    tokens = [token for label in ("A", "B") for token in exact.tokenize("reference", label)]
+    folder = save_head(CHECKPOINT, tmp_path / "head", tokens)
+    assert fit(folder, CHECKPOINT, 16).rank == len(tokens)
+    expected = verify(folder).fingerprint
+    assert expected is not None
+    prompt = [{"role": "user", "content": "Where is my order?"}]
+    scores = {}
+    for name, engine in (("theirs", exact), ("ours", replica)):
+        tolerance = engine.measure_tolerance(expected)
+        engine.load("head", folder)
+        engine.prove("head", expected, tolerance, {"v1": adapters.read_fingerprint("v1")})
+        scores[name] = engine.score_labels("head", prompt, tokens)
+        engine.unload("head")
+    assert scores["theirs"] == pytest.approx(scores["ours"], abs=1e-3)
