@@ -146,6 +146,11 @@ class TaskPool(StrictModel):
     """Of a job that teaches a router: the skill that its tasks need; None: none."""
 
     @property
+    def all_tasks(self) -> tuple[str, ...]:
+        """The tasks that it draws and those that it shows."""
+        return (*self.tasks, *self.references)
+
+    @property
     def is_plain(self) -> bool:
         """Whether it is in the job's environment, with the scripted user, and rewarded by the
         verdict alone."""
@@ -431,7 +436,7 @@ class JobSpec(StrictModel):
         """Every figure is of one pool, and no task that is shown is drawn."""
         _once("two pools have one name", (pool.name for pool in self.pools))
         siblings = self.warm_start.siblings if self.warm_start else ()
-        named = [task for pool in self.pools for task in (*pool.tasks, *pool.references)]
+        named = [task for pool in self.pools for task in pool.all_tasks]
         _once("a task stands twice among pools, references and siblings", (*named, *siblings))
         if not self.target_pools:
             raise ValueError("every pool is replay; name at least one that shall be learnt")

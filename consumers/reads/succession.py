@@ -1,5 +1,5 @@
-"""Who followed whom: the adapters that an alias promoted, those that the next job may need, and the
-members of panels that answered on another base.
+"""Read which adapters an alias promoted one after another, which the next job may need, and which
+members of panels answered on another base.
 
 A caller reads within one `database.read_transaction`, which is one moment of the tables.
 """
@@ -167,8 +167,8 @@ class OldMember:
     """The job that left it, and before that those that left the adapters from which it was trained
     on; empty where an operator brought it."""
     gain: float
-    """What gates measured on its targets, in points of pass^1; with what those won that were
-    members for the skill before it, and from which it was trained on."""
+    """Gain that gates measured on its targets, in points of pass^1, summed over it and the members
+    for the skill that it was trained on from."""
     sessions: int
     """Live rollouts that name it or one of these."""
     won: float
@@ -242,12 +242,9 @@ def find_member_before(connection: Connection, job: Row[Any]) -> OldMember | Non
     member = next((member for member in members if member.skill == row.skill), None)
     if member is None:
         return None
-    targets = {task for pool in row.spec.target_pools for task in (*pool.tasks, *pool.references)}
+    targets = {task for pool in row.spec.target_pools for task in pool.all_tasks}
     known = {
-        task
-        for old in member.jobs
-        for pool in old.spec.target_pools
-        for task in (*pool.tasks, *pool.references)
+        task for old in member.jobs for pool in old.spec.target_pools for task in pool.all_tasks
     }
     return member if targets <= known else None
 
@@ -309,8 +306,9 @@ def _read_lineage(connection: Connection, row: AdapterRow) -> list[tuple[Adapter
 def _list_final_panels(
     connection: Connection, alias: str, base: str
 ) -> list[tuple[AdapterRow, int]]:
-    """What answered an agent on each other base until the alias left that base, and the offset of
-    this event; the newest first. What a person or a rollback had replaced by the base is none."""
+    """Return the adapter or panel that answered an agent on each other base when the alias left
+    that base, with the offset of the event by which it left; the newest first. A base that answered
+    by itself then, by a person's will or a rollback, has none."""
     adapters, steps = Adapter.table().c, LifecycleStep.table().c
     query = (
         select(steps.subject, steps.state, steps.event, steps.cause, steps.offset, adapters.base)

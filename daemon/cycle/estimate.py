@@ -137,7 +137,7 @@ def estimate(
 
 @dataclass(frozen=True, slots=True)
 class JobBudget:
-    """What jobs may still run today."""
+    """Minutes of jobs that today's budget has left."""
 
     spent: float
     """Minutes that the jobs ran which ended today, of all agents."""

@@ -194,12 +194,12 @@ def _gather_tasks(
     ):
         pools = () if made is None else made.spec.pools
         targets = [pool for pool in pools if not pool.replay and not pool.needs_lessons]
-        tasks = dict.fromkeys(task for pool in targets for task in (*pool.tasks, *pool.references))
+        tasks = dict.fromkeys(task for pool in targets for task in pool.all_tasks)
         by_skill[skill] = [task for task in tasks if task not in taken]
         taken.update(tasks)
         for pool in pools:
             if pool.name in (SIBLINGS, TRAFFIC):
-                others |= dict.fromkeys((*pool.tasks, *pool.references))
+                others |= dict.fromkeys(pool.all_tasks)
     generators = {find_kind(task) or task for task in taken}
     by_skill[None] = [task for task in others if (find_kind(task) or task) not in generators]
     return by_skill

@@ -433,7 +433,7 @@ class CyclePlanner:
     def _build_sampler(
         self, connection: "Connection", environment: "Environment", cycle: CycleRow
     ) -> Prober | None:
-        """Who says how the policy that answers now does."""
+        """Return the prober that plays the policy which answers now."""
         incumbent = self._read_incumbent(connection, cycle)
         if incumbent is not None and incumbent.panel is not None:
             # An engine knows the members alone, and none of them answers every task.
@@ -444,7 +444,7 @@ class CyclePlanner:
     def _build_prober(
         self, environment: "Environment", cycle: CycleRow, policy: str
     ) -> Prober | None:
-        """Who says how a policy does, at the first engine; None where no engine may be asked."""
+        """Return the prober that plays a policy at the first engine; None where none may be."""
         settings = self._app.settings
         if not settings.proposer.probe or not self._engines:
             return None
@@ -593,7 +593,7 @@ class CyclePlanner:
             if not settings.jobs.hands_keys:
                 for task in learning.read_sealed_tasks(connection, cycle.alias):
                     written.pop(task, None)
-        drawn = {task for pool in task_pools for task in (*pool.tasks, *pool.references)}
+        drawn = {task for pool in task_pools for task in pool.all_tasks}
         others = [task for task in written if task not in drawn]
         return plan_rounds(
             settings.training, settings.proposer, cycle=cycle.cycle, alias=cycle.alias,

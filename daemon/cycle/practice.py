@@ -170,7 +170,7 @@ def _put_off(choice: SkillChoice, retraining: Retraining) -> SkillChoice:
 
 
 def _describe_retraining(retraining: Retraining, settings: "Settings", base: str) -> str:
-    """What becomes of the members of another base's panel, each in a clause."""
+    """Return a clause for each member of another base's panel: why it is retrained, or why not."""
     most = settings.improve.skills_jobs
     clauses = [
         f"{member.skill}: {member.describe(base)}"

@@ -104,11 +104,7 @@ def list_probe_tasks(member: OldMember) -> tuple[str, ...]:
     """Return the tasks of a member that say how a base does: `PROBED` at most, the same each time;
     without its lessons."""
     pools = [pool for job in member.jobs for pool in job.spec.target_pools]
-    tasks = list(
-        dict.fromkeys(
-            task for pool in pools if pool.is_plain for task in (*pool.tasks, *pool.references)
-        )
-    )
+    tasks = list(dict.fromkeys(task for pool in pools if pool.is_plain for task in pool.all_tasks))
     count = min(PROBED, len(tasks))
     return tuple(tasks[place * len(tasks) // count] for place in range(count))
 
@@ -230,7 +226,7 @@ def build_retraining_pools(
 def list_tasks(specs: Sequence[JobSpec]) -> list[str]:
     """Return every task that these jobs draw or show, each once."""
     pools = [pool for spec in specs for pool in spec.pools]
-    return list(dict.fromkeys(task for pool in pools for task in (*pool.tasks, *pool.references)))
+    return list(dict.fromkeys(task for pool in pools for task in pool.all_tasks))
 
 
 def read_drawable_tasks(
@@ -257,7 +253,7 @@ def _is_known(environment: "Environment", task: str) -> bool:
 
 
 def _list_tasks(pool: TaskPool, drawable: Collection[str]) -> list[str]:
-    return [task for task in (*pool.tasks, *pool.references) if task in drawable]
+    return [task for task in pool.all_tasks if task in drawable]
 
 
 def _renew(pool: TaskPool, tasks: tuple[str, ...], share: float) -> TaskPool:

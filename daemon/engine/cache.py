@@ -91,7 +91,8 @@ class Cache:
             every = [owners[0]] * count
             for slot, owner in zip(slots, owners, strict=True):
                 every[slot] = owner
-            assignment, last = model.assign(every), model.assign(owners)
+            assignment = model.assign(every)
+            last = model.assign(owners) if model.changes_head else None
         return weights.logits(self._through(weights, ids, place, assignment)[where], last)
 
     def _several(
@@ -125,7 +126,7 @@ class Cache:
         if isinstance(model, Mixture):
             pairs = zip(owners, rows, strict=True)
             assignment = model.assign([owner for owner, row in pairs for _ in row])
-            last = model.assign(owners)
+            last = model.assign(owners) if model.changes_head else None
         hidden = self._through(weights, ids, place, assignment)
         return weights.logits(hidden[lengths.cumsum(0) - 1], last)
 

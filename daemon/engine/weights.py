@@ -96,7 +96,8 @@ class Weights:
     factors: tuple[Mapping[str, Factors], ...] = ()
     """Of an adapter, per layer: matrix -> what it adds to it."""
     head_factors: "Factors | None" = None
-    """What an adapter adds to the head; never merged, for the head is the largest matrix."""
+    """Factors by which an adapter changes the head. They are never merged into it, for the head is
+    the largest matrix."""
 
     @classmethod
     @torch.no_grad()
@@ -167,6 +168,11 @@ class Mixture:
             for number in range(len(self.base.layers))
         ]  # fmt: skip
         self._head = _stack_factors([member.head_factors for member in members])
+
+    @property
+    def changes_head(self) -> bool:
+        """Whether a member changes the head, so that logits need an assignment too."""
+        return self._head is not None
 
     def is_of(self, members: Sequence[Weights]) -> bool:
         """Whether it was made of these, in this order."""

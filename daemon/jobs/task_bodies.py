@@ -112,7 +112,7 @@ def reject_missing(app: "App", job: JobRow, missing: Mapping[str, str]) -> list[
     with app.reading() as connection:
         states = read_inactive_tasks(connection, job.alias)
     new = [task for task in missing if states.get(task) != REJECTED]
-    pools = {task: pool.name for pool in job.spec.pools for task in (*pool.tasks, *pool.references)}
+    pools = {task: pool.name for pool in job.spec.pools for task in pool.all_tasks}
     events: dict[str, Decision] = {
         derive_id(job.job, "task rejected", task): TaskRejected(
             cycle=job.cycle,

@@ -17,11 +17,11 @@ from consumers.reads import learning
 from consumers.reads.serving import AdapterRow
 from daemon.core.task_definitions import open_event_environment
 from envs.environment import Environment, UnknownTask
-from envs.episode import Episode, play
-from envs.evaluation import environment_code
+from envs.episode import Episode, PrefixMismatch, play
+from envs.evaluation import EnvironmentFailure, environment_code
 from envs.grading import grade
+from envs.registry import EnvironmentBroken, UnknownEnvironment
 from envs.task import TaskDefinition
-from events.errors import KintsugiError
 from events.jobs import JobSpec
 from producers.gateway.routing.label_router import render_transcript
 
@@ -34,6 +34,10 @@ MOST_CHARACTERS: Final = 600
 """Characters of an example, its first ones: every session waits for the prompt."""
 _TRIES: Final = 8
 """Tasks of a skill that are looked at for an example."""
+_NOT_SHOWN: Final = (
+    EnvironmentBroken, EnvironmentFailure, PrefixMismatch, UnknownEnvironment, UnknownTask,
+)  # fmt: skip
+"""Errors of a task or its environment, for which another task is taken."""
 
 
 def write_examples(app: "App", members: Mapping[str, AdapterRow]) -> dict[str, str]:
@@ -53,7 +57,7 @@ def write_examples(app: "App", members: Mapping[str, AdapterRow]) -> dict[str, s
 
 def _write_texts(app: "App", spec: JobSpec) -> Iterator[str]:
     """Yield a conversation for each of the first tasks of a job that can be shown."""
-    pools = [pool for pool in spec.pools if not pool.replay and not pool.needs_lessons]
+    pools = [pool for pool in spec.target_pools if not pool.needs_lessons]
     tasks = [(pool.environment or spec.environment, task) for pool in pools for task in pool.tasks]
     opened: dict[str, Environment] = {}
     for place, name in tasks[:_TRIES]:
@@ -62,7 +66,7 @@ def _write_texts(app: "App", spec: JobSpec) -> Iterator[str]:
                 opened[place] = open_event_environment(app, place)
             task = opened[place].task(name)
             text = None if task.salt is not None else write_conversation(opened[place], task)
-        except (UnknownTask, KintsugiError) as error:
+        except _NOT_SHOWN as error:
             log.warning("task %s is no example: %s", name, error)
             continue
         if text is not None:
@@ -71,7 +75,7 @@ def _write_texts(app: "App", spec: JobSpec) -> Iterator[str]:
 
 def write_conversation(environment: Environment, task: TaskDefinition) -> str | None:
     """Return the conversation of oracle and user about a task as a router reads it, cut at
-    `MOST_CHARACTERS`; None where the oracle fails. Raises EnvironmentFailure."""
+    `MOST_CHARACTERS`; None where the oracle fails. Raises EnvironmentFailure, PrefixMismatch."""
     with environment_code(environment, f"task {task.id}", task):
         episode = Episode(environment, task)
         play(episode, environment.oracle(task), environment.user(task))

@@ -603,7 +603,7 @@ class Job:
         some training.
         """
         siblings = self.spec.warm_start.siblings if self.spec.warm_start else ()
-        named = (task for pool in self.spec.pools for task in (*pool.tasks, *pool.references))
+        named = (task for pool in self.spec.pools for task in pool.all_tasks)
         for task in {task.rpartition("/")[0]: task for task in (*named, *siblings)}.values():
             self.environments.task(task)
         for pool in self.spec.pools:

@@ -102,7 +102,7 @@ def digest(spec: JobSpec) -> str:
 def list_tasks(spec: JobSpec) -> list[str]:
     """Return the tasks that a spec names, each once: those of pools, references and siblings, and
     written ones that its rounds must not write again."""
-    pools = (task for pool in spec.pools for task in (*pool.tasks, *pool.references))
+    pools = (task for pool in spec.pools for task in pool.all_tasks)
     siblings = spec.warm_start.siblings if spec.warm_start else ()
     known = spec.rounds.known if spec.rounds else ()
     return list(dict.fromkeys(chain(pools, siblings, known)))

@@ -97,7 +97,7 @@ def _read_tables(state: _FirstState) -> _Tables:
     fields: dict[str, set[str]] = {}
     for table in database.names:
         for record in database[table].values():
-            for name, text in _list_texts(record):
+            for name, text in list_texts(record):
                 fields.setdefault(text, set()).add(name)
     values: dict[str, dict[str, set[str]]] = {}
     for text, names in fields.items():
@@ -130,13 +130,13 @@ def _list_arguments(environment: Environment, task: TaskDefinition) -> Iterator[
         yield set(schema["function"].get("parameters", {}).get("properties", {}))
 
 
-def _list_texts(record: Any, name: str = "") -> Iterator[tuple[str, str]]:
+def list_texts(record: Any, name: str = "") -> Iterator[tuple[str, str]]:
     """Yield the texts in a record, each with the name of the field that it stands under."""
     if isinstance(record, str):
         yield name, record
     elif isinstance(record, dict):
         for key, value in record.items():
-            yield from _list_texts(value, key)
+            yield from list_texts(value, key)
     elif isinstance(record, list | tuple):
         for item in record:
-            yield from _list_texts(item, name)
+            yield from list_texts(item, name)

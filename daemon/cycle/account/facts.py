@@ -130,7 +130,7 @@ class CycleFacts:
         they entered the pool of their pattern while the job ran."""
         if self.job is None:
             return ()
-        first = {task for pool in self.job.spec.pools for task in (*pool.tasks, *pool.references)}
+        first = {task for pool in self.job.spec.pools for task in pool.all_tasks}
         drawn = {item.task for item in self.sampled} - first
         return tuple(task for task in self.written if task.task in drawn)
 
@@ -139,9 +139,7 @@ class CycleFacts:
         """Kind -> tasks of the job's pools that are no replay, references included."""
         if self.job is None:
             return Counter()
-        tasks = [
-            task for pool in self.job.spec.target_pools for task in (*pool.tasks, *pool.references)
-        ]
+        tasks = [task for pool in self.job.spec.target_pools for task in pool.all_tasks]
         tasks += [task.task for task in self.later_tasks]
         kinds = (self.kinds.get(task) for task in tasks)
         return Counter(kind for kind in kinds if kind is not None)

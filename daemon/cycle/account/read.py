@@ -94,7 +94,7 @@ def _read_kinds(
     connection: "Connection", alias: str, job: JobRow | None, written: list[str]
 ) -> dict[str, str | None]:
     pools = () if job is None else job.spec.pools
-    tasks = [task for pool in pools for task in (*pool.tasks, *pool.references)]
+    tasks = [task for pool in pools for task in pool.all_tasks]
     return cycle_account.read_task_kinds(connection, alias, tasks + written)
 
 

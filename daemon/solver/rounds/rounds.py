@@ -63,7 +63,7 @@ class Rounds:
         targets = [pool for pool in spec.target_pools if pool.is_plain]
         self._written = {task: pool.name for pool in targets for task in pool.tasks}
         """Task -> the pattern that it was written for."""
-        own = [task for pool in targets for task in (*pool.tasks, *pool.references)]
+        own = [task for pool in targets for task in pool.all_tasks]
         self._known = [PriorTask.of(environment.task(task)) for task in (*settings.known, *own)]
         self._tries: list[TaskProposed | TaskRejected] = []
         """What the round before wrote."""

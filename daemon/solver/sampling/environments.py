@@ -54,7 +54,7 @@ class JobEnvironments:
         self.task = lru_cache(maxsize=4096)(self._make_task)
         for pool in spec.pools:
             named = by_place[pool.environment or spec.environment]
-            for task in (*pool.tasks, *pool.references):
+            for task in pool.all_tasks:
                 if self.find(task) is not named:
                     raise UnknownTask(
                         f"pool {pool.name} is of environment {named.name}, and its task {task} is "

@@ -7,8 +7,9 @@ the way that was asked for. Which value is put in follows from task, fault and s
 import re
 from collections.abc import Iterator, Sequence
 from random import Random
-from typing import Any, Final, Literal
+from typing import Final, Literal
 
+from envs.attribution.names import list_texts
 from envs.attribution.words import collect_user_text, leaves, split_words, words
 from envs.environment import Environment
 from envs.task import TaskDefinition
@@ -97,7 +98,7 @@ class FaultyUser:
             pair
             for table in database.names
             for key, record in database[table].items()
-            for pair in ((table, key), *_list_texts(record))
+            for pair in ((table, key), *list_texts(record))
         ]
         names = {name for name, text in fields if text == value}
         yield from (text for name, text in fields if name in names and text != value)
@@ -130,15 +131,3 @@ def _whole(value: str) -> str:
 
 def _cut(text: str, value: str) -> str:
     return " ".join(re.sub(_whole(value), "", text).split()) or "Well."
-
-
-def _list_texts(record: Any, name: str = "") -> Iterator[tuple[str, str]]:
-    """Yield the texts in a record, each with the name of its field."""
-    if isinstance(record, str):
-        yield name, record
-    elif isinstance(record, dict):
-        for key, value in record.items():
-            yield from _list_texts(value, key)
-    elif isinstance(record, list | tuple):
-        for item in record:
-            yield from _list_texts(item, name)

@@ -222,10 +222,10 @@ class MemberChooser:
         # The labels are tokens of this base: an engine of another one would score others.
         model = router.adapter or base
         having = [upstream for upstream in upstreams if upstream.well and model in upstream.served]
-        bodies = [encode_json(body) for body in opening.build_requests(router, model)]
-        if not having or not bodies:
+        requests = opening.build_requests(router, model) if having else []
+        if not requests:
             return None
-        task = asyncio.create_task(self._ask_engines(router, bodies, having))
+        task = asyncio.create_task(self._ask_engines(router, requests, having))
         try:
             await asyncio.wait({task}, timeout=self._bound.find_seconds(having[0]))
         except asyncio.CancelledError:
@@ -242,11 +242,15 @@ class MemberChooser:
         return RouterAnswer(None, "timeout")
 
     async def _ask_engines(
-        self, router: PanelRouter, bodies: Sequence[bytes], upstreams: Sequence[Upstream]
+        self,
+        router: PanelRouter,
+        requests: Sequence[Mapping[str, Any]],
+        upstreams: Sequence[Upstream],
     ) -> RouterAnswer:
         """Return what the router says at the first engine that answers."""
         failure: Exception | None = None
         try:
+            bodies = [encode_json(request) for request in requests]
             for upstream in upstreams:
                 try:
                     answer = await self._read_answer(router, bodies, upstream)

@@ -161,7 +161,7 @@ def start(app: App) -> tuple[CycleRow, list[JobRow], list[str]]:
 
 def list_targets(job: JobRow) -> set[str]:
     pools = job.spec.target_pools
-    return {task for pool in pools for task in (*pool.tasks, *pool.references)}
+    return {task for pool in pools for task in pool.all_tasks}
 
 
 def test_on_a_new_base_members_are_retrained_from_their_tasks_what_won_most_first(

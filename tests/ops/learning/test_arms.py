@@ -46,7 +46,7 @@ def plan(shop: Shop, *, warm: bool) -> Plan:
 
 
 def everything(made: Plan) -> list[str]:
-    pools = [task for pool in made.pools for task in (*pool.tasks, *pool.references)]
+    pools = [task for pool in made.pools for task in pool.all_tasks]
     return [*pools, *(made.warm_start.siblings if made.warm_start else ())]
 
 
