@@ -21,10 +21,10 @@ from sqlalchemy import BigInteger, Engine, Index, MetaData, Table, Text, text
 from sqlalchemy.sql import ColumnElement
 from sqlmodel import Field, SQLModel
 
-REVISION: Final = "0023"
+REVISION: Final = "0024"
 """The migration that makes these tables; a test holds it to the newest one in migrations/."""
 
-FOLD_VERSION: Final = 16
+FOLD_VERSION: Final = 17
 """Raised with every change of what a fold makes of an event; then `kintsugi rebuild` is due."""
 
 PROJECTION: Final = "history"
@@ -333,6 +333,10 @@ class Task(ProjectionTable, table=True):
     verified: str | None = _string()
     """JSON list of {check, note}: what it passed."""
     text_by: str | None = _string()
+    plans: str | None = _string()
+    """Set of the plan that it was written by; null for one of no plan. So are the next two."""
+    plan: str | None = _string()
+    plan_revision: int | None = _integer()
     order_key: str = _string()
     event: str | None = _pointer(STRING)
     """Id of the `TaskProposed`."""
@@ -649,6 +653,131 @@ class Rejection(ProjectionTable, table=True):
     reason: str = _string()
     source_rollout: str | None = _string()
     instruction: str = _string()
+    plans: str | None = _string()
+    """Set of the plan that the try followed; null for one of no plan. So are the next two."""
+    plan: str | None = _string()
+    plan_revision: int | None = _integer()
+    time: str | None = _pointer(STRING)
+    event_source: str = _pointer(STRING)
+    sequence: int = _pointer()
+    offset: int = _offset()
+
+
+class PlanSet(ProjectionTable, table=True):
+    """A set of plans: how the tasks of an agent are written and judged."""
+
+    __tablename__ = "plan_sets"
+    __table_args__ = (Index("ix_plan_sets_alias", "alias", "base"),)
+    MERGE: ClassVar[Merge] = Merge.LAST
+
+    plans: str = _key()
+    alias: str = _string()
+    base: str = _string()
+    environment: str = _string()
+    cycle: str | None = _string()
+    patterns: str = _string()
+    """JSON list: failure patterns that they are for; empty: all."""
+    overlap: float = 0.0
+    uncovered: str = _string()
+    """JSON list: tools that no plan needs."""
+    writer: str | None = _string()
+    """Model that wrote them; null for rules."""
+    refused: str = _string()
+    """JSON list: why plans of the model were not taken."""
+    trouble: str = _string()
+    round: int = _integer()
+    """Rounds of revisions so far."""
+    stopped: str = _string()
+    """Why no further round follows; empty where one may."""
+    time: str | None = _pointer(STRING)
+    event_source: str = _pointer(STRING)
+    sequence: int = _pointer()
+    offset: int = _offset()
+
+
+class PlanLine(ProjectionTable, table=True):
+    """A plan of a set as it is now, and what its tasks came to."""
+
+    __tablename__ = "plans"
+    MERGE: ClassVar[Merge] = Merge.LAST
+
+    plans: str = _key()
+    plan: str = _key()
+    number: int = _integer()
+    """Place in the set."""
+    revision: int = _integer()
+    definition: str = _string()
+    """JSON: events/synthesis/plans.py."""
+    tries: int = _integer()
+    """Of the present revision, as all counts that follow."""
+    accepted: int = _integer()
+    task_faults: int = _integer()
+    """Rollouts of its tasks that failed by a fault of the task; so are the next two."""
+    user_faults: int = _integer()
+    trajectory_faults: int = _integer()
+    disagreements: int = _integer()
+    """Rollouts of which a model was of another opinion than the rules."""
+    time: str | None = _pointer(STRING)
+    event_source: str = _pointer(STRING)
+    sequence: int = _pointer()
+    offset: int = _offset()
+
+
+class PlanChange(ProjectionTable, table=True):
+    """A revision of a plan that was tried."""
+
+    __tablename__ = "plan_changes"
+    MERGE: ClassVar[Merge] = Merge.FIRST
+
+    plans: str = _key()
+    plan: str = _key()
+    round: int = _number_key()
+    revision: int = _integer()
+    """Of the plan that it would change."""
+    definition: str = _string()
+    """JSON: the plan as it was tried."""
+    reason: str = _string()
+    failures: str = _string()
+    """JSON list of ids: events that say what failed."""
+    tries_before: int = _integer()
+    accepted_before: int = _integer()
+    tries: int = _integer()
+    accepted: int = _integer()
+    kept: bool = False
+    writer: str | None = _string()
+    time: str | None = _pointer(STRING)
+    event_source: str = _pointer(STRING)
+    sequence: int = _pointer()
+    offset: int = _offset()
+
+
+class TrajectoryVerdict(ProjectionTable, table=True):
+    """Whose fault the failure of a rollout of a written task was."""
+
+    __tablename__ = "trajectory_verdicts"
+    __table_args__ = (Index("ix_trajectory_verdicts_task", "alias", "task"),)
+    MERGE: ClassVar[Merge] = Merge.FIRST
+
+    rollout: str = _key()
+    alias: str = _string()
+    base: str = _string()
+    cycle: str | None = _string()
+    task: str = _string()
+    plans: str | None = _string()
+    plan: str | None = _string()
+    fault: str | None = _string()
+    """`task`, `user` or `trajectory`; null where it is accepted."""
+    rule: str = _string()
+    reason: str = _string()
+    opinion_by: str | None = _string()
+    """Model that was asked; null where none was. So are the next three."""
+    opinion: str | None = _string()
+    """Its fault; also null where it would accept the rollout."""
+    opinion_reason: str | None = _string()
+    agrees: bool | None = None
+    trouble: str = _string()
+    siblings: str = _string()
+    """JSON list: tasks that were reviewed for it."""
     time: str | None = _pointer(STRING)
     event_source: str = _pointer(STRING)
     sequence: int = _pointer()
@@ -744,6 +873,10 @@ class Adapter(ProjectionTable, table=True):
     """JSON of the members that it was merged of; null for an adapter that was not merged."""
     panel: str | None = _string()
     """JSON of the members and the router of a panel; null for an adapter."""
+    role: str = _string()
+    """`agent`; `user` for one that plays users and answers no client."""
+    user_gate: str | None = _string()
+    """JSON: how it last did as a user; null for one of an agent, and before it was measured."""
     state: str = _string()
     reason: str = _string()
     """Why it is in this state, in words; may be empty."""

@@ -117,6 +117,42 @@ class EndpointUser(StrictModel):
     api_key_variable: str | None = None
     """Environment variable that holds the key."""
 
+    @property
+    def simulator(self) -> str:
+        """Return the name by which rollouts say who played their user."""
+        return name_simulator(self.model, self.candidates)
+
+
+class AdapterUser(StrictModel):
+    """An adapter of the job's own base that plays the user: the same engine holds it and the
+    agent's."""
+
+    adapter: Name
+    folder: str
+    """Its folder, absolute."""
+    sha256: Sha256
+    """Of its weights."""
+    temperature: Annotated[float, Field(ge=0)] = 0.0
+    max_tokens: Annotated[int, Field(ge=1)] = 256
+    """Per line."""
+    candidates: Annotated[int, Field(ge=1)] = 1
+    """Lines that it writes to choose from."""
+
+    @property
+    def simulator(self) -> str:
+        """Return the name by which rollouts say who played their user."""
+        return name_simulator(self.adapter, self.candidates)
+
+
+ModelUser = EndpointUser | AdapterUser
+"""A model that plays the user."""
+
+
+def name_simulator(model: str, candidates: int) -> str:
+    """Return the name of a model that plays users, with the number of lines that it chooses
+    from."""
+    return model if candidates == 1 else f"{model} (best of {candidates})"
+
 
 class TaskPool(StrictModel):
     """Tasks that groups are drawn from."""
@@ -139,7 +175,7 @@ class TaskPool(StrictModel):
     )
     """Name of the environment that its tasks and references are of, or path of a file that defines
     it; None: the job's."""
-    user: EndpointUser | None = Field(default=None, exclude_if=_is_absent)
+    user: ModelUser | None = Field(default=None, exclude_if=_is_absent)
     """Who plays the user; None: the environment's own, which is scripted."""
     reward: RewardKind = Field(default="verdict", exclude_if=lambda value: value == "verdict")
     skill: Name | None = Field(default=None, exclude_if=_is_absent)
@@ -378,6 +414,9 @@ class JobSpec(StrictModel):
     """Whose part of a conversation is trained."""
     router: PanelRouter | None = Field(default=None, exclude_if=_is_absent)
     """Of a job that teaches a router: what it chooses among, and the prompt that it reads."""
+    dialogues: Sha256 | None = Field(default=None, exclude_if=_is_absent)
+    """Of a job that teaches the user: of the file with recorded dialogues that it learns from
+    beside those of the oracle with the exact user (daemon/jobs/dialogues.py). None: these alone."""
     pools: Annotated[tuple[TaskPool, ...], Field(min_length=1)]
     seed: Int64 = 0
     """Of everything that is drawn: tasks, tokens, the adapter's first weights."""
@@ -484,6 +523,15 @@ class JobSpec(StrictModel):
                     f"head alone, and lora has rank {self.lora.rank}, alpha {self.lora.alpha:g} "
                     f"and targets {', '.join(self.lora.targets)}"
                 )
+        return self
+
+    @model_validator(mode="after")
+    def _reads_dialogues(self) -> Self:
+        if self.dialogues is not None and self.teaches != "user":
+            raise ValueError(
+                f"dialogues are read by a job that teaches the user, and this one teaches the "
+                f"{self.teaches}; leave them out"
+            )
         return self
 
     @model_validator(mode="after")

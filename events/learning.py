@@ -15,8 +15,8 @@
     SkillsContrasted    what failures lack and successes have
     PersonErased        nobody can read any more what a person said
 
-Adapters and routes follow (serving.py). All are plain JSON without sections, so that `kcat` and
-`psql` can read them.
+Adapters and routes follow (serving.py), and plans and faults of the data engine (synthesis/). All
+are plain JSON without sections, so that `kcat` and `psql` can read them.
 """
 
 from typing import Annotated, Any, ClassVar, Final, Literal, Self
@@ -47,16 +47,17 @@ Trigger = Literal["rollouts", "priority", "age", "cron", "operator"]
 """Why a cycle is due: enough new rollouts, enough priority mass, a long time since the last one, a
 point of the schedule, a person."""
 
-Mode = Literal["inherit", "explore", "repair"]
+Mode = Literal["inherit", "explore", "repair", "synthesize"]
 """How a task is written: around the gold actions of a failed one, around a fresh trajectory through
-the environment, or as a lesson, which begins behind a call that a tool refused."""
+the environment, as a lesson, which begins behind a call that a tool refused, or by a plan."""
 
 Check = Literal[
     "schema", "gold", "provenance", "leak", "outputs", "policy", "solvable", "informative",
-    "novelty", "contamination", "lesson",
+    "novelty", "contamination", "lesson", "synthesis", "trajectory",
 ]  # fmt: skip
 """What a written task has to pass, cheapest first: V1 to V10 of docs/proposing.md; `lesson` is
-asked of a task with a lesson alone."""
+asked of a task with a lesson alone. Of tasks by plans: `synthesis`, the writer gave a task;
+`trajectory`, no rollout of it shows a fault of the task."""
 
 JobOutcome = Literal["trained", "competence_gap", "failed", "cancelled"]
 
@@ -258,6 +259,15 @@ class SealedDefinition(StrictModel):
     rollout: Id | None = None
 
 
+class PlanName(StrictModel):
+    """A plan (synthesis/plans.py) at one of its revisions."""
+
+    plans: Id
+    """The set."""
+    plan: Name
+    revision: Count = 0
+
+
 class TaskProposed(Decision):
     """A task was written for a failure pattern, or added by an operator, and entered the buffer."""
 
@@ -283,6 +293,8 @@ class TaskProposed(Decision):
     None for a generated one, whose id makes it, and for a sealed one."""
     sealed: SealedDefinition | None = None
     """What stands for the definition of a task that is made of a person's session."""
+    plan: PlanName | None = Field(default=None, exclude_if=lambda value: value is None)
+    """The plan that it was written by; None for one that follows a failed task."""
 
 
 class TaskRejected(Decision):
@@ -307,6 +319,8 @@ class TaskRejected(Decision):
     task: Id | None = None
     """The task of the buffer whose body is missing or another one; None for one that was written
     and never entered it."""
+    plan: PlanName | None = Field(default=None, exclude_if=lambda value: value is None)
+    """The plan that the try followed."""
 
     @model_validator(mode="after")
     def _names_its_task(self) -> Self:

@@ -7,9 +7,10 @@ with three ways out: rejected (it is no good), rolled_back (it turned out to be 
 draining at any time. `NEXT` is the whole truth, as data. Everything here is pure: the fold moves
 rows by it, whoever writes an event asks it first, and docs/events.md prints it.
 
-A panel goes through the same states; it has no files, and its members are loaded for it. An adapter
-that was unloaded can be staged again, and is then judged anew. Nothing comes after
-`collected`: its files are gone, and its name is not used again.
+One of role `user` is measured by itself: `UserEvaluated` takes it to gated, where it plays users
+and joins no route. A panel goes through the same states; it has no files, and its members are
+loaded for it. An adapter that was unloaded can be staged again, and is then judged anew. Nothing
+comes after `collected`: its files are gone, and its name is not used again.
 """
 
 from collections.abc import Mapping
@@ -25,6 +26,7 @@ from events.serving import (
     PanelComposed,
     RouteChanged,
     ServingEvent,
+    UserEvaluated,
 )
 
 
@@ -47,8 +49,10 @@ class State(StrEnum):
 _S = State
 
 NEXT: Final[Mapping[State, frozenset[State]]] = {
-    _S.PRODUCED: frozenset({_S.STAGED, _S.REJECTED}),
-    _S.STAGED: frozenset({_S.EVALUATED, _S.CANARY, _S.PROMOTED, _S.REJECTED, _S.DRAINING}),
+    _S.PRODUCED: frozenset({_S.STAGED, _S.GATED, _S.REJECTED}),
+    _S.STAGED: frozenset(
+        {_S.EVALUATED, _S.GATED, _S.CANARY, _S.PROMOTED, _S.REJECTED, _S.DRAINING}
+    ),
     _S.EVALUATED: frozenset({_S.GATED, _S.CANARY, _S.PROMOTED, _S.REJECTED, _S.DRAINING}),
     _S.GATED: frozenset({_S.EVALUATED, _S.CANARY, _S.PROMOTED, _S.REJECTED, _S.DRAINING}),
     _S.CANARY: frozenset({_S.PROMOTED, _S.ROLLED_BACK, _S.DRAINING}),
@@ -107,6 +111,8 @@ def after(adapter: str, state: State | None, event: ServingEvent) -> State | Non
         return _after_staging(state)
     if isinstance(event, AdapterEvaluated):
         return _after_evaluation(state)
+    if isinstance(event, UserEvaluated):
+        return _after_user_evaluation(state, event)
     return _after_gate(state, event)
 
 
@@ -139,6 +145,13 @@ def _after_evaluation(state: State) -> State | None:
     if state in (State.STAGED, State.EVALUATED, State.GATED):
         return State.EVALUATED
     return state if state in SERVING else None
+
+
+def _after_user_evaluation(state: State, event: UserEvaluated) -> State | None:
+    """What plays users may be measured again."""
+    if state not in (State.PRODUCED, State.STAGED, State.GATED):
+        return None
+    return State.GATED if event.passed else State.REJECTED
 
 
 def _after_gate(state: State, event: GateDecided) -> State | None:

@@ -49,7 +49,10 @@ from events.serving import (
     OperatorActed,
     PanelComposed,
     RouteChanged,
+    UserEvaluated,
 )
+from events.synthesis.faults import TrajectoryVerified
+from events.synthesis.plans import PlansRevised, PlansWritten
 
 Upcaster = Callable[[dict[str, Any]], dict[str, Any]]
 
@@ -150,5 +153,9 @@ REGISTRY: Final = Registry.of(
         PoolsShifted,
         SkillsContrasted,
         PanelComposed,
+        PlansWritten,
+        PlansRevised,
+        TrajectoryVerified,
+        UserEvaluated,
     )
 )

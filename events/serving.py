@@ -6,6 +6,7 @@
     AdapterEvaluated   it was measured beside the incumbent
     GateDecided        it may take the incumbent's place, may not, or more has to be run
     RouteChanged       who answers an alias from here on
+    UserEvaluated      an adapter that plays users was measured, and may play them or may not
     AdapterMoved       it goes out of service: rejected, draining, unloaded, collected
     OperatorActed      a person asked for something; comes before what follows from it
 
@@ -35,6 +36,9 @@ base model, for which adapters of the old one are nothing; `holdout`: only the h
 another."""
 
 Retired = Literal["rejected", "draining", "unloaded", "collected"]
+
+Role = Literal["agent", "user"]
+"""Whose part of a conversation an adapter plays. One of role `user` answers no client."""
 
 
 MergeMethod = Literal["sum", "core_tsv"]
@@ -84,6 +88,7 @@ class AdapterProduced(Decision):
     """Who brought it: a job, or a person's command."""
     merge: AdapterMerge | None = Field(default=None, exclude_if=lambda value: value is None)
     """Members of an adapter that was merged; None for an adapter that was not."""
+    role: Role = Field(default="agent", exclude_if=lambda value: value == "agent")
 
 
 class PanelMember(StrictModel):
@@ -196,6 +201,46 @@ class GateDecided(Decision):
     report: GateReport
 
 
+class UserFaultRate(StrictModel):
+    """How often a user erred in one way."""
+
+    count: Count
+    """Dialogues, or calls of tools, in which it did."""
+    of: Count
+    upper: Annotated[float, Field(ge=0, le=1)]
+    """One-sided upper 95 % bound of the share (Clopper and Pearson)."""
+    limit: Annotated[float, Field(ge=0, le=1)]
+    """That `upper` had to keep to."""
+
+    @property
+    def holds(self) -> bool:
+        """Whether it keeps to its limit."""
+        return self.upper <= self.limit
+
+
+class UserEvaluated(Decision):
+    """An adapter of role `user` has played dialogues whose exact user is known. Where all rates
+    hold it plays users from here on, in place of the one before."""
+
+    TYPE: ClassVar[str] = "UserEvaluated"
+
+    adapter: Name
+    alias: Name
+    previous: Name | None = None
+    """Adapter that played users until then; None for the script."""
+    environment: Name
+    dialogues: Count
+    violations: UserFaultRate
+    """Instructions that were broken, and secrets that were told."""
+    early_ends: UserFaultRate
+    schema_errors: UserFaultRate
+    """Calls and lines that are of no form that a user's have."""
+    passed: bool
+    reason: Reason = ""
+    examples: Annotated[tuple[Reason, ...], Field(max_length=8)] = ()
+    """Faults, the first of each kind."""
+
+
 class RouteShare(StrictModel):
     """A part of an alias' sessions, and who answers them."""
 
@@ -300,6 +345,7 @@ ServingEvent = (
     | AdapterEvaluated
     | GateDecided
     | RouteChanged
+    | UserEvaluated
     | AdapterMoved
 )  # fmt: skip
 """What moves adapters and routes."""

@@ -18,7 +18,7 @@ CREATE TABLE adapters (
 	cause TEXT NOT NULL, 
 	event_source TEXT NOT NULL, 
 	sequence BIGINT NOT NULL, 
-	"offset" BIGINT NOT NULL, merge TEXT, panel TEXT, 
+	"offset" BIGINT NOT NULL, merge TEXT, panel TEXT, role TEXT DEFAULT 'agent' NOT NULL, user_gate TEXT, 
 	PRIMARY KEY (adapter)
 );
 CREATE TABLE alembic_version (
@@ -271,6 +271,64 @@ CREATE TABLE patterns (
 	round BIGINT NOT NULL, learnability FLOAT DEFAULT '1' NOT NULL, operator TEXT, operator_reason TEXT, anchors TEXT DEFAULT '{}' NOT NULL, 
 	PRIMARY KEY (alias, base, pattern)
 );
+CREATE TABLE plan_changes (
+	plans TEXT NOT NULL, 
+	"plan" TEXT NOT NULL, 
+	round BIGINT NOT NULL, 
+	revision BIGINT NOT NULL, 
+	definition TEXT NOT NULL, 
+	reason TEXT NOT NULL, 
+	failures TEXT NOT NULL, 
+	tries_before BIGINT NOT NULL, 
+	accepted_before BIGINT NOT NULL, 
+	tries BIGINT NOT NULL, 
+	accepted BIGINT NOT NULL, 
+	kept BOOLEAN NOT NULL, 
+	writer TEXT, 
+	time TEXT, 
+	event_source TEXT NOT NULL, 
+	sequence BIGINT NOT NULL, 
+	"offset" BIGINT NOT NULL, 
+	PRIMARY KEY (plans, "plan", round)
+);
+CREATE TABLE plan_sets (
+	plans TEXT NOT NULL, 
+	alias TEXT NOT NULL, 
+	base TEXT NOT NULL, 
+	environment TEXT NOT NULL, 
+	cycle TEXT, 
+	patterns TEXT NOT NULL, 
+	overlap FLOAT NOT NULL, 
+	uncovered TEXT NOT NULL, 
+	writer TEXT, 
+	refused TEXT NOT NULL, 
+	trouble TEXT NOT NULL, 
+	round BIGINT NOT NULL, 
+	stopped TEXT NOT NULL, 
+	time TEXT, 
+	event_source TEXT NOT NULL, 
+	sequence BIGINT NOT NULL, 
+	"offset" BIGINT NOT NULL, 
+	PRIMARY KEY (plans)
+);
+CREATE TABLE plans (
+	plans TEXT NOT NULL, 
+	"plan" TEXT NOT NULL, 
+	number BIGINT NOT NULL, 
+	revision BIGINT NOT NULL, 
+	definition TEXT NOT NULL, 
+	tries BIGINT NOT NULL, 
+	accepted BIGINT NOT NULL, 
+	task_faults BIGINT NOT NULL, 
+	user_faults BIGINT NOT NULL, 
+	trajectory_faults BIGINT NOT NULL, 
+	disagreements BIGINT NOT NULL, 
+	time TEXT, 
+	event_source TEXT NOT NULL, 
+	sequence BIGINT NOT NULL, 
+	"offset" BIGINT NOT NULL, 
+	PRIMARY KEY (plans, "plan")
+);
 CREATE TABLE positions (
 	stream TEXT NOT NULL, 
 	partition BIGINT NOT NULL, 
@@ -459,7 +517,7 @@ CREATE TABLE task_rejections (
 	time TEXT, 
 	event_source TEXT NOT NULL, 
 	sequence BIGINT NOT NULL, 
-	"offset" BIGINT NOT NULL, 
+	"offset" BIGINT NOT NULL, plans TEXT, "plan" TEXT, plan_revision BIGINT, 
 	PRIMARY KEY (event)
 );
 CREATE TABLE task_states (
@@ -486,8 +544,31 @@ CREATE TABLE tasks (
 	origin TEXT NOT NULL, 
 	pattern TEXT, 
 	source_rollout TEXT, 
-	order_key TEXT NOT NULL, base TEXT, cycle TEXT, mode TEXT, verified TEXT, text_by TEXT, event TEXT, "offset" BIGINT, 
+	order_key TEXT NOT NULL, base TEXT, cycle TEXT, mode TEXT, verified TEXT, text_by TEXT, event TEXT, "offset" BIGINT, plans TEXT, "plan" TEXT, plan_revision BIGINT, 
 	PRIMARY KEY (alias, task)
+);
+CREATE TABLE trajectory_verdicts (
+	rollout TEXT NOT NULL, 
+	alias TEXT NOT NULL, 
+	base TEXT NOT NULL, 
+	cycle TEXT, 
+	task TEXT NOT NULL, 
+	plans TEXT, 
+	"plan" TEXT, 
+	fault TEXT, 
+	rule TEXT NOT NULL, 
+	reason TEXT NOT NULL, 
+	opinion_by TEXT, 
+	opinion TEXT, 
+	opinion_reason TEXT, 
+	agrees BOOLEAN, 
+	trouble TEXT NOT NULL, 
+	siblings TEXT NOT NULL, 
+	time TEXT, 
+	event_source TEXT NOT NULL, 
+	sequence BIGINT NOT NULL, 
+	"offset" BIGINT NOT NULL, 
+	PRIMARY KEY (rollout)
 );
 CREATE INDEX ix_adapters_alias ON adapters (alias, base);
 CREATE INDEX ix_calls_alias ON calls (alias, started);
@@ -501,6 +582,7 @@ CREATE INDEX ix_feedback_session ON feedback (session);
 CREATE INDEX ix_job_rounds_cycle ON job_rounds (cycle);
 CREATE INDEX ix_jobs_open ON jobs ("offset") WHERE outcome IS NULL;
 CREATE INDEX ix_learning_cycles_alias ON learning_cycles (alias, base, number);
+CREATE INDEX ix_plan_sets_alias ON plan_sets (alias, base);
 CREATE INDEX ix_rollouts_agent ON rollouts (alias, base, purpose, time);
 CREATE INDEX ix_rollouts_counted ON rollouts (alias, base, purpose, round, success);
 CREATE INDEX ix_rollouts_failures ON rollouts (alias, base, purpose, round, policy, trace_key) WHERE category IS NOT NULL;
@@ -513,4 +595,5 @@ CREATE INDEX ix_serving_steps_event ON serving_steps (event);
 CREATE INDEX ix_session_ends_session ON session_ends (session);
 CREATE INDEX ix_task_rejections_cycle ON task_rejections (cycle);
 CREATE INDEX ix_tasks_event ON tasks (event) WHERE event IS NOT NULL;
-INSERT INTO alembic_version (version_num) VALUES ('0023');
+CREATE INDEX ix_trajectory_verdicts_task ON trajectory_verdicts (alias, task);
+INSERT INTO alembic_version (version_num) VALUES ('0024');

@@ -40,12 +40,24 @@ from events.serving import (
     RouteChanged,
     RouteShare,
     ServingEvent,
+    UserEvaluated,
 )
 
 _UNKNOWN: Final[Mapping[str, str | None]] = {
     **dict.fromkeys(
-        ("capability", "job", "merge", "panel", "distance", "from_base", "incumbent", "gate")
+        (
+            "capability",
+            "job",
+            "merge",
+            "panel",
+            "user_gate",
+            "distance",
+            "from_base",
+            "incumbent",
+            "gate",
+        )
     ),
+    "role": "agent",
     "replicas": "[]",
 }
 """Columns of an adapter of which nothing is known at first."""
@@ -53,7 +65,7 @@ _UNKNOWN: Final[Mapping[str, str | None]] = {
 
 def fold_adapter_production(folding: FoldInput, data: AdapterProduced, batch: Batch) -> None:
     """An adapter begins its life."""
-    named = {"adapter", "alias", "base", "sha256", "path", "capability", "job", "origin"}
+    named = {"adapter", "alias", "base", "sha256", "path", "capability", "job", "origin", "role"}
     merge = None if data.merge is None else data.merge.model_dump_json()
     born: Row = {**_UNKNOWN, **data.model_dump(include=named), "merge": merge}
     _adapter_step(folding, data, batch, born)
@@ -86,6 +98,8 @@ def _refuse_part(data: PanelComposed, rows: Mapping[str, Row], name: str) -> str
         return f"nobody produced an adapter {name}"
     if row["panel"] is not None:
         return f"{name} is a panel, and no panel is a part of another"
+    if row["role"] != "agent":
+        return f"{name} plays users, and answers no client"
     if (row["alias"], row["base"]) != (data.alias, data.base):
         return f"{name} is for {row['alias']} on {row['base']}, not for {data.alias} on {data.base}"
     if row["state"] == State.COLLECTED:
@@ -131,6 +145,40 @@ def fold_gate_decision(folding: FoldInput, data: GateDecided, batch: Batch) -> N
     """The gate spoke; its report stays with the adapter."""
     report = exact_json(data.report.model_dump(mode="json"))
     _adapter_step(folding, data, batch, {"incumbent": data.incumbent, "gate": report})
+
+
+def fold_user_evaluation(folding: FoldInput, data: UserEvaluated, batch: Batch) -> None:
+    """An adapter plays users from here on, or does not; the one before it goes out of service."""
+    row = _adapter(batch, data.adapter)
+    if row is not None and row["role"] != "user":
+        refused = f"{data.adapter} is an agent's, and was measured as a user"
+        _refuse(folding, batch, "adapter", data.adapter, refused, data.reason)
+        return
+    others = [] if row is None or not data.passed else _list_users(batch, row)
+    gate = {"user_gate": data.model_dump_json()}
+    if not _adapter_step(folding, data, batch, gate, data.reason):
+        return
+    for other in others:
+        reason = f"{data.adapter} plays users in its place"
+        _move(folding, batch, other, State.DRAINING, reason)
+        _step(folding, batch, "adapter", other["adapter"], State.DRAINING, reason)
+
+
+def _list_users(batch: Batch, row: Row) -> list[Row]:
+    """Return the other adapters that play users of the same agent and base."""
+    adapters = Adapter.table()
+    query = (
+        select(adapters)
+        .where(
+            adapters.c.role == "user",
+            adapters.c.alias == row["alias"],
+            adapters.c.base == row["base"],
+            adapters.c.state == State.GATED.value,
+            adapters.c.adapter != row["adapter"],
+        )
+        .order_by(adapters.c.adapter)
+    )
+    return [dict(other) for other in batch.connection.execute(query).mappings()]
 
 
 def fold_adapter_move(folding: FoldInput, data: AdapterMoved, batch: Batch) -> None:
@@ -197,6 +245,7 @@ def candidate(row: Row) -> Candidate:
         state=State(row["state"]),
         proven=row["replicas"] != "[]",
         incumbent=row["incumbent"],
+        role=row["role"],
     )
 
 

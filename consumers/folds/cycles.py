@@ -20,6 +20,7 @@ from typing import Any, Final
 from sqlalchemy import func, select
 
 from consumers.batch import Batch, Row
+from consumers.folds.plans import count_try, name_plan
 from consumers.folds.record import FoldInput
 from consumers.folds.task_states import reject_task
 from consumers.tables import Cycle, Job, JobRound, Leader, ProjectionTable, Rejection, Task
@@ -204,7 +205,8 @@ def fold_task_rejection(folding: FoldInput, data: TaskRejected, batch: Batch) ->
     batch.stage(Cycle, {**row, "rejected": row["rejected"] + 1})
     if (round_row := _job_round(batch, data.job_round)) is not None:
         batch.stage(JobRound, {**round_row, "rejected": round_row["rejected"] + 1})
-    columns = data.model_dump(exclude={"job_round", "task"})
+    count_try(data.plan, batch, accepted=False)
+    columns = {**data.model_dump(exclude={"job_round", "task", "plan"}), **name_plan(data.plan)}
     batch.stage(
         Rejection,
         {**columns, "event": event, "time": folding.time, **folding.place()},

@@ -23,6 +23,7 @@ from consumers.folds.adapters import (
     fold_operator_action,
     fold_panel_composition,
     fold_route_change,
+    fold_user_evaluation,
 )
 from consumers.folds.cycles import (
     PROPOSED,
@@ -40,6 +41,13 @@ from consumers.folds.cycles import (
     store_cycle_round,
 )
 from consumers.folds.erasures import fold_person_erasure
+from consumers.folds.plans import (
+    count_try,
+    fold_plan_revisions,
+    fold_plans,
+    fold_trajectory_verdict,
+    name_plan,
+)
 from consumers.folds.record import FoldInput
 from consumers.folds.repairs import fold_repair
 from consumers.folds.skills import fold_skill_contrast
@@ -91,7 +99,10 @@ from events.serving import (
     OperatorActed,
     PanelComposed,
     RouteChanged,
+    UserEvaluated,
 )
+from events.synthesis.faults import TrajectoryVerified
+from events.synthesis.plans import PlansRevised, PlansWritten
 
 Fact = Callable[[FoldInput, Any, Staging], None]
 """The fold of an event of `rollouts`: it reads no tables."""
@@ -306,10 +317,12 @@ def fold_task_proposal(folding: FoldInput, data: TaskProposed, batch: Batch) -> 
             **_task_row(data.alias, data.task, PROPOSED, f"0|{data.task.id}"),
             **data.model_dump(include=of_data),
             "verified": exact_json([check.model_dump() for check in data.verified]),
+            **name_plan(data.plan),
             "event": folding.event.envelope.id,
             "offset": folding.record.offset,
         },
     )
+    count_try(data.plan, batch, accepted=True)
     if data.pattern == OPERATOR:
         return
     batch.stage(
@@ -352,6 +365,7 @@ def _task_row(alias: str, task: TaskData, origin: str, order_key: str) -> Row:
         "mode": None,
         "verified": None,
         "text_by": None,
+        **name_plan(None),
         "order_key": order_key,
         "event": None,
         "offset": None,
@@ -393,6 +407,10 @@ FOLDS: Final[Mapping[str, Fold]] = {
     PersonErased.TYPE: fold_person_erasure,
     RepairSearched.TYPE: fold_repair,
     SkillsContrasted.TYPE: fold_skill_contrast,
+    PlansWritten.TYPE: fold_plans,
+    PlansRevised.TYPE: fold_plan_revisions,
+    TrajectoryVerified.TYPE: fold_trajectory_verdict,
+    UserEvaluated.TYPE: fold_user_evaluation,
 }
 """Event type of `learning` -> its fold."""
 

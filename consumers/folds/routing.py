@@ -72,6 +72,8 @@ class Candidate:
     """On replicas, since it was last unloaded."""
     incumbent: str | None
     """Adapter that the gate compared it with; None for the base."""
+    role: str = "agent"
+    """`user` for one that plays users: no route names it."""
 
 
 def apply_route_change(
@@ -155,6 +157,8 @@ def _find_candidate(adapters: Mapping[str, Candidate], event: RouteChanged, name
     candidate = adapters.get(name)
     if candidate is None:
         raise RouteRefusal(f"nobody produced an adapter {name}")
+    if candidate.role != "agent":
+        raise RouteRefusal(f"{name} plays users, and answers no client")
     if (candidate.alias, candidate.base) != (event.alias, event.base):
         raise RouteRefusal(
             f"{name} is for {candidate.alias} on {candidate.base}, not for {event.alias} on "

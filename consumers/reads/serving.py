@@ -18,7 +18,7 @@ from consumers.tables import Adapter, Evaluation, LifecycleStep, OperatorAction,
 from events.errors import KintsugiError
 from events.gate import GateReport
 from events.lifecycle import State
-from events.serving import AdapterMerge, GateDecided, Panel
+from events.serving import AdapterMerge, GateDecided, Panel, Role, UserEvaluated
 from events.streams import LEARNING
 
 
@@ -95,11 +95,17 @@ class AdapterRow:
     """Members of an adapter that was merged; None for an adapter that was not."""
     panel: Panel | None = None
     """Members and router of a panel, which has no files; None for an adapter."""
+    role: Role = "agent"
+    """`user` for one that plays users and answers no client."""
+    user_gate: UserEvaluated | None = None
+    """How it last did as a user; None for one of an agent, and before it was measured."""
 
     @property
     def candidate(self) -> Candidate:
         """Return the facts about the adapter that a route checks (consumers/folds/routing.py)."""
-        return Candidate(self.alias, self.base, self.state, bool(self.replicas), self.incumbent)
+        return Candidate(
+            self.alias, self.base, self.state, bool(self.replicas), self.incumbent, self.role
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -407,6 +413,7 @@ def _adapter(row: dict[str, Any]) -> AdapterRow:
         state=State(row["state"]),
         replicas=tuple(json.loads(row["replicas"])),
         gate=GateReport.model_validate_json(row["gate"]) if row["gate"] else None,
+        user_gate=UserEvaluated.model_validate_json(row["user_gate"]) if row["user_gate"] else None,
     )
 
 

@@ -146,7 +146,7 @@ def _build_job(planned: "CyclePlan", job: "JobRequested") -> dict[str, Any]:
                 "references": len(pool.references),
                 "replay": pool.replay,
                 "environment": pool.environment or spec.environment,
-                "user": None if pool.user is None else pool.user.model,
+                "user": None if pool.user is None else pool.user.simulator,
                 "reward": pool.reward,
                 "lessons": pool.lesson_count,
             }

@@ -46,6 +46,7 @@ from events import private
 from events.canonical import exact_json, sha256
 from events.envelope import derive_id
 from events.errors import KintsugiError
+from events.jobs import name_simulator
 from events.messages import Message
 from events.serving import Panel
 from producers.gateway.routing.token_scores import select_prompt_fields
@@ -141,8 +142,8 @@ class Spec:
         fields = {"alias": self.alias, "base": self.base, "policy": self.agent.model}
         if self.user is None:
             return Provenance(**fields, purpose="evaluate")
-        best = f" (best of {self.candidates})" if self.candidates > 1 else ""
-        return Provenance(**fields, purpose="evaluate", simulator=f"{self.user.model}{best}")
+        simulator = name_simulator(self.user.model, self.candidates)
+        return Provenance(**fields, purpose="evaluate", simulator=simulator)
 
 
 @dataclass(frozen=True, slots=True)

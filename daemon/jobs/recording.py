@@ -126,7 +126,7 @@ def _event(
         reward=trajectory.reward,
         reward_parts={} if trajectory.repair is None else {"repair": trajectory.repair},
         grader=f"{environment.name}/{judge}",
-        simulator=SCRIPTED if user is None else user.model,
+        simulator=SCRIPTED if user is None else user.simulator,
         write_tools=tuple(sorted(environment.writes)),
         known_tools=()
         if task is None

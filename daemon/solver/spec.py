@@ -16,7 +16,7 @@ from pydantic import ValidationError
 
 from events.canonical import exact_json, sha256
 from events.errors import KintsugiError
-from events.jobs import JobSpec, TaskPool
+from events.jobs import AdapterUser, JobSpec, TaskPool
 from events.registry import first_problem
 
 
@@ -54,6 +54,11 @@ def check_supported(spec: JobSpec) -> None:
             raise NotSupported(
                 f"pool {pool.name} has the reward 'skill', which this learner does not compute; "
                 "give it 'verdict', 'repair' or 'both'"
+            )
+        if isinstance(pool.user, AdapterUser):
+            raise NotSupported(
+                f"the users of pool {pool.name} are played by the adapter {pool.user.adapter}, "
+                "which this learner does not do; leave out the pool's user"
             )
         if pool.user is not None and spec.sampler.source.kind == "in_process":
             raise NotSupported(

@@ -34,6 +34,7 @@ from events.learning import (
     PatternFinding,
     PatternsDiagnosed,
     PersonErased,
+    PlanName,
     PoolShare,
     PoolsShifted,
     Quota,
@@ -85,7 +86,11 @@ from events.serving import (
     PassRates,
     RouteChanged,
     RouteShare,
+    UserEvaluated,
+    UserFaultRate,
 )
+from events.synthesis.faults import FaultOpinion, TrajectoryVerified
+from events.synthesis.plans import Plan, PlanRevision, PlanRule, PlansRevised, PlansWritten
 
 _GOLD: Final = Action(
     name="cancel_order",
@@ -107,6 +112,13 @@ _ASKED: Final = Message(role="user", content=[{"type": "text", "text": "Cancel i
 _MEMBER: Final = MemberChoice(
     skill="cancel_order", adapter="cancel-40-0f3c9a1e", kept=True, doubt="tie", router_ms=12
 )
+_PLAN: Final = Plan(
+    plan="p07", domain="orders", kind="cancel", complexity="simple", tool_mode="write",
+    tools=("get_order", "cancel_order"), manner="reserved",
+    writing="Have a customer cancel one order.", judging="One order is cancelled and no other.",
+    rules=(PlanRule(aspect="writing", check="leak", text="Name no tool."),),
+)  # fmt: skip
+_PLAN_NAME: Final = PlanName(plans="plans-1", plan="p07", revision=1)
 _CALLED: Final = Message(
     role="assistant",
     content="Let me see.",
@@ -252,6 +264,7 @@ SAMPLES: Final[tuple[EventData, ...]] = (
             keyid="key-1", body="c2VhbGVk", operator="recorded", source="shop/cancel/17",
             rollout="rollout-1",
         ),
+        plan=_PLAN_NAME,
     ),
     SessionEnded(session="session-1", because="feedback"),
     AdapterProduced(
@@ -263,6 +276,7 @@ SAMPLES: Final[tuple[EventData, ...]] = (
             members=(MergedAdapter(adapter="cancel-38-1b2c3d4e", weight=1.0),
                      MergedAdapter(adapter="return-12-5f6a7b8c", weight=0.5)),
         ),
+        role="user",
     ),
     AdapterStaged(
         adapter="cancel-40-0f3c9a1e",
@@ -312,6 +326,7 @@ SAMPLES: Final[tuple[EventData, ...]] = (
         mode="explore", check="leak", reason="the request names the order's id",
         source_rollout="rollout-1", instruction="Cancel #W0000001, bitte.",
         job_round=JobRound(job="job-1", number=2), task="shop/18",
+        plan=_PLAN_NAME,
     ),
     JobRequested(
         job="job-1", cycle="cycle-1", alias="shop-agent", base="base-1", capability="cancel",
@@ -396,6 +411,37 @@ SAMPLES: Final[tuple[EventData, ...]] = (
                 calibration=((-0.5, -1.25, -2.0), (-0.75, -1.0, -2.5)),
             ),
         ),
+    ),
+    PlansWritten(
+        plans="plans-1", alias="shop-agent", base="base-1", environment="shop", cycle="cycle-1",
+        patterns=("wrong_entity|cancel_order",), entries=(_PLAN,), overlap=0.25,
+        uncovered=("list_orders",), writer="qwen-72b", refused=("p03: its tool is gone",),
+        trouble="the budget is spent",
+    ),
+    PlansRevised(
+        plans="plans-1", alias="shop-agent", base="base-1", cycle="cycle-1", round=2,
+        revisions=(
+            PlanRevision(
+                before=_PLAN_NAME, plan=_PLAN, reason="5 of 8 tries failed leak",
+                failures=("01936f00-0000-7000-8000-000000000009",), tries_before=8,
+                accepted_before=3, tries=8, accepted=7, kept=True,
+            ),
+        ),
+        writer="qwen-72b", trouble="one answer was no JSON", stopped="the gain is below 2 points",
+    ),
+    TrajectoryVerified(
+        alias="shop-agent", base="base-1", cycle="cycle-1", task="shop/17", rollout="rollout-1",
+        plan=_PLAN_NAME, fault="task", rule="gold", reason="cancel_order is refused",
+        opinion=FaultOpinion(model="qwen-72b", fault="trajectory", reason="The agent stopped."),
+        trouble="asked twice", siblings=("shop/18",),
+    ),
+    UserEvaluated(
+        adapter="user-1-0f3c9a1e", alias="shop-agent", previous="user-0-1a2b3c4d",
+        environment="shop", dialogues=600,
+        violations=UserFaultRate(count=3, of=600, upper=0.0129, limit=0.02),
+        early_ends=UserFaultRate(count=1, of=600, upper=0.0079, limit=0.01),
+        schema_errors=UserFaultRate(count=0, of=2400, upper=0.0012, limit=0.005),
+        passed=True, reason="all rates hold", examples=("instruction: it tells 'X'",),
     ),
 )  # fmt: skip
 

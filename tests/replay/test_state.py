@@ -17,7 +17,7 @@ from tests.consumers.folding import Broker, fold, hash_of
 from tests.replay.test_golden import golden_record
 from tests.replay.write_golden import GOLDEN
 
-STATE: Final = {16: "75d1d9e518e1a7bee6a0b6f5ee1243c3d902e8497bd0a869e945325cd1127668"}
+STATE: Final = {17: "641543925a0341ef28a55d2f43dae8384a3381f31a4186c590a2b7bb99f170a7"}
 """Fold version -> hash of the state that the corpus of released versions folds to."""
 
 FACTS: Final = (
@@ -40,7 +40,7 @@ DECISIONS: Final = (
     "TaskRejected.v1.2",
     "JobRequested.v1",
     "JobEnded.v1",
-    "AdapterProduced.v1",
+    "AdapterProduced.v1.2",
     "PanelComposed.v1",
     "AdapterStaged.v1",
     "AdapterEvaluated.v1",
@@ -59,11 +59,19 @@ DECISIONS: Final = (
     "PatternsDiagnosed.v1.1",
     "TaskProposed.v1.1",
     "GateDecided.v1.1",
+    "PlansWritten.v1",
+    "PlansRevised.v1",
+    "TrajectoryVerified.v1",
+    "UserEvaluated.v1",
 )
-"""The last three are redone in their first form, which must change nothing."""
-SHADOWS: Final = ("AdapterProduced.v1.1", "AdapterStaged.v1")
-"""What came before for the adapter that `RouteChanged` names as its shadow: the golden events of
-the other adapter under its name."""
+"""Three are redone in their first form, which must change nothing."""
+OTHERS: Final = (
+    ("AdapterProduced.v1.1", "adapter-3"),
+    ("AdapterStaged.v1", "adapter-3"),
+    ("AdapterProduced.v1", "user-1-0f3c9a1e"),
+)
+"""What came before for the adapter that `RouteChanged` names as its shadow, and for the one that
+`UserEvaluated` names: golden events of the other adapter under their names."""
 
 PLACES: Final = ((0, "log-1", 4), (0, "log-2", 1), (7, "log-1", 10))
 """(partition, source, events): the position that the golden PatternsDiagnosed names. What stands
@@ -78,8 +86,8 @@ def corpus() -> Iterator[Record]:
         claim = _placed("LeaderClaimed.v1", 0, "log-00", sequence)
         yield replace(claim, value=claim.value.replace(b'"epoch":4', b'"epoch":%d' % epoch))
     yield _placed(DECISIONS[0], 0, "log-1", 0)
-    for sequence, name in enumerate(SHADOWS):
-        yield _of_the_shadow(_placed(name, 0, "log-0", sequence))
+    for sequence, (name, adapter) in enumerate(OTHERS):
+        yield _rename(_placed(name, 0, "log-0", sequence), adapter)
     for sequence, name in enumerate(DECISIONS[1:], start=1):
         yield _placed(name, 0, "log-1", sequence)
 
@@ -89,10 +97,11 @@ def _placed(name: str, partition: int, source: str, sequence: int) -> Record:
     return replace(record, partition=partition, source=source, sequence=sequence)
 
 
-def _of_the_shadow(record: Record) -> Record:
-    value = record.value.replace(b"cancel-40-0f3c9a1e", b"adapter-3")
+def _rename(record: Record, adapter: str) -> Record:
+    value = record.value.replace(b"cancel-40-0f3c9a1e", adapter.encode())
     headers = tuple(
-        (name, b"shadow-" + text if name == "ce_id" else text) for name, text in record.headers
+        (name, adapter.encode() + text if name == "ce_id" else text)
+        for name, text in record.headers
     )
     return replace(record, value=value, headers=headers)
 
@@ -115,5 +124,5 @@ def test_the_golden_corpus_folds_to_the_golden_state(engine: Engine) -> None:
     assert task.cycle == cycle.cycle
     assert job is not None
     assert job.outcome == "trained"
-    assert runner.counters.folded == 47
+    assert runner.counters.folded == 52
     assert hash_of(engine) == STATE[FOLD_VERSION]

@@ -340,7 +340,8 @@ def _make_user(
 def read_user_keys(spec: JobSpec) -> dict[EndpointUser, str | None]:
     """Return model that plays the users of a pool -> its key. Raises EndpointRefusal for a key that
     is not there."""
-    return {pool.user: _key(pool.user) for pool in spec.pools if pool.user is not None}
+    users = (pool.user for pool in spec.pools)
+    return {user: _key(user) for user in users if isinstance(user, EndpointUser)}
 
 
 def _key(place: EndpointSource | EndpointUser) -> str | None:

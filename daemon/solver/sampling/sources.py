@@ -22,7 +22,7 @@ from daemon.solver.sampling.environments import JobEnvironments
 from daemon.solver.sampling.local import Attempt, InProcess
 from daemon.solver.trajectory import Trajectory
 from envs.evaluation import episode_seed
-from events.jobs import InProcessSource, JobSpec, TaskPool
+from events.jobs import EndpointUser, InProcessSource, JobSpec, TaskPool
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +55,7 @@ def batch_of(
                     seed=episode_seed(seed, task_id, len(attempts)),
                     rollout=f"{group}/{member}",
                     environment=environments.find(task_id),
-                    user=pool.user,
+                    user=pool.user if isinstance(pool.user, EndpointUser) else None,
                     reward=pool.reward,
                 )
             )

@@ -1,0 +1,162 @@
+"""The folds of the data engine: sets of plans, what their tasks came to, and whose fault it was.
+
+The counts of a plan are those of its present revision: a revision that is kept begins with the
+tries by which it was judged. A set, a round and the verdict on a rollout count once, the first. A
+verdict of an older leader's cycle counts as its tasks do: decisions with another epoch never get
+here. Reads nothing but its event and tables that `learning` alone fills.
+"""
+
+from typing import Any, Final
+
+from sqlalchemy import select
+
+from consumers.batch import Batch, Row
+from consumers.folds.record import FoldInput
+from consumers.tables import PlanChange, PlanLine, PlanSet, ProjectionTable, TrajectoryVerdict
+from events.canonical import exact_json
+from events.learning import PlanName
+from events.synthesis.faults import TrajectoryVerified
+from events.synthesis.plans import PlanRevision, PlansRevised, PlansWritten
+
+_FAULTS: Final = {"task": "task_faults", "user": "user_faults", "trajectory": "trajectory_faults"}
+"""Fault -> the column that counts it."""
+
+
+def fold_plans(folding: FoldInput, data: PlansWritten, batch: Batch) -> None:
+    """A set of plans exists."""
+    batch.flush()
+    if _find_set(batch, data.plans) is not None:
+        return
+    whose = data.model_dump(
+        include={"plans", "alias", "base", "environment", "cycle", "overlap", "writer", "trouble"}
+    )
+    lists = {
+        name: exact_json(list(getattr(data, name))) for name in ("patterns", "uncovered", "refused")
+    }
+    place = {"time": folding.time, **folding.place()}
+    batch.stage(PlanSet, {**whose, **lists, "round": 0, "stopped": "", **place})
+    for number, plan in enumerate(data.entries):
+        batch.stage(
+            PlanLine,
+            {
+                "plans": data.plans,
+                "plan": plan.plan,
+                "number": number,
+                "revision": 0,
+                "definition": plan.model_dump_json(),
+                **dict.fromkeys(("tries", "accepted", "disagreements", *_FAULTS.values()), 0),
+                **place,
+            },
+        )
+
+
+def fold_plan_revisions(folding: FoldInput, data: PlansRevised, batch: Batch) -> None:
+    """A round over the failures of a set is closed: the next one of it, and no other."""
+    batch.flush()
+    row = _find_set(batch, data.plans)
+    if row is None or data.round != row["round"] + 1 or row["stopped"]:
+        return
+    batch.stage(PlanSet, {**row, "round": data.round, "stopped": data.stopped})
+    for revision in data.revisions:
+        _revise(folding, data, revision, batch)
+
+
+def _revise(folding: FoldInput, data: PlansRevised, revision: PlanRevision, batch: Batch) -> None:
+    name = revision.before
+    row = _find_plan(batch, name)
+    if row is None or name.plans != data.plans or row["revision"] != name.revision:
+        return
+    place = {"time": folding.time, **folding.place()}
+    batch.stage(
+        PlanChange,
+        {
+            "plans": name.plans,
+            "plan": name.plan,
+            "round": data.round,
+            "revision": name.revision,
+            "definition": revision.plan.model_dump_json(),
+            "failures": exact_json(list(revision.failures)),
+            "writer": data.writer,
+            **revision.model_dump(
+                include={
+                    "reason", "tries_before", "accepted_before", "tries", "accepted", "kept",
+                }
+            ),
+            **place,
+        },
+    )  # fmt: skip
+    if revision.kept:
+        counts = dict.fromkeys(("disagreements", *_FAULTS.values()), 0)
+        own = {"tries": revision.tries, "accepted": revision.accepted, **counts}
+        changed = {"revision": name.revision + 1, "definition": revision.plan.model_dump_json()}
+        batch.stage(PlanLine, {**row, **changed, **own, **place})
+
+
+def count_try(plan: PlanName | None, batch: Batch, *, accepted: bool) -> None:
+    """A try of a plan became a task, or did not. The caller has seen that its event is no
+    repetition."""
+    row = None if plan is None else _find_plan(batch, plan)
+    if plan is None or row is None or row["revision"] != plan.revision:
+        return
+    counts = {"tries": row["tries"] + 1, "accepted": row["accepted"] + accepted}
+    batch.stage(PlanLine, {**row, **counts})
+
+
+def name_plan(plan: PlanName | None) -> Row:
+    """Return the columns by which a task or a rejection names its plan."""
+    return {
+        "plans": None if plan is None else plan.plans,
+        "plan": None if plan is None else plan.plan,
+        "plan_revision": None if plan is None else plan.revision,
+    }
+
+
+def fold_trajectory_verdict(folding: FoldInput, data: TrajectoryVerified, batch: Batch) -> None:
+    """A rollout of a written task was examined."""
+    batch.flush()
+    verdicts = TrajectoryVerdict.table().c
+    if _find(batch, TrajectoryVerdict, verdicts.rollout == data.rollout) is not None:
+        return
+    opinion = data.opinion
+    plan = {"plans": None, "plan": None} if data.plan is None else data.plan.model_dump()
+    plan.pop("revision", None)
+    batch.stage(
+        TrajectoryVerdict,
+        {
+            **data.model_dump(
+                include={"rollout", "alias", "base", "cycle", "task", "fault", "rule", "reason"}
+            ),
+            **plan,
+            "opinion_by": None if opinion is None else opinion.model,
+            "opinion": None if opinion is None else opinion.fault,
+            "opinion_reason": None if opinion is None else opinion.reason,
+            "agrees": data.agrees,
+            "trouble": data.trouble,
+            "siblings": exact_json(list(data.siblings)),
+            "time": folding.time,
+            **folding.place(),
+        },
+    )
+    row = None if data.plan is None else _find_plan(batch, data.plan)
+    if data.plan is None or row is None or row["revision"] != data.plan.revision:
+        return
+    changes: Row = {"disagreements": row["disagreements"] + (data.agrees is False)}
+    if data.fault is not None:
+        column = _FAULTS[data.fault]
+        changes[column] = row[column] + 1
+    batch.stage(PlanLine, {**row, **changes})
+
+
+def _find_set(batch: Batch, plans: str) -> Row | None:
+    return _find(batch, PlanSet, PlanSet.table().c.plans == plans)
+
+
+def _find_plan(batch: Batch, name: PlanName) -> Row | None:
+    batch.flush()
+    plans = PlanLine.table().c
+    return _find(batch, PlanLine, (plans.plans == name.plans) & (plans.plan == name.plan))
+
+
+def _find(batch: Batch, table: type[ProjectionTable], where: Any) -> Row | None:
+    row = batch.connection.execute(select(table.table()).where(where)).mappings().first()
+    return None if row is None else dict(row)

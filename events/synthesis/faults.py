@@ -1,0 +1,69 @@
+"""Whose fault the failure of a rollout was: an event of the stream `learning`.
+
+    TrajectoryVerified    a rollout of a written task was examined: accepted, or whose fault it is
+
+After AReaL-SEA (arXiv 2601.22607, section 3.1), which tells faults of the task from faults of the
+trajectory; the user's are ours. Rules decide (envs/attribution); what a model says stands beside
+them and decides nothing.
+"""
+
+from typing import Annotated, ClassVar, Literal, Self
+
+from pydantic import Field, model_validator
+
+from events.learning import Decision, PlanName
+from events.messages import StrictModel
+from events.rollouts import Id, Name, Reason
+
+Fault = Literal["task", "user", "trajectory"]
+"""`task`: its gold actions fail, or its text contradicts them; `user`: the user broke its
+instructions, misused a tool, hung up early or told what it cannot know; `trajectory`: the agent
+failed."""
+
+
+class FaultOpinion(StrictModel):
+    """What a model says of a rollout."""
+
+    model: Name
+    fault: Fault | None
+    """None: it would accept the rollout."""
+    reason: Reason = ""
+
+
+class TrajectoryVerified(Decision):
+    """A rollout of a written task was examined."""
+
+    TYPE: ClassVar[str] = "TrajectoryVerified"
+
+    alias: Name
+    base: Name
+    cycle: Id | None = None
+    task: Id
+    rollout: Id
+    plan: PlanName | None = None
+    """The plan that the task was written by; None for a task of no plan."""
+    fault: Fault | None = None
+    """None where the rollout is accepted."""
+    rule: Name = ""
+    """By which rule; empty where it is accepted."""
+    reason: Reason = ""
+    opinion: FaultOpinion | None = None
+    """None where no model was asked, or none gave an answer."""
+    trouble: Reason = ""
+    """Why a configured model gave no opinion."""
+    siblings: Annotated[tuple[Id, ...], Field(max_length=1000)] = ()
+    """Of a fault of the task: tasks of the same plan, or made from the same source, that were
+    reviewed then; those that fail too are retired by events of their own."""
+
+    @property
+    def agrees(self) -> bool | None:
+        """Whether the model has the same opinion; None where there is none."""
+        return None if self.opinion is None else self.opinion.fault == self.fault
+
+    @model_validator(mode="after")
+    def _has_reason(self) -> Self:
+        if (self.fault is None) != (self.rule == ""):
+            raise ValueError("a fault and the rule that found it come together")
+        if self.siblings and self.fault != "task":
+            raise ValueError("siblings are reviewed where the task is at fault")
+        return self
