@@ -51,6 +51,9 @@ one message either call tools or write to the agent.
 
 """
 
+_TRAINED_RULES: Final = "You are the customer. Your situation:\n"
+"""All that a model is told that was trained to play users: the rest it has learnt."""
+
 _OPEN: Final = "(The agent is there. Write your first message.)"
 """What the model is told before the first message: many chat templates need a first line."""
 
@@ -106,8 +109,7 @@ class ModelUser:
 
     async def _candidates(self, messages: Sequence[Message]) -> list[Message]:
         """The usable candidates, each line once; from as many requests as the endpoint needs."""
-        rules = _TOOL_RULES + _RULES if self.tools else _RULES
-        asked = [Message(role="system", content=rules + self.scenario), *swap_roles(messages)]
+        asked = build_user_view(self.scenario, messages, acts=bool(self.tools))
         broken = ""
         for turn in range(ROUNDS):
             usable: dict[str, Message] = {}
@@ -168,6 +170,19 @@ class ModelUser:
     def _first(self, lines: Sequence[str], because: str) -> str:
         self.remarks.append(f"the choice of the user's line failed, the first was taken: {because}")
         return lines[0]
+
+
+def build_user_view(
+    scenario: str, messages: Sequence[Message], *, acts: bool, trained: bool = False
+) -> list[Message]:
+    """Return what a model that plays a user reads: the rules, its situation, and what was said with
+    the roles turned around. `acts`: whether the user has tools; `trained`: whether the model was
+    trained to play users, and so is shown its situation alone."""
+    if trained:
+        rules = _TRAINED_RULES
+    else:
+        rules = _TOOL_RULES + _RULES if acts else _RULES
+    return [Message(role="system", content=rules + scenario), *swap_roles(messages)]
 
 
 def swap_roles(messages: Sequence[Message]) -> list[Message]:
