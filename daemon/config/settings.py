@@ -616,6 +616,14 @@ class Improve(Section):
     each where there are enough."""
     skills_tokens: Annotated[int, Field(ge=1)] = 8_000_000
     """Most tokens of one comparison by an analyzer, read and written, by a high estimate."""
+    synthesis: Literal["off", "auto", "always"] = "off"
+    """Tasks that are written by plans, which are revised by what went wrong. `auto`: for a failure
+    pattern of which the checks rejected half or more of the tasks that the cycle before wrote;
+    `always`: for every pattern (docs/proposing.md)."""
+    synthesis_plans: Annotated[int, Field(ge=1, le=64)] = 64
+    """Most plans of a set. Each knows the earlier ones, so that their tasks differ."""
+    synthesis_rounds: Annotated[int, Field(ge=0, le=3)] = 3
+    """Most rounds in which the plans of a set are revised by their failures; 0: none."""
 
 
 class Metrics(Section):
