@@ -280,7 +280,7 @@ def _share(wanted: ProposalRequest, pattern: str) -> float:
     bad = {
         entry.mode
         for entry in wanted.directive.bad_tries
-        if entry.pattern == pattern and entry.mode != "repair"
+        if entry.pattern == pattern and entry.mode in ("inherit", "explore")
     }
     if bad == {"inherit"}:
         return 1.0
