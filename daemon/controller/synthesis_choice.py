@@ -14,6 +14,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Literal
 
+from consumers.reads.cycle_account import WrittenTask
 from consumers.reads.learning import BufferTask, RejectionRow
 from daemon.controller.rejected_tries import BAD, REASONS
 from events.learning import Mode, TaskProposed, TaskRejected
@@ -91,7 +92,8 @@ class PatternTries:
 
 
 def count_tries(
-    written: Sequence[BufferTask | TaskProposed], rejected: Sequence[RejectionRow | TaskRejected]
+    written: Sequence[BufferTask | WrittenTask | TaskProposed],
+    rejected: Sequence[RejectionRow | TaskRejected],
 ) -> dict[str, PatternTries]:
     """Return pattern -> its tries. `written` are the tasks that one cycle wrote, `rejected` those
     that it wrote in vain."""
