@@ -7,6 +7,8 @@ import pytest
 from daemon.config.settings import Log, Settings
 from daemon.core.app import App
 from daemon.core.decision_log import Decisions
+from daemon.metrics.families import Sheet
+from daemon.metrics.synthesis import SYNTHESIS, say_synthesis
 from events.envelope import derive_id
 from events.learning import Decision, PlanName, TaskProposed, TaskRejected
 from events.rollouts import Task
@@ -14,6 +16,7 @@ from events.synthesis.faults import FaultOpinion, TrajectoryVerified
 from events.synthesis.plans import Plan, PlanRevision, PlanRule, PlansRevised, PlansWritten
 from tests.consumers.cycling import PATTERN, cycle_id, directed, started
 from tests.daemon.conftest import Kintsugi
+from tests.daemon.metrics.scene import labelled, series
 
 SET = derive_id("plans", "the first")
 OTHER = derive_id("plans", "the second")
@@ -146,3 +149,40 @@ def test_without_plans_the_remedy_is_the_setting(home: Path, kintsugi: Kintsugi)
     empty = kintsugi("plans", "ls")
     assert empty.code == 0
     assert "improve.synthesis" in empty.err
+
+
+def test_metrics_count_tries_faults_and_revisions(recorded: Path) -> None:
+    with App(Settings(home=recorded, log=Log(durability="process"))) as app:
+        sheet = Sheet(SYNTHESIS)
+        with app.reading() as connection:
+            say_synthesis(connection, sheet, ["agent", "another"])
+    values = series(sheet.metrics())
+
+    def value(name: str, alias: str = "agent", **labels: str) -> float:
+        return values[labelled(f"kintsugi_{name}_total", alias=alias, **labels)]
+
+    # Of all revisions, where `plans ls` has those of the present one.
+    assert value("plan_tries", writer="rules", verdict="accepted") == 2
+    assert value("plan_tries", writer="rules", verdict="rejected") == 2
+    assert value("plan_tries", writer="model", verdict="accepted") == 0
+    assert value("plan_revisions", verdict="kept") == 1
+    assert value("plan_revisions", verdict="refused") == 0
+    assert value("trajectory_faults", fault="user") == 1
+    assert value("trajectory_faults", fault="task") == 0
+    assert value("trajectory_disagreements") == 1
+    assert value("plan_tries", "another", writer="rules", verdict="accepted") == 0
+
+
+def test_a_task_is_explained_by_its_plan_down_to_the_pattern(
+    recorded: Path, kintsugi: Kintsugi
+) -> None:
+    task = kintsugi("explain", "shop/cancel/0", "--json").json
+    assert "by plan p00, revision 0" in task["said"]
+    (plan_node,) = task["because"]
+    assert (plan_node["kind"], plan_node["node"]) == ("plan", f"{SET}/p00")
+    assert "revision 0, it is at revision 1 now; 1 of 1 revisions kept" in plan_node["said"]
+    assert "written by rules" in plan_node["said"]
+    (set_node,) = plan_node["because"]
+    assert (set_node["kind"], set_node["node"]) == ("plans", SET)
+    assert "3 of 3 tries accepted, rollouts failed: 1 by the user" in set_node["said"]
+    assert kintsugi("explain", SET[:16], "--json").json["node"] == SET
