@@ -387,7 +387,8 @@ class CyclePlanner:
         """What the lessons of a cycle are made of, which the environment finds from then on; None
         where none are wanted. Raises EnvironmentBroken."""
         assert cycle.directive is not None, "a cycle is directed first"
-        if not self._practises or not any(quota.modes for quota in cycle.directive.quotas):
+        modes = [choice.mode for quota in cycle.directive.quotas for choice in quota.modes]
+        if not self._practises or "repair" not in modes:
             return None
         supply = sources.read_lesson_supply(
             self._app,
