@@ -166,12 +166,13 @@ def _count(
     ).where(rejections.plans == line.plans)  # fmt: skip
     if before is not None:
         failed = failed.where(rejections.offset < before)
-    for row in connection.execute(failed.order_by(rejections.offset, rejections.event)):
-        past = plans[row.plan]
-        if row.plan_revision != past.revision:
-            continue
-        past.tries += row.offset > past.since
-        past.failures.append(PlanFailure(row.event, None, row.check, row.reason, row.instruction))
+    for refusal in connection.execute(failed.order_by(rejections.offset, rejections.event)):
+        past = plans[refusal.plan]
+        if refusal.plan_revision == past.revision:
+            past.tries += refusal.offset > past.since
+            past.failures.append(
+                PlanFailure(refusal.event, None, refusal.check, refusal.reason, refusal.instruction)
+            )
     _add_rollouts(connection, line, before, plans)
 
 

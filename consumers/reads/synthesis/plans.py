@@ -206,6 +206,42 @@ def read_plan_changes(
     ]  # fmt: skip
 
 
+@dataclass(frozen=True, slots=True)
+class CycleTries:
+    """Tries of a cycle by the plans of a set."""
+
+    plans: str
+    writer: str | None
+    """Model that wrote the set; None for rules."""
+    tries: int
+    accepted: int
+
+
+def read_cycle_tries(connection: Connection, cycle: str) -> list[CycleTries]:
+    """Return the tries of a cycle by plans, set after set in log order."""
+    sets = PlanSet.table().c
+    counts: dict[str, list[int]] = {}
+    for table, accepted in ((Task.table(), 1), (Rejection.table(), 0)):
+        query = (
+            select(table.c.plans, func.count())
+            .where(table.c.cycle == cycle, table.c.plans.is_not(None))
+            .group_by(table.c.plans)
+        )
+        for plans, count in connection.execute(query):
+            total = counts.setdefault(plans, [0, 0])
+            total[0] += count
+            total[1] += accepted * count
+    query = select(sets.plans, sets.writer).where(sets.plans.in_(counts)).order_by(sets.offset)
+    return [
+        CycleTries(row.plans, row.writer, *counts[row.plans]) for row in connection.execute(query)
+    ]
+
+
+def describe_mode(mode: str | None, plan: str | None, revision: int | None) -> str | None:
+    """Return the mode of a task or a try in words, with its plan where it was written by one."""
+    return mode if plan is None else f"{mode} by {plan}, revision {revision}"
+
+
 def count_tries(connection: Connection) -> dict[tuple[str, str | None], tuple[int, int]]:
     """Return (agent, writer of the set) -> tries and accepted ones of all revisions, which only
     grow; the writer is None for rules."""
