@@ -3,7 +3,7 @@
     plan_by_rule(environment, request)                up to 64 plans that do not overlap
     find_plan_problem(environment, plan, earlier)     why a plan cannot stand, in words; None: it can
     measure_overlap(plans)                            the largest likeness of two of them
-    list_uncovered(environment, plans)                tools that no plan needs
+    list_tool_gaps(environment, plans)                tools that no plan needs
 
 A plan joins a cell of what the generator draws (cells.py) with a manner (manners.py). They are
 chosen one after the other: while a tool is in no plan, one of its cells comes first; then the kind,
@@ -91,7 +91,7 @@ def measure_overlap(plans: Sequence[Plan]) -> float:
     return max((likeness(*pair) for pair in combinations(texts, 2)), default=0.0)
 
 
-def list_uncovered(environment: Environment, plans: Sequence[Plan]) -> tuple[str, ...]:
+def list_tool_gaps(environment: Environment, plans: Sequence[Plan]) -> tuple[str, ...]:
     """Return the tools of the environment, of both parties, that no plan needs."""
     covered = {tool for plan in plans for tool in plan.tools}
     return tuple(tool for tool in list_tools(environment) if tool not in covered)
