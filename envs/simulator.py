@@ -178,10 +178,8 @@ def build_user_view(
     """Return what a model that plays a user reads: the rules, its situation, and what was said with
     the roles turned around. `acts`: whether the user has tools; `trained`: whether the model was
     trained to play users, and so is shown its situation alone."""
-    if trained:
-        rules = _TRAINED_RULES
-    else:
-        rules = _TOOL_RULES + _RULES if acts else _RULES
+    untrained = _TOOL_RULES + _RULES if acts else _RULES
+    rules = _TRAINED_RULES if trained else untrained
     return [Message(role="system", content=rules + scenario), *swap_roles(messages)]
 
 

@@ -55,6 +55,8 @@ class Candidate:
     source: TaskDefinition | None
     """The failed task that it follows, or the task that a lesson's conversation is of; None for one
     that follows none."""
+    drawn: str | None = None
+    """Of one by a plan: id of the generated task whose first state it begins in."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -257,7 +257,8 @@ def novelty(examined: CandidateFacts) -> str:
 
 def contamination(examined: CandidateFacts) -> str:
     """Check V10: a task that was loaded belongs to a benchmark. One by content has no seed to be
-    known by, but a lesson has that of its source. Raises CheckFailure."""
+    known by, but a lesson has that of its source, and one by a plan that of the task whose first
+    state it begins in. Raises CheckFailure."""
     task, evaluation, source = examined.task, examined.evaluation, examined.candidate.source
     if task.split != GENERATED or (source is not None and source.split != GENERATED):
         raise CheckFailure(f"{(source or task).id} is a benchmark's")
@@ -266,6 +267,8 @@ def contamination(examined: CandidateFacts) -> str:
     if task.lesson is not None and find_split(task.lesson.source) == "test":
         raise CheckFailure(f"the lessons of {task.lesson.source} are kept for tests")
     seed = seed_of(task.id if task.lesson is None else task.lesson.source)
+    if examined.candidate.mode == "synthesize":
+        _check_drawn(examined)
     if examined.candidate.mode == "explore" and seed not in evaluation.seeds:
         raise CheckFailure(f"its seed {seed} is none of those kept for written tasks")
     if source is not None and examined.candidate.mode == "inherit" and seed != seed_of(source.id):
@@ -273,6 +276,21 @@ def contamination(examined: CandidateFacts) -> str:
     if seed is not None and seed >= FIRST_HELD_OUT and seed not in evaluation.seeds:
         raise CheckFailure(f"its seed {seed} is kept for reports and gates")
     return ""
+
+
+def _check_drawn(examined: CandidateFacts) -> None:
+    """Raises CheckFailure where a task by a plan begins in no state of a seed for written tasks:
+    the writer's word is held against the state."""
+    drawn = examined.candidate.drawn
+    if drawn is None:
+        raise CheckFailure("no generated task is named whose first state it begins in")
+    seed = seed_of(drawn)
+    if seed not in examined.evaluation.seeds:
+        raise CheckFailure(
+            f"it begins in the state of {drawn}, whose seed is none of those kept for written tasks"
+        )
+    if examined.environment.task(drawn).seed != examined.task.seed:
+        raise CheckFailure(f"it does not begin in the state of {drawn}, as its writer says")
 
 
 def lesson(examined: CandidateFacts) -> str:
