@@ -35,6 +35,7 @@ from daemon.cycle.panel_parts import RouterTeacher, gather_lesson, gather_parts
 from daemon.cycle.parent import describe_parent, find_member_parent, find_rejected_parent
 from daemon.cycle.retraining import choose_members, read_retraining
 from daemon.cycle.skills import SkillChoice, SkillHistory, read_skill_histories
+from daemon.cycle.synthesis.quotas import fill_quotas
 from daemon.cycle.views import find_agent
 from daemon.jobs.own_successes import offer_successes
 from daemon.proposer import sources
@@ -247,9 +248,7 @@ class CyclePlanner:
                 for name in (None, *(skill.skill for skill in choice.taught))
             }
         try:
-            decisions: dict[str, Decision] = {
-                entry.id: entry.data for entry in propose(environment, wanted)
-            }
+            decisions = self._write_tasks(environment, cycle, wanted, supply)
         except CannotSample as error:
             raise RetryLater(f"the tasks of {cycle.alias} wait: {error}") from error
         reasons = sources.find_unplayable(environment, [entry.task for entry in buffered])
@@ -263,6 +262,23 @@ class CyclePlanner:
             environment, cycle, written, new, wanted.sources, drawn, priorities, starts, parameters
         )
         return self._request_jobs(stock, choice, decisions)
+
+    def _write_tasks(
+        self,
+        environment: "Environment",
+        cycle: CycleRow,
+        wanted: ProposalRequest,
+        supply: LessonSupply | None,
+    ) -> dict[str, Decision]:
+        """The tasks of a directive and what failed (id of event -> decision): by plans what it
+        gives to them, then the rest. Raises CannotSample."""
+        bodies = {} if supply is None else supply.bodies
+        with_definitions(self._app, environment, bodies)
+        filled = fill_quotas(self._app, environment, cycle, wanted, bodies)
+        return {
+            **filled.decisions,
+            **{entry.id: entry.data for entry in propose(environment, filled.request)},
+        }
 
     def _request_jobs(
         self, stock: "_Stock", choice: SkillChoice, decisions: Mapping[str, Decision]

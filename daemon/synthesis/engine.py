@@ -12,12 +12,15 @@ With R rounds the places come in R + 1 equal parts. Failures change plans before
 (reflection.py), the part tries both the changed plan and the plan as it was, and `PlansRevised`
 says at its end what stays. Rounds end where one gained less than two points of acceptance.
 
+A set that an earlier cycle wrote may be used again: with its counts, its failures and the rounds
+that it has left, and without `PlansWritten`.
+
 Guarantee: everything is drawn from the cycle's id and the pattern, so a redo with the same parts
 writes the same events under the same ids. Not covered: appending (the cycle).
 """
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -87,8 +90,14 @@ def make_parts(environment: Environment) -> Parts:
 def synthesize(
     environment: Environment, request: SynthesisRequest, parts: Parts
 ) -> Iterator[Event]:
-    """Yield the events of a set of plans and its tasks, in their order. The environment has to find
-    bodies in `request.bodies`. Raises CannotSample."""
+    """Yield the events of a set of plans and its tasks, in their order; of a set that is used
+    again, those of its tasks and rounds. The environment has to find bodies in `request.bodies`.
+    Raises CannotSample."""
+    if request.earlier is not None:
+        # What was tried least comes first, for there may be fewer places than plans.
+        entries = sorted(request.earlier.entries, key=lambda entry: entry.tries)
+        yield from _Synthesis(environment, request, parts, map(_resume, entries)).run()
+        return
     wanted = PlanRequest(request.plan_set, min(request.plans, request.tasks), request.kinds)
     try:
         drafts = parts.planner.plan(environment, wanted)
@@ -96,7 +105,7 @@ def synthesize(
         yield _reject_set(request, str(error))
         return
     yield _record_plans(environment, request, drafts)
-    yield from _Synthesis(environment, request, parts, drafts.entries).run()
+    yield from _Synthesis(environment, request, parts, map(_PlanState, drafts.entries)).run()
 
 
 def _record_plans(environment: Environment, request: SynthesisRequest, drafts: PlanDrafts) -> Event:
@@ -139,6 +148,12 @@ class _PlanState:
     refused: list[Plan] = field(default_factory=list)
 
 
+def _resume(entry: PlanHistory) -> _PlanState:
+    """Return the state of a plan of a set that is used again."""
+    arm, revision = Arm(entry.tries, entry.accepted), entry.name.revision
+    return _PlanState(entry.plan, revision, arm, list(entry.failures), list(entry.refused))
+
+
 @dataclass(slots=True)
 class _PlanTrial:
     """A change of a plan that a part of the places tries."""
@@ -159,19 +174,24 @@ class _Synthesis:
         environment: Environment,
         request: SynthesisRequest,
         parts: Parts,
-        plans: Sequence[Plan],
+        states: Iterable[_PlanState],
     ) -> None:
         self._environment, self._request, self._reviser = environment, request, parts.reviser
         self._stages = Stages(environment, request, parts.writer, parts.roller, parts.examiner)
-        self._states = [_PlanState(plan) for plan in plans]
+        self._states = list(states)
         self._evidence = Evidence()
         self._rounds = min(request.rounds, MOST_ROUNDS)
+        """Most rounds that the set may have had at the end."""
+        self._number = 0 if request.earlier is None else request.earlier.rounds
+        """Rounds that it has had."""
         self._trouble: list[str] = []
 
     def run(self) -> Iterator[Event]:
         """Yield the events of tasks and rounds."""
-        tasks, number, is_over = self._request.tasks, 0, self._rounds == 0
-        size = -(-tasks // (self._rounds + 1))
+        tasks, earlier = self._request.tasks, self._request.earlier
+        is_over = self._number >= self._rounds or (earlier is not None and earlier.is_over)
+        parts = 1 if is_over else self._rounds - self._number + 1
+        size = -(-tasks // parts)
         place = min(size, tasks)
         yield from self._fill(range(place), {})
         while place < tasks:
@@ -180,8 +200,8 @@ class _Synthesis:
             yield from self._fill(range(place, end), trials)
             place = end
             if any(self._is_begun(trial) for trial in trials.values()):
-                number += 1
-                event, data = self._close_round(number, trials, is_last=place >= tasks)
+                self._number += 1
+                event, data = self._close_round(self._number, trials)
                 is_over = bool(data.stopped)
                 yield event, data
 
@@ -269,9 +289,7 @@ class _Synthesis:
     def _is_begun(self, trial: _PlanTrial) -> bool:
         return trial.trial.after.tries > 0
 
-    def _close_round(
-        self, number: int, trials: dict[int, _PlanTrial], *, is_last: bool
-    ) -> tuple[str, PlansRevised]:
+    def _close_round(self, number: int, trials: dict[int, _PlanTrial]) -> tuple[str, PlansRevised]:
         """Return the event of a round, with the plans revised that are to be."""
         request = self._request
         for trial in trials.values():
@@ -292,11 +310,12 @@ class _Synthesis:
             revisions=revisions,
             writer=self._reviser.name,
             trouble=clip_reason("; ".join(dict.fromkeys(self._trouble))),
-            stopped=self._explain_stop(number, gain, is_last=is_last),
+            stopped=self._explain_stop(number, gain),
         )
         return derive_id("plans revised", request.plan_set, str(number)), data
 
-    def _explain_stop(self, number: int, gain: float, *, is_last: bool) -> str:
+    def _explain_stop(self, number: int, gain: float) -> str:
+        """Return why no further round follows; empty where one may, were it in a later cycle."""
         if gain < LEAST_GAIN:
             points = f"{100 * gain:.1f} points of acceptance"
             return (
@@ -304,7 +323,7 @@ class _Synthesis:
             )
         if number >= self._rounds:
             return f"{number} rounds are all that are made"
-        return "every place has had its tries" if is_last else ""
+        return ""
 
     def _settle(self, state: _PlanState, trial: _PlanTrial, is_kept: bool) -> PlanRevision:
         """Return the record of a trial; the plan is the changed one from then on, if it is kept."""

@@ -6,9 +6,9 @@
     4. trajectory verification   `TrajectoryVerified` of each rollout; then `TaskProposed`, or
                                  `TaskRejected` (trajectory) where one shows a fault of the task
 
-Guarantee: a try is drawn from the set, the plan with its revision, the place and the number of the
-try, so a redo gives the same events under the same ids (with parts that are pure). Source of the
-stages: AReaL-SEA, arXiv 2601.22607, section 3.1.
+Guarantee: a try is drawn from the cycle, the set, the plan with its revision, the place and the
+number of the try, so a redo gives the same events under the same ids (with parts that are pure).
+Source of the stages: AReaL-SEA, arXiv 2601.22607, section 3.1.
 """
 
 from collections.abc import MutableMapping, Sequence
@@ -33,6 +33,7 @@ from daemon.synthesis.protocols import (
     Examiner,
     Failure,
     NoTask,
+    PlanHistory,
     Roller,
     TaskWriter,
     Trajectory,
@@ -53,6 +54,20 @@ _MOST_HARD: Final = 0.3
 """Largest share of the tasks that the current policy may never pass."""
 _DISAGREES: Final = "opinion"
 """In place of a rule: the model's opinion is not that of the rules."""
+
+
+@dataclass(frozen=True, slots=True)
+class EarlierSet:
+    """A set of plans of an earlier cycle that is used again."""
+
+    plans: str
+    """Its id."""
+    entries: tuple[PlanHistory, ...]
+    """Its plans as they are, in their order."""
+    rounds: int = 0
+    """Rounds of revisions that it has had."""
+    is_over: bool = False
+    """Whether no further round follows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,10 +94,14 @@ class SynthesisRequest:
     bodies: MutableMapping[str, str] = field(default_factory=dict)
     """Where the body of each task is put before it is checked: the environment has to find it
     (Environment.use_definitions)."""
+    earlier: EarlierSet | None = None
+    """The set that is used again; None: one is written."""
 
     @property
     def plan_set(self) -> str:
         """Return the id of the set of plans."""
+        if self.earlier is not None:
+            return self.earlier.plans
         return derive_id("plans", self.cycle, self.pattern)
 
 
@@ -114,7 +133,9 @@ class Stages:
 
     def attempt(self, plan: Plan, name: PlanName, place: int, number: int) -> Attempt:
         """Return what became of a try. Raises CannotSample."""
-        origin = (name.plans, name.plan, str(name.revision), str(place), str(number))
+        # A set may be used again by a later cycle, at the same revision.
+        cycle, plans = self._request.cycle, name.plans
+        origin = (cycle, plans, name.plan, str(name.revision), str(place), str(number))
         event = derive_id("synthesis", *origin)
         seed = Random(f"synthesize {' '.join(origin)}").randrange(FIRST_SEED, LAST_SEED + 1)
         try:

@@ -66,9 +66,7 @@ def choose_set(
     ]
     if not lines:
         return SetChoice(None)
-    past = read_plan_history(
-        connection, lines[-1], before, lambda line: find_set_events(app, line)
-    )
+    past = read_plan_history(connection, lines[-1], before, lambda line: find_set_events(app, line))
     refusal = explain_refusal(environment, past)
     return SetChoice(None, refusal) if refusal else SetChoice(past)
 
@@ -101,9 +99,7 @@ def explain_refusal(environment: "Environment", past: SetPast) -> str:
     return ""
 
 
-def find_set_events(
-    app: "App", line: PlanSetLine
-) -> list[tuple[int, PlansWritten | PlansRevised]]:
+def find_set_events(app: "App", line: PlanSetLine) -> list[tuple[int, PlansWritten | PlansRevised]]:
     """Return the events of a set with their offsets of `learning`, in log order, from the log; an
     event that another leader repeated counts once. Raises LogError."""
     log, events, seen = app.readable_log, [], set[str]()
