@@ -29,7 +29,7 @@ _SHOWN: Final = 200
 """Most characters of a value that a reason quotes."""
 
 
-class Unjudged(KintsugiError):
+class NoVerdict(KintsugiError):
     """A rollout has no verdict, and no fault of its task or user is the reason."""
 
 
@@ -59,7 +59,7 @@ def examine(
 ) -> RolloutFault | None:
     """Return whose fault a rollout is, from its messages (without system prompt), its ending and
     its unshaped verdict; None where it is accepted: a success without a fault of task or user.
-    `verdict` is None where the user or a machine failed. Raises Unjudged."""
+    `verdict` is None where the user or a machine failed. Raises NoVerdict."""
     fault = find_task_fault(environment, task)
     if fault is not None:
         return blame_task(fault)
@@ -82,7 +82,7 @@ def find_fault_beside_task(
     *,
     exact_user: bool = False,
 ) -> RolloutFault | None:
-    """Return the same of a task that is known to have no fault. Raises Unjudged."""
+    """Return the same of a task that is known to have no fault. Raises NoVerdict."""
     if not exact_user:
         fault = find_user_fault(environment, task, messages)
         if fault is not None:
@@ -93,7 +93,7 @@ def find_fault_beside_task(
         parts = (
             "" if verdict is None else f"; only a judge can tell {', '.join(verdict.open_parts)}"
         )
-        raise Unjudged(f"a rollout of {task.id} that ended as {termination} has no verdict{parts}")
+        raise NoVerdict(f"a rollout of {task.id} that ended as {termination} has no verdict{parts}")
     return None if verdict.success else _blame_agent(verdict)
 
 

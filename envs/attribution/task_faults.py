@@ -68,7 +68,7 @@ def find_task_fault(environment: Environment, task: TaskDefinition) -> TaskFault
     if task.criteria.gold_actions is None:
         return None
     facts = TaskFacts(environment, task)
-    source = _Loaded(facts) if task.split != GENERATED else _Written(facts)
+    source = _SparseGold(facts) if task.split != GENERATED else _WholeGold(facts)
     if reason := find_gold_gap(facts) or source.find_gold_failure():
         return TaskFault("gold", reason)
     if reason := _find_contradiction(facts, source):
@@ -80,7 +80,7 @@ def find_task_fault(environment: Environment, task: TaskDefinition) -> TaskFault
     return None
 
 
-class _Written:
+class _WholeGold:
     """A task whose gold actions hold everything that a perfect agent looks up."""
 
     def __init__(self, facts: TaskFacts) -> None:
@@ -93,9 +93,9 @@ class _Written:
         """Values of gold writes that neither the user nor an earlier gold call tells."""
         return self.facts.knowledge.silent
 
-    def list_known(self) -> Iterator[Missing]:
+    def list_other_values(self) -> Iterator[Missing]:
         """Yield other values of gold writes, which a contradiction may be about."""
-        yield from _list_written(self.facts)
+        yield from _list_write_values(self.facts)
 
     def find_unknown_value(self) -> str | None:
         return find_unknown_value(self.facts)
@@ -104,7 +104,7 @@ class _Written:
         return find_unknown_output(self.facts)
 
 
-class _Loaded(_Written):
+class _SparseGold(_WholeGold):
     """A task whose gold actions may leave out what is looked up."""
 
     def find_gold_failure(self) -> str | None:
@@ -117,7 +117,7 @@ class _Loaded(_Written):
             if not self._is_anywhere([value])
         ]
 
-    def list_known(self) -> Iterator[Missing]:
+    def list_other_values(self) -> Iterator[Missing]:
         yield from ()
 
     def find_unknown_value(self) -> str | None:
@@ -151,27 +151,27 @@ class _Loaded(_Written):
         )
 
 
-def _find_contradiction(facts: TaskFacts, source: _Written) -> str | None:
+def _find_contradiction(facts: TaskFacts, source: _WholeGold) -> str | None:
     """Return what the user names in place of a value of a gold write."""
     text = "\n".join((collect_user_text(facts.task), facts.task.ticket or "")).lower()
-    written = {squeeze(str(value)) for _, _, value in _list_written(facts)}
+    written = {squeeze(str(value)) for _, _, value in _list_write_values(facts)}
     actions = facts.task.criteria.gold_actions or ()
     calls = exact_json([action.arguments for action in actions])
     played = squeeze("\n".join((calls, *facts.replay.outputs)))
-    groups = ((source.list_unknown(), False), (source.list_known(), True))
-    for (tool, argument, value), is_known in (
-        (item, is_known) for items, is_known in groups for item in items
+    groups = ((source.list_unknown(), False), (source.list_other_values(), True))
+    for (tool, argument, value), is_other in (
+        (item, is_other) for items, is_other in groups for item in items
     ):
         if not isinstance(value, str) or has_value(squeeze(text), value):
             continue
         names = list_names_like(facts.environment, facts.task, argument, value)
         for other in names.find(text):
-            if not (has_value(played, other) if is_known else squeeze(other) in written):
+            if not (has_value(played, other) if is_other else squeeze(other) in written):
                 return f"the user names {other!r}, and {argument} of {tool} is {value!r}"
     return None
 
 
-def _list_written(facts: TaskFacts) -> Iterator[Missing]:
+def _list_write_values(facts: TaskFacts) -> Iterator[Missing]:
     """Yield the values of the gold writes."""
     for action in facts.task.criteria.gold_actions or ():
         if action.name in facts.environment.changes:

@@ -3,7 +3,7 @@
 import pytest
 
 from envs.agents import Agent
-from envs.attribution.examination import RolloutFault, Unjudged, examine
+from envs.attribution.examination import NoVerdict, RolloutFault, examine
 from envs.episode import Episode, Termination, play
 from envs.grading import Grade, grade
 from envs.shop.environment import Shop
@@ -79,7 +79,7 @@ def test_a_user_that_did_not_get_through_has_the_fault() -> None:
     fault = examine(SHOP, TASK, (), ended, None)
     assert fault is not None
     assert (fault.fault, fault.rule) == ("user", "ending")
-    with pytest.raises(Unjudged, match="ended as infrastructure_error has no verdict"):
+    with pytest.raises(NoVerdict, match="ended as infrastructure_error has no verdict"):
         examine(SHOP, TASK, (), Termination.INFRASTRUCTURE_ERROR, None)
 
 
@@ -107,5 +107,5 @@ def test_a_verdict_says_by_what_the_agent_failed(verdict: Grade, rule: str, reas
 
 def test_a_verdict_that_needs_a_judge_is_none() -> None:
     verdict = Grade({"NL_ASSERTION": None})
-    with pytest.raises(Unjudged, match="only a judge can tell NL_ASSERTION"):
+    with pytest.raises(NoVerdict, match="only a judge can tell NL_ASSERTION"):
         examine(SHOP, TASK, (), Termination.USER_STOP, verdict, exact_user=True)
