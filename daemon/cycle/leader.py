@@ -46,6 +46,7 @@ from events.learning import (
     SkillsContrasted,
     TaskProposed,
     TaskRejected,
+    TaskRetired,
 )
 from events.lifecycle import WAITING
 from events.rollouts import clip_reason
@@ -235,6 +236,11 @@ class Leader:
             f"cycle {cycle.number} of {cycle.alias}: {counts[TaskProposed.TYPE]} tasks were "
             f"written, {counts[TaskRejected.TYPE]} rejected"
         )
+        if counts[TaskRetired.TYPE]:
+            yield (
+                f"cycle {cycle.number} of {cycle.alias}: {counts[TaskRetired.TYPE]} tasks were "
+                "retired, for no agent can win them; see kintsugi tasks show"
+            )
         for skill, reason in proposal.retrained.items():
             yield f"cycle {cycle.number} of {cycle.alias}: {skill} is {reason}"
         for skill, reason in proposal.untaught.items():

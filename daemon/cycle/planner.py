@@ -46,6 +46,7 @@ from daemon.proposer.probe import Engine, Prober, ProbeTarget
 from daemon.proposer.proposer import ProposalRequest, propose
 from daemon.proposer.rejections import describe_rejections, list_new_entries, reject_bodies
 from daemon.proposer.siblings import draw_siblings, find_regressions
+from daemon.synthesis.review import Review, review_tasks
 from envs.endpoint import Sampling
 from envs.environment import UnknownTask
 from envs.registry import EnvironmentBroken, UnknownEnvironment
@@ -232,9 +233,14 @@ class CyclePlanner:
         except NotTrainable as error:
             return Proposal({}, str(error))
         pair = Pair(cycle.alias, cycle.base)
+        review = self._review_tasks(environment, cycle)
         with self._app.reading() as connection:
             wanted = self._proposal_request(connection, environment, cycle, supply)
-            buffered = self._read_pool_entries(connection, cycle)
+            buffered = [
+                entry
+                for entry in self._read_pool_entries(connection, cycle)
+                if entry.task not in review.retired
+            ]
             sealed = learning.read_sealed_tasks(connection, cycle.alias)
             drawn = self._read_traffic(connection, environment, cycle)
             priorities = {
@@ -248,7 +254,10 @@ class CyclePlanner:
                 for name in (None, *(skill.skill for skill in choice.taught))
             }
         try:
-            decisions = self._write_tasks(environment, cycle, wanted, supply)
+            decisions = {
+                **review.decisions,
+                **self._write_tasks(environment, cycle, wanted, supply),
+            }
         except CannotSample as error:
             raise RetryLater(f"the tasks of {cycle.alias} wait: {error}") from error
         reasons = sources.find_unplayable(environment, [entry.task for entry in buffered])
@@ -279,6 +288,12 @@ class CyclePlanner:
             **filled.decisions,
             **{entry.id: entry.data for entry in propose(environment, filled.request)},
         }
+
+    def _review_tasks(self, environment: "Environment", cycle: CycleRow) -> Review:
+        """What is said of written tasks whose rollouts fail. A dry run asks no model: what it says
+        decides nothing."""
+        analyzer = self._app.settings.controller.analyzer if self._record else None
+        return review_tasks(self._app, environment, cycle, analyzer)
 
     def _request_jobs(
         self, stock: "_Stock", choice: SkillChoice, decisions: Mapping[str, Decision]

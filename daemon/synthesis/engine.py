@@ -143,7 +143,7 @@ class _PlanState:
 
     plan: Plan
     revision: int = 0
-    arm: Arm = Arm()
+    arm: Arm = field(default_factory=Arm)
     failures: list[Failure] = field(default_factory=list)
     refused: list[Plan] = field(default_factory=list)
 
@@ -333,8 +333,8 @@ class _Synthesis:
             before=self._name(state, 0),
             plan=draft.plan,
             reason=clip_reason(
-                f"{draft.reason}; side by side {counts.before.accepted} of {counts.before.tries} as "
-                f"it was and {counts.after.accepted} of {counts.after.tries} as changed: better "
+                f"{draft.reason}; side by side {counts.before.accepted} of {counts.before.tries} "
+                f"as it was and {counts.after.accepted} of {counts.after.tries} as changed: better "
                 f"with chance {chance:.2f}, and all changes against {draft.check} with "
                 f"{self._evidence.compute_chance(draft.check):.2f}"
             ),

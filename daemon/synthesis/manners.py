@@ -23,8 +23,8 @@ _GREETING: Final = re.compile(r"^\s*(?:hello|hi|hey|good (?:day|morning|evening)
 _ADDRESSED: Final = re.compile(r"\byou(?:r|rs)?\b", re.IGNORECASE)
 """Words of an identity that is told to the user, and not by it."""
 _WISH: Final = re.compile(
-    r"\b(?:please let me|i (?:want|need|would like|have) to|i would rather|please|(?:can|could) you)"
-    r"\s+",
+    r"\b(?:please let me|i (?:want|need|would like|have) to|i would rather|please"
+    r"|(?:can|could) you)\s+",
     re.IGNORECASE,
 )
 _HAS_VALUE: Final = re.compile(r"[\d#@]|[a-z]_[a-z]")
@@ -54,8 +54,8 @@ class Manner:
 
 def give_manner(task: TaskDefinition, name: str) -> TaskDefinition | None:
     """Return the task in a manner, by content, or None where it cannot have it: an agent that works
-    alone has no user, and after a prefix the user has begun to speak. Raises KeyError for an unknown
-    manner."""
+    alone has no user, and after a prefix the user has begun to speak. Raises KeyError for a manner
+    that does not exist."""
     manner = MANNERS[name]
     if task.solo or task.prefix:
         return None

@@ -1,9 +1,9 @@
 """Plans by rule: how the tasks of an environment are to be written, without a model (pure).
 
-    plan_by_rule(environment, request)                up to 64 plans that do not overlap
-    find_plan_problem(environment, plan, earlier)     why a plan cannot stand, in words; None: it can
-    measure_overlap(plans)                            the largest likeness of two of them
-    list_tool_gaps(environment, plans)                tools that no plan needs
+    plan_by_rule(environment, request)               up to 64 plans that do not overlap
+    find_plan_problem(environment, plan, earlier)    why a plan cannot stand; None: it can
+    measure_overlap(plans)                           the largest likeness of two of them
+    list_tool_gaps(environment, plans)               tools that no plan needs
 
 A plan joins a cell of what the generator draws (cells.py) with a manner (manners.py). They are
 chosen one after the other: while a tool is in no plan, one of its cells comes first; then the kind,

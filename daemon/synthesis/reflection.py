@@ -4,10 +4,10 @@
     select_kept(trials, evidence)                  which of the tried changes stay
 
 What to change. The failures of a plan are counted by (aspect, check). Each check that failed often
-enough adds a rule to the plan; where the plan has that rule already, words are left as the
-generator wrote them, for nothing else is left to change by rule. Failed checks and faults of the
-task speak against the writing, faults of the user against the rollout (and its manner), a model
-that disagrees with the rules against the judging.
+enough adds a rule to the plan; where the plan has that rule already and its words may be the
+reason, the user speaks plainly, for nothing else is left to change by rule. Failed checks and
+faults of the task speak against the writing, faults of the user against the rollout (and its
+manner), a model that disagrees with the rules against the judging.
 
 Whether it stays. A plan is revised because it failed, so the tries that were the reason show it
 worse than it is: held against them, a change that does nothing looks better. Hence a round tries
@@ -33,6 +33,7 @@ from typing import Final
 
 from daemon.synthesis.manners import AS_IS
 from daemon.synthesis.protocols import Failure, PlanHistory, RevisionDraft
+from daemon.synthesis.template_writer import PLAIN_WORDS
 from envs.environment import Environment
 from events.rollouts import clip_reason
 from events.synthesis.plans import Aspect, Plan, PlanRule
@@ -204,7 +205,8 @@ def _log_beta(first: float, second: float) -> float:
 def _add_rule(plan: Plan, aspect: Aspect, check: str) -> Plan:
     """Return a plan with a rule; where it has the rule, in the plain manner."""
     if any((rule.aspect, rule.check) == (aspect, check) for rule in plan.rules):
-        return plan if aspect == "judging" else plan.model_copy(update={"manner": AS_IS})
+        blames_words = aspect == "rollout" or check in PLAIN_WORDS
+        return plan.model_copy(update={"manner": AS_IS}) if blames_words else plan
     text = _TEXTS.get(check) if aspect == "writing" else None
     rule = PlanRule(
         aspect=aspect, check=check, text=text or _ASPECT_TEXTS[aspect].format(check=check)

@@ -17,14 +17,14 @@ from typing import Final
 
 from daemon.proposer.candidate import FIRST_SEED, LAST_SEED
 from daemon.synthesis.cells import describe_calls
-from daemon.synthesis.manners import AS_IS, MANNERS, give_manner
+from daemon.synthesis.manners import AS_IS, give_manner
 from daemon.synthesis.planner import find_plan_problem
 from daemon.synthesis.protocols import Draft, NoTask
 from envs.environment import Environment
 from envs.task import TaskDefinition
 from events.synthesis.plans import Plan
 
-MOST_DRAWS: Final = 64
+MOST_DRAWS: Final = 128
 """Generated tasks that are looked at for one written one."""
 _PHRASINGS: Final = 1 << 16
 """Number of seeds for rephrasings."""
@@ -87,8 +87,3 @@ def _has_calls(environment: Environment, task: TaskDefinition, plan: Plan) -> bo
     cell = describe_calls(environment, task)
     same = (cell.complexity, cell.mode) == (plan.complexity, plan.tool_mode)
     return same and cell.tools >= set(plan.tools)
-
-
-def list_other_manners(plan: Plan) -> tuple[str, ...]:
-    """Return the manners other than that of a plan, the plainest first."""
-    return tuple(name for name in MANNERS if name != plan.manner)

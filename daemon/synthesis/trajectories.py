@@ -45,5 +45,6 @@ class RuleExaminer:
         reason = verdict.irregular or next(
             iter((*verdict.missing, *verdict.violations)), "the state is not as expected"
         )
-        whose = "task" if trajectory.is_oracle else "trajectory"
-        return Examination(whose, "solvable" if trajectory.is_oracle else "verdict", reason)
+        if trajectory.is_oracle:
+            return Examination("task", "solvable", reason)
+        return Examination("trajectory", "verdict", reason)
