@@ -14,12 +14,13 @@ from sqlalchemy import select
 from consumers.reads import learning
 from consumers.reads.explanation import Node, explain
 from consumers.reads.learning import CycleRow
+from consumers.reads.scheduling import CYCLE_START
 from consumers.reads.synthesis.plans import list_plan_sets, read_plan_changes, read_plans
 from consumers.rebuild import rebuild
 from consumers.tables import Cycle
 from daemon.config.settings import Agent, Improve, Log, Proposer, Settings
 from daemon.core.app import App
-from daemon.core.decision_log import Decisions
+from daemon.core.decision_log import Act, Decisions
 from daemon.core.leadership import Leadership
 from daemon.cycle.leader import Leader
 from daemon.cycle.plan import plan_cycle
@@ -32,7 +33,7 @@ from events.learning import Decision, JobEnded, TaskProposed, TaskRejected
 from events.synthesis.plans import MOST_PLANS, MOST_ROUNDS, PlansRevised, PlansWritten
 from tests.daemon.conftest import Kintsugi
 from tests.daemon.controller.test_directive_builder import record, tasks
-from tests.daemon.cycle.test_planner import QUIET, ask_planner
+from tests.daemon.cycle.test_planner import QUIET
 
 PATTERN = "missing_write_action|cancel_order"
 
@@ -58,17 +59,27 @@ def home(
 def run_cycle(app: App, first: int = 0, base: str = "base") -> CycleRow:
     """A cycle over a new failed rollout; its job fails."""
     record(app, "agent", base, tasks(("cancel",), 1, 2**24 + first))
-    cycle, troubles = ask_planner(app)
-    assert troubles == []
+    app.settle()
+    Decisions(app).act(Act("ada"), CYCLE_START, {"alias": "agent"})
+    lead(app)
+    with app.reading() as connection:
+        cycle = learning.open_cycle(connection, "agent")
     assert cycle is not None
     assert cycle.job is not None
     return cycle
 
 
+def lead(app: App) -> None:
+    """One look of a leader, which resigns."""
+    leadership = Leadership(app)
+    assert Leader(app, CyclePlanner(app), leadership).tick().troubles == []
+    leadership.resign()
+
+
 def end_cycle(app: App, cycle: CycleRow) -> None:
     assert cycle.job is not None
     Decisions(app).take(JobEnded(job=cycle.job, outcome="failed"), "ended", cycle.job)
-    assert Leader(app, CyclePlanner(app), Leadership(app)).tick().troubles == []
+    lead(app)
 
 
 def read_events(app: App, cycle: CycleRow) -> list[tuple[str, Decision]]:
