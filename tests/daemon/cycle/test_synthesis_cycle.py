@@ -30,6 +30,8 @@ from daemon.engine.reference.weights import CHECKPOINT
 from envs.environment import Environment
 from envs.registry import open_environment
 from events.learning import Decision, JobEnded, TaskProposed, TaskRejected
+from events.log import read_all
+from events.streams import LEARNING
 from events.synthesis.plans import MOST_PLANS, MOST_ROUNDS, PlansRevised, PlansWritten
 from tests.daemon.conftest import Kintsugi
 from tests.daemon.controller.test_directive_builder import record, tasks
@@ -159,22 +161,33 @@ def test_events_are_in_the_order_in_which_they_happened(app: App) -> None:
 
 
 def test_a_redo_writes_the_same_under_the_same_ids_also_over_its_own_events(app: App) -> None:
-    """A leader that was killed behind its events, and before it saw them, proposes again."""
-    cycle = run_cycle(app, 1)
-    first = read_events(app, cycle)
-    Decisions(app).record(dict(first), cycle.event)
-    with app.reading() as connection:
-        known = learning.find_cycle(connection, cycle.cycle)
-    assert (known.accepted, known.rejected) == (cycle.accepted, cycle.rejected)
-    end_cycle(app, cycle)
-    later = run_cycle(app, 2)
-    again = read_events(app, later)
-    assert again == read_events(app, later)
-    Decisions(app).record(dict(again), later.event)
-    with app.reading() as connection:
-        found = learning.find_cycle(connection, later.cycle)
-    assert (found.accepted, found.rejected) == (later.accepted, later.rejected)
+    """A leader that was killed behind its events, and before it saw them, proposes again: of a set
+    that it wrote, and of one that it used again."""
+    for first in (1, 2):
+        cycle = run_cycle(app, first)
+        again = dict(read_events(app, cycle))
+        stored = read_log(app)
+        assert {event: stored[event] for event in again} == again
+        assert any(isinstance(data, PlansWritten) for data in again.values()) == (first == 1)
+        by_plans = [data for data in again.values() if isinstance(data, TaskProposed) and data.plan]
+        assert by_plans
+        Decisions(app).record(again, cycle.event)
+        with app.reading() as connection:
+            found = learning.find_cycle(connection, cycle.cycle)
+        assert (found.accepted, found.rejected) == (cycle.accepted, cycle.rejected)
+        end_cycle(app, cycle)
     assert rebuild(app.log, app.engine).equal is True
+
+
+def read_log(app: App) -> dict[str, object]:
+    """Id -> what was decided, of all that the log has."""
+    (end,) = app.log.end(LEARNING.name)
+    events = [
+        app.bodies.whole(record).event
+        for page in read_all(app.log, LEARNING.name, 0, 0, end)
+        for record in page
+    ]
+    return {event.envelope.id: event.data for event in events}
 
 
 def test_a_later_cycle_uses_the_set_again_with_its_counts_and_revisions(app: App) -> None:
