@@ -133,9 +133,9 @@ class Stages:
 
     def attempt(self, plan: Plan, name: PlanName, place: int, number: int) -> Attempt:
         """Return what became of a try. Raises CannotSample."""
-        # A set may be used again by a later cycle, at the same revision.
-        cycle, plans = self._request.cycle, name.plans
-        origin = (cycle, plans, name.plan, str(name.revision), str(place), str(number))
+        # The id of a new set follows from the cycle; one that is used again has the same revision.
+        again = () if self._request.earlier is None else (self._request.cycle,)
+        origin = (*again, name.plans, name.plan, str(name.revision), str(place), str(number))
         event = derive_id("synthesis", *origin)
         seed = Random(f"synthesize {' '.join(origin)}").randrange(FIRST_SEED, LAST_SEED + 1)
         try:
