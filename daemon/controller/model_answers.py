@@ -127,11 +127,15 @@ async def ask(
 
 
 def spend(
-    budget: TokenBudget, messages: Sequence[Message], role: str, problem: str = "", extra: int = 0
+    budget: TokenBudget,
+    messages: Sequence[Message],
+    role: str,
+    problem: str = "",
+    cost: int = ANSWER_TOKENS,
 ) -> None:
-    """Take what a request and its answer cost from the budget; `extra` tokens are of its tools.
-    Raises BudgetSpent, which quotes the problem of the answer before it."""
-    if not budget.spend(estimate_tokens(messages) + extra + ANSWER_TOKENS):
+    """Take what a request costs from the budget; `cost`: tokens beside those of the messages, its
+    answer's among them. Raises BudgetSpent, which quotes the problem of the answer before it."""
+    if not budget.spend(estimate_tokens(messages) + cost):
         raise BudgetSpent(
             f"{problem or f'the request of the {role} costs more than what is left'}; "
             f"{budget.left} tokens are left of the budget; raise {budget.setting}"
