@@ -1,10 +1,11 @@
 """The calls of a perfect agent, chosen from those that a model made (pure).
 
-    gold = choose_gold(environment, calls, text, outputs)
+    gold = choose_gold(environment, calls, tools, text, outputs)
 
 Kept are the calls that change something or hand the user over, the first that identifies the user,
-the look-ups of what they work on, and the earliest look-ups from which their arguments, and the
-words that the agent must say, are known. Without any change every look-up is kept once.
+look-ups of what the user names and of what is changed, and the earliest look-ups from which the
+arguments of kept calls, and the words that the agent must say, are known. Of a tool that the plan
+names and that is in none of them, the last call is kept. Other look-ups were detours.
 Source: ALGORITHMS 1.8 (SENTINEL, arXiv 2606.12908, section 3.4): writes, and the reads that what
 must be said needs.
 """
@@ -19,22 +20,38 @@ from events.messages import Action
 
 
 def choose_gold(
-    environment: Environment, calls: Sequence[SandboxCall], text: str, outputs: Sequence[str]
+    environment: Environment,
+    calls: Sequence[SandboxCall],
+    tools: Sequence[str],
+    text: str,
+    outputs: Sequence[str],
 ) -> tuple[Action, ...]:
-    """Return the gold actions in the order of the calls; `text` is what the user says, `outputs`
-    what the agent must say."""
-    effects = {place for place, call in enumerate(calls) if _has_effect(environment, call.action)}
-    if not effects:
-        return _drop_repeats(call.action for call in calls)
+    """Return the gold actions in the order of the calls; `tools`: those that the plan names;
+    `text`: what the user says; `outputs`: what the agent must say."""
+    effects = [place for place, call in enumerate(calls) if has_effect(environment, call.action)]
+    look_ups = [
+        place
+        for place, call in enumerate(calls)
+        if place not in effects and call.action.requestor == "assistant"
+    ]
     choice = _Choice(calls, words(text))
-    if (first := _find_identification(environment, calls)) is not None:
-        choice.keep(first)
-    for place in sorted(effects):
-        for earlier in _find_look_ups(environment, calls, place):
-            choice.keep(earlier)
+    for place in look_ups:
+        if calls[place].action.name in environment.catalog.authenticating:
+            choice.keep(place)
+            break
+    for place in look_ups:
+        if _list_words(calls[place].action) <= words(text):
+            choice.keep(place)
+    for place in effects:
+        values = _list_words(calls[place].action)
+        for earlier in look_ups:
+            if earlier < place and _list_words(calls[earlier].action) <= values:
+                choice.keep(earlier)
         choice.keep(place)
     for output in outputs:
         choice.explain(words(output), len(calls))
+    for tool in tools:
+        choice.cover(tool, look_ups)
     return choice.list_actions(effects)
 
 
@@ -47,7 +64,7 @@ def replay_gold(environment: Environment, task: TaskDefinition) -> str:
     return database.digest()
 
 
-def _has_effect(environment: Environment, action: Action) -> bool:
+def has_effect(environment: Environment, action: Action) -> bool:
     """Whether a call changes the state or hands the user over."""
     return action.name in environment.changes | environment.catalog.transfer
 
@@ -65,7 +82,7 @@ class _Choice:
             return
         self._places.add(place)
         call = self._calls[place]
-        self.explain(words(" ".join(_list_texts(call.action))), place)
+        self.explain(_list_words(call.action), place)
         self._known |= words(call.result)
 
     def explain(self, wanted: Iterable[str], before: int) -> None:
@@ -78,7 +95,13 @@ class _Choice:
                 if word in words(self._calls[place].result):
                     self.keep(place)
 
-    def list_actions(self, effects: set[int]) -> tuple[Action, ...]:
+    def cover(self, tool: str, among: Sequence[int]) -> None:
+        """Keep the last call of a tool that none of the kept ones is of."""
+        if not any(self._calls[place].action.name == tool for place in self._places):
+            for place in [place for place in among if self._calls[place].action.name == tool][-1:]:
+                self.keep(place)
+
+    def list_actions(self, effects: Sequence[int]) -> tuple[Action, ...]:
         """Return the actions in order; a look-up once, an effect as often as it was made."""
         actions: list[Action] = []
         for place in sorted(self._places):
@@ -88,32 +111,6 @@ class _Choice:
         return tuple(actions)
 
 
-def _find_identification(environment: Environment, calls: Sequence[SandboxCall]) -> int | None:
-    names = environment.catalog.authenticating
-    return next((place for place, call in enumerate(calls) if call.action.name in names), None)
-
-
-def _find_look_ups(environment: Environment, calls: Sequence[SandboxCall], place: int) -> list[int]:
-    """Return the calls before an effect that look up only what it works on."""
-    values = set(_list_texts(calls[place].action))
-    return [
-        earlier
-        for earlier in range(place)
-        if not _has_effect(environment, calls[earlier].action)
-        and calls[earlier].action.requestor == "assistant"
-        and (named := set(_list_texts(calls[earlier].action)))
-        and named <= values
-    ]
-
-
-def _list_texts(action: Action) -> list[str]:
-    return [leaf for leaf in leaves(action.arguments) if isinstance(leaf, str)]
-
-
-def _drop_repeats(actions: Iterable[Action]) -> tuple[Action, ...]:
-    """Return the agent's actions, each once."""
-    kept: list[Action] = []
-    for action in actions:
-        if action.requestor == "assistant" and action not in kept:
-            kept.append(action)
-    return tuple(kept)
+def _list_words(action: Action) -> set[str]:
+    """Return the words of the texts among the arguments."""
+    return words(" ".join(leaf for leaf in leaves(action.arguments) if isinstance(leaf, str)))

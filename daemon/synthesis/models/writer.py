@@ -3,10 +3,10 @@
     writer = ModelWriter(environment, client, directive, templates)
     draft = writer.write(plan, seed)
 
-    draw       a task of the plan's kind gives the first state and the customer; its own calls and
-               words are not shown
+    draw       a generated task of the plan's kind gives the first state and the customer; its own
+               calls and words are not shown
     explore    the model calls tools on a copy of that state (exploration.py)
-    compare    what it changed must be by the plan's tools
+    compare    what it changed must be by the plan's tools, all of them
     request    the model writes five fields for the calls that it made (request.py)
     gold       writes, and the look-ups that they and the outputs need (gold.py); criteria by replay
 
@@ -19,6 +19,7 @@ affair.
 """
 
 from collections.abc import Sequence
+from random import Random
 from typing import Any, Final
 
 from daemon.controller.model_answers import ModelFailure
@@ -27,13 +28,14 @@ from daemon.synthesis.cells import describe_calls, measure_complexity
 from daemon.synthesis.manners import MANNERS
 from daemon.synthesis.models.client import ModelClient
 from daemon.synthesis.models.exploration import Exploration, SandboxCall, explore
-from daemon.synthesis.models.gold import choose_gold, replay_gold
+from daemon.synthesis.models.gold import choose_gold, has_effect, replay_gold
 from daemon.synthesis.models.request import (
     RequestFields,
     build_messages,
     build_question,
     build_script,
 )
+from daemon.synthesis.planner import find_plan_problem
 from daemon.synthesis.protocols import Draft, NoTask, TaskWriter
 from envs.endpoint import Endpoint
 from envs.environment import Environment
@@ -42,9 +44,8 @@ from events.synthesis.plans import Plan
 
 RESULT_CHARACTERS: Final = 2_000
 """Most characters of each tool's answer in the request for the fields."""
-_DRAWS: Final = 24
+MOST_DRAWS: Final = 64
 """Tasks that are drawn until one has the plan's tool mode."""
-_STEP: Final = 7919
 _BASES: Final[tuple[Basis, ...]] = ("DB", "COMMUNICATE", "POLICY")
 """Parts of a reward that follow from calls and outputs; others ask what only the drawn task's own
 author knew."""
@@ -74,6 +75,9 @@ class ModelWriter:
         """Return a task by the plan. Raises NoTask."""
         if self._client.trouble and self._templates is not None:
             return self._templates.write(plan, seed)
+        problem = find_plan_problem(self._environment, plan)
+        if problem is not None:
+            raise NoTask(problem)
         drawn = _draw(self._environment, plan, seed)
         try:
             task = self._client.run(lambda endpoint: self._write(endpoint, plan, drawn, seed))
@@ -116,15 +120,18 @@ class ModelWriter:
         return material
 
     def _compare(self, plan: Plan, calls: Sequence[SandboxCall]) -> None:
-        """Raise NoTask where the model did something that the plan does not include."""
-        catalog = self._environment.catalog
-        for call in calls:
-            name = call.action.name
-            if name in self._environment.changes | catalog.transfer and name not in plan.tools:
-                raise NoTask(
-                    f"{self._client.label} called {name}, and plan {plan.plan} has the tools "
-                    f"{', '.join(plan.tools) or '(none)'}"
-                )
+        """Raise NoTask where the model's effects are not by the plan's tools."""
+        effects = {call.action.name for call in calls if has_effect(self._environment, call.action)}
+        foreign = sorted(effects - set(plan.tools))
+        if foreign:
+            raise NoTask(
+                f"{self._client.label} called {foreign[0]}, and plan {plan.plan} has the tools "
+                f"{', '.join(plan.tools) or '(none)'}"
+            )
+        changing = self._environment.changes | self._environment.catalog.transfer
+        missing = [name for name in plan.tools if name in changing and name not in effects]
+        if missing:
+            raise NoTask(f"{self._client.label} never called {missing[0]} of plan {plan.plan}")
 
     def _build_task(
         self, plan: Plan, drawn: TaskDefinition, exploration: Exploration, fields: RequestFields
@@ -132,7 +139,9 @@ class ModelWriter:
         environment = self._environment
         basis = tuple(name for name in _BASES if name in ("DB", *drawn.criteria.reward_basis))
         outputs = (*fields.communicate_info, *_find_closings(environment, drawn))
-        gold = choose_gold(environment, exploration.calls, fields.text, fields.communicate_info)
+        gold = choose_gold(
+            environment, exploration.calls, plan.tools, fields.text, fields.communicate_info
+        )
         manner = MANNERS.get(plan.manner)
         task = drawn.model_copy(
             update={
@@ -143,47 +152,53 @@ class ModelWriter:
                 ),
             }
         )
-        self._check_cell(plan, task)
+        self._check_cell(plan, task, exploration)
         if replay_gold(environment, task) != exploration.final_state:
             raise NoTask(
                 "the gold actions leave another state than all of the calls that were made"
             )
         return task.name_by_content()
 
-    def _check_cell(self, plan: Plan, task: TaskDefinition) -> None:
-        """Raise NoTask where the calls are not those of the plan."""
-        cell = describe_calls(self._environment, task)
-        count = len(task.criteria.gold_actions or ())
-        wanted, actual = (plan.complexity, plan.tool_mode), (measure_complexity(count), cell.mode)
-        if wanted != actual:
-            raise NoTask(
-                f"plan {plan.plan} asks for {' and '.join(wanted)}, and the {count} calls of "
-                f"{self._client.label} are {' and '.join(actual)}"
-            )
+    def _check_cell(self, plan: Plan, task: TaskDefinition, exploration: Exploration) -> None:
+        """Raise NoTask where the calls are not those of the plan; look-ups that are no part of the
+        gold actions may count to the complexity."""
+        mode = describe_calls(self._environment, task).mode
+        counts = (len(task.criteria.gold_actions or ()), len(exploration.calls))
+        if mode == plan.tool_mode and plan.complexity in map(measure_complexity, counts):
+            return
+        raise NoTask(
+            f"plan {plan.plan} asks for {plan.complexity} and {plan.tool_mode}, and the {counts[0]} "
+            f"gold actions of {self._client.label} are {measure_complexity(counts[0])} and {mode}"
+        )
 
 
 def _draw(environment: Environment, plan: Plan, seed: int) -> TaskDefinition:
     """Return a generated task of the plan's kind, or of any, with the plan's tool mode, in a state
     that no gate and no report draws. Raises NoTask."""
-    kinds = [plan.kind] if plan.kind is not None else list(environment.capabilities)
-    missing = [kind for kind in kinds if kind not in environment.capabilities]
-    if missing or not kinds:
-        raise NoTask(
-            f"plan {plan.plan} is for tasks of {', '.join(missing) or 'any kind'}, and environment "
-            f"{environment.name} generates {', '.join(environment.capabilities) or 'none'}"
-        )
-    span = LAST_SEED - FIRST_SEED + 1
-    for number in range(max(_DRAWS, len(kinds))):
-        own = FIRST_SEED + (seed - FIRST_SEED + number * _STEP) % span
+    kinds = list(environment.capabilities) if plan.kind is None else [plan.kind]
+    chance = Random(f"explore {plan.kind} {seed}")
+    for number in range(MOST_DRAWS if kinds else 0):
+        own = seed if number == 0 else chance.randrange(FIRST_SEED, LAST_SEED + 1)
         try:
-            drawn = environment.generate(kinds[(seed + number) % len(kinds)], own)
+            drawn = environment.generate(chance.choice(kinds), own)
+            fits = _fits(environment, drawn, plan)
         except Exception as error:  # an environment's own code, which may raise anything
-            raise NoTask(
-                f"the environment raised {type(error).__name__}: {error}"[:1000]
-            ) from error
-        if describe_calls(environment, drawn).mode == plan.tool_mode and not drawn.solo:
+            reason = f"the generator raised {type(error).__name__}: {error}"
+            raise NoTask(f"{reason[:500]}; mend environment {environment.name}") from error
+        if fits:
             return drawn
-    raise NoTask(f"no generated task of plan {plan.plan} has the tool mode {plan.tool_mode}")
+    raise NoTask(
+        f"none of {MOST_DRAWS} drawn tasks of {plan.kind or environment.name} has the calls of "
+        f"plan {plan.plan} ({plan.tool_mode}, {', '.join(plan.tools)}); plan anew"
+    )
+
+
+def _fits(environment: Environment, drawn: TaskDefinition, plan: Plan) -> bool:
+    """Whether a plan can be followed from the first state of a drawn task: one of the plan's kind
+    needs the plan's tools too, since what is wrong in a state may be the kind's own."""
+    cell = describe_calls(environment, drawn)
+    same = cell.mode == plan.tool_mode and not drawn.solo
+    return same and (plan.kind is None or cell.tools >= set(plan.tools))
 
 
 def _describe_call(call: SandboxCall) -> dict[str, Any]:
