@@ -5,6 +5,7 @@ planner      plans, one after the other, each prompt with the earlier ones
 exploration  the model calls tools on a copy of a generated state
 gold         the calls of a perfect agent, of those that it made
 request      the five fields of a request, and a script made of them by rule
+ambiguity    whether the request tells which calls are meant
 writer       a task by a plan: exploration, gold, request, criteria by replay
 reviser      a plan as its failures revise it
 

@@ -72,7 +72,7 @@ async def explore(
 ) -> Exploration:
     """Have the model explore the first state of `drawn`; `material` is what it is told of the task.
     Raises NoTask for an exploration without end, and what an endpoint raises."""
-    sandbox = _Sandbox(environment, drawn)
+    sandbox = _Sandbox(environment, drawn, client.label)
     messages = [
         Message(role="system", content=_INSTRUCTIONS + environment.policy(drawn)),
         Message(role="user", content=exact_json(dict(material))),
@@ -92,7 +92,8 @@ async def explore(
 class _Sandbox:
     """The tools of both parties over a copy of a state; a user's tool is called by its name."""
 
-    def __init__(self, environment: Environment, drawn: TaskDefinition) -> None:
+    def __init__(self, environment: Environment, drawn: TaskDefinition, label: str) -> None:
+        self._label = label
         own = environment.schemas(drawn)
         names = {schema["function"]["name"] for schema in own}
         users = [
@@ -111,14 +112,15 @@ class _Sandbox:
         """Return the answer to a call. Raises NoTask where there are too many."""
         self._made += 1
         if self._made > MOST_CALLS:
-            raise NoTask(f"more than {MOST_CALLS} calls were made to explore the tools")
+            raise NoTask(f"{self._label} made more than {MOST_CALLS} calls to explore the tools")
         requestor: Requestor = "user" if call.name in self._user_tools else "assistant"
         result = self._tools.call(call.name, call.arguments, requestor)
         if result.error or isinstance(call.arguments, str):
             self._refused += 1
             if self._refused > MOST_REFUSED:
                 raise NoTask(
-                    f"the tools refused {self._refused} calls, the last of {call.name[:100]!r}: "
+                    f"the tools refused {self._refused} calls of {self._label}, the last of "
+                    f"{call.name[:100]!r}: "
                     f"{result.content[:300]}"
                 )
         else:

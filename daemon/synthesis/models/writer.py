@@ -9,6 +9,7 @@
     compare    what it changed must be by the plan's tools, all of them
     request    the model writes five fields for the calls that it made (request.py)
     gold       writes, and the look-ups that they and the outputs need (gold.py); criteria by replay
+    determine  the request must tell which calls are meant (ambiguity.py)
 
 What the environment's rules dictate at the end is taken from the drawn task. The result is a task
 by content; the checks of daemon/proposer/verification.py decide on it.
@@ -26,6 +27,7 @@ from daemon.controller.model_answers import ModelFailure
 from daemon.proposer.candidate import FIRST_SEED, LAST_SEED
 from daemon.synthesis.cells import describe_calls, measure_complexity
 from daemon.synthesis.manners import MANNERS
+from daemon.synthesis.models.ambiguity import find_ambiguity
 from daemon.synthesis.models.client import ModelClient
 from daemon.synthesis.models.exploration import Exploration, SandboxCall, explore
 from daemon.synthesis.models.gold import choose_gold, has_effect, replay_gold
@@ -157,6 +159,9 @@ class ModelWriter:
             raise NoTask(
                 "the gold actions leave another state than all of the calls that were made"
             )
+        problem = find_ambiguity(environment, task, exploration.calls)
+        if problem is not None:
+            raise NoTask(f"{self._client.label} wrote a request for other calls too: {problem}")
         return task.name_by_content()
 
     def _check_cell(self, plan: Plan, task: TaskDefinition, exploration: Exploration) -> None:
@@ -167,8 +172,9 @@ class ModelWriter:
         if mode == plan.tool_mode and plan.complexity in map(measure_complexity, counts):
             return
         raise NoTask(
-            f"plan {plan.plan} asks for {plan.complexity} and {plan.tool_mode}, and the {counts[0]} "
-            f"gold actions of {self._client.label} are {measure_complexity(counts[0])} and {mode}"
+            f"plan {plan.plan} asks for {plan.complexity} and {plan.tool_mode}, and the "
+            f"{counts[0]} gold actions of {self._client.label} are "
+            f"{measure_complexity(counts[0])} and {mode}"
         )
 
 
@@ -195,10 +201,12 @@ def _draw(environment: Environment, plan: Plan, seed: int) -> TaskDefinition:
 
 def _fits(environment: Environment, drawn: TaskDefinition, plan: Plan) -> bool:
     """Whether a plan can be followed from the first state of a drawn task: one of the plan's kind
-    needs the plan's tools too, since what is wrong in a state may be the kind's own."""
+    changes things by the same tools, since what is wrong in a state may be the kind's own."""
     cell = describe_calls(environment, drawn)
-    same = cell.mode == plan.tool_mode and not drawn.solo
-    return same and (plan.kind is None or cell.tools >= set(plan.tools))
+    if cell.mode != plan.tool_mode or drawn.solo:
+        return False
+    changing = environment.changes | environment.catalog.transfer
+    return plan.kind is None or cell.tools & changing == set(plan.tools) & changing
 
 
 def _describe_call(call: SandboxCall) -> dict[str, Any]:
