@@ -274,7 +274,7 @@ class CyclePlanner:
     def _review_tasks(self, environment: "Environment", cycle: CycleRow) -> Review:
         """What is said of written tasks whose rollouts fail. A dry run asks no model: what it says
         decides nothing."""
-        analyzer = self._app.settings.controller.analyzer if self._record else None
+        analyzer = self._app.settings.models.analyzer if self._record else None
         return review_tasks(self._app, environment, cycle, analyzer)
 
     def _request_jobs(

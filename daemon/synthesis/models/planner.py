@@ -28,7 +28,7 @@ from daemon.controller.model_answers import (
 from daemon.synthesis.cells import Survey, survey_kinds
 from daemon.synthesis.manners import MANNERS
 from daemon.synthesis.models.client import ModelClient
-from daemon.synthesis.planner import find_plan_problem, list_uncovered, plan_by_rule
+from daemon.synthesis.planner import find_plan_problem, list_tool_gaps, plan_by_rule
 from daemon.synthesis.protocols import PlanDrafts, PlanRequest
 from envs.environment import Environment
 from events.canonical import exact_json, sha256
@@ -198,7 +198,7 @@ class _Planning:
                 for kind, weight in self._kinds.items()
             },
             "manners": {name: manner.writing for name, manner in MANNERS.items()},
-            "tools_that_no_plan_needs": list_uncovered(environment, self.plans),
+            "tools_that_no_plan_needs": list_tool_gaps(environment, self.plans),
             "earlier": [plan.model_dump(exclude={"rules"}) for plan in self.plans],
             "wanted": self._request.count,
         }

@@ -96,4 +96,6 @@ def examine(environment: Environment, draft: Draft) -> Verdict:
     """What the ten checks say of a draft."""
     body = write_body(draft.task.dump_body())
     environment.use_definitions({draft.task.id: body}.get)
-    return verify(CandidateFacts(environment, Candidate(draft.task, "synthesize", None)))
+    return verify(
+        CandidateFacts(environment, Candidate(draft.task, "synthesize", None, draft.drawn))
+    )

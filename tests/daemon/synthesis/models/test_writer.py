@@ -11,7 +11,7 @@ from daemon.synthesis.cells import describe_calls, measure_complexity
 from daemon.synthesis.models.exploration import MOST_CALLS, MOST_MESSAGES
 from daemon.synthesis.models.writer import ModelWriter
 from daemon.synthesis.protocols import Draft, NoTask
-from daemon.synthesis.writing import TemplateWriter
+from daemon.synthesis.template_writer import TemplateWriter
 from envs.database import Database
 from envs.environment import Environment
 from envs.registry import open_environment
