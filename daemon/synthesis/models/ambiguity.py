@@ -41,19 +41,19 @@ def find_ambiguity(
 ) -> str | None:
     """Return what the request of a task leaves open, in words; `calls` are those that were made to
     explore the tools."""
-    said = words(collect_user_text(task))
+    user_words = words(collect_user_text(task))
     gold = task.criteria.gold_actions or ()
-    return _find_unnamed_customer(environment, gold, said) or _find_open_value(
-        environment, task, calls, said
+    return _check_identity(environment, gold, user_words) or _find_open_value(
+        environment, task, calls, user_words
     )
 
 
-def _find_unnamed_customer(
-    environment: Environment, gold: Sequence[Action], said: set[str]
+def _check_identity(
+    environment: Environment, gold: Sequence[Action], user_words: set[str]
 ) -> str | None:
     for action in gold:
         if action.name in environment.catalog.authenticating:
-            missing = sorted(words(" ".join(_list_texts(action.arguments))) - said)
+            missing = sorted(words(" ".join(_list_texts(action.arguments))) - user_words)
             if missing:
                 return f"the user does not say {missing[0]!r}, by which {action.name} finds them"
             return None
@@ -64,7 +64,7 @@ def _find_open_value(
     environment: Environment,
     task: TaskDefinition,
     calls: Sequence[SandboxCall],
-    said: set[str],
+    user_words: set[str],
 ) -> str | None:
     gold = task.criteria.gold_actions or ()
     places = _collect_places(calls)
@@ -72,7 +72,7 @@ def _find_open_value(
         if action.requestor != "assistant" or not has_effect(environment, action):
             continue
         for value in _list_texts(action.arguments):
-            if words(value) <= said | _list_choices(environment, task, action.name):
+            if words(value) <= user_words | _list_choices(environment, task, action.name):
                 continue
             for other in _list_others(places, value):
                 used = any(
@@ -80,9 +80,9 @@ def _find_open_value(
                     for twin in gold
                     if twin.name == action.name
                 )
-                if used or _are_told_apart(calls, said, value, other):
+                if used or _has_distinction(calls, user_words, value, other):
                     continue
-                if _is_taken(environment, task, number, value, other):
+                if _can_replace(environment, task, number, value, other):
                     return (
                         f"the request does not tell whether {value!r} or {other!r} is meant for "
                         f"{action.name}"
@@ -124,20 +124,22 @@ def _list_others(places: Mapping[_Path, Mapping[str, None]], value: str) -> list
     return list(others)[:_MOST_OTHERS]
 
 
-def _are_told_apart(calls: Sequence[SandboxCall], said: set[str], value: str, other: str) -> bool:
+def _has_distinction(
+    calls: Sequence[SandboxCall], user_words: set[str], value: str, other: str
+) -> bool:
     own, foreign = words(value), words(other)
-    if said & _COMPARISONS or foreign <= said:
+    if user_words & _COMPARISONS or foreign <= user_words:
         return True
-    if said & (words(value.replace("_", " ")) - words(other.replace("_", " "))):
+    if user_words & (words(value.replace("_", " ")) - words(other.replace("_", " "))):
         return True
     for call in calls:
         answer = words(call.result)
-        if own <= answer and not foreign <= answer and said & answer:
+        if own <= answer and not foreign <= answer and user_words & answer:
             return True
     return False
 
 
-def _is_taken(
+def _can_replace(
     environment: Environment, task: TaskDefinition, number: int, value: str, other: str
 ) -> bool:
     """Whether a gold call would succeed with another value in the place of one."""

@@ -79,7 +79,7 @@ class ModelPlanner:
     def plan(self, environment: Environment, request: PlanRequest) -> PlanDrafts:
         """Return plans that do not overlap, by the model as far as it gives any. Raises NoPlans."""
         by_rule = plan_by_rule(environment, request)
-        conversation = _Planning(environment, request, self._client, self._directive)
+        conversation = _PlanDialogue(environment, request, self._client, self._directive)
         trouble = conversation.write()
         plans = conversation.plans
         if not trouble:
@@ -110,7 +110,7 @@ def _add_by_rule(
             plans.append(plan)
 
 
-class _Planning:
+class _PlanDialogue:
     """The conversation of one set of plans."""
 
     def __init__(
@@ -167,7 +167,7 @@ class _Planning:
         except ValidationError as error:
             raise ValueError(first_problem(error)) from error
         problem = find_plan_problem(self._environment, plan, self.plans)
-        if problem is None and not self._can_be_drawn(plan):
+        if problem is None and not self._matches_generator(plan):
             problem = (
                 f"no task of the kind {plan.kind} is {plan.complexity} and {plan.tool_mode} with "
                 f"the tools {', '.join(plan.tools) or '(none)'}; take an entry of the kind's calls"
@@ -176,7 +176,7 @@ class _Planning:
             raise ValueError(problem)
         return plan
 
-    def _can_be_drawn(self, plan: Plan) -> bool:
+    def _matches_generator(self, plan: Plan) -> bool:
         """Whether the generator draws tasks with the calls of a plan."""
         changing = self._environment.changes | self._environment.catalog.transfer
         return any(
