@@ -1,14 +1,14 @@
 """Rollouts of written tasks, and whose fault their failures are, without an engine or a model.
 
 OracleRoller()      the episode of the perfect agent that the check `solvable` has played
-RuleExaminer()      the fault by rule: of the task, of the user, or of the agent
+RuleExaminer()      the fault by rule (envs/attribution/examination.py)
 """
 
 from collections.abc import Sequence
 
 from daemon.proposer.candidate import CandidateFacts
 from daemon.synthesis.protocols import Examination, Trajectory
-from envs.attribution.user_faults import find_user_fault
+from envs.attribution.examination import NoVerdict, examine
 from envs.environment import Environment
 from envs.grading import grade
 from envs.task import TaskDefinition
@@ -32,19 +32,16 @@ class RuleExaminer:
     def examine(
         self, environment: Environment, task: TaskDefinition, trajectory: Trajectory, plan: Plan
     ) -> Examination:
-        """Return whose fault a failure is: of the task where the perfect agent loses, else of the
-        user where it broke its instructions, else of the agent."""
-        if not trajectory.is_oracle:
-            fault = find_user_fault(environment, task, trajectory.messages)
-            if fault is not None:
-                reason = f"message {fault.place}: {fault.reason}"
-                return Examination("user", fault.rule, reason)
-        verdict = grade(environment, task, trajectory.messages, trajectory.termination)
-        if verdict.success:
+        """Return whose fault a failure is, by rule; a rollout that only a judge can tell is of no
+        fault, and `trouble` says so."""
+        messages, termination = trajectory.messages, trajectory.termination
+        verdict = grade(environment, task, messages, termination)
+        try:
+            fault = examine(
+                environment, task, messages, termination, verdict, exact_user=trajectory.is_oracle
+            )
+        except NoVerdict as error:
+            return Examination(trouble=str(error))
+        if fault is None:
             return Examination()
-        reason = verdict.irregular or next(
-            iter((*verdict.missing, *verdict.violations)), "the state is not as expected"
-        )
-        if trajectory.is_oracle:
-            return Examination("task", "solvable", reason)
-        return Examination("trajectory", "verdict", reason)
+        return Examination(fault.fault, fault.rule, fault.reason)

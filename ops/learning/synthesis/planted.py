@@ -26,10 +26,10 @@ from random import Random
 from typing import Any, Final, Literal, get_args
 
 from daemon.proposer.candidate import FIRST_SEED, LAST_SEED
-from daemon.proposer.observability import Knowledge
 from daemon.synthesis.protocols import Draft
 from daemon.synthesis.template_writer import TemplateWriter
 from envs.attribution.names import list_texts
+from envs.attribution.observability import Knowledge
 from envs.attribution.words import collect_user_text, leaves, words
 from envs.environment import Environment
 from envs.task import Script, TaskDefinition
