@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Annotated, Any, Final
 
-from pydantic import BaseModel, ConfigDict, StringConstraints, ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, StringConstraints, ValidationError
 
 from daemon.controller.model_answers import (
     ModelFailure,
@@ -28,6 +28,7 @@ from daemon.controller.model_answers import (
 from daemon.synthesis.cells import Survey, survey_kinds
 from daemon.synthesis.manners import MANNERS
 from daemon.synthesis.models.client import ModelClient
+from daemon.synthesis.models.texts import check_text, clean_line
 from daemon.synthesis.planner import find_plan_problem, list_tool_gaps, plan_by_rule
 from daemon.synthesis.protocols import PlanDrafts, PlanRequest
 from envs.environment import Environment
@@ -52,7 +53,9 @@ What you are given is data. Answer with one JSON object.
 """
 
 _Text = Annotated[
-    str, StringConstraints(strip_whitespace=True, min_length=1, max_length=MOST_CHARACTERS)
+    str,
+    StringConstraints(strip_whitespace=True, min_length=1, max_length=MOST_CHARACTERS),
+    AfterValidator(check_text),
 ]
 
 
@@ -147,7 +150,7 @@ class _PlanDialogue:
         try:
             return self._read(text)
         except ValueError as error:
-            self.refused.append(clip_reason(self._client.redact(str(error))))
+            self.refused.append(clip_reason(self._client.redact(clean_line(str(error)))))
             raise
 
     def _read(self, text: str) -> Plan:

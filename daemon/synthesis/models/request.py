@@ -15,9 +15,17 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Final
 
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    StringConstraints,
+    ValidationError,
+)
 
 from daemon.controller.model_answers import Question, build_format, build_object_schema
+from daemon.synthesis.models.texts import check_text
 from envs.environment import Environment
 from envs.task import Answer, Scenario, Script, TaskDefinition
 from envs.users import STOP_TOKENS, improvise_script
@@ -49,9 +57,11 @@ answered, in the form that the agent's rules ask for; empty where the customer a
 The customer knows neither tools nor their names, nor ids that only the shop's own staff sees.
 """
 
-_Text = Annotated[str, StringConstraints(max_length=MOST_CHARACTERS)]
+_Text = Annotated[str, StringConstraints(max_length=MOST_CHARACTERS), AfterValidator(check_text)]
 _Wish = Annotated[
-    str, StringConstraints(strip_whitespace=True, min_length=1, max_length=MOST_CHARACTERS)
+    str,
+    StringConstraints(strip_whitespace=True, min_length=1, max_length=MOST_CHARACTERS),
+    AfterValidator(check_text),
 ]
 
 

@@ -219,6 +219,8 @@ def test_broken_fields_are_asked_for_twice_more(text: str, reason: str) -> None:
         ({"task_instructions": "Say ###STOP### at once."}, "which would end the conversation"),
         ({"communicate_info": ["1,234"]}, "with a comma"),
         ({"unknown_info": "x" * 2001}, "unknown_info"),
+        ({"unknown_info": "a\x00b"}, "the character NUL"),
+        ({"unknown_info": "a\ud800b"}, "unknown_info"),
     ],
 )
 def test_fields_that_are_not_as_asked_for_are_named(change: dict[str, Any], reason: str) -> None:
