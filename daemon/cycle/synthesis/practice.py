@@ -39,6 +39,8 @@ class SynthesisPractice:
     base: str
     setting: str
     """`improve.synthesis`."""
+    writer: str
+    """What would write the next ones: `rules`, or the model that the settings name."""
     sets: int
     """Sets of plans on its present base; what follows is of them."""
     writers: tuple[str, ...]
@@ -87,15 +89,26 @@ def _read_practice(
     counts = sum((line.counts for line in lines), PlanCounts())
     trouble = next((line.trouble for line in reversed(lines) if line.trouble), "")
     says = "; ".join(
-        [_describe_choice(setting, chosen, patterns), *_describe_sets(lines, counts, trouble)]
+        [
+            _describe_choice(setting, chosen, patterns),
+            *([] if setting == "off" else [f"written by {_name_writer(settings)}"]),
+            *_describe_sets(lines, counts, trouble),
+        ]
     )
     return SynthesisPractice(
-        alias=pair.alias, base=pair.base, setting=setting, sets=len(lines),
+        alias=pair.alias, base=pair.base, setting=setting, writer=_name_writer(settings),
+        sets=len(lines),
         writers=tuple(sorted({line.author for line in lines})),
         plans=sum(line.plans_count for line in lines), tries=counts.tries,
         accepted=counts.accepted, faults=counts.faults, disagreements=counts.disagreements,
         patterns=patterns, trouble=trouble, says=says,
     )  # fmt: skip
+
+
+def _name_writer(settings: "Settings") -> str:
+    """Return what would write plans and tasks now."""
+    model = settings.models.proposer
+    return model.model if model.url else "rules"
 
 
 def _read_last_tries(connection: "Connection", pair: "Pair") -> dict[str, PatternTries]:

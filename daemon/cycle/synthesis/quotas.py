@@ -7,19 +7,21 @@
 Plans are for the kinds of the failed tasks that the directive names, as the environment defines
 these tasks: like the mode `explore`, which follows the failed task itself; no label of a rollout is
 read. Guarantee: the cycle and what the tables had when it began decide everything, so a redo writes
-the same events under the same ids.
+the same events under the same ids (but for a model's words).
 """
 
 from collections import Counter
-from collections.abc import MutableMapping, Sequence
+from collections.abc import Callable, MutableMapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from consumers.reads import learning
+from daemon.controller.directive import describe_directive
 from daemon.cycle.synthesis.plan_sets import SetChoice, build_history, choose_set
 from daemon.proposer.candidate import PriorTask, Source
 from daemon.proposer.proposer import ProposalRequest
-from daemon.synthesis.engine import make_parts, synthesize
+from daemon.synthesis.engine import Parts, make_parts, synthesize
+from daemon.synthesis.models.parts import make_model_parts
 from daemon.synthesis.stages import EarlierSet, SynthesisRequest
 from events.envelope import derive_id
 from events.learning import Decision, Quota, TaskProposed, TaskRejected
@@ -29,8 +31,18 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from consumers.reads.learning import CycleRow
+    from daemon.config.settings import Settings
     from daemon.core.app import App
     from envs.environment import Environment
+
+MakeParts = Callable[["Environment", "Settings", str], Parts]
+"""Puts the data engine of a cycle together: of its environment, the settings, and its directive in
+words."""
+
+
+def choose_parts(environment: "Environment", settings: "Settings", directive: str) -> Parts:
+    """Return the parts with the model that the settings name, or those by rule."""
+    return make_model_parts(environment, settings, directive) or make_parts(environment)
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,18 +61,25 @@ def fill_quotas(
     cycle: "CycleRow",
     wanted: ProposalRequest,
     bodies: MutableMapping[str, str],
+    make: MakeParts = choose_parts,
 ) -> FilledQuotas:
     """Have plans write the tasks that a directive wants from them. The environment has to find
     bodies in `bodies`. Raises CannotSample, LogError, DatabaseUnavailable."""
     decisions: dict[str, Decision] = {}
     known, full = list(wanted.known), dict(wanted.full)
-    for quota in wanted.directive.quotas:
-        tasks = sum(choice.tasks for choice in quota.modes if choice.mode == "synthesize")
+    counts = [
+        (quota, sum(choice.tasks for choice in quota.modes if choice.mode == "synthesize"))
+        for quota in wanted.directive.quotas
+    ]
+    if not any(tasks for _, tasks in counts):
+        return FilledQuotas(decisions, wanted)
+    parts = make(environment, app.settings, describe_directive(wanted.directive))
+    for quota, tasks in counts:
         if not tasks:
             continue
         writer = _PlanQuota(app, environment, cycle, quota, tasks)
         request = writer.build_request(replace(wanted, known=known), bodies)
-        for event, data in writer.write(request):
+        for event, data in writer.write(request, parts):
             decisions[event] = data
             if isinstance(data, TaskProposed):
                 known.append(_describe_prior(environment, data))
@@ -118,7 +137,7 @@ class _PlanQuota:
             earlier=earlier,
         )
 
-    def write(self, request: SynthesisRequest) -> "Iterator[tuple[str, Decision]]":
+    def write(self, request: SynthesisRequest, parts: Parts) -> "Iterator[tuple[str, Decision]]":
         """Yield the events; first, where an earlier set is not used again, why."""
         if self._choice.refusal:
             yield (
@@ -133,7 +152,7 @@ class _PlanQuota:
                     reason=clip_reason(self._choice.refusal),
                 ),
             )
-        yield from synthesize(self._environment, request, make_parts(self._environment))
+        yield from synthesize(self._environment, request, parts)
 
 
 def _weigh_kinds(environment: "Environment", sources: Sequence[Source]) -> dict[str, float]:

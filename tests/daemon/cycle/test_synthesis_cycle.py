@@ -5,7 +5,9 @@ import json
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
+from shutil import copytree
 from typing import Any
 
 import pytest
@@ -26,7 +28,9 @@ from daemon.cycle.leader import Leader
 from daemon.cycle.plan import plan_cycle
 from daemon.cycle.planner import CyclePlanner
 from daemon.cycle.synthesis.practice import read_synthesis_practices
+from daemon.cycle.synthesis.quotas import MakeParts, choose_parts
 from daemon.engine.reference.weights import CHECKPOINT
+from daemon.synthesis.engine import Parts, make_parts
 from envs.environment import Environment
 from envs.registry import open_environment
 from events.learning import Decision, JobEnded, TaskProposed, TaskRejected
@@ -36,6 +40,7 @@ from events.synthesis.plans import MOST_PLANS, MOST_ROUNDS, PlansRevised, PlansW
 from tests.daemon.conftest import Kintsugi
 from tests.daemon.controller.test_directive_builder import record, tasks
 from tests.daemon.cycle.test_planner import QUIET
+from tests.daemon.synthesis.parts import FailingWriter
 
 PATTERN = "missing_write_action|cancel_order"
 
@@ -58,12 +63,14 @@ def home(
         yield app
 
 
-def run_cycle(app: App, first: int = 0, base: str = "base") -> CycleRow:
+def run_cycle(
+    app: App, first: int = 0, base: str = "base", make: MakeParts = choose_parts
+) -> CycleRow:
     """A cycle over a new failed rollout; its job fails."""
     record(app, "agent", base, tasks(("cancel",), 1, 2**24 + first))
     app.settle()
     Decisions(app).act(Act("ada"), CYCLE_START, {"alias": "agent"})
-    lead(app)
+    lead(app, make)
     with app.reading() as connection:
         cycle = learning.open_cycle(connection, "agent")
     assert cycle is not None
@@ -71,10 +78,10 @@ def run_cycle(app: App, first: int = 0, base: str = "base") -> CycleRow:
     return cycle
 
 
-def lead(app: App) -> None:
+def lead(app: App, make: MakeParts = choose_parts) -> None:
     """One look of a leader, which resigns."""
     leadership = Leadership(app)
-    assert Leader(app, CyclePlanner(app), leadership).tick().troubles == []
+    assert Leader(app, CyclePlanner(app, make_parts=make), leadership).tick().troubles == []
     leadership.resign()
 
 
@@ -84,20 +91,37 @@ def end_cycle(app: App, cycle: CycleRow) -> None:
     lead(app)
 
 
-def read_events(app: App, cycle: CycleRow) -> list[tuple[str, Decision]]:
+def read_events(
+    app: App, cycle: CycleRow, make: MakeParts = choose_parts
+) -> list[tuple[str, Decision]]:
     """The decisions that a cycle wrote, once more by the planner."""
-    return list(CyclePlanner(app).propose_tasks(cycle).said.items())
+    return list(CyclePlanner(app, make_parts=make).propose_tasks(cycle).said.items())
 
 
-@pytest.fixture
-def app(tmp_path: Path) -> Iterator[App]:
+def make_failing(environment: Environment, settings: Settings, directive: str) -> Parts:
+    """Have a writer leak the name of a tool, but for plans with a rule against it."""
+    assert "by synthesize" in directive
+    return replace(make_parts(environment), writer=FailingWriter(environment))
+
+
+@pytest.fixture(scope="module")
+def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A home with a cycle by templates, of whose tries half were rejected."""
-    with home(tmp_path / "home") as app:
+    folder = tmp_path_factory.mktemp("recorded") / "home"
+    with home(folder) as app:
         cycle = run_cycle(app)
         assert cycle.directive is not None
         assert cycle.directive.quotas[0].modes == ()
         assert cycle.rejected >= cycle.accepted
         end_cycle(app, cycle)
+    return folder
+
+
+@pytest.fixture
+def app(recorded: Path, tmp_path: Path) -> Iterator[App]:
+    """A copy of it."""
+    copytree(recorded, tmp_path / "home")
+    with home(tmp_path / "home") as app:
         yield app
 
 
@@ -177,6 +201,40 @@ def test_a_redo_writes_the_same_under_the_same_ids_also_over_its_own_events(app:
         assert (found.accepted, found.rejected) == (cycle.accepted, cycle.rejected)
         end_cycle(app, cycle)
     assert rebuild(app.log, app.engine).equal is True
+
+
+def test_revisions_are_kept_and_go_on_in_the_next_cycle(tmp_path: Path) -> None:
+    with home(tmp_path / "home", "always", synthesis_plans=4, synthesis_rounds=3) as app:
+        cycle = run_cycle(app, make=make_failing)
+        with app.reading() as connection:
+            (line,) = list_plan_sets(connection, "agent")
+            changes = read_plan_changes(connection, line.plans)
+            states = {state.plan.plan: state for state in read_plans(connection, line.plans)}
+            rejected = {row.event for row in learning.rejections_of(connection, cycle.cycle)}
+            modes = Counter(row.mode for row in learning.tasks_of(connection, "agent"))
+        assert any(change.kept for change in changes)
+        for change in changes:
+            assert set(change.failures) <= rejected
+        # What plans left, other modes filled.
+        assert modes["synthesize"] < 40
+        assert modes["synthesize"] + modes["inherit"] + modes["explore"] == cycle.accepted
+        assert modes["inherit"] > 0
+        stored = read_log(app)
+        again = dict(read_events(app, cycle, make_failing))
+        assert {event: stored[event] for event in again} == again
+        end_cycle(app, cycle)
+        later = run_cycle(app, 1, make=make_failing)
+        with app.reading() as connection:
+            (same,) = list_plan_sets(connection, "agent")
+            now = {state.plan.plan: state for state in read_plans(connection, same.plans)}
+        assert same.plans == line.plans
+        assert all(now[name].revision >= state.revision for name, state in states.items())
+        kept = [name for name, state in states.items() if state.revision]
+        assert all(now[name].counts.tries > states[name].counts.tries for name in kept)
+        stored = read_log(app)
+        again = dict(read_events(app, later, make_failing))
+        assert {event: stored[event] for event in again} == again
+        assert rebuild(app.log, app.engine).equal is True
 
 
 def read_log(app: App) -> dict[str, object]:
@@ -341,7 +399,7 @@ def test_the_status_says_what_plans_do_and_why_not(app: App, tmp_path: Path) -> 
         fresh.diagnose("diagnose")
         assert read(fresh).says == (
             "waits for a pattern of which the checks reject half of the tries: "
-            f"{PATTERN} (no task was tried for it in the cycle before)"
+            f"{PATTERN} (no task was tried for it in the cycle before); written by rules"
         )
 
 
