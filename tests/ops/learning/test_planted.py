@@ -122,21 +122,22 @@ def test_each_kind_has_rules_against_it() -> None:
 def test_the_engine_refuses_what_its_checks_are_for_and_accepts_what_is_sound() -> None:
     environment, bodies = Shop(), dict[str, str]()
     environment.use_definitions(bodies.get)
-    kinds: tuple[FaultKind, ...] = (
-        "leak",
-        "unknowable",
-        "unsolvable",
-        "near_duplicate",
-        "contradiction",
-    )
-    writer = FaultyWriter(environment, FaultRates(dict.fromkeys(kinds, 0.15)))
+    rates: dict[FaultKind, float] = dict.fromkeys(KINDS, 0.15)
+    writer = FaultyWriter(environment, FaultRates({**rates, "near_duplicate": 0.5}))
     request = SynthesisRequest("cycle", "agent", "base", "any", 60, 4, rounds=0, bodies=bodies)
     parts = replace(make_parts(environment), writer=writer)
     decisions = [data for _, data in synthesize(environment, request, parts)]
-    accepted = [writer.faults[d.task.id] for d in decisions if isinstance(d, TaskProposed)]
-    assert Counter(accepted).keys() == {None}
-    rejections = [data for data in decisions if isinstance(data, TaskRejected)]
-    assert {"leak", "provenance", "novelty", "trajectory"} <= {data.check for data in rejections}
+    written = Counter(writer.faults.values())
+    accepted = Counter(writer.faults[d.task.id] for d in decisions if isinstance(d, TaskProposed))
+    rejections = Counter(data.check for data in decisions if isinstance(data, TaskRejected))
+    assert accepted[None] == written[None]
+    assert accepted.total() + rejections.total() == written.total()
+    # A value that contradicts the text may still be one that a look-up shows: the rules miss it.
+    assert set(accepted) <= {None, "wrong_gold", "contradiction"}
+    assert accepted["contradiction"] < written["contradiction"] / 2
+    assert rejections["leak"] == written["leak"] > 0
+    assert rejections["novelty"] == written["near_duplicate"] > 0
+    assert rejections["trajectory"] > 0
 
 
 def test_a_redo_plants_the_same() -> None:
