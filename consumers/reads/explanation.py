@@ -3,6 +3,7 @@ the rollouts that it rests on.
 
     route -> adapter -> job -> cycle -> pattern -> task, rollout
     route -> panel -> adapter -> ...
+    task -> plan -> set of plans -> pattern -> rollout
 
 Everything is read from the tables of one moment, so the same log gives the same answer. What a
 person did stands there as well: a pushed adapter ends at who pushed it.
@@ -18,6 +19,13 @@ from sqlalchemy import Connection, Row, select
 from consumers.folds.task_states import ACTIVE
 from consumers.reads.repairs import read_repair
 from consumers.reads.succession import find_member_before
+from consumers.reads.synthesis.plans import (
+    PlanSetLine,
+    PlanState,
+    list_plan_sets,
+    read_plan_changes,
+    read_plans,
+)
 from consumers.tables import (
     Adapter,
     Cycle,
@@ -25,6 +33,7 @@ from consumers.tables import (
     JobRound,
     Pattern,
     PatternRound,
+    PlanSet,
     ProjectionTable,
     Rollout,
     Route,
@@ -57,9 +66,9 @@ class Node:
 
 
 def explain(connection: Connection, name: str) -> Node:
-    """Why the route, adapter, job, cycle, pattern, task or rollout `name` is as it is; of adapters,
-    jobs, cycles, rollouts and tasks by content the beginning of a name is enough. Raises
-    UnknownNode."""
+    """Why the route, adapter, job, cycle, pattern, task, set of plans or rollout `name` is as it
+    is; of adapters, jobs, cycles, rollouts, sets and tasks by content the beginning of a name is
+    enough. Raises UnknownNode."""
     node = _find(connection, name)
     if node is not None:
         return node
@@ -71,8 +80,8 @@ def explain(connection: Connection, name: str) -> Node:
     node = _find(connection, names[0]) if names else None
     if node is None:
         raise UnknownNode(
-            f"no route, adapter, job, cycle, pattern, task or rollout is called {name!r}; see "
-            "kintsugi route show, adapters ls, jobs ls and patterns"
+            f"no route, adapter, job, cycle, pattern, task, set of plans or rollout is called "
+            f"{name!r}; see kintsugi route show, adapters ls, jobs ls, patterns and plans ls"
         )
     return node
 
@@ -86,7 +95,7 @@ def explain_adapter(connection: Connection, name: str) -> Node:
 
 
 def _find(connection: Connection, name: str) -> Node | None:
-    for find in (_route, _adapter, _job, _cycle, _pattern, _task, _rollout):
+    for find in (_route, _adapter, _job, _cycle, _pattern, _task, _plan_set, _rollout):
         node = find(connection, name)
         if node is not None:
             return node
@@ -100,6 +109,7 @@ def _find_names_by_prefix(connection: Connection, prefix: str) -> list[str]:
         Job.table().c.job,
         Cycle.table().c.cycle,
         Rollout.table().c.rollout,
+        PlanSet.table().c.plans,
         TaskBody.table().c.task,
     )
     return [
@@ -442,7 +452,8 @@ def _task(connection: Connection, name: str) -> Node | None:
     if row is None:
         state = _row(connection, TaskState, "task", name)
         return None if state is None else Node(name, "task", _line(state.state, state.reason))
-    return _task_node(connection, row, _describe_motive(connection, row))
+    plan = _build_plan_node(connection, row)
+    return _task_node(connection, row, _describe_motive(connection, row), plan)
 
 
 def _describe_motive(connection: Connection, task: Row[Any]) -> tuple[str, ...]:
@@ -460,7 +471,57 @@ def _describe_motive(connection: Connection, task: Row[Any]) -> tuple[str, ...]:
     return () if quota is None else (quota["status"].lower(), *_describe_weakness(quota))
 
 
-def _task_node(connection: Connection, row: Row[Any], motive: tuple[str, ...] = ()) -> Node:
+def _build_plan_node(connection: Connection, task: Row[Any]) -> Node | None:
+    """The plan that a task was written by, down to the failures that it is for; None where it was
+    written by none."""
+    sets = {line.plans: line for line in list_plan_sets(connection, task.alias)}
+    line = sets.get(task.plans)
+    if line is None:
+        return None
+    state = next(
+        (item for item in read_plans(connection, line.plans) if item.plan.plan == task.plan), None
+    )
+    if state is None:
+        return None
+    changes = read_plan_changes(connection, line.plans, task.plan)
+    tried = f"{sum(item.kept for item in changes)} of {len(changes)} revisions kept"
+    revision = f"revision {task.plan_revision}"
+    if task.plan_revision != state.revision:
+        revision += f", it is at revision {state.revision} now"
+    text = _line(
+        state.plan.summary, revision, tried if changes else "no revision was tried",
+        f"written by {line.author}", _describe_plan_counts(state),
+    )  # fmt: skip
+    return Node(f"{line.plans}/{task.plan}", "plan", text, (_build_set_node(connection, line),))
+
+
+def _describe_plan_counts(item: PlanState | PlanSetLine) -> str:
+    """The tries of a plan or a set, and whose fault the failures of their rollouts were."""
+    counts = item.counts
+    faults = [f"{count} by the {fault}" for fault, count in counts.faults.items() if count]
+    text = f"{counts.accepted} of {counts.tries} tries accepted"
+    return f"{text}, rollouts failed: {', '.join(faults)}" if faults else text
+
+
+def _plan_set(connection: Connection, name: str) -> Node | None:
+    line = next((line for line in list_plan_sets(connection) if line.plans == name), None)
+    return None if line is None else _build_set_node(connection, line)
+
+
+def _build_set_node(connection: Connection, line: PlanSetLine) -> Node:
+    """A set of plans, and the patterns that it is for."""
+    text = _line(
+        f"{line.plans_count} plans of {line.alias} on {line.base} by {line.author}",
+        _describe_plan_counts(line), f"{line.rounds} rounds of revisions", line.stopped,
+        line.trouble,
+    )  # fmt: skip
+    patterns = (_pattern(connection, name) for name in line.patterns)
+    return Node(line.plans, "plans", text, tuple(node for node in patterns if node is not None))
+
+
+def _task_node(
+    connection: Connection, row: Row[Any], motive: tuple[str, ...] = (), plan: Node | None = None
+) -> Node:
     state = _describe_state(connection, row)
     if row.origin != "proposed":
         return Node(row.task, "task", _line("attempted", row.environment, state))
@@ -469,11 +530,16 @@ def _task_node(connection: Connection, row: Row[Any], motive: tuple[str, ...] = 
     return Node(
         row.task, "task",
         _line(
-            _describe_origin(row), row.mode, _describe_lesson(connection, row.task),
-            f"{checks} checks passed", *motive, state
+            _describe_origin(row), row.mode, _describe_plan(row),
+            _describe_lesson(connection, row.task), f"{checks} checks passed", *motive, state
         ),
-        () if source is None else (source,),
+        tuple(node for node in (plan, source) if node is not None),
     )  # fmt: skip
+
+
+def _describe_plan(task: Row[Any]) -> str:
+    """The plan of a task; empty for one that was written by none."""
+    return "" if task.plan is None else f"by plan {task.plan}, revision {task.plan_revision}"
 
 
 def _describe_lesson(connection: Connection, task: str) -> str:

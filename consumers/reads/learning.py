@@ -164,6 +164,10 @@ class BufferTask:
     text_by: str | None
     source_rollout: str | None
     event: str | None
+    plans: str | None = None
+    """Set of the plan that it was written by; None for one of no plan. So are the next two."""
+    plan: str | None = None
+    plan_revision: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,6 +221,10 @@ class RejectionRow:
     source_rollout: str | None
     instruction: str
     time: str | None
+    plans: str | None = None
+    """Set of the plan that the try followed; None for one of no plan. So are the next two."""
+    plan: str | None = None
+    plan_revision: int | None = None
 
 
 def leader(connection: Connection) -> LeaderRow | None:
@@ -631,4 +639,7 @@ def _parse_buffer_task(row: dict[str, Any]) -> BufferTask:
         text_by=row["text_by"],
         source_rollout=row["source_rollout"],
         event=row["event"],
+        plans=row["plans"],
+        plan=row["plan"],
+        plan_revision=row["plan_revision"],
     )

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from daemon.config.settings import Settings
     from daemon.cycle.plan import CyclePlan
     from daemon.proposer.probe import Engine
-    from events.learning import JobRequested, TaskProposed
+    from events.learning import JobRequested, TaskProposed, TaskRejected
 
 _SHORT: Final = 48
 """Characters of a task's id that a terminal shows."""
@@ -100,6 +100,7 @@ def build_document(planned: "CyclePlan") -> dict[str, Any]:
                 "task": data.task.id,
                 "pattern": data.pattern,
                 "mode": data.mode,
+                "plan": None if data.plan is None else data.plan.model_dump(),
                 "source_rollout": data.source_rollout,
                 "checks": {check.check: check.note for check in data.verified},
             }
@@ -111,6 +112,7 @@ def build_document(planned: "CyclePlan") -> dict[str, Any]:
                 "mode": data.mode,
                 "check": data.check,
                 "reason": data.reason,
+                "plan": None if data.plan is None else data.plan.model_dump(),
                 "source_rollout": data.source_rollout,
             }
             for data in planned.rejected
@@ -174,12 +176,15 @@ def _show(cli: Cli, planned: "CyclePlan") -> None:
         cli.out.show("", table(columns, rows, right=right, whole=("pattern",)))
     if planned.accepted:
         rows = [
-            [data.task.id[:_SHORT], data.pattern, data.mode, _find_pass_rate(data)]
+            [data.task.id[:_SHORT], data.pattern, _describe_mode(data), _find_pass_rate(data)]
             for data in planned.accepted
         ]
         cli.out.show("", table(["would write", "for", "mode", "passed now"], rows))
     if planned.rejected:
-        rows = [[data.pattern, data.mode, data.check, data.reason] for data in planned.rejected]
+        rows = [
+            [data.pattern, _describe_mode(data), data.check, data.reason]
+            for data in planned.rejected
+        ]
         cli.out.show("", table(["would reject for", "mode", "check", "why"], rows))
     for job in planned.jobs:
         rows = [
@@ -190,6 +195,16 @@ def _show(cli: Cli, planned: "CyclePlan") -> None:
         whose = "the job" if job.skill is None else f"the job for {job.skill}"
         columns = [f"pool of {whose}", "share", "tasks", "replay", "reward"]
         cli.out.show("", table(columns, rows, right=("share", "tasks"), whole=(columns[0],)))
+
+
+def _describe_mode(data: "TaskProposed | TaskRejected") -> str | None:
+    """The mode of a task in words, with its plan where it was written by one."""
+    from consumers.reads.synthesis.plans import describe_mode
+
+    plan = data.plan
+    if plan is None:
+        return data.mode
+    return describe_mode(data.mode, plan.plan, plan.revision)
 
 
 def _find_pass_rate(data: "TaskProposed") -> str | None:
@@ -214,7 +229,13 @@ def _summarize(planned: "CyclePlan") -> Any:
         "different failures"
     )
     lessons = sum(data.mode == "repair" for data in planned.accepted)
-    of_them = f" ({lessons:,} of them lessons)" if lessons else ""
+    by_plans = sum(data.plan is not None for data in planned.accepted)
+    counts = [
+        f"{count:,} of them {name}"
+        for name, count in (("lessons", lessons), ("by plans", by_plans))
+        if count
+    ]
+    of_them = f" ({', '.join(counts)})" if counts else ""
     values["tasks"] = (
         f"{len(planned.accepted):,} would be written{of_them}, {len(planned.rejected):,} rejected"
     )

@@ -11,6 +11,7 @@ from daemon.cli.serving import ActorName, WhyNot, act_of
 
 if TYPE_CHECKING:
     from consumers.reads.learning import CycleRow, JobRoundRow, RejectionRow
+    from consumers.reads.synthesis.plans import CycleTries
     from daemon.cycle.cost import CycleCost
     from daemon.cycle.outlook import Outlook
     from daemon.cycle.practice import CyclePractice
@@ -116,8 +117,8 @@ def show(
     """
     from consumers.reads import learning
     from consumers.reads.cycle_state import read_cycle_state
+    from consumers.reads.synthesis.plans import read_cycle_tries
     from daemon.cli.cycle_account import describe_limit
-    from daemon.controller.directive import describe_directive
     from daemon.cycle.account.account import build_document
     from daemon.cycle.account.read import read_account
     from daemon.cycle.cost import read_cost
@@ -135,6 +136,7 @@ def show(
         cost = read_cost(connection, app.settings, row)
         account = read_account(connection, row)
         practice = read_cycle_practice(connection, row)
+        tries = read_cycle_tries(connection, row.cycle)
     if cli.out.json:
         document = _document(row, step, rejected)
         job_rounds = [_describe_round(item) for item in rounds]
@@ -145,15 +147,32 @@ def show(
                 "jobs": branches,
                 "job_rounds": job_rounds,
                 "lessons": _describe_practice(practice),
+                "plans": [asdict(item) for item in tries],
                 "cost": _cost(cost),
                 "account": accounted,
             }
         )
         return
     more = {} if practice is None else {"lessons": practice.describe()}
+    if tries:
+        more["plans"] = "; ".join(_describe_tries(item) for item in tries)
     if account is not None:
         more["limited by"] = describe_limit(account)
     cli.out.show(_about(row, step, cost, more))
+    _show_parts(cli, row, branches, rounds, rejected)
+
+
+def _show_parts(
+    cli: Cli,
+    row: "CycleRow",
+    branches: list[dict[str, str | None]],
+    rounds: "list[JobRoundRow]",
+    rejected: "list[RejectionRow]",
+) -> None:
+    """Show the jobs, the directive, the rounds of jobs and the rejections of a cycle."""
+    from consumers.reads.synthesis.plans import describe_mode
+    from daemon.controller.directive import describe_directive
+
     if branches:
         cli.out.show("", _build_job_table(branches))
     if row.directive is not None and row.directive.quotas:
@@ -165,8 +184,18 @@ def show(
     for item in rounds:
         cli.out.show("", *_show_round(item))
     if rejected:
-        refused = [[item.pattern, item.mode, item.check, item.reason] for item in rejected]
+        refused = [
+            [item.pattern, describe_mode(item.mode, item.plan, item.plan_revision), item.check,
+             item.reason]
+            for item in rejected
+        ]  # fmt: skip
         cli.out.show("", table(["rejected for", "mode", "check", "why"], refused))
+
+
+def _describe_tries(item: "CycleTries") -> str:
+    """The tries of a cycle by a set of plans, in words."""
+    whose = f"{item.plans[:_SHORT]} ({item.writer or 'rules'})"
+    return f"{item.accepted:,} of {item.tries:,} tries by {whose} accepted"
 
 
 def _build_job_table(branches: list[dict[str, str | None]]) -> Any:

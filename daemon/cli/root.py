@@ -32,6 +32,7 @@ from daemon.cli import (
     log,
     panels,
     patterns,
+    plans,
     rebuild,
     replay,
     roles,
@@ -83,8 +84,8 @@ for module in (
 ):  # fmt: skip
     module.register(app)
 for module in (
-    rollouts, patterns, skills, tasks, lessons, environments, bench, cycles, jobs, adapters, panels,
-    routes, log, spool, dlq, db, config,
+    rollouts, patterns, skills, tasks, plans, lessons, environments, bench, cycles, jobs, adapters,
+    panels, routes, log, spool, dlq, db, config,
 ):  # fmt: skip
     app.add_typer(module.group)
 archive.register(log.group)

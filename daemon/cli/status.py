@@ -98,10 +98,9 @@ def _loop(document: dict[str, Any]) -> dict[str, str]:
         values[f"next cycle of {agent['alias']}"] = "due" if agent["due"] else f"not due; {missing}"
         if agent["rollouts"] is not None:
             values[f"it reads of {agent['alias']}"] = _describe_reads(agent)
-    for practice in document["improve"]["lessons"]:
-        values[f"lessons of {practice['alias']}"] = practice["says"]
-    for practice in document["improve"]["skills"]:
-        values[f"skills of {practice['alias']}"] = practice["says"]
+    for name in ("lessons", "skills", "synthesis"):
+        for practice in document["improve"][name]:
+            values[f"{name} of {practice['alias']}"] = practice["says"]
     for skill in document["skills"]:
         name = f"taught of {skill['alias']}"
         state = ", ".join(filter(None, [f"{skill['skill']} {skill['taught']}", skill["adapter"]]))

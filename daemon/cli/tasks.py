@@ -132,18 +132,22 @@ _TOLD_APART: Final = frozenset({"definition", "verified", "patterns"})
 
 
 def _read_written(connection: "Connection", line: "TaskLine") -> dict[str, Any]:
-    """Return pattern, mode, author, source and checks of a task, from the event that proposed it;
-    None and empty for one that was rejected."""
+    """Return pattern, mode, plan, author, source and checks of a task, from the event that proposed
+    it; None and empty for one that was rejected."""
     from consumers.reads.learning import tasks_of
 
     written = next(
         (row for row in tasks_of(connection, line.alias) if row.task.id == line.task), None
     )
     if written is None:
-        return {"pattern": None, "mode": None, "by": None, "source_rollout": None, "verified": []}
+        names = ("pattern", "mode", "plans", "plan", "plan_revision", "by", "source_rollout")
+        return {**dict.fromkeys(names), "verified": []}
     return {
         "pattern": written.pattern,
         "mode": written.mode,
+        "plans": written.plans,
+        "plan": written.plan,
+        "plan_revision": written.plan_revision,
         "by": written.text_by,
         "source_rollout": written.source_rollout,
         "verified": [check.model_dump() for check in written.verified],

@@ -61,9 +61,11 @@ def directive(
     bad_tries: Iterable[BadTries],
     most: int,
     refusals: Mapping[str, Refusals] | None = None,
+    synthesis: Mapping[str, str] | None = None,
 ) -> Directive:
     """At most `most` tasks for the patterns of one (alias, base), which must be theirs alone.
-    `refusals`: those of each pattern in the round; None where no lessons are wanted."""
+    `refusals`: those of each pattern in the round; None where no lessons are wanted. `synthesis`:
+    pattern -> why plans write its tasks."""
     lines = {line.pattern: line for line in patterns}
     counts = quotas({name: line.priority for name, line in lines.items()}, most)
     examples = {item.pattern: item.rollouts for item in failures}
@@ -71,10 +73,11 @@ def directive(
     bad = tuple(item for item in bad_tries if item.pattern in counts)
     paused = {item.pattern for item in bad if item.mode == "repair"}
     repairable = {name: item for name, item in (refusals or {}).items() if name not in paused}
+    planned = synthesis or {}
     return Directive(
         quotas=tuple(
             _quota(lines[name], tasks, examples.get(name), descriptions.get(name)).model_copy(
-                update={"modes": choose_modes(tasks, repairable.get(name))}
+                update={"modes": choose_modes(tasks, repairable.get(name), planned.get(name))}
             )
             for name, tasks in counts.items()
         ),
@@ -90,13 +93,22 @@ def directive(
     )
 
 
-def choose_modes(tasks: int, refusals: Refusals | None) -> tuple[ModeChoice, ...]:
+def choose_modes(
+    tasks: int, refusals: Refusals | None, synthesis: str | None = None
+) -> tuple[ModeChoice, ...]:
     """Return the modes that are chosen for a part of a quota: `repair` for `REPAIRED` of it where
-    the pattern stands on failed calls. A quota of one task stays an ordinary one."""
-    count = int(REPAIRED * tasks)
-    if refusals is None or not refusals.is_basis or not count:
-        return ()
-    return (ModeChoice(mode="repair", tasks=count, reason=refusals.describe()),)
+    the pattern stands on failed calls, which leaves a quota of one task an ordinary one; and
+    `synthesize` for all others where `synthesis` says why."""
+    lessons = int(REPAIRED * tasks)
+    choices = []
+    if refusals is None or not refusals.is_basis:
+        lessons = 0
+    if refusals is not None and lessons:
+        choices.append(ModeChoice(mode="repair", tasks=lessons, reason=refusals.describe()))
+    if synthesis is not None:
+        planned = tasks - lessons
+        choices.append(ModeChoice(mode="synthesize", tasks=planned, reason=synthesis))
+    return tuple(choices)
 
 
 def words_of(

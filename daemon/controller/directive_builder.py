@@ -5,7 +5,7 @@ from the log; appends nothing. Everything but the analyzer's words follows from 
 cycle's id, so a redo directs the same.
 """
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
@@ -23,6 +23,12 @@ from daemon.controller.sampling import (
     Candidate,
     sample_failures,
     sample_successes,
+)
+from daemon.controller.synthesis_choice import (
+    PatternTries,
+    SynthesisSetting,
+    choose_patterns,
+    count_tries,
 )
 from events.learning import BadTries, Directive, DirectiveWritten, PatternFinding
 from producers.gateway.privacy.redaction import Redaction
@@ -56,6 +62,8 @@ def direct(
             bad_tries(written.last, rejected),
             lessons=app.settings.improve.lessons != "off",
             aims=aims,
+            synthesis=app.settings.improve.synthesis,
+            tries=count_tries(written.last, rejected),
         )
     return DirectiveWritten(
         cycle=cycle,
@@ -95,23 +103,27 @@ def build_directive(
     *,
     lessons: bool = False,
     aims: Collection[str] = (),
+    synthesis: SynthesisSetting = "off",
+    tries: Mapping[str, PatternTries] | None = None,
 ) -> Directive:
     """Return the directive of a closed round for at most `most` tasks, from the tables alone;
     `seed` draws its examples, `bad` are the tries that went wrong before. `lessons`: whether it may
     ask for lessons. `aims`: patterns that it is about, as far as the round has failures of them to
-    follow; of none, it is about all patterns."""
+    follow; of none, it is about all patterns. `synthesis`: whether it may have plans write tasks,
+    with `tries`, those of the cycle before by pattern."""
     lines = rollouts.pattern_lines(connection, closed.alias)
     rates = evidence.task_rates(connection, closed.alias, closed.base, closed.number)
     mastered = directives.find_mastered_tasks(rates)
     failures = _by_pattern(closed.rollouts, mastered, seed)
+    shown = [
+        # In a job's own tables patterns of the history have no example until they fail in the job.
+        line
+        for line in lines
+        if line.base == closed.base and line.examples
+    ]
     aimed = {item.pattern for item in failures if item.rollouts} & set(aims)
     return directives.directive(
-        # In a job's own tables patterns of the history have no example until they fail in the job.
-        [
-            line
-            for line in lines
-            if line.base == closed.base and line.examples and (not aimed or line.pattern in aimed)
-        ],
+        [line for line in shown if not aimed or line.pattern in aimed],
         failures,
         findings,
         rates,
@@ -120,6 +132,7 @@ def build_directive(
         read_refusals(connection, Pair(closed.alias, closed.base), closed.number)
         if lessons
         else None,
+        choose_patterns(synthesis, [line.pattern for line in shown], tries or {}),
     )
 
 
@@ -171,7 +184,7 @@ def _analysis(
     written: set[str],
 ) -> Analysis | None:
     """What the analyzer says; None where none is configured, or no failure can be shown to it."""
-    settings = app.settings.controller.analyzer
+    settings = app.settings.models.analyzer
     failed = [rollout for rollout in seen if rollout.category is not None]
     if not settings.url or not failed:
         return None

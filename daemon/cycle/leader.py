@@ -24,7 +24,7 @@ from consumers.diagnosis.round_counts import Pair
 from consumers.reads import agents, learning, panels
 from consumers.reads.cycle_state import read_cycle_state
 from consumers.reads.learning import CycleRow
-from daemon.controller.model_answers import AnalyzerFailure
+from daemon.controller.model_answers import ModelFailure
 from daemon.controller.skill_labels import BadLabelling
 from daemon.core.decision_log import DecisionRefusal, Decisions
 from daemon.core.isolation import Breaks
@@ -46,6 +46,7 @@ from events.learning import (
     SkillsContrasted,
     TaskProposed,
     TaskRejected,
+    TaskRetired,
 )
 from events.lifecycle import WAITING
 from events.rollouts import clip_reason
@@ -218,7 +219,7 @@ class Leader:
         try:
             with self._leadership.keep_lease():
                 contrast = self._author.contrast_skills(cycle)
-        except (AnalyzerFailure, BadLabelling, ValidationError) as error:
+        except (ModelFailure, BadLabelling, ValidationError) as error:
             yield f"{name}: skills were not compared: {error}"
             return
         if contrast is not None:
@@ -235,6 +236,11 @@ class Leader:
             f"cycle {cycle.number} of {cycle.alias}: {counts[TaskProposed.TYPE]} tasks were "
             f"written, {counts[TaskRejected.TYPE]} rejected"
         )
+        if counts[TaskRetired.TYPE]:
+            yield (
+                f"cycle {cycle.number} of {cycle.alias}: {counts[TaskRetired.TYPE]} tasks were "
+                "retired, for no agent can win them; see kintsugi tasks show"
+            )
         for skill, reason in proposal.retrained.items():
             yield f"cycle {cycle.number} of {cycle.alias}: {skill} is {reason}"
         for skill, reason in proposal.untaught.items():

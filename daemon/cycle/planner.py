@@ -23,7 +23,7 @@ from consumers.reads.serving import AdapterRow
 from consumers.reads.succession import OldMember
 from daemon.adapters.compatibility import BadBase, count_parameters
 from daemon.controller.directive_builder import direct
-from daemon.controller.model_answers import AnalyzerFailure
+from daemon.controller.model_answers import ModelFailure
 from daemon.controller.skill_analyzer import choose_labeller
 from daemon.controller.skill_discovery import contrast_skills, find_due_round
 from daemon.core.task_definitions import open_event_environment, with_definitions
@@ -35,6 +35,7 @@ from daemon.cycle.panel_parts import RouterTeacher, gather_lesson, gather_parts
 from daemon.cycle.parent import describe_parent, find_member_parent, find_rejected_parent
 from daemon.cycle.retraining import choose_members, read_retraining
 from daemon.cycle.skills import SkillChoice, SkillHistory, read_skill_histories
+from daemon.cycle.synthesis.quotas import MakeParts, choose_parts, fill_quotas
 from daemon.cycle.views import find_agent
 from daemon.jobs.own_successes import offer_successes
 from daemon.proposer import sources
@@ -45,6 +46,7 @@ from daemon.proposer.probe import Engine, Prober, ProbeTarget
 from daemon.proposer.proposer import ProposalRequest, propose
 from daemon.proposer.rejections import describe_rejections, list_new_entries, reject_bodies
 from daemon.proposer.siblings import draw_siblings, find_regressions
+from daemon.synthesis.review import Review, review_tasks
 from envs.endpoint import Sampling
 from envs.environment import UnknownTask
 from envs.registry import EnvironmentBroken, UnknownEnvironment
@@ -114,14 +116,17 @@ class CyclePlanner:
         *,
         record: bool = True,
         teach_router: RouterTeacher | None = None,
+        make_parts: MakeParts = choose_parts,
     ) -> None:
         """`engines`: those that may be asked about written tasks; if there are none, no engine is
         asked. `stopping`: whether the process was told to stop. `record`: whether what is played
         for a written task is appended to the log; a dry run appends nothing. `teach_router`: what
-        specifies jobs that train routers; without it, none is requested."""
+        specifies jobs that train routers; without it, none is requested. `make_parts`: what puts
+        the data engine together."""
         self._app, self._engines, self._stopping = app, engines, stopping
         self._record = record
         self._teach_router = teach_router
+        self._make_parts = make_parts
         self._unlabelled: dict[Pair, int] = {}
         """Agent -> first round after which an analyzer that failed is asked again."""
 
@@ -135,7 +140,7 @@ class CyclePlanner:
 
     def contrast_skills(self, cycle: CycleRow) -> SkillsContrasted | None:
         """Compare failures and successes after a cycle's round; None where that is switched off, or
-        the last comparison was a few rounds ago. Raises AnalyzerFailure, BadLabelling."""
+        the last comparison was a few rounds ago. Raises ModelFailure, BadLabelling."""
         assert cycle.round is not None, "a cycle is diagnosed first"
         improve = self._app.settings.improve
         if improve.skills == "off":
@@ -150,7 +155,7 @@ class CyclePlanner:
         labeller = choose_labeller(self._app, pair, cycle.cycle, self._stopping)
         try:
             return contrast_skills(self._app, pair, since, cycle.round, cycle.cycle, labeller)
-        except AnalyzerFailure:
+        except ModelFailure:
             # What failed was paid: it waits as long as what succeeds.
             self._unlabelled[pair] = cycle.round + improve.skills_rounds
             raise
@@ -231,9 +236,14 @@ class CyclePlanner:
         except NotTrainable as error:
             return Proposal({}, str(error))
         pair = Pair(cycle.alias, cycle.base)
+        review = self._review_tasks(environment, cycle)
         with self._app.reading() as connection:
             wanted = self._proposal_request(connection, environment, cycle, supply)
-            buffered = self._read_pool_entries(connection, cycle)
+            buffered = [
+                entry
+                for entry in self._read_pool_entries(connection, cycle)
+                if entry.task not in review.retired
+            ]
             sealed = learning.read_sealed_tasks(connection, cycle.alias)
             drawn = self._read_traffic(connection, environment, cycle)
             priorities = {
@@ -247,8 +257,9 @@ class CyclePlanner:
                 for name in (None, *(skill.skill for skill in choice.taught))
             }
         try:
-            decisions: dict[str, Decision] = {
-                entry.id: entry.data for entry in propose(environment, wanted)
+            decisions = {
+                **review.decisions,
+                **self._write_tasks(environment, cycle, wanted, supply),
             }
         except CannotSample as error:
             raise RetryLater(f"the tasks of {cycle.alias} wait: {error}") from error
@@ -263,6 +274,29 @@ class CyclePlanner:
             environment, cycle, written, new, wanted.sources, drawn, priorities, starts, parameters
         )
         return self._request_jobs(stock, choice, decisions)
+
+    def _write_tasks(
+        self,
+        environment: "Environment",
+        cycle: CycleRow,
+        wanted: ProposalRequest,
+        supply: LessonSupply | None,
+    ) -> dict[str, Decision]:
+        """The tasks of a directive and what failed (id of event -> decision): by plans what it
+        gives to them, then the rest. Raises CannotSample."""
+        bodies = {} if supply is None else supply.bodies
+        with_definitions(self._app, environment, bodies)
+        filled = fill_quotas(self._app, environment, cycle, wanted, bodies, self._make_parts)
+        return {
+            **filled.decisions,
+            **{entry.id: entry.data for entry in propose(environment, filled.request)},
+        }
+
+    def _review_tasks(self, environment: "Environment", cycle: CycleRow) -> Review:
+        """What is said of written tasks whose rollouts fail. A dry run asks no model: what it says
+        decides nothing."""
+        analyzer = self._app.settings.models.analyzer if self._record else None
+        return review_tasks(self._app, environment, cycle, analyzer)
 
     def _request_jobs(
         self, stock: "_Stock", choice: SkillChoice, decisions: Mapping[str, Decision]
@@ -387,7 +421,8 @@ class CyclePlanner:
         """What the lessons of a cycle are made of, which the environment finds from then on; None
         where none are wanted. Raises EnvironmentBroken."""
         assert cycle.directive is not None, "a cycle is directed first"
-        if not self._practises or not any(quota.modes for quota in cycle.directive.quotas):
+        modes = [choice.mode for quota in cycle.directive.quotas for choice in quota.modes]
+        if not self._practises or "repair" not in modes:
             return None
         supply = sources.read_lesson_supply(
             self._app,

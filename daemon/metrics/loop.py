@@ -34,6 +34,7 @@ from daemon.metrics.families import Family, Sheet
 from daemon.metrics.holdout import HOLDOUT, RecentLifts, say_lifts
 from daemon.metrics.observations import BackgroundCollector
 from daemon.metrics.skills import SKILLS, RecentPanels, say_members, say_skills
+from daemon.metrics.synthesis import SYNTHESIS, say_synthesis
 from events.envelope import parse_timestamp, timestamp, utc_now
 from events.gate import Decision
 from events.learning import CycleOutcome, JobOutcome
@@ -99,6 +100,7 @@ LOOP: Final = (
     ),
     Family("kintsugi_tasks_written_total", "Tasks that cycles wrote.", ("alias", "verdict")),
     Family("kintsugi_lessons_written_total", "Lessons among them that passed.", ("alias",)),
+    *SYNTHESIS,
     Family("kintsugi_jobs_open", "Training jobs that are wanted and not over.", ("alias",)),
     Family("kintsugi_jobs_total", "Training jobs that are over.", ("alias", "outcome")),
     Family("kintsugi_job_today_seconds", "That jobs ran that ended today (UTC)."),
@@ -174,6 +176,7 @@ def read(
             _agent(connection, app.settings, sheet, pair, moment)
         names = [pair.alias for pair in shown]
         _counts(connection, sheet, names)
+        say_synthesis(connection, sheet, names)
         _moments(connection, sheet, names)
         _routes(connection, sheet, shown, moment)
         say_skills(connection, app.settings, sheet, shown)

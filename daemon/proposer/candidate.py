@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Final
 
-from daemon.proposer.observability import Knowledge
+from envs.attribution.task_facts import TaskFacts
 from envs.environment import Environment
 from envs.episode import Episode, play
 from envs.task import TaskDefinition, signature
@@ -55,6 +55,8 @@ class Candidate:
     source: TaskDefinition | None
     """The failed task that it follows, or the task that a lesson's conversation is of; None for one
     that follows none."""
+    drawn: str | None = None
+    """Of one by a plan: id of the generated task whose first state it begins in."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +101,7 @@ class CannotSample(KintsugiError):
     """The pass rate of the current policy cannot be measured, through no fault of the task."""
 
 
-class CandidateFacts:
+class CandidateFacts(TaskFacts):
     """A candidate and the facts that its checks found, each computed once."""
 
     def __init__(
@@ -112,8 +114,7 @@ class CandidateFacts:
         hard: bool = True,
     ) -> None:
         """`hard`: whether a task that the current policy never passes may be accepted."""
-        self.environment = environment
-        self.task = candidate.task
+        super().__init__(environment, candidate.task)
         self.candidate = candidate
         self.known = known
         self.evaluation = evaluation or Evaluation()
@@ -121,38 +122,8 @@ class CandidateFacts:
         self.hard = hard
 
     @cached_property
-    def outputs(self) -> list[str]:
-        """Return what the tools answer to the gold actions. Raises CheckFailure if one refuses."""
-        return self._replay()[0]
-
-    @cached_property
-    def knowledge(self) -> Knowledge:
-        """Return what an agent can know."""
-        return Knowledge(self.environment, self.task)
-
-    @cached_property
     def oracle(self) -> Episode:
         """Return the whole episode of the oracle with the scripted user."""
         task = self.task
         episode = Episode(self.environment, task)
         return play(episode, self.environment.oracle(task), self.environment.user(task))
-
-    def repeats(self) -> bool:
-        """Whether the gold actions end in the same state again. Raises CheckFailure."""
-        return self._replay()[1] == self._replay()[1]
-
-    @cached_property
-    def changes(self) -> bool:
-        """Whether the gold actions leave a state other than the first."""
-        return self._replay()[1] != self.environment.reset(self.task).digest()
-
-    def _replay(self) -> tuple[list[str], str]:
-        database = self.environment.reset(self.task)
-        tools = self.environment.open_tools(self.task, database)
-        outputs = []
-        for action in self.task.criteria.gold_actions or ():
-            result = tools.call(action.name, action.arguments, action.requestor)
-            if result.error:
-                raise CheckFailure(f"gold action {action.name} is refused: {result.content[:200]}")
-            outputs.append(result.content)
-        return outputs, database.digest()

@@ -1,4 +1,4 @@
-"""Candidates by three modes, until a directive's quotas are full.
+"""Candidates by three modes of four, until a directive's quotas are full.
 
     inherit   the failed task itself in other words: same calls, same first state, same criteria
     explore   a fresh task like it: the environment draws a new state and a new trajectory, and
@@ -7,7 +7,8 @@
               a task like it with such a call in it (lesson_drafts.py)
 
 The directive says how many places of a quota are lessons; they come first, and what they leave, by
-lack of lessons too, is for the other two.
+lack of lessons too, is for the other two. So is what the fourth mode, `synthesize`, leaves: places
+that plans have filled already (daemon/synthesis).
 
 The followed tasks are those of the failed rollouts that the directive names for a pattern; the
 environment's label of a kind of task is never used.
@@ -78,6 +79,8 @@ class ProposalRequest:
     """The round of the cycle's job that asks; None for the cycle itself."""
     lessons: LessonSupply | None = None
     """What lessons are made of; None where none shall be made, whatever the directive says."""
+    full: Mapping[str, int] = field(default_factory=dict)
+    """Pattern -> places of its quota that are full already."""
 
     @property
     def origin(self) -> tuple[str, ...]:
@@ -106,6 +109,8 @@ def propose(
     known = list(wanted.known)
     for quota in wanted.directive.quotas:
         sources = wanted.sources.get(quota.pattern, ())
+        if wanted.full.get(quota.pattern, 0) >= quota.tasks:
+            continue
         if not sources:
             yield _reject_pattern(wanted, quota)
             continue
@@ -128,7 +133,7 @@ class _QuotaWriter:
         self._sources, self._known, self._progress = sources, known, progress
         self._hard = 0
         """Tasks that may still be accepted although the current policy never passes them."""
-        self._full = 0
+        self._full = wanted.full.get(quota.pattern, 0)
         """Places that are full."""
 
     def write(self) -> Iterator[Proposal]:
@@ -152,6 +157,7 @@ class _QuotaWriter:
         ordinary tasks."""
         wanted, quota = self._wanted, self._quota
         self._hard = int(MOST_HARD * count)
+        places = min(self._full + count, quota.tasks)
         drafts = draft_lessons(
             self._environment,
             self._sources,
@@ -170,7 +176,7 @@ class _QuotaWriter:
             yield _reject_pattern(wanted, quota, "repair", trouble, event)
         for draft in fresh:
             task = draft.task
-            if self._full == count:
+            if self._full == places:
                 return
             supply.bodies[task.id] = write_body(task.dump_body())
             candidate = Candidate(task, "repair", draft.source.task)
@@ -280,7 +286,7 @@ def _share(wanted: ProposalRequest, pattern: str) -> float:
     bad = {
         entry.mode
         for entry in wanted.directive.bad_tries
-        if entry.pattern == pattern and entry.mode != "repair"
+        if entry.pattern == pattern and entry.mode in ("inherit", "explore")
     }
     if bad == {"inherit"}:
         return 1.0

@@ -22,7 +22,6 @@ Not covered: whether a request makes sense to a person. Source: docs/proposing.m
 arXiv 2606.12908).
 """
 
-import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final
@@ -34,7 +33,12 @@ from daemon.proposer.candidate import (
     CheckFailure,
     PriorTask,
 )
-from daemon.proposer.observability import is_computable
+from envs.attribution.task_facts import (
+    find_gold_failure,
+    find_gold_gap,
+    find_unknown_output,
+    find_unknown_value,
+)
 from envs.attribution.words import collect_user_text, leaves, words
 from envs.environment import UnknownTask
 from envs.episode import PrefixMismatch, check_prefix
@@ -49,8 +53,6 @@ SAMPLES: Final = 8
 """Number of rollouts of the current policy that V8 looks at."""
 SAME_WORDS: Final = 0.7
 """Likeness from which on two requests count as the same."""
-
-_NUMBER: Final = re.compile(r"\d+(\.\d+)?")
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +83,12 @@ def verify(examined: CandidateFacts) -> Verdict:
             return Verdict(tuple(passed), check, raised[:1000])
         passed.append(Verified(check=check, note=note))
     return Verdict(tuple(passed))
+
+
+def _refuse(reason: str | None) -> None:
+    """Raise CheckFailure where there is a reason."""
+    if reason is not None:
+        raise CheckFailure(reason)
 
 
 def schema(examined: CandidateFacts) -> str:
@@ -119,12 +127,7 @@ def schema(examined: CandidateFacts) -> str:
 def gold(examined: CandidateFacts) -> str:
     """Check V2. Raises CheckFailure."""
     task, source, environment = examined.task, examined.candidate.source, examined.environment
-    actions = task.criteria.gold_actions
-    if actions is None:
-        raise CheckFailure("nobody knows what a perfect agent calls")
-    users = any(action.requestor != "assistant" for action in actions)
-    if users and environment.user_toolset is None:
-        raise CheckFailure("a gold action is the user's, and users here have no tools")
+    _refuse(find_gold_gap(examined))
     if (
         source is not None
         and examined.candidate.mode == "inherit"
@@ -134,21 +137,13 @@ def gold(examined: CandidateFacts) -> str:
         )
     ):
         raise CheckFailure(f"it does not keep criteria and first state of {source.id}")
-    if not examined.repeats():
-        raise CheckFailure("the gold actions end in another state the second time")
-    writes = [action.name for action in actions if action.name in environment.changes]
-    if writes and not examined.changes:
-        raise CheckFailure(f"the gold actions write ({', '.join(writes)}) and change nothing")
+    _refuse(find_gold_failure(examined))
     return ""
 
 
 def provenance(examined: CandidateFacts) -> str:
     """Check V3. Raises CheckFailure."""
-    if examined.knowledge.missing:
-        tool, name, value = examined.knowledge.missing[0]
-        raise CheckFailure(
-            f"{name} of {tool} is {value!r}, which nobody says and no tool tells from what is said"
-        )
+    _refuse(find_unknown_value(examined))
     return ""
 
 
@@ -172,32 +167,8 @@ def leak(examined: CandidateFacts) -> str:
 def outputs(examined: CandidateFacts) -> str:
     """Check V5: graded texts have no commas, so an output with one is never said. Raises
     CheckFailure."""
-    rules = " ".join(examined.environment.policy(examined.task).lower().replace(",", "").split())
-    for output in examined.task.criteria.outputs:
-        if "," in output:
-            raise CheckFailure(f"the output {output!r} has a comma, and graded texts have none")
-        if " ".join(output.lower().split()) not in rules and not _is_derivable(
-            examined, output, rules
-        ):
-            raise CheckFailure(f"no tool answers {output!r}")
+    _refuse(find_unknown_output(examined))
     return ""
-
-
-def _is_derivable(examined: CandidateFacts, output: str, rules: str) -> bool:
-    """Whether an output's words and numbers come from tools or the policy: from the gold calls, or
-    from what can be looked up. Numbers may be computed."""
-    named, dictated, answered = words(output), words(rules), words(" ".join(examined.outputs))
-    if named & answered and named <= answered | dictated:
-        return True
-    if not examined.knowledge.missing:
-        examined.knowledge.look_around()
-    known = examined.knowledge.words
-    numbers = [float(word) for word in {*known, *dictated} if _NUMBER.fullmatch(word)]
-    untold = [word for word in named - known if word not in dictated]
-    derivable = all(
-        _NUMBER.fullmatch(word) and is_computable(float(word), numbers) for word in untold
-    )
-    return derivable and bool(named - dictated)
 
 
 def policy(examined: CandidateFacts) -> str:
@@ -257,7 +228,8 @@ def novelty(examined: CandidateFacts) -> str:
 
 def contamination(examined: CandidateFacts) -> str:
     """Check V10: a task that was loaded belongs to a benchmark. One by content has no seed to be
-    known by, but a lesson has that of its source. Raises CheckFailure."""
+    known by, but a lesson has that of its source, and one by a plan that of the task whose first
+    state it begins in. Raises CheckFailure."""
     task, evaluation, source = examined.task, examined.evaluation, examined.candidate.source
     if task.split != GENERATED or (source is not None and source.split != GENERATED):
         raise CheckFailure(f"{(source or task).id} is a benchmark's")
@@ -266,6 +238,8 @@ def contamination(examined: CandidateFacts) -> str:
     if task.lesson is not None and find_split(task.lesson.source) == "test":
         raise CheckFailure(f"the lessons of {task.lesson.source} are kept for tests")
     seed = seed_of(task.id if task.lesson is None else task.lesson.source)
+    if examined.candidate.mode == "synthesize":
+        _check_origin(examined)
     if examined.candidate.mode == "explore" and seed not in evaluation.seeds:
         raise CheckFailure(f"its seed {seed} is none of those kept for written tasks")
     if source is not None and examined.candidate.mode == "inherit" and seed != seed_of(source.id):
@@ -273,6 +247,21 @@ def contamination(examined: CandidateFacts) -> str:
     if seed is not None and seed >= FIRST_HELD_OUT and seed not in evaluation.seeds:
         raise CheckFailure(f"its seed {seed} is kept for reports and gates")
     return ""
+
+
+def _check_origin(examined: CandidateFacts) -> None:
+    """Raises CheckFailure where a task by a plan begins in no state of a seed for written tasks:
+    the writer's word is held against the state."""
+    drawn = examined.candidate.drawn
+    if drawn is None:
+        raise CheckFailure("no generated task is named whose first state it begins in")
+    seed = seed_of(drawn)
+    if seed not in examined.evaluation.seeds:
+        raise CheckFailure(
+            f"it begins in the state of {drawn}, whose seed is none of those kept for written tasks"
+        )
+    if examined.environment.task(drawn).seed != examined.task.seed:
+        raise CheckFailure(f"it does not begin in the state of {drawn}, as its writer says")
 
 
 def lesson(examined: CandidateFacts) -> str:

@@ -11,6 +11,9 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from _typeshed import DataclassInstance
     from sqlalchemy import Connection
 
     from consumers.reads.learning import CycleRow, JobRow
@@ -28,7 +31,6 @@ def situation(app: "App") -> dict[str, Any]:
     from consumers.reads.serving import adapter_lines, route_lines
     from daemon.core.health import read_fold_state
     from daemon.cycle.outlook import read_outlooks
-    from daemon.cycle.practice import read_practices, read_skill_practices
     from daemon.cycle.skills import describe_jobs
     from daemon.cycle.views import read_step
     from daemon.serving.lift import read_lifts
@@ -46,8 +48,7 @@ def situation(app: "App") -> dict[str, Any]:
         step = None if cycle is None else read_step(connection, app.settings, cycle)
         now = utc_now()
         expected = read_outlooks(connection, app.settings, now)
-        practices = read_practices(connection, app.settings)
-        skills = read_skill_practices(connection, app.settings)
+        improve = _improve(app, connection)
         state = None if cycle is None else read_cycle_state(connection, cycle)
         branches = [] if state is None else describe_jobs(connection, app.settings, state)
         job = _newest_job(connection)
@@ -63,10 +64,7 @@ def situation(app: "App") -> dict[str, Any]:
         "dead_letters": sum(letters.values()),
         "cycle": {**_round(line), **_cycle(cycle, step), "jobs": branches},
         "next_cycle": _next_cycle(expected),
-        "improve": {
-            "lessons": [asdict(practice) for practice in practices],
-            "skills": [asdict(practice) for practice in skills],
-        },
+        "improve": improve,
         "skills": lacking,
         "job": None if job is None else _job(app, job),
         "routes": [asdict(route) for route in routes],
@@ -141,6 +139,19 @@ def _next_cycle(expected: "list[Outlook]") -> dict[str, Any]:
         "missing": missing if expected else ["rollouts: none is recorded"],
         "agents": [asdict(outlook) for outlook in expected],
     }
+
+
+def _improve(app: "App", connection: "Connection") -> dict[str, list[dict[str, Any]]]:
+    """Return what each setting of `[improve]` does for each agent, and why not."""
+    from daemon.cycle.practice import read_practices, read_skill_practices
+    from daemon.cycle.synthesis.practice import read_synthesis_practices
+
+    practices: dict[str, Sequence[DataclassInstance]] = {
+        "lessons": read_practices(connection, app.settings),
+        "skills": read_skill_practices(connection, app.settings),
+        "synthesis": read_synthesis_practices(connection, app.settings),
+    }
+    return {name: [asdict(item) for item in items] for name, items in practices.items()}
 
 
 def _skills(app: "App", connection: "Connection") -> list[dict[str, Any]]:

@@ -110,13 +110,9 @@ def _cycle(document: Document, now: datetime) -> Stop:
             last = f"cycle {cycle['number']} {cycle['outcome']} {ago(cycle['ended'], now)}"
             facts.append(f"{last}: {cycle['ended_because']}")
     facts += [
-        f"lessons of {practice['alias']}: {practice['says']}"
-        for practice in document["improve"]["lessons"]
-        if practice["setting"] != "off"
-    ]
-    facts += [
-        f"skills of {practice['alias']}: {practice['says']}"
-        for practice in document["improve"]["skills"]
+        f"{name} of {practice['alias']}: {practice['says']}"
+        for name in ("lessons", "skills", "synthesis")
+        for practice in document["improve"][name]
         if practice["setting"] != "off"
     ]
     if leader is not None and leader["seconds_left"] < 0:

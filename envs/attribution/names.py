@@ -2,12 +2,14 @@
 
     names = list_names(environment, task)
     names.find("send it to aldgate")        the values of the tables that a text has as whole words
+    list_names_like(environment, task, "street", "Aldgate")     of one kind alone: what stands in
+                                            the tables where this value does, or under this name
 
 The tables of a first state are read once for all tasks that begin in it, since those of a real
 benchmark have a hundred thousand texts. What a task adds, which fields count, is looked up.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, Final
@@ -53,10 +55,7 @@ class Names:
 
 def list_names(environment: Environment, task: TaskDefinition) -> Names:
     """Return the names in the tables in which a task begins."""
-    policy = environment.policy(task)
-    schemas = exact_json(environment.schemas(task)) + exact_json(environment.user_schemas(task))
-    texts = words(policy + " " + schemas.replace("_", " "))
-    tables = _read_tables(_FirstState(environment, environment.state_key(task), task))
+    tables = _find_tables(environment, task)
     gold = {
         leaf
         for action in task.criteria.gold_actions or ()
@@ -65,10 +64,33 @@ def list_names(environment: Environment, task: TaskDefinition) -> Names:
     }
     fields = {name for leaf in gold for name in tables.fields.get(leaf, ())}
     fields.update(*_list_arguments(environment, task))
-    return Names(
-        frozenset(map(squeeze_word, texts)),
-        [tables.values[name] for name in sorted(fields) if name in tables.values],
-    )
+    return tables.select(_list_common_words(environment, task), fields)
+
+
+def list_names_like(
+    environment: Environment, task: TaskDefinition, argument: str, value: str
+) -> Names:
+    """Return the names of the kind of an argument's value: what stands in the tables in which a
+    task begins under the names under which the value does, or under the argument's."""
+    tables = _find_tables(environment, task)
+    fields = {argument, *tables.fields.get(value, ())}
+    return tables.select(_list_common_words(environment, task), fields)
+
+
+def is_in_tables(environment: Environment, task: TaskDefinition, value: str) -> bool:
+    """Whether a text is a value or a key of the tables in which a task begins."""
+    tables = _find_tables(environment, task)
+    return value in tables.fields or value in tables.keys
+
+
+def _list_common_words(environment: Environment, task: TaskDefinition) -> frozenset[str]:
+    policy = environment.policy(task)
+    schemas = exact_json(environment.schemas(task)) + exact_json(environment.user_schemas(task))
+    return frozenset(map(squeeze_word, words(policy + " " + schemas.replace("_", " "))))
+
+
+def _find_tables(environment: Environment, task: TaskDefinition) -> "_Tables":
+    return _read_tables(_FirstState(environment, environment.state_key(task), task))
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,14 +111,24 @@ class _Tables:
     """Of each field, those that a user may name."""
     fields: Mapping[str, frozenset[str]]
     """Text -> the fields under which it stands."""
+    keys: frozenset[str]
+    """Of tables and of what is in them."""
+
+    def select(self, common: frozenset[str], fields: Iterable[str]) -> Names:
+        """Return the names under some fields, without common words."""
+        groups = [self.values[name] for name in sorted(fields) if name in self.values]
+        return Names(common, groups)
 
 
 @lru_cache(maxsize=_STATES)
 def _read_tables(state: _FirstState) -> _Tables:
     database = state.environment.reset(state.task)
     fields: dict[str, set[str]] = {}
+    keys: set[str] = set()
     for table in database.names:
-        for record in database[table].values():
+        for key, record in database[table].items():
+            keys.add(key)
+            keys.update(_list_keys(record))
             for name, text in list_texts(record):
                 fields.setdefault(text, set()).add(name)
     values: dict[str, dict[str, set[str]]] = {}
@@ -110,7 +142,19 @@ def _read_tables(state: _FirstState) -> _Tables:
             for name, groups in values.items()
         },
         {text: frozenset(names) for text, names in fields.items()},
+        frozenset(keys),
     )
+
+
+def _list_keys(record: Any) -> Iterator[str]:
+    """Yield the names of all fields in a record."""
+    if isinstance(record, dict):
+        yield from record
+        for value in record.values():
+            yield from _list_keys(value)
+    elif isinstance(record, list | tuple):
+        for item in record:
+            yield from _list_keys(item)
 
 
 def _has_whole(text: str, value: str) -> bool:

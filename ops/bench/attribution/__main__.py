@@ -1,4 +1,4 @@
-"""What the rules for faults of users find, and whom they blame for nothing.
+"""What the rules for faults of users and tasks find, and whom they blame for nothing.
 
     python -m ops.bench.attribution [--tasks 120] [--environments shop,retail,airline,telecom]
                                        [--recordings FILE ... --benchmarks FOLDER]
@@ -7,9 +7,12 @@ Method. Each task is played once per kind of fault with the oracle as the agent 
 exact but for that fault (faulty_user.py); `found` counts those of the `planted` that are named,
 `rules` by which rule. `exact` plays the exact user with the oracle and with an agent that does
 nothing; every fault that is named there is a false one. `milliseconds` is the processor time of one
-transcript, on average. One JSON document; everything follows from --seed. With --recordings, of
-simulations that tau2-bench recorded with a model as the user, nothing is planted, and `which` names
-every fault: whether it is one has to be read.
+transcript, on average. `faulty_tasks` are the same tasks with a fault of their own
+(faulty_task.py), and `found` those that are named. `examined` plays the exact user once more and
+asks whose fault each rollout is: the oracle's are accepted, the others are the agent's. One JSON
+document; everything follows from --seed. With --recordings, of simulations that tau2-bench recorded
+with a model as the user, nothing is planted; `which` names every fault of a user and `tasks` every
+fault of a task: whether it is one has to be read.
 """
 
 import argparse
@@ -22,12 +25,16 @@ from pathlib import Path
 from typing import Any, Final
 
 from envs.agents import Agent
+from envs.attribution.examination import examine
+from envs.attribution.task_faults import find_task_fault
 from envs.attribution.user_faults import UserFault, find_user_fault
 from envs.environment import Environment
 from envs.episode import Episode, play
+from envs.grading import grade
 from envs.registry import open_environment
 from envs.task import TaskDefinition
 from envs.users import User
+from ops.bench.attribution.faulty_task import TASK_FAULTS, TaskFaultKind, plant_task_fault
 from ops.bench.attribution.faulty_user import FAULTS, FaultKind, FaultyUser
 from ops.bench.attribution.recordings import measure_recordings
 
@@ -57,6 +64,10 @@ def measure(environment: Environment, count: int, seed: int) -> dict[str, Any]:
         "tasks": len(tasks),
         "exact": measure_exact(environment, tasks),
         "planted": {fault: measure_fault(environment, tasks, fault, seed) for fault in FAULTS},
+        "faulty_tasks": {
+            fault: measure_task_fault(environment, tasks, fault, seed) for fault in TASK_FAULTS
+        },
+        "examined": measure_examination(environment, tasks),
     }
 
 
@@ -85,6 +96,37 @@ def measure_fault(
         if user.planted is not None and named is not None:
             rules[named.rule] += 1
     return {"planted": planted, "found": sum(rules.values()), "rules": dict(rules)}
+
+
+def measure_task_fault(
+    environment: Environment, tasks: list[TaskDefinition], fault: TaskFaultKind, seed: int
+) -> dict[str, Any]:
+    """Return how many tasks could have a fault of one kind, and how many of them are named."""
+    planted, rules = 0, Counter[str]()
+    for task in tasks:
+        faulty = plant_task_fault(environment, task, fault, seed)
+        if faulty is None:
+            continue
+        planted += 1
+        named = find_task_fault(environment, faulty)
+        if named is not None:
+            rules[named.rule] += 1
+    return {"planted": planted, "found": sum(rules.values()), "rules": dict(rules)}
+
+
+def measure_examination(environment: Environment, tasks: list[TaskDefinition]) -> dict[str, Any]:
+    """Return whose fault rollouts with the exact user are, and what one examination costs."""
+    faults, spent = Counter[str](), 0.0
+    for task in tasks:
+        for agent in (environment.oracle(task), environment.idle_agent(task)):
+            episode = play(Episode(environment, task), agent, environment.user(task))
+            verdict = grade(environment, task, episode.messages, episode.termination)
+            start = time.process_time()
+            fault = examine(environment, task, episode.messages, episode.termination, verdict)
+            spent += time.process_time() - start
+            faults["accepted" if fault is None else fault.fault] += 1
+    milliseconds = round(1000 * spent / max(faults.total(), 1), 1)
+    return {"faults": dict(faults), "milliseconds": milliseconds}
 
 
 def _examine(

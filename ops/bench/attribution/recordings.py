@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from envs.attribution.task_faults import find_task_fault
 from envs.attribution.user_faults import find_user_fault
 from envs.environment import Environment
 from envs.registry import open_environment
@@ -15,7 +16,8 @@ from events.messages import Message, ToolCall
 
 def measure_recordings(file: Path, benchmarks: Path) -> dict[str, Any]:
     """Return how many simulations of a file have a fault, by its rule and by whether the agent
-    passed, and each fault in a line. Simulations of tasks that the folder lacks are left out."""
+    passed, and each fault in a line, with the faults of their tasks. Simulations of tasks that the
+    folder lacks are left out."""
     document = json.loads(file.read_text())
     domain = document["info"]["environment_info"]["domain_name"]
     environment = open_environment(domain, benchmarks=benchmarks)
@@ -29,7 +31,15 @@ def measure_recordings(file: Path, benchmarks: Path) -> dict[str, Any]:
             passed = "passed" if (item["reward_info"] or {}).get("reward") == 1 else "failed"
             counts[f"{fault.rule}, {passed}"] += 1
             faults.append(f"{task.id}: {fault.summary}")
-    return {"simulations": len(known), "faults": dict(counts), "which": faults}
+    played = {str(item["task_id"]): tasks[str(item["task_id"])] for item in known}
+    task_faults = [
+        f"{task.id}: {wrong.summary}"
+        for task in played.values()
+        if (wrong := find_task_fault(environment, task)) is not None
+    ]
+    return {
+        "simulations": len(known), "faults": dict(counts), "which": faults, "tasks": task_faults
+    }  # fmt: skip
 
 
 def _read_tasks(environment: Environment) -> dict[str, TaskDefinition]:

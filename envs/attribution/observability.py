@@ -43,6 +43,8 @@ class Knowledge:
     def __init__(self, environment: Environment, task: TaskDefinition) -> None:
         self.missing: list[Missing] = []
         """Values of gold writes that an agent cannot know, in order of the gold actions."""
+        self.silent: list[Missing] = []
+        """Those and others that neither the user nor the answers to earlier gold calls tell."""
         self._tools = environment.open_tools(task, environment.reset(task))
         self._choices = {
             schema["function"]["name"]: exact_json(schema).lower()
@@ -68,6 +70,7 @@ class Knowledge:
             return
         unknown = self._unknown(action.name, action.arguments)
         if unknown and action.name in environment.writes:
+            self.silent += unknown
             self.look_around()
             unknown = self._unknown(action.name, action.arguments)
             self.missing += unknown

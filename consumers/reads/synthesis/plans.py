@@ -1,0 +1,308 @@
+"""Sets of plans as the tables have them, and what their tasks came to.
+
+    list_plan_sets(connection, alias)           sets with their counts, in log order
+    find_plan_set(connection, "3f2a")           one of them, by how its id begins
+    read_plans(connection, plans)               its plans as they are now
+    read_plan_changes(connection, plans)        the revisions that were tried
+
+Counts of a plan are those of its present revision; those of a set are of all its plans. A caller
+that needs more than one of them reads within one `database.read_transaction`.
+"""
+
+import json
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from sqlalchemy import Connection, Row, func, select
+
+from consumers.tables import PlanChange, PlanLine, PlanSet, Rejection, Task, TrajectoryVerdict
+from events.errors import KintsugiError
+from events.synthesis.faults import Fault
+from events.synthesis.plans import Plan
+
+FAULTS: Final[tuple[Fault, ...]] = ("task", "user", "trajectory")
+
+
+class UnknownPlans(KintsugiError):
+    """No set has this id, or several begin so; or a set has no plan of this name."""
+
+
+@dataclass(frozen=True, slots=True)
+class PlanCounts:
+    """What tasks by a plan, or by all plans of a set, came to."""
+
+    tries: int = 0
+    accepted: int = 0
+    task: int = 0
+    """Rollouts that failed by a fault of the task; so are the next two of the user and of the
+    agent."""
+    user: int = 0
+    trajectory: int = 0
+    disagreements: int = 0
+    """Rollouts of which a model was of another opinion than the rules."""
+
+    def __add__(self, other: "PlanCounts") -> "PlanCounts":
+        return PlanCounts(
+            self.tries + other.tries, self.accepted + other.accepted, self.task + other.task,
+            self.user + other.user, self.trajectory + other.trajectory,
+            self.disagreements + other.disagreements,
+        )  # fmt: skip
+
+    @property
+    def faults(self) -> dict[str, int]:
+        """Fault -> rollouts."""
+        return {"task": self.task, "user": self.user, "trajectory": self.trajectory}
+
+
+@dataclass(frozen=True, slots=True)
+class PlanState:
+    """A plan at one of its revisions."""
+
+    plan: Plan
+    revision: int
+    counts: PlanCounts
+
+
+@dataclass(frozen=True, slots=True)
+class PlanSetLine:
+    """A set of plans."""
+
+    plans: str
+    alias: str
+    base: str
+    environment: str
+    cycle: str | None
+    """Cycle that asked for it; None where a person did."""
+    patterns: tuple[str, ...]
+    """Failure patterns that it is for; empty: all."""
+    writer: str | None
+    """Model that wrote it; None for rules."""
+    plans_count: int
+    counts: PlanCounts
+    overlap: float
+    uncovered: tuple[str, ...]
+    """Tools of the environment that no plan needs."""
+    refused: tuple[str, ...]
+    """Why plans of the model were not taken."""
+    trouble: str
+    rounds: int
+    """Rounds of revisions so far."""
+    stopped: str
+    """Why no further round follows; empty where one may."""
+    time: str | None
+    offset: int
+    """Offset of its `PlansWritten` on `learning`."""
+
+    @property
+    def state(self) -> str:
+        """`open` while a round of revisions may follow, then `stopped`."""
+        return "stopped" if self.stopped else "open"
+
+    @property
+    def author(self) -> str:
+        """Its writer in words."""
+        return self.writer or "rules"
+
+
+@dataclass(frozen=True, slots=True)
+class PlanChangeLine:
+    """A revision of a plan that was tried."""
+
+    plans: str
+    plan: str
+    round: int
+    revision: int
+    """Of the plan that it would change."""
+    definition: Plan
+    """The plan as it was tried."""
+    reason: str
+    failures: tuple[str, ...]
+    """Ids of the events or rollouts that say what failed."""
+    tries_before: int
+    accepted_before: int
+    tries: int
+    accepted: int
+    kept: bool
+    writer: str | None
+    time: str | None
+    offset: int
+
+
+def list_plan_sets(
+    connection: Connection, alias: str | None = None, base: str | None = None
+) -> list[PlanSetLine]:
+    """Return the sets of an agent on a base, or of all, in log order."""
+    sets, lines = PlanSet.table(), PlanLine.table().c
+    totals: dict[str, list[PlanCounts]] = {}
+    for row in connection.execute(select(PlanLine.table()).order_by(lines.plans, lines.number)):
+        totals.setdefault(row.plans, []).append(_build_counts(row))
+    query = select(sets).order_by(sets.c.offset, sets.c.plans)
+    if alias is not None:
+        query = query.where(sets.c.alias == alias)
+    if base is not None:
+        query = query.where(sets.c.base == base)
+    return [_build_set(row, totals.get(row.plans, [])) for row in connection.execute(query)]
+
+
+def find_plan_set(connection: Connection, name: str) -> PlanSetLine:
+    """Return the set with this id, or the one whose id begins so. Raises UnknownPlans."""
+    lines = [line for line in list_plan_sets(connection) if name and line.plans.startswith(name)]
+    exact = [line for line in lines if line.plans == name]
+    lines = exact or lines
+    if not lines:
+        raise UnknownPlans(f"there is no set of plans {name[:200]!r}; see kintsugi plans ls")
+    if len(lines) > 1:
+        names = ", ".join(line.plans for line in lines[:3])
+        raise UnknownPlans(f"several sets begin with {name!r}: {names}, ...; give more of it")
+    return lines[0]
+
+
+def read_plans(connection: Connection, plans: str) -> tuple[PlanState, ...]:
+    """Return the plans of a set as they are now, in their order."""
+    lines = PlanLine.table()
+    query = select(lines).where(lines.c.plans == plans).order_by(lines.c.number)
+    return tuple(
+        PlanState(Plan.model_validate_json(row.definition), row.revision, _build_counts(row))
+        for row in connection.execute(query)
+    )
+
+
+def find_plan(connection: Connection, line: PlanSetLine, name: str) -> PlanState:
+    """Return the plan of a set with this name, or the one whose name begins so. Raises
+    UnknownPlans."""
+    states = read_plans(connection, line.plans)
+    named = [state for state in states if state.plan.plan == name]
+    named = named or [state for state in states if name and state.plan.plan.startswith(name)]
+    if len(named) == 1:
+        return named[0]
+    if named:
+        names = ", ".join(state.plan.plan for state in named[:3])
+        raise UnknownPlans(f"several plans begin with {name!r}: {names}, ...; give more of it")
+    names = ", ".join(state.plan.plan for state in states)
+    raise UnknownPlans(f"{line.plans} has no plan {name[:200]!r}; it has: {names}")
+
+
+def read_plan_changes(
+    connection: Connection, plans: str, plan: str | None = None, before: int | None = None
+) -> list[PlanChangeLine]:
+    """Return the revisions of a set, or of one of its plans, round after round; `before`: an
+    offset of `learning` at which they end."""
+    changes = PlanChange.table()
+    query = select(changes).where(changes.c.plans == plans)
+    if plan is not None:
+        query = query.where(changes.c.plan == plan)
+    if before is not None:
+        query = query.where(changes.c.offset < before)
+    return [
+        PlanChangeLine(
+            row.plans, row.plan, row.round, row.revision,
+            Plan.model_validate_json(row.definition), row.reason,
+            tuple(json.loads(row.failures)), row.tries_before, row.accepted_before, row.tries,
+            row.accepted, row.kept, row.writer, row.time, row.offset,
+        )
+        for row in connection.execute(query.order_by(changes.c.round, changes.c.plan))
+    ]  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class CycleTries:
+    """Tries of a cycle by the plans of a set."""
+
+    plans: str
+    writer: str | None
+    """Model that wrote the set; None for rules."""
+    tries: int
+    accepted: int
+
+
+def read_cycle_tries(connection: Connection, cycle: str) -> list[CycleTries]:
+    """Return the tries of a cycle by plans, set after set in log order."""
+    sets = PlanSet.table().c
+    counts: dict[str, list[int]] = {}
+    for table, accepted in ((Task.table(), 1), (Rejection.table(), 0)):
+        query = (
+            select(table.c.plans, func.count())
+            .where(table.c.cycle == cycle, table.c.plans.is_not(None))
+            .group_by(table.c.plans)
+        )
+        for plans, count in connection.execute(query):
+            total = counts.setdefault(plans, [0, 0])
+            total[0] += count
+            total[1] += accepted * count
+    query = select(sets.plans, sets.writer).where(sets.plans.in_(counts)).order_by(sets.offset)
+    return [
+        CycleTries(row.plans, row.writer, *counts[row.plans]) for row in connection.execute(query)
+    ]
+
+
+def describe_mode(mode: str | None, plan: str | None, revision: int | None) -> str | None:
+    """Return the mode of a task or a try in words, with its plan where it was written by one."""
+    return mode if plan is None else f"{mode} by {plan}, revision {revision}"
+
+
+def count_tries(connection: Connection) -> dict[tuple[str, str | None], tuple[int, int]]:
+    """Return (agent, writer of the set) -> tries and accepted ones of all revisions, which only
+    grow; the writer is None for rules."""
+    sets = PlanSet.table().c
+    counts: dict[tuple[str, str | None], tuple[int, int]] = {}
+    for table, accepted in ((Task.table(), 1), (Rejection.table(), 0)):
+        query = (
+            select(sets.alias, sets.writer, func.count())
+            .join_from(table, PlanSet.table(), sets.plans == table.c.plans)
+            .group_by(sets.alias, sets.writer)
+        )
+        for alias, writer, count in connection.execute(query):
+            tries, passed = counts.get((alias, writer), (0, 0))
+            counts[alias, writer] = (tries + count, passed + accepted * count)
+    return counts
+
+
+def count_faults(connection: Connection) -> tuple[Counter[tuple[str, str]], Counter[str]]:
+    """Return (agent, fault) -> rollouts of written tasks, and agent -> those of which a model was
+    of another opinion than the rules."""
+    verdicts = TrajectoryVerdict.table().c
+    query = select(verdicts.alias, verdicts.fault, verdicts.agrees, func.count()).group_by(
+        verdicts.alias, verdicts.fault, verdicts.agrees
+    )
+    faults: Counter[tuple[str, str]] = Counter()
+    disagreements: Counter[str] = Counter()
+    for alias, fault, agrees, count in connection.execute(query):
+        if fault is not None:
+            faults[alias, fault] += count
+        if agrees is not None and not agrees:
+            disagreements[alias] += count
+    return faults, disagreements
+
+
+def count_changes(connection: Connection) -> Counter[tuple[str, bool]]:
+    """Return (agent, whether it was kept) -> revisions of plans that were tried."""
+    sets, changes = PlanSet.table().c, PlanChange.table().c
+    query = (
+        select(sets.alias, changes.kept, func.count())
+        .join_from(PlanChange.table(), PlanSet.table(), sets.plans == changes.plans)
+        .group_by(sets.alias, changes.kept)
+    )
+    counts: Counter[tuple[str, bool]] = Counter()
+    for alias, kept, count in connection.execute(query):
+        counts[alias, bool(kept)] += count
+    return counts
+
+
+def _build_counts(row: Row[Any]) -> PlanCounts:
+    return PlanCounts(
+        row.tries, row.accepted, row.task_faults, row.user_faults, row.trajectory_faults,
+        row.disagreements,
+    )  # fmt: skip
+
+
+def _build_set(row: Row[Any], counts: Sequence[PlanCounts]) -> PlanSetLine:
+    return PlanSetLine(
+        plans=row.plans, alias=row.alias, base=row.base, environment=row.environment,
+        cycle=row.cycle, patterns=tuple(json.loads(row.patterns)), writer=row.writer,
+        plans_count=len(counts), counts=sum(counts, PlanCounts()), overlap=row.overlap,
+        uncovered=tuple(json.loads(row.uncovered)), refused=tuple(json.loads(row.refused)),
+        trouble=row.trouble, rounds=row.round, stopped=row.stopped, time=row.time,
+        offset=row.offset,
+    )  # fmt: skip

@@ -1,0 +1,175 @@
+"""Typed reads for saying whose fault a failure was: tasks that fail, their siblings, and verdicts.
+
+Guarantee: rows are in a fixed order, so equal tables give equal answers. Not covered: what was said
+in a rollout, which only the log holds.
+"""
+
+import json
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from sqlalchemy import Connection, func, select
+
+from consumers.folds.cycles import PROPOSED
+from consumers.tables import Rollout, Task, TrajectoryVerdict
+from events.learning import PlanName
+
+_IDS_PER_QUERY: Final = 1000
+_USER_ERROR: Final = "user_error"
+"""Ending of a rollout that has no verdict for a fault of its user."""
+
+
+@dataclass(frozen=True, slots=True)
+class FailureRecord:
+    """The last rollouts of a task, and the failures among them."""
+
+    attempts: int
+    failures: tuple[str, ...]
+    """Ids of rollouts, newest first: without success, or ended by their user."""
+
+
+@dataclass(frozen=True, slots=True)
+class TaskOrigin:
+    """What a task of the buffer was made from."""
+
+    task: str
+    plan: PlanName | None
+    source: str | None
+    """Task of the failed rollout that it follows, or the rollout where its task is unknown."""
+
+
+@dataclass(frozen=True, slots=True)
+class VerdictLine:
+    """Whose fault a rollout was, and what a model said of it."""
+
+    rollout: str
+    task: str
+    fault: str | None
+    """None where it was accepted."""
+    rule: str
+    reason: str
+    opinion_by: str | None
+    """Model that was asked; None where none gave an opinion."""
+    opinion: str | None
+    """Its fault; None also where it would accept the rollout."""
+    opinion_reason: str | None
+    agrees: bool | None
+    trouble: str
+    siblings: tuple[str, ...]
+
+    def describe(self) -> str:
+        """Return it in one line."""
+        whose = {None: "accepted", "trajectory": "the agent's fault"}.get(
+            self.fault, f"the {self.fault}'s fault"
+        )
+        parts = [f"{whose} ({self.rule}): {self.reason}" if self.fault else whose]
+        if self.opinion_by is not None:
+            word = {None: "accepts it", "trajectory": "blames the agent"}.get(
+                self.opinion, f"blames the {self.opinion}"
+            )
+            parts.append(f"{self.opinion_by} {word}")
+        if self.siblings:
+            parts.append(f"{len(self.siblings)} siblings reviewed")
+        return "; ".join(parts)
+
+
+def read_last_failures(
+    connection: Connection, alias: str, base: str, tasks: Sequence[str], window: int
+) -> dict[str, FailureRecord]:
+    """Return task -> its last `window` rollouts that have a verdict or ended by their user,
+    whatever they were made for."""
+    rollouts = Rollout.table().c
+    place = func.row_number().over(
+        partition_by=rollouts.task_key,
+        order_by=(rollouts.time.desc().nulls_last(), rollouts.rollout.desc()),
+    )
+    rows: dict[str, list[Any]] = {}
+    for start in range(0, len(tasks), _IDS_PER_QUERY):
+        ranked = (
+            select(
+                rollouts.task_key, rollouts.rollout, rollouts.success, place.label("place")
+            )
+            .where(
+                rollouts.alias == alias,
+                rollouts.base == base,
+                rollouts.success.is_not(None) | (rollouts.termination == _USER_ERROR),
+                rollouts.task_key.in_(tasks[start : start + _IDS_PER_QUERY]),
+            )
+            .subquery()
+        )  # fmt: skip
+        query = select(ranked).where(ranked.c.place <= window).order_by(ranked.c.place)
+        for row in connection.execute(query):
+            rows.setdefault(row.task_key, []).append(row)
+    return {
+        task: FailureRecord(len(own), tuple(row.rollout for row in own if not row.success))
+        for task, own in rows.items()
+    }
+
+
+def read_tasks_with_verdict(connection: Connection, alias: str) -> set[str]:
+    """Return the tasks of an agent with a rollout that was examined."""
+    verdicts = TrajectoryVerdict.table().c
+    query = select(verdicts.task).where(verdicts.alias == alias).distinct()
+    return set(connection.execute(query).scalars())
+
+
+def read_task_origins(connection: Connection, alias: str) -> dict[str, TaskOrigin]:
+    """Return task -> what it was made from, of the buffer of an agent in log order."""
+    tasks, rollouts = Task.table().c, Rollout.table().c
+    query = (
+        select(
+            tasks.task, tasks.plans, tasks.plan, tasks.plan_revision, tasks.source_rollout,
+            rollouts.task.label("source_task"),
+        )
+        .select_from(
+            Task.table().outerjoin(Rollout.table(), rollouts.rollout == tasks.source_rollout)
+        )
+        .where(tasks.alias == alias, tasks.origin == PROPOSED)
+        .order_by(tasks.offset, tasks.task)
+    )  # fmt: skip
+    return {
+        row.task: TaskOrigin(
+            row.task,
+            None
+            if row.plan is None
+            else PlanName(plans=row.plans, plan=row.plan, revision=row.plan_revision),
+            row.source_task or row.source_rollout,
+        )
+        for row in connection.execute(query)
+    }
+
+
+def list_siblings(origins: Iterable[TaskOrigin], origin: TaskOrigin) -> list[str]:
+    """Return the other tasks of the same plan, whatever its revision, or of the same source,
+    in their order."""
+
+    def has_same(other: TaskOrigin) -> bool:
+        mine, its = origin.plan, other.plan
+        of_plan = mine is not None and its is not None and (mine.plans, mine.plan) == (
+            its.plans, its.plan
+        )  # fmt: skip
+        return of_plan or (origin.source is not None and origin.source == other.source)
+
+    return [other.task for other in origins if other.task != origin.task and has_same(other)]
+
+
+def read_task_verdicts(
+    connection: Connection, task: str, alias: str | None = None
+) -> list[VerdictLine]:
+    """Return the verdicts on rollouts of a task, in log order; of an agent, or of all."""
+    verdicts = TrajectoryVerdict.table().c
+    query = select(TrajectoryVerdict.table()).where(verdicts.task == task)
+    if alias is not None:
+        query = query.where(verdicts.alias == alias)
+    names: Collection[str] = VerdictLine.__dataclass_fields__
+    rows = connection.execute(query.order_by(verdicts.offset, verdicts.rollout)).mappings()
+    return [
+        VerdictLine(
+            **{
+                **{name: row[name] for name in names},
+                "siblings": tuple(json.loads(row["siblings"])),
+            }
+        )
+        for row in rows
+    ]

@@ -1,0 +1,129 @@
+"""Which failure patterns have their tasks written by plans, and why.
+
+    tries = count_tries(written, rejected)                  of the cycle before: pure
+    reasons = choose_patterns("auto", patterns, tries)      pattern -> why
+
+With `auto`, plans step in where templates end: where the checks rejected `BAD` of the tries of a
+pattern or more. They stay as long as fewer of their own tries are rejected; then templates have
+their turn again. Source: AReaL-SEA (arXiv 2601.22607, section 3.1), whose engine revises what it
+rejects; the threshold is ours.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final, Literal
+
+from consumers.reads.cycle_account import WrittenTask
+from consumers.reads.learning import BufferTask, RejectionRow
+from daemon.controller.rejected_tries import BAD, REASONS
+from events.learning import Mode, TaskProposed, TaskRejected
+
+SynthesisSetting = Literal["off", "auto", "always"]
+"""`improve.synthesis`."""
+
+_TEMPLATES: Final[frozenset[Mode]] = frozenset({"inherit", "explore"})
+
+
+@dataclass(slots=True)
+class Tries:
+    """Tries of a pattern by templates, or by plans."""
+
+    accepted: int = 0
+    failed_checks: Counter[str] = field(default_factory=Counter)
+    """Check -> tries that failed it."""
+
+    @property
+    def rejected(self) -> int:
+        """How many failed a check."""
+        return self.failed_checks.total()
+
+    @property
+    def total(self) -> int:
+        """How many there were."""
+        return self.accepted + self.rejected
+
+    @property
+    def are_bad(self) -> bool:
+        """Whether `BAD` of them or more failed; not without one."""
+        return self.total > 0 and self.rejected >= BAD * self.total
+
+    def describe(self) -> str:
+        """Return the counts in words, with the checks that failed most."""
+        ranked = sorted(self.failed_checks, key=lambda check: (-self.failed_checks[check], check))
+        checks = ", ".join(f"{check} {self.failed_checks[check]}" for check in ranked[:REASONS])
+        return f"{self.rejected} of {self.total}" + (f" ({checks})" if checks else "")
+
+
+@dataclass(slots=True)
+class PatternTries:
+    """The tries of a pattern in one cycle; lessons are in neither."""
+
+    templates: Tries = field(default_factory=Tries)
+    plans: Tries = field(default_factory=Tries)
+
+    def explain(self) -> str | None:
+        """Return why plans write the next tasks; None where templates do."""
+        if self.plans.total and not self.plans.are_bad:
+            return (
+                "plans wrote for it in the cycle before, and the checks rejected only "
+                f"{self.plans.describe()} of their tries"
+            )
+        if not self.plans.total and self.templates.are_bad:
+            return (
+                f"the checks rejected {self.templates.describe()} of the tries by templates of the "
+                "cycle before"
+            )
+        return None
+
+    def explain_templates(self) -> str:
+        """Return why templates write the next tasks."""
+        if self.plans.total:
+            return (
+                f"the checks rejected {self.plans.describe()} of the tries by plans of the cycle "
+                "before"
+            )
+        if self.templates.total:
+            return (
+                f"the checks rejected {self.templates.describe()} of the tries by templates of the "
+                "cycle before, less than half"
+            )
+        return "no task was tried for it in the cycle before"
+
+
+def count_tries(
+    written: Sequence[BufferTask | WrittenTask | TaskProposed],
+    rejected: Sequence[RejectionRow | TaskRejected],
+) -> dict[str, PatternTries]:
+    """Return pattern -> its tries. `written` are the tasks that one cycle wrote, `rejected` those
+    that it wrote in vain."""
+    counts: dict[str, PatternTries] = {}
+    for row in written:
+        if (tries := _find_tries(counts, row.pattern, row.mode)) is not None:
+            tries.accepted += 1
+    for failure in rejected:
+        if (tries := _find_tries(counts, failure.pattern, failure.mode)) is not None:
+            tries.failed_checks[failure.check] += 1
+    return counts
+
+
+def _find_tries(counts: dict[str, PatternTries], pattern: str, mode: Mode | None) -> Tries | None:
+    """Return the tries that one of this mode belongs to; None for a lesson and for a task of the
+    buffer."""
+    if mode in _TEMPLATES:
+        return counts.setdefault(pattern, PatternTries()).templates
+    if mode == "synthesize":
+        return counts.setdefault(pattern, PatternTries()).plans
+    return None
+
+
+def choose_patterns(
+    setting: SynthesisSetting, patterns: Iterable[str], tries: Mapping[str, PatternTries]
+) -> dict[str, str]:
+    """Return pattern -> why plans write its tasks, of the patterns whose tasks they write."""
+    if setting == "off":
+        return {}
+    if setting == "always":
+        return dict.fromkeys(patterns, 'improve.synthesis is "always"')
+    reasons = {name: tries.get(name, PatternTries()).explain() for name in patterns}
+    return {name: reason for name, reason in reasons.items() if reason is not None}

@@ -1,0 +1,154 @@
+"""Which set of plans the next tasks for a pattern are written by.
+
+    choice = choose_set(app, connection, environment, cycle, pattern, before)
+
+The newest set of the agent, base and environment for the pattern is used again: with its counts and
+revisions, as it was at offset `before` of `learning`, where the cycle began. A set whose rounds of
+revisions are over is used without further ones while the checks accept half of its tries. A new one
+is written where there is none, and where a plan of the newest cannot stand in the environment any
+more, or needs none of a tool that the environment has since.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from consumers.reads.synthesis.history import PlanFailure, PlanPast, SetPast, read_plan_history
+from consumers.reads.synthesis.plans import PlanSetLine, list_plan_sets
+from daemon.synthesis.cells import list_tools
+from daemon.synthesis.planner import find_plan_problem
+from daemon.synthesis.protocols import Failure, PlanHistory
+from events.codec import decode
+from events.learning import PlanName
+from events.log import read_all
+from events.streams import LEARNING
+from events.synthesis.plans import Aspect, PlansRevised, PlansWritten
+
+if TYPE_CHECKING:
+    from sqlalchemy import Connection
+
+    from consumers.reads.learning import CycleRow
+    from daemon.core.app import App
+    from envs.environment import Environment
+
+ACCEPTABLE: Final = 0.5
+"""Share of the tries of a set without further revisions that have to be accepted."""
+
+_PLAN_EVENTS: Final = (PlansWritten.TYPE, PlansRevised.TYPE)
+
+
+@dataclass(frozen=True, slots=True)
+class SetChoice:
+    """The set by which tasks are written."""
+
+    past: SetPast | None
+    """None: a new one is to be written."""
+    refusal: str = ""
+    """Why the newest set is not used again; empty where it is, and where there is none."""
+
+
+def choose_set(
+    app: "App",
+    connection: "Connection",
+    environment: "Environment",
+    cycle: "CycleRow",
+    pattern: str,
+    before: int | None,
+) -> SetChoice:
+    """Return the set that a cycle uses for a pattern; `before` is None for a cycle of which the log
+    has nothing. Raises LogError."""
+    lines = [
+        line
+        for line in list_plan_sets(connection, cycle.alias, cycle.base)
+        if line.environment == environment.name
+        and (not line.patterns or pattern in line.patterns)
+        and (before is None or line.offset < before)
+    ]
+    if not lines:
+        return SetChoice(None)
+    past = read_plan_history(connection, lines[-1], before, lambda line: find_set_events(app, line))
+    refusal = explain_refusal(environment, past)
+    return SetChoice(None, refusal) if refusal else SetChoice(past)
+
+
+def explain_refusal(environment: "Environment", past: SetPast) -> str:
+    """Return why a set is not used again; empty where it is."""
+    line = past.line
+    problems = [
+        problem
+        for plan in past.plans
+        if (problem := find_plan_problem(environment, plan.plan)) is not None
+    ]
+    if problems:
+        more = f", and of {len(problems) - 1} more plans" if problems[1:] else ""
+        return f"plans {line.plans} are not used again: {problems[0]}{more}"
+    known = {tool for plan in past.plans for tool in plan.plan.tools} | set(line.uncovered)
+    added = sorted(set(list_tools(environment)) - known)
+    if added:
+        return (
+            f"plans {line.plans} are not used again: {environment.name} has tools that were not "
+            f"there when they were written: {', '.join(added)}"
+        )
+    tries = sum(plan.tries for plan in past.plans)
+    accepted = sum(plan.accepted for plan in past.plans)
+    if line.stopped and accepted < ACCEPTABLE * tries:
+        return (
+            f"plans {line.plans} are not used again: no round of revisions follows "
+            f"({line.stopped}), and {accepted} of their {tries} tries were accepted"
+        )
+    return ""
+
+
+def find_set_events(app: "App", line: PlanSetLine) -> list[tuple[int, PlansWritten | PlansRevised]]:
+    """Return the events of a set with their offsets of `learning`, in log order, from the log; an
+    event that another leader repeated counts once. Raises LogError."""
+    log, events, seen = app.readable_log, [], set[str]()
+    (end,) = log.end(LEARNING.name)
+    for page in read_all(log, LEARNING.name, 0, line.offset, end):
+        for record in page:
+            event = decode(record)
+            if event.envelope.type not in _PLAN_EVENTS or event.envelope.id in seen:
+                continue
+            data = app.bodies.whole(record).event.data
+            if isinstance(data, PlansWritten | PlansRevised) and data.plans == line.plans:
+                seen.add(event.envelope.id)
+                events.append((record.offset, data))
+    return events
+
+
+def build_history(past: SetPast) -> list[PlanHistory]:
+    """Return the plans of a set with what became of their tries, in their order."""
+    return [
+        PlanHistory(
+            name=PlanName(plans=past.line.plans, plan=plan.plan.plan, revision=plan.revision),
+            plan=plan.plan,
+            tries=plan.tries,
+            accepted=plan.accepted,
+            failures=_build_failures(plan),
+            refused=tuple(plan.refused),
+        )
+        for plan in past.plans
+    ]
+
+
+def _build_failures(plan: PlanPast) -> Sequence[Failure]:
+    return [
+        Failure(
+            failure.event,
+            _find_aspect(failure),
+            failure.check or "opinion",
+            failure.reason,
+            failure.instruction,
+        )
+        for failure in plan.failures
+        if failure.fault != "trajectory" or failure.agrees is False
+    ]
+
+
+def _find_aspect(failure: PlanFailure) -> Aspect:
+    """Return what of a plan a failure speaks against (daemon/synthesis/protocols.Failure)."""
+    if failure.fault is None and failure.agrees is None:
+        return "writing"
+    if failure.fault in ("task", "user"):
+        return "writing" if failure.fault == "task" else "rollout"
+    return "judging"

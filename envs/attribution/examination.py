@@ -1,0 +1,119 @@
+"""Say whose fault the failure of a rollout was (pure).
+
+    fault = examine(environment, task, messages, termination, verdict)   None: it is accepted
+
+The order is that of ALGORITHMS 4.1, and the first that has a fault has it:
+
+    task         the task cannot be won, whatever the verdict (task_faults.py)
+    user         the played user broke its instructions (user_faults.py), or did not get through
+    trajectory   the agent failed; the rule is the part of the verdict that it failed by
+
+Where the exact user of the environment played, it is not asked whether it erred: by construction it
+does not. Not covered: rollouts without a verdict.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final, Literal
+
+from envs.attribution.task_faults import TaskFault, find_task_fault
+from envs.attribution.user_faults import find_user_fault
+from envs.environment import Environment
+from envs.episode import Termination
+from envs.grading import Grade
+from envs.task import TaskDefinition
+from events.errors import KintsugiError
+from events.messages import Message
+
+_SHOWN: Final = 200
+"""Most characters of a value that a reason quotes."""
+
+
+class NoVerdict(KintsugiError):
+    """A rollout has no verdict, and no fault of its task or user is the reason."""
+
+
+@dataclass(frozen=True, slots=True)
+class RolloutFault:
+    """Whose fault a rollout is, and by which rule."""
+
+    fault: Literal["task", "user", "trajectory"]
+    rule: str
+    reason: str
+
+    @property
+    def summary(self) -> str:
+        """Describe it in one line."""
+        whose = "the agent" if self.fault == "trajectory" else f"the {self.fault}"
+        return f"{whose}'s fault ({self.rule}): {self.reason}"
+
+
+def examine(
+    environment: Environment,
+    task: TaskDefinition,
+    messages: Sequence[Message],
+    termination: str | None,
+    verdict: Grade | None,
+    *,
+    exact_user: bool = False,
+) -> RolloutFault | None:
+    """Return whose fault a rollout is, from its messages (without system prompt), its ending and
+    its unshaped verdict; None where it is accepted: a success without a fault of task or user.
+    `verdict` is None where the user or a machine failed. Raises NoVerdict."""
+    fault = find_task_fault(environment, task)
+    if fault is not None:
+        return blame_task(fault)
+    return find_fault_beside_task(
+        environment, task, messages, termination, verdict, exact_user=exact_user
+    )
+
+
+def blame_task(fault: TaskFault) -> RolloutFault:
+    """Return the fault of each rollout of a task with a fault."""
+    return RolloutFault("task", fault.rule, fault.reason)
+
+
+def find_fault_beside_task(
+    environment: Environment,
+    task: TaskDefinition,
+    messages: Sequence[Message],
+    termination: str | None,
+    verdict: Grade | None,
+    *,
+    exact_user: bool = False,
+) -> RolloutFault | None:
+    """Return the same of a task that is known to have no fault. Raises NoVerdict."""
+    if not exact_user:
+        fault = find_user_fault(environment, task, messages)
+        if fault is not None:
+            return RolloutFault("user", fault.rule, f"message {fault.place}: {fault.reason}")
+        if termination == Termination.USER_ERROR:
+            return RolloutFault("user", "ending", "the user did not get through the episode")
+    if verdict is None or verdict.success is None:
+        parts = (
+            "" if verdict is None else f"; only a judge can tell {', '.join(verdict.open_parts)}"
+        )
+        raise NoVerdict(f"a rollout of {task.id} that ended as {termination} has no verdict{parts}")
+    return None if verdict.success else _blame_agent(verdict)
+
+
+def _blame_agent(verdict: Grade) -> RolloutFault:
+    """Return the part of a verdict that the agent failed by."""
+    if verdict.irregular is not None:
+        return RolloutFault("trajectory", "ending", f"it ended as {verdict.irregular}")
+    if verdict.violations:
+        return RolloutFault("trajectory", "policy", verdict.violations[0][:_SHOWN])
+    if verdict.difference:
+        first = verdict.difference[0]
+        path = "/".join(first.path)
+        reason = f"{path} is {_quote(first.actual)}, and {_quote(first.expected)} is expected"
+        return RolloutFault("trajectory", "state", reason)
+    if verdict.missing:
+        reason = f"it never says {verdict.missing[0][:_SHOWN]!r}"
+        return RolloutFault("trajectory", "outputs", reason)
+    lost = [basis for basis, value in verdict.parts.items() if value == 0]
+    return RolloutFault("trajectory", "verdict", f"it fails by {', '.join(lost) or 'its reward'}")
+
+
+def _quote(value: object) -> str:
+    return repr(value)[:_SHOWN]

@@ -1,0 +1,1 @@
+"""What the data engine brings with a writer whose faults are known."""
