@@ -1144,6 +1144,7 @@ PROJECTED: Final[tuple[type[ProjectionTable], ...]] = (
     Leader, Cycle, Rejection, Job, Adapter, Route, LifecycleStep, Evaluation, OperatorAction,
     Erasure, DeadLetter, Repair, JobRound, TaskBody, TaskState,
     Skill, SkillComparison,
+    PlanSet, PlanLine, PlanChange, TrajectoryVerdict,
 )  # fmt: skip
 """The tables that hash and comparison cover, in this order."""
 

@@ -32,7 +32,8 @@ from ops.bench.attribution.faulty_user import FaultyUser
 from producers.simulation import SCRIPTED, Provenance, append_rollouts, build_rollout_event
 from tests.consumers.cycling import started
 from tests.daemon.conftest import Kintsugi
-from tests.daemon.cycle.test_planner import ask_planner, home, tasks
+from tests.daemon.controller.test_directive_builder import tasks
+from tests.daemon.cycle.test_planner import ask_planner, home
 from tests.envs.model_server import Json, ModelServer, Reply, refused, said
 
 SHOP: Final = Shop()
@@ -86,8 +87,8 @@ def fail(
     user: Callable[[], User] | None = None,
     silent: bool = False,
 ) -> list[str]:
-    """Record rollouts that fail, and some that pass; return their ids. `user` makes who plays in place
-    of the exact one; `silent`: nothing that was said is recorded."""
+    """Record rollouts that fail, and some that pass; return their ids. `user` makes who plays in
+    place of the exact one; `silent`: nothing that was said is recorded."""
 
     def play_once(number: int) -> Attempt:
         agent = SHOP.oracle(task) if number < passes or user else SHOP.idle_agent(task)
