@@ -44,7 +44,7 @@ class TrajectoryVerified(Decision):
     """The plan that the task was written by; None for a task of no plan."""
     fault: Fault | None = None
     """None where the rollout is accepted."""
-    rule: Name = ""
+    rule: Annotated[str, Field(max_length=128)] = ""
     """By which rule; empty where it is accepted."""
     reason: Reason = ""
     opinion: FaultOpinion | None = None
