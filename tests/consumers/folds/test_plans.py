@@ -106,24 +106,21 @@ def test_the_first_verdict_on_a_rollout_counts_and_no_other(leading: Leading) ->
     assert line.describe() == "the task's fault (gold): it is refused; 1 siblings reviewed"
 
 
-@pytest.mark.parametrize(
-    ("fault", "opinion", "agrees"),
-    [
+def test_a_model_of_another_opinion_is_counted_and_changes_no_fault(leading: Leading) -> None:
+    opinions: tuple[tuple[Fault | None, Fault | None, bool], ...] = (
         ("task", "task", True),
         (None, None, True),
         ("task", None, False),
         (None, "user", False),
         ("user", "trajectory", False),
-    ],
-)
-def test_a_model_of_another_opinion_is_counted_and_changes_no_fault(
-    leading: Leading, fault: Fault | None, opinion: Fault | None, agrees: bool
-) -> None:
-    leading.say(verify("r", fault, opinion=give_opinion(opinion)), "one")
-    assert read_counts(leading)[-1] == (not agrees)
-    (line,) = read_verdicts(leading)
-    assert (line.fault, line.opinion_by, line.opinion) == (fault, "big", opinion)
-    assert line.agrees is agrees
+    )
+    for number, (fault, opinion, _) in enumerate(opinions):
+        leading.say(verify(f"r{number}", fault, opinion=give_opinion(opinion)), f"r{number}")
+    assert read_counts(leading) == (0, 0, 0, 2, 1, 0, 3)
+    assert [(line.fault, line.opinion, line.agrees) for line in read_verdicts(leading)] == list(
+        opinions
+    )
+    assert {line.opinion_by for line in read_verdicts(leading)} == {"big"}
 
 
 def test_where_no_model_gave_an_opinion_none_differs(leading: Leading) -> None:
