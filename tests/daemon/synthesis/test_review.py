@@ -16,6 +16,7 @@ from consumers.reads.synthesis.verdicts import read_task_verdicts
 from daemon.config.settings import Analyzer, Log, Settings
 from daemon.core.app import App
 from daemon.core.decision_log import Decisions
+from daemon.cycle.planner import CyclePlanner
 from daemon.synthesis import review
 from daemon.synthesis.review import LEAST, MOST_OPINIONS, Review, review_tasks
 from envs.evaluation import Attempt, Setup, play
@@ -325,6 +326,20 @@ def test_a_model_is_asked_about_a_bounded_number_of_rollouts(
         assert len(server.requests) == 1
     assert [verdict.opinion is None for verdict in verdicts] == [False, True, True]
     assert verdicts[1].trouble == "a model is asked about 1 rollouts a cycle"
+
+
+def test_a_cycle_that_is_tried_again_is_reviewed_once(app: App) -> None:
+    """A tick may have to wait, and what a model says was paid."""
+    write(app, GOOD)
+    fail(app, GOOD)
+    SHOP.use_definitions(lambda task: _read_body(app, task))
+    planner, cycle = CyclePlanner(app), read_cycle(app)
+    first = planner._review_tasks(SHOP, cycle)
+    assert len(list_verdicts(first)) == 1
+    write(app, FAULTY)
+    fail(app, FAULTY)
+    assert planner._review_tasks(SHOP, cycle) is first
+    assert len(list_verdicts(run_review(app))) == 2
 
 
 def read_pools(app: App, cycle: CycleRow) -> Sequence[str]:
