@@ -11,7 +11,7 @@ person did stands there as well: a pushed adapter ends at who pushed it.
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from sqlalchemy import Connection, Row, select
@@ -26,6 +26,7 @@ from consumers.reads.synthesis.plans import (
     read_plan_changes,
     read_plans,
 )
+from consumers.reads.synthesis.verdicts import read_task_verdicts
 from consumers.tables import (
     Adapter,
     Cycle,
@@ -453,7 +454,18 @@ def _task(connection: Connection, name: str) -> Node | None:
         state = _row(connection, TaskState, "task", name)
         return None if state is None else Node(name, "task", _line(state.state, state.reason))
     plan = _build_plan_node(connection, row)
-    return _task_node(connection, row, _describe_motive(connection, row), plan)
+    node = _task_node(connection, row, _describe_motive(connection, row), plan)
+    return replace(node, because=(*node.because, *_build_verdict_nodes(connection, row)))
+
+
+def _build_verdict_nodes(connection: Connection, task: Row[Any]) -> list[Node]:
+    """Whose fault the rollouts of a task were, as far as some were examined."""
+    nodes = []
+    for line in read_task_verdicts(connection, task.task, task.alias):
+        rollout = _rollout(connection, line.rollout)
+        because = () if rollout is None else (rollout,)
+        nodes.append(Node(f"{task.task}/verdict", "verdict", line.describe(), because))
+    return nodes
 
 
 def _describe_motive(connection: Connection, task: Row[Any]) -> tuple[str, ...]:

@@ -97,16 +97,21 @@ def _build_table(lines: "list[TaskLine]") -> Any:
 
 @command(group)
 def show(cli: Cli, task: Named, alias: OfAgent = None) -> None:
-    """Show one task: where it came from, its state, and its whole definition."""
+    """Show one task: where it came from, its state, whose fault its rollouts were, and its whole
+    definition."""
+    from consumers.reads.synthesis.verdicts import read_task_verdicts
+
     with cli.app() as app:
         with app.reading() as connection:
             line = find_task_line(connection, task, alias)
             written = _read_written(connection, line)
+            verdicts = read_task_verdicts(connection, line.task, line.alias)
             stored = read_definition(app, connection, line.task)
         definition = stored or _define(app, line.task)
     document = {
         **build_task_document(line),
         **written,
+        "verdicts": [asdict(verdict) for verdict in verdicts],
         "definition": None if definition is None else definition.model_dump(mode="json"),
     }
     if cli.out.json:
@@ -122,13 +127,15 @@ def show(cli: Cli, task: Named, alias: OfAgent = None) -> None:
             }
         )
     )
+    for verdict in verdicts:
+        cli.out.show(f"rollout {verdict.rollout}: {verdict.describe()}")
     if definition is None:
         cli.out.hint("its environment is not known here, so its definition is not shown")
     else:
         cli.out.show("", definition.model_dump_json(indent=2))
 
 
-_TOLD_APART: Final = frozenset({"definition", "verified", "patterns"})
+_TOLD_APART: Final = frozenset({"definition", "verified", "patterns", "verdicts"})
 
 
 def _read_written(connection: "Connection", line: "TaskLine") -> dict[str, Any]:

@@ -127,6 +127,8 @@ class CyclePlanner:
         self._record = record
         self._teach_router = teach_router
         self._make_parts = make_parts
+        self._reviews: dict[str, tuple[str, Review]] = {}
+        """Agent -> the cycle whose review was the last, and that review."""
         self._unlabelled: dict[Pair, int] = {}
         """Agent -> first round after which an analyzer that failed is asked again."""
 
@@ -293,10 +295,14 @@ class CyclePlanner:
         }
 
     def _review_tasks(self, environment: "Environment", cycle: CycleRow) -> Review:
-        """What is said of written tasks whose rollouts fail. A dry run asks no model: what it says
-        decides nothing."""
-        analyzer = self._app.settings.models.analyzer if self._record else None
-        return review_tasks(self._app, environment, cycle, analyzer)
+        """What is said of written tasks whose rollouts fail, once for a cycle: a tick that had to
+        wait is tried again, and a model was paid. A dry run asks none: it decides nothing."""
+        last, review = self._reviews.get(cycle.alias, ("", Review()))
+        if last != cycle.cycle:
+            analyzer = self._app.settings.models.analyzer if self._record else None
+            review = review_tasks(self._app, environment, cycle, analyzer)
+            self._reviews[cycle.alias] = (cycle.cycle, review)
+        return review
 
     def _request_jobs(
         self, stock: "_Stock", choice: SkillChoice, decisions: Mapping[str, Decision]

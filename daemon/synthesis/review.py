@@ -17,8 +17,8 @@ A model, if one is configured, is asked as well. It decides nothing; what it say
 Guarantee: what is examined and which events are written follows from the tables and the cycle's id,
 so a redo writes the same events (but for a model's words), and a verdict comes after the
 retirements that it brings. At most `MOST_TASKS` tasks, `MOST_SIBLINGS` siblings and `MOST_OPINIONS`
-opinions a cycle. Not covered: what is made of a person's session, and rollouts that were trimmed or
-that only a judge can tell.
+opinions a cycle. Not covered: what is made of a person's session, and, of tasks without a fault,
+rollouts that were trimmed, made in training or that only a judge can tell.
 """
 
 import logging
@@ -70,16 +70,13 @@ LEAST: Final = 4
 WINDOW: Final = 8
 """Number of a task's last rollouts that are counted: a group of a job."""
 MOST_TASKS: Final = 64
-"""Most tasks that are examined in one cycle."""
+"""Most tasks that are looked at in one cycle; which of many, follows from its id."""
 MOST_SIBLINGS: Final = 256
 """Most siblings that are reviewed in one cycle."""
 MOST_OPINIONS: Final = 16
 """Most rollouts that a model is asked about in one cycle."""
 _MOST_TROUBLES: Final = 2
 """Requests without an opinion after which a model is not asked again in the cycle."""
-_MOST_READ: Final = 4
-"""Failures of a task among which one that can be read is looked for."""
-
 log = logging.getLogger(__name__)
 
 
@@ -140,12 +137,10 @@ class _Reviewer:
     def review(self) -> Review:
         """Return the decisions."""
         due = [task for task, record in self._records.items() if _is_due(record)]
-        examined = 0
-        for task in sorted(due, key=lambda name: order_key(self._cycle.cycle, name)):
-            if examined == MOST_TASKS:
-                break
+        due.sort(key=lambda task: order_key(self._cycle.cycle, task))
+        for task in due[:MOST_TASKS]:
             try:
-                examined += self._examine(self._origins[task], self._records[task])
+                self._examine(self._origins[task], self._records[task])
             except UnknownTask:
                 # A task of another environment, which the agent had then.
                 continue
@@ -153,8 +148,8 @@ class _Reviewer:
                 log.warning("task %s was not examined: %s", task, error)
         return self._review
 
-    def _examine(self, origin: TaskOrigin, record: FailureRecord) -> bool:
-        """Examine one task; return whether there is a verdict."""
+    def _examine(self, origin: TaskOrigin, record: FailureRecord) -> None:
+        """Examine one task. Raises UnknownTask, EnvironmentFailure, NoVerdict."""
         definition = self._environment.task(origin.task)
         evidence = self._read_evidence(record)
         with environment_code(self._environment, f"task {origin.task}", definition):
@@ -164,7 +159,7 @@ class _Reviewer:
         elif evidence is not None:
             verdict = self._find_other_fault(definition, evidence)
         else:
-            return False
+            return  # a later failure may be one that can be read
         siblings = self._retire(origin, verdict) if fault is not None and verdict else ()
         answer = self._adviser.ask(definition, evidence)
         rollout = record.failures[0] if evidence is None else evidence.rollout
@@ -183,12 +178,11 @@ class _Reviewer:
             trouble=answer.trouble,
             siblings=siblings,
         )
-        return True
 
     def _read_evidence(self, record: FailureRecord) -> _Evidence | None:
-        """Return the newest failure that can be read; None where all were trimmed or are
-        persons'."""
-        for rollout in record.failures[:_MOST_READ]:
+        """Return the newest failure that can be read; None where all were trimmed, are persons' or
+        were made in training, of which the log has no messages."""
+        for rollout in record.failures:
             with self._app.reading() as connection:
                 row = transcript.find(connection, rollout)
             try:

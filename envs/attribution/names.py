@@ -2,8 +2,9 @@
 
     names = list_names(environment, task)
     names.find("send it to aldgate")        the values of the tables that a text has as whole words
-    list_names_like(environment, task, "street", "Aldgate")     of one kind alone: what stands in
-                                            the tables where this value does, or under this name
+    list_names_like(environment, task, "street", "Aldgate", common)     of one kind alone: what
+                                            stands in the tables where this value does, or under
+                                            this name
 
 The tables of a first state are read once for all tasks that begin in it, since those of a real
 benchmark have a hundred thousand texts. What a task adds, which fields count, is looked up.
@@ -64,17 +65,21 @@ def list_names(environment: Environment, task: TaskDefinition) -> Names:
     }
     fields = {name for leaf in gold for name in tables.fields.get(leaf, ())}
     fields.update(*_list_arguments(environment, task))
-    return tables.select(_list_common_words(environment, task), fields)
+    return tables.select(list_common_words(environment, task), fields)
 
 
 def list_names_like(
-    environment: Environment, task: TaskDefinition, argument: str, value: str
+    environment: Environment,
+    task: TaskDefinition,
+    argument: str,
+    value: str,
+    common: frozenset[str],
 ) -> Names:
     """Return the names of the kind of an argument's value: what stands in the tables in which a
-    task begins under the names under which the value does, or under the argument's."""
+    task begins under the names under which the value does, or under the argument's. `common`:
+    list_common_words."""
     tables = _find_tables(environment, task)
-    fields = {argument, *tables.fields.get(value, ())}
-    return tables.select(_list_common_words(environment, task), fields)
+    return tables.select(common, {argument, *tables.fields.get(value, ())})
 
 
 def is_in_tables(environment: Environment, task: TaskDefinition, value: str) -> bool:
@@ -83,7 +88,8 @@ def is_in_tables(environment: Environment, task: TaskDefinition, value: str) -> 
     return value in tables.fields or value in tables.keys
 
 
-def _list_common_words(environment: Environment, task: TaskDefinition) -> frozenset[str]:
+def list_common_words(environment: Environment, task: TaskDefinition) -> frozenset[str]:
+    """Return the words of policy and tools, squeezed: no names, for anybody may use them."""
     policy = environment.policy(task)
     schemas = exact_json(environment.schemas(task)) + exact_json(environment.user_schemas(task))
     return frozenset(map(squeeze_word, words(policy + " " + schemas.replace("_", " "))))

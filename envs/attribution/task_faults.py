@@ -26,7 +26,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Final, Literal
 
-from envs.attribution.names import is_in_tables, list_names_like
+from envs.attribution.names import is_in_tables, list_common_words, list_names_like
 from envs.attribution.observability import Missing
 from envs.attribution.spelling import has_value
 from envs.attribution.task_facts import (
@@ -158,13 +158,14 @@ def _find_contradiction(facts: TaskFacts, source: _WholeGold) -> str | None:
     actions = facts.task.criteria.gold_actions or ()
     calls = exact_json([action.arguments for action in actions])
     played = squeeze("\n".join((calls, *facts.replay.outputs)))
+    common = list_common_words(facts.environment, facts.task)
     groups = ((source.list_unknown(), False), (source.list_other_values(), True))
     for (tool, argument, value), is_other in (
         (item, is_other) for items, is_other in groups for item in items
     ):
         if not isinstance(value, str) or has_value(squeeze(text), value):
             continue
-        names = list_names_like(facts.environment, facts.task, argument, value)
+        names = list_names_like(facts.environment, facts.task, argument, value, common)
         for other in names.find(text):
             if not (has_value(played, other) if is_other else squeeze(other) in written):
                 return f"the user names {other!r}, and {argument} of {tool} is {value!r}"
