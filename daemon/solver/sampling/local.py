@@ -319,7 +319,7 @@ class InProcess:
             if attempt.user is not None:
                 blame_user(episode)
             verdict = None
-            if episode.termination not in UNJUDGED:
+            if attempt.user is None or episode.termination not in UNJUDGED:
                 verdict = grade(environment, task, episode.messages, episode.termination)
         shaped = Worth(None, None)
         if verdict is not None:
@@ -339,7 +339,9 @@ class InProcess:
             sampling=Sampling(temperature=self.temperature),
             malformed=episode.malformed,
             repair=worth.repair,
-            user_fault=describe_user_fault(task, episode.termination, episode.reason),
+            user_fault=None
+            if verdict is not None
+            else describe_user_fault(task, episode.termination, episode.reason),
         )
         return Rollout(attempt, episode, verdict, trajectory, entry.user_tokens)
 
