@@ -107,7 +107,7 @@ def test_a_spec_cannot_be_changed(tmp_path: Path) -> None:
         ({"pools": [pool("a", "x") | {"user": {"url": "u"}}]}, r"pools.0.user.EndpointUser.model"),
         (
             {"pools": [pool("a", "x") | {"user": {"url": "u", "model": "m", "api_key": "k"}}]},
-            r"pools.0.user.api_key: Extra inputs",
+            r"pools.0.user.EndpointUser.api_key: Extra inputs",
         ),
         (
             {
