@@ -24,6 +24,7 @@ tokens come with the answer, or not at all. Not covered: streaming.
 import asyncio
 import json
 import math
+import os
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -147,6 +148,8 @@ class Completion:
     """Tokens of the first choice; None where the endpoint did not report all of them."""
     content: str = ""
     """Content of the first choice as the model wrote it, reflections included."""
+    finish_reasons: tuple[str | None, ...] = (None,)
+    """Finish reason of each message."""
 
     @property
     def message(self) -> Message:
@@ -345,6 +348,19 @@ class Endpoint:
         return f"{self.base_url} refuses to serve: HTTP {status}: {text}; {remedy}"
 
 
+def read_key(url: str, variable: str | None) -> str | None:
+    """Return the API key of an endpoint from the environment variable that holds it; None for none.
+    Raises EndpointRefusal for a variable that is not set."""
+    if variable is None:
+        return None
+    if variable not in os.environ:
+        raise EndpointRefusal(
+            f"the key of {url} is taken from {variable}, which is not set; set it in the "
+            "environment of the process that asks"
+        )
+    return os.environ[variable]
+
+
 def request_seed(*parts: object) -> int:
     """A seed of 31 bits that follows from its parts: any endpoint takes as much."""
     return Random("request " + " ".join(map(str, parts))).getrandbits(31)
@@ -446,6 +462,7 @@ def _completion(answer: bytes, turn: int) -> Completion:
         usage=_usage(parsed.usage),
         tokens=tokens if whole else None,
         content=_content(first.message) or "",
+        finish_reasons=tuple(choice.finish_reason for choice, _ in choices),
     )
 
 
