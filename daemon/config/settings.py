@@ -616,6 +616,16 @@ class Improve(Section):
     each where there are enough."""
     skills_tokens: Annotated[int, Field(ge=1)] = 8_000_000
     """Most tokens of one comparison by an analyzer, read and written, by a high estimate."""
+    users: Literal["script", "model", "trained"] = "script"
+    """Who plays the users of simulated dialogues: in jobs, in probes and in gates, for both sides
+    alike. `script`: the environment's own user; `model`: the model of `models.user`; `trained`: an
+    adapter that a job trains on accepted dialogues and that answers no client. It plays once it has
+    passed its gate; until then the script does (docs/users.md)."""
+    users_dialogues: Annotated[int, Field(ge=1)] = 512
+    """Most dialogues that a job learns to play users from: recorded ones, the newest first, then
+    those of the environment's oracle."""
+    users_candidates: Annotated[int, Field(ge=1)] = 1
+    """Lines that an adapter which plays users writes for each line, to choose the best from."""
 
 
 class Metrics(Section):

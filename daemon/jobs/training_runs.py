@@ -84,6 +84,8 @@ def advance(
     LogError, DatabaseUnavailable."""
     with app.reading() as connection:
         jobs = learning.open_jobs(connection)
+    # What plays users waits for what a cycle waits for; the order stays else.
+    jobs.sort(key=lambda job: job.teaches == "user")
     called_off = cancelled or {}
     notes: list[str] = []
     for job in jobs:
@@ -329,7 +331,8 @@ class _Look:
     def _adopt(self, result: Result) -> HomeAdapter:
         """The adapter, in the home. Raises BadAdapter for another one than the learner names."""
         job = self._job
-        kind = job.alias if job.capability is None else f"{job.alias}-{job.capability}"
+        of = "user" if job.teaches == "user" else job.capability
+        kind = job.alias if of is None else f"{job.alias}-{of}"
         checkpoint, store = Path(job.spec.checkpoint), self._app.settings.adapters
         folder = Path(result.adapter or "")
         if not folder.is_dir():
@@ -373,6 +376,7 @@ class _Look:
             decisions["produced"] = AdapterProduced(
                 adapter=adopted.name, alias=job.alias, base=job.base, sha256=adopted.sha256,
                 path=str(adopted.folder), capability=job.capability, job=job.job, origin="job",
+                role="user" if job.teaches == "user" else "agent",
             )  # fmt: skip
         Decisions(self._app).take_all(decisions, job.event, origin=job.job)
         because = f": {reason}" if reason else ""
