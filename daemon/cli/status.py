@@ -102,6 +102,8 @@ def _loop(document: dict[str, Any]) -> dict[str, str]:
         values[f"lessons of {practice['alias']}"] = practice["says"]
     for practice in document["improve"]["skills"]:
         values[f"skills of {practice['alias']}"] = practice["says"]
+    for practice in document["users"]:
+        values[f"users of {practice['alias']}"] = practice["says"]
     for skill in document["skills"]:
         name = f"taught of {skill['alias']}"
         state = ", ".join(filter(None, [f"{skill['skill']} {skill['taught']}", skill["adapter"]]))

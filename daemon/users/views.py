@@ -34,6 +34,8 @@ _NONE = AcceptedDialogues((), 0)
 class UserState:
     """An agent's users on its present base."""
 
+    alias: str
+    base: str
     view: UserView
     step: UserStep | NoUserStep
     plays: "AdapterRow | None"
@@ -73,7 +75,8 @@ def read_user_state(connection: "Connection", settings: "Settings", pair: "Pair"
         last=last,
         dialogues=len(dialogues.rollouts),
     )
-    return UserState(view, next_user_step(view), plays, candidate, outdated, tuple(jobs), dialogues)
+    step = next_user_step(view)
+    return UserState(*pair, view, step, plays, candidate, outdated, tuple(jobs), dialogues)
 
 
 def name_environment(settings: "Settings", alias: str) -> str:
