@@ -1,0 +1,194 @@
+"""The parts of the data engine that a model can take the place of, and what they exchange.
+
+    Planner      lays out how tasks are to be written
+    TaskWriter   writes one task by a plan
+    Roller       plays a written task
+    Examiner     says whose fault the failure of a rollout is
+    Reviser      changes a plan by its failures
+
+Each has an implementation by rule in this package. None of them appends an event: engine.py makes
+the events of what they return.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from daemon.proposer.candidate import CandidateFacts
+from envs.environment import Environment
+from envs.task import TaskDefinition
+from events.errors import KintsugiError
+from events.learning import PlanName
+from events.messages import Message
+from events.synthesis.faults import Fault, FaultOpinion
+from events.synthesis.plans import MOST_PLANS, Aspect, Plan
+
+
+class NoPlans(KintsugiError):
+    """A planner gives no plan; the text says why."""
+
+
+class NoTask(KintsugiError):
+    """A writer gives no task for a plan; the text says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class PlanRequest:
+    """What a planner is asked for."""
+
+    seed: str
+    """What everything is drawn from."""
+    count: int = MOST_PLANS
+    """Plans that are wanted, 1 to `MOST_PLANS`."""
+    kinds: Mapping[str, float] = field(default_factory=dict)
+    """Capability -> weight of its plans; empty: all of the environment, equally."""
+
+
+@dataclass(frozen=True, slots=True)
+class PlanDrafts:
+    """What a planner gives."""
+
+    entries: tuple[Plan, ...]
+    """In the order in which they were written, each fit for the earlier ones
+    (planner.find_plan_problem)."""
+    writer: str | None = None
+    """Model that wrote them; None for rules."""
+    refused: tuple[str, ...] = ()
+    """Why plans of the model were not taken, in its order."""
+    trouble: str = ""
+    """Why the model's plans were not used, or why there are fewer than were wanted."""
+
+
+class Planner(Protocol):
+    """Lays out how tasks are to be written."""
+
+    def plan(self, environment: Environment, request: PlanRequest) -> PlanDrafts:
+        """Return plans that do not overlap. Raises NoPlans."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """A task as a writer gives it."""
+
+    task: TaskDefinition
+    """By content (TaskDefinition.name_by_content)."""
+    drawn: str
+    """Id of the generated task whose first state it begins in: its seed is the writer's, so that
+    the check `contamination` sees that no gate and no report draws it."""
+    text_by: str | None = None
+    """Model that wrote the words; None for templates."""
+
+
+class TaskWriter(Protocol):
+    """Writes tasks."""
+
+    def write(self, plan: Plan, seed: int) -> Draft:
+        """Return a task by the plan and its rules. `seed`, FIRST_SEED to LAST_SEED of
+        daemon/proposer/candidate, is the only source of chance. Raises NoTask."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Trajectory:
+    """A rollout of a written task."""
+
+    rollout: str
+    """Its id."""
+    messages: Sequence[Message]
+    """The whole transcript, without the system prompt."""
+    termination: str | None
+    """Why it ended (envs/episode.Termination)."""
+    is_oracle: bool
+    """Whether the environment's perfect agent played it, with the scripted user."""
+
+
+class Roller(Protocol):
+    """Plays written tasks."""
+
+    def roll(self, examined: CandidateFacts, place: str) -> Sequence[Trajectory]:
+        """Return at least one rollout of a task that passed its checks; `place` is the id of the
+        try, of which the ids of rollouts that nothing else records are made. Raises
+        daemon.proposer.candidate.CannotSample."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Examination:
+    """Whose fault the failure of a rollout is; as in events/synthesis/faults.TrajectoryVerified."""
+
+    fault: Fault | None = None
+    """None where the rollout is accepted."""
+    rule: str = ""
+    """By which rule; empty where it is accepted."""
+    reason: str = ""
+    opinion: FaultOpinion | None = None
+    trouble: str = ""
+    """Why a model that was to be asked gave no opinion."""
+
+
+class Examiner(Protocol):
+    """Examines rollouts."""
+
+    def examine(
+        self, environment: Environment, task: TaskDefinition, trajectory: Trajectory, plan: Plan
+    ) -> Examination:
+        """Return whose fault the failure is, if it is one."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """A try of a plan that failed."""
+
+    event: str
+    """Id of the event that says so: `TaskRejected` or `TrajectoryVerified`."""
+    aspect: Aspect
+    """What of the plan it speaks against: faults of the task and checks `writing`, faults of the
+    user `rollout`, examiners that disagree `judging`."""
+    check: str
+    """The check that failed, or the rule by which the rollout was refused."""
+    reason: str
+    instruction: str = ""
+    """The request of the task, as far as there is one."""
+
+
+@dataclass(frozen=True, slots=True)
+class PlanHistory:
+    """A plan with what became of its tries."""
+
+    name: PlanName
+    plan: Plan
+    tries: int
+    accepted: int
+    failures: Sequence[Failure]
+    """Of these tries, in their order."""
+    refused: Sequence[Plan] = ()
+    """Revisions of it that were tried and not kept."""
+
+
+@dataclass(frozen=True, slots=True)
+class RevisionDraft:
+    """A change of a plan that is to be tried."""
+
+    plan: Plan
+    reason: str
+    """In words, with the counts of the failures."""
+    failures: tuple[str, ...]
+    """Events that say what failed, at least one."""
+    check: str
+    """What it is to mend (`Failure.check`)."""
+    trouble: str = ""
+    """Why a model that was to be asked did not write it; then rules did."""
+
+
+class Reviser(Protocol):
+    """Revises plans."""
+
+    name: str | None
+    """Model that revises; None for rules."""
+
+    def revise(self, environment: Environment, history: PlanHistory) -> RevisionDraft | None:
+        """Return a change of the plan, with the name of the plan kept; None where its failures ask
+        for none."""
+        ...
