@@ -70,6 +70,8 @@ Answer with its number alone.
 _LABEL: Final = re.compile(
     r"^\W*(agent|assistant|support|representative|system|tool)\W*:", re.IGNORECASE | re.MULTILINE
 )
+_CALL_TAG: Final = "<tool_call>"
+"""Begins a call; in a text it is one that could not be parsed."""
 _NUMBER: Final = re.compile(r"\d+")
 
 
@@ -316,6 +318,8 @@ def find_breach(message: Message, *, opening: bool, acts: bool = False) -> str |
         return None if acts else "it calls a tool"
     if not text:
         return "it is empty"
+    if _CALL_TAG in text:
+        return f"it writes a call that cannot be read: {text[:80]!r}"
     if _LABEL.search(text):
         return f"it speaks for the agent: {text[:80]!r}"
     if opening and any(token in text for token in STOP_TOKENS):
