@@ -16,7 +16,7 @@ from pydantic import ValidationError
 
 from events.canonical import exact_json, sha256
 from events.errors import KintsugiError
-from events.jobs import AdapterUser, JobSpec, TaskPool
+from events.jobs import EndpointUser, JobSpec, TaskPool
 from events.registry import first_problem
 
 
@@ -55,12 +55,7 @@ def check_supported(spec: JobSpec) -> None:
                 f"pool {pool.name} has the reward 'skill', which this learner does not compute; "
                 "give it 'verdict', 'repair' or 'both'"
             )
-        if isinstance(pool.user, AdapterUser):
-            raise NotSupported(
-                f"the users of pool {pool.name} are played by the adapter {pool.user.adapter}, "
-                "which this learner does not do; leave out the pool's user"
-            )
-        if pool.user is not None and spec.sampler.source.kind == "in_process":
+        if isinstance(pool.user, EndpointUser) and spec.sampler.source.kind == "in_process":
             raise NotSupported(
                 f"the users of pool {pool.name} are played by {pool.user.model} at "
                 f"{pool.user.url}, and rollouts in the job's own process wait for no endpoint; "

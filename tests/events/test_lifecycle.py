@@ -16,6 +16,8 @@ from events.serving import (
     RouteChanged,
     RouteShare,
     ServingEvent,
+    UserEvaluated,
+    UserFaultRate,
     Why,
 )
 
@@ -45,6 +47,14 @@ def decided(decision: Decision) -> GateDecided:
     return GateDecided(adapter=A, alias="agent", report=report)
 
 
+def measured_as_user(*, passed: bool) -> UserEvaluated:
+    rate = UserFaultRate(count=0, of=600, upper=0.005, limit=0.01)
+    return UserEvaluated(
+        adapter=A, alias="agent", environment="shop", dialogues=600, violations=rate,
+        early_ends=rate, schema_errors=rate, passed=passed,
+    )  # fmt: skip
+
+
 def routed(why: Why, share: float) -> RouteChanged:
     """A route that gives `a` a share, all of it or nothing."""
     shares = [RouteShare(adapter=A, share=share)] if share else []
@@ -63,6 +73,7 @@ EVENTS: Final[tuple[ServingEvent, ...]] = (
     staged(),
     evaluated(),
     *(decided(decision) for decision in ("PROMOTE", "REJECT", "EXTEND")),
+    *(measured_as_user(passed=passed) for passed in (True, False)),
     *(routed(why, share) for why in WHYS for share in (0, 0.25, 1)),
     *(moved(state) for state in RETIREMENTS),
 )

@@ -108,6 +108,8 @@ class Progress(StrictModel):
     """Of a job that teaches a router, and of no other."""
     pools: dict[str, Both] = {}
     capabilities: dict[str, Both] = {}
+    user_faults: int = 0
+    """Rollouts of the batch without a verdict because their user erred."""
     rollout_seconds: float = 0.0
     """Seconds spent on playing; 0 if the batch was in the journal."""
     update_seconds: float = 0.0
