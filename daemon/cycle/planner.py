@@ -45,6 +45,7 @@ from daemon.proposer.probe import Engine, Prober, ProbeTarget
 from daemon.proposer.proposer import ProposalRequest, propose
 from daemon.proposer.rejections import describe_rejections, list_new_entries, reject_bodies
 from daemon.proposer.siblings import draw_siblings, find_regressions
+from daemon.users.players import find_user
 from envs.endpoint import Sampling
 from envs.environment import UnknownTask
 from envs.registry import EnvironmentBroken, UnknownEnvironment
@@ -548,6 +549,8 @@ class CyclePlanner:
         agent = self._find_agent(cycle)
         job = derive_id("job", cycle.cycle, *([] if skill is None else [skill]))
         successes = None
+        with self._app.reading() as connection:
+            user = find_user(connection, settings, cycle.alias, cycle.base)
         if settings.training.warm_start != "off":
             with self._app.reading() as connection:
                 task_pools, successes = offer_successes(
@@ -559,7 +562,10 @@ class CyclePlanner:
             benchmarks=settings.benchmarks, environments=settings.environments.paths,
             parent=None if start.row is None else Path(start.row.path),
             parameters=parameters, successes=successes,
-            rounds=self._plan_rounds(environment, cycle, task_pools, skill),
+            rounds=None
+            if user is not None
+            else self._plan_rounds(environment, cycle, task_pools, skill),
+            user=user,
         )  # fmt: skip
         return JobRequested(
             job=job,

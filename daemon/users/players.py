@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from consumers.reads import serving
+from daemon.controller.model_answers import ModelFailure, check_host
 from envs.environment import Environment
 from envs.evaluation import EnvironmentFailure, environment_code
 from envs.registry import EnvironmentBroken, UnknownEnvironment, open_place
@@ -44,11 +45,18 @@ def find_user(
     row = find_gated_user(connection, alias, base)
     if row is None or not row.replicas:
         return None
+    return build_adapter_user(row, improve.users_candidates)
+
+
+def build_adapter_user(row: "AdapterRow", candidates: int) -> AdapterUser:
+    """Return an adapter as a user that chooses the best of so many lines. One line is the most
+    likely one; several are drawn."""
     return AdapterUser(
         adapter=row.adapter,
         folder=row.path,
         sha256=row.sha256,
-        candidates=improve.users_candidates,
+        temperature=0.0 if candidates == 1 else 1.0,
+        candidates=candidates,
     )
 
 
@@ -87,9 +95,7 @@ def find_obstacle(settings: "Settings", alias: str) -> str | None:
     if agent is None or agent.environment is None:
         return f"{alias} has no environment in the setting agents, so nothing is simulated for it"
     if improve.users == "model":
-        if settings.models.user.url:
-            return None
-        return 'improve.users is "model", and models.user.url names none'
+        return _find_endpoint_obstacle(settings)
     if agent.checkpoint is None:
         return f"{alias} has no checkpoint in the setting agents, so no adapter is trained for it"
     try:
@@ -104,6 +110,23 @@ def find_obstacle(settings: "Settings", alias: str) -> str | None:
         f"tasks of {agent.environment} have no exact user: what a user who keeps to the task would "
         "say is not known, so no dialogue can be accepted and no gate can be held"
     )
+
+
+def _find_endpoint_obstacle(settings: "Settings") -> str | None:
+    """Return why the model of the setting `models.user` cannot play users; None where it can."""
+    model = settings.models.user
+    if not model.url:
+        return 'improve.users is "model", and models.user.url names none'
+    if settings.training.source == "in_process":
+        return (
+            'improve.users is "model", and rollouts in a job\'s own process wait for no endpoint; '
+            'set training.source to "vllm" or "endpoint"'
+        )
+    try:
+        check_host(model.url, model.allowed_hosts, "user")
+    except ModelFailure as error:
+        return str(error)
+    return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,5 +154,5 @@ def read_environment(
     except EnvironmentFailure as error:
         raise EnvironmentBroken(f"{place} makes no tasks: {error}") from error
     own = type(environment).user is not Environment.user
-    exact = own or all(task.script is not None for task in tasks)
+    exact = all((own or task.script is not None) and not task.solo for task in tasks)
     return EnvironmentFacts(environment.name, has_exact_user=exact)

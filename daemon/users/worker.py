@@ -56,6 +56,9 @@ class UserWorker:
         self._runner = runner
         self._staging = Staging(app, fleet, clock)
         self._decisions = Decisions(app)
+        self._gates: dict[tuple[str, str | None], UserGate] = {}
+        """The gate that was brought on last, by adapter and the one before it: its tasks are
+        drawn once."""
 
     def advance(self, breaks: Breaks) -> list[str]:
         """Do the next thing for each agent; what happened, as sentences. `breaks` keeps what breaks
@@ -98,7 +101,10 @@ class UserWorker:
     def _evaluate(self, row: AdapterRow, previous: AdapterRow | None) -> Iterator[str]:
         agent = find_agent(self._app.settings, row.alias)
         assert agent is not None, "an agent without an obstacle is in the settings"
-        yield from UserGate(self._app, self._runner, agent, row, previous).advance()
+        key = row.adapter, None if previous is None else previous.adapter
+        if key not in self._gates:
+            self._gates = {key: UserGate(self._app, self._runner, agent, row, previous)}
+        yield from self._gates[key].advance()
 
     def _stage(self, row: AdapterRow) -> Iterator[str]:
         try:
