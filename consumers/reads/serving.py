@@ -418,7 +418,7 @@ def _step(row: Any) -> Step:
 
 _AS_STORED: Final = (
     "adapter", "alias", "base", "sha256", "path", "capability", "job", "origin", "reason",
-    "distance", "from_base", "incumbent", "since", "cause", "offset",
+    "distance", "from_base", "incumbent", "since", "cause", "offset", "role",
 )  # fmt: skip
 
 
