@@ -130,6 +130,10 @@ class LineWriter:
         self.tools = tools
         self.trained = trained
         self.remarks: list[str] = []
+        self.answers = 0
+        """Lines and calls that the model wrote for the user, those that were dropped included."""
+        self.breaches: list[str] = []
+        """Which rule was broken, of each answer that was dropped."""
 
     def write(self, messages: Sequence[Message]) -> LineSteps:
         """Write the user's next message. Raises AnswerFailure (never for the agent's account)."""
@@ -165,8 +169,11 @@ class LineWriter:
                     problem = find_breach(message, opening=not _spoke(messages), acts=acts)
                     if answer.is_cut:
                         problem = f"it never stops: {message.text.strip()[:80]!r}"
-                    broken = problem or broken
-                    if problem is None:
+                    self.answers += max(1, len(message.tool_calls))
+                    if problem is not None:
+                        broken = problem
+                        self.breaches.append(problem)
+                    else:
                         usable.setdefault(message.text.strip(), message)
             if usable:
                 return list(usable.values())
@@ -291,7 +298,11 @@ def build_user_view(
     trained to play users, and so is shown its situation alone."""
     untrained = _TOOL_RULES + _RULES if acts else _RULES
     rules = _TRAINED_RULES if trained else untrained
-    return [Message(role="system", content=rules + scenario), *swap_roles(messages)]
+    lines = swap_roles(messages)
+    if trained and lines[0].role == "assistant":
+        # Each prompt so begins with the one before it, and is read from there on.
+        lines.insert(0, Message(role="user", content=_OPEN))
+    return [Message(role="system", content=rules + scenario), *lines]
 
 
 def swap_roles(messages: Sequence[Message]) -> list[Message]:

@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from daemon.engine.chat import Chat
 from daemon.solver.trajectory import ORACLE, Trajectory, Turn
 from envs.environment import Environment
-from envs.episode import Episode, Party, hide_calls, play
+from envs.episode import Episode, hide_calls, play
 from envs.evaluation import environment_code
 from envs.grading import grade
 from envs.simulator import build_user_view, find_breach
@@ -71,21 +71,6 @@ def build_example(
         success=True,
         reward=1.0,
     )
-
-
-def render_prompt(
-    environment: Environment, chat: Chat, task: TaskDefinition, view: Sequence[Message]
-) -> tuple[int, ...]:
-    """Return the ids of what a trained user reads before its next line or call; `view` is its view
-    of the episode. Raises NoTemplate."""
-    tools = environment.user_schemas(task)
-    asked = build_user_view(task.scenario.text(), view, acts=bool(tools), trained=True)
-    return chat.prompt(asked, tools if chat.shows_tools else ())
-
-
-def render_user_prompt(chat: Chat, episode: Episode) -> tuple[int, ...]:
-    """Return the same for the user of an episode whose turn it is. Raises NoTemplate."""
-    return render_prompt(episode.environment, chat, episode.task, episode.view(Party.USER))
 
 
 def read_user_message(chat: Chat, ids: Sequence[int], number: int) -> Message:
