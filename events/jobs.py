@@ -270,6 +270,11 @@ class Sampler(StrictModel):
     among the pools that are no replay."""
     momentum: Annotated[float, Field(ge=0, lt=1)] = 0.9
     """Of that average, per group."""
+    environments: Literal["mixed", "apart"] = Field(
+        default="mixed", exclude_if=lambda value: value == "mixed"
+    )
+    """Of a job in several environments: whether a batch has tasks of all (`mixed`) or of one, each
+    in its turn by the shares of its pools (`apart`)."""
     source: Annotated[
         InProcessSource | EndpointSource | VllmSource, Field(discriminator="kind")
     ] = InProcessSource()

@@ -336,18 +336,18 @@ class Job:
         for _ in range(1 + self.spec.algorithm.filter.refill):
             if not self._has_room(self.spec.batch):
                 break
-            batch += self._sample()
+            batch += self._sample(refill=bool(batch))
             if len(self._learner.choose(batch).kept.groups) >= self.spec.sampler.groups:
                 break
         played = time.monotonic()
         metrics = self._update(batch)
         return self._progress(batch, metrics, played - began, time.monotonic() - played)
 
-    def _sample(self) -> Sequence[Trajectory]:
+    def _sample(self, *, refill: bool = False) -> Sequence[Trajectory]:
         """Return the next batch, from the journal, or played and made durable."""
         self._save_due(self.spec.batch)
         number = self._batches
-        tasks = self._choice.draw(number)
+        tasks = self._choice.draw(number, refill=refill)
         drawn = [(task, self._choice.find_pool(task)) for task in tasks]
         batch = batch_of(self.spec, self.environments, number, drawn)
         named = [(attempt.rollout, attempt.task.id) for attempt in batch.attempts]

@@ -6,6 +6,7 @@ Replay pools keep their share. Among the others a share falls as its pool is pas
 
 which is the rule that worked in the feasibility study. Groups are spread over the pools by
 systematic sampling: each pool gets its expected number of groups, rounded up or down by chance.
+Where environments are kept apart, a batch is of one of them, and each has its share of the batches.
 What is drawn depends on spec, number of the batch, the verdicts so far and the pools that rounds
 of the job left, and on nothing else.
 """
@@ -38,6 +39,10 @@ class Choice:
         self._drawn: Counter[str] = Counter()
         self._pools = {task: pool for pool in spec.pools for task in pool.tasks}
         self._order = lru_cache(2 * len(spec.pools))(self._shuffle)
+        self._groups: Counter[str | None] = Counter()
+        """Environment -> groups that were drawn in it."""
+        self._due: str | None = None
+        """Environment of the present batch, where they are kept apart."""
         self._shifts = 0
         """How often the pools were replaced."""
 
@@ -58,9 +63,13 @@ class Choice:
         self._order = lru_cache(2 * len(pools))(self._shuffle)
         self._shifts += 1
 
-    def draw(self, batch: int) -> list[str]:
-        """Draw the tasks of a batch; they count as drawn."""
+    def draw(self, batch: int, *, refill: bool = False) -> list[str]:
+        """Draw the tasks of a batch; they count as drawn. `refill`: whether they join those of the
+        batch before in one update, so that environments kept apart stay so."""
+        if not refill:
+            self._due = self._find_due_environment()
         names = self._spread(Random(f"pools {self.spec.seed} {batch}").random())
+        self._groups.update(self._environment(name) for name in names)
         return [self._next(name) for name in names]
 
     def add(self, batch: Iterable[Trajectory]) -> None:
@@ -90,10 +99,34 @@ class Choice:
 
     def _spread(self, offset: float) -> list[str]:
         """Return the pools of a batch's groups."""
-        shares, count = self.shares(), self.spec.sampler.groups
+        shares, count = self._choose_shares(), self.spec.sampler.groups
         names, ends = list(shares), list(accumulate(shares.values()))
         places = (bisect_right(ends, (group + offset) / count) for group in range(count))
         return [names[min(place, len(names) - 1)] for place in places]
+
+    def _choose_shares(self) -> dict[str, float]:
+        """Return the shares of the pools of the next batch."""
+        shares = self.shares()
+        if self.spec.sampler.environments == "mixed":
+            return shares
+        own = {name: part for name, part in shares.items() if self._environment(name) == self._due}
+        return {name: part / sum(own.values()) for name, part in own.items()}
+
+    def _find_due_environment(self) -> str | None:
+        """Return the environment that is furthest behind the share of its pools; None for the job's
+        own."""
+        parts: dict[str | None, float] = {}
+        for name, share in self.shares().items():
+            place = self._environment(name)
+            parts[place] = parts.get(place, 0.0) + share
+        total = self._groups.total() + self.spec.sampler.groups
+        # The first of equals: pools have an order.
+        return max(parts, key=lambda place: parts[place] * total - self._groups[place])
+
+    def _environment(self, name: str) -> str | None:
+        """Return the environment of a pool; None for the job's own."""
+        place = next(pool.environment for pool in self.pools if pool.name == name)
+        return None if place == self.spec.environment else place
 
     def _next(self, name: str) -> str:
         """Return a pool's next task: all of them in shuffled order, then shuffled anew."""

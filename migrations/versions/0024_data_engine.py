@@ -23,6 +23,13 @@ def upgrade() -> None:
         op.add_column(table, sa.Column("plan_revision", INTEGER, nullable=True))
     op.add_column("adapters", sa.Column("role", STRING, nullable=False, server_default="agent"))
     op.add_column("adapters", sa.Column("user_gate", STRING, nullable=True))
+    _create_plan_sets()
+    _create_plans()
+    _create_plan_changes()
+    _create_trajectory_verdicts()
+
+
+def _create_plan_sets() -> None:
     op.create_table(
         "plan_sets",
         sa.Column("plans", STRING, nullable=False),
@@ -45,6 +52,9 @@ def upgrade() -> None:
         sa.PrimaryKeyConstraint("plans"),
     )
     op.create_index("ix_plan_sets_alias", "plan_sets", ["alias", "base"])
+
+
+def _create_plans() -> None:
     op.create_table(
         "plans",
         sa.Column("plans", STRING, nullable=False),
@@ -64,6 +74,9 @@ def upgrade() -> None:
         sa.Column("offset", INTEGER, nullable=False),
         sa.PrimaryKeyConstraint("plans", "plan"),
     )
+
+
+def _create_plan_changes() -> None:
     op.create_table(
         "plan_changes",
         sa.Column("plans", STRING, nullable=False),
@@ -85,6 +98,9 @@ def upgrade() -> None:
         sa.Column("offset", INTEGER, nullable=False),
         sa.PrimaryKeyConstraint("plans", "plan", "round"),
     )
+
+
+def _create_trajectory_verdicts() -> None:
     op.create_table(
         "trajectory_verdicts",
         sa.Column("rollout", STRING, nullable=False),

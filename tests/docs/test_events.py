@@ -17,6 +17,7 @@ from events.learning import (
     Mastered,
     ModeChoice,
     PatternFinding,
+    PlanName,
     PoolShare,
     Quota,
     RepairEdit,
@@ -39,8 +40,11 @@ from events.serving import (
     PanelMember,
     PassRates,
     RouteShare,
+    UserFaultRate,
 )
 from events.streams import MAX_INLINE_BODY_BYTES, MAX_VALUE_BYTES, STREAMS
+from events.synthesis.faults import FaultOpinion
+from events.synthesis.plans import Plan, PlanRevision, PlanRule
 
 PAGE = (Path(__file__).parents[2] / "docs" / "events.md").read_text()
 PARTS: dict[str, type[StrictModel]] = {
@@ -60,6 +64,8 @@ PARTS: dict[str, type[StrictModel]] = {
     "AdapterMerge": AdapterMerge, "MergedAdapter": MergedAdapter,
     "Panel": Panel, "PanelMember": PanelMember, "PanelRouter": PanelRouter,
     "RouterOption": RouterOption, "MemberChoice": MemberChoice,
+    "PlanName": PlanName, "Plan": Plan, "PlanRule": PlanRule, "PlanRevision": PlanRevision,
+    "FaultOpinion": FaultOpinion, "UserFaultRate": UserFaultRate,
 }  # fmt: skip
 
 

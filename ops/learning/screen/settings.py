@@ -5,7 +5,9 @@ A configuration is one change from `today`, what jobs of the loop did before ADR
 asymmetric clip, a penalty k2 of .1 and groups of one verdict kept with the advantages of their
 rewards. What settings can say is said by settings; the rest replaces the algorithm.
 `sentinel_k2_zero` is what they do since; the two that begin with `loop` put a warm start before it,
-and those that begin with `rounds` close rounds within it (training.rounds).
+and those that begin with `rounds` close rounds within it (training.rounds). Those that begin with
+`areal` are no change from it: AReaL-SEA's preset with its shapes of a batch (arXiv 2601.22607, its
+ablation; tasks x rollouts of each, which the paper does not say), with its filter and without.
 
 A mixture is the traffic that all of it is tried on: the demo's, where one kind is weak, or `weak`,
 where four are.
@@ -79,6 +81,10 @@ _TODAY: Final = Algorithm(loss=LossConfig(kl=_K2), filter=FilterConfig(informati
 _SENTINEL: Final = preset("sentinel")
 _LOOP: Final = build_loop_algorithm(0.1)
 _ZERO: Final = FilterConfig(informative=False, uniform="zero")
+_AREAL: Final = preset("areal_paper")
+_LARGE: Final[Mapping[str, Any]] = {"rollouts": 3072}
+"""Six updates of the largest batch, of the same budget for all shapes."""
+_UNFILTERED: Final = _AREAL.model_copy(update={"filter": FilterConfig(informative=False)})
 
 CONFIGURATIONS: Final[Mapping[str, Configuration]] = {
     "today": Configuration(algorithm=_TODAY),
@@ -110,6 +116,18 @@ CONFIGURATIONS: Final[Mapping[str, Configuration]] = {
     "rounds_1": Configuration(algorithm=_LOOP, training={"rounds": 1}),
     "rounds_2": Configuration(algorithm=_LOOP, training={"rounds": 2}),
     "rounds_4": Configuration(algorithm=_LOOP, training={"rounds": 4}),
+    "areal_8x32": Configuration(algorithm=_AREAL, training={**_LARGE, "groups": 8, "size": 32}),
+    "areal_16x16": Configuration(algorithm=_AREAL, training={**_LARGE, "groups": 16, "size": 16}),
+    "areal_8x64": Configuration(algorithm=_AREAL, training={**_LARGE, "groups": 8, "size": 64}),
+    "areal_8x32_unfiltered": Configuration(
+        algorithm=_UNFILTERED, training={**_LARGE, "groups": 8, "size": 32}
+    ),
+    "areal_16x16_unfiltered": Configuration(
+        algorithm=_UNFILTERED, training={**_LARGE, "groups": 16, "size": 16}
+    ),
+    "areal_8x64_unfiltered": Configuration(
+        algorithm=_UNFILTERED, training={**_LARGE, "groups": 8, "size": 64}
+    ),
 }
 """Name -> one change from `today`, in the order in which they are worth most."""
 

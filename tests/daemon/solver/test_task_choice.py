@@ -111,3 +111,36 @@ def test_the_same_history_draws_the_same_tasks_and_another_seed_others() -> None
         for task in drawn:
             first.add(verdicts(task, True, False))
             second.add(verdicts(task, True, False))
+
+
+def split_environments(kind: str) -> JobSpec:
+    pools = [
+        {"name": "near", "share": 2, "tasks": [f"near/{n}" for n in range(50)]},
+        {"name": "far", "share": 1, "tasks": [f"far/{n}" for n in range(50)], "environment": "f"},
+        {"name": "home", "share": 1, "tasks": [f"home/{n}" for n in range(50)], "environment": "e"},
+    ]
+    return spec(pools=pools, sampler={"groups": 4, "environments": kind, "adaptive": False})
+
+
+def test_a_batch_mixes_environments_unless_they_are_kept_apart() -> None:
+    mixed = pools_of(Choice(split_environments("mixed")).draw(0))
+    assert mixed == {"near": 2, "far": 1, "home": 1}
+
+
+def test_environments_kept_apart_have_their_share_of_the_batches() -> None:
+    choice = Choice(split_environments("apart"))
+    batches = [pools_of(choice.draw(batch)) for batch in range(40)]
+    assert all(set(batch) in ({"near", "home"}, {"far"}) for batch in batches)
+    assert [set(batch) == {"far"} for batch in batches].count(True) == 10
+    drawn = sum(batches, Counter())
+    assert drawn["far"] == 40
+    assert drawn["near"] == pytest.approx(80, abs=4)
+
+
+def test_a_refill_stays_in_the_environment_of_its_batch() -> None:
+    choice = Choice(split_environments("apart"))
+    for batch in range(0, 40, 2):
+        first = pools_of(choice.draw(batch))
+        assert (set(first) == {"far"}) == (
+            set(pools_of(choice.draw(batch + 1, refill=True))) == {"far"}
+        )

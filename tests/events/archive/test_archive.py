@@ -141,7 +141,7 @@ def test_another_logs_archive_is_left_alone(
     max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 @given(data=st.data())
-def test_no_changed_byte_goes_unnoticed(
+def test_no_changed_byte_changes_a_record_unnoticed(
     data: st.DataObject, log: SqliteLog, blobs: BlobStore, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     kept = tmp_path_factory.mktemp("kept") / "archive"
@@ -155,8 +155,8 @@ def test_no_changed_byte_goes_unnoticed(
     found = None
     with suppress(LogError):
         found = records(Archive(kept))
-    # White space of the manifest alone says nothing.
-    assert found is None or (file.name == MANIFEST and found == records(log))
+    # White space of a manifest says nothing, and a frame can say the same in several ways.
+    assert found is None or found == records(log)
 
 
 def test_a_missing_and_an_exchanged_segment_are_named(
