@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final, Literal
 from uuid import UUID
 
 from daemon.config.presets import PRESETS, build_loop_algorithm, preset
-from daemon.cycle.learning_rate import (
+from daemon.jobs.learning_rate import (
     compute_training_rate,
     compute_warm_start_epochs,
     compute_warm_start_rate,

@@ -30,7 +30,7 @@ from daemon.core.task_definitions import open_event_environment, with_definition
 from daemon.cycle.estimate import read_job_budget
 from daemon.cycle.job_spec import NotTrainable, build_job_spec, name_capability, plan_rounds
 from daemon.cycle.leader import Proposal, RetryLater
-from daemon.cycle.learning_rate import needs_size
+from daemon.jobs.learning_rate import needs_size
 from daemon.cycle.panel_parts import RouterTeacher, gather_lesson, gather_parts
 from daemon.cycle.parent import describe_parent, find_member_parent, find_rejected_parent
 from daemon.cycle.retraining import choose_members, read_retraining

@@ -126,7 +126,7 @@ def _read_named(app: "App", connection: "Connection", rollout: str) -> Trajector
 def _read_trajectory(app: "App", connection: "Connection", passed: PassedRollout) -> Trajectory:
     """Read the tokens of a rollout from the events of its calls. Raises NotShown."""
     name = passed.rollout
-    ended = _read_event(app, name, passed.partition, passed.offset, arrays=False)
+    ended = read_event(app, name, passed.partition, passed.offset, arrays=False)
     data = ended.event.data
     if not isinstance(data, RolloutEnded) or data.rollout != name or not data.success:
         raise NotShown(f"rollout {name} is not where the tables say; kintsugi rebuild repairs them")
@@ -153,7 +153,7 @@ def _read_turns(
         row = find_call(connection, name)
         if row is None or row.ended_offset is None:
             raise NotShown(f"call {name} of rollout {rollout} has no end")
-        whole = _read_event(app, rollout, row.partition, row.ended_offset, arrays=True)
+        whole = read_event(app, rollout, row.partition, row.ended_offset, arrays=True)
         data = whole.event.data
         if not isinstance(data, CallEnded) or data.call != name or not data.trainable:
             raise NotShown(f"call {name} of rollout {rollout} has no exact tokens")
@@ -164,8 +164,8 @@ def _read_turns(
         yield Turn(tuple(prompt), tuple(written), (0.0,) * len(written))
 
 
-def _read_event(app: "App", rollout: str, partition: int, offset: int, *, arrays: bool) -> Whole:
-    """Read an event of a rollout. Raises NotShown for a sealed one, or one that was trimmed or lost
+def read_event(app: "App", rollout: str, partition: int, offset: int, *, arrays: bool) -> Whole:
+    """Return an event of a rollout from the log. Raises NotShown for a sealed one, or one that was trimmed or lost
     its blob; BlobUnavailable where waiting may bring the blob back."""
     gone = f"an event of rollout {rollout} is no longer in the log"
     try:

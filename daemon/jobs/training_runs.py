@@ -27,6 +27,7 @@ from daemon.adapters.directory import AdapterWriteError, BadAdapter
 from daemon.core.decision_log import DecisionRefusal, Decisions
 from daemon.core.isolation import Breaks
 from daemon.core.span_contexts import Contexts
+from daemon.jobs.dialogues import read_dialogue_file
 from daemon.jobs.own_successes import NotShown, read_file
 from daemon.jobs.recording import record_rollouts, record_rounds
 from daemon.jobs.runner import (
@@ -55,6 +56,7 @@ from daemon.solver.journal import (
 )
 from daemon.solver.rounds.record import ROUNDS
 from daemon.solver.spec import NothingPlayable, drop_tasks, list_tasks
+from daemon.solver.users.recorded import DIALOGUES
 from envs.environment import UnknownTask
 from envs.registry import EnvironmentBroken, UnknownEnvironment, check_place
 from events.learning import Decision, JobEnded, JobOutcome
@@ -204,7 +206,10 @@ class _Look:
         names = [name for pool in spec.pools for name in pool.successes]
         if names:
             with self._app.reading() as connection:
-                files[SUCCESSES] = read_file(self._app, connection, names)
+                if spec.teaches == "user":
+                    files[DIALOGUES] = read_dialogue_file(self._app, connection, names)
+                else:
+                    files[SUCCESSES] = read_file(self._app, connection, names)
         return files
 
     def _collect_keys(self, files: Mapping[str, bytes]) -> Generator[str, None, tuple[Key, ...]]:

@@ -1,6 +1,6 @@
 """Who plays the users of each agent, and why not the trained one, for display.
 
-    read_user_practices(connection, settings)    one for each agent that was seen, by alias
+read_user_practices(connection, settings)    one for each agent that was seen, by alias
 """
 
 from dataclasses import dataclass

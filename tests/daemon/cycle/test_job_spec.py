@@ -9,7 +9,7 @@ import pytest
 from daemon.config.presets import preset
 from daemon.config.settings import Agent, Training
 from daemon.cycle.job_spec import NotTrainable, build_job_spec, name_capability, seed_of
-from daemon.cycle.learning_rate import needs_size
+from daemon.jobs.learning_rate import needs_size
 from envs.registry import open_place
 from events.jobs import EndpointSource, JobSpec, TaskPool, VllmSource
 from tests.envs.test_registry import write_environment

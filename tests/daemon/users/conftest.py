@@ -48,7 +48,7 @@ def play(app: App, *tasks: str, purpose: str = "probe", second: int = 10, **fiel
     entries = [
         ended(
             f"{purpose} of {task}", at(second + place), task=Task(id=task, environment="shop"),
-            purpose=purpose, success=True, source="simulation", simulator="scripted", **fields,
+            purpose=purpose, success=True, reward=1.0, source="simulation", simulator="scripted", **fields,
         )
         for place, task in enumerate(tasks)
     ]  # fmt: skip

@@ -38,10 +38,10 @@ def test_failures_bare_rollouts_and_persons_teach_nothing(make_app: MakeApp) -> 
     app.append(
         [
             ended("failed", at(20), **shop),
-            ended("bare", at(21), **shop, success=True, content=None),
-            ended("trained on", at(22), **{**shop, "purpose": "train"}, success=True),
-            ended("person", at(23), **{**shop, "purpose": "live"}, success=True, session="s"),
-            ended("elsewhere", at(24), purpose="probe", success=True,
+            ended("bare", at(21), **shop, success=True, reward=1.0, content=None),
+            ended("trained on", at(22), **{**shop, "purpose": "train"}, success=True, reward=1.0),
+            ended("person", at(23), **{**shop, "purpose": "live"}, success=True, reward=1.0, session="s"),
+            ended("elsewhere", at(24), purpose="probe", success=True, reward=1.0,
                   task=Task(id="retail/x/1", environment="retail")),
         ]
     )  # fmt: skip
