@@ -57,10 +57,10 @@ class UserGate:
 
     def __init__(
         self, app: "App", runner: JobRunner, agent: "Agent", row: AdapterRow,
-        previous: AdapterRow | None,
+        previous: AdapterRow | None, dialogues: int = DIALOGUES,
     ) -> None:  # fmt: skip
-        """`previous` plays users until then; None: the script does. Raises UnknownEnvironment,
-        EnvironmentBroken."""
+        """`previous` plays users until then; None: the script does. `dialogues` are played; with
+        fewer than the default, no user can pass. Raises UnknownEnvironment, EnvironmentBroken."""
         assert agent.environment is not None, "an agent without an obstacle has an environment"
         settings = app.settings
         self._app, self._runner, self._row = app, runner, row
@@ -80,7 +80,7 @@ class UserGate:
             base=row.base,
             user=build_adapter_user(row, settings.improve.users_candidates),
             previous=None if previous is None else previous.adapter,
-            tasks=draw_tasks(environment, agent.traffic, chance),
+            tasks=draw_tasks(environment, agent.traffic, chance, dialogues),
             seed=chance,
             episodes=trial.episodes,
             dtype=trial.dtype,
@@ -144,15 +144,15 @@ class UserGate:
 
 
 def draw_tasks(
-    environment: "Environment", traffic: dict[str, float], chance: int
+    environment: "Environment", traffic: dict[str, float], chance: int, count: int
 ) -> tuple[str, ...]:
-    """Return the ids of `DIALOGUES` fresh tasks with a user, of kinds in the shares of the traffic,
+    """Return the ids of so many fresh tasks with a user, of kinds in the shares of the traffic,
     or of every kind in equal shares."""
     shares = traffic or dict.fromkeys(environment.capabilities, 1.0)
     first = FIRST_TASK + (chance % TASKS) * TASKS
     tasks = environment.mixture(shares, chance, first)
     spoken = (task.id for task in tasks if not task.solo)
-    return tuple(islice(spoken, DIALOGUES))
+    return tuple(islice(spoken, count))
 
 
 def _describe(result: UserResult) -> str:

@@ -29,7 +29,7 @@ from daemon.core.serving_lock import hold_serving_lock
 from daemon.jobs.runner import JobRunner
 from daemon.serving.fleet import Fleet
 from daemon.serving.staging import StageRefusal, Staging
-from daemon.users.gate import UserGate
+from daemon.users.gate import DIALOGUES, UserGate
 from daemon.users.players import find_agent
 from daemon.users.state_machine import UserStep
 from daemon.users.views import UserState, read_user_state
@@ -49,9 +49,11 @@ class UserWorker:
     """The adapters that play users of a home, over its replicas."""
 
     def __init__(
-        self, app: "App", fleet: Fleet, runner: JobRunner, clock: Callable[[], datetime]
-    ) -> None:
-        """`runner` runs gates (jobs/runner_factory.py, user_trials_of)."""
+        self, app: "App", fleet: Fleet, runner: JobRunner, clock: Callable[[], datetime],
+        dialogues: int = DIALOGUES,
+    ) -> None:  # fmt: skip
+        """`runner` runs gates (jobs/runner_factory.py, user_trials_of), of so many dialogues."""
+        self._count = dialogues
         self._app = app
         self._runner = runner
         self._staging = Staging(app, fleet, clock)
@@ -103,7 +105,7 @@ class UserWorker:
         assert agent is not None, "an agent without an obstacle is in the settings"
         key = row.adapter, None if previous is None else previous.adapter
         if key not in self._gates:
-            self._gates = {key: UserGate(self._app, self._runner, agent, row, previous)}
+            self._gates = {key: UserGate(self._app, self._runner, agent, row, previous, self._count)}
         yield from self._gates[key].advance()
 
     def _stage(self, row: AdapterRow) -> Iterator[str]:
