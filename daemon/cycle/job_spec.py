@@ -71,7 +71,8 @@ def build_job_spec(
     folder of the adapter that serves, None where the base does; `parameters` counts the base's
     weights, for rates that the settings leave unset (see learning_rate.needs_size); `successes` is
     the sha256 of the file of the pools' successes; `rounds` are those of plan_rounds; `user` plays
-    the users, None: the environment's own does. Raises NotTrainable, UnknownEnvironment, EnvironmentBroken."""
+    the users, None: the environment's own does. Raises NotTrainable, UnknownEnvironment,
+    EnvironmentBroken."""
     if agent.environment is None or agent.checkpoint is None:
         lacking = "environment" if agent.environment is None else "checkpoint"
         raise NotTrainable(

@@ -30,12 +30,12 @@ from daemon.core.task_definitions import open_event_environment, with_definition
 from daemon.cycle.estimate import read_job_budget
 from daemon.cycle.job_spec import NotTrainable, build_job_spec, name_capability, plan_rounds
 from daemon.cycle.leader import Proposal, RetryLater
-from daemon.jobs.learning_rate import needs_size
 from daemon.cycle.panel_parts import RouterTeacher, gather_lesson, gather_parts
 from daemon.cycle.parent import describe_parent, find_member_parent, find_rejected_parent
 from daemon.cycle.retraining import choose_members, read_retraining
 from daemon.cycle.skills import SkillChoice, SkillHistory, read_skill_histories
 from daemon.cycle.views import find_agent
+from daemon.jobs.learning_rate import needs_size
 from daemon.jobs.own_successes import offer_successes
 from daemon.proposer import sources
 from daemon.proposer.buffer import PoolEntry, PoolMix, pools

@@ -45,7 +45,12 @@ _MOST_READ: Final = 2048
 
 
 class NotShown(KintsugiError):
-    """A rollout that no warm start can show."""
+    """A rollout that no job can show."""
+
+    def __init__(self, message: str, *, sealed: bool = False) -> None:
+        """`sealed`: whether it is a person's."""
+        super().__init__(message)
+        self.sealed = sealed
 
 
 def offer_successes(
@@ -165,7 +170,7 @@ def _read_turns(
 
 
 def read_event(app: "App", rollout: str, partition: int, offset: int, *, arrays: bool) -> Whole:
-    """Return an event of a rollout from the log. Raises NotShown for a sealed one, or one that was trimmed or lost
+    """Read an event of a rollout. Raises NotShown for a sealed one, or one that was trimmed or lost
     its blob; BlobUnavailable where waiting may bring the blob back."""
     gone = f"an event of rollout {rollout} is no longer in the log"
     try:
@@ -175,7 +180,7 @@ def read_event(app: "App", rollout: str, partition: int, offset: int, *, arrays:
     if not records or records[0].offset != offset:
         raise NotShown(gone)
     if decode(records[0]).sealed:
-        raise NotShown(f"rollout {rollout} is a person's, and sealed")
+        raise NotShown(f"rollout {rollout} is a person's, and sealed", sealed=True)
     try:
         return app.bodies.whole(records[0], arrays=arrays)
     except BlobUnavailable:

@@ -1,7 +1,7 @@
 """Where everything stands, as one document: `kintsugi status` prints it, the status page shows it.
 
-    situation(app)    log, fold, rounds, cycles, skills, users, newest job, adapters, routes, panels,
-                      lift, leader, gateways
+    situation(app)    log, fold, rounds, cycles, skills, users, newest job, adapters, routes,
+                      panels, lift, leader, gateways
 
 Read at one moment of the tables, and of the log right after it. The names are a promise to scripts;
 fields may be added. A log that cannot be reached leaves nulls and the reason, and ends nothing.

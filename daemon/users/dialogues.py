@@ -4,7 +4,7 @@
 
 Accepted is a simulated dialogue that passed its task with no objection of any rule, whose messages
 are recorded, and on no seed that is reserved for reports or gates: one for each task, the newest.
-Whether the exact user played it is written in its event, and is looked at when its text is read
+Whether its user keeps to the task by rule is looked at when its text is read
 (daemon/jobs/dialogues.py).
 
 Sessions with persons are left out: nothing hands their keys to a job that would write down what

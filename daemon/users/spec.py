@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Final
 
 from consumers.reads.evidence import PassedRollout
 from daemon.adapters.compatibility import BadBase, count_parameters
+from daemon.core.task_definitions import with_definitions
 from daemon.jobs.dialogues import offer_dialogues
 from daemon.jobs.learning_rate import compute_warm_start_epochs, compute_warm_start_rate
 from daemon.proposer.candidate import FIRST_SEED, LAST_SEED
@@ -51,16 +52,19 @@ def build_user_spec(
     app: "App", agent: "Agent", job: str, base: str, dialogues: Sequence[PassedRollout]
 ) -> JobSpec:
     """Return the spec of a job that learns from these dialogues, the newest first. Raises
-    NoUserJob, UnknownEnvironment, EnvironmentBroken."""
+    NoUserJob, UnknownEnvironment, EnvironmentBroken, EnvironmentFailure, BlobUnavailable."""
     assert agent.environment is not None, "an agent without an obstacle has an environment"
     assert agent.checkpoint is not None, "an agent without an obstacle has a checkpoint"
     settings = app.settings
     training, most = settings.training, settings.improve.users_dialogues
-    with app.reading() as connection:
-        offer = offer_dialogues(app, connection, dialogues, most)
-    environment = open_place(
-        agent.environment, benchmarks=settings.benchmarks, paths=settings.environments.paths
+    environment = with_definitions(
+        app,
+        open_place(
+            agent.environment, benchmarks=settings.benchmarks, paths=settings.environments.paths
+        ),
     )
+    with app.reading() as connection:
+        offer = offer_dialogues(app, connection, environment, dialogues, most)
     chance = Random(f"user job {job}").getrandbits(_SEED_BITS)
     count = most - len(offer.rollouts)
     gold = _draw_tasks(environment, agent.traffic, chance, HELD_OUT + count)

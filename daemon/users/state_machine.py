@@ -108,8 +108,8 @@ def _decide_request(view: UserView) -> UserStep | NoUserStep:
     """Return whether a job is to be requested."""
     if view.dialogues < LEAST_DIALOGUES:
         return NoUserStep(
-            f"{view.dialogues:,} dialogues with the exact user are recorded and accepted, and a "
-            f"job needs {LEAST_DIALOGUES}"
+            f"{view.dialogues:,} simulated dialogues are recorded and accepted, and a job needs "
+            f"{LEAST_DIALOGUES}"
         )
     last = view.last
     if last is not None and view.dialogues < _GROWTH * last.dialogues:

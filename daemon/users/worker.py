@@ -105,7 +105,9 @@ class UserWorker:
         assert agent is not None, "an agent without an obstacle is in the settings"
         key = row.adapter, None if previous is None else previous.adapter
         if key not in self._gates:
-            self._gates = {key: UserGate(self._app, self._runner, agent, row, previous, self._count)}
+            self._gates = {
+                key: UserGate(self._app, self._runner, agent, row, previous, self._count)
+            }
         yield from self._gates[key].advance()
 
     def _stage(self, row: AdapterRow) -> Iterator[str]:

@@ -1,4 +1,4 @@
-"""An adapter that plays users answers no client: a real gateway over a real engine that holds it."""
+"""An adapter that plays users answers no client: a real gateway over an engine that holds it."""
 
 from collections.abc import Iterator
 from pathlib import Path

@@ -11,8 +11,10 @@ from daemon.config.settings import Agent, Improve, Log, Settings
 from daemon.core.app import App
 from daemon.core.decision_log import Decisions
 from daemon.engine.reference.weights import CHECKPOINT
+from daemon.solver.users.examples import play_gold
+from envs.shop.environment import Shop
 from events.learning import Decision
-from events.rollouts import Task
+from events.rollouts import RolloutContent, Task
 from tests.consumers.folding import at, ended
 
 MakeApp = Callable[..., App]
@@ -44,13 +46,16 @@ def decide(app: App, *decided: Decision) -> None:
 
 
 def play(app: App, *tasks: str, purpose: str = "probe", second: int = 10, **fields: Any) -> None:
-    """Record dialogues that passed these tasks."""
-    entries = [
-        ended(
-            f"{purpose} of {task}", at(second + place), task=Task(id=task, environment="shop"),
-            purpose=purpose, success=True, reward=1.0, source="simulation", simulator="scripted", **fields,
-        )
-        for place, task in enumerate(tasks)
-    ]  # fmt: skip
+    """Record dialogues of the oracle and the exact user that passed these tasks."""
+    shop = Shop()
+    entries = []
+    for place, name in enumerate(tasks):
+        messages = tuple(play_gold(shop, shop.task(name)))
+        values: dict[str, Any] = {
+            "task": Task(id=name, environment="shop"), "purpose": purpose, "success": True,
+            "reward": 1.0, "source": "simulation", "simulator": "scripted",
+            "content": RolloutContent(messages=messages), **fields,
+        }  # fmt: skip
+        entries.append(ended(f"{purpose} of {name}", at(second + place), **values))
     app.append(entries)
     app.settle()

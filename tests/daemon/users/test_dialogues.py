@@ -34,17 +34,22 @@ def test_one_dialogue_of_each_task_counts_the_newest_and_no_reserved_seed(
 
 def test_failures_bare_rollouts_and_persons_teach_nothing(make_app: MakeApp) -> None:
     app = make_app()
-    shop = {"task": Task(id="shop/return/1", environment="shop"), "purpose": "probe"}
+    shop = {
+        "task": Task(id="shop/return/1", environment="shop"),
+        "purpose": "probe",
+        "success": True,
+        "reward": 1.0,
+    }
+    elsewhere = Task(id="retail/x/1", environment="retail")
     app.append(
         [
-            ended("failed", at(20), **shop),
-            ended("bare", at(21), **shop, success=True, reward=1.0, content=None),
-            ended("trained on", at(22), **{**shop, "purpose": "train"}, success=True, reward=1.0),
-            ended("person", at(23), **{**shop, "purpose": "live"}, success=True, reward=1.0, session="s"),
-            ended("elsewhere", at(24), purpose="probe", success=True, reward=1.0,
-                  task=Task(id="retail/x/1", environment="retail")),
+            ended("failed", at(20), **{**shop, "success": False}),
+            ended("bare", at(21), **shop, content=None),
+            ended("trained on", at(22), **{**shop, "purpose": "train"}),
+            ended("person", at(23), **{**shop, "purpose": "live"}, session="s"),
+            ended("elsewhere", at(24), **{**shop, "task": elsewhere}),
         ]
-    )  # fmt: skip
+    )
     app.settle()
     with app.reading() as connection:
         assert choose_dialogues(connection, "agent", "shop") == AcceptedDialogues((), persons=1)

@@ -9,9 +9,9 @@ from typing import Any, Final
 
 import pytest
 
-from consumers.rebuild import rebuild
 from consumers.reads import learning, serving
 from consumers.reads.serving import AdapterRow
+from consumers.rebuild import rebuild
 from daemon.config.settings import Agent, Improve, Scheduler, Training
 from daemon.core.isolation import Breaks
 from daemon.core.leadership import Leadership
@@ -20,17 +20,15 @@ from daemon.engine.reference.weights import CHECKPOINT
 from daemon.jobs.attempts import number_in
 from daemon.jobs.runner_factory import jobs_of, user_trials_of
 from daemon.jobs.training_runs import advance
-from daemon.solver.users.examples import play_gold
 from daemon.users.practice import read_user_practices
 from daemon.users.state_machine import LEAST_DIALOGUES
 from daemon.users.worker import UserWorker
-from envs.shop.environment import Shop
 from events.lifecycle import State
-from events.rollouts import RolloutContent, Task
 from events.serving import AdapterProduced, UserEvaluated
 from tests.consumers.folding import at, ended
 from tests.daemon.serving.conftest import MakeHome, make_home, reference
 from tests.daemon.serving.homes import Home
+from tests.daemon.users.conftest import play
 from tests.daemon.written import Fixed
 
 __all__ = ["make_home", "reference"]
@@ -48,19 +46,9 @@ SETTINGS: Final[dict[str, Any]] = {
 
 def record(home: Home) -> None:
     """Record dialogues of the oracle with the exact user, and traffic of the agent."""
-    shop = Shop()
-    tasks = [shop.generate("return", seed) for seed in range(LEAST_DIALOGUES)]
-    entries = [
-        ended(
-            f"probe of {task.id}", at(10 + place), base="reference", purpose="probe",
-            task=Task(id=task.id, environment="shop"), success=True, reward=1.0,
-            source="simulation", simulator="scripted",
-            content=RolloutContent(messages=tuple(play_gold(shop, task))),
-        )
-        for place, task in enumerate(tasks)
-    ]  # fmt: skip
-    home.app.append([ended("seen", at(1), base="reference"), *entries])
-    home.app.settle()
+    home.app.append([ended("seen", at(1), base="reference")])
+    tasks = [f"shop/return/{seed}" for seed in range(LEAST_DIALOGUES)]
+    play(home.app, *tasks, base="reference")
 
 
 def lead(home: Home) -> list[str]:

@@ -12,11 +12,12 @@ from daemon.core.app import App
 from daemon.core.decision_log import Decisions
 from daemon.core.leadership import Leadership
 from daemon.cycle.leader import Leader, TickResult
-from daemon.jobs.dialogues import read_dialogue_file
+from daemon.jobs.dialogues import read_dialogues
 from daemon.proposer.candidate import FIRST_SEED
 from daemon.proposer.verification import seed_of
 from daemon.solver.spec import check_supported
-from daemon.solver.users.recorded import DIALOGUES, read_dialogues
+from daemon.solver.users.recorded import DIALOGUES, write_dialogues
+from daemon.solver.users.recorded import read_dialogues as read_file
 from daemon.users.state_machine import LEAST_DIALOGUES
 from events.envelope import derive_id
 from events.learning import JobEnded
@@ -85,12 +86,13 @@ def test_its_spec_is_one_that_the_learner_takes_and_its_file_follows_from_the_lo
     assert len(pool.references) == 512 - LEAST_DIALOGUES
     assert len(pool.tasks) == 64
     seeds = [seed_of(task) or 0 for task in pool.all_tasks]
-    assert FIRST_SEED <= min(seeds)
+    assert min(seeds) >= FIRST_SEED
     assert max(seeds) < 1 << 32
     folder = tmp_path_factory.mktemp("job")
     with app.reading() as connection:
-        (folder / DIALOGUES).write_bytes(read_dialogue_file(app, connection, pool.successes))
-    dialogues = read_dialogues(folder, spec)
+        dialogues = read_dialogues(app, connection, pool.successes)
+    (folder / DIALOGUES).write_bytes(write_dialogues(dialogues))
+    dialogues = read_file(folder, spec)
     assert [item.rollout for item in dialogues] == sorted(pool.successes)
 
 
@@ -142,7 +144,7 @@ def test_so_is_a_failed_gate_and_a_passed_one_by_none(make: Callable[..., App]) 
     assert second != first
     end(app, second, "trained")
     decide(app, user_produced("v", job=second), user_evaluated("v"))
-    play(app, *(f"shop/pay/{seed}" for seed in range(8 * LEAST_DIALOGUES)), second=2 * 10**9)
+    play(app, *(f"shop/exchange/{seed}" for seed in range(8 * LEAST_DIALOGUES)), second=2 * 10**9)
     assert tick(app).told == []
 
 

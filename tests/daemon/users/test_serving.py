@@ -1,4 +1,4 @@
-"""The adapter that plays users on real engines: staged, kept, replaced, retired, and no client's."""
+"""The adapter that plays users on real engines: staged, kept, replaced, retired, never routed."""
 
 from datetime import timedelta
 from pathlib import Path

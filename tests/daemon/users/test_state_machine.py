@@ -50,7 +50,7 @@ def test_each_view_has_one_next_step(changes: dict[str, object], step: UserStep)
         ({"obstacle": "no environment"}, "no environment"),
         ({"obstacle": "no environment", "candidate": "u"}, "no environment"),
         ({"plays": "u", "is_staged": True}, "u plays them"),
-        ({"dialogues": LEAST_DIALOGUES - 1}, f"31 dialogues .* needs {LEAST_DIALOGUES}"),
+        ({"dialogues": LEAST_DIALOGUES - 1}, f"31 simulated dialogues .* needs {LEAST_DIALOGUES}"),
         ({"last": FAILED}, "attempt 1 failed .it failed.; the next one waits for 64"),
         ({"last": FAILED, "dialogues": 63}, "of which 63 are there, or for another base"),
     ],
