@@ -34,6 +34,7 @@ from daemon.metrics.families import Family, Sheet
 from daemon.metrics.holdout import HOLDOUT, RecentLifts, say_lifts
 from daemon.metrics.observations import BackgroundCollector
 from daemon.metrics.skills import SKILLS, RecentPanels, say_members, say_skills
+from daemon.metrics.users import USERS, say_users
 from events.envelope import parse_timestamp, timestamp, utc_now
 from events.gate import Decision
 from events.learning import CycleOutcome, JobOutcome
@@ -135,6 +136,7 @@ LOOP: Final = (
     Family("kintsugi_live_judged_sessions", "How many sessions that rests on.", ("alias", "slot")),
     *HOLDOUT,
     *SKILLS,
+    *USERS,
     Family(
         "kintsugi_route_weight_ratio", "Share of the sessions that it is given.", ("alias", "slot")
     ),
@@ -177,6 +179,7 @@ def read(
         _moments(connection, sheet, names)
         _routes(connection, sheet, shown, moment)
         say_skills(connection, app.settings, sheet, shown)
+        say_users(connection, app.settings, sheet, shown, timestamp(moment - LIVE_WINDOW))
         say_members(sheet, panels.read(connection), names)
         say_lifts(sheet, lifts.read(connection), names)
         sheet.say("kintsugi_job_today_seconds", job_seconds(connection, moment))

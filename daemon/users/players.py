@@ -8,6 +8,7 @@ Jobs, probes and both sides of a gate ask here, so all play with the same user. 
 within one `database.read_transaction`.
 """
 
+import os
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -78,6 +79,14 @@ def _build_endpoint_user(settings: "Settings") -> EndpointUser:
         timeout=model.timeout_seconds,
         api_key_variable=None if model.api_key is None else KEY_VARIABLE,
     )
+
+
+def export_key(settings: "Settings") -> None:
+    """Put the key of `models.user` into the environment of this process, where probes and the jobs
+    and trials that it starts look for it, also where the setting comes from a file."""
+    key = settings.models.user.api_key
+    if key is not None:
+        os.environ[KEY_VARIABLE] = key.get_secret_value()
 
 
 def find_agent(settings: "Settings", alias: str) -> "Agent | None":

@@ -66,7 +66,7 @@ def test_the_model_of_the_settings_plays_with_a_key_that_jobs_find(make_app: Mak
     )
     assert who(app) == expected
     assert expected.simulator == "m (best of 3)"
-    keyed = UserModel(url=HERE.url, model="m", api_key="secret")  # type: ignore[arg-type]
+    keyed = UserModel(url=HERE.url, model="m", api_key="secret")
     app = make_app("model", models=Models(user=keyed), training=REMOTE)
     user = who(app)
     assert isinstance(user, EndpointUser)
