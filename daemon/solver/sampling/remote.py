@@ -14,7 +14,6 @@ the server (own_vllm.py starts one; any other vLLM at another temperature than 1
 """
 
 import asyncio
-import os
 import shutil
 from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, aclosing, suppress
@@ -47,6 +46,7 @@ from envs.endpoint import (
     EndpointUnavailable,
     Tokens,
     Usage,
+    read_key,
     request_seed,
 )
 from envs.environment import Environment
@@ -149,7 +149,7 @@ class RemoteSource:
         self._environments = environments
         self._chat = chat
         self._folder = Path(place.adapters) / spec.job if place.adapters else out / VERSIONS
-        self._key = _key(place)
+        self._key = read_key(place.url, place.api_key_variable)
         self._users = read_user_keys(spec)
         self._served = place.model
         """Name of the newest version on the server."""
@@ -360,15 +360,8 @@ def read_user_keys(spec: JobSpec) -> dict[EndpointUser, str | None]:
     """Return model that plays the users of a pool -> its key. Raises EndpointRefusal for a key that
     is not there."""
     users = (pool.user for pool in spec.pools)
-    return {user: _key(user) for user in users if isinstance(user, EndpointUser)}
-
-
-def _key(place: EndpointSource | EndpointUser) -> str | None:
-    if place.api_key_variable is None:
-        return None
-    if place.api_key_variable not in os.environ:
-        raise EndpointRefusal(
-            f"the spec takes the key of {place.url} from {place.api_key_variable}, which is not "
-            "set; set it in the job's environment"
-        )
-    return os.environ[place.api_key_variable]
+    return {
+        user: read_key(user.url, user.api_key_variable)
+        for user in users
+        if isinstance(user, EndpointUser)
+    }
