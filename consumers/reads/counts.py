@@ -111,9 +111,7 @@ def successes(connection: Connection) -> dict[tuple[str, str], str]:
     trained = (jobs.outcome == "trained") & of_loop
     asked = {
         "diagnose": select(cycles.alias, func.max(cycles.diagnosed)).group_by(cycles.alias),
-        "propose": select(jobs.alias, func.max(jobs.requested))
-        .where(of_loop)
-        .group_by(jobs.alias),
+        "propose": select(jobs.alias, func.max(jobs.requested)).where(of_loop).group_by(jobs.alias),
         "train": select(jobs.alias, func.max(jobs.ended)).where(trained).group_by(jobs.alias),
         "gate": _last_entry(State.GATED),
         "compose": _steps(steps.type == PanelComposed.TYPE).add_columns(func.max(steps.time)),
@@ -133,11 +131,11 @@ def count_user_errors(connection: Connection, since: str) -> dict[tuple[str, str
     plays the user erred."""
     table = Rollout.table().c
     query = (
-        select(table.alias, table.purpose, func.count().label("count"))
+        select(table.alias, table.purpose, func.count().label("errors"))
         .where(table.time >= since, table.termination == USER_ERROR)
         .group_by(table.alias, table.purpose)
     )
-    return {(row.alias, row.purpose): row.count for row in connection.execute(query)}
+    return {(row.alias, row.purpose): row.errors for row in connection.execute(query)}
 
 
 @dataclass(frozen=True, slots=True)
