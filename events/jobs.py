@@ -190,10 +190,10 @@ class TaskPool(StrictModel):
     def is_plain(self) -> bool:
         """Whether it is in the job's environment, with the scripted user, and rewarded by the
         verdict alone."""
-        return self.is_judged_alone and self.user is None
+        return self.has_verdict_reward and self.user is None
 
     @property
-    def is_judged_alone(self) -> bool:
+    def has_verdict_reward(self) -> bool:
         """Whether it is in the job's environment and rewarded by the verdict alone, whatever plays
         its users."""
         return self.environment is None and self.reward == "verdict"

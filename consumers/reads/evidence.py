@@ -218,7 +218,7 @@ def passed_sessions(
     return [PassedRollout(*row) for row in connection.execute(query)]
 
 
-def list_passed_dialogues(
+def list_dialogue_successes(
     connection: Connection, alias: str, environment: str, *, until: str | None = None
 ) -> list[PassedRollout]:
     """Return the simulated dialogues of an agent, on any base, that passed a task of an environment
@@ -244,7 +244,7 @@ def list_passed_dialogues(
     return [PassedRollout(*row) for row in connection.execute(query)]
 
 
-def count_passed_sessions(connection: Connection, alias: str, environment: str) -> int:
+def count_session_successes(connection: Connection, alias: str, environment: str) -> int:
     """Count the sessions of an agent with persons that passed a task of an environment."""
     rollouts = Rollout.table().c
     query = select(func.count()).where(

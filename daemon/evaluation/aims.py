@@ -44,7 +44,7 @@ def list_aims(connection: "Connection", jobs: Sequence[JobRow]) -> list[tuple[st
             written = [item for item in written if item[0] in patterns] or [
                 (pool.name, task)
                 for pool in targets
-                if pool.is_judged_alone
+                if pool.has_verdict_reward
                 for task in pool.all_tasks
             ]
         aims |= dict.fromkeys(written)

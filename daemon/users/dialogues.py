@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING
 
 from consumers.reads.evidence import (
     PassedRollout,
-    count_passed_sessions,
-    list_passed_dialogues,
+    count_session_successes,
+    list_dialogue_successes,
 )
 from daemon.proposer.candidate import FIRST_HELD_OUT, FIRST_SEED, LAST_SEED
 from daemon.proposer.verification import seed_of
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class AcceptedDialogues:
+class DialogueStock:
     """Dialogues that a job may learn from."""
 
     rollouts: tuple[PassedRollout, ...]
@@ -38,20 +38,18 @@ class AcceptedDialogues:
 
 def choose_dialogues(
     connection: "Connection", alias: str, environment: str, *, until: str | None = None
-) -> AcceptedDialogues:
+) -> DialogueStock:
     """Return the dialogues of an agent in an environment that a job may learn from; `until`: as
     they were at a moment (RFC 3339, UTC)."""
     newest: dict[str, PassedRollout] = {}
-    for dialogue in list_passed_dialogues(connection, alias, environment, until=until):
-        if not is_held_out(dialogue.task):
+    for dialogue in list_dialogue_successes(connection, alias, environment, until=until):
+        if may_teach(dialogue.task):
             newest.setdefault(dialogue.task, dialogue)
-    persons = count_passed_sessions(connection, alias, environment)
-    return AcceptedDialogues(tuple(newest.values()), persons)
+    persons = count_session_successes(connection, alias, environment)
+    return DialogueStock(tuple(newest.values()), persons)
 
 
-def is_held_out(task: str) -> bool:
-    """Whether a task has a seed that is reserved for reports or gates."""
+def may_teach(task: str) -> bool:
+    """Whether a task has no seed that is reserved for reports or gates."""
     seed = seed_of(task)
-    if seed is None:
-        return False
-    return seed >= FIRST_HELD_OUT and not FIRST_SEED <= seed <= LAST_SEED
+    return seed is None or seed < FIRST_HELD_OUT or FIRST_SEED <= seed <= LAST_SEED

@@ -43,7 +43,7 @@ def find_user(
         return None
     if improve.users == "model":
         return _build_endpoint_user(settings)
-    row = find_gated_user(connection, alias, base)
+    row = find_user_adapter(connection, alias, base)
     if row is None or not row.replicas:
         return None
     return build_adapter_user(row, improve.users_candidates)
@@ -61,7 +61,7 @@ def build_adapter_user(row: "AdapterRow", candidates: int) -> AdapterUser:
     )
 
 
-def find_gated_user(connection: "Connection", alias: str, base: str) -> "AdapterRow | None":
+def find_user_adapter(connection: "Connection", alias: str, base: str) -> "AdapterRow | None":
     """Return the adapter for the users of an agent on a base that passed its gate, and whose place
     no other one took."""
     rows = serving.list_user_adapters(connection, alias)

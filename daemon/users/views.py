@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from consumers.reads import learning, serving
 from consumers.reads.cycle_state import read_job_adapter
-from daemon.users.dialogues import AcceptedDialogues, choose_dialogues
+from daemon.users.dialogues import DialogueStock, choose_dialogues
 from daemon.users.players import find_agent, find_obstacle, read_environment
 from daemon.users.state_machine import LastAttempt, NoUserStep, UserStep, UserView, next_user_step
 from events.lifecycle import WAITING, State
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from consumers.reads.serving import AdapterRow
     from daemon.config.settings import Settings
 
-_NONE = AcceptedDialogues((), 0)
+_NONE = DialogueStock((), 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +45,7 @@ class UserState:
     outdated: "tuple[AdapterRow, ...]"
     jobs: "tuple[JobRow, ...]"
     """Those that trained one on this base, in the order in which they were requested."""
-    dialogues: AcceptedDialogues
+    dialogues: DialogueStock
     """Empty where the setting is not `trained`, or cannot be."""
 
 

@@ -85,7 +85,7 @@ class GatewayRoutes:
     adapters: Mapping[str, Adapter] = field(default_factory=dict)
 
     @property
-    def hidden(self) -> frozenset[str]:
+    def user_names(self) -> frozenset[str]:
         """Return the adapters that clients cannot name."""
         return frozenset(name for name, known in self.adapters.items() if known.plays_users)
 

@@ -1,7 +1,7 @@
 """Which recorded dialogues a job may learn from."""
 
 from daemon.proposer.candidate import FIRST_HELD_OUT, FIRST_SEED
-from daemon.users.dialogues import AcceptedDialogues, choose_dialogues
+from daemon.users.dialogues import DialogueStock, choose_dialogues
 from events.envelope import timestamp
 from events.rollouts import Task
 from tests.consumers.folding import at, ended
@@ -17,7 +17,7 @@ def test_one_dialogue_of_each_task_counts_the_newest_and_no_reserved_seed(
     play(app, "shop/return/1", purpose="evaluate", second=50)
     play(app, f"shop/return/{1 << 32}", purpose="evaluate", second=60)
 
-    def choose(until: int | None = None) -> AcceptedDialogues:
+    def choose(until: int | None = None) -> DialogueStock:
         moment = None if until is None else timestamp(at(until))
         with app.reading() as connection:
             return choose_dialogues(connection, "agent", "shop", until=moment)
@@ -52,4 +52,4 @@ def test_failures_bare_rollouts_and_persons_teach_nothing(make_app: MakeApp) -> 
     )
     app.settle()
     with app.reading() as connection:
-        assert choose_dialogues(connection, "agent", "shop") == AcceptedDialogues((), persons=1)
+        assert choose_dialogues(connection, "agent", "shop") == DialogueStock((), persons=1)
