@@ -450,9 +450,11 @@ class CyclePlanner:
         if not settings.proposer.probe or not self._engines:
             return None
         sampling = Sampling(settings.trial.temperature, settings.trial.max_tokens)
+        with self._app.reading() as connection:
+            user = find_user(connection, settings, cycle.alias, cycle.base)
         probed = ProbeTarget(
             cycle=cycle.cycle, alias=cycle.alias, base=cycle.base, policy=policy,
-            engine=self._engines[0], sampling=sampling,
+            engine=self._engines[0], sampling=sampling, user=user,
         )  # fmt: skip
         return Prober(self._app, environment, probed, self._stopping, record=self._record)
 

@@ -28,8 +28,8 @@ def app(home: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[App]:
     monkeypatch.setenv("KINTSUGI_AGENTS", agents)
     monkeypatch.setenv("KINTSUGI_IMPROVE__USERS", "trained")
     with App(load()) as app:
-        app.append([ended("seen", at(1)), ended("erred", utc_now(), purpose="evaluate",
-                                                success=None, termination="user_error")])  # fmt: skip
+        error = {"purpose": "evaluate", "success": None, "termination": "user_error"}
+        app.append([ended("seen", at(1)), ended("erred", utc_now(), **error)])
         app.settle()
         decide(app, user_requested("job-u"), user_produced("u", job="job-u"))
         decide(app, user_evaluated("u"), staged("u"))
