@@ -294,12 +294,12 @@ def build_user_view(
     the roles turned around. `acts`: whether the user has tools; `trained`: whether the model was
     trained to play users, and so is shown its situation alone."""
     if trained:
-        return _build_trained_view(scenario, messages)
+        return _build_short_view(scenario, messages)
     rules = _TOOL_RULES + _RULES if acts else _RULES
     return [Message(role="system", content=rules + scenario), *swap_roles(messages)]
 
 
-def _build_trained_view(scenario: str, messages: Sequence[Message]) -> list[Message]:
+def _build_short_view(scenario: str, messages: Sequence[Message]) -> list[Message]:
     """Return the situation as the first message of the other side, and what was said. What the
     agent said before the user opens follows it in the same message: chat templates want turns. Each
     prompt so begins with the one before it, and is read from there on."""

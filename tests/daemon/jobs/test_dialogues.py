@@ -20,8 +20,8 @@ from daemon.jobs.dialogues import (
     read_dialogues,
 )
 from daemon.jobs.own_successes import NotShown
+from daemon.solver.users.dialogue_file import write_dialogues
 from daemon.solver.users.examples import play_gold
-from daemon.solver.users.recorded import write_dialogues
 from envs.shop.environment import Shop
 from envs.users import STOP
 from events.codec import decode, encode
