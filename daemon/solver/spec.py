@@ -67,7 +67,7 @@ def _check_user(spec: JobSpec) -> None:
     says how. Raises NotSupported."""
     warm = spec.warm_start
     unread = {
-        "grpo": spec.grpo,
+        "grpo, which is true unless the spec says otherwise": spec.grpo,
         "rounds": spec.rounds,
         "checkpoints": spec.checkpoints,
         "siblings": warm and warm.siblings,
@@ -77,8 +77,8 @@ def _check_user(spec: JobSpec) -> None:
     for what, value in unread.items():
         if value:
             raise NotSupported(
-                f"job {spec.job} teaches the user, which is supervised and plays nothing, and its "
-                f"spec has {what}; leave it out"
+                f"job {spec.job} teaches the user, which is supervised and samples nothing, and "
+                f"its spec has {what}; leave it out"
             )
     assert warm is not None, "the contract sees to it: there is no grpo"
     if warm.successes != spec.dialogues:

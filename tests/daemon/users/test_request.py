@@ -16,8 +16,8 @@ from daemon.jobs.dialogues import read_dialogues
 from daemon.proposer.candidate import FIRST_SEED
 from daemon.proposer.verification import seed_of
 from daemon.solver.spec import check_supported
-from daemon.solver.users.recorded import DIALOGUES, write_dialogues
-from daemon.solver.users.recorded import read_dialogues as read_file
+from daemon.solver.users.dialogue_file import DIALOGUES, write_dialogues
+from daemon.solver.users.dialogue_file import read_dialogues as read_file
 from daemon.users.state_machine import LEAST_DIALOGUES
 from events.envelope import derive_id
 from events.learning import JobEnded
