@@ -110,6 +110,7 @@ class Prober:
         with self._app.reading() as connection:
             known = reads.verdicts(connection, list(places))
         verdicts = {places[name]: outcome.success for name, outcome in known.items()}
+        reason = ""
         for turn in range(tries):
             missing = [place for place in range(SAMPLES) if place not in verdicts]
             if not missing:
@@ -117,16 +118,17 @@ class Prober:
             if self._stopping():
                 raise CannotSample("the scheduler was told to stop; the next one goes on")
             played = asyncio.run(self._play(task, [turn * SAMPLES + place for place in missing]))
-            verdicts |= {
-                attempt.trial % SAMPLES: attempt.success
-                for attempt in played
-                if attempt.termination is not Termination.USER_ERROR
-            }
+            for attempt in played:
+                if attempt.termination is Termination.USER_ERROR:
+                    reason = attempt.reason
+                else:
+                    verdicts[attempt.trial % SAMPLES] = attempt.success
         passes = sum(verdict is True for verdict in verdicts.values())
         if self._probed.user is not None and len(verdicts) < SAMPLES:
             raise CheckFailure(
                 f"the users that {self._probed.user.simulator} played erred in {tries} tries of "
-                f"{SAMPLES - len(verdicts)} of {SAMPLES} rollouts; {passes} of the others passed"
+                f"{SAMPLES - len(verdicts)} of {SAMPLES} rollouts; {passes} of the others passed: "
+                f"{reason}"
             )
         return passes
 

@@ -1,10 +1,11 @@
 """Users that an adapter plays in the agent's engine: its lines are read, and never trained on."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import httpx2
 import pytest
 import torch
 from transformers import AutoModelForCausalLM
@@ -27,9 +28,10 @@ from envs.simulator import build_user_view
 from envs.task import TaskDefinition
 from envs.tools import Toolset, read
 from envs.users import User
-from events.jobs import AdapterUser, JobSpec
+from events.jobs import AdapterUser, JobSpec, ModelUser
 from events.messages import Message, ToolCall, executed_calls
 from ops.random_adapters import Maker
+from tests.daemon.engine.conftest import Live, listening
 
 USER = AdapterUser(adapter="customer-1", folder="/adapters/customer-1", sha256="0" * 64)
 
@@ -208,13 +210,14 @@ def stranger(tmp_path_factory: pytest.TempPathFactory) -> AdapterUser:
     )
 
 
-def build_spec(user: AdapterUser) -> JobSpec:
+def build_spec(user: ModelUser, **source: Any) -> JobSpec:
+    source = source or {"kind": "in_process", "slots": 4, "length": 512}
     return JobSpec.model_validate(
         {
             "job": "j", "base": "reference", "checkpoint": str(CHECKPOINT), "environment": "shop",
             "pools": [{"name": "p", "tasks": ["shop/cancel/1", "shop/cancel/2"], "user": user}],
             "sampler": {"groups": 2, "size": 2, "rollouts": 8, "max_tokens": 48,
-                        "source": {"kind": "in_process", "slots": 4, "length": 512}},
+                        "source": source},
             "probe": {"groups": 2}, "threads": 1,
         }
     )  # fmt: skip
@@ -238,3 +241,47 @@ def test_a_job_refuses_an_adapter_that_is_not_the_one_of_its_user(stranger: Adap
     other = stranger.model_copy(update={"sha256": "1" * 64})
     with pytest.raises(BadAdapter, match="is not what was produced"):
         load_users(build_spec(other))
+
+
+@pytest.fixture(scope="module")
+def engine() -> Iterator[Live]:
+    with listening(Policy.load(CHECKPOINT, "reference"), Chat(CHECKPOINT), slots=16) as live:
+        yield live
+
+
+def list_models(url: str) -> list[str]:
+    return [model["id"] for model in httpx2.get(f"{url}/v1/models").json()["data"]]
+
+
+def test_a_server_plays_agent_and_user_as_two_adapters(
+    tmp_path: Path, stranger: AdapterUser, engine: Live
+) -> None:
+    spec = build_spec(stranger, kind="endpoint", url=f"{engine.url}/v1", model="reference")
+    updates: list[Progress] = []
+    served: list[list[str]] = []
+
+    def note(progress: Progress) -> None:
+        updates.append(progress)
+        served.append(list_models(engine.url))
+
+    outcome = run(spec, tmp_path / "first", note)
+    assert [update.user_faults for update in updates] == [4, 4]
+    assert "8 of them because: its user erred" in str(outcome.reason)
+    assert served == [["reference", "j-plays-stranger-1"]] * 2
+    assert list_models(engine.url) == ["reference"], "the user's adapter was unloaded"
+    # What a killed job left there is no obstacle.
+    load = {"lora_name": "j-plays-stranger-1", "lora_path": stranger.folder}
+    httpx2.post(f"{engine.url}/v1/load_lora_adapter", json=load).raise_for_status()
+    again = run(spec, tmp_path / "second")
+    assert again.outcome == outcome.outcome
+    assert list_models(engine.url) == ["reference"]
+
+
+def test_a_server_gets_no_adapter_that_is_not_the_one_of_its_user(
+    tmp_path: Path, stranger: AdapterUser, engine: Live
+) -> None:
+    other = stranger.model_copy(update={"sha256": "1" * 64})
+    spec = build_spec(other, kind="endpoint", url=f"{engine.url}/v1", model="reference")
+    outcome = run(spec, tmp_path)
+    assert "is not what was produced" in str(outcome.reason)
+    assert list_models(engine.url) == ["reference"]
