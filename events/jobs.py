@@ -190,7 +190,13 @@ class TaskPool(StrictModel):
     def is_plain(self) -> bool:
         """Whether it is in the job's environment, with the scripted user, and rewarded by the
         verdict alone."""
-        return self.environment is None and self.user is None and self.reward == "verdict"
+        return self.has_verdict_reward and self.user is None
+
+    @property
+    def has_verdict_reward(self) -> bool:
+        """Whether it is in the job's environment and rewarded by the verdict alone, whatever plays
+        its users."""
+        return self.environment is None and self.reward == "verdict"
 
     @property
     def needs_lessons(self) -> bool:

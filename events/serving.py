@@ -240,6 +240,15 @@ class UserEvaluated(Decision):
     examples: Annotated[tuple[Reason, ...], Field(max_length=8)] = ()
     """Faults, the first of each kind."""
 
+    @property
+    def rates(self) -> dict[str, UserFaultRate]:
+        """Return what the gate looks at, by name."""
+        return {
+            "violations": self.violations,
+            "early ends": self.early_ends,
+            "schema errors": self.schema_errors,
+        }
+
 
 class RouteShare(StrictModel):
     """A part of an alias' sessions, and who answers them."""

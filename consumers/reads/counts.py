@@ -18,12 +18,16 @@ from consumers.tables import (
     Job,
     LifecycleStep,
     Pattern,
+    Rollout,
 )
 from events.lifecycle import State
 from events.serving import GateDecided, PanelComposed
 
 OPEN: Final = "open"
 """The outcome of what is not over."""
+
+USER_ERROR: Final = "user_error"
+"""Termination of an episode whose user, a model, erred (envs/episode.py)."""
 
 _DECISIONS: Final = {State.GATED: "PROMOTE", State.REJECTED: "REJECT", State.EVALUATED: "EXTEND"}
 """State of an adapter after the gate decided -> what it decided."""
@@ -102,10 +106,12 @@ def successes(connection: Connection) -> dict[tuple[str, str], str]:
     """(Alias, stop of a cycle) -> when that came off last. The stops are
     daemon/cycle/state_machine.py's."""
     cycles, jobs, steps = Cycle.table().c, Job.table().c, LifecycleStep.table().c
-    trained = jobs.outcome == "trained"
+    # What trains who plays users is of no cycle.
+    of_loop = jobs.teaches.is_distinct_from("user")
+    trained = (jobs.outcome == "trained") & of_loop
     asked = {
         "diagnose": select(cycles.alias, func.max(cycles.diagnosed)).group_by(cycles.alias),
-        "propose": select(jobs.alias, func.max(jobs.requested)).group_by(jobs.alias),
+        "propose": select(jobs.alias, func.max(jobs.requested)).where(of_loop).group_by(jobs.alias),
         "train": select(jobs.alias, func.max(jobs.ended)).where(trained).group_by(jobs.alias),
         "gate": _last_entry(State.GATED),
         "compose": _steps(steps.type == PanelComposed.TYPE).add_columns(func.max(steps.time)),
@@ -118,6 +124,18 @@ def successes(connection: Connection) -> dict[tuple[str, str], str]:
         for alias, time in connection.execute(query)
         if time is not None
     }
+
+
+def count_user_errors(connection: Connection, since: str) -> dict[tuple[str, str], int]:
+    """(Alias, purpose) -> rollouts since a moment (RFC 3339, UTC) that ended because the model that
+    plays the user erred."""
+    table = Rollout.table().c
+    query = (
+        select(table.alias, table.purpose, func.count().label("errors"))
+        .where(table.time >= since, table.termination == USER_ERROR)
+        .group_by(table.alias, table.purpose)
+    )
+    return {(row.alias, row.purpose): row.errors for row in connection.execute(query)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,5 +203,6 @@ def _moves(connection: Connection, *where: Any) -> dict[tuple[str, str], int]:
 
 
 def _last_entry(state: State) -> Select[Any]:
-    steps = LifecycleStep.table().c
-    return _steps(steps.state == state.value).add_columns(func.max(steps.time))
+    steps, adapters = LifecycleStep.table().c, Adapter.table().c
+    own = (steps.state == state.value, adapters.role == "agent")
+    return _steps(*own).add_columns(func.max(steps.time))

@@ -19,6 +19,8 @@ from consumers.tables import Rollout, Task
 from events.messages import Action
 
 _IDS_PER_QUERY: Final = 1000
+_DIALOGUE_PURPOSES: Final = ("evaluate", "probe")
+"""Purposes of simulated rollouts whose messages are recorded."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,6 +216,44 @@ def passed_sessions(
         .limit(most)
     )
     return [PassedRollout(*row) for row in connection.execute(query)]
+
+
+def list_dialogue_successes(
+    connection: Connection, alias: str, environment: str, *, until: str | None = None
+) -> list[PassedRollout]:
+    """Return the simulated dialogues of an agent, on any base, that passed a task of an environment
+    without an objection of any rule and whose messages are recorded, the newest first; `until`:
+    those that were recorded up to a moment."""
+    rollouts = Rollout.table().c
+    query = (
+        select(rollouts.rollout, rollouts.task, rollouts.partition, rollouts.offset)
+        .where(
+            rollouts.alias == alias,
+            rollouts.environment == environment,
+            rollouts.purpose.in_(_DIALOGUE_PURPOSES),
+            rollouts.success.is_(True),
+            rollouts.category.is_(None),
+            rollouts.session.is_(None),
+            rollouts.task.is_not(None),
+            rollouts.messages > 0,
+        )
+        .order_by(rollouts.time.desc().nulls_last(), rollouts.rollout.desc())
+    )
+    if until is not None:
+        query = query.where(rollouts.time <= until)
+    return [PassedRollout(*row) for row in connection.execute(query)]
+
+
+def count_session_successes(connection: Connection, alias: str, environment: str) -> int:
+    """Count the sessions of an agent with persons that passed a task of an environment."""
+    rollouts = Rollout.table().c
+    query = select(func.count()).where(
+        rollouts.alias == alias,
+        rollouts.environment == environment,
+        rollouts.success.is_(True),
+        rollouts.session.is_not(None),
+    )
+    return int(connection.execute(query).scalar_one())
 
 
 def read_error_rollouts(

@@ -44,7 +44,7 @@ from consumers.tables import (
 )
 from events.errors import KintsugiError
 from events.learning import OPERATOR
-from events.serving import AdapterMerge, Panel
+from events.serving import AdapterMerge, Panel, UserEvaluated
 
 _NAMED: Final = 3
 """Names of each kind that an ambiguous beginning is answered with."""
@@ -177,7 +177,8 @@ def _adapter(connection: Connection, name: str) -> Node | None:
             row.state, *_describe_routes(connection, name), _describe_capability(row),
             "" if merge is None else merge.summary,
             "" if panel is None else _describe_panel(panel, row.base),
-            _gate(row.gate), row.reason
+            _describe_role(row.role), _gate(row.gate), describe_user_gate(row.user_gate),
+            "" if _is_gate_reason(row) else row.reason,
         ),
         tuple(node for node in because if node is not None),
     )  # fmt: skip
@@ -197,6 +198,30 @@ def _describe_routes(connection: Connection, adapter: str) -> list[str]:
         for part in json.loads(row.shares)
         if part["adapter"] == adapter
     ]
+
+
+def _describe_role(role: str) -> str:
+    return "" if role == "agent" else "plays users and answers no client"
+
+
+def describe_user_gate(stored: str | None) -> str:
+    """How an adapter did as a user (JSON of the event); empty before it was measured."""
+    if stored is None:
+        return ""
+    gate = UserEvaluated.model_validate_json(stored)
+    rates = ", ".join(
+        f"{name} {rate.count:,} of {rate.of:,} (at most {rate.upper:.2%}, {rate.limit:.1%} may be)"
+        for name, rate in gate.rates.items()
+    )
+    words = "passed" if gate.passed else "failed"
+    before = f", in place of {gate.previous}" if gate.previous is not None and gate.passed else ""
+    examples = f"; faults: {'; '.join(gate.examples)}" if gate.examples else ""
+    return f"{words} its gate of {gate.dialogues:,} dialogues{before}: {rates}{examples}"
+
+
+def _is_gate_reason(row: Row[Any]) -> bool:
+    """Whether the reason of an adapter's state is that of its gate as a user, which is told."""
+    return row.user_gate is not None and json.loads(row.user_gate)["reason"] == row.reason
 
 
 def _build_push_node(row: Row[Any]) -> Node:
@@ -274,6 +299,11 @@ def _job(connection: Connection, name: str) -> Node | None:
 
 def _describe_aim(job: Row[Any]) -> str:
     """The skill that a job is for, or what it teaches; empty for one that trains for everything."""
+    if job.teaches == "user":
+        pools = json.loads(job.spec)["pools"]
+        shown = sum(len(pool.get("successes", ())) for pool in pools)
+        gold = sum(len(pool["references"]) for pool in pools)
+        return f"teaches a user by {shown:,} recorded dialogues and {gold:,} of the oracle"
     if job.teaches is not None:
         return f"teaches a {job.teaches}"
     return "" if job.skill is None else f"for the skill {job.skill}"

@@ -326,6 +326,16 @@ def jobs(
     return _jobs(connection, query if alias is None else query.where(table.c.alias == alias))
 
 
+def list_user_jobs(connection: Connection, alias: str, base: str) -> list[JobRow]:
+    """The jobs that train who plays the users of an agent on a base, in the order in which they
+    were requested."""
+    table = Job.table()
+    query = select(table).where(
+        table.c.alias == alias, table.c.base == base, table.c.teaches == "user"
+    )
+    return _jobs(connection, query.order_by(table.c.offset, table.c.job))
+
+
 def list_cycle_jobs(connection: Connection, cycle: str) -> list[JobRow]:
     """The jobs of a cycle, in the order in which they were requested."""
     table = Job.table()

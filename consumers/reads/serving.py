@@ -42,6 +42,10 @@ class AdapterLine:
     reason: str
     members: dict[str, str | None] | None = None
     """Skill of a panel -> the adapter that answers it, None for the base; None for an adapter."""
+    role: Role = "agent"
+    """`user` for one that plays users and answers no client."""
+    user_gate: dict[str, Any] | None = None
+    """How it last did as a user."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,7 +208,8 @@ def adapter_lines(
         AdapterLine(
             row.adapter, row.state, row.base, row.capability, row.job,
             json.loads(row.gate) if row.gate else None, row.alias, row.since, row.reason,
-            _read_members(row.panel),
+            _read_members(row.panel), row.role,
+            json.loads(row.user_gate) if row.user_gate else None,
         )
         for row in connection.execute(query)
     ]  # fmt: skip
@@ -260,6 +265,18 @@ def adapter_row(connection: Connection, name: str) -> AdapterRow | None:
     adapters = Adapter.table()
     row = connection.execute(select(adapters).where(adapters.c.adapter == name)).mappings().first()
     return None if row is None else _adapter(dict(row))
+
+
+def list_user_adapters(connection: Connection, alias: str) -> list[AdapterRow]:
+    """Return the adapters that play the users of an agent, or played or were to, on any base, in
+    the order in which they came into their states."""
+    adapters = Adapter.table()
+    query = (
+        select(adapters)
+        .where(adapters.c.alias == alias, adapters.c.role == "user")
+        .order_by(adapters.c.offset, adapters.c.adapter)
+    )
+    return [_adapter(dict(row)) for row in connection.execute(query).mappings()]
 
 
 def find_adapters_by_prefix(connection: Connection, prefix: str, limit: int = 3) -> list[str]:
@@ -401,7 +418,7 @@ def _step(row: Any) -> Step:
 
 _AS_STORED: Final = (
     "adapter", "alias", "base", "sha256", "path", "capability", "job", "origin", "reason",
-    "distance", "from_base", "incumbent", "since", "cause", "offset",
+    "distance", "from_base", "incumbent", "since", "cause", "offset", "role",
 )  # fmt: skip
 
 

@@ -19,6 +19,7 @@ from consumers.reads.learning import JobRow
 from consumers.reads.serving import AdapterRow
 from consumers.reads.skills import read_skills
 from consumers.tables import Adapter, Cycle, Job, LifecycleStep, Rollout, Task
+from events.jobs import AdapterUser
 from events.lifecycle import SERVING, State
 from events.serving import Panel
 
@@ -113,10 +114,11 @@ def find_adapter_at(connection: Connection, path: str) -> AdapterRow | None:
 
 
 def list_training_bases(connection: Connection) -> frozenset[str]:
-    """The adapters whose weights a job may still read: the parents of open jobs, and what the
-    newest job of each alias left, for everything and for each skill that may be trained for next,
-    from which the next one may go on, where that is of the alias' present base. A skill may be
-    where the last comparison selected it or a cycle that trains for it is open."""
+    """The adapters whose weights a job may still read: the parents of open jobs, those that play
+    their users, and what the newest job of each alias left, for everything and for each skill that
+    may be trained for next, from which the next one may go on, where that is of the alias' present
+    base. A skill may be where the last comparison selected it or a cycle that trains for it is
+    open."""
     jobs, cycles = Job.table().c, Cycle.table().c
     kinds = connection.execute(select(jobs.alias, jobs.skill).distinct()).all()
     selected = {
@@ -139,6 +141,8 @@ def list_training_bases(connection: Connection) -> frozenset[str]:
         parent = None if folder is None else find_adapter_at(connection, folder)
         if parent is not None:
             names.add(parent.adapter)
+        users = (pool.user for pool in job.spec.pools)
+        names.update(user.adapter for user in users if isinstance(user, AdapterUser))
     return frozenset(names)
 
 

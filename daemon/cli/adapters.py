@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from consumers.reads.serving import AdapterLine, AdapterRow
     from daemon.evaluation.comparison import Comparison, ComparisonResult
     from events.gate import GateReport
+    from events.serving import UserEvaluated
 
 group = noun("adapters", "What was trained, and what serves.")
 
@@ -58,8 +59,8 @@ def _build_table(lines: "list[AdapterLine]") -> Any:
             line.state,
             line.alias,
             line.base,
-            line.capability if line.members is None else f"panel of {', '.join(line.members)}",
-            line.gate["decision"] if line.gate else None,
+            _describe_purpose(line),
+            _describe_gate(line),
             _list_detectable(line.gate),
             line.since,
             line.reason,
@@ -68,6 +69,18 @@ def _build_table(lines: "list[AdapterLine]") -> Any:
     ]
     columns = ["adapter", "state", "alias", "base", "for", "gate", "could see", "since", "reason"]
     return table(columns, rows, whole=("adapter", "state"))
+
+
+def _describe_purpose(line: "AdapterLine") -> str | None:
+    if line.role == "user":
+        return "playing users"
+    return line.capability if line.members is None else f"panel of {', '.join(line.members)}"
+
+
+def _describe_gate(line: "AdapterLine") -> str | None:
+    if line.user_gate is not None:
+        return "PASS" if line.user_gate["passed"] else "REJECT"
+    return line.gate["decision"] if line.gate else None
 
 
 def _list_detectable(gate: dict[str, Any] | None) -> str | None:
@@ -104,6 +117,19 @@ def show(cli: Cli, adapter: Named) -> None:
     cli.out.show(table(["when", "state", "why"], steps, whole=("when", "state")))
     if row.gate is not None:
         cli.out.show("", _report(row.gate), *_show_targets(row.gate))
+    if row.user_gate is not None:
+        cli.out.show("", _show_user_gate(row.user_gate))
+
+
+def _show_user_gate(gate: "UserEvaluated") -> Any:
+    """How an adapter did as a user, rate by rate."""
+    rows = [
+        [name, "PASS" if rate.holds else "FAIL", f"{rate.count:,} of {rate.of:,}",
+         f"{rate.upper:.2%}", f"{rate.limit:.2%}"]
+        for name, rate in gate.rates.items()
+    ]  # fmt: skip
+    columns = ["fault", "verdict", "count", "upper 95 %", "limit"]
+    return table(columns, rows, right=columns[2:], whole=("fault", "verdict"))
 
 
 def build_document(row: "AdapterRow") -> dict[str, Any]:
@@ -111,7 +137,11 @@ def build_document(row: "AdapterRow") -> dict[str, Any]:
     gate = None if row.gate is None else row.gate.model_dump(mode="json")
     merge = None if row.merge is None else row.merge.model_dump(mode="json")
     panel = None if row.panel is None else row.panel.model_dump(mode="json")
-    named = {"state": str(row.state), "gate": gate, "merge": merge, "panel": panel}
+    user_gate = None if row.user_gate is None else row.user_gate.model_dump(mode="json")
+    named = {
+        "state": str(row.state), "gate": gate, "merge": merge, "panel": panel,
+        "user_gate": user_gate,
+    }  # fmt: skip
     return {**asdict(row), **named}
 
 
@@ -126,13 +156,19 @@ def _about(row: "AdapterRow") -> Any:
         {
             "adapter": row.adapter,
             "state": f"{row.state}, since {row.since}",
-            "for": f"{row.alias} on {row.base}, {row.capability or 'any kind of task'}",
+            "for": f"{row.alias} on {row.base}, {_describe_role(row)}",
             "from": row.merge.summary if row.merge else row.job or row.origin,
             **({"files": row.path} if row.panel is None else _describe_parts(row)),
             "sha256": row.sha256,
             "proof": proof,
         }
     )
+
+
+def _describe_role(row: "AdapterRow") -> str:
+    if row.role == "user":
+        return "playing its users; it answers no client"
+    return row.capability or "any kind of task"
 
 
 def _describe_parts(row: "AdapterRow") -> dict[str, str]:

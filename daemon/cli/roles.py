@@ -129,8 +129,10 @@ def schedule(
     from daemon.cycle.panel_makers import teach_router
     from daemon.cycle.planner import CyclePlanner
     from daemon.proposer.probe import Engine
+    from daemon.users.players import export_key
 
     with stop_on_signal(cli) as stop, cli.app() as app:
+        export_key(app.settings)
         if _patiently(app.settle, stop) is None:
             return None
         leadership = Leadership(app)
@@ -219,9 +221,11 @@ def work(
     """Make ended sessions into rollouts, keep engines as routes want them, and watch canaries."""
     from daemon.roles.worker import Worker
     from daemon.serving.fleet import open_fleet
+    from daemon.users.players import export_key
 
     if once:
         with cli.app() as app, open_fleet(app.settings, upstream or ()) as fleet:
+            export_key(app.settings)
             worker = Worker(app, fleet)
             worker.check()
             done = worker.work()
@@ -235,6 +239,7 @@ def work(
         cli.app() as app,
         open_fleet(app.settings, upstream or ()) as fleet,
     ):
+        export_key(app.settings)
         worker = Worker(app, fleet)
         _work(app.settings, worker, stop)
         worker.close()

@@ -101,6 +101,8 @@ def _loop(document: dict[str, Any]) -> dict[str, str]:
     for name in ("lessons", "skills", "synthesis"):
         for practice in document["improve"][name]:
             values[f"{name} of {practice['alias']}"] = practice["says"]
+    for practice in document["users"]:
+        values[f"users of {practice['alias']}"] = practice["says"]
     for skill in document["skills"]:
         name = f"taught of {skill['alias']}"
         state = ", ".join(filter(None, [f"{skill['skill']} {skill['taught']}", skill["adapter"]]))

@@ -677,6 +677,16 @@ class Improve(Section):
     """Most plans of a set. Each knows the earlier ones, so that their tasks differ."""
     synthesis_rounds: Annotated[int, Field(ge=0, le=3)] = 3
     """Most rounds in which the plans of a set are revised by their failures; 0: none."""
+    users: Literal["script", "model", "trained"] = "script"
+    """Who plays the users of simulated dialogues: in jobs, in probes and in gates, for both sides
+    alike. `script`: the environment's own user; `model`: the model of `models.user`; `trained`: an
+    adapter that a job trains on accepted dialogues and that answers no client. It plays once it has
+    passed its gate; until then the script does (docs/users.md)."""
+    users_dialogues: Annotated[int, Field(ge=1)] = 512
+    """Most dialogues that a job learns to play users from: recorded ones, the newest first, then
+    those of the environment's oracle."""
+    users_candidates: Annotated[int, Field(ge=1)] = 1
+    """Lines that an adapter which plays users writes for each line, to choose the best from."""
 
 
 class Metrics(Section):

@@ -31,7 +31,7 @@ HALTS: Final = (
 """What is wrong with log or tables, and so with whatever reads them."""
 
 PARTS: Final = (
-    "sessions", "canaries", "holdouts", "jobs", "cycles", "gateways", "keys", "replicas",
+    "sessions", "canaries", "holdouts", "jobs", "cycles", "users", "gateways", "keys", "replicas",
     "repairs",
 )  # fmt: skip
 """The parts of a round of the role `work`."""

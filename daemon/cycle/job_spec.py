@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final, Literal
 from uuid import UUID
 
 from daemon.config.presets import PRESETS, build_loop_algorithm, preset
-from daemon.cycle.learning_rate import (
+from daemon.jobs.learning_rate import (
     compute_training_rate,
     compute_warm_start_epochs,
     compute_warm_start_rate,
@@ -30,6 +30,7 @@ from events.jobs import (
     KnownPattern,
     Limits,
     LoraSettings,
+    ModelUser,
     OptimizerSettings,
     Probe,
     Sampler,
@@ -64,12 +65,14 @@ def build_job_spec(
     parameters: int | None = None,
     successes: str | None = None,
     rounds: JobRounds | None = None,
+    user: ModelUser | None = None,
 ) -> JobSpec:
     """The spec of a cycle's job; `environments` are the paths of the settings, `parent` is the
     folder of the adapter that serves, None where the base does; `parameters` counts the base's
     weights, for rates that the settings leave unset (see learning_rate.needs_size); `successes` is
-    the sha256 of the file of the pools' successes; `rounds` are those of plan_rounds. Raises
-    NotTrainable, UnknownEnvironment, EnvironmentBroken."""
+    the sha256 of the file of the pools' successes; `rounds` are those of plan_rounds; `user` plays
+    the users, None: the environment's own does. Raises NotTrainable, UnknownEnvironment,
+    EnvironmentBroken."""
     if agent.environment is None or agent.checkpoint is None:
         lacking = "environment" if agent.environment is None else "checkpoint"
         raise NotTrainable(
@@ -94,7 +97,7 @@ def build_job_spec(
         parent=None if parent is None else str(parent),
         environment=locate(agent.environment, environments),
         benchmarks=None if benchmarks is None else str(benchmarks),
-        pools=tuple(pools),
+        pools=tuple(_name_user(pool, user) for pool in pools),
         seed=seed_of(job),
         sampler=_sampler(training, base),
         probe=Probe(groups=training.probe_groups, below=training.probe_below),
@@ -108,6 +111,14 @@ def build_job_spec(
         dtype=training.dtype,
         threads=training.threads,
     )
+
+
+def _name_user(pool: TaskPool, user: ModelUser | None) -> TaskPool:
+    """Return a pool whose users a model plays: one of the job's own environment, whose rollouts are
+    rewarded for more than the repair of their first call."""
+    if user is None or pool.environment is not None or pool.reward == "repair":
+        return pool
+    return pool.model_copy(update={"user": user})
 
 
 def _apply_recipe(training: "Training") -> tuple["Training", LoraSettings]:

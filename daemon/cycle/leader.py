@@ -30,10 +30,16 @@ from daemon.core.decision_log import DecisionRefusal, Decisions
 from daemon.core.isolation import Breaks
 from daemon.core.leadership import Leadership
 from daemon.core.span_contexts import Contexts
+from daemon.cycle.estimate import read_job_budget
 from daemon.cycle.job_spec import NotTrainable
 from daemon.cycle.scheduler import Due, Facts, NotDue, decide
 from daemon.cycle.state_machine import OWNER, CycleEnd, Step
 from daemon.cycle.views import read_facts, read_next_step
+from daemon.users.request import build_request
+from daemon.users.spec import NoUserJob
+from daemon.users.state_machine import UserStep
+from daemon.users.views import read_user_state
+from envs.registry import EnvironmentBroken, UnknownEnvironment
 from events.envelope import derive_id, utc_now
 from events.errors import KintsugiError
 from events.learning import (
@@ -104,8 +110,8 @@ class TickResult:
     troubles: list[str] = field(default_factory=list)
     """What could not be done, as sentences; it is tried again."""
     failed: list[str] = field(default_factory=list)
-    """`agents`, once for each agent at which the tick broke off; the next goes on where it
-    stopped."""
+    """`agents` or `users`, once for each agent at which the tick broke off; the next goes on where
+    it stopped."""
 
 
 class Leader:
@@ -138,7 +144,37 @@ class Leader:
             breaks.attempt(
                 "agents", partial(self._advance, pair, epoch, led), f"agent {pair.alias}"
             )
+            breaks.attempt(
+                "users", partial(self._request_users, pair, epoch, led), f"users of {pair.alias}"
+            )
         return led
+
+    def _request_users(self, pair: Pair, epoch: int, led: TickResult) -> None:
+        """Request the job that trains an adapter to play an agent's users, where it is due and the
+        budget of the day allows it. It is of no cycle."""
+        settings = self._app.settings
+        if settings.improve.users != "trained" or not self._leadership.holds():
+            return
+        with self._app.reading() as connection:
+            step = read_user_state(connection, settings, pair).step
+            if step is not UserStep.REQUEST:
+                return
+            if read_job_budget(connection, settings, pair, self._clock()).find_refusal(1):
+                return
+        with self._leadership.keep_lease():
+            try:
+                request = build_request(self._app, pair)
+            except (EnvironmentBroken, NoUserJob, UnknownEnvironment) as error:
+                led.troubles.append(f"no job trains who plays the users of {pair.alias}: {error}")
+                return
+        if request is None:
+            return
+        try:
+            Decisions(self._app, epoch).record({request.event: request.data}, request.data.job)
+        except DecisionRefusal as error:
+            led.troubles.append(str(error))
+            return
+        led.told.append(f"a job that trains who plays the users of {pair.alias} was requested")
 
     def _advance(self, pair: Pair, epoch: int, led: TickResult) -> None:
         try:

@@ -30,13 +30,13 @@ from daemon.core.task_definitions import open_event_environment, with_definition
 from daemon.cycle.estimate import read_job_budget
 from daemon.cycle.job_spec import NotTrainable, build_job_spec, name_capability, plan_rounds
 from daemon.cycle.leader import Proposal, RetryLater
-from daemon.cycle.learning_rate import needs_size
 from daemon.cycle.panel_parts import RouterTeacher, gather_lesson, gather_parts
 from daemon.cycle.parent import describe_parent, find_member_parent, find_rejected_parent
 from daemon.cycle.retraining import choose_members, read_retraining
 from daemon.cycle.skills import SkillChoice, SkillHistory, read_skill_histories
 from daemon.cycle.synthesis.quotas import MakeParts, choose_parts, fill_quotas
 from daemon.cycle.views import find_agent
+from daemon.jobs.learning_rate import needs_size
 from daemon.jobs.own_successes import offer_successes
 from daemon.proposer import sources
 from daemon.proposer.buffer import PoolEntry, PoolMix, pools
@@ -47,6 +47,7 @@ from daemon.proposer.proposer import ProposalRequest, propose
 from daemon.proposer.rejections import describe_rejections, list_new_entries, reject_bodies
 from daemon.proposer.siblings import draw_siblings, find_regressions
 from daemon.synthesis.review import Review, review_tasks
+from daemon.users.players import find_user
 from envs.endpoint import Sampling
 from envs.environment import UnknownTask
 from envs.registry import EnvironmentBroken, UnknownEnvironment
@@ -490,9 +491,11 @@ class CyclePlanner:
         if not settings.proposer.probe or not self._engines:
             return None
         sampling = Sampling(settings.trial.temperature, settings.trial.max_tokens)
+        with self._app.reading() as connection:
+            user = find_user(connection, settings, cycle.alias, cycle.base)
         probed = ProbeTarget(
             cycle=cycle.cycle, alias=cycle.alias, base=cycle.base, policy=policy,
-            engine=self._engines[0], sampling=sampling,
+            engine=self._engines[0], sampling=sampling, user=user,
         )  # fmt: skip
         return Prober(self._app, environment, probed, self._stopping, record=self._record)
 
@@ -589,6 +592,8 @@ class CyclePlanner:
         agent = self._find_agent(cycle)
         job = derive_id("job", cycle.cycle, *([] if skill is None else [skill]))
         successes = None
+        with self._app.reading() as connection:
+            user = find_user(connection, settings, cycle.alias, cycle.base)
         if settings.training.warm_start != "off":
             with self._app.reading() as connection:
                 task_pools, successes = offer_successes(
@@ -600,7 +605,10 @@ class CyclePlanner:
             benchmarks=settings.benchmarks, environments=settings.environments.paths,
             parent=None if start.row is None else Path(start.row.path),
             parameters=parameters, successes=successes,
-            rounds=self._plan_rounds(environment, cycle, task_pools, skill),
+            rounds=None
+            if user is not None
+            else self._plan_rounds(environment, cycle, task_pools, skill),
+            user=user,
         )  # fmt: skip
         return JobRequested(
             job=job,

@@ -105,7 +105,8 @@ def list_probe_tasks(member: OldMember) -> tuple[str, ...]:
     """Return the tasks of a member that say how a base does: `PROBED` at most, the same each time;
     without its lessons."""
     pools = [pool for job in member.jobs for pool in job.spec.target_pools]
-    tasks = list(dict.fromkeys(task for pool in pools if pool.is_plain for task in pool.all_tasks))
+    own = [pool for pool in pools if pool.has_verdict_reward]
+    tasks = list(dict.fromkeys(task for pool in own for task in pool.all_tasks))
     count = min(PROBED, len(tasks))
     return tuple(tasks[place * len(tasks) // count] for place in range(count))
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, Literal
 
 from daemon.cycle.job_spec import NotTrainable, seed_of
-from daemon.cycle.learning_rate import compute_warm_start_rate
+from daemon.jobs.learning_rate import compute_warm_start_rate
 from envs.registry import locate
 from events.jobs import (
     JobSpec,

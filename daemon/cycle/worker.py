@@ -45,6 +45,7 @@ from daemon.serving.publisher import Publisher
 from daemon.serving.reconciler import observe
 from daemon.serving.residency import NoRoom
 from daemon.serving.staging import StageRefusal, Staging
+from daemon.users.players import find_user
 from events.errors import KintsugiError, LogError
 from events.rollouts import clip_reason
 from events.serving import AdapterMoved
@@ -163,10 +164,12 @@ class CycleWorker:
             raise StageRefusal(
                 f"{row.alias} is no longer in the setting agents, so {row.adapter} is not evaluated"
             )
+        with self._app.reading() as connection:
+            user = find_user(connection, self._app.settings, row.alias, row.base)
         try:
             examination = CandidateEvaluation(
                 self._app, self._runner, agent, row, self._incumbent(row), self._gates(row),
-                self._held_out,
+                self._held_out, user,
             )  # fmt: skip
         except CannotExamine as error:
             yield self._reject(row, error)

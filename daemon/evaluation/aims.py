@@ -42,7 +42,10 @@ def list_aims(connection: "Connection", jobs: Sequence[JobRow]) -> list[tuple[st
             own = {task for pool in targets for task in pool.all_tasks}
             patterns = {pattern for pattern, task in written if task in own}
             written = [item for item in written if item[0] in patterns] or [
-                (pool.name, task) for pool in targets if pool.is_plain for task in pool.all_tasks
+                (pool.name, task)
+                for pool in targets
+                if pool.has_verdict_reward
+                for task in pool.all_tasks
             ]
         aims |= dict.fromkeys(written)
     return list(aims)

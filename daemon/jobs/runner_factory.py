@@ -12,6 +12,7 @@ if TYPE_CHECKING:
 
 LEARNER: Final = "daemon.solver"
 TRIAL: Final = "daemon.evaluation.trial"
+USER_TRIAL: Final = "daemon.evaluation.user_trial"
 
 
 def jobs_of(settings: "Settings") -> JobRunner:
@@ -22,6 +23,11 @@ def jobs_of(settings: "Settings") -> JobRunner:
 def trials_of(settings: "Settings") -> JobRunner:
     """Who plays candidates beside incumbents, in a home."""
     return _runner(settings, "trials", TRIAL)
+
+
+def user_trials_of(settings: "Settings") -> JobRunner:
+    """Who plays the gates of adapters that play users, in a home."""
+    return _runner(settings, "user-trials", USER_TRIAL)
 
 
 def _runner(settings: "Settings", folder: str, module: str) -> JobRunner:

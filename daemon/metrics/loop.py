@@ -35,6 +35,7 @@ from daemon.metrics.holdout import HOLDOUT, RecentLifts, say_lifts
 from daemon.metrics.observations import BackgroundCollector
 from daemon.metrics.skills import SKILLS, RecentPanels, say_members, say_skills
 from daemon.metrics.synthesis import SYNTHESIS, say_synthesis
+from daemon.metrics.users import USERS, say_users
 from events.envelope import parse_timestamp, timestamp, utc_now
 from events.gate import Decision
 from events.learning import CycleOutcome, JobOutcome
@@ -137,6 +138,7 @@ LOOP: Final = (
     Family("kintsugi_live_judged_sessions", "How many sessions that rests on.", ("alias", "slot")),
     *HOLDOUT,
     *SKILLS,
+    *USERS,
     Family(
         "kintsugi_route_weight_ratio", "Share of the sessions that it is given.", ("alias", "slot")
     ),
@@ -180,6 +182,7 @@ def read(
         _moments(connection, sheet, names)
         _routes(connection, sheet, shown, moment)
         say_skills(connection, app.settings, sheet, shown)
+        say_users(connection, app.settings, sheet, shown, timestamp(moment - LIVE_WINDOW))
         say_members(sheet, panels.read(connection), names)
         say_lifts(sheet, lifts.read(connection), names)
         sheet.say("kintsugi_job_today_seconds", job_seconds(connection, moment))

@@ -212,7 +212,9 @@ def in_force(table: "RouteTable") -> GatewayRoutes:
         table.position,
         {row.alias: _route(row) for row in table.routes},
         {
-            row.adapter: Adapter(row.alias, row.base, row.state in _KEEPS, row.panel)
+            row.adapter: Adapter(
+                row.alias, row.base, row.state in _KEEPS, row.panel, row.role == "user"
+            )
             for row in table.adapters
         },
     )

@@ -4,6 +4,7 @@
     canaries    judged by live traffic
     jobs        begun, adopted, stopped; what they left becomes an adapter
     cycles      their adapters staged, evaluated, given their first sessions
+    users       adapters that play users: their gates, their staging
     replicas    brought to what routes want; where they serve another base, routes move there
     gateways    the rows of those that were killed are taken out
     keys        those of erased persons that came back with a backup are destroyed again
@@ -30,7 +31,7 @@ from daemon.core.isolation import PARTS, Breaks
 from daemon.core.serving_lock import HomeLockBusy, hold_serving_lock
 from daemon.cycle.panel_makers import compose_panel
 from daemon.cycle.worker import CycleWorker
-from daemon.jobs.runner_factory import jobs_of, trials_of
+from daemon.jobs.runner_factory import jobs_of, trials_of, user_trials_of
 from daemon.jobs.training_runs import advance
 from daemon.maintenance.erasure import sweep
 from daemon.repair.background import RepairQueue
@@ -40,6 +41,7 @@ from daemon.serving.fleet import Fleet
 from daemon.serving.publisher import Publisher
 from daemon.serving.reconciler import Reconciler
 from daemon.sessions.closing import close_sessions
+from daemon.users.worker import UserWorker
 from events.envelope import utc_now
 
 if TYPE_CHECKING:
@@ -88,6 +90,8 @@ class Worker:
         self._fleet = fleet
         composer = partial(compose_panel, fleet=fleet)
         self._cycles = CycleWorker(app, fleet, self._trials, clock, composer)
+        self._user_trials = user_trials_of(app.settings)
+        self._users = UserWorker(app, fleet, self._user_trials, clock)
         self._reconciler = Reconciler(app, fleet, clock)
         self._repairs = RepairQueue(app)
         self._lost: set[str] = set()
@@ -103,6 +107,7 @@ class Worker:
             "holdouts": self._adjust_holdouts,
             "jobs": self._advance_jobs,
             "cycles": self._advance_cycles,
+            "users": self._advance_users,
             "gateways": self._forget_gateways,
             "keys": self._sweep_keys,
             "replicas": self._reconcile,
@@ -124,6 +129,7 @@ class Worker:
         """Release jobs and trials, which go on running."""
         self._jobs.close()
         self._trials.close()
+        self._user_trials.close()
 
     def _close_sessions(self, result: RoundResult) -> None:
         closed = close_sessions(self._app, self._clock(), self._lost)
@@ -156,6 +162,9 @@ class Worker:
 
     def _advance_cycles(self, result: RoundResult) -> None:
         result.told += self._cycles.advance(Breaks(result.failed, result.troubles))
+
+    def _advance_users(self, result: RoundResult) -> None:
+        result.told += self._users.advance(Breaks(result.failed, result.troubles))
 
     def _sweep_keys(self, _: RoundResult) -> None:
         sweep(self._app)

@@ -6,7 +6,8 @@
 
 A panel has a role as an adapter has, and no files: its members and its router inherit the role,
 whatever their own states, and stay loaded for it. What was loaded for panels alone is retired once
-the last of them is unloaded.
+the last of them is unloaded. An adapter that plays users keeps its slot from its first staging on
+until another one takes its place; no gateway routes to it.
 
 Level-triggered: nothing here remembers what was done before. The same situation gives the same
 steps, so a process that was killed in the middle, or finds a restarted replica, asks again.
@@ -170,6 +171,11 @@ def _inherit_roles(situation: Situation) -> dict[str, tuple[int, Role]]:
     return inherited
 
 
+def describe_user_adapter(row: AdapterRow) -> str:
+    """Return why an adapter that plays users is not what a command wants."""
+    return f"{row.adapter} plays users of {row.alias}, and answers no client"
+
+
 def list_panels_of(table: RouteTable, adapter: str) -> list[AdapterRow]:
     """Return the panels that an adapter is a part of, by name."""
     return [
@@ -198,6 +204,8 @@ def _role(row: AdapterRow, situation: Situation) -> Role | None:
         return "shadow"
     if row.adapter in situation.pinned:
         return "pinned"
+    if row.role == "user" and row.state is State.GATED:
+        return "user" if row.replicas else None
     if row.state not in RETIRED:
         return "staged"
     if not row.replicas:

@@ -24,6 +24,7 @@ from consumers.reads.serving import AdapterRow
 from daemon.adapters.adoption import HomeAdapter, intact
 from daemon.core.decision_log import Act
 from daemon.core.serving_lock import hold_serving_lock
+from daemon.serving.desired_state import describe_user_adapter
 from daemon.serving.export import iter_ancestors
 from daemon.serving.fleet import Fleet
 from daemon.serving.push import (
@@ -141,6 +142,9 @@ def _check_members(members: Sequence[_Member]) -> None:
     panels = [member.row.adapter for member in members if member.row.panel is not None]
     if panels:
         raise MergeRefusal(f"{panels[0]} is a panel, and adapters are merged; name its members")
+    for member in members:
+        if member.row.role != "agent":
+            raise MergeRefusal(f"{describe_user_adapter(member.row)}; leave it out")
     names = [member.row.adapter for member in members]
     twice = [name for name, count in Counter(names).items() if count > 1]
     if twice:

@@ -26,6 +26,7 @@ from consumers.reads import learning, serving, skills
 from consumers.reads.serving import AdapterRow
 from daemon.adapters.directory import BadAdapter, verify
 from daemon.core.decision_log import Act, Decisions
+from daemon.serving.desired_state import describe_user_adapter
 from daemon.serving.fleet import Engine, Fleet, NoReplica
 from daemon.serving.replica import NoAnswer
 from daemon.serving.router_examples import write_examples
@@ -252,6 +253,8 @@ def _check_parts(parts: Mapping[str, AdapterRow], composition: Composition) -> A
             raise CompositionRefusal(
                 f"{row.adapter} is a panel, and no panel is a part of another; name its members"
             )
+        if row.role != "agent":
+            raise CompositionRefusal(f"{describe_user_adapter(row)}; leave it out of panels")
         if row.state is State.COLLECTED:
             raise CompositionRefusal(f"the files of {row.adapter} were collected; leave it out")
     if len({(row.alias, row.base) for row in rows}) > 1:

@@ -29,7 +29,7 @@ from consumers.reads import serving
 from consumers.reads.serving import AdapterRow, RouteRow, RouteTable
 from daemon.core.decision_log import Act, Decisions
 from daemon.core.serving_lock import hold_serving_lock
-from daemon.serving.desired_state import ADMISSIBLE, PIN, UNPIN
+from daemon.serving.desired_state import ADMISSIBLE, PIN, UNPIN, describe_user_adapter
 from daemon.serving.fleet import Fleet, collect_route_adapters, expand_panels
 from daemon.serving.push import only_base
 from daemon.serving.residency import Role
@@ -106,12 +106,13 @@ class Publisher:
         concurrency: int,
     ) -> "tuple[Comparison, Means]":
         """Return what an adapter or a panel and the incumbent of its alias are to play, both
-        staged, and the means for it. Raises StageRefusal, NoRoom, BaseMixup, NoTarget,
-        UnknownTask."""
+        staged, and the means for it. Raises PromotionRefusal, StageRefusal, NoRoom, BaseMixup,
+        NoTarget, UnknownTask."""
         from daemon.config.upstreams import key_of
         from daemon.evaluation.comparison import compare
         from daemon.evaluation.run import Means
 
+        _check_answers_clients(self.adapter(candidate))
         row = self.stage(candidate, act)
         with self.app.reading() as connection:
             earlier = len(serving.evaluation_lines(connection, row.adapter))
@@ -185,10 +186,12 @@ class Publisher:
     ) -> RouteRow:
         """Set the shares of an alias' sessions that adapters answer; None names the base.
 
-        Raises StageRefusal, NoRoom, RouteRefusal, DecisionRefusal.
+        Raises PromotionRefusal, StageRefusal, NoRoom, RouteRefusal, DecisionRefusal.
         """
         self.app.settle()
         rows = {name: self.adapter(name) for name in (*shares, shadow) if name is not None}
+        for row in rows.values():
+            _check_answers_clients(row)
         base = base or next((row.base for row in rows.values()), None) or self._base_of(alias)
         parts = tuple(
             RouteShare(adapter=None if name is None else rows[name].adapter, share=share)
@@ -399,7 +402,17 @@ def _shares(name: str, share: float, standing: RouteState) -> tuple[RouteShare, 
     )
 
 
+def _check_answers_clients(row: AdapterRow) -> None:
+    """Check that an adapter may answer clients. Raises PromotionRefusal."""
+    if row.role != "agent":
+        raise PromotionRefusal(
+            f"{describe_user_adapter(row)}; it has a gate of its own (kintsugi adapters show "
+            f"{row.adapter}) and joins no route"
+        )
+
+
 def _check_promotion(row: AdapterRow, act: Act, override: bool) -> None:
+    _check_answers_clients(row)
     if override:
         if not act.reason:
             raise PromotionRefusal(

@@ -21,9 +21,9 @@ from typing import Final, Literal, get_args
 
 from events.errors import KintsugiError
 
-Role = Literal["stable", "canary", "shadow", "pinned", "draining", "staged", "kept"]
-"""Why an adapter is loaded, the strongest reason first: `staged` is one that is proven, evaluated
-or gated; `kept` one without traffic, for a rollback."""
+Role = Literal["stable", "canary", "shadow", "pinned", "user", "draining", "staged", "kept"]
+"""Why an adapter is loaded, the strongest reason first: `user` plays users and answers no client;
+`staged` is one that is proven, evaluated or gated; `kept` one without traffic, for a rollback."""
 
 _STRENGTH: Final[Mapping[Role, int]] = {role: place for place, role in enumerate(get_args(Role))}
 

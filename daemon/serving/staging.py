@@ -102,7 +102,8 @@ class Staging:
         parts = self._parts(row)
         for part in parts:
             self._check_files(part, engines)
-        self.make_room(row, "staged", engines, cause)
+        # One that plays users stays, so there must be room for it and for the next one staged.
+        self.make_room(row, "user" if row.role == "user" else "staged", engines, cause)
         if row.panel is None:
             return self._stage_one(row, engines, cause)
         try:

@@ -1,7 +1,7 @@
 """Where everything stands, as one document: `kintsugi status` prints it, the status page shows it.
 
-    situation(app)    log, fold, rounds, cycles, skills, newest job, adapters, routes, panels,
-                      lift, leader, gateways
+    situation(app)    log, fold, rounds, cycles, skills, users, newest job, adapters, routes,
+                      panels, lift, leader, gateways
 
 Read at one moment of the tables, and of the log right after it. The names are a promise to scripts;
 fields may be added. A log that cannot be reached leaves nulls and the reason, and ends nothing.
@@ -49,6 +49,7 @@ def situation(app: "App") -> dict[str, Any]:
         now = utc_now()
         expected = read_outlooks(connection, app.settings, now)
         improve = _improve(app, connection)
+        users = _users(app, connection)
         state = None if cycle is None else read_cycle_state(connection, cycle)
         branches = [] if state is None else describe_jobs(connection, app.settings, state)
         job = _newest_job(connection)
@@ -66,6 +67,7 @@ def situation(app: "App") -> dict[str, Any]:
         "next_cycle": _next_cycle(expected),
         "improve": improve,
         "skills": lacking,
+        "users": users,
         "job": None if job is None else _job(app, job),
         "routes": [asdict(route) for route in routes],
         "panels": [asdict(panel) for panel in panels],
@@ -173,6 +175,26 @@ def _skills(app: "App", connection: "Connection") -> list[dict[str, Any]]:
                 documents.append(
                     {**values, "taught": own.state, "why": own.reason, "adapter": own.adapter}
                 )
+    return documents
+
+
+def _users(app: "App", connection: "Connection") -> list[dict[str, Any]]:
+    """Return who plays the users of each agent, and why not the trained adapter."""
+    from consumers.diagnosis.round_counts import Pair
+    from daemon.cycle.estimate import read_job_budget
+    from daemon.users.practice import read_user_practices
+    from daemon.users.state_machine import UserStep
+    from events.envelope import utc_now
+
+    documents = []
+    for practice in read_user_practices(connection, app.settings):
+        document = asdict(practice)
+        if practice.step == UserStep.REQUEST.value:
+            pair = Pair(practice.alias, practice.base)
+            budget = read_job_budget(connection, app.settings, pair, utc_now())
+            if (refusal := budget.find_refusal(1)) is not None:
+                document["says"] += f", once the budget of the day allows it: {refusal}"
+        documents.append(document)
     return documents
 
 

@@ -115,6 +115,11 @@ def _cycle(document: Document, now: datetime) -> Stop:
         for practice in document["improve"][name]
         if practice["setting"] != "off"
     ]
+    facts += [
+        f"users of {practice['alias']}: {practice['says']}"
+        for practice in document["users"]
+        if practice["setting"] != "script"
+    ]
     if leader is not None and leader["seconds_left"] < 0:
         facts.append(f"the lease of {leader['holder']} ran out")
         return Stop("cycle", Mood.ATTENTION, headline, tuple(facts), "kintsugi schedule")

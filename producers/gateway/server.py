@@ -255,7 +255,7 @@ class Gateway:
         routes = routing.table.routes
         aliases = {a: routes[a].base if a in routes else None for a in routing.aliases}
         body, status = await self._ask_engine(upstream, "GET", "/models", None)
-        return _json_response(with_aliases(body, aliases), status)
+        return _json_response(with_aliases(body, aliases, routing.table.user_names), status)
 
     async def _count_tokens(self, request: Request) -> Response:
         self._reader.authenticate(request, "call")

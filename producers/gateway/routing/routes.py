@@ -2,7 +2,8 @@
 
     a public alias     by its route: the adapter that the session stays with, else one drawn by the
                        shares
-    an adapter's name  that adapter and no other; a panel's name likewise
+    an adapter's name  that adapter and no other; a panel's name likewise; one that plays users is
+                       refused by who asks engines (routing.py)
     any other name     as it came; the engine knows it, or refuses it
     no name            as if the gateway's own alias was asked for
 
@@ -69,6 +70,8 @@ class Adapter:
     """Whether sessions that it answered stay with it: it serves, or makes room."""
     panel: Panel | None = None
     """Members and router of a panel, which engines know by its parts alone; None for an adapter."""
+    plays_users: bool = False
+    """Whether it plays users, and so answers no client: neither by a route nor by its name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +83,11 @@ class GatewayRoutes:
     routes: Mapping[str, GatewayRoute] = field(default_factory=dict)
     """Alias -> route. An alias that is not among them is answered by its base."""
     adapters: Mapping[str, Adapter] = field(default_factory=dict)
+
+    @property
+    def user_names(self) -> frozenset[str]:
+        """Return the adapters that clients cannot name."""
+        return frozenset(name for name, known in self.adapters.items() if known.plays_users)
 
 
 @dataclass(frozen=True, slots=True)

@@ -235,6 +235,7 @@ class RouteLease:
         if self.choice.routed == "named" and choose_member is not None:
             self._check_loaded(upstreams)
         if not self.choice.order:
+            self._check_answers_clients()
             for attempt in self._order_by_model(upstreams):
                 yield attempt
             return
@@ -262,6 +263,20 @@ class RouteLease:
         """The model that the answer names, as if the client had asked for it: None where only the
         engine knows."""
         return self._model or upstream.base
+
+    def _check_answers_clients(self) -> None:
+        """Check that the adapter that the client named answers clients. Raises Refused, as an
+        engine refuses the name of a model that it does not have."""
+        # While it is proven, an engine has it under its name with a suffix, too.
+        known = self._routes.adapters.get((self._model or "").partition("~")[0])
+        if known is not None and known.plays_users:
+            raise Refused(
+                404,
+                f"the model {self._model} does not exist here: it is an adapter that plays users, "
+                f"and answers no client; ask for {known.alias}",
+                param="model",
+                code="model_not_found",
+            )
 
     def _check_loaded(self, upstreams: Sequence[Upstream]) -> None:
         """Check that the engines have all of a panel that the client named, where any can be asked.

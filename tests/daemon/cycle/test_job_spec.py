@@ -9,9 +9,9 @@ import pytest
 from daemon.config.presets import preset
 from daemon.config.settings import Agent, Training
 from daemon.cycle.job_spec import NotTrainable, build_job_spec, name_capability, seed_of
-from daemon.cycle.learning_rate import needs_size
+from daemon.jobs.learning_rate import needs_size
 from envs.registry import open_place
-from events.jobs import EndpointSource, JobSpec, TaskPool, VllmSource
+from events.jobs import AdapterUser, EndpointSource, JobSpec, TaskPool, VllmSource
 from tests.envs.test_registry import write_environment
 
 AGENT = Agent(alias="agent", environment="shop", checkpoint=Path("/models/base"))
@@ -195,3 +195,14 @@ def test_an_agent_of_which_too_little_is_known_is_not_trained(lacking: str) -> N
     agent = AGENT.model_copy(update={lacking: None})
     with pytest.raises(NotTrainable, match=f"agent agent has no {lacking}"):
         build_job_spec(Training(), agent, job="j", base="reference", pools=POOLS)
+
+
+def test_a_model_plays_the_users_of_the_pools_in_the_jobs_own_environment() -> None:
+    user = AdapterUser(adapter="u", folder="/adapters/u", sha256="0" * 64)
+    repair = pool("mend", "address", 30, reward="repair")
+    foreign = pool("away", "payment", 30, environment="retail")
+    made = spec(pools=(*POOLS, repair, foreign), user=user)
+    assert {item.name: item.user for item in made.pools} == {
+        "weak": user, "other": user, "replay": user, "mend": None, "away": None,
+    }  # fmt: skip
+    assert spec().pools == POOLS, "without a model the spec is what it was"

@@ -2,7 +2,7 @@
 
 import pytest
 
-from daemon.cycle.learning_rate import (
+from daemon.jobs.learning_rate import (
     compute_training_rate,
     compute_warm_start_epochs,
     compute_warm_start_rate,

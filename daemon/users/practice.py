@@ -1,0 +1,96 @@
+"""Who plays the users of each agent, and why not the trained one, for display.
+
+read_user_practices(connection, settings)    one for each agent that was seen, by alias
+"""
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from consumers.reads import agents
+from daemon.users.players import find_user
+from daemon.users.state_machine import NoUserStep, UserStep
+from daemon.users.views import UserState, read_user_state
+
+if TYPE_CHECKING:
+    from sqlalchemy import Connection
+
+    from daemon.config.settings import Settings
+
+SCRIPT = "script"
+"""What plays users where no model does."""
+
+
+@dataclass(frozen=True, slots=True)
+class UserPractice:
+    """Who plays the users of an agent."""
+
+    alias: str
+    base: str
+    setting: str
+    """`improve.users`."""
+    plays: str
+    """The model's or adapter's name, with the number of its candidates; `script` for the
+    environment's own user."""
+    step: str | None
+    """What is next for the adapter that is to play them; None where nothing is."""
+    dialogues: int
+    """Accepted dialogues that a job could learn from."""
+    persons: int
+    """Sessions with persons that passed, and that no job learns from."""
+    says: str
+    """The same as a sentence, with the reason where the trained one does not play."""
+
+
+def read_user_practices(connection: "Connection", settings: "Settings") -> list[UserPractice]:
+    """Return who plays the users of each agent that was seen, by alias."""
+    practices = []
+    for pair in sorted(agents.present(connection)):
+        state = read_user_state(connection, settings, pair)
+        user = find_user(connection, settings, pair.alias, pair.base)
+        plays = SCRIPT if user is None else user.simulator
+        practices.append(
+            UserPractice(
+                alias=pair.alias,
+                base=pair.base,
+                setting=settings.improve.users,
+                plays=plays,
+                step=state.step.value if isinstance(state.step, UserStep) else None,
+                dialogues=len(state.dialogues.rollouts),
+                persons=state.dialogues.persons,
+                says=_describe(state, plays),
+            )
+        )
+    return practices
+
+
+def _describe(state: UserState, plays: str) -> str:
+    if state.view.setting != "trained":
+        obstacle = state.view.obstacle
+        return f"{plays} plays them" + (f": {obstacle}" if obstacle else "")
+    if plays != SCRIPT:
+        return f"{plays} plays them, trained and through its gate"
+    sentence = f"the {SCRIPT} plays them: {_explain_script(state)}"
+    if state.dialogues.persons:
+        sentence += (
+            f"; {state.dialogues.persons:,} sessions with persons passed and teach none, for no "
+            "job is handed what persons said"
+        )
+    return sentence
+
+
+def _explain_script(state: UserState) -> str:
+    """Return why no adapter plays users."""
+    view = state.view
+    match state.step:
+        case NoUserStep(reason):
+            return reason
+        case UserStep.RETIRE:
+            return f"{', '.join(view.outdated)} of another base goes out of service first"
+        case UserStep.EVALUATE:
+            return f"{view.candidate} plays its gate now"
+        case UserStep.STAGE:
+            return f"{view.plays} passed its gate, and every replica is to load it next"
+        case UserStep.TRAIN:
+            return f"job {view.job} trains one now"
+        case UserStep.REQUEST:
+            return f"a job learns from {view.dialogues:,} accepted dialogues next"

@@ -1,0 +1,49 @@
+"""Request the job that trains an adapter to play an agent's users (role `schedule`).
+
+    request = build_request(app, pair)      the event, or None where no job is due
+
+What it learns from follows from the log, and its id from agent, base and the number of the attempt,
+so a leader that was killed, or two at once, request it once. Guarantee: no cycle names the job.
+"""
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from daemon.users.players import find_agent
+from daemon.users.spec import build_user_spec
+from daemon.users.state_machine import UserStep
+from daemon.users.views import read_user_state
+from events.envelope import derive_id
+from events.learning import JobRequested
+
+if TYPE_CHECKING:
+    from consumers.diagnosis.round_counts import Pair
+    from daemon.core.app import App
+
+
+@dataclass(frozen=True, slots=True)
+class UserJobRequest:
+    """A job that is to be requested."""
+
+    event: str
+    """Id of the event."""
+    data: JobRequested
+
+
+def build_request(app: "App", pair: "Pair") -> UserJobRequest | None:
+    """Return the request of the job that is due for the users of an agent; None where none is.
+    Raises NoUserJob, UnknownEnvironment, EnvironmentBroken."""
+    settings = app.settings
+    with app.reading() as connection:
+        state = read_user_state(connection, settings, pair)
+    if state.step is not UserStep.REQUEST:
+        return None
+    agent = find_agent(settings, pair.alias)
+    assert agent is not None, "an agent without an obstacle is in the settings"
+    attempt = str(len(state.jobs) + 1)
+    job = derive_id("user job", pair.alias, pair.base, attempt)
+    spec = build_user_spec(app, agent, job, pair.base, state.dialogues.rollouts)
+    request = JobRequested(
+        job=job, alias=pair.alias, base=pair.base, spec=spec, minutes=settings.jobs.minutes
+    )
+    return UserJobRequest(derive_id("user job requested", job), request)

@@ -1,0 +1,124 @@
+"""What the job that trains an adapter to play users is told.
+
+    spec = build_user_spec(app, agent, job, base, dialogues)
+
+Recorded dialogues come first (daemon/jobs/dialogues.py), those of the environment's oracle with its
+exact user fill up to `improve.users_dialogues`, and `HELD_OUT` further ones of these tell when to
+stop. Generated tasks have seeds of the range in which tasks are written: neither traffic, reports
+nor gates draw from it. All that is drawn follows from the job's id, so a request that is made twice
+is the same one.
+"""
+
+from collections.abc import Sequence
+from itertools import islice
+from random import Random
+from typing import TYPE_CHECKING, Final
+
+from consumers.reads.evidence import PassedRollout
+from daemon.adapters.compatibility import BadBase, count_parameters
+from daemon.core.task_definitions import with_definitions
+from daemon.jobs.dialogues import offer_dialogues
+from daemon.jobs.learning_rate import compute_warm_start_epochs, compute_warm_start_rate
+from daemon.proposer.candidate import FIRST_SEED, LAST_SEED
+from envs.registry import locate, open_place
+from events.errors import KintsugiError
+from events.jobs import (
+    JobSpec,
+    LoraSettings,
+    OptimizerSettings,
+    Sampler,
+    SftSettings,
+    TaskPool,
+    WarmStart,
+)
+
+if TYPE_CHECKING:
+    from daemon.config.settings import Agent, Training
+    from daemon.core.app import App
+    from envs.environment import Environment
+
+POOL: Final = "users"
+"""Name of the one pool of such a job."""
+HELD_OUT: Final = 64
+"""Dialogues on which the loss is watched."""
+_SEED_BITS: Final = 48
+
+
+class NoUserJob(KintsugiError):
+    """Settings by which no job can be made."""
+
+
+def build_user_spec(
+    app: "App", agent: "Agent", job: str, base: str, dialogues: Sequence[PassedRollout]
+) -> JobSpec:
+    """Return the spec of a job that learns from these dialogues, the newest first. Raises
+    NoUserJob, UnknownEnvironment, EnvironmentBroken, EnvironmentFailure, BlobUnavailable."""
+    assert agent.environment is not None, "an agent without an obstacle has an environment"
+    assert agent.checkpoint is not None, "an agent without an obstacle has a checkpoint"
+    settings = app.settings
+    training, most = settings.training, settings.improve.users_dialogues
+    environment = with_definitions(
+        app,
+        open_place(
+            agent.environment, benchmarks=settings.benchmarks, paths=settings.environments.paths
+        ),
+    )
+    with app.reading() as connection:
+        offer = offer_dialogues(app, connection, environment, dialogues, most)
+    chance = Random(f"user job {job}").getrandbits(_SEED_BITS)
+    count = most - len(offer.rollouts)
+    gold = _draw_tasks(environment, agent.traffic, chance, HELD_OUT + count)
+    pool = TaskPool(
+        name=POOL, tasks=gold[:HELD_OUT], references=gold[HELD_OUT:], successes=offer.rollouts
+    )
+    benchmarks = settings.benchmarks
+    return JobSpec(
+        job=job,
+        base=base,
+        checkpoint=str(agent.checkpoint),
+        environment=locate(agent.environment, settings.environments.paths),
+        benchmarks=None if benchmarks is None else str(benchmarks),
+        teaches="user",
+        dialogues=offer.sha256,
+        pools=(pool,),
+        seed=chance,
+        sampler=Sampler(groups=1, size=2, rollouts=max(2, most)),
+        warm_start=WarmStart(
+            mode="always", successes=offer.sha256, sft=_build_sft(training, agent)
+        ),
+        grpo=False,
+        lora=LoraSettings(rank=training.lora_rank, alpha=training.lora_alpha),
+        device=training.device,
+        dtype=training.dtype,
+        threads=training.threads,
+    )
+
+
+def _draw_tasks(
+    environment: "Environment", traffic: dict[str, float], chance: int, count: int
+) -> tuple[str, ...]:
+    """Return the ids of so many generated tasks, of kinds in the shares of the traffic or of every
+    kind in equal shares, of seeds in the range of written tasks."""
+    shares = traffic or dict.fromkeys(environment.capabilities, 1.0)
+    first = FIRST_SEED + chance % (LAST_SEED - FIRST_SEED - count)
+    return tuple(task.id for task in islice(environment.mixture(shares, chance, first), count))
+
+
+def _build_sft(training: "Training", agent: "Agent") -> SftSettings:
+    """Return how a job trains: by the settings of a warm start, or by the size of the base where
+    they are unset. Raises NoUserJob."""
+    lr, epochs = training.warm_start_lr, training.warm_start_epochs
+    if lr is None or epochs is None:
+        assert agent.checkpoint is not None, "an agent without an obstacle has a checkpoint"
+        try:
+            parameters = count_parameters(agent.checkpoint)
+        except BadBase as error:
+            raise NoUserJob(
+                f"no learning rate follows from the base: {error}; set training.warm_start_lr and "
+                "training.warm_start_epochs"
+            ) from error
+        lr = compute_warm_start_rate(parameters) if lr is None else lr
+        epochs = compute_warm_start_epochs(parameters) if epochs is None else epochs
+    return SftSettings(
+        optimizer=OptimizerSettings(lr=lr), epochs=round(epochs), warmup=0.1, schedule="linear"
+    )

@@ -1,0 +1,111 @@
+"""How far an agent is with an adapter that plays its users, read from the tables.
+
+    state = read_user_state(connection, settings, pair)
+    state.step                          what is next (state_machine.py), or why nothing is
+
+The leader, the role `work` and the status document ask here within one
+`database.read_transaction`, so they agree.
+"""
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from consumers.reads import learning, serving
+from consumers.reads.cycle_state import read_job_adapter
+from daemon.users.dialogues import DialogueStock, choose_dialogues
+from daemon.users.players import find_agent, find_obstacle, read_environment
+from daemon.users.state_machine import LastAttempt, NoUserStep, UserStep, UserView, next_user_step
+from events.lifecycle import WAITING, State
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from sqlalchemy import Connection
+
+    from consumers.diagnosis.round_counts import Pair
+    from consumers.reads.learning import JobRow
+    from consumers.reads.serving import AdapterRow
+    from daemon.config.settings import Settings
+
+_NONE = DialogueStock((), 0)
+
+
+@dataclass(frozen=True, slots=True)
+class UserState:
+    """An agent's users on its present base."""
+
+    alias: str
+    base: str
+    view: UserView
+    step: UserStep | NoUserStep
+    plays: "AdapterRow | None"
+    """The adapter that passed its gate."""
+    candidate: "AdapterRow | None"
+    """The adapter that is to be measured."""
+    outdated: "tuple[AdapterRow, ...]"
+    jobs: "tuple[JobRow, ...]"
+    """Those that trained one on this base, in the order in which they were requested."""
+    dialogues: DialogueStock
+    """Empty where the setting is not `trained`, or cannot be."""
+
+
+def read_user_state(connection: "Connection", settings: "Settings", pair: "Pair") -> UserState:
+    """Return how far an agent is; `pair` names the base on which it runs now."""
+    setting = settings.improve.users
+    rows = serving.list_user_adapters(connection, pair.alias)
+    own = [row for row in rows if row.base == pair.base]
+    outdated = tuple(row for row in rows if row.base != pair.base and row.state in WAITING)
+    plays = next((row for row in own if row.state is State.GATED), None)
+    candidate = next((r for r in own if r.state in (State.PRODUCED, State.STAGED)), None)
+    jobs = learning.list_user_jobs(connection, pair.alias, pair.base)
+    obstacle = find_obstacle(settings, pair.alias) or ""
+    dialogues, last = _NONE, None
+    if setting == "trained" and not obstacle:
+        environment = name_environment(settings, pair.alias)
+        dialogues = choose_dialogues(connection, pair.alias, environment)
+        last = _read_last(connection, jobs, environment)
+    view = UserView(
+        setting=setting,
+        obstacle=obstacle,
+        outdated=tuple(row.adapter for row in outdated),
+        plays=None if plays is None else plays.adapter,
+        is_staged=plays is not None and bool(plays.replicas),
+        candidate=None if candidate is None else candidate.adapter,
+        job=next((job.job for job in jobs if job.outcome is None), None),
+        last=last,
+        dialogues=len(dialogues.rollouts),
+    )
+    step = next_user_step(view)
+    return UserState(*pair, view, step, plays, candidate, outdated, tuple(jobs), dialogues)
+
+
+def name_environment(settings: "Settings", alias: str) -> str:
+    """Return the name of an agent's environment. Raises UnknownEnvironment, EnvironmentBroken."""
+    agent = find_agent(settings, alias)
+    assert agent is not None, "an agent without an obstacle is in the settings"
+    assert agent.environment is not None, "an agent without an obstacle has an environment"
+    paths = settings.environments.paths
+    return read_environment(agent.environment, settings.benchmarks, paths).name
+
+
+def _read_last(
+    connection: "Connection", jobs: "Sequence[JobRow]", environment: str
+) -> LastAttempt | None:
+    """Return the newest attempt, where it is over and nothing plays that it left."""
+    if not jobs or jobs[-1].outcome is None:
+        return None
+    job = jobs[-1]
+    row = read_job_adapter(connection, job.job)
+    if row is not None and row.state in WAITING:
+        return None
+    there = choose_dialogues(connection, job.alias, environment, until=job.requested)
+    return LastAttempt(len(jobs), len(there.rollouts), _explain_failure(job, row))
+
+
+def _explain_failure(job: "JobRow", row: "AdapterRow | None") -> str:
+    if row is None:
+        return f"its job ended, {job.outcome}: {job.reason}"
+    gate = row.user_gate
+    if gate is not None and not gate.passed:
+        return f"{row.adapter} failed its gate: {gate.reason}"
+    return f"{row.adapter} is {row.state}: {row.reason}"

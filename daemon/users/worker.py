@@ -1,0 +1,130 @@
+"""What the role `work` does for adapters that play users: from a job's files to the replicas.
+
+    UserWorker(app, fleet, runner).advance(breaks)    again and again; what happened, as sentences
+
+    retire      one of another base goes out of service: it is noise on the present one
+    evaluate    it plays gold dialogues in a process of its own, and its gate decides (gate.py)
+    stage       every replica loads it and is seen to answer with it
+
+Its job runs as any job does (jobs/training_runs.py). Level-triggered: each round asks the tables
+(views.py), so a round that was cut short is made up for, and two workers do the work once. Nothing
+here touches a cycle.
+"""
+
+from collections.abc import Callable, Iterator
+from datetime import datetime
+from functools import partial
+from typing import TYPE_CHECKING, Final
+
+from consumers.database import DatabaseError
+from consumers.diagnosis.round_counts import Pair
+from consumers.reads import agents
+from consumers.reads.serving import AdapterRow
+from daemon.adapters.adoption import BadName
+from daemon.adapters.compatibility import BadBase
+from daemon.adapters.directory import BadAdapter
+from daemon.core.decision_log import Decisions
+from daemon.core.isolation import Breaks
+from daemon.core.serving_lock import hold_serving_lock
+from daemon.jobs.runner import JobRunner
+from daemon.serving.fleet import Fleet
+from daemon.serving.staging import StageRefusal, Staging
+from daemon.users.gate import DIALOGUES, UserGate
+from daemon.users.players import find_agent
+from daemon.users.state_machine import UserStep
+from daemon.users.views import UserState, read_user_state
+from events.errors import KintsugiError, LogError
+from events.lifecycle import State
+from events.rollouts import clip_reason
+from events.serving import AdapterMoved, Retired
+
+if TYPE_CHECKING:
+    from daemon.core.app import App
+
+_FINAL: Final = (BadAdapter, BadBase, BadName)
+"""Why an adapter will never be staged; anything else may be over in a minute."""
+
+
+class UserWorker:
+    """The adapters that play users of a home, over its replicas."""
+
+    def __init__(
+        self, app: "App", fleet: Fleet, runner: JobRunner, clock: Callable[[], datetime],
+        dialogues: int = DIALOGUES,
+    ) -> None:  # fmt: skip
+        """`runner` runs gates (jobs/runner_factory.py, user_trials_of), of so many dialogues."""
+        self._count = dialogues
+        self._app = app
+        self._runner = runner
+        self._staging = Staging(app, fleet, clock)
+        self._decisions = Decisions(app)
+        self._gates: dict[tuple[str, str | None], UserGate] = {}
+        """The gate that was brought on last, by adapter and the one before it: its tasks are
+        drawn once."""
+
+    def advance(self, breaks: Breaks) -> list[str]:
+        """Do the next thing for each agent; what happened, as sentences. `breaks` keeps what breaks
+        for one agent from the others. Raises LogError, DatabaseUnavailable."""
+        notes: list[str] = []
+        with self._app.reading() as connection:
+            pairs = agents.present(connection)
+        for pair in pairs:
+            breaks.attempt("users", partial(self._advance, pair, notes), f"users of {pair.alias}")
+        return notes
+
+    def _advance(self, pair: Pair, notes: list[str]) -> None:
+        with self._app.reading() as connection:
+            state = read_user_state(connection, self._app.settings, pair)
+        try:
+            for event in self._take_step(state):
+                notes.append(event)
+        except (LogError, DatabaseError):
+            raise
+        except KintsugiError as error:
+            # Of this adapter, and perhaps over in a minute.
+            notes.append(str(error))
+
+    def _take_step(self, state: UserState) -> Iterator[str]:
+        match state.step:
+            case UserStep.RETIRE:
+                for row in state.outdated:
+                    yield self._retire(row, state.base)
+            case UserStep.EVALUATE:
+                assert state.candidate is not None, "something is to be evaluated"
+                yield from self._evaluate(state.candidate, state.plays)
+            case UserStep.STAGE:
+                assert state.plays is not None, "something is to be staged"
+                yield from self._stage(state.plays)
+
+    def _retire(self, row: AdapterRow, base: str) -> str:
+        reason = f"it plays users on {row.base}, and {row.alias} runs on {base} now"
+        return self._move(row, "rejected" if row.state is State.PRODUCED else "draining", reason)
+
+    def _evaluate(self, row: AdapterRow, previous: AdapterRow | None) -> Iterator[str]:
+        agent = find_agent(self._app.settings, row.alias)
+        assert agent is not None, "an agent without an obstacle is in the settings"
+        key = row.adapter, None if previous is None else previous.adapter
+        if key not in self._gates:
+            self._gates = {
+                key: UserGate(self._app, self._runner, agent, row, previous, self._count)
+            }
+        yield from self._gates[key].advance()
+
+    def _stage(self, row: AdapterRow) -> Iterator[str]:
+        try:
+            with hold_serving_lock(self._app.home, patience=0):
+                self._staging.stage(row, row.cause)
+        except StageRefusal as error:
+            if not isinstance(error.__cause__, _FINAL):
+                raise
+            yield self._move(row, "draining", str(error))
+            return
+        except _FINAL as error:
+            yield self._move(row, "draining", str(error))
+            return
+        yield f"{row.adapter} plays the users of {row.alias}"
+
+    def _move(self, row: AdapterRow, state: Retired, reason: str) -> str:
+        moved = AdapterMoved(adapter=row.adapter, state=state, reason=clip_reason(reason))
+        self._decisions.take(moved, f"{state} {row.adapter}", row.cause)
+        return f"{row.adapter} is {state}: {reason}"

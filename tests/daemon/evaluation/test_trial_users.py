@@ -1,0 +1,130 @@
+"""A trial whose users a model plays: the same for all players, and named in every rollout."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from daemon.adapters.directory import WEIGHTS, verify
+from daemon.engine.reference.weights import CHECKPOINT
+from daemon.evaluation.trial import Adapter, CannotPlay, Plan, TrialAttempt, play, read_attempts
+from daemon.jobs.runner import JOURNAL
+from envs.shop.environment import Shop
+from events.jobs import AdapterUser, EndpointUser, ModelUser
+from ops.random_adapters import Maker
+from tests.daemon.evaluation.test_panel_trial import FORCED, build_panel, build_plan
+from tests.envs.model_server import Json, ModelServer, messages_of, on_the_wire, said
+
+
+@pytest.fixture(scope="module")
+def stranger(tmp_path_factory: pytest.TempPathFactory) -> Adapter:
+    """An adapter of random weights."""
+    folder = Maker(CHECKPOINT).write(tmp_path_factory.mktemp("made") / "stranger", 0.3)
+    return Adapter(name="stranger", folder=str(folder), sha256=verify(folder).files[WEIGHTS])
+
+
+def as_user(adapter: Adapter) -> AdapterUser:
+    return AdapterUser(
+        adapter=adapter.name, folder=adapter.folder, sha256=adapter.sha256, max_tokens=24
+    )
+
+
+def play_plan(plan: Plan, user: ModelUser, out: Path) -> list[TrialAttempt]:
+    plan = plan.model_copy(update={"user": user})
+    play(plan, out)
+    return [attempt for chunk in read_attempts(out, plan) for attempt in chunk]
+
+
+def test_an_adapter_plays_the_users_of_all_players_alike(tmp_path: Path, stranger: Adapter) -> None:
+    plan = build_plan(None, stranger, build_panel(stranger, "panel", (-FORCED, 0, 0)))
+    user = as_user(stranger)
+    attempts = play_plan(plan, user, tmp_path / "first")
+    assert {attempt.head.simulator for attempt in attempts} == {"stranger"}
+    assert {attempt.head.termination for attempt in attempts} == {"user_error"}
+    assert all(attempt.head.reason and attempt.head.success is None for attempt in attempts)
+    assert {attempt.head.grader for attempt in attempts} == {None}
+    by_player = [
+        [(a.head.reason, a.messages) for a in attempts if a.player == player] for player in range(3)
+    ]
+    assert all(len(own) == len(plan.tasks) for own in by_player)
+    assert Plan.model_validate_json(plan.model_dump_json()) == plan
+    play_plan(plan, user, tmp_path / "second")
+    first, second = (tmp_path / name / JOURNAL for name in ("first", "second"))
+    assert first.read_bytes() == second.read_bytes()
+
+
+def test_another_user_makes_another_plan(stranger: Adapter) -> None:
+    plan = build_plan(None)
+    users: Sequence[ModelUser] = (
+        as_user(stranger),
+        EndpointUser(url="http://127.0.0.1:1/v1", model="m"),
+    )
+    plans = [plan.model_copy(update={"user": user}) for user in users]
+    assert len({item.digest for item in (plan, *plans)}) == 3
+    assert "user" not in plan.model_dump(mode="json")
+    assert [Plan.model_validate_json(item.model_dump_json()) for item in plans] == plans
+
+
+def play_exactly(plan: Plan) -> Any:
+    """Answers as the exact users of a plan's tasks do, by the situation in the request."""
+    shop = Shop()
+    tasks = [shop.task(task) for task in plan.tasks]
+    users = {task.scenario.text(): shop.user(task) for task in tasks}
+
+    def answering(body: Json) -> Json:
+        system, *spoken = messages_of(body)
+        (user,) = (user for text, user in users.items() if system.text.endswith(text))
+        turned = [
+            message.model_copy(
+                update={"role": "user" if message.role == "assistant" else "assistant"}
+            )
+            for message in spoken
+            if not message.text.startswith("(The agent is there")
+        ]
+        return on_the_wire(user.reply(turned))
+
+    return answering
+
+
+def test_a_model_behind_an_endpoint_plays_the_users(tmp_path: Path) -> None:
+    plan = build_plan(None, None).model_copy(update={"temperature": 1e-6})
+    exact = build_plan(None).model_copy(update={"temperature": 1e-6})
+    play(exact, tmp_path / "exact")
+    expected = [a.head.success for chunk in read_attempts(tmp_path / "exact", exact) for a in chunk]
+    with ModelServer(play_exactly(plan)) as server:
+        user = EndpointUser(url=server.url, model="customer", candidates=2)
+        attempts = play_plan(plan, user, tmp_path / "first")
+        assert server.requests[0]["n"] == 2
+    assert True in expected
+    for player in range(2):
+        own = [attempt for attempt in attempts if attempt.player == player]
+        assert [attempt.head.success for attempt in own] == expected
+        assert all(attempt.tokens > 0 for attempt in own)
+    assert {attempt.head.simulator for attempt in attempts} == {"customer (best of 2)"}
+
+
+@pytest.mark.parametrize(
+    ("line", "reason"),
+    [
+        ("", "it is empty"),
+        ("Agent: Your order is cancelled.", "it speaks for the agent"),
+        ("My number is 4711-0815-2342.", "it tells '4711-0815-2342', which its situation does not"),
+    ],
+)
+def test_a_bad_user_behind_an_endpoint_has_no_verdict(
+    tmp_path: Path, line: str, reason: str
+) -> None:
+    plan = build_plan(None)
+    with ModelServer(lambda _: said(line)) as server:
+        attempts = play_plan(plan, EndpointUser(url=server.url, model="m"), tmp_path)
+    assert {attempt.head.termination for attempt in attempts} == {"user_error"}
+    assert all(reason in str(attempt.head.reason) for attempt in attempts)
+    assert {attempt.head.success for attempt in attempts} == {None}
+
+
+def test_a_panel_and_an_endpoints_user_are_refused(tmp_path: Path, stranger: Adapter) -> None:
+    plan = build_plan(build_panel(stranger, "panel", (0, 0, 0)))
+    user = EndpointUser(url="http://127.0.0.1:1/v1", model="m")
+    with pytest.raises(CannotPlay, match="panel is a panel, and its users are played by m at"):
+        play_plan(plan, user, tmp_path)

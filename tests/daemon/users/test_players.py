@@ -1,0 +1,118 @@
+"""Who plays users: by the setting, the tables, and what the environment allows."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from daemon.config.settings import Agent, Environments, Models, Training, UserModel
+from daemon.core.app import App
+from daemon.engine.reference.weights import CHECKPOINT
+from daemon.users.players import KEY_VARIABLE, find_obstacle, find_user
+from events.jobs import AdapterUser, EndpointUser, ModelUser
+from events.serving import AdapterMoved
+from tests.consumers.deciding import staged
+from tests.consumers.playing_users import user_evaluated, user_produced
+from tests.daemon.users.conftest import MakeApp, decide
+
+HERE = UserModel(url="http://127.0.0.1:9/v1", model="m", candidates=3, line_tokens=99)
+ELSEWHERE = UserModel(url="https://models.example/v1", model="m")
+REMOTE = Training(source="vllm")
+
+
+def who(app: App, base: str = "base") -> ModelUser | None:
+    with app.reading() as connection:
+        return find_user(connection, app.settings, "agent", base)
+
+
+def test_an_adapter_plays_from_the_moment_that_it_passed_and_is_staged(make_app: MakeApp) -> None:
+    app = make_app()
+    assert who(app) is None
+    decide(app, user_produced("u"))
+    assert who(app) is None
+    decide(app, user_evaluated("u"))
+    assert who(app) is None, "a prober would ask engines for what they do not have"
+    decide(app, staged("u"))
+    user = AdapterUser(adapter="u", folder="/adapters/u", sha256="0" * 64, candidates=1)
+    assert who(app) == user
+    assert who(app, "another base") is None
+    decide(app, AdapterMoved(adapter="u", state="draining", reason="no longer wanted"))
+    assert who(app) is None
+
+
+def test_a_gate_that_fails_keeps_the_one_before(make_app: MakeApp) -> None:
+    app = make_app()
+    decide(app, user_produced("u"), user_evaluated("u"), staged("u"))
+    decide(app, user_produced("v"), user_evaluated("v", passed=False, previous="u"))
+    user = who(app)
+    assert user is not None
+    assert user.simulator == "u"
+    decide(app, user_produced("w"), user_evaluated("w", previous="u"), staged("w"))
+    user = who(app)
+    assert user is not None
+    assert user.simulator == "w"
+
+
+def test_the_setting_decides_and_the_script_plays_by_default(make_app: MakeApp) -> None:
+    app = make_app("script")
+    decide(app, user_produced("u"), user_evaluated("u"), staged("u"))
+    assert who(app) is None
+
+
+def test_the_model_of_the_settings_plays_with_a_key_that_jobs_find(make_app: MakeApp) -> None:
+    app = make_app("model", models=Models(user=HERE), training=REMOTE)
+    expected = EndpointUser(
+        url=HERE.url, model="m", temperature=0.7, max_tokens=99, candidates=3, timeout=120.0
+    )
+    assert who(app) == expected
+    assert expected.simulator == "m (best of 3)"
+    keyed = UserModel(url=HERE.url, model="m", api_key="secret")
+    app = make_app("model", models=Models(user=keyed), training=REMOTE)
+    user = who(app)
+    assert isinstance(user, EndpointUser)
+    assert user.api_key_variable == KEY_VARIABLE
+    assert "secret" not in user.model_dump_json()
+
+
+@pytest.mark.parametrize(
+    ("users", "fields", "words"),
+    [
+        ("trained", {"agents": ()}, "agent has no environment"),
+        ("model", {"agents": (Agent(alias="agent"),)}, "agent has no environment"),
+        ("trained", {"agents": (Agent(alias="agent", environment="shop"),)}, "has no checkpoint"),
+        ("model", {"training": REMOTE}, "models.user.url names none"),
+        ("model", {"models": Models(user=HERE)}, "training.source to"),
+        (
+            "model",
+            {"models": Models(user=ELSEWHERE), "training": REMOTE},
+            "models.user.allowed_hosts",
+        ),
+    ],
+)
+def test_what_the_settings_do_not_allow_is_said_and_the_script_plays(
+    make_app: MakeApp, users: str, fields: dict[str, Any], words: str
+) -> None:
+    app = make_app(users, **fields)
+    obstacle = find_obstacle(app.settings, "agent")
+    assert obstacle is not None
+    assert words in obstacle
+    assert who(app) is None
+
+
+def test_tasks_without_a_script_have_no_exact_user(make_app: MakeApp, tmp_path: Path) -> None:
+    file = tmp_path / "talks.py"
+    file.write_text(
+        "from envs.shop.environment import Shop\n"
+        "\n"
+        "class Talks(Shop):\n"
+        "    name = 'talks'\n\n"
+        "    def generate(self, capability, seed):\n"
+        "        task = super().generate(capability, seed)\n"
+        "        return task.model_copy(update={'script': None})\n"
+    )
+    agent = Agent(alias="agent", environment=str(file), checkpoint=CHECKPOINT)
+    app = make_app(agents=(agent,), environments=Environments(paths=(file,)))
+    obstacle = find_obstacle(app.settings, "agent")
+    assert obstacle is not None
+    assert "have no exact user" in obstacle
+    assert find_obstacle(make_app("script").settings, "agent") is None

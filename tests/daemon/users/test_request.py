@@ -1,0 +1,160 @@
+"""The leader requests the job of an agent's users: once, of no cycle, and again only with more."""
+
+from collections.abc import Callable
+from typing import Final
+
+import pytest
+
+from consumers.reads import learning
+from consumers.reads.learning import JobRow
+from daemon.config.settings import Scheduler
+from daemon.core.app import App
+from daemon.core.decision_log import Decisions
+from daemon.core.leadership import Leadership
+from daemon.cycle.leader import Leader, TickResult
+from daemon.jobs.dialogues import read_dialogues
+from daemon.proposer.candidate import FIRST_SEED
+from daemon.proposer.verification import seed_of
+from daemon.solver.spec import check_supported
+from daemon.solver.users.dialogue_file import DIALOGUES, write_dialogues
+from daemon.solver.users.dialogue_file import read_dialogues as read_file
+from daemon.users.state_machine import LEAST_DIALOGUES
+from events.envelope import derive_id
+from events.learning import JobEnded
+from tests.consumers.folding import at, ended
+from tests.consumers.playing_users import user_evaluated, user_produced
+from tests.daemon.users.conftest import MakeApp, decide, play
+from tests.daemon.written import Fixed
+
+NEVER: Final = Scheduler(min_rollouts=10**6, min_priority=1e9, max_age_seconds=1e9)
+
+
+@pytest.fixture
+def make(make_app: MakeApp) -> Callable[..., App]:
+    """Make a home in which no cycle is due, with so many accepted dialogues."""
+
+    def make(count: int, users: str = "trained", **fields: object) -> App:
+        app = make_app(users, **{"scheduler": NEVER, **fields})
+        play(app, *(f"shop/return/{seed}" for seed in range(count)))
+        return app
+
+    return make
+
+
+def tick(app: App) -> TickResult:
+    """One look of another leader."""
+    leadership = Leadership(app)
+    try:
+        return Leader(app, Fixed(), leadership).tick()
+    finally:
+        leadership.resign()
+
+
+def jobs(app: App) -> list[JobRow]:
+    with app.reading() as connection:
+        return learning.jobs(connection)
+
+
+def end(app: App, job: str, outcome: str = "failed", reason: str = "it broke") -> None:
+    data = JobEnded.model_validate({"job": job, "outcome": outcome, "reason": reason})
+    Decisions(app).take(data, "over", job)
+
+
+def test_a_job_is_requested_once_whoever_leads(make: Callable[..., App]) -> None:
+    app = make(LEAST_DIALOGUES)
+    result = tick(app)
+    assert result.told == ["a job that trains who plays the users of agent was requested"]
+    assert (result.troubles, result.failed) == ([], [])
+    assert tick(app).told == []
+    (job,) = jobs(app)
+    assert job.job == derive_id("user job", "agent", "base", "1")
+    assert (job.cycle, job.teaches, job.outcome) == (None, "user", None)
+    with app.reading() as connection:
+        assert learning.cycles(connection) == []
+
+
+def test_its_spec_is_one_that_the_learner_takes_and_its_file_follows_from_the_log(
+    make: Callable[..., App], tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    app = make(LEAST_DIALOGUES)
+    tick(app)
+    (job,) = jobs(app)
+    spec = job.spec
+    check_supported(spec)
+    (pool,) = spec.pools
+    assert len(pool.successes) == LEAST_DIALOGUES
+    assert len(pool.references) == 512 - LEAST_DIALOGUES
+    assert len(pool.tasks) == 64
+    seeds = [seed_of(task) or 0 for task in pool.all_tasks]
+    assert min(seeds) >= FIRST_SEED
+    assert max(seeds) < 1 << 32
+    folder = tmp_path_factory.mktemp("job")
+    with app.reading() as connection:
+        dialogues = read_dialogues(app, connection, pool.successes)
+    (folder / DIALOGUES).write_bytes(write_dialogues(dialogues))
+    dialogues = read_file(folder, spec)
+    assert [item.rollout for item in dialogues] == sorted(pool.successes)
+
+
+@pytest.mark.parametrize("count", [0, LEAST_DIALOGUES - 1])
+def test_with_too_few_dialogues_none_is_requested(make: Callable[..., App], count: int) -> None:
+    app = make(count)
+    assert tick(app).told == []
+    assert jobs(app) == []
+
+
+@pytest.mark.parametrize("users", ["script", "model"])
+def test_the_other_settings_request_none(make: Callable[..., App], users: str) -> None:
+    app = make(LEAST_DIALOGUES, users)
+    assert tick(app).told == []
+    assert jobs(app) == []
+
+
+def test_a_spent_budget_puts_the_request_off(make: Callable[..., App]) -> None:
+    app = make(LEAST_DIALOGUES, scheduler=NEVER.model_copy(update={"budget_minutes": 1.0}))
+    assert tick(app).told == []
+    assert jobs(app) == []
+
+
+def test_a_failed_job_is_followed_by_another_when_the_dialogues_have_doubled(
+    make: Callable[..., App],
+) -> None:
+    app = make(LEAST_DIALOGUES)
+    tick(app)
+    end(app, jobs(app)[0].job)
+    assert tick(app).told == []
+    play(app, *(f"shop/cancel/{seed}" for seed in range(LEAST_DIALOGUES)), second=10**9)
+    assert len(tick(app).told) == 1
+    newest, _ = jobs(app)
+    assert newest.job == derive_id("user job", "agent", "base", "2")
+
+
+def test_so_is_a_failed_gate_and_a_passed_one_by_none(make: Callable[..., App]) -> None:
+    app = make(LEAST_DIALOGUES)
+    tick(app)
+    first = jobs(app)[0].job
+    end(app, first, "trained")
+    decide(app, user_produced("u", job=first))
+    assert tick(app).told == [], "it is to be measured"
+    decide(app, user_evaluated("u", passed=False))
+    assert tick(app).told == []
+    play(app, *(f"shop/cancel/{seed}" for seed in range(LEAST_DIALOGUES)), second=10**9)
+    tick(app)
+    second = jobs(app)[0].job
+    assert second != first
+    end(app, second, "trained")
+    decide(app, user_produced("v", job=second), user_evaluated("v"))
+    play(app, *(f"shop/exchange/{seed}" for seed in range(8 * LEAST_DIALOGUES)), second=2 * 10**9)
+    assert tick(app).told == []
+
+
+def test_another_base_begins_anew(make: Callable[..., App], make_app: MakeApp) -> None:
+    app = make(LEAST_DIALOGUES)
+    tick(app)
+    end(app, jobs(app)[0].job)
+    later = make_app(scheduler=NEVER, base="newer")
+    play(later, "shop/return/99", second=10**9, base="newer", purpose="evaluate")
+    later.append([ended("seen again", at(10**9), base="newer")])
+    later.settle()
+    assert len(tick(later).told) == 1
+    assert [job.base for job in jobs(later)] == ["newer", "base"]

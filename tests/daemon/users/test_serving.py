@@ -1,0 +1,145 @@
+"""The adapter that plays users on real engines: staged, kept, replaced, retired, never routed."""
+
+from datetime import timedelta
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from daemon.adapters.adoption import adopt
+from daemon.config.settings import Agent, Improve
+from daemon.core.isolation import Breaks
+from daemon.engine.reference.weights import CHECKPOINT
+from daemon.jobs.runner_factory import user_trials_of
+from daemon.serving.merging import MergeRefusal, merge_adapters
+from daemon.serving.panels import Composition, CompositionRefusal, compose
+from daemon.serving.publisher import PromotionRefusal
+from daemon.users.worker import UserWorker
+from events.lifecycle import State
+from events.serving import AdapterProduced
+from ops.random_adapters import Adapters
+from tests.consumers.folding import at, ended
+from tests.consumers.playing_users import user_evaluated
+from tests.daemon.serving.conftest import MakeHome, make_home, reference
+from tests.daemon.serving.homes import ADA, Home
+from tests.daemon.users.conftest import decide
+
+__all__ = ["make_home", "reference"]
+
+SETTINGS: Final = {
+    "agents": (Agent(alias="agent", environment="shop", checkpoint=CHECKPOINT),),
+    "improve": Improve(users="trained"),
+}
+
+
+def see(home: Home, base: str = "reference", second: int = 1) -> None:
+    """Record traffic of the agent on a base."""
+    home.app.append([ended(f"on {base}", at(second), base=base)])
+    home.app.settle()
+
+
+def bring(home: Home, folder: Path, *, passed: bool = True) -> str:
+    """Bring an adapter that plays users into the home, and measure it."""
+    adopted = adopt(folder, home.app.settings.adapters, CHECKPOINT, kind="agent-user")
+    produced = AdapterProduced(
+        adapter=adopted.name, alias="agent", base="reference", sha256=adopted.sha256,
+        path=str(adopted.folder), job="j", origin="job", role="user",
+    )  # fmt: skip
+    decide(home.app, produced, user_evaluated(adopted.name, passed=passed))
+    return adopted.name
+
+
+def work(home: Home) -> list[str]:
+    """One round of what is done for adapters that play users; another worker each time."""
+    worker = UserWorker(home.app, home.fleet, user_trials_of(home.app.settings), home.clock)
+    breaks = Breaks()
+    notes = worker.advance(breaks)
+    assert breaks.troubles == []
+    return notes
+
+
+def test_what_passed_is_staged_once_and_comes_back_after_a_restart(
+    make_home: MakeHome, adapters: Adapters
+) -> None:
+    home = make_home(2, **SETTINGS)
+    see(home)
+    name = bring(home, adapters["v1"])
+    assert home.tick().loaded == [], "it is staged first"
+    assert work(home) == [f"{name} plays the users of agent"]
+    assert work(home) == []
+    assert home.loaded() == [[name], [name]]
+    assert home.state(name) == State.GATED
+    home.engines[0].restart()
+    assert home.tick().loaded == [name]
+    assert home.loaded() == [[name], [name]]
+
+
+def test_the_next_one_takes_its_place_and_the_files_go_later(
+    make_home: MakeHome, adapters: Adapters
+) -> None:
+    home = make_home(1, **SETTINGS)
+    see(home)
+    first = bring(home, adapters["v1"])
+    work(home)
+    failed = bring(home, adapters["v2"], passed=False)
+    assert (home.state(first), home.state(failed)) == (State.GATED, State.REJECTED)
+    assert home.loaded() == [[first]]
+    second = bring(home, adapters["v3"])
+    assert home.state(first) == State.DRAINING
+    work(home)
+    home.tick()
+    assert home.loaded() == [[second]]
+    assert home.state(first) == State.UNLOADED
+    folder = Path(home.row(first).path)
+    assert folder.is_dir()
+    home.later = timedelta(days=30)
+    home.tick()
+    assert not folder.exists()
+    assert Path(home.row(second).path).is_dir()
+
+
+def test_it_has_a_slot_of_its_own_beside_that_of_the_next_candidate(
+    make_home: MakeHome, adapters: Adapters
+) -> None:
+    home = make_home(1, upstream={"max_loras": 2}, **SETTINGS)
+    see(home)
+    home.serve(adapters["v1"])
+    name = bring(home, adapters["v2"])
+    (note,) = work(home)
+    assert "no slot for" in note
+    assert "3 are needed (1 stable, 1 user" in note
+    assert home.state(name) == State.GATED
+
+
+def test_it_is_retired_with_its_base(make_home: MakeHome, adapters: Adapters) -> None:
+    home = make_home(1, **SETTINGS)
+    see(home)
+    name = bring(home, adapters["v1"])
+    work(home)
+    see(home, "another", second=5)
+    (note,) = work(home)
+    assert note == (
+        f"{name} is draining: it plays users on reference, and agent runs on another now"
+    )
+    home.tick()
+    assert home.loaded() == [[]]
+    assert home.state(name) == State.UNLOADED
+
+
+def test_no_command_has_it_answer_clients(make_home: MakeHome, adapters: Adapters) -> None:
+    home = make_home(1, **SETTINGS)
+    see(home)
+    name = bring(home, adapters["v1"])
+    other = home.push(adapters["v2"])
+    words = f"{name} plays users of agent, and answers no client"
+    with pytest.raises(PromotionRefusal, match=words):
+        home.publisher.promote(name, ADA, override=True)
+    with pytest.raises(PromotionRefusal, match=words):
+        home.publisher.set_route("agent", {name: 1.0}, ADA)
+    with pytest.raises(PromotionRefusal, match=words):
+        home.publisher.set_route("agent", {None: 1.0}, ADA, shadow=name)
+    with pytest.raises(MergeRefusal, match=words):
+        merge_adapters(home.app, home.fleet, [(name, 1.0), (other, 1.0)], ADA)
+    composition = Composition({"refunds": name}, descriptions={"refunds": "helps"})
+    with pytest.raises(CompositionRefusal, match=words):
+        compose(home.app, home.fleet, composition, ADA)
