@@ -120,6 +120,9 @@ class Environment(ABC):
     limits: ClassVar[Limits] = Limits()
     graded_endings: ClassVar[frozenset[str]] = frozenset()
     """Endings other than regular ones after which a transcript is graded as it stands."""
+    users_err: ClassVar[bool] = False
+    """Whether `make_user` may give another user than the exact one: then its faults are looked for,
+    and a rollout with one is not judged (envs/attribution)."""
     tasks_per_capability: ClassVar[int] = 16
     """Size of the generated split where the caller names none."""
 
@@ -200,8 +203,13 @@ class Environment(ABC):
         return self.schemas(task)
 
     def user(self, task: TaskDefinition) -> User:
-        """The scripted user."""
+        """The exact user: what another one that plays is held against."""
         return ScriptUser(task)
+
+    def make_user(self, task: TaskDefinition, seed: int) -> User:
+        """Return the user that plays an episode, a function of task, seed and what it hears: the
+        exact one, unless an environment's own users are as people are."""
+        return self.user(task)
 
     def oracle(self, task: TaskDefinition) -> Agent:
         """An agent that knows the gold actions and keeps the policy."""

@@ -121,7 +121,7 @@ def do_nothing(environment: Environment, task: TaskDefinition) -> Grade:
 
 def make_environment_user(environment: Environment) -> Callable[[TaskDefinition, int], Player]:
     """The environment's own user."""
-    return lambda task, _: LocalPlayer(environment.user(task))
+    return lambda task, seed: LocalPlayer(environment.make_user(task, seed))
 
 
 def episode_seed(run_seed: int, task_id: str, trial: int) -> int:
@@ -268,7 +268,7 @@ def blame_user(episode: Episode) -> None:
 def _make_attempt(
     setup: Setup, episode: Episode, trial: int, agent: Player, user: Player
 ) -> Attempt:
-    if setup.user_may_err:
+    if setup.user_may_err or episode.environment.users_err:
         blame_user(episode)
     termination = episode.termination
     assert termination is not None, "a finished episode says why it ended"

@@ -216,7 +216,7 @@ class InProcess:
         with environment_code(environment, f"task {attempt.task.id}", attempt.task):
             episode = Episode(environment, attempt.task, seed=attempt.seed, limits=limits)
             if attempt.user is None:
-                return _Open(attempt, episode, environment.user(attempt.task))
+                return _Open(attempt, episode, environment.make_user(attempt.task, attempt.seed))
             assert isinstance(attempt.user, AdapterUser), "no endpoint's user is played here"
             return _Open(attempt, episode, make_writer(attempt.user, episode))
 
@@ -316,7 +316,7 @@ class InProcess:
         episode, attempt = entry.episode, entry.attempt
         environment, task = episode.environment, episode.task
         with environment_code(environment, f"task {task.id}", task):
-            if attempt.user is not None:
+            if attempt.user is not None or environment.users_err:
                 blame_user(episode)
             verdict = None
             if attempt.user is None or episode.termination not in UNJUDGED:

@@ -17,5 +17,5 @@ def read_opening(
     environment's own user; None where the episode ends before. Raises EnvironmentFailure."""
     with environment_code(environment, f"task {task.id}", task):
         episode = Episode(environment, task, seed=seed)
-        play_user_turn(episode, environment.user(task))
+        play_user_turn(episode, environment.make_user(task, seed))
         return episode.view(Party.AGENT) if episode.turn is Party.AGENT else None

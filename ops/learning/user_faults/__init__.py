@@ -1,0 +1,1 @@
+"""Reinforcement learning with users that err, with attribution and without."""

@@ -1,0 +1,100 @@
+"""One arm on one seed: a job as the loop makes it, with users that err, evaluated with exact users.
+
+All arms of a seed have the same pools. A run that was killed goes on from its job's journal.
+"""
+
+import time
+from collections.abc import Mapping
+from pathlib import Path
+
+import torch
+
+from daemon.solver.job import JOURNAL
+from daemon.solver.journal import Journal
+from daemon.solver.spec import digest
+from envs.shop.environment import Shop
+from events.jobs import JobSpec
+from events.messages import StrictModel
+from ops.learning.evaluation import evaluate, generate_holdout
+from ops.learning.results import Source
+from ops.learning.run import describe_source
+from ops.learning.screen.plan import Recorder
+from ops.learning.screen.run import Training, train
+from ops.learning.screen.settings import CONFIGURATIONS
+from ops.learning.seeds import MISLED, Seeds
+from ops.learning.user_faults.settings import ARMS, BASE, DIGEST, LOOP, TRAFFIC
+from ops.learning.user_faults.shop import write_definition
+
+
+class UserFaults(StrictModel):
+    """What became of the rollouts of a job."""
+
+    rollouts: int = 0
+    unjudged: int = 0
+    """Rollouts with a fault that was named."""
+
+
+class Result(StrictModel):
+    """An arm on held-out tasks."""
+
+    arm: str
+    seed: int
+    development: bool
+    source: Source
+    training: Training
+    faults: UserFaults
+    seconds: float
+    outcomes: Mapping[str, Mapping[str, tuple[bool, ...]]]
+
+
+def path_of(folder: Path, arm: str, seed: int, *, development: bool) -> Path:
+    """Return where a result is."""
+    return folder / f"{arm}-{'development' if development else 'seed'}{seed}.json"
+
+
+def run(arm: str, seed: int, folder: Path, *, development: bool) -> Result:
+    """Make one result. Raises NoJob, JobError."""
+    torch.set_num_threads(1)
+    began = time.monotonic()
+    seeds = Seeds.of(seed, development=True) if development else Seeds.among(MISLED, seed)
+    recorder = Recorder(TRAFFIC, seed, seeds)
+    policy, training, faults = recorder.policy, Training(), UserFaults()
+    if arm != BASE:
+        place = path_of(folder, arm, seed, development=development).with_suffix("")
+        spec = _mislead(recorder.build_spec(CONFIGURATIONS[LOOP], place), arm, place)
+        training, adapter = train(spec, place)
+        policy = policy.with_adapter(adapter, arm)
+        faults = _count_faults(spec, place)
+    shop = Shop()
+    tasks = generate_holdout(shop, TRAFFIC.traffic, seeds.holdout, TRAFFIC.tasks)
+    outcomes = evaluate(recorder.player, shop, policy, tasks, TRAFFIC.trials, seed)
+    return Result.model_validate(
+        {
+            "arm": arm,
+            "seed": seed,
+            "development": development,
+            "source": describe_source(TRAFFIC.checkpoint, DIGEST),
+            "training": training,
+            "faults": faults,
+            "seconds": time.monotonic() - began,
+            "outcomes": outcomes,
+        }
+    )
+
+
+def _mislead(spec: JobSpec, arm: str, folder: Path) -> JobSpec:
+    """Return the spec with an environment whose users err as the arm says, which is written to the
+    folder."""
+    settings = ARMS[arm]
+    folder.mkdir(parents=True, exist_ok=True)
+    place = folder / "environment.py"
+    place.write_text(write_definition(settings.rate, users_err=settings.attribution))
+    return spec.model_copy(update={"environment": str(place.absolute())})
+
+
+def _count_faults(spec: JobSpec, folder: Path) -> UserFaults:
+    journal = Journal(folder / JOURNAL, digest(spec))
+    journal.close()
+    batch = [trajectory for batch in journal.batches for trajectory in batch]
+    unjudged = sum(trajectory.user_fault is not None for trajectory in batch)
+    return UserFaults(rollouts=len(batch), unjudged=unjudged)

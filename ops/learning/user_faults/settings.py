@@ -1,0 +1,51 @@
+"""Every setting of the experiment on users that err, frozen: committed before the first reported
+run. Traffic, budget, held-out tasks and trials are those of the screen on its weak mixture, the
+algorithm is the loop's.
+"""
+
+from collections.abc import Mapping
+from typing import Annotated, Final
+
+from pydantic import Field
+
+from events.canonical import exact_json, sha256
+from events.messages import StrictModel
+from ops.learning.screen.settings import CONFIGURATIONS, MIXTURES
+
+LOOP: Final = "sentinel_k2_zero"
+"""Configuration of the screen that jobs of the loop have."""
+TRAFFIC: Final = MIXTURES["weak"]
+BASE: Final = "base"
+CLEAN: Final = "clean"
+
+
+class Arm(StrictModel):
+    """What the users of a job's rollouts are like."""
+
+    rate: Annotated[float, Field(ge=0, le=1)]
+    """Share of the rollouts whose user is to commit a fault."""
+    attribution: bool
+    """Whether faults are looked for, and a rollout with one is not judged."""
+
+
+ARMS: Final[Mapping[str, Arm]] = {
+    CLEAN: Arm(rate=0.0, attribution=False),
+    **{
+        f"{'judged' if attribution else 'silent'}_{percent}": Arm(
+            rate=percent / 100, attribution=attribution
+        )
+        for percent in (5, 10, 20, 40)
+        for attribution in (False, True)
+    },
+}
+"""Name -> arm; `silent` without attribution."""
+
+DIGEST: Final = sha256(
+    exact_json(
+        [
+            TRAFFIC.digest,
+            CONFIGURATIONS[LOOP].model_dump(mode="json"),
+            {name: arm.model_dump() for name, arm in ARMS.items()},
+        ]
+    )
+)
