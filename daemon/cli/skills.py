@@ -102,7 +102,7 @@ def find(
 ) -> None:
     """Compare the failures and successes of the last rounds now."""
     from consumers.reads.skills import read_skills
-    from daemon.controller.model_answers import AnalyzerFailure
+    from daemon.controller.model_answers import ModelFailure
     from daemon.core.decision_log import Decisions
 
     contrasts, failures = [], 0
@@ -115,7 +115,7 @@ def find(
         for pair, span in _find_spans(app, pairs, most):
             try:
                 data = _contrast(app, pair, span)
-            except AnalyzerFailure as error:
+            except ModelFailure as error:
                 cli.out.warn(f"{pair.alias}: {error}")
                 failures += 1
                 continue
@@ -170,7 +170,7 @@ def _find_spans(app: "App", pairs: "list[Pair]", most: int) -> "list[tuple[Pair,
 
 
 def _contrast(app: "App", pair: "Pair", span: tuple[int, int]) -> "SkillsContrasted":
-    """Compare the rollouts of these rounds. Raises AnalyzerFailure."""
+    """Compare the rollouts of these rounds. Raises ModelFailure."""
     from daemon.controller.skill_analyzer import choose_labeller
     from daemon.controller.skill_discovery import contrast_skills
 

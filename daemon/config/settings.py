@@ -54,6 +54,12 @@ _NO_SETTINGS: Final = frozenset(
 """Variables that are read elsewhere: where the TOML file and the secrets are, and where ops/kafka
 keeps its jars and ops/vllm its environments."""
 
+OLD_NAMES: Final[Mapping[str, str]] = {
+    f"controller.analyzer.{last}": f"models.analyzer.{last}"
+    for last in ("url", "model", "api_key", "allowed_hosts", "timeout_seconds", "max_tokens")
+}
+"""Old name of a setting -> its name. An old name is read, and causes a warning."""
+
 _SERVICE_LINK: Final = re.compile(r"_SERVICE_(HOST|PORT(_\w+)?)$|_PORT(_\d+_(TCP|UDP)(_\w+)?)?$")
 """Kubernetes gives each container such variables for every service, one called kintsugi too."""
 
@@ -539,8 +545,8 @@ class Training(Section):
         return self
 
 
-class Analyzer(Section):
-    """A model that names the common features of failures."""
+class Model(Section):
+    """A model at an OpenAI-compatible endpoint."""
 
     url: str = Field(default="", pattern="^(https?://.+)?$")
     """URL of an OpenAI-compatible endpoint, up to `/v1`; empty: none is asked."""
@@ -549,17 +555,64 @@ class Analyzer(Section):
     api_key: SecretStr | None = None
     """API key of that endpoint. A secret."""
     allowed_hosts: tuple[str, ...] = ()
-    """Hosts besides this machine to which conversations may be sent."""
+    """Hosts besides this machine to which requests may be sent."""
     timeout_seconds: float = Field(default=120.0, gt=0)
     """Seconds to wait for one answer."""
     max_tokens: int = Field(default=200_000, ge=1)
     """Most tokens per cycle, read and written, by a high estimate."""
 
 
+class ProposerModel(Model):
+    """A model that writes plans and tasks."""
+
+    max_tokens: int = Field(default=4_000_000, ge=1)
+    """Most tokens per cycle, read and written, by a high estimate: 32 tasks of three tries each,
+    and 64 plans, take about that."""
+
+
+class UserModel(Model):
+    """A model that plays the user."""
+
+    max_tokens: int = Field(default=20_000_000, ge=1)
+    """Most tokens per cycle, read and written, by a high estimate: about 500 conversations of ten
+    turns."""
+    temperature: float = Field(default=0.7, ge=0, le=2)
+    """Temperature at which the user's lines are sampled."""
+    line_tokens: int = Field(default=512, ge=1)
+    """Most tokens of one line, calls included."""
+    candidates: int = Field(default=1, ge=1, le=16)
+    """Lines that are sampled for each turn; the first that no rule finds fault with is taken."""
+
+
+class Models(Section):
+    """Models that are asked, each for its own role; one endpoint may be named for several."""
+
+    analyzer: Model = Model()
+    proposer: ProposerModel = ProposerModel()
+    user: UserModel = UserModel()
+
+
+class ControllerAnalyzer(Section):
+    """The old names of the settings of `models.analyzer`."""
+
+    url: str | None = Field(default=None, pattern="^(https?://.+)?$")
+    """Old name of `models.analyzer.url`; causes a warning."""
+    model: str | None = Field(default=None, min_length=1, max_length=128)
+    """Old name of `models.analyzer.model`; causes a warning."""
+    api_key: SecretStr | None = None
+    """Old name of `models.analyzer.api_key`; causes a warning. A secret."""
+    allowed_hosts: tuple[str, ...] | None = None
+    """Old name of `models.analyzer.allowed_hosts`; causes a warning."""
+    timeout_seconds: float | None = Field(default=None, gt=0)
+    """Old name of `models.analyzer.timeout_seconds`; causes a warning."""
+    max_tokens: int | None = Field(default=None, ge=1)
+    """Old name of `models.analyzer.max_tokens`; causes a warning."""
+
+
 class Controller(Section):
     """What looks at a round."""
 
-    analyzer: Analyzer = Analyzer()
+    analyzer: ControllerAnalyzer = ControllerAnalyzer()
 
 
 class Proposer(Section):
@@ -610,7 +663,7 @@ class Improve(Section):
     last hidden state of the session's own prompt, which such a job fits in seconds."""
     skills_labels: Literal["rules", "analyzer"] = "rules"
     """Labeller, which names candidates and labels rollouts. `analyzer`: the model that
-    `controller.analyzer` names, ten times each rollout; a person's rollouts are not sent."""
+    `models.analyzer` names, ten times each rollout; a person's rollouts are not sent."""
     skills_rollouts: Annotated[int, Field(ge=1)] = 128
     """Most rollouts that an analyzer labels: the newest failures and the newest successes, half of
     each where there are enough."""
@@ -682,6 +735,7 @@ class Settings(BaseSettings):
     """Agents that are to be improved."""
     scheduler: Scheduler = Scheduler()
     controller: Controller = Controller()
+    models: Models = Models()
     proposer: Proposer = Proposer()
     improve: Improve = Improve()
     jobs: Jobs = Jobs()
@@ -699,6 +753,27 @@ class Settings(BaseSettings):
     log: Log = Log()
     metrics: Metrics = Metrics()
     tracing: Tracing = Tracing()
+
+    @model_validator(mode="before")
+    @classmethod
+    def _take_old_names(cls, values: Any) -> Any:
+        """Return the values of all sources, with those under old names under the new ones too."""
+        for old, new in OLD_NAMES.items():
+            value = _find_value(values, old)
+            if value is not None and _find_value(values, new) is None:
+                values = _with_value(values, new, value)
+        return values
+
+    @model_validator(mode="after")
+    def _compare_names(self) -> Self:
+        """Refuse a setting that has one value under its old name and another under its new one."""
+        for old, new in self._old_names:
+            if _find_value(self, old) != _find_value(self, new):
+                raise ValueError(
+                    f"{old} and {new} are one setting, and both are set, to different values; "
+                    f"remove {old}, which is the old name"
+                )
+        return self
 
     @field_validator("home", mode="before")
     @classmethod
@@ -765,14 +840,24 @@ class Settings(BaseSettings):
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """Settings that are set and have no effect any more, each with what to set instead."""
-        if self.canary.margin is None:
-            return ()
-        warning = (
-            f"canary.margin = {self.canary.margin} has no effect: a canary is promoted by a ratio "
-            f"of failures; set canary.risk_ratio (now {self.canary.risk_ratio}) and remove it"
-        )
-        return (warning,)
+        """Settings that are set under an old name, or have no effect any more, each with what to
+        set instead."""
+        warnings = [
+            f"{old} is the old name of {new}; rename it (variable: {variable(new)})"
+            for old, new in self._old_names
+        ]
+        if self.canary.margin is not None:
+            warnings.append(
+                f"canary.margin = {self.canary.margin} has no effect: a canary is promoted by a "
+                f"ratio of failures; set canary.risk_ratio (now {self.canary.risk_ratio}) and "
+                "remove it"
+            )
+        return tuple(warnings)
+
+    @property
+    def _old_names(self) -> list[tuple[str, str]]:
+        """The old names that are in use, each with the new one."""
+        return [(old, new) for old, new in OLD_NAMES.items() if _find_value(self, old) is not None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -859,6 +944,15 @@ def origins(**flags: Any) -> list[Origin]:
     ]
 
 
+def _origin(name: str, layers: list[tuple[str, Mapping[str, Any]]]) -> str:
+    """Return the first layer that has a setting, by its own name or by its old one."""
+    for known in (name, *(old for old, new in OLD_NAMES.items() if new == name)):
+        for origin, layer in layers:
+            if _find_value(layer, known) is not None:
+                return origin if known == name else f"{origin}, as {known}"
+    return "default"
+
+
 def names(model: type[BaseModel] = Settings, prefix: str = "") -> Iterator[str]:
     """The dotted name of every setting, in the order of declaration."""
     for name, field in model.model_fields.items():
@@ -890,21 +984,31 @@ def _drop_unset(flags: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in flags.items() if value is not None}
 
 
-def _origin(name: str, layers: list[tuple[str, Mapping[str, Any]]]) -> str:
-    for origin, layer in layers:
-        value: Any = layer
-        for part in name.split("."):
-            value = value.get(part) if isinstance(value, Mapping) else None
-        if value is not None:
-            return origin
-    return "default"
+def _find_value(values: Any, name: str) -> Any:
+    """Return the value at a dotted name, in nested tables or groups of settings; None where it is
+    unset."""
+    for part in name.split("."):
+        if isinstance(values, BaseModel):
+            values = getattr(values, part) if part in values.model_fields_set else None
+        else:
+            values = values.get(part) if isinstance(values, Mapping) else None
+    return values
+
+
+def _with_value(values: Any, name: str, value: Any) -> Any:
+    """Return tables or groups of settings with a value at a dotted name; what was set stays set,
+    and what was a default stays one."""
+    part, _, rest = name.partition(".")
+    if isinstance(values, BaseModel):
+        values = {field: getattr(values, field) for field in values.model_fields_set}
+    if not isinstance(values, Mapping | None):
+        return values  # validation refuses it under its own name
+    inner = (values or {}).get(part)
+    return {**(values or {}), part: _with_value(inner, rest, value) if rest else value}
 
 
 def _dump_value(settings: Settings, name: str) -> Any:
-    value: Any = settings.model_dump(mode="json")
-    for part in name.split("."):
-        value = value[part]
-    return value
+    return _find_value(settings.model_dump(mode="json"), name)
 
 
 def _secrets(settings: type[BaseSettings]) -> PydanticBaseSettingsSource:
@@ -941,10 +1045,9 @@ def _explain(error: ValidationError) -> str:
         return f"setting {name} is unknown; {remedy}"
     message = problem["msg"].removeprefix("Value error, ")
     # What is wrong with an engine may be the whole entry, its key included.
-    starts = (
-        "database_url", "privacy.keys_url", "upstreams", "controller.analyzer.api_key",
-        "tracing.headers",
-    )  # fmt: skip
-    secret = "password" in name or name.startswith(starts)
+    starts = ("database_url", "privacy.keys_url", "upstreams", "tracing.headers")
+    if not name:  # of several settings, which the message names
+        return f"{message}; see docs/configuration.md"
+    secret = "password" in name or name.endswith("api_key") or name.startswith(starts)
     value = "" if secret else f" (got {str(problem.get('input'))[:80]!r})"
     return f"setting {name}: {message}{value}; see docs/configuration.md"

@@ -24,7 +24,7 @@ from consumers.reads.evidence import RoundRollout
 from daemon.controller.model_answers import (
     ANSWER_TOKENS,
     CHARACTERS_PER_TOKEN,
-    AnalyzerFailure,
+    ModelFailure,
     Question,
     TokenBudget,
     ask,
@@ -39,7 +39,7 @@ from events.messages import Message
 from events.registry import first_problem
 
 if TYPE_CHECKING:
-    from daemon.config.settings import Analyzer
+    from daemon.config.settings import Model
 
 _TEXT: Final = 4096
 
@@ -85,7 +85,7 @@ class _Answer(BaseModel):
 
 
 def analyze(
-    settings: "Analyzer",
+    settings: "Model",
     shown: Sequence[RolloutView],
     failures: Sequence[RoundRollout],
     redact: Callable[[str], str],
@@ -94,7 +94,7 @@ def analyze(
     an endpoint can cause."""
     try:
         answer, names = asyncio.run(_ask(settings, shown, redact))
-    except (AnalyzerFailure, AnswerFailure, EndpointRefusal) as error:
+    except (ModelFailure, AnswerFailure, EndpointRefusal) as error:
         return Analysis(settings.model, trouble=redact(str(error))[:1000])
     return Analysis(
         settings.model,
@@ -139,15 +139,15 @@ def _frequency(examples: Any, failures: Sequence[RoundRollout]) -> int:
 
 
 async def _ask(
-    settings: "Analyzer", shown: Sequence[RolloutView], redact: Callable[[str], str]
+    settings: "Model", shown: Sequence[RolloutView], redact: Callable[[str], str]
 ) -> tuple[_Answer, dict[str, RoundRollout]]:
     """A usable answer, and which rollout each name in it stands for."""
-    budget = TokenBudget(settings.max_tokens, "controller.analyzer.max_tokens")
+    budget = TokenBudget(settings.max_tokens, "models.analyzer.max_tokens")
     names = {f"r{place}": view for place, view in enumerate(shown, 1)}
     items = [redact(view.item(name)) for name, view in names.items()]
     items = items[: _count_items_that_fit(items, budget.left)]
     if not items:
-        raise AnalyzerFailure(
+        raise ModelFailure(
             f"not even one rollout fits into {budget.left} tokens; raise {budget.setting}"
         )
     messages = [
@@ -155,8 +155,8 @@ async def _ask(
         Message(role="user", content="\n".join(items)),
     ]
     question = Question(_parse, _FORMAT)
-    async with open_endpoint(settings) as endpoint:
-        answer = await ask(endpoint, settings.model, messages, question, budget)
+    async with open_endpoint(settings, "analyzer") as endpoint:
+        answer = await ask(endpoint, "analyzer", messages, question, budget)
     return answer, {name: view.seen for name, view in list(names.items())[: len(items)]}
 
 

@@ -171,7 +171,7 @@ def _analysis(
     written: set[str],
 ) -> Analysis | None:
     """What the analyzer says; None where none is configured, or no failure can be shown to it."""
-    settings = app.settings.controller.analyzer
+    settings = app.settings.models.analyzer
     failed = [rollout for rollout in seen if rollout.category is not None]
     if not settings.url or not failed:
         return None

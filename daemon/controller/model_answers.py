@@ -1,11 +1,12 @@
-"""Ask an analyzer for one JSON document, until it is one, within a budget of tokens.
+"""Ask a model for one JSON document, until it is one, within a budget of tokens.
 
-    budget = TokenBudget(200_000, "controller.analyzer.max_tokens")
-    async with open_endpoint(settings) as endpoint:
-        answer = await ask(endpoint, settings.model, messages, question, budget)
+    budget = TokenBudget(200_000, "models.analyzer.max_tokens")
+    async with open_endpoint(settings, "analyzer") as endpoint:
+        answer = await ask(endpoint, "analyzer", messages, question, budget)
 
-An answer that `question.parse` refuses is asked for again, twice at most, with the reason. What a
-request costs is a high estimate, so that a budget is kept whatever the tokenizer.
+A role is the name of the model's section under `models`; errors name it. An answer that
+`question.parse` refuses is asked for again, twice at most, with the reason. What a request costs is
+a high estimate, so that a budget is kept whatever the tokenizer.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -20,7 +21,7 @@ from events.errors import KintsugiError
 from events.messages import Message
 
 if TYPE_CHECKING:
-    from daemon.config.settings import Analyzer
+    from daemon.config.settings import Model
 
 T = TypeVar("T")
 
@@ -31,11 +32,11 @@ CHARACTERS_PER_TOKEN: Final = 3
 """A low guess, so that estimates of tokens are high."""
 
 
-class AnalyzerFailure(KintsugiError):
-    """No usable word of the analyzer; the text says why."""
+class ModelFailure(KintsugiError):
+    """A model gave no usable answer; the text names its role and says why."""
 
 
-class BudgetSpent(AnalyzerFailure):
+class BudgetSpent(ModelFailure):
     """A request costs more than what is left."""
 
 
@@ -67,10 +68,10 @@ class Question(Generic[T]):
     """Seed of the endpoint's sampling; endpoints without one ignore it."""
 
 
-def open_endpoint(settings: "Analyzer") -> Endpoint:
-    """Return the analyzer's endpoint, a context manager. Raises AnalyzerFailure for a host that
-    conversations may not be sent to."""
-    check_host(settings.url, settings.allowed_hosts)
+def open_endpoint(settings: "Model", role: str) -> Endpoint:
+    """Return the endpoint of a role's model, a context manager. Raises ModelFailure for a host that
+    requests may not be sent to, EndpointRefusal for what is no URL."""
+    check_host(settings.url, settings.allowed_hosts, role)
     return Endpoint(
         settings.url,
         settings.model,
@@ -80,28 +81,28 @@ def open_endpoint(settings: "Analyzer") -> Endpoint:
     )
 
 
-def check_host(url: str, allowed: Sequence[str]) -> None:
-    """Raise AnalyzerFailure where conversations would leave this machine unasked."""
+def check_host(url: str, allowed: Sequence[str], role: str) -> None:
+    """Raise ModelFailure where requests would leave this machine without permission."""
     try:
         host = httpx2.URL(url).host
     except httpx2.InvalidURL as error:
-        raise AnalyzerFailure(f"controller.analyzer.url {url!r} is none: {error}") from error
+        raise ModelFailure(f"models.{role}.url {url!r} is none: {error}") from error
     if not (_is_loopback(host) or host in allowed):
-        raise AnalyzerFailure(
-            f"host {host!r} is not this machine, and conversations would be sent there; name it "
-            "in controller.analyzer.allowed_hosts if they may"
+        raise ModelFailure(
+            f"host {host!r} is not this machine, and what the {role} reads would be sent there; "
+            f"name it in models.{role}.allowed_hosts if it may"
         )
 
 
 async def ask(
     endpoint: Endpoint,
-    model: str,
+    role: str,
     messages: Sequence[Message],
     question: Question[T],
     budget: TokenBudget,
 ) -> T:
-    """Return an answer that the question takes; `model` is named in errors. Raises AnalyzerFailure,
-    BudgetSpent among them, AnswerFailure, EndpointRefusal."""
+    """Return an answer that the question takes. Raises ModelFailure, BudgetSpent among them,
+    AnswerFailure, EndpointRefusal."""
     problem = ""
     asked = list(messages)
     sampling = Sampling(
@@ -110,28 +111,42 @@ async def ask(
         extra={"response_format": question.response_format, "seed": question.seed},
     )
     for _ in range(1 + ASKED_AGAIN):
-        if not budget.spend(estimate_tokens(asked) + ANSWER_TOKENS):
-            raise BudgetSpent(
-                f"{problem or 'the request costs more than what is left'}; {budget.left} tokens "
-                f"are left of the budget; raise {budget.setting}"
-            )
+        spend(budget, asked, role, problem)
         completion = await endpoint.complete(asked, sampling=sampling)
         text = completion.message.text
         try:
             return question.parse(text)
         except ValueError as error:
-            problem = f"{model} gave no answer of the schema: {error}"
+            problem = f"the {role} {endpoint.model} gave no answer of the schema: {error}"
         again = f"That was not the answer that was asked for: {problem[:300]}. Answer again."
         asked += [
             Message(role="assistant", content=text or "{}"),
             Message(role="user", content=again),
         ]
-    raise AnalyzerFailure(problem)
+    raise ModelFailure(problem)
+
+
+def spend(
+    budget: TokenBudget,
+    messages: Sequence[Message],
+    role: str,
+    problem: str = "",
+    cost: int = ANSWER_TOKENS,
+) -> None:
+    """Take what a request costs from the budget; `cost`: tokens beside those of the messages, its
+    answer's among them. Raises BudgetSpent, which quotes the problem of the answer before it."""
+    if not budget.spend(estimate_tokens(messages) + cost):
+        raise BudgetSpent(
+            f"{problem or f'the request of the {role} costs more than what is left'}; "
+            f"{budget.left} tokens are left of the budget; raise {budget.setting}"
+        )
 
 
 def estimate_tokens(messages: Sequence[Message]) -> int:
     """Return a high estimate of the tokens of a request."""
-    return sum(len(message.text) for message in messages) // CHARACTERS_PER_TOKEN
+    calls = [call for message in messages for call in message.tool_calls]
+    texts = sum(len(message.text) for message in messages)
+    return (texts + sum(len(str(call.arguments)) for call in calls)) // CHARACTERS_PER_TOKEN
 
 
 def build_object_schema(properties: Mapping[str, Any]) -> dict[str, Any]:

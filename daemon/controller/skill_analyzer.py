@@ -37,8 +37,8 @@ from consumers.reads.skills import ContrastRollout, read_skills
 from daemon.controller.model_answers import (
     ANSWER_TOKENS,
     CHARACTERS_PER_TOKEN,
-    AnalyzerFailure,
     BudgetSpent,
+    ModelFailure,
     Question,
     TokenBudget,
     ask,
@@ -70,7 +70,7 @@ from producers.gateway.privacy.redaction import Redaction
 if TYPE_CHECKING:
     from sqlalchemy import Connection
 
-    from daemon.config.settings import Analyzer
+    from daemon.config.settings import Model
     from daemon.controller.skill_discovery import Labeller
     from daemon.core.app import App
     from envs.endpoint import Endpoint
@@ -161,7 +161,7 @@ def choose_labeller(
     app: "App", pair: Pair, seed: str, stopping: Callable[[], bool] = lambda: False
 ) -> "Labeller":
     """Return the labeller of an agent's rollouts that the settings name. The analyzer's raises
-    AnalyzerFailure where it has no usable word, or once `stopping` says that the process was told
+    ModelFailure where it has no usable word, or once `stopping` says that the process was told
     to stop; what it is asked follows from `seed`."""
     if app.settings.improve.skills_labels == "rules":
         return label_by_rule
@@ -175,10 +175,10 @@ def _label_by_analyzer(
     stopping: Callable[[], bool],
     rollouts: Sequence[ContrastRollout],
 ) -> LabelledRollouts:
-    settings, improve = app.settings.controller.analyzer, app.settings.improve
+    settings, improve = app.settings.models.analyzer, app.settings.improve
     if not settings.url:
-        raise AnalyzerFailure(
-            "improve.skills_labels is analyzer, and controller.analyzer.url names none; name the "
+        raise ModelFailure(
+            "improve.skills_labels is analyzer, and models.analyzer.url names none; name the "
             "URL of a model, or have rules label"
         )
     if not any(item.failed for item in rollouts):
@@ -195,15 +195,13 @@ def _label_by_analyzer(
     asking = _Asking(settings, shown, known, budget, seed, stopping)
     try:
         skills, labellings = asyncio.run(asking.ask_all())
-    except (AnalyzerFailure, AnswerFailure, EndpointRefusal, EndpointUnavailable) as error:
-        raise AnalyzerFailure(
-            redact(f"{settings.model} did not label: {error}")[:_REASON]
-        ) from None
+    except (ModelFailure, AnswerFailure, EndpointRefusal, EndpointUnavailable) as error:
+        raise ModelFailure(redact(f"{settings.model} did not label: {error}")[:_REASON]) from None
     refused = [item for item in labellings if not isinstance(item, Labelling)]
     whole = tuple(item for item in labellings if isinstance(item, Labelling))
     if len(whole) < LEAST_LABELLINGS:
         last = redact(str(refused[-1]))[:_REASON]
-        raise AnalyzerFailure(
+        raise ModelFailure(
             f"{len(refused)} of {LABELLINGS} labellings were refused; the last: {last}"
         )
     candidates = _build_candidates(skills, whole, representative)
@@ -213,11 +211,11 @@ def _label_by_analyzer(
 
 
 def _check_evidence(rollouts: Sequence[ContrastRollout], left_out: int) -> None:
-    """Raise AnalyzerFailure where no skill could have enough evidence, whatever is answered."""
+    """Raise ModelFailure where no skill could have enough evidence, whatever is answered."""
     failures = sum(item.failed for item in rollouts)
     successes = len(rollouts) - failures
     if failures < LEAST_FAILURES or successes < LEAST_SUCCESSES:
-        raise AnalyzerFailure(
+        raise ModelFailure(
             f"{failures} failures and {successes} successes can be shown to the analyzer, and "
             f"{LEAST_FAILURES} and {LEAST_SUCCESSES} are needed; {left_out} more rollouts are "
             "persons', trimmed or too many: have rules label, or compare more rounds"
@@ -281,7 +279,7 @@ def _see(item: ContrastRollout) -> RoundRollout:
 
 
 def _check_cost(shown: Sequence[_Shown], budget: TokenBudget) -> None:
-    """Raise AnalyzerFailure where naming and labelling cost more than the budget, without any
+    """Raise ModelFailure where naming and labelling cost more than the budget, without any
     answer that has to be asked for again, before any is paid."""
     parts = 1 + sum(1 for _ in _split(shown))  # a shuffled order may take one more
     overhead = len(_LABEL) + MOST_SKILLS * _DESCRIPTION
@@ -290,7 +288,7 @@ def _check_cost(shown: Sequence[_Shown], budget: TokenBudget) -> None:
     discovery = REQUEST_CHARACTERS // CHARACTERS_PER_TOKEN + ANSWER_TOKENS
     needed = LABELLINGS * once + discovery
     if needed > budget.left:
-        raise AnalyzerFailure(
+        raise ModelFailure(
             f"to label {len(shown)} rollouts {LABELLINGS} times takes about {needed:,} tokens, and "
             f"{budget.setting} is {budget.left:,}; raise it, or lower improve.skills_rollouts"
         )
@@ -300,7 +298,7 @@ def _check_cost(shown: Sequence[_Shown], budget: TokenBudget) -> None:
 class _Asking:
     """The requests of one comparison: the model is asked for names, then for labels."""
 
-    settings: "Analyzer"
+    settings: "Model"
     shown: Sequence[_Shown]
     known: Mapping[str, str]
     """Name -> definition of skills of the last comparison."""
@@ -309,9 +307,9 @@ class _Asking:
     stopping: Callable[[], bool]
 
     async def ask_all(self) -> tuple[Sequence[_Skill], list[Labelling | KintsugiError]]:
-        """Return the skills, and each labelling or why it was refused. Raises AnalyzerFailure,
+        """Return the skills, and each labelling or why it was refused. Raises ModelFailure,
         AnswerFailure, EndpointRefusal."""
-        async with open_endpoint(self.settings) as endpoint:
+        async with open_endpoint(self.settings, "analyzer") as endpoint:
             skills = await self._discover(endpoint)
             places = asyncio.Semaphore(AT_ONCE)
 
@@ -330,7 +328,7 @@ class _Asking:
             Message(role="user", content="\n".join(parts)),
         ]
         question = Question(partial(_read_skills, names=names), _DISCOVERY)
-        return await ask(endpoint, self.settings.model, messages, question, self.budget)
+        return await ask(endpoint, "analyzer", messages, question, self.budget)
 
     async def _label(
         self, endpoint: "Endpoint", skills: Sequence[_Skill], seed: str
@@ -343,7 +341,7 @@ class _Asking:
         definitions = exact_json({item.name: item.definition for item in skills})
         for part in _split(order) if skills else ():
             if self.stopping():
-                raise AnalyzerFailure("the process was told to stop")
+                raise ModelFailure("the process was told to stop")
             names = {f"r{place}": item for place, item in enumerate(part, 1)}
             items = (item.write(name) for name, item in names.items())
             question = Question(
@@ -357,10 +355,10 @@ class _Asking:
                 Message(role="user", content="\n".join([definitions, *items])),
             ]
             try:
-                own = await ask(endpoint, self.settings.model, messages, question, self.budget)
+                own = await ask(endpoint, "analyzer", messages, question, self.budget)
             except BudgetSpent:
                 raise
-            except (AnalyzerFailure, AnswerFailure) as error:
+            except (ModelFailure, AnswerFailure) as error:
                 return error
             for skill, by_name in own.labels.items():
                 labels[skill] |= {

@@ -24,7 +24,7 @@ from consumers.diagnosis.round_counts import Pair
 from consumers.reads import agents, learning, panels
 from consumers.reads.cycle_state import read_cycle_state
 from consumers.reads.learning import CycleRow
-from daemon.controller.model_answers import AnalyzerFailure
+from daemon.controller.model_answers import ModelFailure
 from daemon.controller.skill_labels import BadLabelling
 from daemon.core.decision_log import DecisionRefusal, Decisions
 from daemon.core.isolation import Breaks
@@ -219,7 +219,7 @@ class Leader:
         try:
             with self._leadership.keep_lease():
                 contrast = self._author.contrast_skills(cycle)
-        except (AnalyzerFailure, BadLabelling, ValidationError) as error:
+        except (ModelFailure, BadLabelling, ValidationError) as error:
             yield f"{name}: skills were not compared: {error}"
             return
         if contrast is not None:

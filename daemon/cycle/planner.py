@@ -23,7 +23,7 @@ from consumers.reads.serving import AdapterRow
 from consumers.reads.succession import OldMember
 from daemon.adapters.compatibility import BadBase, count_parameters
 from daemon.controller.directive_builder import direct
-from daemon.controller.model_answers import AnalyzerFailure
+from daemon.controller.model_answers import ModelFailure
 from daemon.controller.skill_analyzer import choose_labeller
 from daemon.controller.skill_discovery import contrast_skills, find_due_round
 from daemon.core.task_definitions import open_event_environment, with_definitions
@@ -136,7 +136,7 @@ class CyclePlanner:
 
     def contrast_skills(self, cycle: CycleRow) -> SkillsContrasted | None:
         """Compare failures and successes after a cycle's round; None where that is switched off, or
-        the last comparison was a few rounds ago. Raises AnalyzerFailure, BadLabelling."""
+        the last comparison was a few rounds ago. Raises ModelFailure, BadLabelling."""
         assert cycle.round is not None, "a cycle is diagnosed first"
         improve = self._app.settings.improve
         if improve.skills == "off":
@@ -151,7 +151,7 @@ class CyclePlanner:
         labeller = choose_labeller(self._app, pair, cycle.cycle, self._stopping)
         try:
             return contrast_skills(self._app, pair, since, cycle.round, cycle.cycle, labeller)
-        except AnalyzerFailure:
+        except ModelFailure:
             # What failed was paid: it waits as long as what succeeds.
             self._unlabelled[pair] = cycle.round + improve.skills_rounds
             raise
@@ -274,7 +274,7 @@ class CyclePlanner:
     def _review_tasks(self, environment: "Environment", cycle: CycleRow) -> Review:
         """What is said of written tasks whose rollouts fail. A dry run asks no model: what it says
         decides nothing."""
-        analyzer = self._app.settings.controller.analyzer if self._record else None
+        analyzer = self._app.settings.models.analyzer if self._record else None
         return review_tasks(self._app, environment, cycle, analyzer)
 
     def _request_jobs(

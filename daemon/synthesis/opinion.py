@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from daemon.controller.model_answers import (
-    AnalyzerFailure,
+    ModelFailure,
     Question,
     TokenBudget,
     ask,
@@ -40,7 +40,7 @@ from events.rollouts import clip_reason
 from events.synthesis.faults import FaultOpinion
 
 if TYPE_CHECKING:
-    from daemon.config.settings import Analyzer
+    from daemon.config.settings import Model
     from envs.environment import Environment
     from envs.task import TaskDefinition
 
@@ -83,7 +83,7 @@ class _Answer(BaseModel):
 
 
 def ask_opinion(
-    settings: "Analyzer",
+    settings: "Model",
     environment: "Environment",
     task: "TaskDefinition",
     messages: Sequence[Message],
@@ -97,20 +97,20 @@ def ask_opinion(
     shown = redact(_describe(environment, task, messages))
     try:
         answer = asyncio.run(_ask(settings, shown, budget))
-    except (AnalyzerFailure, AnswerFailure, EndpointRefusal, EndpointUnavailable) as error:
+    except (ModelFailure, AnswerFailure, EndpointRefusal, EndpointUnavailable) as error:
         return OpinionAnswer(None, clip_reason(redact(_clean(str(error)))))
     fault = None if answer.fault == "none" else answer.fault
     reason = clip_reason(redact(_clean(answer.reason)))
     return OpinionAnswer(FaultOpinion(model=settings.model, fault=fault, reason=reason))
 
 
-async def _ask(settings: "Analyzer", shown: str, budget: TokenBudget) -> _Answer:
+async def _ask(settings: "Model", shown: str, budget: TokenBudget) -> _Answer:
     messages = [
         Message(role="system", content=_INSTRUCTIONS),
         Message(role="user", content=shown),
     ]
-    async with open_endpoint(settings) as endpoint:
-        return await ask(endpoint, settings.model, messages, Question(_parse, _FORMAT), budget)
+    async with open_endpoint(settings, "analyzer") as endpoint:
+        return await ask(endpoint, "analyzer", messages, Question(_parse, _FORMAT), budget)
 
 
 def _describe(

@@ -60,7 +60,7 @@ from producers.simulation import SCRIPTED
 
 if TYPE_CHECKING:
     from consumers.reads.learning import CycleRow
-    from daemon.config.settings import Analyzer
+    from daemon.config.settings import Model
     from daemon.core.app import App
     from envs.environment import Environment
     from envs.task import TaskDefinition
@@ -104,7 +104,7 @@ class _Evidence:
 
 
 def review_tasks(
-    app: "App", environment: "Environment", cycle: "CycleRow", analyzer: "Analyzer | None" = None
+    app: "App", environment: "Environment", cycle: "CycleRow", analyzer: "Model | None" = None
 ) -> Review:
     """Examine the written tasks of a cycle's agent whose rollouts fail. `analyzer`: the model that
     is asked beside the rules; None, or one without a URL: none is. Raises LogError,
@@ -120,7 +120,7 @@ class _Reviewer:
         app: "App",
         environment: "Environment",
         cycle: "CycleRow",
-        analyzer: "Analyzer | None",
+        analyzer: "Model | None",
     ) -> None:
         self._app, self._environment, self._cycle = app, environment, cycle
         with app.reading() as connection:
@@ -260,12 +260,12 @@ class _Reviewer:
 class _Adviser:
     """Asks a model, as long as it answers and a cycle's limits allow."""
 
-    def __init__(self, app: "App", environment: "Environment", analyzer: "Analyzer | None") -> None:
+    def __init__(self, app: "App", environment: "Environment", analyzer: "Model | None") -> None:
         self._environment = environment
         self._analyzer = analyzer if analyzer is not None and analyzer.url else None
         self._redact = Redaction(app.settings.redaction.build_rules()).redact_text
         tokens = 0 if analyzer is None else analyzer.max_tokens
-        self._budget = TokenBudget(tokens, "controller.analyzer.max_tokens")
+        self._budget = TokenBudget(tokens, "models.analyzer.max_tokens")
         self._requests = 0
         self._troubles: list[str] = []
 

@@ -12,7 +12,7 @@ from consumers.diagnosis.round_counts import Pair
 from consumers.reads import learning
 from consumers.reads.scheduling import CYCLE_START
 from consumers.reads.skills import read_comparisons
-from daemon.config.settings import Agent, Analyzer, Controller, Improve, Log, Settings
+from daemon.config.settings import Agent, Improve, Log, Model, Models, Settings
 from daemon.controller.skill_discovery import contrast_skills
 from daemon.core.app import App
 from daemon.core.decision_log import Act, Decisions
@@ -66,7 +66,7 @@ def opened(folder: Path, analyzer: str = "", **improve: Any) -> Iterator[App]:
     settings = Settings(
         home=folder, log=Log(durability="process"), scheduler=QUIET, improve=Improve(**improve),
         agents=(Agent(alias="agent", environment="shop", checkpoint=CHECKPOINT),),
-        controller=Controller(analyzer=Analyzer(url=analyzer, model="big")),
+        models=Models(analyzer=Model(url=analyzer, model="big")),
     )  # fmt: skip
     with App(settings) as app:
         yield app

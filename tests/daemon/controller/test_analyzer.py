@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from consumers.reads.evidence import RoundRollout
-from daemon.config.settings import Analyzer
+from daemon.config.settings import Model
 from daemon.controller.analyzer import Analysis, analyze
 from daemon.controller.rollout_views import RolloutView
 from daemon.controller.sampling import shorten
@@ -53,7 +53,7 @@ def asked(
 ) -> tuple[Analysis, list[Json]]:
     """What came of asking, and what the server was asked."""
     with ModelServer(answer) as server:
-        given = Analyzer(url=server.url, model="big", **settings)
+        given = Model(url=server.url, model="big", **settings)
         return analyze(given, rollouts, FAILED, redact), server.requests
 
 
@@ -126,7 +126,7 @@ def test_a_slow_endpoint_is_trouble() -> None:
 def test_an_endpoint_that_is_not_there_is_trouble() -> None:
     with ModelServer(lambda _: answered()) as server:
         url = server.url
-    found = analyze(Analyzer(url=url), SHOWN, FAILED, str)
+    found = analyze(Model(url=url), SHOWN, FAILED, str)
     assert "no answer" in found.trouble
 
 
@@ -158,13 +158,13 @@ def test_what_does_not_fit_into_the_budget_is_not_sent() -> None:
 
 @pytest.mark.parametrize("host", ["example.org", "10.0.0.7", "127.0.0.1.example.org"])
 def test_another_host_is_asked_only_where_it_is_named(host: str) -> None:
-    found = analyze(Analyzer(url=f"http://{host}/v1"), SHOWN, FAILED, str)
+    found = analyze(Model(url=f"http://{host}/v1"), SHOWN, FAILED, str)
     assert f"host '{host}' is not this machine" in found.trouble
 
 
 def test_a_host_that_is_named_is_asked() -> None:
     from daemon.controller.model_answers import check_host
 
-    check_host("https://models.example.org/v1", ["models.example.org"])
-    check_host("http://[::1]:8000/v1", ())
-    check_host("http://localhost:8000/v1", ())
+    check_host("https://models.example.org/v1", ["models.example.org"], "analyzer")
+    check_host("http://[::1]:8000/v1", (), "analyzer")
+    check_host("http://localhost:8000/v1", (), "analyzer")

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from consumers.reads import rollouts
-from daemon.config.settings import Analyzer, Controller, Proposer, Settings
+from daemon.config.settings import Model, Models, Proposer, Settings
 from daemon.controller.directive_builder import direct
 from daemon.core.app import App
 from daemon.proposer.proposer import ProposalRequest, propose
@@ -261,8 +261,8 @@ def test_an_analyzer_reads_the_conversations_and_gives_words(recorded: Path) -> 
         return said(json.dumps({"patterns": [found], "summary": "It stops."}))
 
     with ModelServer(answering) as server:
-        controller = Controller(analyzer=Analyzer(url=server.url, model="big"))
-        with App(Settings(home=recorded, controller=controller)) as app:
+        models = Models(analyzer=Model(url=server.url, model="big"))
+        with App(Settings(home=recorded, models=models)) as app:
             made = directed(app)
             with app.reading() as connection:
                 lines = rollouts.pattern_lines(connection, "agent")
@@ -280,8 +280,8 @@ def test_an_analyzer_reads_the_conversations_and_gives_words(recorded: Path) -> 
 
 def test_an_analyzer_in_trouble_is_told_and_changes_nothing_else(recorded: Path, app: App) -> None:
     with ModelServer(lambda _: said("no")) as server:
-        controller = Controller(analyzer=Analyzer(url=server.url))
-        settings = Settings(home=recorded, controller=controller, proposer=Proposer(tasks=6))
+        models = Models(analyzer=Model(url=server.url))
+        settings = Settings(home=recorded, models=models, proposer=Proposer(tasks=6))
         with App(settings) as troubled:
             made = directed(troubled)
     assert "no answer of the schema" in made.trouble
@@ -293,8 +293,8 @@ def test_conversations_that_were_trimmed_are_not_shown(recorded: Path, tmp_path:
     shutil.copytree(recorded, home)
     shown = []
     with ModelServer(lambda _: said(json.dumps({"patterns": [], "summary": "So."}))) as server:
-        controller = Controller(analyzer=Analyzer(url=server.url, model="big"))
-        with App(Settings(home=home, controller=controller)) as app:
+        models = Models(analyzer=Model(url=server.url, model="big"))
+        with App(Settings(home=home, models=models)) as app:
             for halves in (range(4), range(4, 8)):
                 for partition in halves:
                     app.spool.trim("rollouts", partition, app.spool.end("rollouts")[partition])

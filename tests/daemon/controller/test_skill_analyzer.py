@@ -16,7 +16,7 @@ import pytest
 from consumers.diagnosis.labels import label_rollout
 from consumers.diagnosis.round_counts import Pair
 from consumers.diagnosis.skills import SkillState, measure_skills
-from daemon.controller.model_answers import AnalyzerFailure
+from daemon.controller.model_answers import ModelFailure
 from daemon.controller.skill_analyzer import _read_labels, choose_labeller
 from daemon.controller.skill_discovery import contrast_skills
 from daemon.core.app import App
@@ -194,7 +194,7 @@ def rename(labels: dict[str, Any], _: int) -> None:
     ],
 )
 def test_labels_that_are_no_partition_are_refused(tmp_path: Path, change: Change, why: str) -> None:
-    with pytest.raises(AnalyzerFailure, match=f"10 of 10 labellings were refused.*({why})"):
+    with pytest.raises(ModelFailure, match=f"10 of 10 labellings were refused.*({why})"):
         compare(tmp_path, Analyst(change))
 
 
@@ -231,7 +231,7 @@ def test_a_refused_labelling_chooses_nothing(tmp_path: Path) -> None:
 
 
 def test_with_less_than_eight_labellings_nothing_can_be_selected(tmp_path: Path) -> None:
-    with pytest.raises(AnalyzerFailure, match="3 of 10 labellings were refused"):
+    with pytest.raises(ModelFailure, match="3 of 10 labellings were refused"):
         compare(tmp_path, refuse(3))
 
 
@@ -251,17 +251,17 @@ NO_EXAMPLE: Json = {"name": "flies", "definition": "x", "example_ids": ["r99"]}
 def test_without_usable_names_nothing_is_compared(
     tmp_path: Path, answer: Reply | Json, why: str
 ) -> None:
-    with pytest.raises(AnalyzerFailure, match=why):
+    with pytest.raises(ModelFailure, match=why):
         compare(tmp_path, lambda _: answer)
 
 
 def test_two_skills_of_one_name_are_asked_for_again(tmp_path: Path) -> None:
-    with pytest.raises(AnalyzerFailure, match="flies is named 2 times"):
+    with pytest.raises(ModelFailure, match="flies is named 2 times"):
         compare(tmp_path, Analyst(names=("flies", "flies")))
 
 
 def test_what_costs_more_than_the_budget_is_not_begun(tmp_path: Path) -> None:
-    with pytest.raises(AnalyzerFailure, match=r"raise it, or lower improve\.skills_rollouts"):
+    with pytest.raises(ModelFailure, match=r"raise it, or lower improve\.skills_rollouts"):
         compare(tmp_path, Analyst(), skills_tokens=50_000)
 
 
@@ -298,7 +298,7 @@ def test_without_an_endpoint_the_setting_is_an_error(
     monkeypatch.setenv("KINTSUGI_IMPROVE__SKILLS_LABELS", "analyzer")
     result = kintsugi("skills", "find")
     assert result.code == 1
-    assert "controller.analyzer.url names none" in result.err
+    assert "models.analyzer.url names none" in result.err
 
 
 def test_a_person_is_told_who_labelled(
@@ -310,8 +310,8 @@ def test_a_person_is_told_who_labelled(
     with ModelServer(Analyst()) as server:
         monkeypatch.setenv("KINTSUGI_IMPROVE__SKILLS_LABELS", "analyzer")
         monkeypatch.setenv("KINTSUGI_IMPROVE__SKILLS_ROLLOUTS", "25")
-        monkeypatch.setenv("KINTSUGI_CONTROLLER__ANALYZER__URL", server.url)
-        monkeypatch.setenv("KINTSUGI_CONTROLLER__ANALYZER__MODEL", "big")
+        monkeypatch.setenv("KINTSUGI_MODELS__ANALYZER__URL", server.url)
+        monkeypatch.setenv("KINTSUGI_MODELS__ANALYZER__MODEL", "big")
         result = kintsugi("skills", "find")
     assert "big labelled them, 2 more rollouts could not be shown to it" in " ".join(
         result.err.split()
@@ -343,7 +343,7 @@ def test_with_too_little_evidence_nothing_is_asked(tmp_path: Path) -> None:
         with opened(tmp_path, server.url, skills_labels="analyzer", skills_rollouts=8) as app:
             record(app)
             app.diagnose("diagnose")
-            with pytest.raises(AnalyzerFailure, match="4 failures and 4 successes can be shown"):
+            with pytest.raises(ModelFailure, match="4 failures and 4 successes can be shown"):
                 contrast(app)
         assert server.requests == []
 
@@ -355,7 +355,7 @@ def test_a_budget_that_is_spent_is_no_refused_labelling(tmp_path: Path) -> None:
         is_third = len(request["messages"]) == 6
         return Analyst(None if is_discovery(request) or is_third else leave_out)(request)
 
-    with pytest.raises(AnalyzerFailure, match="tokens are left of the budget; raise improve"):
+    with pytest.raises(ModelFailure, match="tokens are left of the budget; raise improve"):
         compare(tmp_path, answer, skills_tokens=360_000)
 
 
@@ -365,7 +365,7 @@ def test_who_is_told_to_stop_asks_no_more(tmp_path: Path) -> None:
             record(app)
             app.diagnose("diagnose")
             labeller = choose_labeller(app, PAIR, "seed", lambda: True)
-            with pytest.raises(AnalyzerFailure, match="told to stop"):
+            with pytest.raises(ModelFailure, match="told to stop"):
                 contrast_skills(app, PAIR, 0, 0, labeller=labeller)
         assert len(server.requests) == 1, "names alone"
 
@@ -441,7 +441,7 @@ def test_one_agent_without_an_answer_takes_no_other_ones(
         app.diagnose("diagnose")
     with ModelServer(Analyst()) as server:
         monkeypatch.setenv("KINTSUGI_IMPROVE__SKILLS_LABELS", "analyzer")
-        monkeypatch.setenv("KINTSUGI_CONTROLLER__ANALYZER__URL", server.url)
+        monkeypatch.setenv("KINTSUGI_MODELS__ANALYZER__URL", server.url)
         result = kintsugi("skills", "find", "--json")
     assert result.code == 3
     assert "zoe: 1 failures and 0 successes can be shown" in result.err

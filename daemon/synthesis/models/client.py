@@ -1,0 +1,148 @@
+"""One role's model: its endpoint, its budget of tokens, and why it is asked no more.
+
+    client = ModelClient(settings.models.proposer, "proposer", redact)
+    plan = client.run(lambda endpoint: client.ask(endpoint, messages, question))
+
+`run` raises ModelFailure alone, whatever the endpoint does. A model that will not serve, may not be
+asked or has spent its budget is asked no more, and so is one that did not answer in time, or could
+not be reached, three times in a row: `trouble` says why then, and `run` raises at once.
+"""
+
+import asyncio
+import json
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+from daemon.controller.model_answers import (
+    CHARACTERS_PER_TOKEN,
+    BudgetSpent,
+    ModelFailure,
+    Question,
+    TokenBudget,
+    ask,
+    check_host,
+    open_endpoint,
+    spend,
+)
+from envs.endpoint import AnswerFailure, Endpoint, EndpointRefusal, Sampling
+from envs.episode import Termination
+from events.messages import Message
+from events.rollouts import clip_reason
+from producers.gateway.privacy.redaction import Redaction
+
+if TYPE_CHECKING:
+    from daemon.config.settings import Model, Settings
+
+T = TypeVar("T")
+
+MOST_UNANSWERED: Final = 3
+"""Requests in a row without an answer in time after which a model is asked no more."""
+CALL_TOKENS: Final = 1024
+"""Most tokens of an answer that calls tools."""
+
+
+@dataclass(slots=True)
+class ModelClient:
+    """A role's model. Not for several threads."""
+
+    settings: "Model"
+    role: str
+    """Name of its section under `models`."""
+    redact: Callable[[str], str] = str
+    """Replaces what the operator's rules match, in every text that is sent."""
+    budget: TokenBudget = field(init=False)
+    trouble: str = field(default="", init=False)
+    """Why it is asked no more; empty while it may be asked."""
+    _unanswered: int = field(default=0, init=False)
+
+    def __post_init__(self) -> None:
+        self.budget = TokenBudget(self.settings.max_tokens, f"models.{self.role}.max_tokens")
+
+    @property
+    def name(self) -> str:
+        """The model's name, as events have it."""
+        return self.settings.model
+
+    @property
+    def label(self) -> str:
+        """The role and the model's name, as reasons have them."""
+        return f"the {self.role} {self.name}"
+
+    def run(self, talk: Callable[[Endpoint], Awaitable[T]]) -> T:
+        """Return what a conversation with the model comes to. Raises ModelFailure, and what `talk`
+        raises beside the failures of an endpoint."""
+        if self.trouble:
+            raise ModelFailure(f"{self.trouble}; it was not asked again")
+        try:
+            check_host(self.settings.url, self.settings.allowed_hosts, self.role)
+        except ModelFailure as error:
+            raise self._close(error) from error
+        try:
+            return asyncio.run(self._talk(talk))
+        except (BudgetSpent, EndpointRefusal) as error:
+            raise self._close(error) from error
+        except AnswerFailure as error:
+            if error.termination not in (Termination.TIMEOUT, Termination.INFRASTRUCTURE_ERROR):
+                raise ModelFailure(self._describe(error)) from error
+            self._unanswered += 1
+            if self._unanswered >= MOST_UNANSWERED:
+                raise self._close(error) from error
+            raise ModelFailure(self._describe(error)) from error
+        except ModelFailure as error:
+            raise ModelFailure(self._describe(error)) from error
+
+    async def ask(
+        self, endpoint: Endpoint, messages: Sequence[Message], question: Question[T]
+    ) -> T:
+        """Return an answer that the question takes; asks again twice. For use in `run`."""
+        answer = await ask(endpoint, self.role, self._redact(messages), question, self.budget)
+        self._unanswered = 0
+        return answer
+
+    async def ask_for_calls(
+        self,
+        endpoint: Endpoint,
+        messages: Sequence[Message],
+        tools: Sequence[Mapping[str, Any]],
+        seed: int,
+    ) -> Message:
+        """Return the model's next message, which may call these tools. For use in `run`."""
+        sent = self._redact(messages)
+        declared = len(json.dumps(list(tools))) // CHARACTERS_PER_TOKEN
+        spend(self.budget, sent, self.role, cost=declared + CALL_TOKENS)
+        sampling = Sampling(max_tokens=CALL_TOKENS)
+        completion = await endpoint.complete(sent, tools=tools, sampling=sampling, seed=seed)
+        self._unanswered = 0
+        return completion.message
+
+    async def _talk(self, talk: Callable[[Endpoint], Awaitable[T]]) -> T:
+        async with open_endpoint(self.settings, self.role) as endpoint:
+            return await talk(endpoint)
+
+    def _redact(self, messages: Sequence[Message]) -> list[Message]:
+        """Return the messages as they may be sent. Calls are the model's own words."""
+        return [
+            message.model_copy(update={"content": self.redact(message.text)})
+            if message.content
+            else message
+            for message in messages
+        ]
+
+    def _close(self, error: Exception) -> ModelFailure:
+        self.trouble = self._describe(error)
+        return ModelFailure(self.trouble)
+
+    def _describe(self, error: Exception) -> str:
+        """Return what went wrong, with the role and the model in it."""
+        text = self.redact(str(error))
+        return clip_reason(text if self.label in text else f"{self.label}: {text}")
+
+
+def open_client(settings: "Settings", role: str) -> ModelClient | None:
+    """Return the client of a role's model, with the operator's redaction; None where the settings
+    name no model for the role."""
+    model: Model = getattr(settings.models, role)
+    if not model.url:
+        return None
+    return ModelClient(model, role, Redaction(settings.redaction.build_rules()).redact_text)

@@ -1,0 +1,35 @@
+"""The data engine with a model in it, where the settings name one.
+
+parts = make_model_parts(environment, app.settings, directive) or make_parts(environment)
+"""
+
+from typing import TYPE_CHECKING
+
+from daemon.synthesis.engine import Parts, make_parts
+from daemon.synthesis.models.client import open_client
+from daemon.synthesis.models.planner import ModelPlanner
+from daemon.synthesis.models.reviser import ModelReviser
+from daemon.synthesis.models.writer import ModelWriter
+from envs.environment import Environment
+
+if TYPE_CHECKING:
+    from daemon.config.settings import Settings
+
+
+def make_model_parts(
+    environment: Environment, settings: "Settings", directive: str = ""
+) -> Parts | None:
+    """Return parts in which the model of `models.proposer` plans, writes and revises, within one
+    budget, and rules take over where it gives nothing; None where the settings name none.
+    `directive`: in words, what the tasks are for. For one cycle: the budget is a cycle's."""
+    client = open_client(settings, "proposer")
+    if client is None:
+        return None
+    by_rule = make_parts(environment)
+    return Parts(
+        ModelPlanner(client, directive),
+        ModelWriter(environment, client, directive, by_rule.writer),
+        by_rule.roller,
+        by_rule.examiner,
+        ModelReviser(client, by_rule.reviser),
+    )
