@@ -147,6 +147,8 @@ class Completion:
     """Tokens of the first choice; None where the endpoint did not report all of them."""
     content: str = ""
     """Content of the first choice as the model wrote it, reflections included."""
+    finish_reasons: tuple[str | None, ...] = (None,)
+    """Finish reason of each message."""
 
     @property
     def message(self) -> Message:
@@ -446,6 +448,7 @@ def _completion(answer: bytes, turn: int) -> Completion:
         usage=_usage(parsed.usage),
         tokens=tokens if whole else None,
         content=_content(first.message) or "",
+        finish_reasons=tuple(choice.finish_reason for choice, _ in choices),
     )
 
 

@@ -255,17 +255,24 @@ def environment_code(
         ) from error
 
 
+def blame_user(episode: Episode) -> None:
+    """End a finished episode as `user_error` where its user, which is another than the
+    environment's, has a fault: it is not judged then."""
+    if episode.termination in UNJUDGED:
+        return
+    fault = find_user_fault(episode.environment, episode.task, episode.messages)
+    if fault is not None:
+        episode.stop(Termination.USER_ERROR, fault.summary)
+
+
 def _make_attempt(
     setup: Setup, episode: Episode, trial: int, agent: Player, user: Player
 ) -> Attempt:
+    if setup.user_may_err:
+        blame_user(episode)
     termination = episode.termination
     assert termination is not None, "a finished episode says why it ended"
     environment, task, messages = setup.environment, episode.task, tuple(episode.messages)
-    reason = episode.reason
-    if setup.user_may_err and termination not in UNJUDGED:
-        fault = find_user_fault(environment, task, messages)
-        if fault is not None:
-            termination, reason = Termination.USER_ERROR, fault.summary
     tokens = agent.usage.completion_tokens
     conduct = conduct_of(messages, environment.catalog, episode.malformed, tokens)
     shaping = choose_shaping(task, setup.shaping)
@@ -278,7 +285,7 @@ def _make_attempt(
         seed=episode.seed,
         messages=messages,
         termination=termination,
-        reason=reason,
+        reason=episode.reason,
         grade=None if assessment is None else assessment.grade,
         reward=None if assessment is None else assessment.reward,
         penalties=penalties(conduct, shaping),

@@ -11,13 +11,16 @@ Guarantee: its failure is never the agent's: the episode ends as `user_error` or
 """
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from envs.endpoint import AnswerFailure, Endpoint, Sampling, Usage, request_seed
+from envs.environment import Environment
 from envs.episode import Termination
 from envs.task import TaskDefinition
 from envs.users import OUT_OF_SCOPE, STOP, STOP_TOKENS, TRANSFER
+from events.jobs import AdapterUser, EndpointUser
 from events.messages import Message, Role
 
 ROUNDS: Final = 3
@@ -67,11 +70,149 @@ Answer with its number alone.
 _LABEL: Final = re.compile(
     r"^\W*(agent|assistant|support|representative|system|tool)\W*:", re.IGNORECASE | re.MULTILINE
 )
+_CALL_TAG: Final = "<tool_call>"
+"""Begins a call; in a text it is one that could not be parsed."""
 _NUMBER: Final = re.compile(r"\d+")
 
 
+@dataclass(frozen=True, slots=True)
+class LineRequest:
+    """What a user's model is asked for."""
+
+    messages: Sequence[Message]
+    tools: Sequence[Mapping[str, Any]]
+    choices: int
+    """Answers that are asked for; fewer may come."""
+    seed: int
+    is_choice: bool
+    """Whether it is to name the best of several lines, which it does at temperature 0."""
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """An answer of a user's model."""
+
+    message: Message
+    is_cut: bool = False
+    """Whether a limit cut it off."""
+
+
+LineSteps = Generator[LineRequest, Sequence[Candidate], Message]
+"""The requests for one message of a user; answers are sent in, and the message is returned."""
+
+
+class LineWriter:
+    """Decides what a model that plays a user is asked, and which of its answers counts; asking is
+    the caller's.
+
+        steps = writer.write(messages)
+        request = next(steps)
+        while True:
+            request = steps.send([Candidate(...), ...])     or steps.throw(AnswerFailure(...))
+
+    StopIteration brings the user's next message.
+    """
+
+    def __init__(
+        self,
+        task: TaskDefinition,
+        seed: int,
+        *,
+        candidates: int = 1,
+        tools: Sequence[Mapping[str, Any]] = (),
+        trained: bool = False,
+    ) -> None:
+        """`candidates` per line; from two on, the best is chosen. `tools` are the user's, in
+        OpenAI's format. `trained`: whether the model was trained to play users."""
+        self.scenario = task.scenario.text()
+        self.seed = seed
+        self.candidates = candidates
+        self.tools = tools
+        self.trained = trained
+        self.remarks: list[str] = []
+        self.answers = 0
+        """Lines and calls that the model wrote for the user, those that were dropped included."""
+        self.breaches: list[str] = []
+        """Which rule was broken, of each answer that was dropped."""
+
+    def write(self, messages: Sequence[Message]) -> LineSteps:
+        """Write the user's next message. Raises AnswerFailure (never for the agent's account)."""
+        try:
+            candidates = yield from self._collect(messages)
+            for candidate in candidates:
+                if candidate.tool_calls:
+                    return Message(role="user", tool_calls=candidate.tool_calls)
+            lines = [candidate.text.strip() for candidate in candidates]
+            line = lines[0] if len(lines) == 1 else (yield from self._choose(messages, lines))
+        except AnswerFailure as failure:
+            raise _as_users(failure) from failure
+        return Message(role="user", content=line)
+
+    def _collect(
+        self, messages: Sequence[Message]
+    ) -> Generator[LineRequest, Sequence[Candidate], list[Message]]:
+        """Return the usable candidates, each line once; from as many requests as it takes."""
+        acts = bool(self.tools)
+        asked = build_user_view(self.scenario, messages, acts=acts, trained=self.trained)
+        broken = ""
+        for turn in range(ROUNDS):
+            usable: dict[str, Message] = {}
+            count = 0
+            while count < self.candidates:
+                seed = request_seed(self.seed, "user", len(messages), turn, count)
+                answers = yield LineRequest(
+                    asked, self.tools, self.candidates - count, seed, is_choice=False
+                )
+                count += len(answers)
+                for answer in answers:
+                    message = answer.message
+                    problem = find_breach(message, opening=not _spoke(messages), acts=acts)
+                    if answer.is_cut:
+                        problem = f"it never stops: {message.text.strip()[:80]!r}"
+                    self.answers += max(1, len(message.tool_calls))
+                    if problem is not None:
+                        broken = problem
+                        self.breaches.append(problem)
+                    else:
+                        usable.setdefault(message.text.strip(), message)
+            if usable:
+                return list(usable.values())
+            self.remarks.append(f"no candidate for the user's line could be used: {broken}")
+        raise AnswerFailure(
+            Termination.USER_ERROR, f"no line could be used in {ROUNDS} rounds: {broken}"
+        )
+
+    def _choose(
+        self, messages: Sequence[Message], lines: Sequence[str]
+    ) -> Generator[LineRequest, Sequence[Candidate], str]:
+        """Return the candidate that the model chooses; the first where it does not."""
+        spoken = [message for message in messages if message.text and message.role != "tool"]
+        conversation = "\n".join(f"{_speaker(message)}: {message.text}" for message in spoken)
+        numbered = "\n".join(f"{number}. {line}" for number, line in enumerate(lines, start=1))
+        question = (
+            f"Situation:\n{self.scenario}\n\nConversation:\n{conversation}\n\n"
+            f"Candidates:\n{numbered}"
+        )
+        asked = [Message(role="system", content=_CHOOSE), Message(role="user", content=question)]
+        seed = request_seed(self.seed, "choice", len(messages))
+        try:
+            answers = yield LineRequest(asked, (), 1, seed, is_choice=True)
+        except AnswerFailure as failure:
+            if failure.termination is Termination.INFRASTRUCTURE_ERROR:
+                raise
+            return self._take_first(lines, failure.reason)
+        chosen = parse_number(answers[0].message.text, len(lines))
+        if chosen is None:
+            return self._take_first(lines, "it named none")
+        return lines[chosen - 1]
+
+    def _take_first(self, lines: Sequence[str], because: str) -> str:
+        self.remarks.append(f"the choice of the user's line failed, the first was taken: {because}")
+        return lines[0]
+
+
 class ModelUser:
-    """A player of the user's party (players.py)."""
+    """A player of the user's party (players.py), behind an endpoint."""
 
     def __init__(
         self,
@@ -82,94 +223,71 @@ class ModelUser:
         candidates: int = 1,
         sampling: Sampling | None = None,
         tools: Sequence[Mapping[str, Any]] = (),
+        trained: bool = False,
     ) -> None:
-        """`candidates` per line; from two on, the best is chosen. `tools` are the user's, in
-        OpenAI's format."""
+        """What `LineWriter` takes, and how lines are sampled."""
         self.endpoint = endpoint
-        self.scenario = task.scenario.text()
-        self.seed = seed
-        self.candidates = candidates
         self.sampling = sampling
-        self.tools = tools
         self.usage = Usage()
-        self.remarks: list[str] = []
+        self._writer = LineWriter(task, seed, candidates=candidates, tools=tools, trained=trained)
+
+    @property
+    def remarks(self) -> Sequence[str]:
+        """What went other than planned without ending the episode."""
+        return self._writer.remarks
 
     async def reply(self, messages: Sequence[Message]) -> Message:
         """The user's next line. Raises AnswerFailure (never for the agent's account)."""
+        steps = self._writer.write(messages)
         try:
-            candidates = await self._candidates(messages)
-            for candidate in candidates:
-                if candidate.tool_calls:
-                    return Message(role="user", tool_calls=candidate.tool_calls)
-            lines = [candidate.text.strip() for candidate in candidates]
-            line = lines[0] if len(lines) == 1 else await self._best(messages, lines)
-        except AnswerFailure as failure:
-            raise _as_users(failure) from failure
-        return Message(role="user", content=line)
+            request = next(steps)
+            while True:
+                try:
+                    answers = await self._ask(request)
+                except AnswerFailure as failure:
+                    request = steps.throw(failure)
+                else:
+                    request = steps.send(answers)
+        except StopIteration as end:
+            message: Message = end.value
+            return message
 
-    async def _candidates(self, messages: Sequence[Message]) -> list[Message]:
-        """The usable candidates, each line once; from as many requests as the endpoint needs."""
-        asked = build_user_view(self.scenario, messages, acts=bool(self.tools))
-        broken = ""
-        for turn in range(ROUNDS):
-            usable: dict[str, Message] = {}
-            count = 0
-            while count < self.candidates:
-                seed = request_seed(self.seed, "user", len(messages), turn, count)
-                completion = await self.endpoint.complete(
-                    asked,
-                    tools=self.tools,
-                    sampling=self.sampling,
-                    seed=seed,
-                    choices=self.candidates - count,
-                )
-                self.usage += completion.usage
-                count += len(completion.messages)
-                for message in completion.messages:
-                    problem = find_breach(
-                        message, opening=not _spoke(messages), acts=bool(self.tools)
-                    )
-                    broken = problem or broken
-                    if problem is None:
-                        usable.setdefault(message.text.strip(), message)
-            if usable:
-                return list(usable.values())
-            self.remarks.append(f"no candidate for the user's line could be used: {broken}")
-        raise AnswerFailure(
-            Termination.USER_ERROR, f"no line could be used in {ROUNDS} rounds: {broken}"
+    async def _ask(self, request: LineRequest) -> list[Candidate]:
+        sampling = self.sampling or Sampling()
+        completion = await self.endpoint.complete(
+            request.messages,
+            tools=request.tools,
+            sampling=replace(sampling, temperature=0.0) if request.is_choice else sampling,
+            seed=request.seed,
+            choices=request.choices,
         )
-
-    async def _best(self, messages: Sequence[Message], lines: Sequence[str]) -> str:
-        """The candidate that the model chooses; the first where it does not."""
-        spoken = [message for message in messages if message.text and message.role != "tool"]
-        conversation = "\n".join(f"{_speaker(message)}: {message.text}" for message in spoken)
-        numbered = "\n".join(f"{number}. {line}" for number, line in enumerate(lines, start=1))
-        question = (
-            f"Situation:\n{self.scenario}\n\nConversation:\n{conversation}\n\n"
-            f"Candidates:\n{numbered}"
-        )
-        try:
-            completion = await self.endpoint.complete(
-                [
-                    Message(role="system", content=_CHOOSE),
-                    Message(role="user", content=question),
-                ],
-                sampling=Sampling(temperature=0.0),
-                seed=request_seed(self.seed, "choice", len(messages)),
-            )
-        except AnswerFailure as failure:
-            if failure.termination is Termination.INFRASTRUCTURE_ERROR:
-                raise
-            return self._first(lines, failure.reason)
         self.usage += completion.usage
-        chosen = parse_number(completion.message.text, len(lines))
-        if chosen is None:
-            return self._first(lines, "it named none")
-        return lines[chosen - 1]
+        return [
+            Candidate(message, reason == "length")
+            for message, reason in zip(completion.messages, completion.finish_reasons, strict=True)
+        ]
 
-    def _first(self, lines: Sequence[str], because: str) -> str:
-        self.remarks.append(f"the choice of the user's line failed, the first was taken: {because}")
-        return lines[0]
+
+def make_user(
+    user: EndpointUser | AdapterUser,
+    endpoint: Endpoint,
+    environment: Environment,
+    task: TaskDefinition,
+    seed: int,
+) -> ModelUser:
+    """Return the player of a user that a model behind an endpoint plays."""
+    is_adapter = isinstance(user, AdapterUser)
+    # States explicitly what a checkpoint's generation settings would change of our own adapter.
+    neutral = {"top_p": 1.0, "top_k": -1, "min_p": 0.0, "repetition_penalty": 1.0}
+    return ModelUser(
+        endpoint,
+        task,
+        seed,
+        candidates=user.candidates,
+        sampling=Sampling(user.temperature, user.max_tokens, neutral if is_adapter else {}),
+        tools=environment.user_schemas(task),
+        trained=is_adapter,
+    )
 
 
 def build_user_view(
@@ -180,7 +298,11 @@ def build_user_view(
     trained to play users, and so is shown its situation alone."""
     untrained = _TOOL_RULES + _RULES if acts else _RULES
     rules = _TRAINED_RULES if trained else untrained
-    return [Message(role="system", content=rules + scenario), *swap_roles(messages)]
+    lines = swap_roles(messages)
+    if trained and lines[0].role == "assistant":
+        # Each prompt so begins with the one before it, and is read from there on.
+        lines.insert(0, Message(role="user", content=_OPEN))
+    return [Message(role="system", content=rules + scenario), *lines]
 
 
 def swap_roles(messages: Sequence[Message]) -> list[Message]:
@@ -207,6 +329,8 @@ def find_breach(message: Message, *, opening: bool, acts: bool = False) -> str |
         return None if acts else "it calls a tool"
     if not text:
         return "it is empty"
+    if _CALL_TAG in text:
+        return f"it writes a call that cannot be read: {text[:80]!r}"
     if _LABEL.search(text):
         return f"it speaks for the agent: {text[:80]!r}"
     if opening and any(token in text for token in STOP_TOKENS):

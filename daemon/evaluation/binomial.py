@@ -1,6 +1,7 @@
 """Whether a count is higher than chance makes it, beside another count (pure).
 
     conditional_binomial(after, before, share)    p-value that the rate after is higher
+    bound_share(count, whole, level)              upper bound of a share
 
 Two Poisson counts with exposures in the ratio share : 1 - share and the same rate: given their sum,
 the first is Binomial(sum, share), whatever the rate (Przyborowski and Wilenski 1940). Neither
@@ -26,6 +27,23 @@ def conditional_binomial(after: int, before: int, share: float) -> float:
         return _tail(after, total, share)
     # Below the middle the other tail is the one whose terms fall: `before` or more of the others.
     return 1.0 - _tail(before + 1, total, 1.0 - share)
+
+
+def bound_share(count: int, whole: int, level: float) -> float:
+    """Return the one-sided upper bound of a share of which `count` of `whole` were seen, with the
+    error `level`, such as .05: the share at which `count` or fewer have just that chance (Clopper
+    and Pearson 1934). Exact to 1e-12. Raises ValueError for counts that are no share."""
+    if not 0 <= count <= whole or not whole:
+        raise ValueError(f"{count} of {whole} is no share; give 0 to as many, of 1 or more")
+    low, high = count / whole, 1.0
+    if count == whole:
+        return high
+    while high - low > 1e-12:
+        middle = (low + high) / 2
+        # That `count` or fewer hit is that the others are at least so many.
+        hit = conditional_binomial(whole - count, count, 1 - middle) if middle else 1.0
+        low, high = (middle, high) if hit > level else (low, middle)
+    return high
 
 
 def _tail(least: int, total: int, share: float) -> float:

@@ -52,7 +52,7 @@ CHUNK: Final = 256
 _HEARTBEAT_SECONDS: Final = 2.0
 _BEGAN: Final = time.monotonic()
 """When this program began."""
-_DONE, _FAILED, _WRONG_USAGE = 0, 1, 2
+DONE, FAILED, WRONG_USAGE = 0, 1, 2
 
 
 class BadPlan(KintsugiError):
@@ -186,18 +186,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("plan", type=Path, metavar="PLAN.json")
     parser.add_argument("--out", type=Path, required=True, metavar="DIR")
     options = parser.parse_args(arguments)
-    _beat(phase="starting")
+    Heartbeat().say(phase="starting")
     try:
         plan = Plan.model_validate_json(options.plan.read_bytes())
         play(plan, options.out)
     except ValidationError as error:
         print(f"{options.plan} is no plan: {first_problem(error)}", file=sys.stderr)
-        return _WRONG_USAGE
+        return WRONG_USAGE
     except (KintsugiError, OSError) as error:
-        _say(outcome="failed", reason=" ".join(str(error).split()))
-        return _FAILED
-    _say(outcome="played")
-    return _DONE
+        say(outcome="failed", reason=" ".join(str(error).split()))
+        return FAILED
+    say(outcome="played")
+    return DONE
 
 
 def play(plan: Plan, out: Path) -> None:
@@ -254,7 +254,7 @@ class _Policies:
         self._by_adapter: dict[Adapter | None, Policy] = {None: base}
         for adapter in chain.from_iterable(map(_list_adapters, plan.players)):
             if adapter not in self._by_adapter:
-                folder = _proven(checkpoint, adapter)
+                folder = prove_adapter(checkpoint, adapter)
                 self._by_adapter[adapter] = base.with_adapter(folder, adapter.name)
 
     def find(self, adapter: Adapter | None) -> "Policy":
@@ -270,7 +270,7 @@ def _list_adapters(player: Player) -> list[Adapter]:
     return [] if player is None else [player]
 
 
-def _proven(checkpoint: Path, adapter: Adapter) -> Path:
+def prove_adapter(checkpoint: Path, adapter: Adapter) -> Path:
     """The folder of an adapter, seen to hold what was produced. Raises BadAdapter, CannotPlay."""
     from daemon.adapters.adoption import intact, read_expectation
     from daemon.adapters.fingerprint import EXACT, distance
@@ -312,7 +312,7 @@ def _play_chunk(
     choices: Mapping[str, MemberChoice] = {}
     groups: dict[Adapter | None, list[Attempt]] = {}
     if isinstance(player, PanelPlayer):
-        _beat(phase=f"router of {player.name}")
+        Heartbeat().say(phase=f"router of {player.name}")
         choices = _choose_members(player, environment, policies, chat, attempts)
         for name, attempt in attempts.items():
             skill = choices[name].skill
@@ -376,12 +376,10 @@ def _all(
 ) -> "dict[str, Rollout]":
     """Every rollout by its id; says that it lives while it plays."""
     rollouts: dict[str, Rollout] = {}
-    last_beat = time.monotonic()
+    heartbeat = Heartbeat()
     for rollout in player.play(environment, attempts, policy):
         rollouts[rollout.attempt.rollout] = rollout
-        if time.monotonic() - last_beat >= _HEARTBEAT_SECONDS:
-            last_beat = time.monotonic()
-            _beat(phase=policy.name, rollouts=len(rollouts))
+        heartbeat.say_when_due(phase=policy.name, rollouts=len(rollouts))
     return rollouts
 
 
@@ -409,12 +407,25 @@ def _build_attempt(
     )
 
 
-def _beat(**doing: Any) -> None:
-    """Say what goes on, and for how long this has run."""
-    _say(heartbeat={"seconds": round(time.monotonic() - _BEGAN, 1), **doing})
+class Heartbeat:
+    """Says on stdout that the program lives."""
+
+    def __init__(self) -> None:
+        self._last = time.monotonic()
+
+    def say(self, **activity: Any) -> None:
+        """Say what goes on, and for how long this has run."""
+        self._last = time.monotonic()
+        say(heartbeat={"seconds": round(self._last - _BEGAN, 1), **activity})
+
+    def say_when_due(self, **activity: Any) -> None:
+        """Say it where the last time is some seconds ago."""
+        if time.monotonic() - self._last >= _HEARTBEAT_SECONDS:
+            self.say(**activity)
 
 
-def _say(**document: Any) -> None:
+def say(**document: Any) -> None:
+    """Print a line of JSON on stdout."""
     print(json.dumps(document), flush=True)
 
 

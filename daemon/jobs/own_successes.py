@@ -45,7 +45,12 @@ _MOST_READ: Final = 2048
 
 
 class NotShown(KintsugiError):
-    """A rollout that no warm start can show."""
+    """A rollout that no job can show."""
+
+    def __init__(self, message: str, *, sealed: bool = False) -> None:
+        """`sealed`: whether it is a person's."""
+        super().__init__(message)
+        self.sealed = sealed
 
 
 def offer_successes(
@@ -126,7 +131,7 @@ def _read_named(app: "App", connection: "Connection", rollout: str) -> Trajector
 def _read_trajectory(app: "App", connection: "Connection", passed: PassedRollout) -> Trajectory:
     """Read the tokens of a rollout from the events of its calls. Raises NotShown."""
     name = passed.rollout
-    ended = _read_event(app, name, passed.partition, passed.offset, arrays=False)
+    ended = read_event(app, name, passed.partition, passed.offset, arrays=False)
     data = ended.event.data
     if not isinstance(data, RolloutEnded) or data.rollout != name or not data.success:
         raise NotShown(f"rollout {name} is not where the tables say; kintsugi rebuild repairs them")
@@ -153,7 +158,7 @@ def _read_turns(
         row = find_call(connection, name)
         if row is None or row.ended_offset is None:
             raise NotShown(f"call {name} of rollout {rollout} has no end")
-        whole = _read_event(app, rollout, row.partition, row.ended_offset, arrays=True)
+        whole = read_event(app, rollout, row.partition, row.ended_offset, arrays=True)
         data = whole.event.data
         if not isinstance(data, CallEnded) or data.call != name or not data.trainable:
             raise NotShown(f"call {name} of rollout {rollout} has no exact tokens")
@@ -164,7 +169,7 @@ def _read_turns(
         yield Turn(tuple(prompt), tuple(written), (0.0,) * len(written))
 
 
-def _read_event(app: "App", rollout: str, partition: int, offset: int, *, arrays: bool) -> Whole:
+def read_event(app: "App", rollout: str, partition: int, offset: int, *, arrays: bool) -> Whole:
     """Read an event of a rollout. Raises NotShown for a sealed one, or one that was trimmed or lost
     its blob; BlobUnavailable where waiting may bring the blob back."""
     gone = f"an event of rollout {rollout} is no longer in the log"
@@ -175,7 +180,7 @@ def _read_event(app: "App", rollout: str, partition: int, offset: int, *, arrays
     if not records or records[0].offset != offset:
         raise NotShown(gone)
     if decode(records[0]).sealed:
-        raise NotShown(f"rollout {rollout} is a person's, and sealed")
+        raise NotShown(f"rollout {rollout} is a person's, and sealed", sealed=True)
     try:
         return app.bodies.whole(records[0], arrays=arrays)
     except BlobUnavailable:

@@ -32,9 +32,10 @@ from daemon.solver.spec import digest
 from daemon.solver.trajectory import ORACLE, Trajectory
 from envs import grading
 from envs.environment import UnknownTask
+from envs.episode import Termination
 from envs.reflection import repair
 from events.jobs import TaskPool
-from events.rollouts import RolloutEnded, Task
+from events.rollouts import RolloutEnded, Task, clip_reason
 from producers.simulation import SCRIPTED, SOURCE, append_rollouts
 
 if TYPE_CHECKING:
@@ -125,7 +126,9 @@ def _event(
         success=trajectory.success,
         reward=trajectory.reward,
         reward_parts={} if trajectory.repair is None else {"repair": trajectory.repair},
-        grader=f"{environment.name}/{judge}",
+        grader=None if trajectory.user_fault is not None else f"{environment.name}/{judge}",
+        termination=None if trajectory.user_fault is None else Termination.USER_ERROR,
+        reason=None if trajectory.user_fault is None else clip_reason(trajectory.user_fault),
         simulator=SCRIPTED if user is None else user.simulator,
         write_tools=tuple(sorted(environment.writes)),
         known_tools=()

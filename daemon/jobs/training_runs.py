@@ -27,6 +27,7 @@ from daemon.adapters.directory import AdapterWriteError, BadAdapter
 from daemon.core.decision_log import DecisionRefusal, Decisions
 from daemon.core.isolation import Breaks
 from daemon.core.span_contexts import Contexts
+from daemon.jobs.dialogues import read_dialogues
 from daemon.jobs.own_successes import NotShown, read_file
 from daemon.jobs.recording import record_rollouts, record_rounds
 from daemon.jobs.runner import (
@@ -55,6 +56,7 @@ from daemon.solver.journal import (
 )
 from daemon.solver.rounds.record import ROUNDS
 from daemon.solver.spec import NothingPlayable, drop_tasks, list_tasks
+from daemon.solver.users.recorded import DIALOGUES, write_dialogues
 from envs.environment import UnknownTask
 from envs.registry import EnvironmentBroken, UnknownEnvironment, check_place
 from events.learning import Decision, JobEnded, JobOutcome
@@ -184,7 +186,17 @@ class _Look:
         Raises NotShown, NothingPlayable."""
         spec = self._job.spec
         files: dict[str, bytes] = {}
-        bodies = collect_bodies(self._app, list_tasks(spec), sealed=self._runner.hands_keys)
+        names = [name for pool in spec.pools for name in pool.successes]
+        tasks = list_tasks(spec)
+        if names and spec.teaches == "user":
+            with self._app.reading() as connection:
+                dialogues = read_dialogues(self._app, connection, names)
+            files[DIALOGUES] = write_dialogues(dialogues)
+            tasks += [dialogue.task for dialogue in dialogues]
+        elif names:
+            with self._app.reading() as connection:
+                files[SUCCESSES] = read_file(self._app, connection, names)
+        bodies = collect_bodies(self._app, tasks, sealed=self._runner.hands_keys)
         yield from reject_missing(self._app, self._job, bodies.missing)
         if bodies.withheld:
             yield (
@@ -199,10 +211,6 @@ class _Look:
                 yield f"job {self._job.job} goes on without pool {pool.name}: no task of it is left"
         if bodies.found:
             files[DEFINITIONS] = write_definitions(bodies.found)
-        names = [name for pool in spec.pools for name in pool.successes]
-        if names:
-            with self._app.reading() as connection:
-                files[SUCCESSES] = read_file(self._app, connection, names)
         return files
 
     def _collect_keys(self, files: Mapping[str, bytes]) -> Generator[str, None, tuple[Key, ...]]:

@@ -102,6 +102,8 @@ def job(options: Namespace) -> int:
 
         if spec.teaches == "router":
             from daemon.solver.routing.job import run
+        elif spec.teaches == "user":
+            from daemon.solver.users.job import run
         else:
             from daemon.solver.job import run
 

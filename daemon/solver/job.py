@@ -432,6 +432,7 @@ class Job:
             metrics=metrics,
             pools=compare_figures(own.pools, self.history.pools, rewards),
             capabilities=compare_figures(own.capabilities, self.history.capabilities),
+            user_faults=sum(item.user_fault is not None for item in batch),
             rollout_seconds=rollout,
             update_seconds=update,
         )

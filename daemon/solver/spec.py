@@ -16,7 +16,7 @@ from pydantic import ValidationError
 
 from events.canonical import exact_json, sha256
 from events.errors import KintsugiError
-from events.jobs import AdapterUser, JobSpec, TaskPool
+from events.jobs import EndpointUser, JobSpec, TaskPool
 from events.registry import first_problem
 
 
@@ -43,10 +43,7 @@ class NotSupported(KintsugiError):
 def check_supported(spec: JobSpec) -> None:
     """See that this learner does what a spec asks for. Raises NotSupported."""
     if spec.teaches == "user":
-        raise NotSupported(
-            f"job {spec.job} teaches the user, and this learner trains agents and routers alone; "
-            "request a job that teaches 'agent' or 'router'"
-        )
+        _check_user(spec)
     if spec.teaches == "router":
         _check_router(spec)
     for pool in spec.pools:
@@ -55,18 +52,42 @@ def check_supported(spec: JobSpec) -> None:
                 f"pool {pool.name} has the reward 'skill', which this learner does not compute; "
                 "give it 'verdict', 'repair' or 'both'"
             )
-        if isinstance(pool.user, AdapterUser):
-            raise NotSupported(
-                f"the users of pool {pool.name} are played by the adapter {pool.user.adapter}, "
-                "which this learner does not do; leave out the pool's user"
-            )
-        if pool.user is not None and spec.sampler.source.kind == "in_process":
+        if isinstance(pool.user, EndpointUser) and spec.sampler.source.kind == "in_process":
             raise NotSupported(
                 f"the users of pool {pool.name} are played by {pool.user.model} at "
                 f"{pool.user.url}, and rollouts in the job's own process wait for no endpoint; "
                 "sample from a server (sampler.source.kind 'endpoint' or 'vllm'), or leave out the "
                 "pool's user"
             )
+
+
+def _check_user(spec: JobSpec) -> None:
+    """See that a job that teaches the user asks for nothing else: `references` of its pools are
+    shown as the oracle and the exact user play them, `tasks` are held out likewise, `warm_start`
+    says how. Raises NotSupported."""
+    warm = spec.warm_start
+    unread = {
+        "grpo, which is true unless the spec says otherwise": spec.grpo,
+        "rounds": spec.rounds,
+        "checkpoints": spec.checkpoints,
+        "siblings": warm and warm.siblings,
+        "the user of a pool": [pool for pool in spec.pools if pool.user],
+        "the reward of a pool": [pool for pool in spec.pools if pool.reward != "verdict"],
+    }
+    for what, value in unread.items():
+        if value:
+            raise NotSupported(
+                f"job {spec.job} teaches the user, which is supervised and samples nothing, and "
+                f"its spec has {what}; leave it out"
+            )
+    assert warm is not None, "the contract sees to it: there is no grpo"
+    if warm.successes != spec.dialogues:
+        raise NotSupported(
+            f"job {spec.job} teaches the user, and its file of dialogues is "
+            f"{str(spec.dialogues)[:12]}, while its successes are those of "
+            f"{str(warm.successes)[:12]}; successes of its pools name the rollouts in its file of "
+            "dialogues, so give both one sha256"
+        )
 
 
 def _check_router(spec: JobSpec) -> None:

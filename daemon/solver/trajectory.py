@@ -80,6 +80,8 @@ class Trajectory:
     # Left out where there is none: stored files of successes keep their sha256.
     repair: Annotated[float | None, Field(exclude_if=lambda value: value is None)] = None
     """Part of the reward that the repair of the first message is; None where it does not count."""
+    user_fault: Annotated[str | None, Field(exclude_if=lambda value: value is None)] = None
+    """Why its user's part counts as wrong, so that it has no verdict; None where it does not."""
     sealed: Annotated[str | None, Field(exclude_if=lambda value: value is None)] = None
     """In a journal, the turns of a rollout on a person's task, encrypted (sampling/seals.py);
     `turns` has none then. None everywhere else."""
@@ -145,7 +147,7 @@ def untrainable(
 ) -> str | None:
     """Return why a trajectory cannot be trained on; None if it can."""
     if not trajectory.turns:
-        return "it has no turns"
+        return "it has no turns" if trajectory.user_fault is None else "its user erred"
     if trajectory.is_incomplete and trajectory.success:
         return "it was cut off and yet counts as a success"
     if not trajectory.sampling.neutral:
@@ -158,7 +160,7 @@ def untrainable(
             return f"turn {number}: {reason}"
     # Last: a rollout without tokens may be unjudged for that alone.
     if trajectory.success is None or trajectory.reward is None:
-        return "nobody judged it"
+        return "nobody judged it" if trajectory.user_fault is None else "its user erred"
     if not math.isfinite(trajectory.reward):
         return f"its reward is {trajectory.reward}"
     return None

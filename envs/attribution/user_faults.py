@@ -8,9 +8,9 @@ against it, by rule:
 
     secret       the user tells a value of the gold actions or outputs that it cannot know
     instruction  it tells another value than its situation has, refuses what it was to confirm, or
-                 never tells what it was asked for
+                 never tells what it was asked for, or says the same over and over
     early_end    it hangs up where it had an answer to give
-    tool         it calls a tool wrongly, or one that nobody asked for
+    tool         it calls a tool wrongly, one that nobody asked for, or the same over and over
 
 Values are ids, numbers of four digits and more, and what the tables hold under the name of an
 argument of a writing tool. A value counts as known where the scenario, the script, the agent or a
@@ -109,6 +109,9 @@ _WORDS_OF_ANY_TOOL: Final = frozenset(
     ]
 )
 """Words of tools' names and descriptions that say nothing of what they act on."""
+_REPEATS: Final = 4
+"""How often in a row a user may not make one call or say one line, where the exact user would do
+otherwise; and how often it may speak on where the exact user hangs up."""
 _STEM: Final = 5
 """Letters by which two forms of a word are the same: restart, restarting."""
 _SHORT_WORD: Final = 3
@@ -156,6 +159,8 @@ class _Observer:
         """Values that the exact user would have told, with the place where."""
         self._last = -1
         """Place of the user's last message that was checked."""
+        self._overdue = 0
+        """How often the user spoke where the exact user hangs up."""
         self._secrets = _list_secrets(task)
         self._names = list_names(environment, task)
 
@@ -185,7 +190,7 @@ class _Observer:
             if problem := self._check_call(call, expected):
                 return UserFault("tool", place, problem)
         if message.tool_calls:
-            return None
+            return self._check_repeated_call(place, before, message, expected)
         value = self._find_unknown(message.text)
         if value is not None:
             rule: FaultRule = "secret" if squeeze(value) in self._secrets else "instruction"
@@ -200,6 +205,8 @@ class _Observer:
             return UserFault(
                 "instruction", place, f"it says {message.text[:80]!r} to {asked[:80]!r}"
             )
+        if problem := self._check_repeated_line(before, texts, message, expected):
+            return UserFault("instruction", place, problem)
         if asked and self._task.script is not None and not expected.tool_calls:
             self._owed += ((place, value) for value in self._list_untold(expected.text, message))
         return None
@@ -268,6 +275,42 @@ class _Observer:
             return UserFault("early_end", place, f"it hangs up when the agent says {asked[-80:]!r}")
         return None
 
+    def _check_repeated_call(
+        self, place: int, before: Sequence[Message], message: Message, expected: Message
+    ) -> UserFault | None:
+        """Return whether the user makes the same calls over and over, and the agent says nothing
+        meanwhile."""
+        calls = _describe_calls(message)
+        recent = [item for item in before if item.role != "tool"][-(_REPEATS - 1) :]
+        if len(recent) < _REPEATS - 1 or calls == _describe_calls(expected):
+            return None
+        if any(item.role != "user" or _describe_calls(item) != calls for item in recent):
+            return None
+        name = message.tool_calls[0].name
+        return UserFault("tool", place, f"it calls {name} for the {_REPEATS}th time in a row")
+
+    def _check_repeated_line(
+        self, before: Sequence[Message], texts: Sequence[str], message: Message, expected: Message
+    ) -> str | None:
+        """Return whether the user speaks on and on where the exact user hangs up, or says one line
+        over and over where the exact user has an answer to each of the agent's texts."""
+        script = self._task.script
+        if script is None:
+            return None
+        if any(token in expected.text for token in STOP_TOKENS):
+            self._overdue += 1
+            if self._overdue >= _REPEATS:
+                return f"it never hangs up, and says {message.text[:80]!r}"
+        own = [item.text for item in before if item.role == "user" and item.text]
+        lines, asked = [*own, message.text][-_REPEATS:], texts[-(_REPEATS - 1) :]
+        if len(lines) < _REPEATS or len(set(lines)) > 1 or len(set(asked)) < len(asked):
+            return None
+        text = expected.text
+        alike = (_agrees(text) and _agrees(lines[0])) or (_refuses(text) and _refuses(lines[0]))
+        if alike or squeeze(text) == squeeze(lines[0]) or text == script.otherwise:
+            return None
+        return f"it says the same for the {_REPEATS}th time in a row: {lines[0][:80]!r}"
+
     def _list_untold(self, text: str, message: Message | None = None) -> Iterator[str]:
         """Yield the values of the user's situation in a text that the user has not told yet; what
         `message` tells is told."""
@@ -301,6 +344,10 @@ class _Observer:
             if is_value(word) and squeeze_word(word) not in self._names.common:
                 yield word
         yield from self._names.find(text.lower())
+
+
+def _describe_calls(message: Message) -> list[tuple[str, str]]:
+    return [(call.name, str(call.arguments)) for call in message.tool_calls]
 
 
 def _cut_endings(texts: Iterable[str]) -> set[str]:

@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import torch
 from peft import PeftModel
@@ -47,7 +47,7 @@ from daemon.solver.sampling.environments import drop_unplayable, open_environmen
 from daemon.solver.sampling.seals import Seals
 from daemon.solver.spec import check_supported
 from daemon.solver.telemetry.progress import Outcome, Progress, RouterFigures
-from daemon.solver.telemetry.tracker import open_tracker
+from daemon.solver.telemetry.tracker import join_reports, open_tracker
 from events.errors import KintsugiError
 from events.jobs import JobSpec
 from events.messages import StrictModel
@@ -90,7 +90,7 @@ def run(
             held.enter_context(lock_file(out / _LOCK))
             if spec.tracker is not None:
                 tracker = held.enter_context(open_tracker(spec.tracker, spec.job, out))
-                report = _track(report, tracker.log)
+                report = join_reports(report, tracker)
             return _teach(spec, out, report, activity, stopping, keys or {})
     except (KintsugiError, OSError) as error:
         return make_failure(error, activity)
@@ -264,15 +264,3 @@ def _describe(training: RouterTraining, figures: RouterFigures) -> Progress:
         budget=training.spec.sampler.rollouts,
         router=figures,
     )
-
-
-def _track(
-    report: Callable[[Progress], None], log: Callable[[int, dict[str, Any]], None]
-) -> Callable[[Progress], None]:
-    """Return a function that also writes the figures to a tracker."""
-
-    def report_both(progress: Progress) -> None:
-        log(progress.batch, progress.model_dump())
-        report(progress)
-
-    return report_both

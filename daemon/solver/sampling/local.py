@@ -10,8 +10,12 @@ a function of weights, task and seed, up to rounding: the other open episodes on
 of a product stand together. On one machine with one number of threads, the same attempts in the
 same order give the same rollouts bit for bit.
 
+An adapter may play the user (adapter_users.py): the engine writes its lines as well, and the agent
+reads them as any user's. An episode whose user has a fault ends as `user_error` and is not judged.
+
 Guarantee: the trajectory holds the ids that the policy read and drew, with their log-probabilities;
-nothing is encoded again. Not covered: users that a model plays.
+nothing is encoded again, and nothing that a user wrote is among its turns' completions. Not
+covered: users behind an endpoint.
 """
 
 from collections.abc import Iterable, Iterator
@@ -21,24 +25,28 @@ from itertools import islice
 from daemon.engine.chat import Chat
 from daemon.engine.generation import Emission, Engine, PromptTooLong, Request
 from daemon.engine.policy import Policy
+from daemon.solver.sampling.adapter_users import UserLine, Users, make_writer
 from daemon.solver.sampling.reward import (
     Worth,
     assess_first_message,
     choose_limits,
     compute_worth,
+    describe_user_fault,
 )
 from daemon.solver.trajectory import Sampling, Trajectory, Turn
 from envs import evaluation
-from envs.endpoint import Usage, request_seed
+from envs.endpoint import AnswerFailure, Usage, request_seed
 from envs.environment import Environment
 from envs.episode import Episode, Party, Termination
-from envs.evaluation import environment_code
+from envs.evaluation import UNJUDGED, blame_user, environment_code
 from envs.grading import Grade, grade
 from envs.reward import DEFAULT, Shaping, conduct_of, shape
+from envs.simulator import LineWriter
 from envs.task import TaskDefinition
 from envs.users import User
 from events.algorithm import RepairForm
-from events.jobs import EndpointUser, RewardKind
+from events.jobs import AdapterUser, ModelUser, RewardKind
+from events.messages import Message
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +62,7 @@ class Attempt:
     """Id of the rollout."""
     environment: Environment | None = None
     """Environment of the task; None: the one that all are played in."""
-    user: EndpointUser | None = None
+    user: ModelUser | None = None
     """Who plays the user; None: the environment's own."""
     reward: RewardKind = "verdict"
 
@@ -65,8 +73,18 @@ class Rollout:
 
     attempt: Attempt
     episode: Episode
-    grade: Grade
+    verdict: Grade | None
+    """None where the user erred: the agent is not judged for that."""
     trajectory: Trajectory
+    user_tokens: int = 0
+    """Tokens that an adapter wrote as the user."""
+
+    @property
+    def grade(self) -> Grade:
+        """The verdict. Raises ValueError where there is none."""
+        if self.verdict is None:
+            raise ValueError(f"rollout {self.trajectory.rollout} has a fault of its user")
+        return self.verdict
 
     def to_attempt(self, trial: int) -> evaluation.Attempt:
         """Return the rollout as an attempt, as simulated rollouts are recorded
@@ -76,7 +94,7 @@ class Rollout:
         conduct = conduct_of(
             episode.messages, episode.environment.catalog, episode.malformed, tokens
         )
-        worth = self.grade.reward
+        worth = None if self.verdict is None else self.verdict.reward
         shaping = evaluation.choose_shaping(episode.task, DEFAULT)
         return evaluation.Attempt(
             task=episode.task,
@@ -85,11 +103,11 @@ class Rollout:
             messages=tuple(episode.messages),
             termination=episode.termination,
             reason=episode.reason,
-            grade=self.grade,
+            grade=self.verdict,
             reward=None if worth is None else shape(worth, conduct, shaping),
             penalties=evaluation.penalties(conduct, shaping),
             usage=Usage(completion_tokens=tokens),
-            user_usage=Usage(),
+            user_usage=Usage(completion_tokens=self.user_tokens),
             malformed=episode.malformed,
         )
 
@@ -100,7 +118,10 @@ class _Open:
 
     attempt: Attempt
     episode: Episode
-    user: User
+    user: User | LineWriter
+    line: UserLine | None = None
+    """The user's message that the engine is writing; None at the agent's turn."""
+    user_tokens: int = 0
     turns: list[Turn] = field(default_factory=list)
     prompt: tuple[int, ...] = ()
     """Prompt of the turn that is being written."""
@@ -126,15 +147,20 @@ class InProcess:
         max_tokens: int = 512,
         shaping: Shaping = DEFAULT,
         form: RepairForm = "paper",
+        users: Users | None = None,
+        episodes: int | None = None,
     ) -> None:
         """`max_tokens` per turn; a turn that reaches it ends the episode. `form` of the reward of
-        repairs."""
+        repairs. `users`: the policies of the users that attempts name. `episodes` are open at once;
+        None: as many as the engine has slots."""
         self.engine = engine
         self.chat = chat
         self.temperature = temperature
         self.max_tokens = max_tokens
         self.shaping = shaping
         self.form = form
+        self.users: Users = {} if users is None else users
+        self.episodes = engine.slots if episodes is None else episodes
 
     def play(
         self, environment: Environment, attempts: Iterable[Attempt], policy: Policy
@@ -147,42 +173,92 @@ class InProcess:
         waiting = iter(attempts)
         writing: dict[int, _Open] = {}
         finished: list[_Open] = []
+        count = 0
         while True:
-            for attempt in islice(waiting, self.engine.slots - len(writing)):
+            for attempt in islice(waiting, self.episodes - count):
+                count += 1
                 entry = self._begin(attempt.environment or environment, attempt)
                 self._go_on(entry, policy, writing, finished)
             for emission in self.engine.tick():
                 entry = writing[emission.ticket]
-                entry.ids.append(emission.token)
-                entry.logprobs.append(emission.logprob)
                 if emission.finish is not None:
                     del writing[emission.ticket]
-                    self._take_answer(entry, emission)
+                if self._take_token(entry, emission, writing):
                     self._go_on(entry, policy, writing, finished)
             for entry in finished:
                 yield self._rollout(entry, policy)
             if not writing and not finished:
                 return
+            count -= len(finished)
             finished.clear()
 
     def _begin(self, environment: Environment, attempt: Attempt) -> _Open:
-        assert attempt.user is None, "a job refuses a model as user where it plays by itself"
         limits = choose_limits(attempt.reward, environment)
         with environment_code(environment, f"task {attempt.task.id}", attempt.task):
             episode = Episode(environment, attempt.task, seed=attempt.seed, limits=limits)
-            return _Open(attempt, episode, environment.user(attempt.task))
+            if attempt.user is None:
+                return _Open(attempt, episode, environment.user(attempt.task))
+            assert isinstance(attempt.user, AdapterUser), "no endpoint's user is played here"
+            return _Open(attempt, episode, make_writer(attempt.user, episode))
 
     def _go_on(
         self, entry: _Open, policy: Policy, writing: dict[int, _Open], finished: list[_Open]
     ) -> None:
-        """Let the user have its turn, then request the agent's answer from the engine."""
+        """Let the user have its turn, or request its message from the engine; then request the
+        agent's answer."""
         episode = entry.episode
-        with environment_code(episode.environment, f"task {episode.task.id}", episode.task):
-            play_user_turn(episode, entry.user)
+        if not isinstance(entry.user, LineWriter):
+            with environment_code(episode.environment, f"task {episode.task.id}", episode.task):
+                play_user_turn(episode, entry.user)
+        elif episode.turn is Party.USER:
+            self._begin_line(entry, entry.user, writing)
         if episode.turn is Party.AGENT:
             self._ask(entry, policy, writing)
         if episode.turn is None:
             finished.append(entry)
+
+    def _take_token(self, entry: _Open, emission: Emission, writing: dict[int, _Open]) -> bool:
+        """Take a token of the party that writes; return whether its message is over."""
+        if entry.line is not None:
+            return self._take_user_token(entry, entry.line, emission, writing)
+        entry.ids.append(emission.token)
+        entry.logprobs.append(emission.logprob)
+        if emission.finish is None:
+            return False
+        self._take_answer(entry, emission)
+        return True
+
+    def _begin_line(self, entry: _Open, writer: LineWriter, writing: dict[int, _Open]) -> None:
+        """Request the user's next message; where none can be written, the episode ends."""
+        user = entry.attempt.user
+        assert isinstance(user, AdapterUser), "only adapters have a writer"
+        line = UserLine(self.engine, self.chat, self.users[user], user, writer, entry.episode)
+        try:
+            line.begin()
+        except AnswerFailure as failure:
+            entry.episode.stop(failure.termination, failure.reason)
+        else:
+            entry.line = line
+            writing.update(dict.fromkeys(line.tickets, entry))
+
+    def _take_user_token(
+        self, entry: _Open, line: UserLine, emission: Emission, writing: dict[int, _Open]
+    ) -> bool:
+        """Take a token of the user's message; return whether the message is over."""
+        entry.user_tokens += 1
+        try:
+            message = line.take(emission)
+        except AnswerFailure as failure:
+            entry.line = None
+            entry.episode.stop(failure.termination, failure.reason)
+            return True
+        if message is None:
+            if emission.finish is not None:
+                writing.update(dict.fromkeys(line.tickets, entry))
+            return False
+        entry.line = None
+        self._receive(entry.episode, message)
+        return True
 
     def _ask(self, entry: _Open, policy: Policy, writing: dict[int, _Open]) -> None:
         view = entry.episode.view(Party.AGENT)
@@ -211,18 +287,26 @@ class InProcess:
             reason = f"an answer was cut off at {len(entry.ids):,} tokens"
             entry.episode.stop(Termination.AGENT_ERROR, reason)
             return
-        episode = entry.episode
+        self._receive(entry.episode, self.chat.message(entry.ids, len(entry.episode.messages)))
+
+    def _receive(self, episode: Episode, message: Message) -> None:
         with environment_code(episode.environment, f"task {episode.task.id}", episode.task):
-            episode.receive(self.chat.message(entry.ids, len(episode.messages)))
+            episode.receive(message)
 
     def _rollout(self, entry: _Open, policy: Policy) -> Rollout:
         episode, attempt = entry.episode, entry.attempt
         environment, task = episode.environment, episode.task
         with environment_code(environment, f"task {task.id}", task):
-            verdict = grade(environment, task, episode.messages, episode.termination)
-        shaped = Worth(verdict.success, self._reward(episode, verdict, entry.turns))
+            if attempt.user is not None:
+                blame_user(episode)
+            verdict = None
+            if episode.termination not in UNJUDGED:
+                verdict = grade(environment, task, episode.messages, episode.termination)
+        shaped = Worth(None, None)
+        if verdict is not None:
+            shaped = Worth(verdict.success, self._reward(episode, verdict, entry.turns))
         repair = None
-        if attempt.reward != "verdict":
+        if attempt.reward != "verdict" and verdict is not None:
             repair = assess_first_message(task, entry.turns, episode.messages, self.chat, self.form)
         worth = compute_worth(attempt.reward, shaped, repair)
         trajectory = Trajectory(
@@ -236,8 +320,9 @@ class InProcess:
             sampling=Sampling(temperature=self.temperature),
             malformed=episode.malformed,
             repair=worth.repair,
+            user_fault=describe_user_fault(task, episode.termination, episode.reason),
         )
-        return Rollout(attempt, episode, verdict, trajectory)
+        return Rollout(attempt, episode, verdict, trajectory, entry.user_tokens)
 
     def _reward(self, episode: Episode, verdict: Grade, turns: list[Turn]) -> float | None:
         """Return the shaped reward."""

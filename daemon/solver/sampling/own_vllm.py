@@ -13,8 +13,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Final
 
+from daemon.adapters.compatibility import fit
 from daemon.engine.chat import Chat
 from daemon.engine.vllm import Vllm, VllmFailure
+from daemon.solver.sampling.adapter_users import list_adapter_users
 from daemon.solver.sampling.environments import JobEnvironments
 from daemon.solver.sampling.remote import RemoteSource, read_user_keys
 from daemon.solver.sampling.sources import Batch, Version
@@ -47,7 +49,8 @@ class OwnVllm:
         waiting: Callable[[], None],
     ) -> None:
         """Start nothing yet; `waiting` is called while the server starts, and may raise. Raises
-        NoVllm, and EndpointRefusal for a user's key that is not there."""
+        NoVllm, EndpointRefusal for a user's key that is not there, and BadAdapter for an adapter
+        that plays users and is not there."""
         read_user_keys(spec)
         self._spec = spec
         self._place = place
@@ -121,9 +124,12 @@ def _python(place: VllmSource) -> str:
 
 
 def _flags(spec: JobSpec) -> tuple[str, ...]:
-    rank = next(bound for bound in _RANKS if bound >= spec.lora.rank)
+    users = list_adapter_users(pool.user for pool in spec.pools)
+    largest = max([spec.lora.rank, *(fit(Path(user.folder), None).rank for user in users)])
+    rank = next(bound for bound in _RANKS if bound >= largest)
     # The next version is loaded before the previous one is unloaded.
-    loras = ("--max-loras=2", "--max-cpu-loras=2", f"--max-lora-rank={rank}")
+    count = 2 + len(users)
+    loras = (f"--max-loras={count}", f"--max-cpu-loras={count}", f"--max-lora-rank={rank}")
     # The CPU build ends when a request that brings its seed has its prompt read in two parts.
     whole = ("--no-enable-chunked-prefill",) if spec.device == "cpu" else ()
     return (*loras, f"--dtype={spec.dtype}", *whole)

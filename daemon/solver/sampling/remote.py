@@ -3,7 +3,8 @@
 Each policy version is saved, loaded under a name that was never used before, and unloaded once the
 next one is there; the base answers until the first update. The server reads adapters from a folder
 that it shares with the job. Where a pool names a model that plays its users, that model's endpoint
-is looked at before each batch.
+is looked at before each batch; an adapter that plays them is proven and loaded beside the agent's,
+under a name of the job's own, and unloaded at the end.
 
 Guarantee: ids and log-probabilities are the server's own. A turn for which it does not report all
 of them makes its rollout untrainable; nothing is encoded again. Not covered: the same rollouts
@@ -27,12 +28,14 @@ import httpx2
 from daemon.engine.chat import Chat
 from daemon.solver.lora import save
 from daemon.solver.sampling import local
+from daemon.solver.sampling.adapter_users import list_adapter_users, prove_user
 from daemon.solver.sampling.environments import JobEnvironments
 from daemon.solver.sampling.reward import (
     Worth,
     assess_first_message,
     choose_limits,
     compute_worth,
+    describe_user_fault,
 )
 from daemon.solver.sampling.sources import Batch, Version
 from daemon.solver.trajectory import Sampling, Trajectory, Turn
@@ -50,9 +53,9 @@ from envs.environment import Environment
 from envs.episode import Termination
 from envs.evaluation import Attempt, Setup, make_environment_user, play_mixed
 from envs.players import Offer
-from envs.simulator import ModelUser
+from envs.simulator import make_user
 from envs.task import TaskDefinition
-from events.jobs import EndpointSource, EndpointUser, JobSpec
+from events.jobs import AdapterUser, EndpointSource, EndpointUser, JobSpec, ModelUser
 from events.messages import Message
 
 VERSIONS: Final = "versions"
@@ -139,7 +142,8 @@ class RemoteSource:
         chat: Chat,
         out: Path,
     ) -> None:
-        """Raise EndpointRefusal for an invalid URL, or a key that is not there."""
+        """Load the adapters that play users. Raises EndpointRefusal for an invalid URL, or a key
+        that is not there, BadAdapter, BadBase, EndpointUnavailable."""
         self._spec = spec
         self._place = place
         self._environments = environments
@@ -154,6 +158,8 @@ class RemoteSource:
         headers = {"authorization": f"Bearer {self._key}"} if self._key else {}
         self._client = httpx2.Client(headers=headers, timeout=_LOAD_SECONDS)
         self._unload_leftovers()
+        self._players = self._load_players()
+        """Adapter that plays users -> its name on the server."""
 
     def adopt(self, version: Version) -> None:
         """Save the adapter, load it on the server, then unload the previous one.
@@ -186,6 +192,8 @@ class RemoteSource:
         """Unload the adapters that are loaded."""
         with suppress(EndpointRefusal, EndpointUnavailable):
             self._let_go(self._served)
+            for name in self._players.values():
+                self._ask("unload_lora_adapter", {"lora_name": name})
         self._client.close()
         self._loop.close()
 
@@ -226,10 +234,19 @@ class RemoteSource:
 
         return make
 
-    async def _prepare_users(self, stack: AsyncExitStack) -> dict[EndpointUser, Endpoint]:
-        """Return the endpoints of the models that play users, each seen to be there. Raises
-        EndpointRefusal, EndpointUnavailable."""
-        endpoints: dict[EndpointUser, Endpoint] = {}
+    async def _prepare_users(self, stack: AsyncExitStack) -> dict[ModelUser, Endpoint]:
+        """Return the endpoints of the models that play users, those of others than this server seen
+        to be there. Raises EndpointRefusal, EndpointUnavailable."""
+        endpoints: dict[ModelUser, Endpoint] = {}
+        for player, name in self._players.items():
+            own = Endpoint(
+                self._place.url,
+                name,
+                api_key=self._key,
+                concurrency=self._place.concurrency,
+                timeout=self._place.timeout,
+            )
+            endpoints[player] = await stack.enter_async_context(own)
         for user, key in self._users.items():
             client = Endpoint(
                 user.url,
@@ -247,13 +264,13 @@ class RemoteSource:
         attempt: local.Attempt,
         seed: int,
         make_agent: Callable[[Environment, TaskDefinition, int], TokenAgent],
-        users: Mapping[EndpointUser, Endpoint],
+        users: Mapping[ModelUser, Endpoint],
     ) -> Setup:
         """Return who plays what in an attempt, and how far."""
         environment = attempt.environment or self._environments.own
         user = make_environment_user(environment)
         if attempt.user is not None:
-            user = partial(_make_user, attempt.user, users[attempt.user], environment)
+            user = partial(make_user, attempt.user, users[attempt.user], environment)
         limits = choose_limits(attempt.reward, environment)
         may_err = attempt.user is not None
         return Setup(
@@ -274,7 +291,8 @@ class RemoteSource:
         wanted = batch.attempts[played.trial]
         shaped = Worth(played.success, None if played.reward is None else played.reward.total)
         repair = None
-        if wanted.reward != "verdict":
+        fault = describe_user_fault(wanted.task, played.termination, played.reason)
+        if wanted.reward != "verdict" and fault is None:
             form = self._spec.algorithm.repair
             repair = assess_first_message(
                 wanted.task, agent.turns, played.messages, self._chat, form
@@ -291,7 +309,22 @@ class RemoteSource:
             sampling=Sampling(temperature=self._spec.sampler.temperature),
             malformed=played.malformed,
             repair=worth.repair,
+            user_fault=fault,
         )
+
+    def _load_players(self) -> dict[AdapterUser, str]:
+        """Prove the adapters that play users and load them on the server; return their names
+        there."""
+        players = list_adapter_users(pool.user for pool in self._spec.pools)
+        names = {player: f"{self._spec.job}-plays-{player.adapter}" for player in players}
+        for player, name in names.items():
+            folder = prove_user(player, Path(self._spec.checkpoint))
+            with suppress(EndpointRefusal):
+                # That of a killed job, which may have been another adapter's.
+                self._ask("unload_lora_adapter", {"lora_name": name})
+            path = str(folder.absolute())
+            self._ask("load_lora_adapter", {"lora_name": name, "lora_path": path})
+        return names
 
     def _let_go(self, name: str) -> None:
         if name != self._place.model:
@@ -321,20 +354,6 @@ class RemoteSource:
                 f"{answer.text[:300]}; start the server so that it loads adapters at run time "
                 "(vLLM: --enable-lora and VLLM_ALLOW_RUNTIME_LORA_UPDATING=True)"
             )
-
-
-def _make_user(
-    user: EndpointUser, place: Endpoint, environment: Environment, task: TaskDefinition, seed: int
-) -> ModelUser:
-    """Return the player of a user that a model plays."""
-    return ModelUser(
-        place,
-        task,
-        seed,
-        candidates=user.candidates,
-        sampling=endpoint.Sampling(user.temperature, user.max_tokens),
-        tools=environment.user_schemas(task),
-    )
 
 
 def read_user_keys(spec: JobSpec) -> dict[EndpointUser, str | None]:

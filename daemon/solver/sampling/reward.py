@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from daemon.engine.chat import Chat
 from daemon.solver.trajectory import Turn
 from envs.environment import Environment, Limits
-from envs.episode import Episode, Party
+from envs.episode import Episode, Party, Termination
 from envs.evaluation import environment_code
 from envs.reflection.repair import Repair, assess_repair, build_gold
 from envs.reflection.reward import combine_with_verdict
@@ -79,6 +79,16 @@ def assess_first_message(
     calls = () if first is None else first.tool_calls
     text = chat.read_text(turns[0].completion_ids)
     return assess_repair(text, calls, build_gold(task.lesson), form)
+
+
+def describe_user_fault(
+    task: TaskDefinition, termination: Termination | str | None, reason: str
+) -> str | None:
+    """Return why an episode that ended so has no verdict, where its user erred; None where it did
+    not. Of a task that is made of a person's session nothing is quoted."""
+    if termination != Termination.USER_ERROR:
+        return None
+    return reason if task.salt is None and reason else "the user erred"
 
 
 def check_lesson(environment: Environment, task: TaskDefinition, pool: str) -> None:

@@ -18,11 +18,12 @@ from daemon.adapters.directory import Provenance
 from daemon.engine.chat import Chat
 from daemon.engine.generation import Engine
 from daemon.engine.policy import Policy
+from daemon.solver.sampling.adapter_users import load_users
 from daemon.solver.sampling.environments import JobEnvironments
 from daemon.solver.sampling.local import Attempt, InProcess
 from daemon.solver.trajectory import Trajectory
 from envs.evaluation import episode_seed
-from events.jobs import EndpointUser, InProcessSource, JobSpec, TaskPool
+from events.jobs import InProcessSource, JobSpec, TaskPool
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +56,7 @@ def batch_of(
                     seed=episode_seed(seed, task_id, len(attempts)),
                     rollout=f"{group}/{member}",
                     environment=environments.find(task_id),
-                    user=pool.user if isinstance(pool.user, EndpointUser) else None,
+                    user=pool.user,
                     reward=pool.reward,
                 )
             )
@@ -94,28 +95,37 @@ class HereSource:
     def __init__(
         self, spec: JobSpec, place: InProcessSource, environments: JobEnvironments, chat: Chat
     ) -> None:
+        """Load the adapters that play users. Raises what `load_users` does."""
         self._spec = spec
         self._place = place
         self._environments = environments
         self._chat = chat
+        self._users = load_users(spec)
         self._policy: Policy | None = None
 
     def adopt(self, version: Version) -> None:
         """Merge the adapter into a copy of the weights. Raises IncompatibleModel."""
-        self._policy = Policy.of(version.model, version.name)
+        if self._users is None:
+            self._policy = Policy.of(version.model, version.name)
+        else:
+            self._policy = self._users.adapt(version.model, version.name)
 
     def play(self, batch: Batch) -> Iterator[Trajectory]:
         """Yield trajectories in the order in which they end. Raises EnvironmentFailure."""
         assert self._policy is not None, "a source adopts a policy before it plays"
         sampler, place = self._spec.sampler, self._place
+        # A user that an adapter plays reads and writes in a slot of its own.
+        slots = place.slots if self._users is None else 2 * place.slots
         # A cache that has seen other conversations may round otherwise.
-        engine = Engine(self._policy, place.slots, place.length)
+        engine = Engine(self._policy, slots, place.length)
         player = InProcess(
             engine,
             self._chat,
             temperature=sampler.temperature,
             max_tokens=sampler.max_tokens,
             form=self._spec.algorithm.repair,
+            users=None if self._users is None else self._users.policies,
+            episodes=place.slots,
         )
         for rollout in player.play(self._environments.own, batch.attempts, self._policy):
             yield rollout.trajectory

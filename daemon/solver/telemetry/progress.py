@@ -91,8 +91,23 @@ class RouterFigures(StrictModel):
         )
 
 
+class UserFigures(StrictModel):
+    """How an adapter that plays users learns."""
+
+    steps: int
+    """Number of optimizer steps so far."""
+    tokens: int
+    """Number of written tokens so far, over all epochs."""
+    first_loss: float
+    """Loss of the first step, in nats per written token."""
+    loss: float
+    """That of the last step."""
+    held_out_loss: float
+    """That of the dialogues that are held out."""
+
+
 class Progress(StrictModel):
-    """One update, one warm start, or one assessment of a router."""
+    """One update, one warm start, or one assessment of a router or a user."""
 
     batch: int
     """Number of journal entries so far."""
@@ -102,12 +117,16 @@ class Progress(StrictModel):
     """Rollouts used of the budget."""
     budget: int
     metrics: StepMetrics | None = None
-    """Metrics of the update; None for a warm start and for a router."""
+    """Metrics of the update; None for a warm start, a router and a user."""
     warm_start: WarmStartReport | None = None
     router: RouterFigures | None = None
     """Of a job that teaches a router, and of no other."""
+    user: UserFigures | None = None
+    """Of a job that teaches the user, and of no other."""
     pools: dict[str, Both] = {}
     capabilities: dict[str, Both] = {}
+    user_faults: int = 0
+    """Rollouts of the batch without a verdict because their user erred."""
     rollout_seconds: float = 0.0
     """Seconds spent on playing; 0 if the batch was in the journal."""
     update_seconds: float = 0.0

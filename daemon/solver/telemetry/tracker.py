@@ -20,6 +20,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
+from daemon.solver.telemetry.progress import Progress
 from events.errors import KintsugiError
 
 
@@ -102,6 +103,18 @@ def _open(library: str, project: str, run: str, folder: Path) -> Tracker:
         raise TrackerRefusal(
             f"{library} did not open {project}: {error}; see to it, or leave the tracker out"
         ) from error
+
+
+def join_reports(
+    report: Callable[[Progress], None], tracker: Tracker
+) -> Callable[[Progress], None]:
+    """Return a function that also writes the figures to a tracker."""
+
+    def report_both(progress: Progress) -> None:
+        tracker.log(progress.batch, progress.model_dump())
+        report(progress)
+
+    return report_both
 
 
 def _trackio(project: str, run: str, _: Path) -> Tracker:

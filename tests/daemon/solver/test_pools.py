@@ -234,7 +234,7 @@ USER: Final = {"url": "http://127.0.0.1:1/v1", "model": "customer"}
 @pytest.mark.parametrize(
     ("changes", "names"),
     [
-        ({"teaches": "user"}, "teaches the user.*request a job that teaches 'agent'"),
+        ({"teaches": "user"}, "teaches the user.*its spec has grpo.*leave it out"),
         ({"pool": {"reward": "skill"}}, "pool traffic has the reward 'skill'.*give it 'verdict'"),
         ({"pool": {"user": USER}}, "by customer at http://127.0.0.1:1/v1.*'endpoint' or 'vllm'"),
     ],

@@ -1,0 +1,115 @@
+"""Recorded dialogues, which a job that teaches the user shows beside those of the oracle.
+
+    offer = offer_dialogues(app, connection, environment, passed)    names, and the file's sha256
+    dialogues = read_dialogues(app, connection, offer.rollouts)      what its file has
+
+A dialogue is a rollout that passed, whose messages the log has in the open, and whose user has no
+fault by rule (envs/attribution/user_faults.py), whoever played it. A spec names the rollouts as
+successes of a pool, and the file's sha256 as `dialogues` and as that of its successes. The file
+follows from the log alone, so it can be made anywhere and again.
+
+What a person said is left out and counted: it would lie unsealed in the job's folder.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from hashlib import sha256
+from typing import TYPE_CHECKING, Final
+
+from consumers.reads.evidence import PassedRollout
+from consumers.reads.rollouts import rollout_row
+from daemon.jobs.own_successes import NotShown, read_event
+from daemon.solver.users.recorded import RecordedDialogue, write_dialogues
+from envs.attribution.user_faults import find_user_fault
+from envs.environment import Environment, UnknownTask
+from envs.evaluation import environment_code
+from events.rollouts import RolloutEnded
+
+if TYPE_CHECKING:
+    from sqlalchemy import Connection
+
+    from daemon.core.app import App
+
+PERSON: Final = "a person's"
+UNREADABLE: Final = "unreadable"
+FAULT: Final = "a fault of its user"
+"""Why a rollout is left out."""
+
+
+@dataclass(frozen=True, slots=True)
+class DialogueOffer:
+    """The dialogues that a job can be shown."""
+
+    rollouts: tuple[str, ...]
+    sha256: str | None
+    """Of their file; None where there is none."""
+    left_out: Mapping[str, int]
+    """Why rollouts are left out -> how many."""
+
+
+def offer_dialogues(
+    app: "App",
+    connection: "Connection",
+    environment: Environment,
+    passed: Iterable[PassedRollout],
+    most: int,
+) -> DialogueOffer:
+    """Return the first `most` of some rollouts that passed which a job can be shown. Raises
+    EnvironmentFailure, BlobUnavailable."""
+    shown: list[RecordedDialogue] = []
+    left_out: Counter[str] = Counter()
+    for rollout in passed:
+        if len(shown) == most:
+            break
+        try:
+            dialogue = _read_dialogue(app, rollout)
+        except NotShown as error:
+            left_out[PERSON if error.sealed else UNREADABLE] += 1
+            continue
+        if _has_fault(environment, dialogue):
+            left_out[FAULT] += 1
+        else:
+            shown.append(dialogue)
+    if not shown:
+        return DialogueOffer((), None, left_out)
+    names = tuple(sorted(dialogue.rollout for dialogue in shown))
+    return DialogueOffer(names, sha256(write_dialogues(shown)).hexdigest(), left_out)
+
+
+def read_dialogues(
+    app: "App", connection: "Connection", rollouts: Sequence[str]
+) -> list[RecordedDialogue]:
+    """Return the dialogues of these rollouts. Raises NotShown for one that is no longer there, or
+    whose words are."""
+    dialogues = []
+    for name in dict.fromkeys(rollouts):
+        row = rollout_row(connection, name)
+        if row is None or row.line.task is None:
+            raise NotShown(f"rollout {name} is not in the tables; kintsugi rebuild folds the log")
+        passed = PassedRollout(name, row.line.task, row.partition, row.offset)
+        dialogues.append(_read_dialogue(app, passed))
+    return dialogues
+
+
+def _read_dialogue(app: "App", passed: PassedRollout) -> RecordedDialogue:
+    """Read what was said in a rollout from its event. Raises NotShown."""
+    name = passed.rollout
+    data = read_event(app, name, passed.partition, passed.offset, arrays=False).event.data
+    if not isinstance(data, RolloutEnded) or data.rollout != name or not data.success:
+        raise NotShown(f"rollout {name} is not where the tables say; kintsugi rebuild repairs them")
+    if data.content is None or not data.content.messages:
+        raise NotShown(f"the log has no messages of rollout {name}")
+    spoken = tuple(message for message in data.content.messages if message.role != "system")
+    return RecordedDialogue(rollout=name, task=passed.task, policy=data.policy, messages=spoken)
+
+
+def _has_fault(environment: Environment, dialogue: RecordedDialogue) -> bool:
+    """Whether the user of a dialogue has a fault, or cannot be judged because the environment has
+    no such task."""
+    try:
+        with environment_code(environment, f"task {dialogue.task}"):
+            task = environment.task(dialogue.task)
+            return find_user_fault(environment, task, dialogue.messages) is not None
+    except UnknownTask:
+        return True

@@ -1,0 +1,173 @@
+"""Users that adapters play in this process, with the engine that the agent's answers come from.
+
+    users = load_users(spec)                            None where no pool has such a user
+    policy = users.adapt(model, "job-3")                the agent's, over the same base
+    line = UserLine(engine, chat, users.policies[user], user, writer, episode)
+    line.begin()
+    message = line.take(emission)                       None until it is whole
+
+Agent and users are adapters of one base, whose weights are in memory once beside those that are
+trained; what an adapter changes is kept apart (daemon/engine/weights.py). One forward writes the
+next tokens of both.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from peft import PeftModel
+
+from daemon.adapters.adoption import intact
+from daemon.adapters.directory import PROVENANCE, verify
+from daemon.engine.chat import Chat
+from daemon.engine.generation import Emission, Engine, PromptTooLong, Request
+from daemon.engine.policy import Policy
+from daemon.engine.weights import Weights
+from daemon.solver.base import load_base
+from daemon.solver.lora import check_base
+from envs.endpoint import AnswerFailure, request_seed
+from envs.episode import Episode, Party, Termination
+from envs.simulator import Candidate, LineRequest, LineWriter
+from envs.task import TaskDefinition
+from events.jobs import AdapterUser, JobSpec, ModelUser
+from events.messages import Message
+
+Users = Mapping[AdapterUser, Policy]
+"""User -> the policy that plays it."""
+
+
+@dataclass(frozen=True, slots=True)
+class UserPolicies:
+    """The policies of a job's users, and the base that they share with the agent's."""
+
+    base: Weights
+    policies: Users
+
+    def adapt(self, model: PeftModel, name: str) -> Policy:
+        """Return a model that is being trained, as it is now, as an adapter of this base."""
+        adapted: Any = model.get_base_model()
+        return Policy(name, self.base.with_adapters(adapted))
+
+
+def list_adapter_users(users: Iterable[ModelUser | None]) -> list[AdapterUser]:
+    """Return those of some users that adapters play, each once."""
+    return list(dict.fromkeys(user for user in users if isinstance(user, AdapterUser)))
+
+
+def load_users(spec: JobSpec) -> UserPolicies | None:
+    """Load the adapters that play users of a job; None where there are none. The base is read once
+    more, and forgotten but for the engine's copy of it. Raises CannotBegin, BadAdapter, WrongBase,
+    OSError."""
+    users = list_adapter_users(pool.user for pool in spec.pools)
+    if not users:
+        return None
+    loaded, _ = load_base(spec)
+    base = Policy(spec.base, Weights.of(loaded), loaded)
+    policies: dict[AdapterUser, Policy] = {}
+    for user in users:
+        folder = prove_user(user, Path(spec.checkpoint))
+        if (folder / PROVENANCE).exists():
+            check_base(verify(folder), loaded, folder)
+        policies[user] = base.with_adapter(folder, user.adapter)
+    return UserPolicies(base.weights, policies)
+
+
+def prove_user(user: AdapterUser, checkpoint: Path | None) -> Path:
+    """Return the folder of an adapter that plays users, seen to hold the weights of its sha256.
+    Raises BadAdapter, BadBase."""
+    folder = Path(user.folder)
+    intact(folder, user.sha256, checkpoint, None)
+    return folder
+
+
+def make_writer(user: AdapterUser, episode: Episode) -> LineWriter:
+    """Return what decides the lines of the user of an episode."""
+    task: TaskDefinition = episode.task
+    return LineWriter(
+        task,
+        episode.seed,
+        candidates=user.candidates,
+        tools=episode.environment.user_schemas(task),
+        trained=True,
+    )
+
+
+class UserLine:
+    """A user's next message, which the engine writes."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        chat: Chat,
+        policy: Policy,
+        user: AdapterUser,
+        writer: LineWriter,
+        episode: Episode,
+    ) -> None:
+        """Of an episode whose user is at turn; nothing is requested yet."""
+        self.tokens = 0
+        """Tokens written so far, of all candidates."""
+        self.tickets: set[int] = set()
+        """The engine's requests that run."""
+        self._engine, self._chat, self._policy, self._user = engine, chat, policy, user
+        self._steps = writer.write(episode.view(Party.USER))
+        self._number = len(episode.messages)
+        self._written: dict[int, list[int]] = {}
+        """Ticket -> the ids of its answer so far, of the last request."""
+        self._cut: set[int] = set()
+        """Answers that a limit cut off."""
+
+    def begin(self) -> Message | None:
+        """Request the message; return it where no answer is needed. Raises AnswerFailure."""
+        return self._advance(None)
+
+    def take(self, emission: Emission) -> Message | None:
+        """Take a token in; return the message once it is whole. Raises AnswerFailure."""
+        self.tokens += 1
+        ticket = emission.ticket
+        self._written[ticket].append(emission.token)
+        if emission.finish is None:
+            return None
+        self.tickets.discard(ticket)
+        if emission.finish == "length":
+            self._cut.add(ticket)
+        if self.tickets:
+            return None
+        return self._advance(
+            [
+                Candidate(self._chat.message(ids, self._number), ticket in self._cut)
+                for ticket, ids in self._written.items()
+            ]
+        )
+
+    def _advance(self, answers: list[Candidate] | None) -> Message | None:
+        try:
+            request = next(self._steps) if answers is None else self._steps.send(answers)
+            while True:
+                try:
+                    self._submit(request)
+                except PromptTooLong as error:
+                    failure = AnswerFailure(Termination.CONTEXT_OVERFLOW, str(error))
+                    request = self._steps.throw(failure)
+                else:
+                    return None
+        except StopIteration as end:
+            message: Message = end.value
+            return message
+
+    def _submit(self, request: LineRequest) -> None:
+        tools = request.tools if self._chat.shows_tools else ()
+        prompt = self._chat.prompt(request.messages, tools)
+        self._written, self._cut = {}, set()
+        for place in range(request.choices):
+            asked = Request(
+                prompt=prompt,
+                max_tokens=self._user.max_tokens,
+                temperature=0.0 if request.is_choice else self._user.temperature,
+                seed=request_seed(request.seed, place) if place else request.seed,
+                stop=self._chat.ends,
+            )
+            ticket = self._engine.submit(self._policy, asked)
+            self._written[ticket] = []
+            self.tickets.add(ticket)

@@ -1,0 +1,1 @@
+"""Train adapters that play users, and play dialogues with them."""

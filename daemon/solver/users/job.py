@@ -1,0 +1,273 @@
+"""Run a job that teaches the user: a spec in, an adapter directory out.
+
+    outcome = run(spec, out, report)
+
+    references of the pools -> oracle with exact user -\\
+    dialogues of the spec -> recorded transcripts ------+-> the user's turns -> training -> adapter
+    tasks of the pools -> oracle with exact user -> held out, for early stopping
+
+The directory holds what that of any job does (daemon/solver/job.py), without a journal: nothing is
+sampled. `user.json` has the figures of the adapter. Guarantees: on a CPU with a fixed number of
+threads a job has the same adapter whenever it is run; one that was killed begins anew, and a
+finished one repeats its outcome. One process per directory. Not covered: several processes; the
+first of those that torchrun starts does all the work.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+import torch
+from pydantic import ValidationError
+
+from daemon.adapters.directory import WEIGHTS, Provenance, verify
+from daemon.engine.chat import Chat
+from daemon.engine.fingerprint import probe_model
+from daemon.solver.base import CannotBegin, checkpoint, load_model
+from daemon.solver.job import (
+    ADAPTER,
+    Activity,
+    JobInterrupt,
+    check_same_spec,
+    lock_file,
+    make_failure,
+    read_gap,
+)
+from daemon.solver.journal import read_definitions, write_file
+from daemon.solver.lora import save
+from daemon.solver.sampling.environments import (
+    JobEnvironments,
+    drop_unplayable,
+    open_environments,
+)
+from daemon.solver.sampling.seals import Seals
+from daemon.solver.spec import NothingPlayable, check_supported
+from daemon.solver.telemetry.progress import Outcome, Progress, UserFigures
+from daemon.solver.telemetry.tracker import join_reports, open_tracker
+from daemon.solver.trajectory import TokenSequence, sequences
+from daemon.solver.users.examples import NoExample, build_example, play_gold
+from daemon.solver.users.recorded import RecordedDialogue, read_dialogues
+from daemon.solver.users.training import UserTraining
+from envs.environment import UnknownTask
+from events.errors import KintsugiError
+from events.jobs import JobSpec
+from events.messages import StrictModel
+from events.privacy.sealing import Key
+from events.registry import first_problem
+
+FIGURES: Final = "user.json"
+_LOCK: Final = "lock"
+
+
+class UserJobResult(StrictModel):
+    """What a job came to, beside its adapter."""
+
+    gold: int
+    """Dialogues of the oracle that were shown."""
+    recorded: int
+    """Recorded dialogues that were shown."""
+    held_out: int
+    """Dialogues that told when to stop."""
+    left_out: tuple[str, ...]
+    """Why dialogues are no examples, a sentence each."""
+    figures: UserFigures
+
+    @property
+    def summary(self) -> str:
+        """Return the result as a clause."""
+        figures = self.figures
+        return (
+            f"learnt from {self.gold} dialogues of the oracle and {self.recorded} recorded ones "
+            f"({len(self.left_out)} left out); {figures.held_out_loss:.3f} nats per token on "
+            f"{self.held_out} that were held out, after {figures.steps} steps"
+        )
+
+
+@dataclass(slots=True)
+class _Examples:
+    """What a job is shown."""
+
+    shown: list[TokenSequence] = field(default_factory=list)
+    held_out: list[TokenSequence] = field(default_factory=list)
+    counts: dict[str, int] = field(
+        default_factory=lambda: dict.fromkeys(("gold", "recorded", "held_out"), 0)
+    )
+    left_out: list[str] = field(default_factory=list)
+
+
+def run(
+    spec: JobSpec,
+    out: Path,
+    report: Callable[[Progress], None] = lambda _: None,
+    *,
+    activity: Activity | None = None,
+    stopping: Callable[[], bool] = lambda: False,
+    keys: Mapping[str, Key] | None = None,
+) -> Outcome:
+    """Run the whole job; every failure that can be said in a sentence is an outcome. `keys`: those
+    of persons whose tasks it shows, by id."""
+    activity = activity or Activity()
+    try:
+        check_supported(spec)
+        if finished := read_outcome(spec, out):
+            return finished
+        out.mkdir(parents=True, exist_ok=True)
+        with ExitStack() as held:
+            held.enter_context(lock_file(out / _LOCK))
+            if spec.tracker is not None:
+                tracker = held.enter_context(open_tracker(spec.tracker, spec.job, out))
+                report = join_reports(report, tracker)
+            return _teach(spec, out, report, activity, stopping, keys or {})
+    except (KintsugiError, OSError) as error:
+        return make_failure(error, activity)
+
+
+def read_outcome(spec: JobSpec, out: Path) -> Outcome | None:
+    """Return how the job of this spec in this directory ended; None if it has not.
+
+    Raises BadAdapter for a damaged adapter, CannotBegin for the results of another spec.
+    """
+    folder = out / ADAPTER
+    if not folder.exists():
+        return read_gap(spec, out)
+    provenance = verify(folder)
+    check_same_spec(spec, provenance.spec, folder)
+    try:
+        result = UserJobResult.model_validate_json((out / FIGURES).read_bytes())
+    except ValidationError as error:
+        raise CannotBegin(
+            f"{out / FIGURES} is damaged: {first_problem(error)}; remove {out} to begin again"
+        ) from None
+    return Outcome(
+        outcome="trained",
+        adapter=str(folder),
+        sha256=provenance.files[WEIGHTS],
+        steps=result.figures.steps,
+        rollouts=result.gold + result.recorded,
+        reason=result.summary,
+    )
+
+
+def _teach(
+    spec: JobSpec,
+    out: Path,
+    report: Callable[[Progress], None],
+    activity: Activity,
+    stopping: Callable[[], bool],
+    keys: Mapping[str, Key],
+) -> Outcome:
+    """Train, and save what came of it."""
+    if spec.threads is not None:
+        torch.set_num_threads(spec.threads)
+    activity.phase = "dialogues"
+    seals = Seals(read_definitions(out), keys)
+    environments = open_environments(spec, seals.find_body)
+    recorded = read_dialogues(out, spec)
+    chat = Chat(checkpoint(spec))
+    examples = _collect(drop_unplayable(spec, environments), environments, chat, recorded)
+    count = examples.counts["gold"] + examples.counts["recorded"]
+    model, base, parent = load_model(spec)
+    training = UserTraining(model, spec, examples.shown, examples.held_out)
+
+    def check_stop() -> None:
+        activity.steps = training.taken
+        if stopping():
+            raise JobInterrupt(
+                f"stopped after {training.taken} steps; run the same command to begin again"
+            )
+
+    activity.phase, activity.rollouts = "training", count
+    for number, figures in enumerate(training.steps(check_stop), start=1):
+        report(
+            Progress(
+                batch=number,
+                steps=training.taken,
+                rollouts=count,
+                budget=spec.sampler.rollouts,
+                user=figures,
+            )
+        )
+    assert training.best is not None, "a training ends with an assessment"
+    training.restore_best()
+    activity.phase = "saving"
+    result = UserJobResult(
+        **examples.counts, left_out=tuple(examples.left_out), figures=training.best
+    )
+    provenance = Provenance(
+        base=base,
+        parent=parent,
+        lora=spec.lora,
+        seed=spec.seed,
+        steps=training.best.steps,
+        rollouts=(),
+        spec=spec.model_dump(mode="json"),
+        fingerprint=probe_model(model),
+    )
+    # The adapter is last: with it the job is over.
+    write_file(out / FIGURES, result.model_dump_json(indent=1).encode())
+    save(model, out / ADAPTER, provenance)
+    outcome = read_outcome(spec, out)
+    assert outcome is not None, "the adapter was saved"
+    return outcome
+
+
+def _collect(
+    spec: JobSpec,
+    environments: JobEnvironments,
+    chat: Chat,
+    recorded: Iterable[RecordedDialogue],
+) -> _Examples:
+    """Return what a job is shown, and what it holds out. Raises NothingPlayable where there is none
+    of either, NoTemplate, EnvironmentFailure, UnknownTask."""
+    examples = _Examples()
+    shown, held_out = examples.shown, examples.held_out
+    for pool in spec.pools:
+        for task in pool.references:
+            _add(examples, shown, "gold", environments, chat, task)
+        for task in pool.tasks:
+            _add(examples, held_out, "held_out", environments, chat, task)
+    for dialogue in recorded:
+        _add(examples, shown, "recorded", environments, chat, dialogue.task, dialogue)
+    for what, parts in (("to learn from", shown), ("to hold out", held_out)):
+        if not parts:
+            why = f"; the first is left out because {examples.left_out[0]}" * bool(
+                examples.left_out
+            )
+            raise NothingPlayable(
+                f"job {spec.job} has no dialogue {what}{why}; name other tasks in its pools"
+            )
+    return examples
+
+
+def _add(
+    examples: _Examples,
+    parts: list[TokenSequence],
+    kind: str,
+    environments: JobEnvironments,
+    chat: Chat,
+    task: str,
+    dialogue: RecordedDialogue | None = None,
+) -> None:
+    """Add the dialogue of a task, recorded or of the oracle, or note why it is no example."""
+    try:
+        environment, definition = environments.find(task), environments.task(task)
+        if dialogue is None:
+            messages = play_gold(environment, definition)
+            trajectory = build_example(environment, chat, definition, messages, task)
+        else:
+            name, policy = dialogue.rollout, dialogue.policy
+            trajectory = build_example(
+                environment, chat, definition, dialogue.messages, name, policy
+            )
+    except NoExample as error:
+        examples.left_out.append(str(error))
+        return
+    except UnknownTask as error:
+        if dialogue is None:
+            raise
+        examples.left_out.append(f"rollout {dialogue.rollout}: {error}")
+        return
+    parts += sequences(trajectory)
+    examples.counts[kind] += 1
