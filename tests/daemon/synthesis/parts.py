@@ -1,0 +1,100 @@
+"""What tests of the data engine share: a request, and parts that fail as they are told."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+from daemon.proposer.candidate import CandidateFacts
+from daemon.synthesis.engine import Parts, make_parts, synthesize
+from daemon.synthesis.protocols import (
+    Draft,
+    Examination,
+    NoTask,
+    Trajectory,
+)
+from daemon.synthesis.stages import Event, SynthesisRequest
+from daemon.synthesis.template_writer import TemplateWriter
+from envs.environment import Environment
+from envs.shop.environment import Shop
+from envs.task import TaskDefinition
+from events.learning import Decision, TaskProposed
+from events.synthesis.plans import Plan
+
+Selected = TypeVar("Selected", bound=Decision)
+
+PATTERN = "wrong_value|cancel_order"
+
+
+def ask(tasks: int = 12, **fields: object) -> SynthesisRequest:
+    """A request for tasks."""
+    options = {"plans": 4, "bodies": {}, **fields}
+    return SynthesisRequest("cycle-1", "agent", "base-1", PATTERN, tasks, **options)  # type: ignore[arg-type]
+
+
+def run(
+    request: SynthesisRequest, parts: Parts | None = None, environment: Environment | None = None
+) -> list[Event]:
+    """Everything that is written for a request."""
+    environment = environment or Shop()
+    environment.use_definitions(request.bodies.get)
+    return list(synthesize(environment, request, parts or make_parts(environment)))
+
+
+def select(events: Sequence[Event], kind: type[Selected]) -> list[Selected]:
+    """The decisions of one type."""
+    return [data for _, data in events if isinstance(data, kind)]
+
+
+def count_proposals(events: Sequence[Event]) -> int:
+    """How many tasks were accepted."""
+    return len(select(events, TaskProposed))
+
+
+@dataclass
+class FailingWriter:
+    """Leaks the name of a tool, but for plans that have a rule against it; or gives nothing."""
+
+    environment: Environment
+    obeys: bool = True
+    gives: bool = True
+    share: int = 1
+    """One of so many tasks is faulty."""
+
+    def write(self, plan: Plan, seed: int) -> Draft:
+        if not self.gives:
+            raise NoTask("the writer has no words today")
+        draft = TemplateWriter(self.environment).write(plan, seed)
+        obeys = self.obeys and any(rule.check == "leak" for rule in plan.rules)
+        if obeys or seed % self.share:
+            return draft
+        scenario = draft.task.scenario
+        reason = f"{scenario.reason_for_call} Call cancel_order for me."
+        scenario = scenario.model_copy(update={"reason_for_call": reason})
+        task = draft.task.model_copy(update={"scenario": scenario}).name_by_content()
+        return Draft(task, draft.drawn)
+
+
+@dataclass
+class FixedExaminer:
+    """Says the same of every rollout."""
+
+    examination: Examination
+    asked: list[Trajectory] = field(default_factory=list)
+
+    def examine(
+        self, environment: Environment, task: TaskDefinition, trajectory: Trajectory, plan: Plan
+    ) -> Examination:
+        self.asked.append(trajectory)
+        return self.examination
+
+
+@dataclass
+class TwiceRoller:
+    """Gives the oracle's episode twice, as if a policy had played it."""
+
+    def roll(self, examined: CandidateFacts, place: str) -> Sequence[Trajectory]:
+        episode = examined.oracle
+        return [
+            Trajectory(f"{place}-{number}", episode.messages, episode.termination, is_oracle=False)
+            for number in range(2)
+        ]

@@ -1,0 +1,234 @@
+"""The four stages of a try: what each writes, and where it ends."""
+
+from dataclasses import replace
+
+import pytest
+
+from daemon.proposer.candidate import FIRST_HELD_OUT, FIRST_SEED, LAST_SEED, Evaluation
+from daemon.synthesis.engine import Parts, make_parts
+from daemon.synthesis.planner import plan_by_rule
+from daemon.synthesis.protocols import Draft, Examination, PlanRequest
+from daemon.synthesis.stages import Attempt, Stages, SynthesisRequest
+from daemon.synthesis.template_writer import TemplateWriter
+from daemon.synthesis.trajectories import RuleExaminer
+from envs.shop.environment import Shop
+from envs.task import TaskDefinition, read_body
+from events.envelope import derive_id
+from events.learning import PlanName, TaskProposed, TaskRejected
+from events.registry import REGISTRY
+from events.synthesis.faults import FaultOpinion, TrajectoryVerified
+from events.synthesis.plans import Plan
+from tests.daemon.synthesis.parts import FailingWriter, FixedExaminer, TwiceRoller, ask
+
+PLAN = plan_by_rule(Shop(), PlanRequest("seed", 4, {"cancel": 1.0})).entries[0]
+
+
+def attempt(parts: Parts | None = None, number: int = 0, **fields: object) -> Attempt:
+    """One try of a plan in shop."""
+    request = ask(**fields)
+    return open_stages(request, parts).attempt(PLAN, name(request), 0, number)
+
+
+def open_stages(request: SynthesisRequest, parts: Parts | None = None) -> Stages:
+    environment = Shop()
+    environment.use_definitions(request.bodies.get)
+    chosen = parts or make_parts(environment)
+    return Stages(environment, request, chosen.writer, chosen.roller, chosen.examiner)
+
+
+def name(request: SynthesisRequest) -> PlanName:
+    return PlanName(plans=request.plan_set, plan=PLAN.plan)
+
+
+def test_a_task_that_passes_is_proposed_behind_the_verdict_on_its_rollout() -> None:
+    request = ask()
+    attempt = open_stages(request).attempt(PLAN, name(request), 0, 0)
+    (verdict_id, verdict), (event, proposed) = attempt.events
+    assert isinstance(verdict, TrajectoryVerified)
+    assert isinstance(proposed, TaskProposed)
+    assert (attempt.is_accepted, attempt.failures) == (True, ())
+    assert (verdict.fault, verdict.task, verdict.plan) == (None, proposed.task.id, proposed.plan)
+    assert (proposed.mode, proposed.cycle, proposed.plan) == (
+        "synthesize",
+        "cycle-1",
+        name(request),
+    )
+    assert event == derive_id("synthesis", request.plan_set, PLAN.plan, "0", "0", "0") != verdict_id
+    assert proposed.definition is not None
+    task = read_body(proposed.task.id, request.bodies[proposed.task.id])
+    assert task.dump_body() == proposed.definition
+    assert [check.check for check in proposed.verified] == [
+        "schema", "gold", "provenance", "leak", "outputs", "policy", "solvable", "novelty",
+        "contamination",
+    ]  # fmt: skip
+
+
+def test_the_verdict_on_an_accepted_rollout_can_be_read_back() -> None:
+    verdict = attempt().events[0][1]
+    record = verdict.model_dump_json()
+    assert REGISTRY.types["TrajectoryVerified"].model_validate_json(record) == verdict
+
+
+def test_a_writer_without_a_task_is_rejected_as_synthesis() -> None:
+    parts = replace(make_parts(Shop()), writer=FailingWriter(Shop(), gives=False))
+    tried = attempt(parts)
+    ((event, rejected),) = tried.events
+    assert isinstance(rejected, TaskRejected)
+    assert (rejected.check, rejected.reason) == ("synthesis", "the writer has no words today")
+    assert (rejected.mode, rejected.instruction) == ("synthesize", "")
+    (failure,) = tried.failures
+    assert (failure.event, failure.aspect, failure.check) == (event, "writing", "synthesis")
+
+
+def test_a_failed_check_is_told_with_the_request_and_the_body_is_not_kept() -> None:
+    request = ask()
+    parts = replace(make_parts(Shop()), writer=FailingWriter(Shop()))
+    tried = open_stages(request, parts).attempt(PLAN, name(request), 0, 0)
+    ((_, rejected),) = tried.events
+    assert isinstance(rejected, TaskRejected)
+    assert rejected.check == "leak"
+    assert "the user names the tool cancel_order" in rejected.reason
+    assert "Call cancel_order for me." in rejected.instruction
+    assert not request.bodies
+
+
+def test_a_fault_of_the_task_rejects_it_behind_its_verdict() -> None:
+    examiner = FixedExaminer(Examination("task", "contradiction", "the user names 'O12'"))
+    tried = attempt(replace(make_parts(Shop()), examiner=examiner))
+    verdict, rejected = (data for _, data in tried.events)
+    assert isinstance(verdict, TrajectoryVerified)
+    assert isinstance(rejected, TaskRejected)
+    assert (verdict.fault, verdict.rule) == ("task", "contradiction")
+    assert (rejected.check, rejected.reason) == (
+        "trajectory", "contradiction: the user names 'O12'",
+    )  # fmt: skip
+    assert not tried.is_accepted
+
+
+def test_a_fault_of_the_user_speaks_against_the_rollout_and_not_against_the_task() -> None:
+    examiner = FixedExaminer(Examination("user", "early_end", "it hung up"))
+    tried = attempt(replace(make_parts(Shop()), examiner=examiner, roller=TwiceRoller()))
+    assert [type(data).__name__ for _, data in tried.events] == [
+        "TrajectoryVerified", "TrajectoryVerified", "TaskProposed",
+    ]  # fmt: skip
+    assert tried.is_accepted
+    assert [(failure.aspect, failure.check) for failure in tried.failures] == [
+        ("rollout", "early_end")
+    ] * 2
+    assert len({trajectory.rollout for trajectory in examiner.asked}) == 2
+
+
+def test_a_fault_of_the_agent_speaks_against_nothing() -> None:
+    examiner = FixedExaminer(Examination("trajectory", "state", "the order is not cancelled"))
+    tried = attempt(replace(make_parts(Shop()), examiner=examiner))
+    assert (tried.is_accepted, tried.failures) == (True, ())
+
+
+def test_a_model_that_disagrees_speaks_against_the_judging() -> None:
+    opinion = FaultOpinion(model="judge", fault="task", reason="it makes no sense")
+    tried = attempt(
+        replace(make_parts(Shop()), examiner=FixedExaminer(Examination(opinion=opinion)))
+    )
+    assert tried.is_accepted
+    (failure,) = tried.failures
+    assert (failure.aspect, failure.reason) == ("judging", "it makes no sense")
+
+
+def test_what_the_environment_raises_in_the_examination_is_the_reason() -> None:
+    class Broken(RuleExaminer):
+        def examine(self, *_: object) -> Examination:
+            raise RuntimeError("the evaluator is gone")
+
+    tried = attempt(replace(make_parts(Shop()), examiner=Broken()))
+    ((_, rejected),) = tried.events
+    assert isinstance(rejected, TaskRejected)
+    assert (rejected.check, rejected.reason) == (
+        "trajectory", "the examination raised RuntimeError: the evaluator is gone",
+    )  # fmt: skip
+
+
+def test_the_same_try_gives_the_same_events_and_the_next_one_others() -> None:
+    assert attempt() == attempt()
+    first, second = attempt().events, attempt(number=1).events
+    assert not {event for event, _ in first} & {event for event, _ in second}
+    assert first[-1][1] != second[-1][1]
+
+
+class SeededWriter:
+    """Draws from a seed of its own, and may say that it drew from another."""
+
+    def __init__(self, seed: int, drawn: str | None = None) -> None:
+        self._seed, self._drawn = seed, drawn
+
+    def write(self, plan: Plan, seed: int) -> Draft:
+        draft = TemplateWriter(Shop()).write(plan, self._seed)
+        return Draft(draft.task, self._drawn or draft.drawn)
+
+
+@pytest.mark.parametrize("seed", [0, 2**24, FIRST_HELD_OUT, FIRST_SEED - 1, LAST_SEED + 1])
+def test_a_task_begun_in_a_state_of_traffic_reports_or_gates_is_refused(seed: int) -> None:
+    tried = attempt(replace(make_parts(Shop()), writer=SeededWriter(seed)))
+    ((_, rejected),) = tried.events
+    assert isinstance(rejected, TaskRejected)
+    assert rejected.check == "contamination"
+    assert f"shop/cancel/{seed}, whose seed is none of those kept" in rejected.reason
+
+
+@pytest.mark.parametrize("seed", [FIRST_SEED, LAST_SEED])
+def test_a_task_begun_in_a_state_of_a_written_seed_passes(seed: int) -> None:
+    assert attempt(replace(make_parts(Shop()), writer=SeededWriter(seed))).is_accepted
+
+
+def test_a_writer_that_names_another_state_than_its_own_is_refused() -> None:
+    writer = SeededWriter(FIRST_HELD_OUT, f"shop/cancel/{FIRST_SEED}")
+    ((_, rejected),) = attempt(replace(make_parts(Shop()), writer=writer)).events
+    assert isinstance(rejected, TaskRejected)
+    assert (rejected.check, rejected.reason) == (
+        "contamination",
+        f"it does not begin in the state of shop/cancel/{FIRST_SEED}, as its writer says",
+    )
+
+
+def test_a_task_that_something_is_evaluated_with_is_refused() -> None:
+    drawn: TaskDefinition = TemplateWriter(Shop()).write(PLAN, FIRST_SEED).task
+    assert drawn.signature
+    tried = attempt(
+        replace(make_parts(Shop()), writer=SeededWriter(FIRST_SEED)),
+        evaluation=Evaluation(signatures=frozenset({drawn.signature})),
+    )
+    assert [data.check for _, data in tried.events if isinstance(data, TaskRejected)] == [
+        "contamination"
+    ]
+
+
+def test_a_task_is_known_to_those_that_follow() -> None:
+    request = ask()
+    stages = open_stages(request, replace(make_parts(Shop()), writer=SeededWriter(FIRST_SEED)))
+    assert stages.attempt(PLAN, name(request), 0, 0).is_accepted
+    ((_, rejected),) = stages.attempt(PLAN, name(request), 1, 0).events
+    assert isinstance(rejected, TaskRejected)
+    assert rejected.check == "novelty"
+
+
+def test_a_definition_that_is_too_large_to_store_is_refused() -> None:
+    class Verbose(SeededWriter):
+        def write(self, plan: Plan, seed: int) -> Draft:
+            draft = super().write(plan, seed)
+            scenario = draft.task.scenario.model_copy(update={"persona": "x" * 300_000})
+            task = draft.task.model_copy(update={"scenario": scenario}).name_by_content()
+            return Draft(task, draft.drawn)
+
+    ((_, rejected),) = attempt(replace(make_parts(Shop()), writer=Verbose(FIRST_SEED))).events
+    assert isinstance(rejected, TaskRejected)
+    assert rejected.check == "schema"
+    assert "and 262,144 are stored; shorten it" in rejected.reason
+
+
+def test_the_sampler_of_the_policy_is_asked_where_there_is_one() -> None:
+    tried = attempt(sampler=lambda _: 8)
+    ((_, rejected),) = tried.events
+    assert isinstance(rejected, TaskRejected)
+    assert (rejected.check, rejected.reason) == ("informative", "the current policy passes 8 of 8")
+    accepted = attempt(sampler=lambda _: 3).events[-1][1]
+    assert isinstance(accepted, TaskProposed)
+    assert accepted.verified[-1].note == "3 of 8"
