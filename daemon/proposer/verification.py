@@ -239,7 +239,7 @@ def contamination(examined: CandidateFacts) -> str:
         raise CheckFailure(f"the lessons of {task.lesson.source} are kept for tests")
     seed = seed_of(task.id if task.lesson is None else task.lesson.source)
     if examined.candidate.mode == "synthesize":
-        _check_drawn(examined)
+        _check_origin(examined)
     if examined.candidate.mode == "explore" and seed not in evaluation.seeds:
         raise CheckFailure(f"its seed {seed} is none of those kept for written tasks")
     if source is not None and examined.candidate.mode == "inherit" and seed != seed_of(source.id):
@@ -249,7 +249,7 @@ def contamination(examined: CandidateFacts) -> str:
     return ""
 
 
-def _check_drawn(examined: CandidateFacts) -> None:
+def _check_origin(examined: CandidateFacts) -> None:
     """Raises CheckFailure where a task by a plan begins in no state of a seed for written tasks:
     the writer's word is held against the state."""
     drawn = examined.candidate.drawn

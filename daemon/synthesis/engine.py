@@ -18,9 +18,11 @@ writes the same events under the same ids. Not covered: appending (the cycle).
 """
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
+from daemon.proposer.candidate import CandidateFacts
+from daemon.proposer.verification import Verdict, verify
 from daemon.synthesis.planner import (
     RulePlanner,
     find_plan_problem,
@@ -49,9 +51,9 @@ from daemon.synthesis.reflection import (
     Trial,
     choose_arm,
     compute_chance,
+    decide_trials,
     is_hopeless,
     measure_gain,
-    select_kept,
 )
 from daemon.synthesis.stages import Event, Stages, SynthesisRequest
 from daemon.synthesis.template_writer import TemplateWriter
@@ -72,6 +74,8 @@ class Parts:
     roller: Roller
     examiner: Examiner
     reviser: Reviser
+    check: Callable[[CandidateFacts], Verdict] = verify
+    """The ten checks."""
 
 
 def make_parts(environment: Environment) -> Parts:
@@ -159,7 +163,9 @@ class _Synthesis:
         plans: Sequence[Plan],
     ) -> None:
         self._environment, self._request, self._reviser = environment, request, parts.reviser
-        self._stages = Stages(environment, request, parts.writer, parts.roller, parts.examiner)
+        self._stages = Stages(
+            environment, request, parts.writer, parts.roller, parts.examiner, parts.check
+        )
         self._states = [_PlanState(plan) for plan in plans]
         self._evidence = Evidence()
         self._rounds = min(request.rounds, MOST_ROUNDS)
@@ -176,7 +182,7 @@ class _Synthesis:
             end = tasks if is_over else min(place + size, tasks)
             yield from self._fill(range(place, end), trials)
             place = end
-            if any(self._is_begun(trial) for trial in trials.values()):
+            if any(self._has_tries(trial) for trial in trials.values()):
                 number += 1
                 event, data = self._close_round(number, trials, is_last=place >= tasks)
                 is_over = bool(data.stopped)
@@ -230,7 +236,7 @@ class _Synthesis:
         for place in places:
             lap, number = divmod(place, len(self._states))
             state, trial = self._states[number], trials.get(number)
-            is_changed = trial is not None and self._is_changed(trial, lap)
+            is_changed = trial is not None and self._tries_change(trial, lap)
             plan = trial.draft.plan if trial is not None and is_changed else state.plan
             name = self._name(state, int(is_changed))
             for attempt_number in range(self._request.tries):
@@ -241,7 +247,7 @@ class _Synthesis:
                 if attempt.is_accepted:
                     break
 
-    def _is_changed(self, trial: _PlanTrial, lap: int) -> bool:
+    def _tries_change(self, trial: _PlanTrial, lap: int) -> bool:
         is_proven = self._evidence.compute_chance(trial.draft.check) >= SURE
         return choose_arm(trial.number + lap, is_proven)
 
@@ -263,7 +269,7 @@ class _Synthesis:
         if trial is not None:
             trial.trial.before += arm
 
-    def _is_begun(self, trial: _PlanTrial) -> bool:
+    def _has_tries(self, trial: _PlanTrial) -> bool:
         return trial.trial.after.tries > 0
 
     def _close_round(
@@ -273,9 +279,9 @@ class _Synthesis:
         request = self._request
         for trial in trials.values():
             self._evidence.add(trial.trial)
-        begun = {place: trial for place, trial in trials.items() if self._is_begun(trial)}
+        begun = {place: trial for place, trial in trials.items() if self._has_tries(trial)}
         gain = measure_gain([trial.trial for trial in begun.values()], len(self._states))
-        kept = select_kept([trial.trial for trial in begun.values()], self._evidence)
+        kept = decide_trials([trial.trial for trial in begun.values()], self._evidence)
         revisions = tuple(
             self._settle(self._states[place], trial, is_kept)
             for (place, trial), is_kept in zip(begun.items(), kept, strict=True)

@@ -1,7 +1,7 @@
 """Plans revised by their failures: what to change, and whether the change stays (pure).
 
     RuleReviser().revise(environment, history)     a changed plan that is to be tried, or None
-    select_kept(trials, evidence)                  which of the tried changes stay
+    decide_trials(trials, evidence)                  which of the tried changes stay
 
 What to change. The failures of a plan are counted by (aspect, check). Each check that failed often
 enough adds a rule to the plan; where the plan has that rule already and its words may be the
@@ -153,7 +153,7 @@ def choose_arm(number: int, is_proven: bool) -> bool:
     return is_proven or number % 2 == 0
 
 
-def select_kept(trials: Sequence[Trial], evidence: Evidence) -> list[bool]:
+def decide_trials(trials: Sequence[Trial], evidence: Evidence) -> list[bool]:
     """Return for each trial of a round whether its change stays. `evidence` has them already."""
     kept = []
     for trial in trials:

@@ -11,7 +11,7 @@ try, so a redo gives the same events under the same ids (with parts that are pur
 stages: AReaL-SEA, arXiv 2601.22607, section 3.1.
 """
 
-from collections.abc import MutableMapping, Sequence
+from collections.abc import Callable, MutableMapping, Sequence
 from dataclasses import dataclass, field
 from random import Random
 from typing import Final
@@ -107,9 +107,12 @@ class Stages:
         writer: TaskWriter,
         roller: Roller,
         examiner: Examiner,
+        check: Callable[[CandidateFacts], Verdict] = verify,
     ) -> None:
+        """`check` runs the ten checks."""
         self._environment, self._request = environment, request
         self._writer, self._roller, self._examiner = writer, roller, examiner
+        self._check = check
         self._known = list(request.known)
         self._accepted: set[str] = set()
         self._hard = int(_MOST_HARD * request.tasks)
@@ -166,7 +169,7 @@ class Stages:
         if size > MOST_BODY:
             reason = f"its definition has {size:,} bytes, and {MOST_BODY:,} are stored; shorten it"
             return Verdict((), "schema", reason)
-        return verify(examined)
+        return self._check(examined)
 
     def _reject(
         self, name: PlanName, event: str, check: Check, reason: str, task: TaskDefinition | None

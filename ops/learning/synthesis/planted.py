@@ -1,6 +1,6 @@
 """A writer of tasks that plants faults of known kinds at known rates, and says which.
 
-    writer = PlantedWriter(environment, FaultRates(rates={"leak": 0.3}), seed=0)
+    writer = FaultyWriter(environment, FaultRates(rates={"leak": 0.3}), seed=0)
     draft = writer.write(plan, seed)
     writer.faults[draft.task.id]        the kind that was planted; None for a sound task
 
@@ -12,7 +12,7 @@ Kinds:
     leak            the user names a tool, or an internal id
     unknowable      a gold write needs a value that nobody says any more and no tool tells
     unsolvable      the user refuses what it asked for when it is asked to confirm
-    near_duplicate  a task of the plan that was written before, with a word more
+    near_duplicate  a task of the plan that was written before, with a sentence more
 
 Each plan has a rate of its own for each kind, Beta distributed around the kind's. A rule of a plan
 against a kind is obeyed in a share of the tries (`compliance`): then that kind is not planted. A
@@ -71,7 +71,7 @@ class FaultRates:
 
 
 @dataclass(slots=True)
-class PlantedWriter:
+class FaultyWriter:
     """A writer with planted faults (protocols.TaskWriter)."""
 
     environment: Environment
@@ -88,7 +88,7 @@ class PlantedWriter:
         chance = Random(f"plant {self.seed} {plan.plan} {seed}")
         kind = self._choose_kind(plan, chance)
         if kind == "near_duplicate":
-            return self._repeat(plan, templates, chance)
+            return self._repeat(plan, templates, chance, seed)
         draft = templates.write(plan, seed)
         changed = None
         if kind is not None:
@@ -116,13 +116,13 @@ class PlantedWriter:
                 chosen = kind
         return chosen
 
-    def _repeat(self, plan: Plan, templates: TemplateWriter, chance: Random) -> Draft:
+    def _repeat(self, plan: Plan, templates: TemplateWriter, chance: Random, seed: int) -> Draft:
         """Return a task of a few of the plan, which is a near duplicate from the second time on."""
         number = chance.randrange(_REPEATED)
         own = Random(f"repeat {self.seed} {plan.plan} {number}").randrange(FIRST_SEED, LAST_SEED)
         draft = templates.write(plan, own)
         original = draft.task.id
-        task = _say_more(draft.task, f"Ref {chance.randrange(10, 99)}.").name_by_content()
+        task = _say_more(draft.task, f"My reference is {seed}.").name_by_content()
         self.faults[task.id] = "near_duplicate" if original in self._repeated else None
         self._repeated.add(original)
         return Draft(task, draft.drawn)
@@ -136,7 +136,7 @@ def _spoil_gold(
 ) -> TaskDefinition | None:
     """Give a gold write another value than the text says."""
     gold = list(task.criteria.gold_actions or ())
-    for place, name, value in _list_said_values(environment, task):
+    for place, name, value in _list_text_values(environment, task):
         for other in _list_others(environment, task, value, chance):
             action = gold[place]
             arguments = {**action.arguments, name: _put(action.arguments[name], value, other)}
@@ -152,7 +152,7 @@ def _contradict(
     environment: Environment, task: TaskDefinition, chance: Random
 ) -> TaskDefinition | None:
     """Have the user say another value than a gold write has."""
-    for _, _, value in _list_said_values(environment, task):
+    for _, _, value in _list_text_values(environment, task):
         for other in _list_others(environment, task, value, chance):
             changed = _reword(task, value, other)
             if value.lower() not in words(collect_user_text(changed)):
@@ -181,7 +181,7 @@ def _hide_value(
     environment: Environment, task: TaskDefinition, chance: Random
 ) -> TaskDefinition | None:
     """Leave out of the text a value that a gold write needs and no tool tells."""
-    for _, _, value in _list_said_values(environment, task):
+    for _, _, value in _list_text_values(environment, task):
         changed = _reword(task, value, "that one")
         if Knowledge(environment, changed).missing:
             return changed
@@ -216,7 +216,7 @@ _PLANTS: Final[Mapping[FaultKind, _Plant]] = {
 }
 
 
-def _list_said_values(environment: Environment, task: TaskDefinition) -> list[tuple[int, str, str]]:
+def _list_text_values(environment: Environment, task: TaskDefinition) -> list[tuple[int, str, str]]:
     """Return place, argument and value of the gold writes' values that the user says, as words."""
     told = words(collect_user_text(task))
     return [

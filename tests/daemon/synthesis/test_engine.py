@@ -106,7 +106,7 @@ def test_a_writer_that_never_succeeds_ends_after_three_tries_a_place() -> None:
 class Reckless(RuleReviser):
     """Renames plans, or cites nothing."""
 
-    name = "a-model"
+    name: str | None = "a-model"
 
     def __init__(self, fault: str) -> None:
         self._fault = fault

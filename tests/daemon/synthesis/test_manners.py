@@ -62,11 +62,11 @@ def test_a_reserved_user_opens_with_the_request_alone() -> None:
         if (task := RETAIL.generate("cancel", FIRST_SEED + seed)).script
         and task.scenario.known_info in task.script.opening
     )
-    task = give_manner(drawn, "reserved")
-    assert task
-    assert task.script
-    assert task.script.opening == drawn.scenario.reason_for_call
-    assert any(drawn.scenario.known_info in answer.says for answer in task.script.answers)
+    reserved = give_manner(drawn, "reserved")
+    assert reserved
+    assert reserved.script
+    assert reserved.script.opening == drawn.scenario.reason_for_call
+    assert any(drawn.scenario.known_info in answer.says for answer in reserved.script.answers)
 
 
 def test_no_user_of_shop_is_reserved_because_its_perfect_agent_asks_nobody() -> None:

@@ -14,8 +14,8 @@ from daemon.synthesis.reflection import (
     Trial,
     choose_arm,
     compute_chance,
+    decide_trials,
     measure_gain,
-    select_kept,
 )
 from envs.shop.environment import Shop
 from events.learning import PlanName
@@ -99,10 +99,10 @@ def test_changes_against_one_check_are_judged_together_and_each_must_hold() -> N
     for trial in trials:
         evidence.add(trial)
     assert evidence.compute_chance("leak") < SURE
-    assert not any(select_kept(trials, evidence))
+    assert not any(decide_trials(trials, evidence))
     for _ in range(3):
         evidence.add(Trial("leak", Arm(6, 3), Arm(6, 6)))
-    assert select_kept(trials, evidence) == [True, True, True, False, False, False]
+    assert decide_trials(trials, evidence) == [True, True, True, False, False, False]
 
 
 def test_a_plan_alone_may_prove_its_change() -> None:
@@ -110,7 +110,7 @@ def test_a_plan_alone_may_prove_its_change() -> None:
     evidence = Evidence()
     evidence.add(Trial("leak", Arm(60, 50), Arm(60, 40)))
     evidence.add(trial)
-    assert select_kept([trial], evidence) == [True]
+    assert decide_trials([trial], evidence) == [True]
 
 
 def test_the_gain_of_a_round_is_weighted_by_the_share_of_its_plans() -> None:

@@ -1,6 +1,7 @@
 """The four stages of a try: what each writes, and where it ends."""
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -23,7 +24,7 @@ from tests.daemon.synthesis.parts import FailingWriter, FixedExaminer, TwiceRoll
 PLAN = plan_by_rule(Shop(), PlanRequest("seed", 4, {"cancel": 1.0})).entries[0]
 
 
-def attempt(parts: Parts | None = None, number: int = 0, **fields: object) -> Attempt:
+def attempt(parts: Parts | None = None, number: int = 0, **fields: Any) -> Attempt:
     """One try of a plan in shop."""
     request = ask(**fields)
     return open_stages(request, parts).attempt(PLAN, name(request), 0, number)

@@ -1,0 +1,1 @@
+"""How fast tasks are written by plans, and which revisions of plans stay."""
