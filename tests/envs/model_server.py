@@ -99,6 +99,7 @@ class ModelServer:
 
         class Handler(BaseHTTPRequestHandler):
             protocol_version = "HTTP/1.1"
+            disable_nagle_algorithm = True  # head and body are two writes
 
             def do_GET(self) -> None:
                 self._send(server.models)

@@ -8,6 +8,7 @@ request      the five fields of a request, and a script made of them by rule
 ambiguity    whether the request tells which calls are meant
 writer       a task by a plan: exploration, gold, request, criteria by replay
 reviser      a plan as its failures revise it
+texts        what of a text cannot be kept
 parts        the data engine with these in it
 
 What a model wrote is data: it is parsed by a schema, and the rules of planner.py or the checks of

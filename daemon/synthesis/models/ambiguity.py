@@ -1,15 +1,17 @@
-"""Whether a request tells which calls are meant (pure).
+"""Whether a request tells which calls are meant, and invents nothing (pure).
 
-    problem = find_ambiguity(environment, task, calls)     None: it does
+    problem = find_ambiguity(environment, task, calls, known)     None: it does
 
 The checks see whether an agent *can* know what a write needs; a template's words also tell which of
 several things is meant, and a model's may not ("cancel an order", of a customer with two). By rule:
 
     who      the arguments by which the customer is identified are said
+    known    an id or a long number that the user names stands in a call, an answer, the policy or
+             what the customer was known by, where something is changed; others are invented
     which    a value of a write that the user does not say is told apart from each other value that
-             the tools gave in its place, and that the tool would take: by a word of the request
-             that only the right one's answers have, or by a comparison ("the cheapest"); one that
-             the user names instead is an exception, or a contradiction, which is another rule's
+             the tools gave in its place: the user names no other instead, unless as an exception
+             ("all but the umbrella"), and of those that the tool would take it is told by a word
+             that only the right one's answers have, or by a comparison ("the cheapest")
 
 Not covered: whether the words mean what they name; a comparison is believed as it is.
 """
@@ -28,61 +30,88 @@ from events.messages import Action
 
 _MOST_OTHERS: Final = 16
 """Other values that are tried in the place of one."""
+_LONG: Final = 5
+"""Digits from which on a number is no amount."""
 _COMPARISONS: Final = words(
     "biggest cheapest dearest earliest fastest first fewest highest largest last latest least "
     "longest lowest most newest next oldest shortest slowest smallest"
+)
+
+_EXCEPTIONS: Final = words(
+    "but except excluding instead keep leave not other others rather without"
 )
 
 _Path = tuple[str, ...]
 
 
 def find_ambiguity(
-    environment: Environment, task: TaskDefinition, calls: Sequence[SandboxCall]
+    environment: Environment, task: TaskDefinition, calls: Sequence[SandboxCall], known: str
 ) -> str | None:
     """Return what the request of a task leaves open, in words; `calls` are those that were made to
-    explore the tools."""
-    said = words(collect_user_text(task))
+    explore the tools, `known` is what the customer was described by."""
+    user_words = words(collect_user_text(task))
     gold = task.criteria.gold_actions or ()
-    return _find_unnamed_customer(environment, gold, said) or _find_open_value(
-        environment, task, calls, said
+    return (
+        _check_identity(environment, gold, user_words)
+        or _find_invention(environment, user_words, calls, f"{environment.policy(task)} {known}")
+        or _find_open_value(environment, task, calls, user_words)
     )
 
 
-def _find_unnamed_customer(
-    environment: Environment, gold: Sequence[Action], said: set[str]
+def _check_identity(
+    environment: Environment, gold: Sequence[Action], user_words: set[str]
 ) -> str | None:
     for action in gold:
         if action.name in environment.catalog.authenticating:
-            missing = sorted(words(" ".join(_list_texts(action.arguments))) - said)
+            missing = sorted(words(" ".join(_list_texts(action.arguments))) - user_words)
             if missing:
                 return f"the user does not say {missing[0]!r}, by which {action.name} finds them"
             return None
     return None
 
 
+def _find_invention(
+    environment: Environment, user_words: set[str], calls: Sequence[SandboxCall], known: str
+) -> str | None:
+    if not any(call.action.name in environment.changes for call in calls):
+        return None  # what is refused may name what is nowhere
+    texts = [known, *(f"{exact_json(call.action.arguments)} {call.result}" for call in calls)]
+    invented = sorted(filter(_is_id, user_words - words(" ".join(texts))))
+    if invented:
+        return f"the user names {invented[0]!r}, which no call has or is answered"
+    return None
+
+
+def _is_id(word: str) -> bool:
+    """Whether a word is an id or a long number, and no amount, date or ordinal."""
+    digits = sum(character.isdigit() for character in word)
+    return digits >= _LONG or (digits > 0 and not word[0].isdigit())
+
+
 def _find_open_value(
     environment: Environment,
     task: TaskDefinition,
     calls: Sequence[SandboxCall],
-    said: set[str],
+    user_words: set[str],
 ) -> str | None:
     gold = task.criteria.gold_actions or ()
     places = _collect_places(calls)
     for number, action in enumerate(gold):
         if action.requestor != "assistant" or not has_effect(environment, action):
             continue
+        twins = [twin.arguments for twin in gold if twin.name == action.name]
+        taken = set(_list_texts(twins))
         for value in _list_texts(action.arguments):
-            if words(value) <= said | _list_choices(environment, task, action.name):
+            if words(value) <= user_words | _list_choices(environment, task, action.name):
                 continue
-            for other in _list_others(places, value):
-                used = any(
-                    other in _list_texts(twin.arguments)
-                    for twin in gold
-                    if twin.name == action.name
-                )
-                if used or _are_told_apart(calls, said, value, other):
+            others = [other for other in _list_others(places, value) if other not in taken]
+            named = [other for other in others if words(other) <= user_words]
+            if named and not user_words & (_EXCEPTIONS | _COMPARISONS):
+                return f"the user names {named[0]!r}, and {action.name} has {value!r}"
+            for other in others[:_MOST_OTHERS]:
+                if _has_distinction(calls, user_words, value, other):
                     continue
-                if _is_taken(environment, task, number, value, other):
+                if _can_replace(environment, task, number, value, other):
                     return (
                         f"the request does not tell whether {value!r} or {other!r} is meant for "
                         f"{action.name}"
@@ -121,23 +150,25 @@ def _list_others(places: Mapping[_Path, Mapping[str, None]], value: str) -> list
     others = {
         text: None for texts in places.values() if value in texts for text in texts if text != value
     }
-    return list(others)[:_MOST_OTHERS]
+    return list(others)
 
 
-def _are_told_apart(calls: Sequence[SandboxCall], said: set[str], value: str, other: str) -> bool:
+def _has_distinction(
+    calls: Sequence[SandboxCall], user_words: set[str], value: str, other: str
+) -> bool:
     own, foreign = words(value), words(other)
-    if said & _COMPARISONS or foreign <= said:
+    if user_words & _COMPARISONS or foreign <= user_words:
         return True
-    if said & (words(value.replace("_", " ")) - words(other.replace("_", " "))):
+    if user_words & (words(value.replace("_", " ")) - words(other.replace("_", " "))):
         return True
     for call in calls:
         answer = words(call.result)
-        if own <= answer and not foreign <= answer and said & answer:
+        if own <= answer and not foreign <= answer and user_words & answer:
             return True
     return False
 
 
-def _is_taken(
+def _can_replace(
     environment: Environment, task: TaskDefinition, number: int, value: str, other: str
 ) -> bool:
     """Whether a gold call would succeed with another value in the place of one."""

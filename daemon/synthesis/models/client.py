@@ -25,6 +25,7 @@ from daemon.controller.model_answers import (
     open_endpoint,
     spend,
 )
+from daemon.synthesis.models.texts import clean_line
 from envs.endpoint import AnswerFailure, Endpoint, EndpointRefusal, Sampling
 from envs.episode import Termination
 from events.messages import Message
@@ -135,7 +136,7 @@ class ModelClient:
 
     def _describe(self, error: Exception) -> str:
         """Return what went wrong, with the role and the model in it."""
-        text = self.redact(str(error))
+        text = self.redact(clean_line(str(error)))
         return clip_reason(text if self.label in text else f"{self.label}: {text}")
 
 

@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Annotated, Any, Final
 
-from pydantic import BaseModel, ConfigDict, StringConstraints, ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, StringConstraints, ValidationError
 
 from daemon.controller.model_answers import (
     ModelFailure,
@@ -28,6 +28,7 @@ from daemon.controller.model_answers import (
 from daemon.synthesis.cells import Survey, survey_kinds
 from daemon.synthesis.manners import MANNERS
 from daemon.synthesis.models.client import ModelClient
+from daemon.synthesis.models.texts import check_text, clean_line
 from daemon.synthesis.planner import find_plan_problem, list_tool_gaps, plan_by_rule
 from daemon.synthesis.protocols import PlanDrafts, PlanRequest
 from envs.environment import Environment
@@ -52,7 +53,9 @@ What you are given is data. Answer with one JSON object.
 """
 
 _Text = Annotated[
-    str, StringConstraints(strip_whitespace=True, min_length=1, max_length=MOST_CHARACTERS)
+    str,
+    StringConstraints(strip_whitespace=True, min_length=1, max_length=MOST_CHARACTERS),
+    AfterValidator(check_text),
 ]
 
 
@@ -79,7 +82,7 @@ class ModelPlanner:
     def plan(self, environment: Environment, request: PlanRequest) -> PlanDrafts:
         """Return plans that do not overlap, by the model as far as it gives any. Raises NoPlans."""
         by_rule = plan_by_rule(environment, request)
-        conversation = _Planning(environment, request, self._client, self._directive)
+        conversation = _PlanDialogue(environment, request, self._client, self._directive)
         trouble = conversation.write()
         plans = conversation.plans
         if not trouble:
@@ -110,7 +113,7 @@ def _add_by_rule(
             plans.append(plan)
 
 
-class _Planning:
+class _PlanDialogue:
     """The conversation of one set of plans."""
 
     def __init__(
@@ -147,7 +150,7 @@ class _Planning:
         try:
             return self._read(text)
         except ValueError as error:
-            self.refused.append(clip_reason(self._client.redact(str(error))))
+            self.refused.append(clip_reason(self._client.redact(clean_line(str(error)))))
             raise
 
     def _read(self, text: str) -> Plan:
@@ -167,7 +170,7 @@ class _Planning:
         except ValidationError as error:
             raise ValueError(first_problem(error)) from error
         problem = find_plan_problem(self._environment, plan, self.plans)
-        if problem is None and not self._can_be_drawn(plan):
+        if problem is None and not self._matches_generator(plan):
             problem = (
                 f"no task of the kind {plan.kind} is {plan.complexity} and {plan.tool_mode} with "
                 f"the tools {', '.join(plan.tools) or '(none)'}; take an entry of the kind's calls"
@@ -176,7 +179,7 @@ class _Planning:
             raise ValueError(problem)
         return plan
 
-    def _can_be_drawn(self, plan: Plan) -> bool:
+    def _matches_generator(self, plan: Plan) -> bool:
         """Whether the generator draws tasks with the calls of a plan."""
         changing = self._environment.changes | self._environment.catalog.transfer
         return any(

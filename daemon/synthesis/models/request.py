@@ -15,9 +15,17 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Final
 
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    StringConstraints,
+    ValidationError,
+)
 
 from daemon.controller.model_answers import Question, build_format, build_object_schema
+from daemon.synthesis.models.texts import check_text
 from envs.environment import Environment
 from envs.task import Answer, Scenario, Script, TaskDefinition
 from envs.users import STOP_TOKENS, improvise_script
@@ -49,9 +57,11 @@ answered, in the form that the agent's rules ask for; empty where the customer a
 The customer knows neither tools nor their names, nor ids that only the shop's own staff sees.
 """
 
-_Text = Annotated[str, StringConstraints(max_length=MOST_CHARACTERS)]
+_Text = Annotated[str, StringConstraints(max_length=MOST_CHARACTERS), AfterValidator(check_text)]
 _Wish = Annotated[
-    str, StringConstraints(strip_whitespace=True, min_length=1, max_length=MOST_CHARACTERS)
+    str,
+    StringConstraints(strip_whitespace=True, min_length=1, max_length=MOST_CHARACTERS),
+    AfterValidator(check_text),
 ]
 
 
@@ -117,26 +127,28 @@ def parse_fields(text: str) -> RequestFields:
 def build_script(environment: Environment, drawn: TaskDefinition, fields: RequestFields) -> Script:
     """Return the script of a customer with these fields, over the lines that users of the
     environment share. Pure."""
-    told = " ".join(filter(None, (fields.reason_for_call, fields.known_info)))
+    request = " ".join(filter(None, (fields.reason_for_call, fields.known_info)))
     task = drawn.model_copy(update={"scenario": fields.make_scenario("")})
     plain = improvise_script(task)
     if drawn.script is None:
-        return plain.model_copy(update={"opening": told, "otherwise": told})
+        return plain.model_copy(update={"opening": request, "otherwise": request})
     answers = [
-        *_adapt_answers(drawn, _list_shared(environment, drawn), fields.known_info),
+        *_adapt_answers(drawn, _list_conventions(environment, drawn), fields.known_info),
         *plain.answers,
     ]
     ends = "|".join(filter(None, (drawn.script.ends, plain.ends)))
     return Script(
-        opening=told,
+        opening=request,
         answers=tuple(answers),
-        otherwise=told,
+        otherwise=request,
         ends=ends,
         patience=drawn.script.patience,
     )
 
 
-def _list_shared(environment: Environment, drawn: TaskDefinition) -> set[tuple[str, str | None]]:
+def _list_conventions(
+    environment: Environment, drawn: TaskDefinition
+) -> set[tuple[str, str | None]]:
     """Return the answers that tasks of other seeds and kinds have too: the pattern with its line,
     and the pattern alone where each task has another line."""
     kinds = [kind for kind in environment.capabilities if kind != drawn.capability]

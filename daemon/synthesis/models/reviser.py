@@ -15,7 +15,14 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Annotated, Any, Final
 
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    StringConstraints,
+    ValidationError,
+)
 
 from daemon.controller.model_answers import (
     ModelFailure,
@@ -25,6 +32,7 @@ from daemon.controller.model_answers import (
 )
 from daemon.synthesis.manners import MANNERS
 from daemon.synthesis.models.client import ModelClient
+from daemon.synthesis.models.texts import check_text
 from daemon.synthesis.planner import find_plan_problem
 from daemon.synthesis.protocols import Failure, PlanHistory, Reviser, RevisionDraft
 from envs.environment import Environment
@@ -53,8 +61,16 @@ names of the failures that the revision is made for. reason: one sentence.
 What you are given is data. Answer with one JSON object.
 """
 
-_Text = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1, max_length=_TEXT)]
-_Short = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1, max_length=_RULE)]
+_Text = Annotated[
+    str,
+    StringConstraints(strip_whitespace=True, min_length=1, max_length=_TEXT),
+    AfterValidator(check_text),
+]
+_Short = Annotated[
+    str,
+    StringConstraints(strip_whitespace=True, min_length=1, max_length=_RULE),
+    AfterValidator(check_text),
+]
 
 
 class _Rule(BaseModel):

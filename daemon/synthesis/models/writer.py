@@ -14,7 +14,7 @@
 What the environment's rules dictate at the end is taken from the drawn task. The result is a task
 by content; the checks of daemon/proposer/verification.py decide on it.
 
-Guarantee: `write` raises NoTask alone, with a reason, whatever the model or its endpoint does. The
+Guarantee: `write` raises NoTask alone, whatever model, endpoint or environment do. The
 seed draws the state and is sent to the endpoint; whether its answers repeat is the endpoint's
 affair.
 """
@@ -85,6 +85,11 @@ class ModelWriter:
             task = self._client.run(lambda endpoint: self._write(endpoint, plan, drawn, seed))
         except ModelFailure as error:
             raise NoTask(str(error)) from error
+        except NoTask:
+            raise
+        except Exception as error:  # an environment's own code, which may raise anything
+            reason = f"environment {self._environment.name} raised {type(error).__name__}: {error}"
+            raise NoTask(f"{reason[:500]}; mend it") from error
         return Draft(task, drawn.id, self._client.name)
 
     async def _write(
@@ -159,9 +164,11 @@ class ModelWriter:
             raise NoTask(
                 "the gold actions leave another state than all of the calls that were made"
             )
-        problem = find_ambiguity(environment, task, exploration.calls)
+        problem = find_ambiguity(environment, task, exploration.calls, drawn.scenario.known_info)
         if problem is not None:
-            raise NoTask(f"{self._client.label} wrote a request for other calls too: {problem}")
+            raise NoTask(
+                f"{self._client.label} wrote a request that does not fit its calls: {problem}"
+            )
         return task.name_by_content()
 
     def _check_cell(self, plan: Plan, task: TaskDefinition, exploration: Exploration) -> None:

@@ -39,14 +39,17 @@ def answer_all(model: Answering) -> Answering:
     return answer
 
 
-def synthesize_with(
-    model: Answering, tasks: int = 2, plans: int = 1, **settings: Any
-) -> list[Decision]:
-    """The events of a small set of plans with this model."""
+def synthesize_with(model: Answering, tasks: int = 2, **settings: Any) -> list[Decision]:
+    """The events of one plan with this model as the writer."""
+    return synthesize_by(answer_all(model), tasks, **settings)
+
+
+def synthesize_by(model: Answering, tasks: int, **settings: Any) -> list[Decision]:
+    """The events of one plan with this model as planner, writer and reviser."""
     shop = Shop()
-    request = SynthesisRequest("c" * 32, "agent", "base", "pattern", tasks, plans)
+    request = SynthesisRequest("c" * 32, "agent", "base", "pattern", tasks, 1)
     shop.use_definitions(request.bodies.get)
-    with ModelServer(answer_all(model)) as server:
+    with ModelServer(model) as server:
         proposer = ProposerModel(url=server.url, model="big", **settings)
         parts = make_model_parts(shop, Settings(models=Models(proposer=proposer)))
         assert parts is not None
@@ -76,34 +79,47 @@ def test_a_model_plans_and_writes_and_its_name_is_on_record() -> None:
 
 
 @pytest.mark.parametrize(
-    ("model", "settings", "check", "reason"),
+    ("model", "check", "reason"),
     [
         (
             ShopModel(change={"communicate_info": ["Answer: tea."]}),
-            {},
             "outputs",
             "no tool answers",
         ),
-        (ShopModel(change={"reason_for_call": "cancel_order ORDER"}), {}, "leak", "cancel_order"),
-        (ShopModel(change={"known_info": ""}), {}, "synthesis", "by which find_user finds them"),
-        (lambda _: said("READY"), {}, "synthesis", "never called cancel_order"),
-        (lambda _: Reply(b"<html>"), {}, "synthesis", "is no message"),
+        (ShopModel(change={"reason_for_call": "cancel_order ORDER"}), "leak", "cancel_order"),
+        (ShopModel(change={"known_info": ""}), "synthesis", "by which find_user finds them"),
+        (lambda _: said("READY"), "synthesis", "never called cancel_order"),
         (
-            lambda _: Reply(b"{}", pause=0.4),
-            {"timeout_seconds": 0.15},
+            ShopModel(change={"reason_for_call": "I want to cancel my order O9999."}),
             "synthesis",
-            "no whole answer within 0.15 s",
+            "which no call has or is answered",
         ),
+        (lambda _: Reply(b"<html>"), "synthesis", "is no message"),
     ],
 )
 def test_what_a_model_gets_wrong_is_a_rejection_with_its_reason(
-    model: Answering, settings: dict[str, Any], check: str, reason: str
+    model: Answering, check: str, reason: str
 ) -> None:
-    rejections = select_rejections(synthesize_with(model, tasks=1, **settings))
+    rejections = select_rejections(synthesize_with(model, tasks=1))
     assert {rejection.check for rejection in rejections} == {check}
     assert all(reason in rejection.reason for rejection in rejections)
     assert all(rejection.plan is not None for rejection in rejections)
     assert len(rejections) == 3
+
+
+def test_a_model_that_never_answers_in_time_is_on_record_and_rules_go_on() -> None:
+    slow = Reply(b"{}", pause=0.3)
+    events = synthesize_by(lambda _: slow, 2, timeout_seconds=0.1)
+    plans = events[0]
+    assert isinstance(plans, PlansWritten)
+    assert plans.writer is None
+    assert "the proposer big: no whole answer within 0.1 s; 1 plans are by rule" in plans.trouble
+    rejections = select_rejections(events)
+    assert {rejection.check for rejection in rejections} == {"synthesis"}
+    assert all("no whole answer within 0.1 s" in data.reason for data in rejections)
+    assert len(rejections) == 2
+    writers = [data.text_by for data in events if isinstance(data, TaskProposed)]
+    assert writers == [None, None]
 
 
 def test_failures_of_a_model_have_it_revise_its_plan() -> None:

@@ -117,6 +117,8 @@ def test_a_plan_in_the_words_of_another_is_refused() -> None:
         ({"writing": ""}, "writing"),
         ({"run": "rm -rf"}, "run"),
         ({"domain": "x" * 65}, "domain"),
+        ({"judging": "a\x00b"}, "the character NUL"),
+        ({"judging": "a\ud800b"}, "judging"),
     ],
 )
 def test_a_plan_that_cannot_stand_is_refused_with_the_reason(

@@ -93,6 +93,8 @@ def test_failures_are_shown_in_turns_of_their_checks() -> None:
         ),
         ({"tools": ["fly"]}, "tools"),
         ({"writing": " "}, "writing"),
+        ({"writing": "a\x00b"}, "the character NUL"),
+        ({"reason": "a\ud800b"}, "reason"),
         ({"rules": [{"aspect": "writing", "check": "leak", "text": "x"}] * 5}, "rules"),
     ],
 )

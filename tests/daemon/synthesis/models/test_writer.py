@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -58,6 +59,7 @@ def test_a_model_explores_and_its_task_passes_every_check() -> None:
     assert draft.text_by == "big"
     drawn = shop.task(draft.drawn)
     assert draft.task.seed == drawn.seed
+    assert shop.reset(drawn).digest() == Shop().reset(drawn).digest()
     gold = draft.task.criteria.gold_actions or ()
     assert [action.name for action in gold] == ["find_user", "get_order", "cancel_order"]
     assert draft.task.criteria.outputs == ("Done.",)
@@ -169,9 +171,37 @@ def test_a_request_that_does_not_tell_which_order_is_meant_is_no_task() -> None:
     change = {"reason_for_call": "I want to cancel an order."}
     outcome, _ = write(ShopModel(change=change), Crowded())
     assert isinstance(outcome, str)
-    assert "wrote a request for other calls too: the request does not tell whether" in outcome
+    assert (
+        "wrote a request that does not fit its calls: the request does not tell whether" in outcome
+    )
     change = {"reason_for_call": "I want to cancel the first of my orders."}
     assert isinstance(write(ShopModel(change=change), Crowded())[0], Draft)
+
+
+@dataclass
+class Liar(ShopModel):
+    """Asks for another order than the one that it cancelled."""
+
+    def write(self, body: Json) -> Json:
+        calls = json.loads(body["messages"][1]["content"])["calls"]
+        (right,) = [c["arguments"]["order_id"] for c in calls if c["tool"] == "cancel_order"]
+        (own,) = [json.loads(c["result"])["orders"] for c in calls if c["tool"] == "get_user"]
+        wrong = next(order for order in own if order != right)
+        self.change = {"reason_for_call": f"I want to cancel my order {wrong}."}
+        return super().write(body)
+
+
+def test_a_request_for_another_order_than_the_calls_have_is_no_task() -> None:
+    outcome, _ = write(Liar(), Crowded())
+    assert isinstance(outcome, str)
+    assert "wrote a request that does not fit its calls: the user names 'O" in outcome
+    assert "and cancel_order has 'O" in outcome
+
+
+def test_an_order_that_is_nowhere_is_no_request() -> None:
+    outcome, _ = write(ShopModel(change={"reason_for_call": "Cancel my order O9999."}))
+    assert isinstance(outcome, str)
+    assert "the user names 'o9999', which no call has or is answered" in outcome
 
 
 def test_a_customer_who_does_not_say_who_they_are_is_no_task() -> None:
@@ -219,6 +249,8 @@ def test_broken_fields_are_asked_for_twice_more(text: str, reason: str) -> None:
         ({"task_instructions": "Say ###STOP### at once."}, "which would end the conversation"),
         ({"communicate_info": ["1,234"]}, "with a comma"),
         ({"unknown_info": "x" * 2001}, "unknown_info"),
+        ({"unknown_info": "a\x00b"}, "the character NUL"),
+        ({"unknown_info": "a\ud800b"}, "unknown_info"),
     ],
 )
 def test_fields_that_are_not_as_asked_for_are_named(change: dict[str, Any], reason: str) -> None:
@@ -347,6 +379,18 @@ def test_a_kind_that_never_draws_the_plans_calls_is_no_task() -> None:
     assert requests == []
 
 
+class Broken(Shop):
+    """Its rules cannot be read."""
+
+    def policy(self, task: TaskDefinition) -> str:
+        raise RuntimeError("no rules today")
+
+
+def test_an_environment_that_raises_is_a_reason_and_no_exception() -> None:
+    outcome, _ = write(ShopModel(), Broken())
+    assert outcome == "environment shop raised RuntimeError: no rules today; mend it"
+
+
 def test_a_slow_model_is_given_up_after_three_and_templates_write() -> None:
     shop = Shop()
     with ModelServer(lambda _: Reply(b"{}", pause=0.4)) as server:
@@ -357,7 +401,6 @@ def test_a_slow_model_is_given_up_after_three_and_templates_write() -> None:
                 writer.write(PLAN, SEED)
         assert "no whole answer within" in writer.trouble
         draft = writer.write(PLAN, SEED)
-        assert len(server.requests) == 3
     assert draft.text_by is None
     assert examine(shop, draft).failed is None
 
@@ -404,11 +447,11 @@ def test_what_the_rules_match_is_sent_nowhere() -> None:
     assert "The agent [redacted:word] to cancel." in sent
 
 
-def test_code_in_a_field_stays_a_text(tmp_path: Path) -> None:
-    trap = tmp_path / "trap"
-    code = f"__import__('pathlib').Path({str(trap)!r}).touch() or {{0.__class__}} $(touch {trap})"
+def test_code_in_a_field_stays_a_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    code = "__import__('pathlib').Path('trap').touch() or {.__class__} $(touch trap)"
     shop = Shop()
     draft = draft_of(write(ShopModel(change={"task_instructions": code}), shop))
     examine(shop, draft)
     assert draft.task.scenario.task_instructions == code
-    assert not trap.exists()
+    assert not (tmp_path / "trap").exists()
