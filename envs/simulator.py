@@ -54,9 +54,6 @@ one message either call tools or write to the agent.
 
 """
 
-_TRAINED_RULES: Final = "You are the customer. Your situation:\n"
-"""All that a model is told that was trained to play users: the rest it has learnt."""
-
 _OPEN: Final = "(The agent is there. Write your first message.)"
 """What the model is told before the first message: many chat templates need a first line."""
 
@@ -296,13 +293,20 @@ def build_user_view(
     """Return what a model that plays a user reads: the rules, its situation, and what was said with
     the roles turned around. `acts`: whether the user has tools; `trained`: whether the model was
     trained to play users, and so is shown its situation alone."""
-    untrained = _TOOL_RULES + _RULES if acts else _RULES
-    rules = _TRAINED_RULES if trained else untrained
-    lines = swap_roles(messages)
-    if trained and lines[0].role == "assistant":
-        # Each prompt so begins with the one before it, and is read from there on.
-        lines.insert(0, Message(role="user", content=_OPEN))
-    return [Message(role="system", content=rules + scenario), *lines]
+    if trained:
+        return _build_short_view(scenario, messages)
+    rules = _TOOL_RULES + _RULES if acts else _RULES
+    return [Message(role="system", content=rules + scenario), *swap_roles(messages)]
+
+
+def _build_short_view(scenario: str, messages: Sequence[Message]) -> list[Message]:
+    """Return the situation as the first message of the other side, and what was said. What the
+    agent said before the user opens follows it in the same message: chat templates want turns. Each
+    prompt so begins with the one before it, and is read from there on."""
+    lines = swap_roles(messages) if messages else []
+    if lines and lines[0].role == "user":
+        return [Message(role="user", content=f"{scenario}\n\n{lines[0].text}"), *lines[1:]]
+    return [Message(role="user", content=scenario), *lines]
 
 
 def swap_roles(messages: Sequence[Message]) -> list[Message]:

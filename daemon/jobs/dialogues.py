@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Final
 from consumers.reads.evidence import PassedRollout
 from consumers.reads.rollouts import rollout_row
 from daemon.jobs.own_successes import NotShown, read_event
-from daemon.solver.users.recorded import RecordedDialogue, write_dialogues
+from daemon.solver.users.dialogue_file import DialogueRecord, write_dialogues
 from envs.attribution.user_faults import find_user_fault
 from envs.environment import Environment, UnknownTask
 from envs.evaluation import environment_code
@@ -57,7 +57,7 @@ def offer_dialogues(
 ) -> DialogueOffer:
     """Return the first `most` of some rollouts that passed which a job can be shown. Raises
     EnvironmentFailure, BlobUnavailable."""
-    shown: list[RecordedDialogue] = []
+    shown: list[DialogueRecord] = []
     left_out: Counter[str] = Counter()
     for rollout in passed:
         if len(shown) == most:
@@ -79,7 +79,7 @@ def offer_dialogues(
 
 def read_dialogues(
     app: "App", connection: "Connection", rollouts: Sequence[str]
-) -> list[RecordedDialogue]:
+) -> list[DialogueRecord]:
     """Return the dialogues of these rollouts. Raises NotShown for one that is no longer there, or
     whose words are."""
     dialogues = []
@@ -92,7 +92,7 @@ def read_dialogues(
     return dialogues
 
 
-def _read_dialogue(app: "App", passed: PassedRollout) -> RecordedDialogue:
+def _read_dialogue(app: "App", passed: PassedRollout) -> DialogueRecord:
     """Read what was said in a rollout from its event. Raises NotShown."""
     name = passed.rollout
     data = read_event(app, name, passed.partition, passed.offset, arrays=False).event.data
@@ -101,10 +101,10 @@ def _read_dialogue(app: "App", passed: PassedRollout) -> RecordedDialogue:
     if data.content is None or not data.content.messages:
         raise NotShown(f"the log has no messages of rollout {name}")
     spoken = tuple(message for message in data.content.messages if message.role != "system")
-    return RecordedDialogue(rollout=name, task=passed.task, policy=data.policy, messages=spoken)
+    return DialogueRecord(rollout=name, task=passed.task, policy=data.policy, messages=spoken)
 
 
-def _has_fault(environment: Environment, dialogue: RecordedDialogue) -> bool:
+def _has_fault(environment: Environment, dialogue: DialogueRecord) -> bool:
     """Whether the user of a dialogue has a fault, or cannot be judged because the environment has
     no such task."""
     try:

@@ -56,7 +56,7 @@ from daemon.solver.journal import (
 )
 from daemon.solver.rounds.record import ROUNDS
 from daemon.solver.spec import NothingPlayable, drop_tasks, list_tasks
-from daemon.solver.users.recorded import DIALOGUES, write_dialogues
+from daemon.solver.users.dialogue_file import DIALOGUES, write_dialogues
 from envs.environment import UnknownTask
 from envs.registry import EnvironmentBroken, UnknownEnvironment, check_place
 from events.learning import Decision, JobEnded, JobOutcome

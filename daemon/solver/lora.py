@@ -93,22 +93,16 @@ def _add_adapter(model: PreTrainedModel, settings: LoraSettings) -> PeftModel:
 
 
 def _check_targets(model: nn.Module, settings: LoraSettings) -> None:
-    """Check that every target names linear layers, none of them the head, and that the rank
-    fits."""
-    _, head = parts(model)
+    """Check that every target names linear layers and that the rank fits. The head is one of them:
+    what is added to it changes no embedding that it shares its weights with."""
     linear = {name: m for name, m in model.named_modules() if isinstance(m, nn.Linear)}
     for target in settings.targets:
         layers = [m for name, m in linear.items() if name.split(".")[-1] == target]
         if not layers:
-            names = sorted({name.split(".")[-1] for name, m in linear.items() if m is not head})
+            names = sorted({name.split(".")[-1] for name in linear})
             raise BadAdapter(
                 f"no linear layer of {type(model).__name__} is called {target!r}; there are "
                 f"{', '.join(names)}"
-            )
-        if head in layers:
-            raise BadAdapter(
-                f"{target!r} is the model's head, which may share its weights with the embedding; "
-                "an adapter of it would be saved with the whole vocabulary: leave it out"
             )
         narrowest = min(min(m.in_features, m.out_features) for m in layers)
         if settings.rank > narrowest:

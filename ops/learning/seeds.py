@@ -25,6 +25,8 @@ MERGED: Final = range(63_000_000, 64_000_000)
 """Of the reported runs of ops/learning/merging."""
 SYNTHESIZED: Final = range(64_000_000, 65_000_000)
 """Of the reported runs of ops/learning/synthesis."""
+PLAYED: Final = range(66_000_000, 67_000_000)
+"""Of the reported runs of ops/learning/users."""
 TUNED: Final = DEVELOPMENT[500_000:]
 """The first half chose the reference policy's recipe."""
 

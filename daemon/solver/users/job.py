@@ -47,8 +47,8 @@ from daemon.solver.spec import NothingPlayable, check_supported
 from daemon.solver.telemetry.progress import Outcome, Progress, UserFigures
 from daemon.solver.telemetry.tracker import join_reports, open_tracker
 from daemon.solver.trajectory import TokenSequence, sequences
+from daemon.solver.users.dialogue_file import DialogueRecord, read_dialogues
 from daemon.solver.users.examples import NoExample, build_example, play_gold
-from daemon.solver.users.recorded import RecordedDialogue, read_dialogues
 from daemon.solver.users.training import UserTraining
 from envs.environment import UnknownTask
 from events.errors import KintsugiError
@@ -217,7 +217,7 @@ def _collect(
     spec: JobSpec,
     environments: JobEnvironments,
     chat: Chat,
-    recorded: Iterable[RecordedDialogue],
+    recorded: Iterable[DialogueRecord],
 ) -> _Examples:
     """Return what a job is shown, and what it holds out. Raises NothingPlayable where there is none
     of either, NoTemplate, EnvironmentFailure, UnknownTask."""
@@ -248,7 +248,7 @@ def _add(
     environments: JobEnvironments,
     chat: Chat,
     task: str,
-    dialogue: RecordedDialogue | None = None,
+    dialogue: DialogueRecord | None = None,
 ) -> None:
     """Add the dialogue of a task, recorded or of the oracle, or note why it is no example."""
     try:

@@ -126,12 +126,12 @@ class DialoguePlayer:
             return False
         episode = entry.episode
         with environment_code(episode.environment, f"task {episode.task.id}", episode.task):
-            entry.malformed += _list_malformed(episode, message)
+            entry.malformed += _list_misfits(episode, message)
             episode.receive(message)
         return True
 
 
-def _list_malformed(episode: Episode, message: Message) -> Iterator[str]:
+def _list_misfits(episode: Episode, message: Message) -> Iterator[str]:
     """Yield what is wrong with each call of the user that its tools would not take."""
     if not message.tool_calls:
         return

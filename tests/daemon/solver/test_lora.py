@@ -108,13 +108,23 @@ def test_a_fresh_adapter_follows_from_its_seed_alone() -> None:
     [
         (LoraSettings(targets=("q_prj",)), "called 'q_prj'; there are down_proj, .*q_proj"),
         (LoraSettings(targets=("q_proj", "experts")), "'experts'"),
-        (LoraSettings(targets=("lm_head",)), "is the model's head"),
         (LoraSettings(rank=17), "rank 17 is above the width of 'k_proj', 16"),
     ],
 )
 def test_what_does_not_fit_the_model_is_refused(settings: LoraSettings, names: str) -> None:
     with pytest.raises(BadAdapter, match=names):
         attach(tiny_model(), settings, seed=0)
+
+
+def test_an_adapter_may_change_the_head_and_leaves_the_embedding(adapters: Path) -> None:
+    settings = LoraSettings(rank=4, targets=("q_proj", "lm_head"))
+    model = trained(settings=settings)
+    save(model, adapters / "head", provenance(tiny_model(), lora=settings))
+    names = load_file(adapters / "head" / WEIGHTS)
+    assert sum("lm_head" in name for name in names) == 2
+    assert all(".lora_" in name for name in names), "no vocabulary is saved"
+    again, _ = continue_from(tiny_model(), adapters / "head")
+    assert torch.equal(logits(again), logits(model))
 
 
 def test_the_reference_of_a_fresh_adapter_is_the_base() -> None:

@@ -11,9 +11,9 @@ from daemon.engine.reference.weights import CHECKPOINT
 from daemon.solver.job import ADAPTER
 from daemon.solver.spec import NotSupported, check_supported
 from daemon.solver.telemetry.progress import Progress
+from daemon.solver.users.dialogue_file import DIALOGUES, DialogueRecord, write_dialogues
 from daemon.solver.users.examples import play_gold
 from daemon.solver.users.job import FIGURES, UserJobResult, run
-from daemon.solver.users.recorded import DIALOGUES, RecordedDialogue, write_dialogues
 from envs.shop.environment import Shop
 from events.jobs import JobSpec
 
@@ -65,9 +65,9 @@ def test_a_user_learns_the_words_of_customers_and_is_the_same_again(tmp_path: Pa
     assert other.outcome == "failed"
 
 
-def record(*tasks: str) -> list[RecordedDialogue]:
+def record(*tasks: str) -> list[DialogueRecord]:
     return [
-        RecordedDialogue(
+        DialogueRecord(
             rollout=f"r/{task}",
             task=task,
             policy="p1",
@@ -77,7 +77,7 @@ def record(*tasks: str) -> list[RecordedDialogue]:
     ]
 
 
-def name_file(content: bytes, dialogues: list[RecordedDialogue], **changes: Any) -> JobSpec:
+def name_file(content: bytes, dialogues: list[DialogueRecord], **changes: Any) -> JobSpec:
     digest = sha256(content).hexdigest()
     sft = {"epochs": 1, "batch_tokens": 2048}
     return build_spec(

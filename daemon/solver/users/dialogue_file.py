@@ -23,7 +23,7 @@ DIALOGUES: Final = "dialogues.jsonl"
 """The file of dialogues, in the job's directory."""
 
 
-class RecordedDialogue(StrictModel):
+class DialogueRecord(StrictModel):
     """A rollout that passed, and whose user has no fault."""
 
     rollout: str
@@ -34,13 +34,13 @@ class RecordedDialogue(StrictModel):
     """Without system prompt."""
 
 
-def write_dialogues(dialogues: Iterable[RecordedDialogue]) -> bytes:
+def write_dialogues(dialogues: Iterable[DialogueRecord]) -> bytes:
     """Return the content of a file of dialogues: a line each, ordered by rollout."""
     ordered = sorted(dialogues, key=lambda item: item.rollout)
     return "".join(item.model_dump_json(exclude_none=True) + "\n" for item in ordered).encode()
 
 
-def read_dialogues(folder: Path, spec: JobSpec) -> list[RecordedDialogue]:
+def read_dialogues(folder: Path, spec: JobSpec) -> list[DialogueRecord]:
     """Return the dialogues that a spec names; none where it names none. Raises BadJournal for a
     file that is missing, or other than the spec says."""
     if spec.dialogues is None:
@@ -58,6 +58,6 @@ def read_dialogues(folder: Path, spec: JobSpec) -> list[RecordedDialogue]:
             "changed; request the job anew"
         )
     try:
-        return [RecordedDialogue.model_validate_json(line) for line in content.splitlines()]
+        return [DialogueRecord.model_validate_json(line) for line in content.splitlines()]
     except ValidationError as error:
         raise BadJournal(f"{path}: {first_problem(error)}; request the job anew") from None

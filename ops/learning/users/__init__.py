@@ -1,0 +1,1 @@
+"""Measure adapters that play users: how often they err after so many dialogues."""

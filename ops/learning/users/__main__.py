@@ -1,0 +1,79 @@
+"""Tune users on more and more dialogues, and say how often they err on others.
+
+    python -m ops.learning.users run --out DIR [--seeds 1-5] [--sizes 0,32,128,512,2048]
+    python -m ops.learning.users report --out DIR
+
+`run` makes one seed after another in this process, and goes on where it was stopped. Exit code 1
+where a run failed or there is nothing to report.
+"""
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from events.errors import KintsugiError
+from ops.learning.__main__ import parse_seeds
+from ops.learning.results import make_missing_runs
+from ops.learning.users.settings import SEEDS, SETTINGS, SIZES
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The command line."""
+    options = _parser().parse_args(arguments)
+    try:
+        return int(options.command(options))
+    except KintsugiError as error:
+        print(error, file=sys.stderr)
+        return 1
+
+
+def _run(options: argparse.Namespace) -> int:
+    from ops.learning.users.run import name_run, run
+
+    development = options.development
+    make_missing_runs(
+        {seed: name_run(seed, development=development) for seed in options.seeds},
+        options.out,
+        lambda seed: run(seed, SETTINGS, options.out, development=development, sizes=options.sizes),
+    )
+    return 0
+
+
+def _report(options: argparse.Namespace) -> int:
+    from ops.learning.users.report import write_report
+    from ops.learning.users.run import UserRun
+
+    files = sorted(options.out.glob("*.json"))
+    results = [UserRun.model_validate_json(file.read_bytes()) for file in files]
+    print(write_report(results, SETTINGS), end="")
+    return 0
+
+
+def _parse_sizes(text: str) -> tuple[int, ...]:
+    return tuple(map(int, text.split(",")))
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m ops.learning.users",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    commands = parser.add_subparsers(required=True)
+    run = commands.add_parser("run", help="make all results that are missing")
+    run.set_defaults(command=_run)
+    run.add_argument("--seeds", type=parse_seeds, default=SEEDS, help="such as 1-5 or 2,4")
+    run.add_argument("--sizes", type=_parse_sizes, default=SIZES, help="such as 0,32")
+    run.add_argument(
+        "--development", action="store_true", help="task seeds for tuning, not for figures"
+    )
+    summary = commands.add_parser("report", help="tables on stdout")
+    summary.set_defaults(command=_report)
+    for command in (run, summary):
+        command.add_argument("--out", type=Path, required=True)
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())
