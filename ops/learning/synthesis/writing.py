@@ -32,7 +32,7 @@ from envs.task import write_body
 from events.learning import TaskProposed, TaskRejected
 from events.messages import StrictModel
 from events.synthesis.plans import Plan, PlansRevised, PlansWritten
-from ops.learning.synthesis.planted import KINDS, FaultKind, FaultRates, PlantedWriter
+from ops.learning.synthesis.planted import KINDS, FaultKind, FaultRates, FaultyWriter
 from ops.learning.synthesis.settings import Arm, Settings
 
 SOUND: Final = "sound"
@@ -84,7 +84,7 @@ class Writing:
 class _Ledger:
     """A writer that keeps what was planted by the number of the try (protocols.TaskWriter)."""
 
-    writer: PlantedWriter
+    writer: FaultyWriter
     planted: list[str | None] = field(default_factory=list)
     """None: the writer gave no task."""
 
@@ -100,7 +100,7 @@ def write_tasks(arm: Arm, name: str, seed: int, settings: Settings) -> Writing:
     """Return the tasks of an arm. `name` and `seed` are all that is drawn from. Raises NoPlans."""
     environment: Environment = Shop()
     rates: dict[FaultKind, float] = dict.fromkeys(KINDS, arm.kind_rate)
-    writer = PlantedWriter(environment, FaultRates(rates, settings.compliance), seed)
+    writer = FaultyWriter(environment, FaultRates(rates, settings.compliance), seed)
     ledger = _Ledger(writer)
     if arm.mode == "neither":
         return _write_unverified(arm, name, environment, ledger, settings)
@@ -215,7 +215,7 @@ def _count_part(pairs: Sequence[tuple[str | None, str | None]]) -> Part:
 
 
 def _audit(
-    writer: PlantedWriter, states: Sequence[Sequence[Plan]], name: str, count: int
+    writer: FaultyWriter, states: Sequence[Sequence[Plan]], name: str, count: int
 ) -> tuple[Counter[str], ...]:
     """Return planted faults in fresh tasks by each state of the plans. The first state is written
     by once before it is counted: a near duplicate needs an earlier task."""
@@ -224,7 +224,7 @@ def _audit(
 
 
 def _list_planted(
-    writer: PlantedWriter, plans: Sequence[Plan], name: str, count: int
+    writer: FaultyWriter, plans: Sequence[Plan], name: str, count: int
 ) -> Iterator[str]:
     for number in range(count):
         try:

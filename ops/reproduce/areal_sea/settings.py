@@ -22,6 +22,7 @@ ARMS: Final[Mapping[Arm, str]] = {
     "rl_tuned_user": "the same, an adapter that was trained on accepted dialogues plays the user",
 }
 TRAINED: Final[tuple[Arm, ...]] = ("sft", "rl_base_user", "rl_tuned_user")
+REINFORCED: Final[tuple[Arm, ...]] = ("rl_base_user", "rl_tuned_user")
 TAU2: Final = "tau2"
 """The three domains together."""
 

@@ -1,17 +1,20 @@
 """The stages of the table, in order; every domain has all of them."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import partial
 from typing import Final
 
 from ops.reproduce.areal_sea.commands import USER, build_evaluation, build_gate, name_stage
-from ops.reproduce.areal_sea.settings import ARMS, PRESET, TRAINED, Reproduction
-from ops.reproduce.commands import Document, Folder, run_command
+from ops.reproduce.areal_sea.settings import ARMS, PRESET, REINFORCED, TRAINED, Arm, Reproduction
+from ops.reproduce.commands import Document, Folder, StageFailure, run_command
 from ops.reproduce.homes import open_plan_environment
 from ops.reproduce.stages import Stage
-from ops.reproduce.work import build_check, build_own_command, build_training
+from ops.reproduce.work import build_check, build_own_command, build_training, train
 
 NAME: Final = "areal-sea"
+_UNTAUGHT: Final = "none of "
+"""Begins what a job says of rollouts none of which can be trained on."""
 
 
 def count_tasks(plan: Reproduction, domain: str) -> int:
@@ -62,10 +65,9 @@ def _build_domain(plan: Reproduction, folder: Folder, domain: str) -> Iterator[S
         f"gate-{domain}", f"the user's gate of {counts.gate} dialogues with the oracle",
         tuple(gate), partial(run_command, folder, gate), counts.gate,
     )  # fmt: skip
-    for arm in TRAINED:
-        rollouts = 0 if arm == "sft" else counts.rollouts
-        action = ARMS[arm] if arm == "sft" else f"{ARMS[arm]}, preset {PRESET}"
-        yield build_training(folder, name_stage(arm, domain), action, rollouts)
+    yield build_training(folder, name_stage("sft", domain), ARMS["sft"], rollouts=0)
+    for arm in REINFORCED:
+        yield _reinforce(plan, folder, arm, domain)
     yield Stage(
         load, "load the adapters at the endpoint, and prove that they answer", own(load),
         partial(_load, plan, folder, domain), repeated=True,
@@ -74,12 +76,46 @@ def _build_domain(plan: Reproduction, folder: Folder, domain: str) -> Iterator[S
         yield _evaluate(plan, folder, arm, domain, tasks)
 
 
-def _evaluate(plan: Reproduction, folder: Folder, arm: str, domain: str, tasks: int) -> Stage:
+def _reinforce(plan: Reproduction, folder: Folder, arm: Arm, domain: str) -> Stage:
+    name = name_stage(arm, domain)
+    action = f"{ARMS[arm]}, preset {PRESET}"
+    return replace(
+        build_training(folder, name, action, plan.counts.rollouts),
+        run=partial(_try_job, folder, name),
+    )
+
+
+def _evaluate(plan: Reproduction, folder: Folder, arm: Arm, domain: str, tasks: int) -> Stage:
     command = build_evaluation(plan, folder, arm, domain)
     return Stage(
         f"evaluate-{name_stage(arm, domain)}", f"pass^1 of {arm} in {domain}", tuple(command),
-        partial(run_command, folder, command), tasks * plan.counts.trials,
+        partial(_play, folder, arm, domain, command), tasks * plan.counts.trials,
     )  # fmt: skip
+
+
+def _play(folder: Folder, arm: Arm, domain: str, command: list[str]) -> Document:
+    """Evaluate a policy; of one without an adapter, say why it has none."""
+    lacking = _find_lacking(folder, arm, domain)
+    return {"lacking": lacking} if lacking else run_command(folder, command)
+
+
+def _find_lacking(folder: Folder, arm: Arm, domain: str) -> str:
+    """Return why a reinforced policy has no adapter; empty where it has one, or needs none."""
+    if arm not in REINFORCED:
+        return ""
+    return str(folder.read(f"train-{name_stage(arm, domain)}").get("lacking", ""))
+
+
+def _try_job(folder: Folder, name: str) -> Document:
+    """Run a reinforced job. One that taught nothing is a result: where all users err, no rollout
+    has a verdict. Raises StageFailure for anything else."""
+    command = build_training(folder, name, "", 0).command
+    try:
+        return train(folder, name, command)
+    except StageFailure as error:
+        if _UNTAUGHT not in str(error):
+            raise
+        return {"lacking": str(error)[str(error).index(_UNTAUGHT) :]}
 
 
 def _write_tasks(plan: Reproduction, folder: Folder, domain: str) -> Document:
@@ -109,6 +145,7 @@ def _load(plan: Reproduction, folder: Folder, domain: str) -> Document:
             plan, plan.name_policy(arm, domain), folder.adapter(name_stage(arm, domain))
         )
         for arm in TRAINED
+        if not _find_lacking(folder, arm, domain)
     }
 
 

@@ -17,7 +17,7 @@ from envs import statistics
 from envs.statistics import Interval
 from ops.learning.report import format_change, format_interval, format_table
 from ops.reproduce.areal_sea.commands import find_gate, name_stage
-from ops.reproduce.areal_sea.settings import ABLATIONS, ARMS, PUBLISHED, Reproduction
+from ops.reproduce.areal_sea.settings import ABLATIONS, ARMS, PUBLISHED, Arm, Reproduction
 from ops.reproduce.commands import Document, Folder, StageFailure
 from ops.reproduce.homes import Verdicts, build_settings, keep_whole, list_trials
 
@@ -29,17 +29,20 @@ _COMPARED: Final = (
 
 def build_table(plan: Reproduction, folder: Folder) -> Document:
     """Return the figures, and the table as Markdown under `text`. Raises StageFailure."""
-    evaluations = {
+    evaluations: dict[tuple[str, Arm], Document] = {
         (domain, arm): folder.read(f"evaluate-{name_stage(arm, domain)}")
         for domain in plan.domains
         for arm in ARMS
     }
+    lacking = {name: why for name in evaluations if (why := evaluations[name].get("lacking"))}
+    evaluations = {name: own for name, own in evaluations.items() if name not in lacking}
     gates = {domain: _read_gate(folder, domain) for domain in plan.domains}
     written = {domain: folder.read(f"write-tasks-{domain}") for domain in plan.domains}
     differences = {domain: compare(read_verdicts(plan, folder, domain)) for domain in plan.domains}
     text = [tabulate_arms(evaluations), _tabulate_differences(differences)]
     text += [_describe_domain(domain, written[domain], gates[domain]) for domain in plan.domains]
-    remarks = [
+    notes = [f"`{arm}` in {domain} has no figure: {why}" for (domain, arm), why in lacking.items()]
+    notes += [
         f"the user of {domain} failed its gate and played all the same: {gate.reason}"
         for domain, gate in gates.items()
         if not gate.passed
@@ -58,8 +61,8 @@ def build_table(plan: Reproduction, folder: Folder) -> Document:
             for domain, own in differences.items()
         },
         "gates": {domain: gate.model_dump(mode="json") for domain, gate in gates.items()},
-        "notes": remarks,
-        "text": "\n\n".join([*text, ABLATIONS]),
+        "notes": notes,
+        "text": "\n\n".join([*text, *notes, ABLATIONS]),
     }
 
 
@@ -73,16 +76,16 @@ def _read_gate(folder: Folder, domain: str) -> UserResult:
     return result
 
 
-def tabulate_arms(evaluations: Mapping[tuple[str, str], Document]) -> str:
+def tabulate_arms(evaluations: Mapping[tuple[str, Arm], Document]) -> str:
     """Return the table of arms; evaluations by domain and arm."""
     rows = [["domain", "arm", "pass^1", "the paper, 30B"]]
     for (domain, arm), found in evaluations.items():
         first = found["pass_hat"].get("1")
-        paper: Any = dict(PUBLISHED).get((domain, arm))
+        paper = PUBLISHED.get((domain, arm))
         rows.append(
             [
                 domain,
-                f"`{arm}`: {dict(ARMS)[arm]}",
+                f"`{arm}`: {ARMS[arm]}",
                 "" if first is None else format_interval(Interval(**first)),
                 "" if paper is None else f"{paper:.3f}",
             ]

@@ -13,7 +13,6 @@ from daemon.engine.reference.weights import CHECKPOINT
 from daemon.proposer.candidate import FIRST_SEED, LAST_SEED
 from daemon.solver.journal import parse_definitions, read_definitions
 from daemon.solver.spec import check_supported
-from envs.statistics import Interval
 from events.jobs import AdapterUser, EndpointUser, JobSpec
 from ops.reproduce.__main__ import main
 from ops.reproduce.areal_sea.commands import find_tasks
@@ -166,8 +165,8 @@ def test_differences_are_over_common_tasks_alone() -> None:
     differences = compare(verdicts)
     assert set(differences) == {"sft less base", "rl_tuned_user less sft"}
     count, gain = differences["sft less base"]
-    assert (count, gain.value) == (2, pytest.approx(0.5))
-    assert isinstance(gain, Interval)
+    assert count == 2
+    assert gain.value == pytest.approx(0.5)
     assert gain.low < 0.5 < gain.high
 
 
@@ -189,9 +188,10 @@ def test_a_killed_run_goes_on_and_ends_with_the_table(tmp_path: Path) -> None:
     spec = JobSpec.model_validate_json(folder.spec("rl_tuned_user-shop").read_bytes())
     assert isinstance(spec.pools[0].user, AdapterUser)
     report = json.loads(folder.result("report").read_bytes())
-    assert set(report["pass_hat"]) == {
-        "base-shop", "sft-shop", "rl_base_user-shop", "rl_tuned_user-shop",
-    }  # fmt: skip
+    # The reference policy is no user: where all its users err, a job teaches nothing and says so.
+    assert {"base-shop", "sft-shop"} <= set(report["pass_hat"])
+    for arm in ("rl_base_user", "rl_tuned_user"):
+        assert f"{arm}-shop" in report["pass_hat"] or f"`{arm}` in shop has no" in done.stdout
     assert report["gates"]["shop"]["dialogues"] == SMALL.gate
     assert "| shop | `sft`" in done.stdout
     assert "The user's gate: " in done.stdout
