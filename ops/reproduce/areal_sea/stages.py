@@ -1,5 +1,6 @@
 """The stages of the table, in order; every domain has all of them."""
 
+import re
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
@@ -13,8 +14,8 @@ from ops.reproduce.stages import Stage
 from ops.reproduce.work import build_check, build_own_command, build_training, train
 
 NAME: Final = "areal-sea"
-_UNTAUGHT: Final = "none of "
-"""Begins what a job says of rollouts none of which can be trained on."""
+_UNTAUGHT: Final = re.compile(r"none of \d+ rollouts taught anything.*")
+"""What a job says where no group of its rollouts taught anything (daemon/solver/job.py)."""
 
 
 def count_tasks(plan: Reproduction, domain: str) -> int:
@@ -113,9 +114,10 @@ def _try_job(folder: Folder, name: str) -> Document:
     try:
         return train(folder, name, command)
     except StageFailure as error:
-        if _UNTAUGHT not in str(error):
+        untaught = _UNTAUGHT.search(str(error))
+        if untaught is None:
             raise
-        return {"lacking": str(error)[str(error).index(_UNTAUGHT) :]}
+        return {"lacking": untaught[0]}
 
 
 def _write_tasks(plan: Reproduction, folder: Folder, domain: str) -> Document:

@@ -41,9 +41,11 @@ def build_table(plan: Reproduction, folder: Folder) -> Document:
     differences = {domain: compare(read_verdicts(plan, folder, domain)) for domain in plan.domains}
     text = [tabulate_arms(evaluations), _tabulate_differences(differences)]
     text += [_describe_domain(domain, written[domain], gates[domain]) for domain in plan.domains]
-    notes = [f"`{arm}` in {domain} has no figure: {why}" for (domain, arm), why in lacking.items()]
-    notes += [
-        f"the user of {domain} failed its gate and played all the same: {gate.reason}"
+    remarks = [
+        f"`{arm}` in {domain} has no figure: {why}" for (domain, arm), why in lacking.items()
+    ]
+    notes = [
+        f"The user of {domain} failed its gate and played all the same."
         for domain, gate in gates.items()
         if not gate.passed
     ]
@@ -62,7 +64,8 @@ def build_table(plan: Reproduction, folder: Folder) -> Document:
         },
         "gates": {domain: gate.model_dump(mode="json") for domain, gate in gates.items()},
         "notes": notes,
-        "text": "\n\n".join([*text, *notes, ABLATIONS]),
+        "remarks": remarks,
+        "text": "\n\n".join([*text, *notes, *remarks, ABLATIONS]),
     }
 
 
