@@ -24,6 +24,7 @@ tokens come with the answer, or not at all. Not covered: streaming.
 import asyncio
 import json
 import math
+import os
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -345,6 +346,19 @@ class Endpoint:
             404: f"correct the base URL (it mostly ends in /v1) or the model {self.model!r}",
         }.get(status, "correct what it names: the model, the sampling, or how it was started")
         return f"{self.base_url} refuses to serve: HTTP {status}: {text}; {remedy}"
+
+
+def read_key(url: str, variable: str | None) -> str | None:
+    """Return the API key of an endpoint from the environment variable that holds it; None for none.
+    Raises EndpointRefusal for a variable that is not set."""
+    if variable is None:
+        return None
+    if variable not in os.environ:
+        raise EndpointRefusal(
+            f"the key of {url} is taken from {variable}, which is not set; set it in the "
+            "environment of the process that asks"
+        )
+    return os.environ[variable]
 
 
 def request_seed(*parts: object) -> int:

@@ -67,8 +67,8 @@ Answer with its number alone.
 _LABEL: Final = re.compile(
     r"^\W*(agent|assistant|support|representative|system|tool)\W*:", re.IGNORECASE | re.MULTILINE
 )
-_CALL_TAG: Final = "<tool_call>"
-"""Begins a call; in a text it is one that could not be parsed."""
+_CALL_MARK: Final = "<tool_call>"
+"""What begins a call in Hermes' format; nothing is left of it in a message that could be read."""
 _NUMBER: Final = re.compile(r"\d+")
 
 
@@ -333,7 +333,7 @@ def find_breach(message: Message, *, opening: bool, acts: bool = False) -> str |
         return None if acts else "it calls a tool"
     if not text:
         return "it is empty"
-    if _CALL_TAG in text:
+    if _CALL_MARK in text:
         return f"it writes a call that cannot be read: {text[:80]!r}"
     if _LABEL.search(text):
         return f"it speaks for the agent: {text[:80]!r}"

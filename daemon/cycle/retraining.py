@@ -21,6 +21,7 @@ from consumers.reads import evidence, learning, serving, succession
 from consumers.reads.succession import OldMember
 from daemon.cycle.estimate import JobBudget
 from daemon.proposer.buffer import LEAST, RETIRED, WINDOW, PoolEntry
+from daemon.proposer.candidate import CheckFailure
 from daemon.proposer.verification import SAMPLES
 from envs.environment import UnknownTask
 from envs.evaluation import EnvironmentFailure
@@ -126,13 +127,13 @@ def count_passes(
     sampler: "Callable[[TaskDefinition], int]", environment: "Environment", member: OldMember
 ) -> PassCount:
     """Return how the policy that answers does on the tasks of a member; `sampler` plays one
-    `SAMPLES` times and returns the passes. What the environment cannot play counts as not played.
-    Raises CannotSample."""
+    `SAMPLES` times and returns the passes. What the environment or its users cannot play counts as
+    not played. Raises CannotSample."""
     passes = attempts = 0
     for task in list_probe_tasks(member):
         try:
             passes += sampler(environment.task(task))
-        except (EnvironmentFailure, UnknownTask):
+        except (CheckFailure, EnvironmentFailure, UnknownTask):
             continue
         attempts += SAMPLES
     return PassCount(passes, attempts)

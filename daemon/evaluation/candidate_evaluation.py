@@ -25,6 +25,10 @@ it does on all other kinds is measured and reported, and rejects it for nothing,
 sent to it. A panel is judged as any candidate; its targets are what its cycle wrote for the skills
 whose new members it has.
 
+Where a model plays the users, it is the same for incumbent and candidate. What its faults spoil
+has no verdict: a task is paired by the trials that both have a verdict of, and the faults of both
+sides are told, for a difference between these may be one of the users (ADR 0076).
+
 What passed a gate against an incumbent that was replaced since is evaluated anew, on fresh tasks.
 
 Guarantees: nothing counts twice, whatever was killed when; the plan of the target is in the report.
@@ -46,6 +50,7 @@ from daemon.core.task_definitions import with_definitions
 from daemon.evaluation.after_error import HeldOutLessons
 from daemon.evaluation.aims import list_aims, list_jobs
 from daemon.evaluation.best_policies import BestPolicy, find_best
+from daemon.evaluation.binomial import conditional_binomial
 from daemon.evaluation.comparison import FIRST_TASK, TASKS, conduct_in
 from daemon.evaluation.gate import (
     Conduct,
@@ -54,12 +59,13 @@ from daemon.evaluation.gate import (
     Reference,
     TooFewTrials,
     decide,
+    list_differences,
     list_traffic,
     pair_outcomes,
 )
 from daemon.evaluation.players import NoSuchPart, build_player, list_member_kinds
 from daemon.evaluation.sample_size import Sizes, extend_sizes, looks_of, sizes_of
-from daemon.evaluation.targets import MOST, Target, find_targets
+from daemon.evaluation.targets import MOST, PlannedTarget, Target, find_targets
 from daemon.evaluation.trial import BadPlan, Plan, Player, TrialAttempt, read_attempts
 from daemon.jobs.runner import (
     OUT,
@@ -75,12 +81,15 @@ from daemon.jobs.runner import (
 from daemon.jobs.task_bodies import collect_bodies
 from daemon.solver.journal import DEFINITIONS, write_definitions
 from envs.environment import UnknownTask
+from envs.episode import Termination
 from envs.registry import locate, open_place
+from envs.statistics import Outcomes
 from envs.task import TaskDefinition, write_body
 from events.canonical import exact_json, sha256
 from events.envelope import derive_id
 from events.errors import KintsugiError
 from events.gate import AFTER_ERROR, GateReport
+from events.jobs import ModelUser
 from events.learning import Decision
 from events.lifecycle import State
 from events.messages import StrictModel
@@ -103,6 +112,8 @@ _LESSON_SEEDS: Final = TASKS // 4
 """How far from the first task of a pilot or of the looks the fresh tasks begin of which lessons are
 made."""
 _NOTED: Final = "noted.json"
+_UNLIKELY: Final = 0.05
+"""Chance of a difference between the users' faults below which it is called unlikely."""
 
 
 class CannotExamine(KintsugiError):
@@ -122,10 +133,12 @@ class CandidateEvaluation:
     def __init__(
         self, app: "App", runner: JobRunner, agent: "Agent", row: AdapterRow,
         incumbent: AdapterRow | None, gates: int = 0, held_out: HeldOutLessons | None = None,
+        user: ModelUser | None = None,
     ) -> None:  # fmt: skip
         """`incumbent`: None for the base. `gates`: that the candidate has passed already, against
         incumbents that were replaced since. `held_out`: remembers lessons from one time to the
-        next. Raises CannotExamine, UnknownEnvironment."""
+        next. `user`: who plays the users; None: the environment's own. Raises CannotExamine,
+        UnknownEnvironment."""
         if agent.environment is None or agent.checkpoint is None:
             raise CannotExamine(
                 f"agent {agent.alias} has no environment and checkpoint in the setting agents, so "
@@ -133,7 +146,7 @@ class CandidateEvaluation:
             )
         settings = app.settings
         self._app, self._runner, self._agent, self._row = app, runner, agent, row
-        self._incumbent = incumbent
+        self._incumbent, self._user = incumbent, user
         self._trial, self._gate = settings.trial, settings.gate
         self._place = locate(agent.environment, settings.environments.paths)
         self._checkpoint = agent.checkpoint
@@ -158,6 +171,8 @@ class CandidateEvaluation:
         if gates:
             # Also beside an incumbent that is back: what was said of it once is not said again.
             compared.append(str(gates))
+        if user is not None:
+            compared.append(user.model_dump_json())
         # A setting of lessons alone changes no evaluation without them.
         left_out = None if self._plays_lessons else {"token_growth_after_error"}
         rules = [
@@ -268,6 +283,7 @@ class CandidateEvaluation:
             episodes=trial.episodes,
             dtype=trial.dtype,
             threads=trial.threads,
+            user=self._user,
         )
 
     def _build_player(self, row: AdapterRow | None) -> Player:
@@ -444,7 +460,7 @@ class CandidateEvaluation:
         self._record(played)
         if sizes is None:
             following: Sizes | None = sizes_of(
-                _by_kind(played, self._lessons),
+                _by_kind(played, self._lessons, self._user),
                 self._targets,
                 self._trial,
                 self._gate,
@@ -470,6 +486,7 @@ class CandidateEvaluation:
                 self._append_report(self._pair(whole), report, number)
             following = self._extend(report, sizes)
             yield f"{self._row.adapter}: {report.decision} at look {number}"
+            yield from self._report_user_faults(whole)
             yield from self._report_shortage(sizes.tasks.get(AFTER_ERROR, 0), looks)
         noted = _TrialNote(following=following)
         _write(self._runner.folder(self._job(number)) / _NOTED, noted)
@@ -513,7 +530,7 @@ class CandidateEvaluation:
             for kind in kinds:
                 pairs = None
                 if attempts is not None:
-                    pairs = _reference_pairs(attempts, played, kind, self._trial.trials)
+                    pairs = _reference_pairs(attempts, played, kind, self._trial.trials, self._user)
                 references.append(Reference(kind, name, self._best[kind].gap, pairs))
         return None if waiting else references
 
@@ -541,7 +558,37 @@ class CandidateEvaluation:
             for attempt in played
             if attempt.head.task is not None
         }
-        return pair_outcomes(_outcomes(played, 0), _outcomes(played, 1), slices, self._trial.trials)
+        both = (_outcomes(played, 0), _outcomes(played, 1))
+        return _pair_judged(both, slices, self._trial.trials, self._user)
+
+    def _report_user_faults(self, played: Sequence[TrialAttempt]) -> Iterator[str]:
+        """Say how often the users erred beside each player, where a model plays them."""
+        if self._user is None:
+            return
+        counts = [sum(a.player == player for a in played) for player in (0, 1)]
+        faults = [
+            sum(a.player == player and _is_user_error(a) for a in played) for player in (0, 1)
+        ]
+        if not any(faults):
+            return
+        share = counts[1] / sum(counts)
+        tails = (
+            conditional_binomial(faults[1], faults[0], share),
+            conditional_binomial(faults[0], faults[1], 1 - share),
+        )
+        chance = min(1.0, 2 * min(tails))
+        doubt = (
+            f"; as large a difference has a chance of {chance:.2g}, so a part of what the gate "
+            "measured may be the users'"
+            if chance < _UNLIKELY
+            else ""
+        )
+        incumbent = self._row.base if self._incumbent is None else self._incumbent.adapter
+        yield (
+            f"{self._row.adapter}: the users that {self._user.simulator} played erred in "
+            f"{faults[0]} of {counts[0]} rollouts of {incumbent} and in {faults[1]} of {counts[1]} "
+            f"of the candidate, which have no verdict{doubt}"
+        )
 
     def _record(self, played: Sequence[TrialAttempt]) -> None:
         """Append the rollouts that are not in the tables yet."""
@@ -557,9 +604,13 @@ class CandidateEvaluation:
     def _measure(
         self, played: Sequence[TrialAttempt], pairs: Sequence[Pair], sizes: Sizes
     ) -> Evaluation:
-        """All looks so far, without the best policies."""
+        """All looks so far, without the best policies. Of tasks that users spoiled a target has
+        fewer than were planned; it is tested on those that are left, once."""
+        targets = sizes.targets
+        if self._user is not None:
+            targets = tuple(_shrink_target(target, pairs) for target in targets)
         return Evaluation(
-            sizes.targets,
+            targets,
             pairs,
             incumbent=self._conduct(played, 0),
             candidate=self._conduct(played, 1),
@@ -666,14 +717,53 @@ def _outcomes(played: Sequence[TrialAttempt], player: int) -> dict[str, list[boo
     return outcomes
 
 
+def _is_user_error(attempt: TrialAttempt) -> bool:
+    return attempt.head.termination == Termination.USER_ERROR
+
+
+def _pair_judged(
+    both: tuple[Outcomes, Outcomes],
+    slices: Mapping[str, str],
+    trials: int,
+    user: ModelUser | None,
+) -> list[Pair]:
+    """Return the pairs of two players' outcomes in the order of `slices`. Where a model plays the
+    users, a task counts by the trials that have a verdict of both, and one without any is left out.
+    Raises TooFewTrials."""
+    first, second = both
+    if user is None:
+        return pair_outcomes(first, second, slices, trials)
+    judged = {
+        task: name
+        for task, name in slices.items()
+        if any(None not in trial for trial in zip(first[task], second[task], strict=True))
+    }
+    if lost := sorted(set(slices.values()) - set(judged.values())):
+        raise TooFewTrials(
+            f"no task of {lost[0]} has a trial with a verdict of both: the users that "
+            f"{user.simulator} played erred; let the script play, or a better model"
+        )
+    return pair_outcomes(first, second, judged, 1)
+
+
+def _shrink_target(target: PlannedTarget, pairs: Sequence[Pair]) -> PlannedTarget:
+    """Return a target with as many tasks as are left of its kinds, in their shares."""
+    while (count := len(list_differences(target, pairs))) < target.planned:
+        target = target.model_copy(update={"planned": count})
+    return target
+
+
 def _by_kind(
-    played: Sequence[TrialAttempt], lessons: Collection[str]
+    played: Sequence[TrialAttempt], lessons: Collection[str], user: ModelUser | None
 ) -> dict[str, list[list[bool]]]:
-    """Kind, or slice of lessons -> the verdicts of each of its tasks. Raises CannotExamine where
-    one has none."""
+    """Kind, or slice of lessons -> the verdicts of each of its tasks; trials whose user, a model,
+    erred are left out, and so are tasks with one trial left. Raises CannotExamine where another
+    trial has no verdict, or a kind no task."""
     kinds = {
         item.head.task.id: _slice(item, lessons) for item in played if item.head.task is not None
     }
+    if user is not None:
+        played = [attempt for attempt in played if not _is_user_error(attempt)]
     groups: dict[str, list[list[bool]]] = {}
     for task, verdicts in _outcomes(played, 0).items():
         judged = [item for item in verdicts if item is not None]
@@ -682,12 +772,24 @@ def _by_kind(
                 f"task {task} has trials that nobody could judge; the environment needs a verdict "
                 "of its own"
             )
-        groups.setdefault(kinds[task], []).append(judged)
+        # One trial alone says nothing of the spread.
+        if user is None or len(judged) > 1:
+            groups.setdefault(kinds[task], []).append(judged)
+    if lost := sorted(set(kinds.values()) - set(groups)):
+        name = None if user is None else user.simulator
+        raise CannotExamine(
+            f"the users that {name} played erred in all but one trial of every task of "
+            f"{lost[0]}; let the script play, or a better model"
+        )
     return groups
 
 
 def _reference_pairs(
-    attempts: Sequence[TrialAttempt], played: Sequence[TrialAttempt], kind: str, trials: int
+    attempts: Sequence[TrialAttempt],
+    played: Sequence[TrialAttempt],
+    kind: str,
+    trials: int,
+    user: ModelUser | None,
 ) -> list[Pair]:
     """The tasks of a kind, with the best policy in the incumbent's place. Raises TooFewTrials."""
     slices = {
@@ -695,7 +797,7 @@ def _reference_pairs(
         for attempt in attempts
         if attempt.head.task is not None and _kind(attempt) == kind
     }
-    return pair_outcomes(_outcomes(attempts, 0), _outcomes(played, 1), slices, trials)
+    return _pair_judged((_outcomes(attempts, 0), _outcomes(played, 1)), slices, trials, user)
 
 
 def _look_name(number: int) -> str:

@@ -7,6 +7,9 @@ be the one that was produced, and what it answers to the probes of serving is se
 replicas were proven to answer. stdout is JSON Lines: heartbeats, and last `{"outcome": "played"}`
 or `{"outcome": "failed", "reason": ...}`; exit codes 0, 1, and 2 for a plan that cannot be read.
 
+A model may play the user: an adapter, in the engine that plays the agent, or one behind an
+endpoint; then nothing is repeated bit for bit. An attempt with a fault of the user has no verdict.
+
 A player may be a panel: its router is asked before an episode's first turn, with the prompts and
 the rule of a gateway, and the member that it chooses plays the episode. Its errors so are in the
 verdicts.
@@ -16,16 +19,19 @@ verdicts.
 
 Chunks of the two alternate. A chunk is played with nothing before it, so a plan that was killed and
 is run again leaves the same verdicts on one machine with one number of threads; what is on disk is
-not played again. Not covered: users that a model plays, and environments whose parts a judge
-decides (such trials have no verdict).
+not played again. Not covered: environments whose parts a judge decides (such trials have no
+verdict).
 """
 
+import asyncio
 import json
 import os
 import sys
 import time
 from argparse import ArgumentParser
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AsyncExitStack, aclosing
+from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal, Self
@@ -36,7 +42,7 @@ from daemon.jobs.runner import JOURNAL
 from events.canonical import exact_json, sha256
 from events.envelope import derive_id
 from events.errors import KintsugiError
-from events.jobs import PanelRouter, Sha256
+from events.jobs import AdapterUser, EndpointUser, ModelUser, PanelRouter, Sha256
 from events.messages import Message, StrictModel
 from events.registry import first_problem
 from events.rollouts import MemberChoice, RolloutContent, RolloutEnded
@@ -46,6 +52,7 @@ if TYPE_CHECKING:
     from daemon.engine.policy import Policy
     from daemon.solver.sampling.local import Attempt, InProcess, Rollout
     from envs.environment import Environment
+    from envs.evaluation import Attempt as EvaluationAttempt
 
 CHUNK: Final = 256
 """Rollouts that are played, and are on disk, together."""
@@ -121,6 +128,8 @@ class Plan(StrictModel):
     episodes: int = 64
     dtype: Literal["float32", "bfloat16"] = "float32"
     threads: int | None = None
+    user: ModelUser | None = Field(default=None, exclude_if=lambda user: user is None)
+    """Who plays the user, of all players; None: the environment's own."""
 
     @property
     def digest(self) -> str:
@@ -256,6 +265,12 @@ class _Policies:
             if adapter not in self._by_adapter:
                 folder = prove_adapter(checkpoint, adapter)
                 self._by_adapter[adapter] = base.with_adapter(folder, adapter.name)
+        self.users: dict[AdapterUser, Policy] = {}
+        """The policy of the user, where an adapter plays it."""
+        user = plan.user
+        if isinstance(user, AdapterUser):
+            own = Adapter(name=user.adapter, folder=user.folder, sha256=user.sha256)
+            self.users[user] = base.with_adapter(prove_adapter(checkpoint, own), own.name)
 
     def find(self, adapter: Adapter | None) -> "Policy":
         """Return the policy of an adapter; that of the base for None."""
@@ -294,8 +309,7 @@ def _play_chunk(
 ) -> Iterator[TrialAttempt]:
     """A chunk, in its own order."""
     from daemon.engine.chat import Chat
-    from daemon.engine.generation import Engine
-    from daemon.solver.sampling.local import Attempt, InProcess
+    from daemon.solver.sampling.local import Attempt
     from envs.evaluation import episode_seed
 
     chat = Chat(Path(plan.checkpoint))
@@ -305,15 +319,25 @@ def _play_chunk(
             group=slot[1],
             seed=episode_seed(plan.seed, slot[1], slot[2]),
             rollout=plan.rollout(*slot),
+            user=plan.user,
         )
         for slot in chunk
     }
     player = plan.players[chunk[0][0]]
+    if isinstance(plan.user, EndpointUser):
+        if isinstance(player, PanelPlayer):
+            raise CannotPlay(
+                f"{player.name} is a panel, and its users are played by {plan.user.model} at "
+                f"{plan.user.url}; let an adapter or the environment's own user play"
+            )
+        yield from _play_beside_endpoint(plan, environment, policies.find(player), chat, chunk)
+        return
     choices: Mapping[str, MemberChoice] = {}
     groups: dict[Adapter | None, list[Attempt]] = {}
     if isinstance(player, PanelPlayer):
         Heartbeat().say(phase=f"router of {player.name}")
-        choices = _choose_members(player, environment, policies, chat, attempts)
+        views = _read_openings(plan, environment, policies, chat, attempts)
+        choices = _choose_members(player, environment, policies, chat, attempts, views)
         for name, attempt in attempts.items():
             skill = choices[name].skill
             member = None if skill is None else player.members[skill]
@@ -323,16 +347,126 @@ def _play_chunk(
     rollouts: dict[str, Rollout] = {}
     for adapter, own in groups.items():
         policy = policies.find(adapter)
-        # A cache that has seen other conversations may round otherwise.
-        here = InProcess(
-            Engine(policy, plan.episodes),
-            chat,
-            temperature=plan.temperature,
-            max_tokens=plan.max_tokens,
-        )
-        rollouts |= _all(here, environment, own, policy)
+        rollouts |= _all(_make_player(plan, policies, chat, policy), environment, own, policy)
     for slot, name in zip(chunk, attempts, strict=True):
-        yield _build_attempt(plan, environment, rollouts[name], slot, choices.get(name))
+        rollout = rollouts[name]
+        yield _build_attempt(
+            plan,
+            environment,
+            rollout.to_attempt(slot[2]),
+            rollout.trajectory.tokens,
+            slot,
+            choices.get(name),
+        )
+
+
+def _make_player(plan: Plan, policies: _Policies, chat: "Chat", policy: "Policy") -> "InProcess":
+    """Return what plays with a policy, with nothing played before."""
+    from daemon.engine.generation import Engine
+    from daemon.solver.sampling.local import InProcess
+
+    # A user that an adapter plays reads and writes in a slot of its own. And a cache that has seen
+    # other conversations may round otherwise.
+    slots = 2 * plan.episodes if policies.users else plan.episodes
+    return InProcess(
+        Engine(policy, slots),
+        chat,
+        temperature=plan.temperature,
+        max_tokens=plan.max_tokens,
+        users=policies.users,
+        episodes=plan.episodes,
+    )
+
+
+def _play_beside_endpoint(
+    plan: Plan,
+    environment: "Environment",
+    policy: "Policy",
+    chat: "Chat",
+    chunk: Sequence[_Slot],
+) -> list[TrialAttempt]:
+    """A chunk with the users of an endpoint. Raises EndpointRefusal, EndpointUnavailable,
+    EnvironmentFailure."""
+    played = asyncio.run(_play_async(plan, environment, policy, chat, chunk))
+    return [
+        _build_attempt(
+            plan,
+            environment,
+            played[slot],
+            played[slot].usage.completion_tokens or 0,
+            slot,
+            None,
+        )
+        for slot in chunk
+    ]
+
+
+async def _play_async(
+    plan: Plan,
+    environment: "Environment",
+    policy: "Policy",
+    chat: "Chat",
+    chunk: Sequence[_Slot],
+) -> "dict[_Slot, EvaluationAttempt]":
+    from daemon.engine.generation import Engine
+    from daemon.engine.thread import EngineThread
+    from daemon.evaluation.engine_agent import EngineAgent
+    from envs.endpoint import Endpoint, read_key
+    from envs.evaluation import Setup, play_all
+    from envs.simulator import make_user
+
+    user, player = plan.user, chunk[0][0]
+    assert isinstance(user, EndpointUser), "other users are played by the engine"
+    thread = EngineThread(Engine(policy, plan.episodes))
+    played: dict[_Slot, EvaluationAttempt] = {}
+    async with AsyncExitStack() as stack:
+        simulator = await stack.enter_async_context(
+            Endpoint(
+                user.url,
+                user.model,
+                api_key=read_key(user.url, user.api_key_variable),
+                concurrency=plan.episodes,
+                timeout=user.timeout,
+            )
+        )
+        await simulator.check()
+        thread.start()
+        stack.push_async_callback(thread.stop)
+        setup = Setup(
+            environment,
+            agent=lambda task, seed: EngineAgent(
+                thread, chat, policy, partial(environment.select_schemas, task), seed,
+                temperature=plan.temperature, max_tokens=plan.max_tokens,
+            ),
+            user=partial(make_user, user, simulator, environment),
+            seed=plan.seed,
+            user_may_err=True,
+        )  # fmt: skip
+        tasks = [(environment.task(task), trial) for _, task, trial in chunk]
+        playing = play_all(setup, tasks, concurrency=plan.episodes)
+        async for attempts in await stack.enter_async_context(aclosing(playing)):
+            played |= {(player, attempt.task.id, attempt.trial): attempt for attempt in attempts}
+            Heartbeat().say(phase=policy.name, rollouts=len(played))
+    return played
+
+
+def _read_openings(
+    plan: Plan,
+    environment: "Environment",
+    policies: _Policies,
+    chat: "Chat",
+    attempts: "Mapping[str, Attempt]",
+) -> "Mapping[str, Sequence[Message] | None]":
+    """Rollout -> what the agent reads first; None where the episode ends before."""
+    from daemon.solver.sampling.opening import read_opening
+
+    if plan.user is not None:
+        player = _make_player(plan, policies, chat, policies.find(None))
+        return player.read_openings(environment, attempts.values())
+    return {
+        name: read_opening(environment, attempt.task, attempt.seed)
+        for name, attempt in attempts.items()
+    }
 
 
 def _choose_members(
@@ -341,17 +475,13 @@ def _choose_members(
     policies: _Policies,
     chat: "Chat",
     attempts: "Mapping[str, Attempt]",
+    views: "Mapping[str, Sequence[Message] | None]",
 ) -> dict[str, MemberChoice]:
-    """Rollout -> the member that plays it, as the router of a panel chooses from what the agent
-    reads first. An episode that ends before that is the base's, and has no doubt."""
+    """Rollout -> the member that plays it, as the router of a panel chooses from `views`, what the
+    agent reads first. An episode that ends before that is the base's, and has no doubt."""
     from daemon.engine.chat import as_chat
     from daemon.engine.routing import ask
-    from daemon.solver.sampling.opening import read_opening
 
-    views = {
-        name: read_opening(environment, attempt.task, attempt.seed)
-        for name, attempt in attempts.items()
-    }
     shown = {name: view for name, view in views.items() if view is not None}
     asked = {name: list(map(as_chat, view)) for name, view in shown.items()}
     offers = [
@@ -386,22 +516,23 @@ def _all(
 def _build_attempt(
     plan: Plan,
     environment: "Environment",
-    rollout: "Rollout",
+    attempt: "EvaluationAttempt",
+    tokens: int,
     slot: _Slot,
     choice: MemberChoice | None,
 ) -> TrialAttempt:
-    from producers.simulation import Provenance, build_rollout_event
+    from producers.simulation import SCRIPTED, Provenance, build_rollout_event
 
     player, _, trial = slot
-    provenance = Provenance(plan.alias, plan.base, plan.name_policy(player), "evaluate")
-    event = build_rollout_event(
-        rollout.to_attempt(trial), environment, provenance, plan.rollout(*slot)
-    )
+    simulator = SCRIPTED if plan.user is None else plan.user.simulator
+    policy = plan.name_policy(player)
+    provenance = Provenance(plan.alias, plan.base, policy, "evaluate", simulator)
+    event = build_rollout_event(attempt, environment, provenance, plan.rollout(*slot))
     messages = event.content.messages if event.content is not None else ()
     return TrialAttempt(
         player=player,
         trial=trial,
-        tokens=rollout.trajectory.tokens,
+        tokens=tokens,
         head=event if choice is None else event.model_copy(update={"member": choice}),
         messages=messages,
     )

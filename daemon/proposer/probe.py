@@ -6,6 +6,9 @@
 The rollouts of one task are played together on a serving engine and recorded under a purpose of
 their own: no pattern and no live guard counts them, and the buffer reads the task's rate from them.
 
+A model may play the user: one behind an endpoint, or an adapter that the same engine serves under
+its name. A rollout whose user erred counts for nothing, and is played again with another seed.
+
 Guarantee: a rollout's id follows from cycle, policy, task and trial, so the rollouts of a leader
 that was killed are read from the tables and not played again. Not covered: engines that are not
 reached over HTTP.
@@ -18,22 +21,33 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from daemon.proposer.candidate import CannotSample
+from daemon.proposer.candidate import CannotSample, CheckFailure
 from daemon.proposer.verification import SAMPLES
-from envs.endpoint import Endpoint, EndpointRefusal, EndpointUnavailable, Sampling
+from envs.endpoint import (
+    Endpoint,
+    EndpointRefusal,
+    EndpointUnavailable,
+    Sampling,
+    read_key,
+)
 from envs.environment import Environment
+from envs.episode import Termination
 from envs.evaluation import UNJUDGED, Attempt, Setup, make_environment_user, play_all
-from envs.players import ModelAgent
+from envs.players import ModelAgent, Player
+from envs.simulator import make_user
 from envs.task import TaskDefinition
 from events.envelope import derive_id
 from events.errors import BlobError, LogError
-from producers.simulation import Provenance, append_rollouts, build_rollout_event
+from events.jobs import AdapterUser, ModelUser
+from producers.simulation import SCRIPTED, Provenance, append_rollouts, build_rollout_event
 
 if TYPE_CHECKING:
     from daemon.core.app import App
 
 _ATTEMPTS: Final = 3
 """Attempts at one answer; then the next tick of the scheduler tries again."""
+_TRIES: Final = 3
+"""How often a rollout is played whose user, a model, erred."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +70,8 @@ class ProbeTarget:
     """Name of the policy at the engine."""
     engine: Engine
     sampling: Sampling
+    user: ModelUser | None = None
+    """Who plays the users; None: the environment's own."""
 
 
 class Prober:
@@ -76,7 +92,8 @@ class Prober:
         self._stopping, self._recording = stopping, record
 
     def __call__(self, task: TaskDefinition) -> int:
-        """Return how many of `SAMPLES` rollouts pass. Raises CannotSample, EnvironmentFailure."""
+        """Return how many of `SAMPLES` rollouts pass. Raises CannotSample, EnvironmentFailure, and
+        CheckFailure where the user erred in each try of one."""
         from consumers.database import DatabaseUnavailable
 
         try:
@@ -88,18 +105,32 @@ class Prober:
     def _count_passes(self, task: TaskDefinition) -> int:
         from consumers.reads import rollouts as reads
 
-        names = [self._rollout(task, trial) for trial in range(SAMPLES)]
+        tries = 1 if self._probed.user is None else _TRIES
+        places = {self._rollout(task, trial): trial % SAMPLES for trial in range(tries * SAMPLES)}
         with self._app.reading() as connection:
-            known = reads.verdicts(connection, names)
-        missing = [trial for trial, name in enumerate(names) if name not in known]
-        if missing and self._stopping():
-            raise CannotSample("the scheduler was told to stop; the next one goes on")
-        played = asyncio.run(self._play(task, missing)) if missing else []
-        verdicts = [
-            *(outcome.success for outcome in known.values()),
-            *(outcome.success for outcome in played),
-        ]
-        return sum(verdict is True for verdict in verdicts)
+            known = reads.verdicts(connection, list(places))
+        verdicts = {places[name]: outcome.success for name, outcome in known.items()}
+        reason = ""
+        for turn in range(tries):
+            missing = [place for place in range(SAMPLES) if place not in verdicts]
+            if not missing:
+                break
+            if self._stopping():
+                raise CannotSample("the scheduler was told to stop; the next one goes on")
+            played = asyncio.run(self._play(task, [turn * SAMPLES + place for place in missing]))
+            for attempt in played:
+                if attempt.termination is Termination.USER_ERROR:
+                    reason = attempt.reason
+                else:
+                    verdicts[attempt.trial % SAMPLES] = attempt.success
+        passes = sum(verdict is True for verdict in verdicts.values())
+        if self._probed.user is not None and len(verdicts) < SAMPLES:
+            raise CheckFailure(
+                f"the users that {self._probed.user.simulator} played erred in {tries} tries of "
+                f"{SAMPLES - len(verdicts)} of {SAMPLES} rollouts; {passes} of the others passed: "
+                f"{reason}"
+            )
+        return passes
 
     async def _play(self, task: TaskDefinition, trials: Sequence[int]) -> list[Attempt]:
         """Play these trials of a task, and record each as soon as it ends."""
@@ -116,35 +147,69 @@ class Prober:
                         attempts=_ATTEMPTS,
                     )
                 )
+                make_player = await self._prepare_user(stack)
                 plan = [(task, trial) for trial in trials]
-                playing = play_all(self._setup(endpoint), plan, concurrency=len(plan))
+                setup = self._setup(endpoint, make_player)
+                playing = play_all(setup, plan, concurrency=len(plan))
                 async for attempts in await stack.enter_async_context(aclosing(playing)):
                     if self._recording:
                         self._record(attempts)
                     results += attempts
         except (EndpointRefusal, EndpointUnavailable) as error:
             raise CannotSample(f"{probed.policy} cannot be asked about a task: {error}") from error
-        if spoilt := [attempt for attempt in results if attempt.termination in UNJUDGED]:
+        tolerable = () if probed.user is None else (Termination.USER_ERROR,)
+        unjudged = UNJUDGED.difference(tolerable)
+        if spoilt := [attempt for attempt in results if attempt.termination in unjudged]:
             raise CannotSample(
                 f"{probed.policy} at {probed.engine.url} did not get through task {task.id}: "
                 f"{spoilt[0].reason}"
             )
         return results
 
-    def _setup(self, endpoint: Endpoint) -> Setup:
+    async def _prepare_user(self, stack: AsyncExitStack) -> Callable[[TaskDefinition, int], Player]:
+        """Return what makes the user of an episode. Raises EndpointRefusal, EndpointUnavailable."""
+        environment, user, engine = self._environment, self._probed.user, self._probed.engine
+        if user is None:
+            return make_environment_user(environment)
+        if isinstance(user, AdapterUser):
+            client = Endpoint(
+                engine.url,
+                user.adapter,
+                api_key=engine.api_key,
+                concurrency=SAMPLES,
+                attempts=_ATTEMPTS,
+            )
+        else:
+            client = Endpoint(
+                user.url,
+                user.model,
+                api_key=read_key(user.url, user.api_key_variable),
+                concurrency=SAMPLES,
+                timeout=user.timeout,
+                attempts=_ATTEMPTS,
+            )
+        await stack.enter_async_context(client)
+        await client.check()
+        return partial(make_user, user, client, environment)
+
+    def _setup(
+        self, endpoint: Endpoint, make_player: Callable[[TaskDefinition, int], Player]
+    ) -> Setup:
         environment, sampling = self._environment, self._probed.sampling
         return Setup(
             environment,
             agent=lambda task, seed: ModelAgent(
                 endpoint, partial(environment.select_schemas, task), seed, sampling
             ),
-            user=make_environment_user(environment),
+            user=make_player,
+            user_may_err=self._probed.user is not None,
         )
 
     def _record(self, attempts: Sequence[Attempt]) -> None:
         """Append the attempts that have a verdict to the log."""
         probed = self._probed
-        provenance = Provenance(probed.alias, probed.base, probed.policy, "probe")
+        simulator = SCRIPTED if probed.user is None else probed.user.simulator
+        provenance = Provenance(probed.alias, probed.base, probed.policy, "probe", simulator)
         rollouts = [
             build_rollout_event(
                 attempt, self._environment, provenance, self._rollout(attempt.task, attempt.trial)

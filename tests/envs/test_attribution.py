@@ -209,3 +209,16 @@ def test_an_attempt_with_a_fault_of_the_user_is_not_judged_and_says_why() -> Non
     exact = make_environment_user(SHOP)(TASK, 0)
     assert isinstance(exact, LocalPlayer)
     assert attempt(SHOP.user(TASK), may_err=True).success
+
+
+def test_a_user_that_never_hangs_up_errs() -> None:
+    talk = (HELLO, *("Done.", "Hi.") * 3)
+    assert find_reason(*talk) is None
+    assert "it never hangs up, and says 'Hi.'" in str(find_reason(*talk, "Done.", "Hi."))
+
+
+def test_a_user_that_says_one_line_over_and_over_errs() -> None:
+    asked = ("Your name?", "Your zip code, please?", "Which order is it?", CONFIRM)
+    talk = [HELLO, *(line for question in asked for line in (question, "Hm."))]
+    assert "it says the same for the 4th time in a row: 'Hm.'" in str(find_reason(*talk))
+    assert find_reason(*talk[:-2]) is None

@@ -18,7 +18,7 @@ nothing is encoded again, and nothing that a user wrote is among its turns' comp
 covered: users behind an endpoint.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 
@@ -170,6 +170,26 @@ class InProcess:
 
         Raises EnvironmentFailure where the environment's own code does.
         """
+        for entry in self._play(environment, attempts, policy):
+            yield self._rollout(entry, policy)
+
+    def read_openings(
+        self, environment: Environment, attempts: Iterable[Attempt]
+    ) -> dict[str, Sequence[Message] | None]:
+        """Return rollout -> what the agent reads at its first turn, the prefix of the task
+        included; None where the episode ends before. Raises EnvironmentFailure."""
+        return {
+            entry.attempt.rollout: entry.episode.view(Party.AGENT)
+            if entry.episode.turn is Party.AGENT
+            else None
+            for entry in self._play(environment, attempts, None)
+        }
+
+    def _play(
+        self, environment: Environment, attempts: Iterable[Attempt], policy: Policy | None
+    ) -> Iterator[_Open]:
+        """Yield every attempt's episode once it is over, or without a policy once the agent is at
+        turn."""
         waiting = iter(attempts)
         writing: dict[int, _Open] = {}
         finished: list[_Open] = []
@@ -185,8 +205,7 @@ class InProcess:
                     del writing[emission.ticket]
                 if self._take_token(entry, emission, writing):
                     self._go_on(entry, policy, writing, finished)
-            for entry in finished:
-                yield self._rollout(entry, policy)
+            yield from finished
             if not writing and not finished:
                 return
             count -= len(finished)
@@ -202,7 +221,7 @@ class InProcess:
             return _Open(attempt, episode, make_writer(attempt.user, episode))
 
     def _go_on(
-        self, entry: _Open, policy: Policy, writing: dict[int, _Open], finished: list[_Open]
+        self, entry: _Open, policy: Policy | None, writing: dict[int, _Open], finished: list[_Open]
     ) -> None:
         """Let the user have its turn, or request its message from the engine; then request the
         agent's answer."""
@@ -212,9 +231,9 @@ class InProcess:
                 play_user_turn(episode, entry.user)
         elif episode.turn is Party.USER:
             self._begin_line(entry, entry.user, writing)
-        if episode.turn is Party.AGENT:
+        if episode.turn is Party.AGENT and policy is not None:
             self._ask(entry, policy, writing)
-        if episode.turn is None:
+        if episode.turn is None or (episode.turn is Party.AGENT and policy is None):
             finished.append(entry)
 
     def _take_token(self, entry: _Open, emission: Emission, writing: dict[int, _Open]) -> bool:
@@ -300,7 +319,7 @@ class InProcess:
             if attempt.user is not None:
                 blame_user(episode)
             verdict = None
-            if episode.termination not in UNJUDGED:
+            if attempt.user is None or episode.termination not in UNJUDGED:
                 verdict = grade(environment, task, episode.messages, episode.termination)
         shaped = Worth(None, None)
         if verdict is not None:
@@ -320,7 +339,9 @@ class InProcess:
             sampling=Sampling(temperature=self.temperature),
             malformed=episode.malformed,
             repair=worth.repair,
-            user_fault=describe_user_fault(task, episode.termination, episode.reason),
+            user_fault=None
+            if verdict is not None
+            else describe_user_fault(task, episode.termination, episode.reason),
         )
         return Rollout(attempt, episode, verdict, trajectory, entry.user_tokens)
 

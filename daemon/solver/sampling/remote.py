@@ -14,7 +14,6 @@ the server (own_vllm.py starts one; any other vLLM at another temperature than 1
 """
 
 import asyncio
-import os
 import shutil
 from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, aclosing, suppress
@@ -47,6 +46,7 @@ from envs.endpoint import (
     EndpointUnavailable,
     Tokens,
     Usage,
+    read_key,
     request_seed,
 )
 from envs.environment import Environment
@@ -142,15 +142,19 @@ class RemoteSource:
         chat: Chat,
         out: Path,
     ) -> None:
-        """Load the adapters that play users. Raises EndpointRefusal for an invalid URL, or a key
-        that is not there, BadAdapter, BadBase, EndpointUnavailable."""
+        """Raise EndpointRefusal for an invalid URL, or a key that is not there, and BadAdapter for
+        an adapter that plays users and is not the one of the spec."""
         self._spec = spec
         self._place = place
         self._environments = environments
         self._chat = chat
         self._folder = Path(place.adapters) / spec.job if place.adapters else out / VERSIONS
-        self._key = _key(place)
+        self._key = read_key(place.url, place.api_key_variable)
         self._users = read_user_keys(spec)
+        self._folders = {
+            user: prove_user(user, Path(spec.checkpoint))
+            for user in list_adapter_users(pool.user for pool in spec.pools)
+        }
         self._served = place.model
         """Name of the newest version on the server."""
         self._policy = spec.job
@@ -158,14 +162,16 @@ class RemoteSource:
         headers = {"authorization": f"Bearer {self._key}"} if self._key else {}
         self._client = httpx2.Client(headers=headers, timeout=_LOAD_SECONDS)
         self._unload_leftovers()
-        self._players = self._load_players()
-        """Adapter that plays users -> its name on the server."""
+        self._players: dict[AdapterUser, str] = {}
+        """Adapter that plays users -> its name on the server, of those that are loaded."""
 
     def adopt(self, version: Version) -> None:
-        """Save the adapter, load it on the server, then unload the previous one.
+        """Save the adapter, load it on the server, then unload the previous one. The adapters of
+        users are loaded once.
 
         Raises AdapterWriteError, EndpointRefusal, EndpointUnavailable.
         """
+        self._load_players()
         self._policy = version.name
         if version.untrained:
             return
@@ -312,19 +318,16 @@ class RemoteSource:
             user_fault=fault,
         )
 
-    def _load_players(self) -> dict[AdapterUser, str]:
-        """Prove the adapters that play users and load them on the server; return their names
-        there."""
-        players = list_adapter_users(pool.user for pool in self._spec.pools)
-        names = {player: f"{self._spec.job}-plays-{player.adapter}" for player in players}
-        for player, name in names.items():
-            folder = prove_user(player, Path(self._spec.checkpoint))
+    def _load_players(self) -> None:
+        """Load the adapters that play users on the server."""
+        for user in [user for user in self._folders if user not in self._players]:
+            name = f"{self._spec.job}-plays-{user.adapter}"
             with suppress(EndpointRefusal):
                 # That of a killed job, which may have been another adapter's.
                 self._ask("unload_lora_adapter", {"lora_name": name})
-            path = str(folder.absolute())
+            path = str(self._folders[user].absolute())
             self._ask("load_lora_adapter", {"lora_name": name, "lora_path": path})
-        return names
+            self._players[user] = name
 
     def _let_go(self, name: str) -> None:
         if name != self._place.model:
@@ -360,15 +363,8 @@ def read_user_keys(spec: JobSpec) -> dict[EndpointUser, str | None]:
     """Return model that plays the users of a pool -> its key. Raises EndpointRefusal for a key that
     is not there."""
     users = (pool.user for pool in spec.pools)
-    return {user: _key(user) for user in users if isinstance(user, EndpointUser)}
-
-
-def _key(place: EndpointSource | EndpointUser) -> str | None:
-    if place.api_key_variable is None:
-        return None
-    if place.api_key_variable not in os.environ:
-        raise EndpointRefusal(
-            f"the spec takes the key of {place.url} from {place.api_key_variable}, which is not "
-            "set; set it in the job's environment"
-        )
-    return os.environ[place.api_key_variable]
+    return {
+        user: read_key(user.url, user.api_key_variable)
+        for user in users
+        if isinstance(user, EndpointUser)
+    }

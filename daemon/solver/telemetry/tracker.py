@@ -18,10 +18,12 @@ import importlib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
-from daemon.solver.telemetry.progress import Progress
 from events.errors import KintsugiError
+
+if TYPE_CHECKING:
+    from daemon.solver.telemetry.progress import Progress
 
 
 class UnknownTracker(KintsugiError):
@@ -106,11 +108,11 @@ def _open(library: str, project: str, run: str, folder: Path) -> Tracker:
 
 
 def join_reports(
-    report: Callable[[Progress], None], tracker: Tracker
-) -> Callable[[Progress], None]:
+    report: "Callable[[Progress], None]", tracker: Tracker
+) -> "Callable[[Progress], None]":
     """Return a function that also writes the figures to a tracker."""
 
-    def report_both(progress: Progress) -> None:
+    def report_both(progress: "Progress") -> None:
         tracker.log(progress.batch, progress.model_dump())
         report(progress)
 

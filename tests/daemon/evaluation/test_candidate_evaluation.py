@@ -29,7 +29,7 @@ from envs.shop.environment import Shop
 from events.codec import decode
 from events.envelope import derive_id
 from events.gate import Check, GateReport, GateSettings
-from events.jobs import JobSpec, TaskPool
+from events.jobs import EndpointUser, JobSpec, ModelUser, TaskPool
 from events.learning import CycleStarted, Decision, JobRequested, TaskProposed
 from events.rollouts import RolloutEnded, Task
 from events.serving import (
@@ -42,7 +42,7 @@ from events.serving import (
     RouteShare,
 )
 from ops.random_adapters import Maker
-from tests.daemon.serving.recorded_trial import COMMAND, RATES
+from tests.daemon.serving.recorded_trial import COMMAND, FAULTS, RATES
 from tests.daemon.solver import letters
 from tests.daemon.solver.test_content_job import TASKS, bodies
 
@@ -108,14 +108,15 @@ def row_of(app: App, name: str) -> AdapterRow:
 
 
 def examined(
-    app: App, row: AdapterRow, base: Path, command: Sequence[str], agent: Agent = AGENT
-) -> list[str]:
+    app: App, row: AdapterRow, base: Path, command: Sequence[str], agent: Agent = AGENT,
+    user: ModelUser | None = None,
+) -> list[str]:  # fmt: skip
     """What is said until the adapter is no candidate any more."""
     runner = LocalRunner(app.home / "trials", command=command)
     agent = agent.model_copy(update={"checkpoint": base})
     told: list[str] = []
     while row.state in ("staged", "evaluated"):
-        told += CandidateEvaluation(app, runner, agent, row, None).advance()
+        told += CandidateEvaluation(app, runner, agent, row, None, user=user).advance()
         time.sleep(0.1)
         row = row_of(app, row.adapter)
     return told
@@ -202,6 +203,43 @@ def test_a_better_adapter_passes_by_its_plan(
     assert found.gate is not None
     assert found.gate.plan is not None
     assert found.gate.tasks == found.gate.plan.planned
+
+
+CUSTOMER: Final = EndpointUser(url="http://127.0.0.1:1/v1", model="customer")
+
+
+def test_a_model_plays_the_users_of_both_and_what_it_spoils_is_told(
+    large: App, base: Path, unchanged: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recorded(monkeypatch, target=(0.4, 0.7), other=(0.99, 0.99))
+    monkeypatch.setenv(FAULTS, "[0.02, 0.2]")
+    row = staged(large, unchanged, base, TARGET)
+    told = examined(large, row, base, COMMAND, RECORDED, CUSTOMER)
+    assert "PROMOTE at look 1" in told[-2]
+    assert "the users that customer played erred in " in told[-1]
+    assert "so a part of what the gate measured may be the users'" in told[-1]
+    played = rollouts(large)
+    assert {one.simulator for one in played} == {"customer"}
+    by_policy = {
+        name: {one.task.id for one in played if one.task and one.policy == name and one.success}
+        for name in (row.adapter, "letters")
+    }
+    assert by_policy[row.adapter] & by_policy["letters"], "both play the same tasks"
+    gate = row_of(large, row.adapter).gate
+    assert gate is not None
+    assert gate.plan is not None
+    assert 0.5 * gate.plan.planned < gate.tasks <= gate.plan.planned
+
+
+def test_a_model_that_cannot_play_users_promotes_nothing(
+    large: App, base: Path, unchanged: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recorded(monkeypatch, target=(0.4, 0.7), other=(0.99, 0.99))
+    monkeypatch.setenv(FAULTS, "[1, 1]")
+    row = staged(large, unchanged, base, TARGET)
+    told = examined(large, row, base, COMMAND, RECORDED, CUSTOMER)
+    assert row_of(large, row.adapter).state == "rejected"
+    assert "the users that customer played erred in all but one trial of every task of" in told[-1]
 
 
 def test_an_adapter_that_ruins_another_kind_is_rejected_by_its_slice(

@@ -1,196 +1,130 @@
-"""The gate of adapters that play users: counts of faults, their bounds, and a trial on disk."""
+"""A trial whose users a model plays: the same for all players, and named in every rollout."""
 
-import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
-from scipy.stats import beta
 
 from daemon.adapters.directory import WEIGHTS, verify
 from daemon.engine.reference.weights import CHECKPOINT
-from daemon.evaluation.binomial import bound_share
-from daemon.evaluation.trial import BadPlan
-from daemon.evaluation.user_trial import (
-    DialogueResult,
-    UserCounts,
-    UserPlan,
-    describe_dialogue,
-    judge_user,
-    main,
-    play,
-    read_result,
-    summarize,
-)
+from daemon.evaluation.trial import Adapter, CannotPlay, Plan, TrialAttempt, play, read_attempts
 from daemon.jobs.runner import JOURNAL
-from daemon.solver.users.examples import play_gold
-from daemon.solver.users.player import Dialogue
-from envs.episode import Episode, Termination
-from envs.episode import play as play_episode
 from envs.shop.environment import Shop
-from envs.users import STOP
-from events.jobs import AdapterUser
-from events.messages import Message
-from events.serving import UserEvaluated
+from events.jobs import AdapterUser, EndpointUser, ModelUser
 from ops.random_adapters import Maker
-
-SHOP = Shop()
-TASKS = ("shop/cancel/1", "shop/question/2", "shop/address/3")
-
-
-@pytest.mark.parametrize(("count", "whole"), [(0, 600), (3, 600), (5, 600), (599, 600), (1, 1)])
-def test_the_bound_is_clopper_and_pearsons(count: int, whole: int) -> None:
-    expected = 1.0 if count == whole else float(beta.ppf(0.95, count + 1, whole - count))
-    assert bound_share(count, whole, 0.05) == pytest.approx(expected, abs=1e-9)
-
-
-@pytest.mark.parametrize(("count", "whole"), [(-1, 5), (6, 5), (0, 0)])
-def test_what_is_no_share_has_no_bound(count: int, whole: int) -> None:
-    with pytest.raises(ValueError, match="is no share"):
-        bound_share(count, whole, 0.05)
-
-
-@pytest.mark.parametrize(
-    ("violations", "early_ends", "schema_errors", "passed"),
-    [
-        (0, 0, 0, True),
-        (6, 1, 0, True),
-        (7, 0, 0, False),
-        (0, 2, 0, False),
-        (0, 0, 3, False),
-    ],
-)
-def test_a_user_passes_where_every_upper_bound_keeps_to_its_limit(
-    violations: int, early_ends: int, schema_errors: int, passed: bool
-) -> None:
-    judgement = judge_user(UserCounts(600, violations, early_ends, 600, schema_errors))
-    assert judgement.passed is passed
-    rates = (judgement.violations, judgement.early_ends, judgement.schema_errors)
-    assert [rate.limit for rate in rates] == [0.02, 0.01, 0.005]
-    assert [rate.count for rate in rates] == [violations, early_ends, schema_errors]
-    assert passed == all(rate.holds for rate in rates)
-
-
-def result(task: str, **changes: Any) -> DialogueResult:
-    fields: dict[str, Any] = {
-        "task": task, "with_oracle": True, "termination": "user_stop", "fault": None,
-        "written": 3, "success": True, "messages": (),
-    }  # fmt: skip
-    return DialogueResult.model_validate(fields | changes)
-
-
-def test_only_dialogues_with_the_oracle_decide_and_each_fault_counts_once() -> None:
-    found = summarize(
-        [
-            result("a", fault="secret", fault_reason="s"),
-            result("b", fault="early_end", fault_reason="e", success=False),
-            result("c", fault="tool", fault_reason="t"),
-            result("d", schema_errors=("it is empty", "it is empty"), written=5),
-            result("e", with_oracle=False, fault="instruction", written=0, success=None),
-            result("f", with_oracle=False, written=0),
-        ]
-    )
-    counts = (found.violations.count, found.early_ends.count, found.schema_errors.count)
-    assert counts == (2, 1, 2)
-    assert (found.violations.of, found.schema_errors.of, found.solved) == (4, 14, 3)
-    assert found.examples == ("a: s", "b: e", "c: t", "d: schema error: it is empty")
-    assert found.with_policy is not None
-    assert (found.with_policy.faults, found.with_policy.solved) == ({"instruction": 1}, 1)
-    assert not found.passed
-
-
-def play_as(*lines: str) -> DialogueResult:
-    """A dialogue whose user says these lines, then the last one again and again."""
-    task = SHOP.generate("cancel", 1)
-
-    class Speaker:
-        def reply(self, messages: Any) -> Message:
-            said = sum(message.role == "user" for message in messages)
-            return Message(role="user", content=lines[min(said, len(lines) - 1)])
-
-    episode = play_episode(Episode(SHOP, task), SHOP.oracle(task), Speaker())
-    return describe_dialogue(Dialogue(episode, len(lines), ()))
-
-
-def test_a_dialogue_is_described_by_what_its_user_did() -> None:
-    opening, yes, stop = [
-        message.text
-        for message in play_gold(SHOP, SHOP.generate("cancel", 1))
-        if message.role == "user"
-    ]
-    exact = play_as(opening, yes, stop)
-    assert (exact.fault, exact.success) == (None, True)
-    assert play_as(opening, STOP).fault == "early_end"
-    assert play_as(opening, "No, never mind.").fault == "instruction"
-    endless = play_as(opening, yes, "Thank you.")
-    assert endless.fault == "instruction"
-    assert "does not end" in endless.fault_reason or "hangs up" in endless.fault_reason
-
-
-def test_a_dialogue_that_no_line_could_go_on_is_the_users_fault() -> None:
-    task = SHOP.generate("cancel", 1)
-    episode = Episode(SHOP, task)
-    episode.stop(Termination.USER_ERROR, "no line could be used in 3 rounds: it is empty")
-    described = describe_dialogue(Dialogue(episode, 3, ("it is empty",) * 3))
-    assert described.fault == "instruction"
-    assert "it is empty" in described.fault_reason
+from tests.daemon.evaluation.test_panel_trial import FORCED, build_panel, build_plan
+from tests.envs.model_server import Json, ModelServer, messages_of, on_the_wire, said
 
 
 @pytest.fixture(scope="module")
-def plan(tmp_path_factory: pytest.TempPathFactory) -> UserPlan:
-    """The plan of an adapter that was not trained."""
-    folder = Maker(CHECKPOINT).write(tmp_path_factory.mktemp("made") / "player", 0.3)
-    user = AdapterUser(
-        adapter="player", folder=str(folder), sha256=verify(folder).files[WEIGHTS], max_tokens=8
+def stranger(tmp_path_factory: pytest.TempPathFactory) -> Adapter:
+    """An adapter of random weights."""
+    folder = Maker(CHECKPOINT).write(tmp_path_factory.mktemp("made") / "stranger", 0.3)
+    return Adapter(name="stranger", folder=str(folder), sha256=verify(folder).files[WEIGHTS])
+
+
+def as_user(adapter: Adapter) -> AdapterUser:
+    return AdapterUser(
+        adapter=adapter.name, folder=adapter.folder, sha256=adapter.sha256, max_tokens=24
     )
-    return UserPlan(
-        name="t", environment="shop", checkpoint=str(CHECKPOINT), alias="agent", base="reference",
-        user=user, tasks=TASKS, seed=5, agent_dialogues=1, max_tokens=32, threads=1,
-    )  # fmt: skip
 
 
-@pytest.mark.learning
-def test_a_trial_is_played_once_and_says_what_an_untrained_user_does(
-    plan: UserPlan, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert read_result(tmp_path, plan) is None
-    file, out = tmp_path / "plan.json", tmp_path / "out"
-    file.write_text(plan.model_dump_json())
-    assert main([str(file), "--out", str(out)]) == 0
-    assert json.loads(capsys.readouterr().out.splitlines()[-1]) == {"outcome": "played"}
-    found = read_result(out, plan)
-    assert found is not None
-    assert (found.dialogues, found.passed) == (3, False)
-    assert found.violations.count + found.early_ends.count == 3, "it was never shown a customer"
-    assert found.schema_errors.count > 0
-    assert found.examples
-    assert found.with_policy is not None
-    assert found.with_policy.dialogues == 1
-    event = found.to_event(plan)
-    assert isinstance(event, UserEvaluated)
-    assert (event.adapter, event.environment, event.passed) == ("player", "shop", False)
-    journal = out / JOURNAL
-    whole = journal.read_bytes()
-    first, *_ = whole.splitlines(keepends=True)
-    journal.write_bytes(first + b'[{"task": ')
-    assert read_result(out, plan) is None
+def play_plan(plan: Plan, user: ModelUser, out: Path) -> list[TrialAttempt]:
+    plan = plan.model_copy(update={"user": user})
     play(plan, out)
-    assert journal.read_bytes() == whole, "a killed trial leaves the same dialogues"
-    other = plan.model_copy(update={"seed": 6})
-    with pytest.raises(BadPlan, match="another plan"):
-        read_result(out, other)
+    return [attempt for chunk in read_attempts(out, plan) for attempt in chunk]
 
 
-def test_a_plan_that_cannot_be_played_is_said(
-    plan: UserPlan, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+def test_an_adapter_plays_the_users_of_all_players_alike(tmp_path: Path, stranger: Adapter) -> None:
+    plan = build_plan(None, stranger, build_panel(stranger, "panel", (-FORCED, 0, 0)))
+    user = as_user(stranger)
+    attempts = play_plan(plan, user, tmp_path / "first")
+    assert {attempt.head.simulator for attempt in attempts} == {"stranger"}
+    assert {attempt.head.termination for attempt in attempts} == {"user_error"}
+    assert all(attempt.head.reason and attempt.head.success is None for attempt in attempts)
+    assert {attempt.head.grader for attempt in attempts} == {None}
+    by_player = [
+        [(a.head.reason, a.messages) for a in attempts if a.player == player] for player in range(3)
+    ]
+    assert all(len(own) == len(plan.tasks) for own in by_player)
+    assert Plan.model_validate_json(plan.model_dump_json()) == plan
+    play_plan(plan, user, tmp_path / "second")
+    first, second = (tmp_path / name / JOURNAL for name in ("first", "second"))
+    assert first.read_bytes() == second.read_bytes()
+
+
+def test_another_user_makes_another_plan(stranger: Adapter) -> None:
+    plan = build_plan(None)
+    users: Sequence[ModelUser] = (
+        as_user(stranger),
+        EndpointUser(url="http://127.0.0.1:1/v1", model="m"),
+    )
+    plans = [plan.model_copy(update={"user": user}) for user in users]
+    assert len({item.digest for item in (plan, *plans)}) == 3
+    assert "user" not in plan.model_dump(mode="json")
+    assert [Plan.model_validate_json(item.model_dump_json()) for item in plans] == plans
+
+
+def play_exactly(plan: Plan) -> Any:
+    """Answers as the exact users of a plan's tasks do, by the situation in the request."""
+    shop = Shop()
+    tasks = [shop.task(task) for task in plan.tasks]
+    users = {task.scenario.text(): shop.user(task) for task in tasks}
+
+    def answering(body: Json) -> Json:
+        system, *spoken = messages_of(body)
+        (user,) = (user for text, user in users.items() if system.text.endswith(text))
+        turned = [
+            message.model_copy(
+                update={"role": "user" if message.role == "assistant" else "assistant"}
+            )
+            for message in spoken
+            if not message.text.startswith("(The agent is there")
+        ]
+        return on_the_wire(user.reply(turned))
+
+    return answering
+
+
+def test_a_model_behind_an_endpoint_plays_the_users(tmp_path: Path) -> None:
+    plan = build_plan(None, None).model_copy(update={"temperature": 1e-6})
+    exact = build_plan(None).model_copy(update={"temperature": 1e-6})
+    play(exact, tmp_path / "exact")
+    expected = [a.head.success for chunk in read_attempts(tmp_path / "exact", exact) for a in chunk]
+    with ModelServer(play_exactly(plan)) as server:
+        user = EndpointUser(url=server.url, model="customer", candidates=2)
+        attempts = play_plan(plan, user, tmp_path / "first")
+        assert server.requests[0]["n"] == 2
+    assert True in expected
+    for player in range(2):
+        own = [attempt for attempt in attempts if attempt.player == player]
+        assert [attempt.head.success for attempt in own] == expected
+        assert all(attempt.tokens > 0 for attempt in own)
+    assert {attempt.head.simulator for attempt in attempts} == {"customer (best of 2)"}
+
+
+@pytest.mark.parametrize(
+    ("line", "reason"),
+    [
+        ("", "it is empty"),
+        ("Agent: Your order is cancelled.", "it speaks for the agent"),
+        ("My number is 4711-0815-2342.", "it tells '4711-0815-2342', which its situation does not"),
+    ],
+)
+def test_a_bad_user_behind_an_endpoint_has_no_verdict(
+    tmp_path: Path, line: str, reason: str
 ) -> None:
-    file = tmp_path / "plan.json"
-    file.write_text("{}")
-    assert main([str(file), "--out", str(tmp_path / "a")]) == 2
-    wrong = plan.user.model_copy(update={"sha256": "0" * 64})
-    file.write_text(plan.model_copy(update={"user": wrong}).model_dump_json())
-    capsys.readouterr()
-    assert main([str(file), "--out", str(tmp_path / "b")]) == 1
-    last = json.loads(capsys.readouterr().out.splitlines()[-1])
-    assert last["outcome"] == "failed"
-    assert "000000000000" in last["reason"]
+    plan = build_plan(None)
+    with ModelServer(lambda _: said(line)) as server:
+        attempts = play_plan(plan, EndpointUser(url=server.url, model="m"), tmp_path)
+    assert {attempt.head.termination for attempt in attempts} == {"user_error"}
+    assert all(reason in str(attempt.head.reason) for attempt in attempts)
+    assert {attempt.head.success for attempt in attempts} == {None}
+
+
+def test_a_panel_and_an_endpoints_user_are_refused(tmp_path: Path, stranger: Adapter) -> None:
+    plan = build_plan(build_panel(stranger, "panel", (0, 0, 0)))
+    user = EndpointUser(url="http://127.0.0.1:1/v1", model="m")
+    with pytest.raises(CannotPlay, match="panel is a panel, and its users are played by m at"):
+        play_plan(plan, user, tmp_path)

@@ -1,9 +1,10 @@
 """The policy that answers now plays a written task at a real engine before it is taken."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import httpx2
 import pytest
 
 from consumers.reads import rollouts
@@ -12,16 +13,20 @@ from daemon.core.app import App
 from daemon.engine.chat import Chat
 from daemon.engine.policy import Policy
 from daemon.engine.reference.weights import CHECKPOINT
-from daemon.proposer.candidate import CannotSample
+from daemon.proposer.candidate import CannotSample, CheckFailure
 from daemon.proposer.probe import Engine, Prober, ProbeTarget
 from daemon.proposer.proposer import propose
 from daemon.proposer.verification import SAMPLES
 from envs.endpoint import Sampling
+from envs.task import TaskDefinition
 from events.codec import decode
+from events.jobs import AdapterUser, EndpointUser
 from events.learning import TaskProposed
 from events.rollouts import RolloutEnded
+from ops.random_adapters import Maker
 from tests.daemon.engine.conftest import Live, listening
 from tests.daemon.proposer.test_proposer import PATTERN, SHOP, source, wanted
+from tests.envs.model_server import Answering, Json, ModelServer, messages_of, on_the_wire, said
 
 EASY, HARD = SHOP.generate("cancel", 2**28), SHOP.generate("two_writes", 2**28 + 1)
 
@@ -126,3 +131,75 @@ def test_an_engine_that_cannot_be_asked_rejects_no_task(
     with pytest.raises(CannotSample, match=said):
         list(propose(SHOP, given))
     assert recorded(app) == []
+
+
+def answer_as_user(task: TaskDefinition, spoilt: Callable[[Json], str | None]) -> Answering:
+    """Answers as the exact user of a task does; `spoilt` returns what it says in place of that."""
+    exact = SHOP.user(task)
+
+    def answering(body: Json) -> Json:
+        line = spoilt(body)
+        if line is not None:
+            return said(line)
+        turned = [
+            message.model_copy(
+                update={"role": "user" if message.role == "assistant" else "assistant"}
+            )
+            for message in messages_of(body)[1:]
+            if not message.text.startswith("(The agent is there")
+        ]
+        return on_the_wire(exact.reply(turned))
+
+    return answering
+
+
+def test_a_rollout_whose_user_erred_is_played_again_and_counts_for_nothing(
+    app: App, engine: Live
+) -> None:
+    def spoil(body: Json) -> str | None:
+        is_first = len(body["messages"]) == 2
+        return "My number is 4711-0815." if is_first and body["seed"] % 3 == 0 else None
+
+    with ModelServer(answer_as_user(EASY, spoil)) as server:
+        user = EndpointUser(url=server.url, model="customer")
+        assert prober(app, engine.url, user=user)(EASY) == SAMPLES
+    played = recorded(app)
+    assert {(one.simulator, one.success) for one in played} == {("customer", True)}
+    assert len(played) == SAMPLES
+    trials = {one.trial for one in played}
+    assert not trials <= set(range(SAMPLES)), "another trial stands for one whose user erred"
+    app.settle()
+    assert prober(app, "http://127.0.0.1:9", user=user)(EASY) == SAMPLES, "and none is played again"
+
+
+@pytest.mark.parametrize(
+    ("line", "reason"),
+    [
+        ("", "the user's model: the answer is no message: it is empty"),
+        ("Agent: Done.", "the user's model: no line could be used in 3 rounds: it speaks for"),
+    ],
+)
+def test_a_task_whose_user_errs_again_and_again_is_rejected_with_the_reason(
+    app: App, engine: Live, line: str, reason: str
+) -> None:
+    with ModelServer(answer_as_user(EASY, lambda _: line)) as server:
+        user = EndpointUser(url=server.url, model="customer")
+        probing = prober(app, engine.url, user=user)
+        with pytest.raises(CheckFailure) as failed:
+            probing(EASY)
+    assert str(failed.value).startswith(
+        "the users that customer played erred in 3 tries of 8 of 8 rollouts; 0 of the others "
+        f"passed: {reason}"
+    )
+    assert recorded(app) == []
+
+
+def test_an_adapter_of_the_engine_plays_the_user(app: App, engine: Live, tmp_path: Path) -> None:
+    folder = Maker(CHECKPOINT).write(tmp_path / "stranger", 0.3)
+    user = AdapterUser(adapter="stranger", folder=str(folder), sha256="0" * 64, max_tokens=8)
+    with pytest.raises(CannotSample, match="stranger"):
+        prober(app, engine.url, user=user)(EASY)
+    load = {"lora_name": "stranger", "lora_path": str(folder)}
+    httpx2.post(f"{engine.url}/v1/load_lora_adapter", json=load).raise_for_status()
+    with pytest.raises(CheckFailure, match="the users that stranger played erred in 3 tries of 8"):
+        prober(app, engine.url, user=user)(EASY)

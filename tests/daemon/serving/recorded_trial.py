@@ -23,6 +23,8 @@ COMMAND: Final = (sys.executable, "-m", "tests.daemon.serving.recorded_trial")
 RATES: Final = "RECORDED_RATES"
 """Environment variable: kind, or slice of lessons -> pass rates of incumbent and candidate, and of
 the best policy of the kind where that plays as well, JSON."""
+FAULTS: Final = "RECORDED_FAULTS"
+"""Environment variable: how often the users of incumbent and candidate err, JSON."""
 _BEST: Final = 2
 
 
@@ -44,13 +46,16 @@ def played(plan: Plan, out: Path) -> Iterator[TrialAttempt]:
                     adapter=adapter and adapter.name,
                     doubt=None if adapter else "none",
                 )
+            faults = json.loads(os.environ.get(FAULTS, "[0, 0]"))
+            erred = Random(f"user {side} {task} {trial}").random() < faults[player]
             passed = Random(f"{side} {task} {trial}").random() < rate
             head = RolloutEnded(
                 rollout=plan.rollout(player, task, trial), alias=plan.alias, base=plan.base,
                 policy=plan.name_policy(player), source="simulation", purpose="evaluate",
-                task=definition.record(), trial=trial, success=passed, reward=float(passed),
-                grader="letters/1", termination="user_stop", write_tools=(), known_tools=(),
-                member=member,
+                task=definition.record(), trial=trial, success=None if erred else passed,
+                reward=None if erred else float(passed), grader="letters/1",
+                termination="user_error" if erred else "user_stop", write_tools=(), known_tools=(),
+                member=member, simulator="scripted" if plan.user is None else plan.user.simulator,
             )  # fmt: skip
             yield TrialAttempt(player=player, trial=trial, tokens=4, head=head, messages=())
 

@@ -104,10 +104,10 @@ def test_a_spec_cannot_be_changed(tmp_path: Path) -> None:
         ({"teaches": "customer"}, "teaches.*customer"),
         ({"pools": [pool("a", "x") | {"reward": "praise"}]}, r"pools.0.reward.*praise"),
         ({"pools": [pool("a", "x") | {"environment": ""}]}, r"pools.0.environment"),
-        ({"pools": [pool("a", "x") | {"user": {"url": "u"}}]}, r"pools.0.user.model"),
+        ({"pools": [pool("a", "x") | {"user": {"url": "u"}}]}, r"pools.0.user.EndpointUser.model"),
         (
             {"pools": [pool("a", "x") | {"user": {"url": "u", "model": "m", "api_key": "k"}}]},
-            r"pools.0.user.api_key: Extra inputs",
+            r"pools.0.user.EndpointUser.api_key: Extra inputs",
         ),
         (
             {
