@@ -7,7 +7,8 @@
     up to three times: a further part, in which changed plans are tried, and PlansRevised
     the places that are left, by the plans as they are then
 
-A place is a task that is wanted; the places go around the plans, and each has at most three tries.
+A place is a task that is wanted; the places go around the plans, and each has at most three tries
+(`SynthesisRequest.tries`).
 With R rounds the places come in R + 1 equal parts. Failures change plans before a part begins
 (reflection.py), the part tries both the changed plan and the plan as it was, and `PlansRevised`
 says at its end what stays. Rounds end where one gained less than two points of acceptance.
@@ -22,7 +23,6 @@ writes the same events under the same ids. Not covered: appending (the cycle).
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Final
 
 from daemon.proposer.candidate import CandidateFacts
 from daemon.proposer.verification import Verdict, verify
@@ -66,9 +66,6 @@ from events.envelope import derive_id
 from events.learning import PlanName, TaskRejected
 from events.rollouts import clip_reason
 from events.synthesis.plans import MOST_ROUNDS, Plan, PlanRevision, PlansRevised, PlansWritten
-
-TRIES: Final = 3
-"""Most tries for one place."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -262,7 +259,7 @@ class _Synthesis:
             is_changed = trial is not None and self._tries_change(trial, lap)
             plan = trial.draft.plan if trial is not None and is_changed else state.plan
             name = self._name(state, int(is_changed))
-            for attempt_number in range(TRIES):
+            for attempt_number in range(self._request.tries):
                 attempt = self._stages.attempt(plan, name, place, attempt_number)
                 yield from attempt.events
                 arm = Arm(1, int(attempt.is_accepted))

@@ -79,7 +79,9 @@ class SynthesisRequest:
     base: str
     pattern: str
     tasks: int
-    """That are wanted: places to fill, each with at most three tries."""
+    """That are wanted: places to fill."""
+    tries: int = 3
+    """Most tries for one place."""
     plans: int = 64
     """That the set shall have."""
     rounds: int = 3
@@ -131,6 +133,7 @@ class Stages:
         self._writer, self._roller, self._examiner = writer, roller, examiner
         self._check = check
         self._known = list(request.known)
+        self._accepted: set[str] = set()
         self._hard = int(_MOST_HARD * request.tasks)
         """Tasks that may still be accepted although the current policy never passes them."""
 
@@ -166,6 +169,7 @@ class Stages:
                 return Attempt((*events, *rejection.events), False, rejection.failures)
             failures += _list_failures(own, examination, draft.task)
         self._known.append(PriorTask.of(draft.task))
+        self._accepted.add(draft.task.id)
         self._hard -= any(check.note.startswith("0 of") for check in verdict.passed)
         proposal = (event, self._propose(draft, name, verdict.passed))
         return Attempt((*events, proposal), True, tuple(failures))
@@ -192,7 +196,7 @@ class Stages:
         self, name: PlanName, event: str, check: Check, reason: str, task: TaskDefinition | None
     ) -> Attempt:
         request = self._request
-        if task is not None:
+        if task is not None and task.id not in self._accepted:
             request.bodies.pop(task.id, None)
         text = "" if task is None else task.scenario.text()[:_MOST_INSTRUCTION]
         rejection = TaskRejected(

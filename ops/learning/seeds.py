@@ -23,6 +23,8 @@ PRACTISED: Final = range(62_000_000, 63_000_000)
 """Of the reported runs of ops/learning/reflection."""
 MERGED: Final = range(63_000_000, 64_000_000)
 """Of the reported runs of ops/learning/merging."""
+SYNTHESIZED: Final = range(64_000_000, 65_000_000)
+"""Of the reported runs of ops/learning/synthesis."""
 PLAYED: Final = range(66_000_000, 67_000_000)
 """Of the reported runs of ops/learning/users."""
 MISLED: Final = range(69_000_000, 70_000_000)

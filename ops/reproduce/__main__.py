@@ -8,6 +8,8 @@
                  one, at equal rollouts
     reflection   repairs of failed calls by the base, and by the same model after training on
                  lessons, supervised and with reinforcement learning on top
+    areal-sea    the base, the same model after supervised training on synthesized tasks, and after
+                 reinforcement learning with an untrained and with a trained user, in three domains
 
 The endpoint is a vLLM with `--enable-lora` and VLLM_ALLOW_RUNTIME_LORA_UPDATING=True, or the
 embedded engine, and reads the folder of `--out`. Real tasks are read from the folder that
@@ -28,6 +30,7 @@ from envs.endpoint import EndpointUnavailable
 from events.errors import KintsugiError
 from events.registry import first_problem
 from ops.learning.results import write_document
+from ops.reproduce.areal_sea import options as areal_sea
 from ops.reproduce.commands import Document, EndpointAway, Folder
 from ops.reproduce.options import WrongUsage
 from ops.reproduce.reflection import options as reflection
@@ -147,6 +150,11 @@ def _parser() -> argparse.ArgumentParser:
     )
     reflection.add_options(
         tables.add_parser("reflection", help="repairs before and after training on lessons")
+    )
+    areal_sea.add_options(
+        tables.add_parser(
+            "areal-sea", help="synthesized tasks, and users before and after training"
+        )
     )
     return parser
 

@@ -1,1 +1,1 @@
-"""What the data engine brings with a writer whose faults are known."""
+"""The data engine with a writer whose faults are planted, and what comes of its tasks."""

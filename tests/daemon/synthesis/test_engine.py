@@ -133,6 +133,13 @@ def test_a_revision_that_cannot_stand_is_not_tried(fault: str) -> None:
     assert count_proposals(events) == 0
 
 
+def test_a_place_has_no_more_tries_than_a_request_allows() -> None:
+    environment = Shop()
+    writer = FailingWriter(environment, obeys=False)
+    events = run(ask(12, tries=1, rounds=0), replace(make_parts(environment), writer=writer))
+    assert len(select(events, TaskRejected)) == 12
+
+
 def test_the_trouble_of_a_model_that_revises_is_told() -> None:
     parts = make_parts(Shop())
     parts = replace(parts, writer=FailingWriter(Shop()), reviser=Reckless("trouble"))

@@ -93,6 +93,17 @@ def test_a_failed_check_is_told_with_the_request_and_the_body_is_not_kept() -> N
     assert not request.bodies
 
 
+def test_a_task_that_is_written_again_is_rejected_and_the_accepted_one_keeps_its_body() -> None:
+    request = ask()
+    stages = open_stages(request)
+    accepted = stages.attempt(PLAN, name(request), 0, 0)
+    bodies = dict(request.bodies)
+    again = stages.attempt(PLAN, name(request), 0, 0)
+    assert (accepted.is_accepted, again.is_accepted) == (True, False)
+    assert request.bodies == bodies
+    assert len(bodies) == 1
+
+
 def test_a_fault_of_the_task_rejects_it_behind_its_verdict() -> None:
     examiner = FixedExaminer(Examination("task", "contradiction", "the user names 'O12'"))
     tried = attempt(replace(make_parts(Shop()), examiner=examiner))

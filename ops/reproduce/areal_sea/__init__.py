@@ -1,0 +1,1 @@
+"""AReaL-SEA's table: base, supervised training, and reinforcement learning with two users."""

@@ -1,0 +1,48 @@
+"""Files of the table, and the commands that evaluate a policy and a user."""
+
+from pathlib import Path
+
+from ops.reproduce.areal_sea.settings import TEMPERATURE, Reproduction
+from ops.reproduce.commands import Folder
+
+USER = "user"
+
+
+def name_stage(arm: str, domain: str) -> str:
+    """Return what files and stages of an arm in a domain are called."""
+    return f"{arm}-{domain}"
+
+
+def find_tasks(folder: Folder, domain: str) -> Path:
+    """Return the file of the accepted tasks."""
+    return folder.path / "tasks" / f"{domain}.jsonl"
+
+
+def find_gate(folder: Folder, domain: str) -> Path:
+    """Return the file of the gate's plan; its dialogues are in a folder of the same name."""
+    return folder.path / "gates" / f"{domain}.json"
+
+
+def build_gate(folder: Folder, domain: str) -> list[str]:
+    """Return the command that plays a user's gate."""
+    plan = find_gate(folder, domain)
+    return [
+        "python", "-m", "daemon.evaluation.user_trial", str(plan),
+        "--out", str(plan.with_suffix("")),
+    ]  # fmt: skip
+
+
+def build_evaluation(plan: Reproduction, folder: Folder, arm: str, domain: str) -> list[str]:
+    """Return the command that evaluates a policy."""
+    tasks = [] if plan.counts.tasks is None else ["--tasks", str(plan.counts.tasks)]
+    user = [] if plan.user_model is None else ["--user-model", plan.user_model]
+    if plan.user_base_url is not None:
+        user += ["--user-base-url", plan.user_base_url]
+    return [
+        "kintsugi", "eval", "--env", domain, "--split", plan.split, *tasks,
+        "--trials", str(plan.counts.trials), "--base-url", plan.base_url,
+        "--model", plan.name_policy(arm, domain), "--base", plan.model,
+        "--temperature", f"{TEMPERATURE:g}", "--max-tokens", str(plan.max_tokens),
+        "--seed", str(plan.seed), "--concurrency", str(plan.concurrency), *user,
+        "--home", str(folder.evaluation), "--json",
+    ]  # fmt: skip
