@@ -21,7 +21,7 @@ from dataclasses import asdict, dataclass
 from random import Random
 from typing import Final
 
-from daemon.synthesis.engine import TRIES
+from daemon.proposer.proposer import TRIES
 from daemon.synthesis.reflection import (
     SURE,
     Arm,
