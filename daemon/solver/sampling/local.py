@@ -315,11 +315,12 @@ class InProcess:
     def _rollout(self, entry: _Open, policy: Policy) -> Rollout:
         episode, attempt = entry.episode, entry.attempt
         environment, task = episode.environment, episode.task
+        may_err = attempt.user is not None or environment.users_err
         with environment_code(environment, f"task {task.id}", task):
-            if attempt.user is not None or environment.users_err:
+            if may_err:
                 blame_user(episode)
             verdict = None
-            if attempt.user is None or episode.termination not in UNJUDGED:
+            if not may_err or episode.termination not in UNJUDGED:
                 verdict = grade(environment, task, episode.messages, episode.termination)
         shaped = Worth(None, None)
         if verdict is not None:

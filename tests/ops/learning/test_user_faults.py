@@ -1,0 +1,82 @@
+"""Users that err: how often, that attribution sees it, and what a report makes of arms."""
+
+from pathlib import Path
+
+import pytest
+
+from daemon.engine.chat import Chat
+from daemon.engine.generation import Engine
+from daemon.engine.policy import Policy
+from daemon.engine.reference.weights import CHECKPOINT
+from daemon.solver.sampling.local import Attempt, InProcess
+from envs.attribution.user_faults import find_user_fault
+from envs.episode import Episode, play
+from envs.registry import open_place
+from envs.shop.environment import Shop
+from ops.learning.user_faults.__main__ import main
+from ops.learning.user_faults.shop import write_definition
+
+
+def open_shop(folder: Path, rate: float) -> Shop:
+    place = folder / f"shop{rate}.py"
+    place.write_text(write_definition(rate, users_err=True))
+    environment = open_place(str(place))
+    assert isinstance(environment, Shop)
+    return environment
+
+
+def count_faults(environment: Shop, seeds: range) -> tuple[int, int]:
+    """How many users of these episodes were blamed, and how many tasks failed."""
+    blamed = failed = 0
+    for seed in seeds:
+        task = environment.generate("cancel", seed)
+        episode = play(
+            Episode(environment, task, seed=seed),
+            environment.oracle(task),
+            environment.make_user(task, seed),
+        )
+        blamed += find_user_fault(environment, task, episode.messages) is not None
+        failed += environment.user(task).reply(()) != environment.make_user(task, seed).reply(())
+    return blamed, failed
+
+
+def test_users_err_at_the_rate_of_their_shop(tmp_path: Path) -> None:
+    assert count_faults(open_shop(tmp_path, 0.0), range(50)) == (0, 0)
+    blamed, changed = count_faults(open_shop(tmp_path, 0.9), range(50))
+    assert blamed > 25
+    assert changed > 5
+
+
+def test_a_user_follows_from_task_and_seed(tmp_path: Path) -> None:
+    first, second = open_shop(tmp_path, 0.5), open_shop(tmp_path, 0.5)
+    tasks = [first.generate("two_writes", seed) for seed in range(20)]
+    lines = [
+        [shop.make_user(task, seed).reply(()).text for seed, task in enumerate(tasks)]
+        for shop in (first, second)
+    ]
+    assert lines[0] == lines[1]
+
+
+def test_an_engine_judges_no_rollout_of_a_user_that_erred(tmp_path: Path) -> None:
+    shop = open_shop(tmp_path, 0.9)
+    tasks = [shop.generate("cancel", seed) for seed in range(16)]
+    attempts = [
+        Attempt(task=task, group=task.id, seed=seed, rollout=task.id)
+        for seed, task in enumerate(tasks)
+    ]
+    policy = Policy.load(CHECKPOINT, "reference")
+    player = InProcess(Engine(policy, 16, 512), Chat(CHECKPOINT), max_tokens=64)
+    rollouts = list(player.play(shop, attempts, policy))
+    blamed = [rollout for rollout in rollouts if rollout.trajectory.user_fault is not None]
+    assert len(blamed) >= 4
+    assert {(item.verdict, item.trajectory.success) for item in blamed} == {(None, None)}
+
+
+def test_a_folder_without_results_is_said_to_have_none(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["report", "--out", str(tmp_path)]) == 1
+    assert "base and clean" in capsys.readouterr().err
+    with pytest.raises(SystemExit):
+        main(["run", "--out", str(tmp_path), "--arms", "loud_5"])
+    assert "'loud_5' is no arm" in capsys.readouterr().err
