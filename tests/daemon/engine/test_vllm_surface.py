@@ -141,7 +141,7 @@ def test_streams_come_to_the_same(urls: tuple[str, str], name: str) -> None:
         assert done == "[DONE]"
         streams.append([json.loads(event) for event in events])
     ours, theirs = streams
-    assert folded(ours) == folded(theirs)
+    assert within(folded(ours), folded(theirs)) == []
     assert ours[0].get("prompt_token_ids") == theirs[0].get("prompt_token_ids")
     assert ours[0]["choices"][0]["delta"] == theirs[0]["choices"][0]["delta"]
     assert within(ours[-1]["usage"], theirs[-1]["usage"]) == []
