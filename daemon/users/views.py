@@ -14,7 +14,14 @@ from consumers.reads import learning, serving
 from consumers.reads.cycle_state import read_job_adapter
 from daemon.users.dialogues import count_dialogues
 from daemon.users.players import find_agent, find_obstacle, read_environment
-from daemon.users.state_machine import LastAttempt, NoUserStep, UserStep, UserView, next_user_step
+from daemon.users.state_machine import (
+    LEAST_DIALOGUES,
+    LastAttempt,
+    NoUserStep,
+    UserStep,
+    UserView,
+    next_user_step,
+)
 from events.lifecycle import WAITING, State
 
 if TYPE_CHECKING:
@@ -95,7 +102,8 @@ def _read_last(
     if row is not None and row.state in WAITING:
         return None
     there = count_dialogues(connection, job.alias, environment, until=job.requested)
-    return LastAttempt(len(jobs), there, _explain_failure(job, row))
+    # Rollouts of a machine whose clock is ahead may have been there though their time is later.
+    return LastAttempt(len(jobs), max(there, LEAST_DIALOGUES), _explain_failure(job, row))
 
 
 def _explain_failure(job: "JobRow", row: "AdapterRow | None") -> str:
