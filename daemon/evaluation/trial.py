@@ -29,7 +29,7 @@ import os
 import sys
 import time
 from argparse import ArgumentParser
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Sized
 from contextlib import AsyncExitStack, aclosing
 from functools import partial
 from itertools import chain
@@ -463,11 +463,20 @@ async def _play_async(
         )  # fmt: skip
         tasks = [(environment.task(task), trial) for _, task, trial in chunk]
         playing = play_all(setup, tasks, concurrency=plan.episodes)
-        heartbeat = Heartbeat()
+        # No episode may end for minutes: a line may take as long as the endpoint's timeout.
+        beating = asyncio.create_task(_beat(policy.name, played))
+        stack.callback(beating.cancel)
         async for attempts in await stack.enter_async_context(aclosing(playing)):
             played |= {(player, attempt.task.id, attempt.trial): attempt for attempt in attempts}
-            heartbeat.say_when_due(phase=policy.name, rollouts=len(played))
     return played
+
+
+async def _beat(phase: str, played: Sized) -> None:
+    """Say again and again that the program lives, until it is cancelled."""
+    heartbeat = Heartbeat()
+    while True:
+        heartbeat.say(phase=phase, rollouts=len(played))
+        await asyncio.sleep(_HEARTBEAT_SECONDS)
 
 
 def _read_openings(

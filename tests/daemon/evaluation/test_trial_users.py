@@ -1,6 +1,8 @@
 """A trial whose users a model plays: the same for all players, and named in every rollout."""
 
+import json
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +11,7 @@ import stamina
 
 from daemon.adapters.directory import WEIGHTS, verify
 from daemon.engine.reference.weights import CHECKPOINT
+from daemon.evaluation import trial
 from daemon.evaluation.trial import Adapter, CannotPlay, Plan, TrialAttempt, play, read_attempts
 from daemon.jobs.runner import JOURNAL
 from envs.endpoint import EndpointUnavailable
@@ -20,6 +23,7 @@ from tests.envs.model_server import (
     Json,
     ModelServer,
     Reply,
+    answer,
     messages_of,
     on_the_wire,
     refused,
@@ -145,8 +149,8 @@ def test_an_endpoint_that_fails_is_asked_again_and_is_no_verdict(
         if len(failed) < failures:
             failed.append(body)
             return refused(503, "overloaded")
-        answer: Json = exactly(body)
-        return answer
+        line: Json = exactly(body)
+        return line
 
     with ModelServer(answering) as server, stamina.set_testing(True, attempts=1):
         user = EndpointUser(url=server.url, model="m")
@@ -157,6 +161,17 @@ def test_an_endpoint_that_fails_is_asked_again_and_is_no_verdict(
         attempts = play_plan(plan, user, tmp_path)
     assert len(attempts) == len(plan.tasks)
     assert {attempt.head.success for attempt in attempts} <= {True, False}
+
+
+def test_a_trial_lives_while_its_users_are_slow(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(trial, "_HEARTBEAT_SECONDS", 0.05)
+    with ModelServer(lambda _: replace(answer(said("")), pause=1.0)) as server:
+        play_plan(build_plan(None), EndpointUser(url=server.url, model="m"), tmp_path)
+    lines = capsys.readouterr().out.splitlines()
+    beats = [json.loads(line)["heartbeat"] for line in lines]
+    assert sum(beat["rollouts"] == 0 for beat in beats) >= 3, "before any episode ended"
 
 
 def test_a_trial_whose_users_endpoint_is_away_is_tried_again(tmp_path: Path) -> None:
