@@ -210,7 +210,7 @@ async def _collect_attempts(
         while True:
             if isinstance(item, Attempt):
                 batch.append(item)
-                spoilt = spoilt + 1 if _is_spoilt(item) else 0
+                spoilt = spoilt + 1 if is_spoilt(item) else 0
                 stopped = _make_outage_error(item, spoilt) if spoilt >= FAILURES_IN_A_ROW else None
             elif isinstance(item, Exception):
                 stopped = item
@@ -225,7 +225,8 @@ async def _collect_attempts(
             raise stopped
 
 
-def _is_spoilt(attempt: Attempt) -> bool:
+def is_spoilt(attempt: Attempt) -> bool:
+    """Whether a machine failed in an attempt, rather than a party."""
     return attempt.termination is Termination.INFRASTRUCTURE_ERROR
 
 

@@ -15,7 +15,14 @@ from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from envs.endpoint import AnswerFailure, Endpoint, Sampling, Usage, request_seed
+from envs.endpoint import (
+    AnswerFailure,
+    Endpoint,
+    EndpointUnavailable,
+    Sampling,
+    Usage,
+    request_seed,
+)
 from envs.environment import Environment
 from envs.episode import Termination
 from envs.task import TaskDefinition
@@ -263,6 +270,17 @@ class ModelUser:
             Candidate(message, reason == "length")
             for message, reason in zip(completion.messages, completion.finish_reasons, strict=True)
         ]
+
+
+async def check_user(endpoint: Endpoint) -> None:
+    """Check that the endpoint of a user's model can be reached. Raises EndpointRefusal, and
+    EndpointUnavailable in words by which a job or a trial is tried again."""
+    try:
+        await endpoint.check()
+    except EndpointUnavailable as error:
+        raise EndpointUnavailable(
+            f"the user's model: {error}; then run the same command to go on"
+        ) from error
 
 
 def make_user(

@@ -119,6 +119,8 @@ def fold_adapter_staging(folding: FoldInput, data: AdapterStaged, batch: Batch) 
 
 def fold_adapter_evaluation(folding: FoldInput, data: AdapterEvaluated, batch: Batch) -> None:
     """It was measured: what the gate decides on."""
+    if _is_refused_user(folding, data, batch):
+        return
     evaluations = Evaluation.table().c
     taken = _adapter_step(folding, data, batch, {})
     if not taken:
@@ -143,8 +145,22 @@ def fold_adapter_evaluation(folding: FoldInput, data: AdapterEvaluated, batch: B
 
 def fold_gate_decision(folding: FoldInput, data: GateDecided, batch: Batch) -> None:
     """The gate spoke; its report stays with the adapter."""
+    if _is_refused_user(folding, data, batch):
+        return
     report = exact_json(data.report.model_dump(mode="json"))
     _adapter_step(folding, data, batch, {"incumbent": data.incumbent, "gate": report})
+
+
+def _is_refused_user(
+    folding: FoldInput, data: AdapterEvaluated | GateDecided, batch: Batch
+) -> bool:
+    """Whether an adapter plays users, and so was refused as an agent: it has a gate of its own."""
+    row = _adapter(batch, data.adapter)
+    if row is None or row["role"] != "user":
+        return False
+    refused = f"{data.adapter} plays users, and was measured as an agent"
+    _refuse(folding, batch, "adapter", data.adapter, refused, "")
+    return True
 
 
 def fold_user_evaluation(folding: FoldInput, data: UserEvaluated, batch: Batch) -> None:

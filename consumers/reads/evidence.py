@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from sqlalchemy import Connection, case, func, select
+from sqlalchemy import ColumnElement, Connection, case, func, select
 
 from consumers.diagnosis import round_counts
 from consumers.diagnosis.round_counts import LIVE_PURPOSES
@@ -219,29 +219,43 @@ def passed_sessions(
 
 
 def list_dialogue_successes(
-    connection: Connection, alias: str, environment: str, *, until: str | None = None
+    connection: Connection, alias: str, environment: str
 ) -> list[PassedRollout]:
     """Return the simulated dialogues of an agent, on any base, that passed a task of an environment
-    without an objection of any rule and whose messages are recorded, the newest first; `until`:
-    those that were recorded up to a moment."""
+    without an objection of any rule and whose messages are recorded, the newest first."""
     rollouts = Rollout.table().c
     query = (
         select(rollouts.rollout, rollouts.task, rollouts.partition, rollouts.offset)
-        .where(
-            rollouts.alias == alias,
-            rollouts.environment == environment,
-            rollouts.purpose.in_(_DIALOGUE_PURPOSES),
-            rollouts.success.is_(True),
-            rollouts.category.is_(None),
-            rollouts.session.is_(None),
-            rollouts.task.is_not(None),
-            rollouts.messages > 0,
-        )
+        .where(*_are_dialogue_successes(alias, environment))
         .order_by(rollouts.time.desc().nulls_last(), rollouts.rollout.desc())
     )
+    return [PassedRollout(*row) for row in connection.execute(query)]
+
+
+def list_dialogue_tasks(
+    connection: Connection, alias: str, environment: str, *, until: str | None = None
+) -> list[str]:
+    """Return the tasks of these dialogues, each once; `until`: of those that were recorded up to a
+    moment."""
+    rollouts = Rollout.table().c
+    query = select(rollouts.task).where(*_are_dialogue_successes(alias, environment)).distinct()
     if until is not None:
         query = query.where(rollouts.time <= until)
-    return [PassedRollout(*row) for row in connection.execute(query)]
+    return list(connection.execute(query).scalars())
+
+
+def _are_dialogue_successes(alias: str, environment: str) -> list[ColumnElement[bool]]:
+    rollouts = Rollout.table().c
+    return [
+        rollouts.alias == alias,
+        rollouts.environment == environment,
+        rollouts.purpose.in_(_DIALOGUE_PURPOSES),
+        rollouts.success.is_(True),
+        rollouts.category.is_(None),
+        rollouts.session.is_(None),
+        rollouts.task.is_not(None),
+        rollouts.messages > 0,
+    ]
 
 
 def count_session_successes(connection: Connection, alias: str, environment: str) -> int:

@@ -25,7 +25,8 @@ it does on all other kinds is measured and reported, and rejects it for nothing,
 sent to it. A panel is judged as any candidate; its targets are what its cycle wrote for the skills
 whose new members it has.
 
-Where a model plays the users, it is the same for incumbent and candidate. What its faults spoil
+Where a model plays the users, it is the same for incumbent and candidate. While its endpoint cannot
+be reached the evaluation waits. What its faults spoil
 has no verdict: a task is paired by the trials that both have a verdict of, and the faults of both
 sides are told, for a difference between these may be one of the users (ADR 0076).
 
@@ -35,6 +36,7 @@ Guarantees: nothing counts twice, whatever was killed when; the plan of the targ
 A candidate that cannot be played is rejected, with the reason.
 """
 
+import asyncio
 from collections.abc import Collection, Generator, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import islice
@@ -80,6 +82,7 @@ from daemon.jobs.runner import (
 )
 from daemon.jobs.task_bodies import collect_bodies
 from daemon.solver.journal import DEFINITIONS, write_definitions
+from envs.endpoint import Endpoint, EndpointRefusal, EndpointUnavailable, read_key
 from envs.environment import UnknownTask
 from envs.episode import Termination
 from envs.registry import locate, open_place
@@ -89,7 +92,7 @@ from events.canonical import exact_json, sha256
 from events.envelope import derive_id
 from events.errors import KintsugiError
 from events.gate import AFTER_ERROR, GateReport
-from events.jobs import ModelUser
+from events.jobs import EndpointUser, ModelUser
 from events.learning import Decision
 from events.lifecycle import State
 from events.messages import StrictModel
@@ -112,6 +115,8 @@ _LESSON_SEEDS: Final = TASKS // 4
 """How far from the first task of a pilot or of the looks the fresh tasks begin of which lessons are
 made."""
 _NOTED: Final = "noted.json"
+_REACH_SECONDS: Final = 10.0
+"""How long the worker waits for an endpoint to list its models."""
 _UNLIKELY: Final = 0.05
 """Chance of a difference between the users' faults below which it is called unlikely."""
 
@@ -137,8 +142,8 @@ class CandidateEvaluation:
     ) -> None:  # fmt: skip
         """`incumbent`: None for the base. `gates`: that the candidate has passed already, against
         incumbents that were replaced since. `held_out`: remembers lessons from one time to the
-        next. `user`: who plays the users; None: the environment's own. Raises CannotExamine,
-        UnknownEnvironment."""
+        next. `user`: who plays the users; None: the environment's own, and so where a panel plays
+        and `user` is one behind an endpoint. Raises CannotExamine, UnknownEnvironment."""
         if agent.environment is None or agent.checkpoint is None:
             raise CannotExamine(
                 f"agent {agent.alias} has no environment and checkpoint in the setting agents, so "
@@ -146,6 +151,10 @@ class CandidateEvaluation:
             )
         settings = app.settings
         self._app, self._runner, self._agent, self._row = app, runner, agent, row
+        panels = (item.panel is not None for item in (row, incumbent) if item is not None)
+        if isinstance(user, EndpointUser) and any(panels):
+            # No trial asks a router beside such a user (trial.py).
+            user = None
         self._incumbent, self._user = incumbent, user
         self._trial, self._gate = settings.trial, settings.gate
         self._place = locate(agent.environment, settings.environments.paths)
@@ -425,7 +434,8 @@ class CandidateEvaluation:
         return False
 
     def _start(self, name: str, plan: Plan, what: str) -> Iterator[str]:
-        """Start a trial, or its next attempt. Raises CannotExamine for a task without its body."""
+        """Start a trial, or its next attempt. Raises CannotExamine for a task without its body, and
+        JobStartError while the model that plays the users cannot be reached."""
         own = {task: self._lessons[task] for task in plan.tasks if task in self._lessons}
         stored = collect_bodies(self._app, (task for task in plan.tasks if task not in own))
         if stored.missing:
@@ -436,8 +446,30 @@ class CandidateEvaluation:
             )
         bodies = {**stored.found, **own}
         files = {DEFINITIONS: write_definitions(bodies)} if bodies else {}
+        self._check_user()
         if self._runner.start(Job(name, plan, files=files)):
             yield f"{self._row.adapter}: {what} began, {len(plan.tasks)} tasks"
+
+    def _check_user(self) -> None:
+        """See that the model that plays the users is there: whether it is says nothing of the
+        candidate. Raises JobStartError."""
+        if not isinstance(self._user, EndpointUser):
+            return
+        try:
+            asyncio.run(_reach(self._user))
+        except (EndpointRefusal, EndpointUnavailable) as error:
+            raise JobStartError(
+                f"{self._row.adapter} waits for the model that plays the users: {error}; it is "
+                "tried again"
+            ) from error
+
+    @property
+    def _erring(self) -> str | None:
+        """Who plays the users, where they may err."""
+        if self._user is not None:
+            return self._user.simulator
+        environment = self._environment
+        return f"{environment.name} itself" if environment.users_err else None
 
     def _job(self, number: int) -> str:
         return f"{self.digest[:32]}-{number}"
@@ -460,7 +492,7 @@ class CandidateEvaluation:
         self._record(played)
         if sizes is None:
             following: Sizes | None = sizes_of(
-                _by_kind(played, self._lessons, self._user),
+                _by_kind(played, self._lessons, self._erring),
                 self._targets,
                 self._trial,
                 self._gate,
@@ -530,7 +562,9 @@ class CandidateEvaluation:
             for kind in kinds:
                 pairs = None
                 if attempts is not None:
-                    pairs = _reference_pairs(attempts, played, kind, self._trial.trials, self._user)
+                    pairs = _reference_pairs(
+                        attempts, played, kind, self._trial.trials, self._erring
+                    )
                 references.append(Reference(kind, name, self._best[kind].gap, pairs))
         return None if waiting else references
 
@@ -559,11 +593,12 @@ class CandidateEvaluation:
             if attempt.head.task is not None
         }
         both = (_outcomes(played, 0), _outcomes(played, 1))
-        return _pair_judged(both, slices, self._trial.trials, self._user)
+        return _pair_judged(both, slices, self._trial.trials, self._erring)
 
     def _report_user_faults(self, played: Sequence[TrialAttempt]) -> Iterator[str]:
-        """Say how often the users erred beside each player, where a model plays them."""
-        if self._user is None:
+        """Say how often the users erred beside each player, where they may."""
+        users = self._erring
+        if users is None:
             return
         counts = [sum(a.player == player for a in played) for player in (0, 1)]
         faults = [
@@ -585,7 +620,7 @@ class CandidateEvaluation:
         )
         incumbent = self._row.base if self._incumbent is None else self._incumbent.adapter
         yield (
-            f"{self._row.adapter}: the users that {self._user.simulator} played erred in "
+            f"{self._row.adapter}: the users that {users} played erred in "
             f"{faults[0]} of {counts[0]} rollouts of {incumbent} and in {faults[1]} of {counts[1]} "
             f"of the candidate, which have no verdict{doubt}"
         )
@@ -607,7 +642,7 @@ class CandidateEvaluation:
         """All looks so far, without the best policies. Of tasks that users spoiled a target has
         fewer than were planned; it is tested on those that are left, once."""
         targets = sizes.targets
-        if self._user is not None:
+        if self._erring is not None:
             targets = tuple(_shrink_target(target, pairs) for target in targets)
         return Evaluation(
             targets,
@@ -725,13 +760,13 @@ def _pair_judged(
     both: tuple[Outcomes, Outcomes],
     slices: Mapping[str, str],
     trials: int,
-    user: ModelUser | None,
+    users: str | None,
 ) -> list[Pair]:
-    """Return the pairs of two players' outcomes in the order of `slices`. Where a model plays the
-    users, a task counts by the trials that have a verdict of both, and one without any is left out.
-    Raises TooFewTrials."""
+    """Return the pairs of two players' outcomes in the order of `slices`. Where users may err, and
+    `users` plays them, a task counts by the trials that have a verdict of both, and one without any
+    is left out. Raises TooFewTrials."""
     first, second = both
-    if user is None:
+    if users is None:
         return pair_outcomes(first, second, slices, trials)
     judged = {
         task: name
@@ -741,7 +776,7 @@ def _pair_judged(
     if lost := sorted(set(slices.values()) - set(judged.values())):
         raise TooFewTrials(
             f"no task of {lost[0]} has a trial with a verdict of both: the users that "
-            f"{user.simulator} played erred; let the script play, or a better model"
+            f"{users} played erred; let the script play, or a better model"
         )
     return pair_outcomes(first, second, judged, 1)
 
@@ -754,15 +789,15 @@ def _shrink_target(target: PlannedTarget, pairs: Sequence[Pair]) -> PlannedTarge
 
 
 def _by_kind(
-    played: Sequence[TrialAttempt], lessons: Collection[str], user: ModelUser | None
+    played: Sequence[TrialAttempt], lessons: Collection[str], users: str | None
 ) -> dict[str, list[list[bool]]]:
-    """Kind, or slice of lessons -> the verdicts of each of its tasks; trials whose user, a model,
-    erred are left out, and so are tasks with one trial left. Raises CannotExamine where another
-    trial has no verdict, or a kind no task."""
+    """Kind, or slice of lessons -> the verdicts of each of its tasks. Where users may err, and
+    `users` plays them, trials with a fault of them are left out, and so are tasks with one trial
+    left. Raises CannotExamine where another trial has no verdict, or a kind no task."""
     kinds = {
         item.head.task.id: _slice(item, lessons) for item in played if item.head.task is not None
     }
-    if user is not None:
+    if users is not None:
         played = [attempt for attempt in played if not _is_user_error(attempt)]
     groups: dict[str, list[list[bool]]] = {}
     for task, verdicts in _outcomes(played, 0).items():
@@ -773,12 +808,11 @@ def _by_kind(
                 "of its own"
             )
         # One trial alone says nothing of the spread.
-        if user is None or len(judged) > 1:
+        if users is None or len(judged) > 1:
             groups.setdefault(kinds[task], []).append(judged)
     if lost := sorted(set(kinds.values()) - set(groups)):
-        name = None if user is None else user.simulator
         raise CannotExamine(
-            f"the users that {name} played erred in all but one trial of every task of "
+            f"the users that {users} played erred in all but one trial of every task of "
             f"{lost[0]}; let the script play, or a better model"
         )
     return groups
@@ -789,7 +823,7 @@ def _reference_pairs(
     played: Sequence[TrialAttempt],
     kind: str,
     trials: int,
-    user: ModelUser | None,
+    users: str | None,
 ) -> list[Pair]:
     """The tasks of a kind, with the best policy in the incumbent's place. Raises TooFewTrials."""
     slices = {
@@ -797,7 +831,15 @@ def _reference_pairs(
         for attempt in attempts
         if attempt.head.task is not None and _kind(attempt) == kind
     }
-    return _pair_judged((_outcomes(attempts, 0), _outcomes(played, 1)), slices, trials, user)
+    return _pair_judged((_outcomes(attempts, 0), _outcomes(played, 1)), slices, trials, users)
+
+
+async def _reach(user: EndpointUser) -> None:
+    """Raises EndpointRefusal, EndpointUnavailable."""
+    key = read_key(user.url, user.api_key_variable)
+    timeout = min(user.timeout, _REACH_SECONDS)
+    async with Endpoint(user.url, user.model, api_key=key, timeout=timeout) as endpoint:
+        await endpoint.check()
 
 
 def _look_name(number: int) -> str:

@@ -29,7 +29,7 @@ import os
 import sys
 import time
 from argparse import ArgumentParser
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Sized
 from contextlib import AsyncExitStack, aclosing
 from functools import partial
 from itertools import chain
@@ -56,6 +56,8 @@ if TYPE_CHECKING:
 
 CHUNK: Final = 256
 """Rollouts that are played, and are on disk, together."""
+_TRIES: Final = 3
+"""How often an episode is played whose user's endpoint fails."""
 _HEARTBEAT_SECONDS: Final = 2.0
 _BEGAN: Final = time.monotonic()
 """When this program began."""
@@ -387,7 +389,24 @@ def _play_beside_endpoint(
 ) -> list[TrialAttempt]:
     """A chunk with the users of an endpoint. Raises EndpointRefusal, EndpointUnavailable,
     EnvironmentFailure."""
-    played = asyncio.run(_play_async(plan, environment, policy, chat, chunk))
+    from envs.endpoint import EndpointUnavailable
+    from envs.evaluation import is_spoilt
+
+    played: dict[_Slot, EvaluationAttempt] = {}
+    for _ in range(_TRIES):
+        missing = [slot for slot in chunk if slot not in played]
+        results = asyncio.run(_play_async(plan, environment, policy, chat, missing))
+        # What the endpoint failed to answer is neither player's, nor a fault of the user.
+        played |= {slot: item for slot, item in results.items() if not is_spoilt(item)}
+        if len(played) == len(chunk):
+            break
+    else:
+        last = next(item for item in results.values() if is_spoilt(item))
+        raise EndpointUnavailable(
+            f"{len(chunk) - len(played)} of {len(chunk)} episodes could not be played in {_TRIES} "
+            f"tries, the first one (task {last.task.id}) because of {last.reason}; see to the "
+            "endpoint, then run the same command to go on"
+        )
     return [
         _build_attempt(
             plan,
@@ -413,7 +432,7 @@ async def _play_async(
     from daemon.evaluation.engine_agent import EngineAgent
     from envs.endpoint import Endpoint, read_key
     from envs.evaluation import Setup, play_all
-    from envs.simulator import make_user
+    from envs.simulator import check_user, make_user
 
     user, player = plan.user, chunk[0][0]
     assert isinstance(user, EndpointUser), "other users are played by the engine"
@@ -429,7 +448,7 @@ async def _play_async(
                 timeout=user.timeout,
             )
         )
-        await simulator.check()
+        await check_user(simulator)
         thread.start()
         stack.push_async_callback(thread.stop)
         setup = Setup(
@@ -444,11 +463,20 @@ async def _play_async(
         )  # fmt: skip
         tasks = [(environment.task(task), trial) for _, task, trial in chunk]
         playing = play_all(setup, tasks, concurrency=plan.episodes)
-        heartbeat = Heartbeat()
+        # No episode may end for minutes: a line may take as long as the endpoint's timeout.
+        beating = asyncio.create_task(_beat(policy.name, played))
+        stack.callback(beating.cancel)
         async for attempts in await stack.enter_async_context(aclosing(playing)):
             played |= {(player, attempt.task.id, attempt.trial): attempt for attempt in attempts}
-            heartbeat.say_when_due(phase=policy.name, rollouts=len(played))
     return played
+
+
+async def _beat(phase: str, played: Sized) -> None:
+    """Say again and again that the program lives, until it is cancelled."""
+    heartbeat = Heartbeat()
+    while True:
+        heartbeat.say(phase=phase, rollouts=len(played))
+        await asyncio.sleep(_HEARTBEAT_SECONDS)
 
 
 def _read_openings(

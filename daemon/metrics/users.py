@@ -64,7 +64,7 @@ def say_users(
         player = "trained" if isinstance(user, AdapterUser) else "model"
         sheet.say("kintsugi_user_player_info", 1, pair.alias, "script" if user is None else player)
         state = read_user_state(connection, settings, pair)
-        sheet.say("kintsugi_user_dialogues", len(state.dialogues.rollouts), pair.alias)
+        sheet.say("kintsugi_user_dialogues", state.view.dialogues, pair.alias)
         gates = [
             row.user_gate
             for row in serving.list_user_adapters(connection, pair.alias)

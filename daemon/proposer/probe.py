@@ -7,7 +7,8 @@ The rollouts of one task are played together on a serving engine and recorded un
 their own: no pattern and no live guard counts them, and the buffer reads the task's rate from them.
 
 A model may play the user: one behind an endpoint, or an adapter that the same engine serves under
-its name. A rollout whose user erred counts for nothing, and is played again with another seed.
+its name; and the environment's own may err (`users_err`). A rollout whose user erred counts for
+nothing, and is played again with another seed.
 
 Guarantee: a rollout's id follows from cycle, policy, task and trial, so the rollouts of a leader
 that was killed are read from the tables and not played again. Not covered: engines that are not
@@ -105,7 +106,8 @@ class Prober:
     def _count_passes(self, task: TaskDefinition) -> int:
         from consumers.reads import rollouts as reads
 
-        tries = 1 if self._probed.user is None else _TRIES
+        users = self._erring
+        tries = 1 if users is None else _TRIES
         places = {self._rollout(task, trial): trial % SAMPLES for trial in range(tries * SAMPLES)}
         with self._app.reading() as connection:
             known = reads.verdicts(connection, list(places))
@@ -124,13 +126,21 @@ class Prober:
                 else:
                     verdicts[attempt.trial % SAMPLES] = attempt.success
         passes = sum(verdict is True for verdict in verdicts.values())
-        if self._probed.user is not None and len(verdicts) < SAMPLES:
+        if users is not None and len(verdicts) < SAMPLES:
             raise CheckFailure(
-                f"the users that {self._probed.user.simulator} played erred in {tries} tries of "
+                f"the users that {users} played erred in {tries} tries of "
                 f"{SAMPLES - len(verdicts)} of {SAMPLES} rollouts; {passes} of the others passed: "
                 f"{reason}"
             )
         return passes
+
+    @property
+    def _erring(self) -> str | None:
+        """Who plays the users, where they may err."""
+        if self._probed.user is not None:
+            return self._probed.user.simulator
+        environment = self._environment
+        return f"{environment.name} itself" if environment.users_err else None
 
     async def _play(self, task: TaskDefinition, trials: Sequence[int]) -> list[Attempt]:
         """Play these trials of a task, and record each as soon as it ends."""
@@ -157,7 +167,7 @@ class Prober:
                     results += attempts
         except (EndpointRefusal, EndpointUnavailable) as error:
             raise CannotSample(f"{probed.policy} cannot be asked about a task: {error}") from error
-        tolerable = () if probed.user is None else (Termination.USER_ERROR,)
+        tolerable = () if self._erring is None else (Termination.USER_ERROR,)
         unjudged = UNJUDGED.difference(tolerable)
         if spoilt := [attempt for attempt in results if attempt.termination in unjudged]:
             raise CannotSample(

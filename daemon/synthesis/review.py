@@ -209,7 +209,7 @@ class _Reviewer:
             try:
                 return find_fault_beside_task(
                     environment, definition, evidence.messages, data.termination, verdict,
-                    exact_user=data.simulator == SCRIPTED,
+                    exact_user=data.simulator == SCRIPTED and not environment.users_err,
                 )  # fmt: skip
             except NoVerdict as error:
                 missing = error  # no fault of the environment's code

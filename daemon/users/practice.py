@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from consumers.reads import agents
+from consumers.reads.evidence import count_session_successes
 from daemon.users.players import find_user
 from daemon.users.state_machine import NoUserStep, UserStep
-from daemon.users.views import UserState, read_user_state
+from daemon.users.views import UserState, name_environment, read_user_state
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection
@@ -48,6 +49,7 @@ def read_user_practices(connection: "Connection", settings: "Settings") -> list[
         state = read_user_state(connection, settings, pair)
         user = find_user(connection, settings, pair.alias, pair.base)
         plays = SCRIPT if user is None else user.simulator
+        persons = _count_persons(connection, settings, state)
         practices.append(
             UserPractice(
                 alias=pair.alias,
@@ -55,24 +57,32 @@ def read_user_practices(connection: "Connection", settings: "Settings") -> list[
                 setting=settings.improve.users,
                 plays=plays,
                 step=state.step.value if isinstance(state.step, UserStep) else None,
-                dialogues=len(state.dialogues.rollouts),
-                persons=state.dialogues.persons,
-                says=_describe(state, plays),
+                dialogues=state.view.dialogues,
+                persons=persons,
+                says=_describe(state, plays, persons),
             )
         )
     return practices
 
 
-def _describe(state: UserState, plays: str) -> str:
+def _count_persons(connection: "Connection", settings: "Settings", state: UserState) -> int:
+    """Count the sessions with persons that passed; 0 where no adapter can be trained."""
+    if state.view.setting != "trained" or state.view.obstacle:
+        return 0
+    environment = name_environment(settings, state.alias)
+    return count_session_successes(connection, state.alias, environment)
+
+
+def _describe(state: UserState, plays: str, persons: int) -> str:
     if state.view.setting != "trained":
         obstacle = state.view.obstacle
         return f"{plays} plays them" + (f": {obstacle}" if obstacle else "")
     if plays != SCRIPT:
         return f"{plays} plays them, trained and through its gate"
     sentence = f"the {SCRIPT} plays them: {_explain_script(state)}"
-    if state.dialogues.persons:
+    if persons:
         sentence += (
-            f"; {state.dialogues.persons:,} sessions with persons passed and teach none, for no "
+            f"; {persons:,} sessions with persons passed and teach none, for no "
             "job is handed what persons said"
         )
     return sentence

@@ -9,10 +9,11 @@ so a leader that was killed, or two at once, request it once. Guarantee: no cycl
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from daemon.users.dialogues import choose_dialogues
 from daemon.users.players import find_agent
 from daemon.users.spec import build_user_spec
 from daemon.users.state_machine import UserStep
-from daemon.users.views import read_user_state
+from daemon.users.views import name_environment, read_user_state
 from events.envelope import derive_id
 from events.learning import JobRequested
 
@@ -36,13 +37,15 @@ def build_request(app: "App", pair: "Pair") -> UserJobRequest | None:
     settings = app.settings
     with app.reading() as connection:
         state = read_user_state(connection, settings, pair)
-    if state.step is not UserStep.REQUEST:
-        return None
+        if state.step is not UserStep.REQUEST:
+            return None
+        environment = name_environment(settings, pair.alias)
+        dialogues = choose_dialogues(connection, pair.alias, environment)
     agent = find_agent(settings, pair.alias)
     assert agent is not None, "an agent without an obstacle is in the settings"
     attempt = str(len(state.jobs) + 1)
     job = derive_id("user job", pair.alias, pair.base, attempt)
-    spec = build_user_spec(app, agent, job, pair.base, state.dialogues.rollouts)
+    spec = build_user_spec(app, agent, job, pair.base, dialogues)
     request = JobRequested(
         job=job, alias=pair.alias, base=pair.base, spec=spec, minutes=settings.jobs.minutes
     )

@@ -12,9 +12,16 @@ from typing import TYPE_CHECKING
 
 from consumers.reads import learning, serving
 from consumers.reads.cycle_state import read_job_adapter
-from daemon.users.dialogues import DialogueStock, choose_dialogues
+from daemon.users.dialogues import count_dialogues
 from daemon.users.players import find_agent, find_obstacle, read_environment
-from daemon.users.state_machine import LastAttempt, NoUserStep, UserStep, UserView, next_user_step
+from daemon.users.state_machine import (
+    LEAST_DIALOGUES,
+    LastAttempt,
+    NoUserStep,
+    UserStep,
+    UserView,
+    next_user_step,
+)
 from events.lifecycle import WAITING, State
 
 if TYPE_CHECKING:
@@ -26,8 +33,6 @@ if TYPE_CHECKING:
     from consumers.reads.learning import JobRow
     from consumers.reads.serving import AdapterRow
     from daemon.config.settings import Settings
-
-_NONE = DialogueStock((), 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,8 +50,6 @@ class UserState:
     outdated: "tuple[AdapterRow, ...]"
     jobs: "tuple[JobRow, ...]"
     """Those that trained one on this base, in the order in which they were requested."""
-    dialogues: DialogueStock
-    """Empty where the setting is not `trained`, or cannot be."""
 
 
 def read_user_state(connection: "Connection", settings: "Settings", pair: "Pair") -> UserState:
@@ -59,10 +62,10 @@ def read_user_state(connection: "Connection", settings: "Settings", pair: "Pair"
     candidate = next((r for r in own if r.state in (State.PRODUCED, State.STAGED)), None)
     jobs = learning.list_user_jobs(connection, pair.alias, pair.base)
     obstacle = find_obstacle(settings, pair.alias) or ""
-    dialogues, last = _NONE, None
+    dialogues, last = 0, None
     if setting == "trained" and not obstacle:
         environment = name_environment(settings, pair.alias)
-        dialogues = choose_dialogues(connection, pair.alias, environment)
+        dialogues = count_dialogues(connection, pair.alias, environment)
         last = _read_last(connection, jobs, environment)
     view = UserView(
         setting=setting,
@@ -73,10 +76,10 @@ def read_user_state(connection: "Connection", settings: "Settings", pair: "Pair"
         candidate=None if candidate is None else candidate.adapter,
         job=next((job.job for job in jobs if job.outcome is None), None),
         last=last,
-        dialogues=len(dialogues.rollouts),
+        dialogues=dialogues,
     )
     step = next_user_step(view)
-    return UserState(*pair, view, step, plays, candidate, outdated, tuple(jobs), dialogues)
+    return UserState(*pair, view, step, plays, candidate, outdated, tuple(jobs))
 
 
 def name_environment(settings: "Settings", alias: str) -> str:
@@ -98,8 +101,9 @@ def _read_last(
     row = read_job_adapter(connection, job.job)
     if row is not None and row.state in WAITING:
         return None
-    there = choose_dialogues(connection, job.alias, environment, until=job.requested)
-    return LastAttempt(len(jobs), len(there.rollouts), _explain_failure(job, row))
+    there = count_dialogues(connection, job.alias, environment, until=job.requested)
+    # Rollouts of a machine whose clock is ahead may have been there though their time is later.
+    return LastAttempt(len(jobs), max(there, LEAST_DIALOGUES), _explain_failure(job, row))
 
 
 def _explain_failure(job: "JobRow", row: "AdapterRow | None") -> str:

@@ -58,9 +58,9 @@ class UserWorker:
         self._runner = runner
         self._staging = Staging(app, fleet, clock)
         self._decisions = Decisions(app)
-        self._gates: dict[tuple[str, str | None], UserGate] = {}
-        """The gate that was brought on last, by adapter and the one before it: its tasks are
-        drawn once."""
+        self._gates: dict[str, tuple[tuple[str, str | None], UserGate]] = {}
+        """Agent -> its last gate, with the adapter and the one before it: its tasks are drawn
+        once."""
 
     def advance(self, breaks: Breaks) -> list[str]:
         """Do the next thing for each agent; what happened, as sentences. `breaks` keeps what breaks
@@ -104,11 +104,11 @@ class UserWorker:
         agent = find_agent(self._app.settings, row.alias)
         assert agent is not None, "an agent without an obstacle is in the settings"
         key = row.adapter, None if previous is None else previous.adapter
-        if key not in self._gates:
-            self._gates = {
-                key: UserGate(self._app, self._runner, agent, row, previous, self._count)
-            }
-        yield from self._gates[key].advance()
+        known, gate = self._gates.get(row.alias, (None, None))
+        if gate is None or known != key:
+            gate = UserGate(self._app, self._runner, agent, row, previous, self._count)
+            self._gates[row.alias] = key, gate
+        yield from gate.advance()
 
     def _stage(self, row: AdapterRow) -> Iterator[str]:
         try:

@@ -53,7 +53,7 @@ from envs.environment import Environment
 from envs.episode import Termination
 from envs.evaluation import Attempt, Setup, make_environment_user, play_mixed
 from envs.players import Offer
-from envs.simulator import make_user
+from envs.simulator import check_user, make_user
 from envs.task import TaskDefinition
 from events.jobs import AdapterUser, EndpointSource, EndpointUser, JobSpec, ModelUser
 from events.messages import Message
@@ -262,7 +262,7 @@ class RemoteSource:
                 timeout=user.timeout,
             )
             endpoints[user] = await stack.enter_async_context(client)
-            await client.check()
+            await check_user(client)
         return endpoints
 
     def _choose_setup(

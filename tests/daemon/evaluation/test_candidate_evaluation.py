@@ -41,10 +41,12 @@ from events.serving import (
     RouteChanged,
     RouteShare,
 )
+from ops.learning.user_faults.shop import write_definition
 from ops.random_adapters import Maker
 from tests.daemon.serving.recorded_trial import COMMAND, FAULTS, RATES
 from tests.daemon.solver import letters
 from tests.daemon.solver.test_content_job import TASKS, bodies
+from tests.envs.model_server import ModelServer, said
 
 AGENT: Final = Agent(
     alias="agent", environment=letters.ENVIRONMENT, traffic={"half": 0.8, "spell": 0.2}
@@ -205,16 +207,24 @@ def test_a_better_adapter_passes_by_its_plan(
     assert found.gate.tasks == found.gate.plan.planned
 
 
-CUSTOMER: Final = EndpointUser(url="http://127.0.0.1:1/v1", model="customer")
+AWAY: Final = EndpointUser(url="http://127.0.0.1:1/v1", model="customer")
+
+
+@pytest.fixture
+def customer() -> Iterator[EndpointUser]:
+    """A model that plays users, of which only the list of models is read."""
+    with ModelServer(lambda _: said("Hello.")) as server:
+        yield AWAY.model_copy(update={"url": server.url})
 
 
 def test_a_model_plays_the_users_of_both_and_what_it_spoils_is_told(
-    large: App, base: Path, unchanged: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    large: App, base: Path, unchanged: Path, monkeypatch: pytest.MonkeyPatch,
+    customer: EndpointUser,
+) -> None:  # fmt: skip
     recorded(monkeypatch, target=(0.4, 0.7), other=(0.99, 0.99))
     monkeypatch.setenv(FAULTS, "[0.02, 0.2]")
     row = staged(large, unchanged, base, TARGET)
-    told = examined(large, row, base, COMMAND, RECORDED, CUSTOMER)
+    told = examined(large, row, base, COMMAND, RECORDED, customer)
     assert "PROMOTE at look 1" in told[-2]
     assert "the users that customer played erred in " in told[-1]
     assert "so a part of what the gate measured may be the users'" in told[-1]
@@ -232,14 +242,44 @@ def test_a_model_plays_the_users_of_both_and_what_it_spoils_is_told(
 
 
 def test_a_model_that_cannot_play_users_promotes_nothing(
-    large: App, base: Path, unchanged: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    large: App, base: Path, unchanged: Path, monkeypatch: pytest.MonkeyPatch,
+    customer: EndpointUser,
+) -> None:  # fmt: skip
     recorded(monkeypatch, target=(0.4, 0.7), other=(0.99, 0.99))
     monkeypatch.setenv(FAULTS, "[1, 1]")
     row = staged(large, unchanged, base, TARGET)
-    told = examined(large, row, base, COMMAND, RECORDED, CUSTOMER)
+    told = examined(large, row, base, COMMAND, RECORDED, customer)
     assert row_of(large, row.adapter).state == "rejected"
     assert "the users that customer played erred in all but one trial of every task of" in told[-1]
+
+
+def test_a_candidate_waits_while_the_model_of_its_users_is_away(
+    large: App, base: Path, unchanged: Path, monkeypatch: pytest.MonkeyPatch, customer: EndpointUser
+) -> None:
+    recorded(monkeypatch, target=(0.4, 0.7), other=(0.99, 0.99))
+    row = staged(large, unchanged, base, TARGET)
+    runner = LocalRunner(large.home / "trials", command=COMMAND)
+    agent = RECORDED.model_copy(update={"checkpoint": base})
+    for _ in range(4):
+        told = list(CandidateEvaluation(large, runner, agent, row, None, user=AWAY).advance())
+        assert "waits for the model that plays the users" in told[-1]
+    assert row_of(large, row.adapter).state == "staged"
+    examined(large, row, base, COMMAND, RECORDED, customer)
+    assert row_of(large, row.adapter).state == "gated"
+
+
+def test_users_of_an_environment_that_err_spoil_no_gate(
+    large: App, base: Path, unchanged: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recorded(monkeypatch, target=(0.4, 0.7), other=(0.99, 0.99))
+    monkeypatch.setenv(FAULTS, "[0.2, 0.2]")
+    place = tmp_path / "faulty.py"
+    place.write_text(write_definition(0.2, users_err=True))
+    row = staged(large, unchanged, base, TARGET)
+    agent = RECORDED.model_copy(update={"environment": str(place)})
+    told = examined(large, row, base, COMMAND, agent)
+    assert row_of(large, row.adapter).state == "gated"
+    assert "the users that shop itself played erred in " in told[-1]
 
 
 def test_an_adapter_that_ruins_another_kind_is_rejected_by_its_slice(

@@ -23,6 +23,7 @@ from events.learning import Decision
 from events.serving import AdapterStaged, GateDecided, Panel, PanelComposed, PanelMember
 from ops.random_adapters import Maker
 from tests.daemon.evaluation.test_candidate_evaluation import (
+    AWAY,
     OTHER,
     RECORDED,
     TARGET,
@@ -144,3 +145,13 @@ def test_a_panel_plays_with_the_files_of_its_members(app: App, base: Path, uncha
     runner = LocalRunner(app.home / "trials", command=COMMAND)
     beside = CandidateEvaluation(app, runner, agent, member, panel)
     assert beside.digest != CandidateEvaluation(app, runner, agent, member, None).digest
+
+
+def test_the_script_plays_beside_a_panel_where_an_endpoint_plays_users(
+    app: App, base: Path, unchanged: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recorded(monkeypatch, target=(0.4, 0.8), other=(0.5, 0.9))
+    panel = compose(app, staged(app, unchanged, base, TARGET))
+    examined(app, panel, base, COMMAND, RECORDED, AWAY)
+    assert row_of(app, "panel").state == "gated"
+    assert {data.simulator for data in rollouts(app)} == {"scripted"}

@@ -1,20 +1,34 @@
 """A trial whose users a model plays: the same for all players, and named in every rollout."""
 
+import json
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+import stamina
 
 from daemon.adapters.directory import WEIGHTS, verify
 from daemon.engine.reference.weights import CHECKPOINT
+from daemon.evaluation import trial
 from daemon.evaluation.trial import Adapter, CannotPlay, Plan, TrialAttempt, play, read_attempts
 from daemon.jobs.runner import JOURNAL
+from envs.endpoint import EndpointUnavailable
 from envs.shop.environment import Shop
 from events.jobs import AdapterUser, EndpointUser, ModelUser
 from ops.random_adapters import Maker
 from tests.daemon.evaluation.test_panel_trial import FORCED, build_panel, build_plan
-from tests.envs.model_server import Json, ModelServer, messages_of, on_the_wire, said
+from tests.envs.model_server import (
+    Json,
+    ModelServer,
+    Reply,
+    answer,
+    messages_of,
+    on_the_wire,
+    refused,
+    said,
+)
 
 
 @pytest.fixture(scope="module")
@@ -121,6 +135,49 @@ def test_a_bad_user_behind_an_endpoint_has_no_verdict(
     assert {attempt.head.termination for attempt in attempts} == {"user_error"}
     assert all(reason in str(attempt.head.reason) for attempt in attempts)
     assert {attempt.head.success for attempt in attempts} == {None}
+
+
+@pytest.mark.parametrize("failures", [2, 100])
+def test_an_endpoint_that_fails_is_asked_again_and_is_no_verdict(
+    tmp_path: Path, failures: int
+) -> None:
+    plan = build_plan(None)
+    exactly = play_exactly(plan)
+    failed: list[Json] = []
+
+    def answering(body: Json) -> Json | Reply:
+        if len(failed) < failures:
+            failed.append(body)
+            return refused(503, "overloaded")
+        line: Json = exactly(body)
+        return line
+
+    with ModelServer(answering) as server, stamina.set_testing(True, attempts=1):
+        user = EndpointUser(url=server.url, model="m")
+        if failures > 2:
+            with pytest.raises(EndpointUnavailable, match=r"run the same command to go on$"):
+                play_plan(plan, user, tmp_path)
+            return
+        attempts = play_plan(plan, user, tmp_path)
+    assert len(attempts) == len(plan.tasks)
+    assert {attempt.head.success for attempt in attempts} <= {True, False}
+
+
+def test_a_trial_lives_while_its_users_are_slow(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(trial, "_HEARTBEAT_SECONDS", 0.05)
+    with ModelServer(lambda _: replace(answer(said("")), pause=1.0)) as server:
+        play_plan(build_plan(None), EndpointUser(url=server.url, model="m"), tmp_path)
+    lines = capsys.readouterr().out.splitlines()
+    beats = [json.loads(line)["heartbeat"] for line in lines]
+    assert sum(beat["rollouts"] == 0 for beat in beats) >= 3, "before any episode ended"
+
+
+def test_a_trial_whose_users_endpoint_is_away_is_tried_again(tmp_path: Path) -> None:
+    user = EndpointUser(url="http://127.0.0.1:9/v1", model="m")
+    with pytest.raises(EndpointUnavailable, match=r"run the same command to go on$"):
+        play_plan(build_plan(None), user, tmp_path)
 
 
 def test_a_panel_and_an_endpoints_user_are_refused(tmp_path: Path, stranger: Adapter) -> None:

@@ -23,6 +23,7 @@ from events.codec import decode
 from events.jobs import AdapterUser, EndpointUser
 from events.learning import TaskProposed
 from events.rollouts import RolloutEnded
+from ops.learning.user_faults.shop import FaultyShop
 from ops.random_adapters import Maker
 from tests.daemon.engine.conftest import Live, listening
 from tests.daemon.proposer.test_proposer import PATTERN, SHOP, source, wanted
@@ -192,6 +193,26 @@ def test_a_task_whose_user_errs_again_and_again_is_rejected_with_the_reason(
         f"passed: {reason}"
     )
     assert recorded(app) == []
+
+
+def test_a_rollout_is_played_again_where_the_environments_own_user_erred(
+    app: App, engine: Live
+) -> None:
+    class Faulty(FaultyShop):
+        rate = 0.5
+        users_err = True
+
+    Prober(app, Faulty(), probed(engine.url))(EASY)
+    played = recorded(app)
+    assert len(played) == SAMPLES
+    assert not {one.trial for one in played} <= set(range(SAMPLES))
+
+    class Hopeless(Faulty):
+        rate = 1.0
+
+    probing = Prober(app, Hopeless(), probed(engine.url, cycle="cycle-2"))
+    with pytest.raises(CheckFailure, match="the users that shop itself played erred in 3 tries"):
+        probing(EASY)
 
 
 def test_an_adapter_of_the_engine_plays_the_user(app: App, engine: Live, tmp_path: Path) -> None:

@@ -86,10 +86,11 @@ def fail(
     passes: int = 0,
     purpose: Purpose = "probe",
     user: Callable[[], User] | None = None,
+    simulator: str = "a model",
     silent: bool = False,
 ) -> list[str]:
     """Record rollouts that fail, and some that pass; return their ids. `user` makes who plays in
-    place of the exact one; `silent`: nothing that was said is recorded."""
+    place of the exact one, as `simulator`; `silent`: nothing that was said is recorded."""
 
     def play_once(number: int) -> Attempt:
         agent = SHOP.oracle(task) if number < passes or user else SHOP.idle_agent(task)
@@ -102,7 +103,7 @@ def fail(
         return asyncio.run(play(setup, task, number))
 
     provenance = Provenance(
-        "agent", "base", "base", purpose, SCRIPTED if user is None else "a model"
+        "agent", "base", "base", purpose, SCRIPTED if user is None else simulator
     )
     names = [derive_id("rollout", task.id, str(number)) for number in range(count)]
     events = [
@@ -218,6 +219,16 @@ def test_a_failure_of_a_user_that_a_model_plays_is_the_users(app: App) -> None:
     (verdict,) = list_verdicts(run_review(app))
     assert (verdict.fault, verdict.rule) == ("user", "instruction")
     assert verdict.reason.startswith("message ")
+
+
+def test_a_failure_of_an_environments_own_user_that_errs_is_the_users(
+    app: App, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(type(SHOP), "users_err", True)
+    write(app, GOOD)
+    fail(app, GOOD, user=lambda: FaultyUser(SHOP, GOOD, "refusal", 0), simulator=SCRIPTED)
+    (verdict,) = list_verdicts(run_review(app))
+    assert (verdict.fault, verdict.rule) == ("user", "instruction")
 
 
 def test_a_task_is_examined_where_nothing_that_was_said_is_left(app: App) -> None:

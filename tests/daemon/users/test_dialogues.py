@@ -1,7 +1,8 @@
 """Which recorded dialogues a job may learn from."""
 
+from consumers.reads.evidence import count_session_successes
 from daemon.proposer.candidate import FIRST_HELD_OUT, FIRST_SEED
-from daemon.users.dialogues import DialogueStock, choose_dialogues
+from daemon.users.dialogues import choose_dialogues, count_dialogues
 from events.envelope import timestamp
 from events.rollouts import Task
 from tests.consumers.folding import at, ended
@@ -17,19 +18,16 @@ def test_one_dialogue_of_each_task_counts_the_newest_and_no_reserved_seed(
     play(app, "shop/return/1", purpose="evaluate", second=50)
     play(app, f"shop/return/{1 << 32}", purpose="evaluate", second=60)
 
-    def choose(until: int | None = None) -> DialogueStock:
-        moment = None if until is None else timestamp(at(until))
-        with app.reading() as connection:
-            return choose_dialogues(connection, "agent", "shop", until=moment)
-
-    tasks = [(item.rollout, item.task) for item in choose().rollouts]
-    assert tasks == [
+    with app.reading() as connection:
+        chosen = choose_dialogues(connection, "agent", "shop")
+        count = count_dialogues(connection, "agent", "shop")
+        earlier = count_dialogues(connection, "agent", "shop", until=timestamp(at(10)))
+    assert [(item.rollout, item.task) for item in chosen] == [
         ("evaluate of shop/return/1", "shop/return/1"),
         (f"probe of {written}", written),
         ("probe of shop/return/2", "shop/return/2"),
     ]
-    earlier = [item.rollout for item in choose(until=11).rollouts]
-    assert earlier == ["probe of shop/return/2", "probe of shop/return/1"]
+    assert (count, earlier) == (3, 1)
 
 
 def test_failures_bare_rollouts_and_persons_teach_nothing(make_app: MakeApp) -> None:
@@ -52,4 +50,6 @@ def test_failures_bare_rollouts_and_persons_teach_nothing(make_app: MakeApp) -> 
     )
     app.settle()
     with app.reading() as connection:
-        assert choose_dialogues(connection, "agent", "shop") == DialogueStock((), persons=1)
+        assert choose_dialogues(connection, "agent", "shop") == ()
+        assert count_dialogues(connection, "agent", "shop") == 0
+        assert count_session_successes(connection, "agent", "shop") == 1

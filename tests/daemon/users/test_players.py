@@ -7,11 +7,12 @@ import pytest
 
 from daemon.config.settings import Agent, Environments, Models, Training, UserModel
 from daemon.core.app import App
+from daemon.core.decision_log import DecisionRefusal
 from daemon.engine.reference.weights import CHECKPOINT
 from daemon.users.players import KEY_VARIABLE, find_obstacle, find_user
 from events.jobs import AdapterUser, EndpointUser, ModelUser
 from events.serving import AdapterMoved
-from tests.consumers.deciding import staged
+from tests.consumers.deciding import decided, evaluated, staged
 from tests.consumers.playing_users import user_evaluated, user_produced
 from tests.daemon.users.conftest import MakeApp, decide
 
@@ -51,6 +52,17 @@ def test_a_gate_that_fails_keeps_the_one_before(make_app: MakeApp) -> None:
     user = who(app)
     assert user is not None
     assert user.simulator == "w"
+
+
+def test_what_was_measured_as_an_agent_plays_no_users_by_that(make_app: MakeApp) -> None:
+    app = make_app()
+    decide(app, user_produced("u"), staged("u"))
+    for data in (evaluated("u"), decided("u", "PROMOTE")):
+        with pytest.raises(DecisionRefusal, match="u plays users, and was measured as an agent"):
+            decide(app, data)
+    assert who(app) is None
+    decide(app, user_evaluated("u"))
+    assert who(app) is not None
 
 
 def test_the_setting_decides_and_the_script_plays_by_default(make_app: MakeApp) -> None:

@@ -129,6 +129,15 @@ def test_a_failed_job_is_followed_by_another_when_the_dialogues_have_doubled(
     assert newest.job == derive_id("user job", "agent", "base", "2")
 
 
+def test_dialogues_of_a_clock_that_is_ahead_follow_no_failure(make: Callable[..., App]) -> None:
+    app = make(0)
+    play(app, *(f"shop/return/{seed}" for seed in range(LEAST_DIALOGUES)), second=4 * 10**9)
+    tick(app)
+    end(app, jobs(app)[0].job)
+    assert tick(app).told == []
+    assert len(jobs(app)) == 1
+
+
 def test_so_is_a_failed_gate_and_a_passed_one_by_none(make: Callable[..., App]) -> None:
     app = make(LEAST_DIALOGUES)
     tick(app)
