@@ -124,7 +124,9 @@ def test_the_engine_refuses_what_its_checks_are_for_and_accepts_what_is_sound() 
     environment.use_definitions(bodies.get)
     rates: dict[FaultKind, float] = dict.fromkeys(KINDS, 0.15)
     writer = FaultyWriter(environment, FaultRates({**rates, "near_duplicate": 0.5}))
-    request = SynthesisRequest("cycle", "agent", "base", "any", 60, 4, rounds=0, bodies=bodies)
+    request = SynthesisRequest(
+        "cycle", "agent", "base", "any", 60, plans=4, rounds=0, bodies=bodies
+    )
     parts = replace(make_parts(environment), writer=writer)
     decisions = [data for _, data in synthesize(environment, request, parts)]
     written = Counter(writer.faults.values())

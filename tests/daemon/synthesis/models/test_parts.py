@@ -47,7 +47,7 @@ def synthesize_with(model: Answering, tasks: int = 2, **settings: Any) -> list[D
 def synthesize_by(model: Answering, tasks: int, **settings: Any) -> list[Decision]:
     """The events of one plan with this model as planner, writer and reviser."""
     shop = Shop()
-    request = SynthesisRequest("c" * 32, "agent", "base", "pattern", tasks, 1)
+    request = SynthesisRequest("c" * 32, "agent", "base", "pattern", tasks, plans=1)
     shop.use_definitions(request.bodies.get)
     with ModelServer(model) as server:
         proposer = ProposerModel(url=server.url, model="big", **settings)
@@ -153,7 +153,7 @@ def test_the_operators_redaction_holds_for_what_is_sent() -> None:
         )
         parts = make_model_parts(shop, settings, "It writes to ada@example.org too often.")
         assert parts is not None
-        request = SynthesisRequest("c" * 32, "agent", "base", "pattern", 1, 1)
+        request = SynthesisRequest("c" * 32, "agent", "base", "pattern", 1, plans=1)
         shop.use_definitions(request.bodies.get)
         list(synthesize(shop, request, parts))
         sent = json.dumps(server.requests)
