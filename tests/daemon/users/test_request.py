@@ -83,8 +83,9 @@ def test_its_spec_is_one_that_the_learner_takes_and_its_file_follows_from_the_lo
     check_supported(spec)
     (pool,) = spec.pools
     assert len(pool.successes) == LEAST_DIALOGUES
-    assert len(pool.references) == 512 - LEAST_DIALOGUES
+    assert len(pool.references) == 8192 - LEAST_DIALOGUES
     assert len(pool.tasks) == 64
+    assert (spec.lora.rank, spec.lora.alpha, spec.lora.targets[-1]) == (32, 64.0, "lm_head")
     seeds = [seed_of(task) or 0 for task in pool.all_tasks]
     assert min(seeds) >= FIRST_SEED
     assert max(seeds) < 1 << 32
