@@ -1,9 +1,12 @@
-"""Learning rates and epochs by the size of the base, for settings that leave them unset: pure.
+"""Learning rates, epochs and numbers of dialogues by the size of the base, for settings that leave
+them unset: pure.
 
     training        2e-3 up to 10 M parameters, 1e-5 from 4 B on
     warm start      4e-3 up to 10 M, 1e-4 at 1 B, 2e-5 from 10 B on; 4 epochs up to 10 M, 2 from 1 B
+    users           3e-3 up to 10 M, then as a warm start, and as many epochs; 8,192 dialogues up to
+                    10 M, 512 from 1 B on
 
-Between these points the logarithm of the rate is linear in the logarithm of the number of
+Between these points the logarithm of the value is linear in the logarithm of the number of
 parameters. The points at 10 M were measured here with LoRA on a model of 0.9 M (docs/LOG.md); the
 others are those of publications, and nothing above 10 M was verified here.
 """
@@ -22,6 +25,8 @@ Points = Sequence[tuple[float, float]]
 _TRAINING: Final[Points] = ((1e7, 2e-3), (4e9, 1e-5))
 _WARM_START: Final[Points] = ((1e7, 4e-3), (1e9, 1e-4), (1e10, 2e-5))
 _EPOCHS: Final[Points] = ((1e7, 4.0), (1e9, 2.0))
+_USERS: Final[Points] = ((1e7, 3e-3), (1e9, 1e-4), (1e10, 2e-5))
+_DIALOGUES: Final[Points] = ((1e7, 8192.0), (1e9, 512.0))
 
 
 def compute_training_rate(parameters: int) -> float:
@@ -37,6 +42,17 @@ def compute_warm_start_rate(parameters: int) -> float:
 def compute_warm_start_epochs(parameters: int) -> int:
     """Return the epochs of a warm start for a base of this size."""
     return round(interpolate(_EPOCHS, parameters))
+
+
+def compute_user_rate(parameters: int) -> float:
+    """Return the learning rate of a job that teaches users, for a base of this size."""
+    return interpolate(_USERS, parameters)
+
+
+def compute_user_dialogues(parameters: int) -> int:
+    """Return the number of dialogues that a job shows which teaches users, for a base of this
+    size."""
+    return round(interpolate(_DIALOGUES, parameters))
 
 
 def interpolate(points: Points, parameters: int) -> float:

@@ -18,7 +18,11 @@ from consumers.reads.evidence import PassedRollout
 from daemon.adapters.compatibility import BadBase, count_parameters
 from daemon.core.task_definitions import with_definitions
 from daemon.jobs.dialogues import offer_dialogues
-from daemon.jobs.learning_rate import compute_warm_start_epochs, compute_warm_start_rate
+from daemon.jobs.learning_rate import (
+    compute_user_dialogues,
+    compute_user_rate,
+    compute_warm_start_epochs,
+)
 from daemon.proposer.candidate import FIRST_SEED, LAST_SEED
 from envs.registry import locate, open_place
 from events.errors import KintsugiError
@@ -42,6 +46,12 @@ POOL: Final = "users"
 HELD_OUT: Final = 64
 """Dialogues on which the loss is watched."""
 _SEED_BITS: Final = 48
+_BATCH_TOKENS: Final = 2048
+"""Of a step, read and written: a dialogue has a few written tokens to many read ones."""
+_SMALL: Final = 10_000_000
+"""Most parameters of a base that is trained as the one measured in docs/LOG.md is."""
+_SMALL_RANK: Final = 32
+_HEAD: Final = "lm_head"
 
 
 class NoUserJob(KintsugiError):
@@ -56,7 +66,7 @@ def build_user_spec(
     assert agent.environment is not None, "an agent without an obstacle has an environment"
     assert agent.checkpoint is not None, "an agent without an obstacle has a checkpoint"
     settings = app.settings
-    training, most = settings.training, settings.improve.users_dialogues
+    training, most = settings.training, _limit_dialogues(settings.improve.users_dialogues, agent)
     environment = with_definitions(
         app,
         open_place(
@@ -82,12 +92,12 @@ def build_user_spec(
         dialogues=offer.sha256,
         pools=(pool,),
         seed=chance,
-        sampler=Sampler(groups=1, size=2, rollouts=max(2, most)),
+        sampler=Sampler(groups=1, size=2, rollouts=most + 2),
         warm_start=WarmStart(
             mode="always", successes=offer.sha256, sft=_build_sft(training, agent)
         ),
         grpo=False,
-        lora=LoraSettings(rank=training.lora_rank, alpha=training.lora_alpha),
+        lora=_build_lora(training, agent),
         device=training.device,
         dtype=training.dtype,
         threads=training.threads,
@@ -104,21 +114,51 @@ def _draw_tasks(
     return tuple(task.id for task in islice(environment.mixture(shares, chance, first), count))
 
 
+def _limit_dialogues(setting: int | None, agent: "Agent") -> int:
+    """Return how many dialogues a job shows at most. Raises NoUserJob."""
+    return compute_user_dialogues(_count_parameters(agent)) if setting is None else setting
+
+
 def _build_sft(training: "Training", agent: "Agent") -> SftSettings:
     """Return how a job trains: by the settings of a warm start, or by the size of the base where
     they are unset. Raises NoUserJob."""
     lr, epochs = training.warm_start_lr, training.warm_start_epochs
     if lr is None or epochs is None:
-        assert agent.checkpoint is not None, "an agent without an obstacle has a checkpoint"
-        try:
-            parameters = count_parameters(agent.checkpoint)
-        except BadBase as error:
-            raise NoUserJob(
-                f"no learning rate follows from the base: {error}; set training.warm_start_lr and "
-                "training.warm_start_epochs"
-            ) from error
-        lr = compute_warm_start_rate(parameters) if lr is None else lr
+        parameters = _count_parameters(agent)
+        lr = compute_user_rate(parameters) if lr is None else lr
         epochs = compute_warm_start_epochs(parameters) if epochs is None else epochs
     return SftSettings(
-        optimizer=OptimizerSettings(lr=lr), epochs=round(epochs), warmup=0.1, schedule="linear"
+        optimizer=OptimizerSettings(lr=lr),
+        epochs=round(epochs),
+        batch_tokens=_BATCH_TOKENS,
+        warmup=0.05,
+        schedule="linear",
     )
+
+
+def _build_lora(training: "Training", agent: "Agent") -> LoraSettings:
+    """Return which weights a job trains. A small base never wrote what a customer says: its head is
+    among them, and the rank is `_SMALL_RANK` at least. A base whose weights are not counted is
+    quantised, and none is quantised that is small."""
+    assert agent.checkpoint is not None, "an agent without an obstacle has a checkpoint"
+    own = LoraSettings(rank=training.lora_rank, alpha=training.lora_alpha)
+    try:
+        small = count_parameters(agent.checkpoint) <= _SMALL
+    except BadBase:
+        small = False
+    if not small:
+        return own
+    rank = max(own.rank, _SMALL_RANK)
+    return LoraSettings(rank=rank, alpha=own.alpha * rank / own.rank, targets=(*own.targets, _HEAD))
+
+
+def _count_parameters(agent: "Agent") -> int:
+    """Return the size of the agent's base. Raises NoUserJob."""
+    assert agent.checkpoint is not None, "an agent without an obstacle has a checkpoint"
+    try:
+        return count_parameters(agent.checkpoint)
+    except BadBase as error:
+        raise NoUserJob(
+            f"neither a learning rate nor a number of dialogues follows from the base: {error}; "
+            "set training.warm_start_lr, training.warm_start_epochs and improve.users_dialogues"
+        ) from error

@@ -1,6 +1,6 @@
 """Tune users on more and more dialogues, and say how often they err on others.
 
-    python -m ops.learning.users run --out DIR [--seeds 1-5] [--sizes 0,32,128,512,2048]
+    python -m ops.learning.users run --out DIR [--seeds 1-5] [--sizes 0,32,128,512,8192]
     python -m ops.learning.users report --out DIR
 
 `run` makes one seed after another in this process, and goes on where it was stopped. Exit code 1

@@ -17,7 +17,7 @@ from daemon.solver.lora import attach, save
 from daemon.solver.users import job
 from daemon.solver.users.job import FIGURES, UserJobResult
 from envs.shop.environment import Shop
-from events.jobs import AdapterUser, JobSpec, TaskPool, WarmStart
+from events.jobs import AdapterUser, JobSpec, Sampler, TaskPool, WarmStart
 from events.messages import StrictModel
 from ops.learning.results import TimedRun
 from ops.learning.run import JobError, describe_source
@@ -102,6 +102,7 @@ def _train(seed: int, seeds: Seeds, settings: Settings, size: int, out: Path) ->
         teaches="user",
         pools=(pool,),
         seed=seed,
+        sampler=Sampler(groups=1, size=2, rollouts=size + 2),
         warm_start=WarmStart(mode="always", sft=sft),
         grpo=False,
         lora=settings.lora,

@@ -13,7 +13,7 @@ from events.messages import StrictModel
 
 BASE: Final = "reference"
 SEEDS: Final = (1, 2, 3, 4, 5)
-SIZES: Final = (0, 32, 128, 512, 2048)
+SIZES: Final = (0, 32, 128, 512, 8192)
 """Dialogues that a user is shown; 0: the base plays as it is."""
 
 
@@ -21,7 +21,7 @@ class Settings(StrictModel):
     """How every run is made."""
 
     checkpoint: Path = CHECKPOINT
-    exposures: Annotated[int, Field(ge=1)] = 16384
+    exposures: Annotated[int, Field(ge=1)] = 32768
     """Dialogues that are shown in all epochs together, unless training stops before: of few
     dialogues each is shown more often."""
     held_out: Annotated[int, Field(ge=1)] = 44

@@ -4,6 +4,8 @@ import pytest
 
 from daemon.jobs.learning_rate import (
     compute_training_rate,
+    compute_user_dialogues,
+    compute_user_rate,
     compute_warm_start_epochs,
     compute_warm_start_rate,
     interpolate,
@@ -15,11 +17,13 @@ def test_below_ten_million_parameters_rates_are_those_measured_here() -> None:
         assert compute_training_rate(count) == pytest.approx(2e-3)
         assert compute_warm_start_rate(count) == pytest.approx(4e-3)
         assert compute_warm_start_epochs(count) == 4
+        assert compute_user_rate(count) == pytest.approx(3e-3)
+        assert compute_user_dialogues(count) == 8192
 
 
 def test_rates_fall_with_the_size_and_stay_beyond_the_last_point() -> None:
     sizes = [10**7, 10**8, 5 * 10**8, 10**9, 4 * 10**9, 10**10]
-    for rule in (compute_training_rate, compute_warm_start_rate):
+    for rule in (compute_training_rate, compute_user_rate, compute_warm_start_rate):
         rates = [rule(count) for count in sizes]
         assert rates == sorted(rates, reverse=True)
         assert rule(7 * 10**10) == rule(10**12)
@@ -27,6 +31,7 @@ def test_rates_fall_with_the_size_and_stay_beyond_the_last_point() -> None:
     assert compute_warm_start_rate(10**9) == pytest.approx(1e-4)
     assert compute_warm_start_rate(10**10) == pytest.approx(2e-5)
     assert [compute_warm_start_epochs(count) for count in sizes] == [4, 3, 2, 2, 2, 2]
+    assert [compute_user_dialogues(count) for count in sizes] == [8192, 2048, 777, 512, 512, 512]
 
 
 def test_between_two_points_equal_factors_of_size_are_equal_factors_of_rate() -> None:

@@ -1,13 +1,16 @@
 """The leader requests the job of an agent's users: once, of no cycle, and again only with more."""
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Final
 
 import pytest
+import torch
+from safetensors.torch import save_file
 
 from consumers.reads import learning
 from consumers.reads.learning import JobRow
-from daemon.config.settings import Scheduler
+from daemon.config.settings import Agent, Improve, Scheduler, Training
 from daemon.core.app import App
 from daemon.core.decision_log import Decisions
 from daemon.core.leadership import Leadership
@@ -18,8 +21,10 @@ from daemon.proposer.verification import seed_of
 from daemon.solver.spec import check_supported
 from daemon.solver.users.dialogue_file import DIALOGUES, write_dialogues
 from daemon.solver.users.dialogue_file import read_dialogues as read_file
+from daemon.users.spec import NoUserJob, build_user_spec
 from daemon.users.state_machine import LEAST_DIALOGUES
 from events.envelope import derive_id
+from events.jobs import LoraSettings
 from events.learning import JobEnded
 from tests.consumers.folding import at, ended
 from tests.consumers.playing_users import user_evaluated, user_produced
@@ -83,8 +88,9 @@ def test_its_spec_is_one_that_the_learner_takes_and_its_file_follows_from_the_lo
     check_supported(spec)
     (pool,) = spec.pools
     assert len(pool.successes) == LEAST_DIALOGUES
-    assert len(pool.references) == 512 - LEAST_DIALOGUES
+    assert len(pool.references) == 8192 - LEAST_DIALOGUES
     assert len(pool.tasks) == 64
+    assert (spec.lora.rank, spec.lora.alpha, spec.lora.targets[-1]) == (32, 64.0, "lm_head")
     seeds = [seed_of(task) or 0 for task in pool.all_tasks]
     assert min(seeds) >= FIRST_SEED
     assert max(seeds) < 1 << 32
@@ -94,6 +100,22 @@ def test_its_spec_is_one_that_the_learner_takes_and_its_file_follows_from_the_lo
     (folder / DIALOGUES).write_bytes(write_dialogues(dialogues))
     dialogues = read_file(folder, spec)
     assert [item.rollout for item in dialogues] == sorted(pool.successes)
+
+
+def test_of_a_quantised_base_what_follows_from_its_size_is_to_be_set(
+    make: Callable[..., App], tmp_path: Path
+) -> None:
+    save_file({"layer.qweight": torch.zeros(2, dtype=torch.int32)}, tmp_path / "model.safetensors")
+    agent = Agent(alias="agent", environment="shop", checkpoint=tmp_path)
+    app = make(LEAST_DIALOGUES, agents=(agent,))
+    with pytest.raises(NoUserJob, match=r"warm_start_epochs and improve\.users_dialogues"):
+        build_user_spec(app, agent, "job", "base", [])
+    improve = Improve(users="trained", users_dialogues=7)
+    training = Training(warm_start_lr=1e-4, warm_start_epochs=2)
+    app = make(0, agents=(agent,), improve=improve, training=training)
+    spec = build_user_spec(app, agent, "job", "base", [])
+    assert len(spec.pools[0].references) == 7
+    assert spec.lora == LoraSettings(rank=16, alpha=32)
 
 
 @pytest.mark.parametrize("count", [0, LEAST_DIALOGUES - 1])
