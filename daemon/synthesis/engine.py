@@ -234,10 +234,10 @@ class _Synthesis:
             tuple(state.refused),
         )
         draft = self._reviser.revise(self._environment, history)
+        if self._reviser.trouble:
+            self._trouble.append(self._reviser.trouble)
         if draft is None:
             return None
-        if draft.trouble:
-            self._trouble.append(draft.trouble)
         problem = self._find_problem(state.plan, draft)
         if problem is not None:
             self._trouble.append(problem)

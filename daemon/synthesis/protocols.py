@@ -178,8 +178,6 @@ class RevisionDraft:
     """Events that say what failed, at least one."""
     check: str
     """What it is to mend (`Failure.check`)."""
-    trouble: str = ""
-    """Why a model that was to be asked did not write it; then rules did."""
 
 
 class Reviser(Protocol):
@@ -187,6 +185,9 @@ class Reviser(Protocol):
 
     name: str | None
     """Model that revises; None for rules."""
+    trouble: str
+    """Why a model that was to be asked about the last plan revised nothing; empty where it did, and
+    for rules."""
 
     def revise(self, environment: Environment, history: PlanHistory) -> RevisionDraft | None:
         """Return a change of the plan, with the name of the plan kept; None where its failures ask

@@ -118,6 +118,7 @@ class RuleReviser:
     """The reviser that needs no model (protocols.Reviser)."""
 
     name: str | None = None
+    trouble = ""
 
     def revise(self, environment: Environment, history: PlanHistory) -> RevisionDraft | None:
         """Return the plan with a rule for each check that failed often; None where none did."""

@@ -6,13 +6,12 @@ The model is shown the plan, its acceptance, and failures with their reasons und
 answers with new texts and rules that cite these names. The calls of a plan stay: only its words,
 its manner and its rules can be revised. An answer that cites nothing, changes nothing, or repeats a
 revision that was not kept is refused with the reason, and asked for again twice; then rules revise,
-and `trouble` of the draft says why. Whether a revision stays is no model's word (reflection.py).
+and `trouble` of the reviser says why. Whether a revision stays is no model's word (reflection.py).
 """
 
 import json
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Annotated, Any, Final
 
 from pydantic import (
@@ -120,8 +119,7 @@ class ModelReviser:
             return self._client.run(lambda endpoint: self._client.ask(endpoint, messages, question))
         except ModelFailure as error:
             self.trouble = str(error)
-            draft = self._rules.revise(environment, history)
-            return None if draft is None else replace(draft, trouble=self.trouble)
+            return self._rules.revise(environment, history)
 
 
 class _Reading:

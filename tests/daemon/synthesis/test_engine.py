@@ -121,7 +121,8 @@ class Reckless(RuleReviser):
             return replace(draft, failures=())
         if self._fault == "tool":
             return replace(draft, plan=draft.plan.model_copy(update={"tools": ("teleport",)}))
-        return replace(draft, trouble="the model timed out")
+        self.trouble = "the model timed out"
+        return draft
 
 
 @pytest.mark.parametrize("fault", ["renamed", "no failure", "tool"])
