@@ -221,7 +221,7 @@ def test_a_model_plays_the_users_of_both_and_what_it_spoils_is_told(
     large: App, base: Path, unchanged: Path, monkeypatch: pytest.MonkeyPatch,
     customer: EndpointUser,
 ) -> None:  # fmt: skip
-    recorded(monkeypatch, target=(0.4, 0.7), other=(0.99, 0.99))
+    recorded(monkeypatch, target=(0.3, 0.9), other=(1.0, 1.0))
     monkeypatch.setenv(FAULTS, "[0.02, 0.2]")
     row = staged(large, unchanged, base, TARGET)
     told = examined(large, row, base, COMMAND, RECORDED, customer)
@@ -256,7 +256,7 @@ def test_a_model_that_cannot_play_users_promotes_nothing(
 def test_a_candidate_waits_while_the_model_of_its_users_is_away(
     large: App, base: Path, unchanged: Path, monkeypatch: pytest.MonkeyPatch, customer: EndpointUser
 ) -> None:
-    recorded(monkeypatch, target=(0.4, 0.7), other=(0.99, 0.99))
+    recorded(monkeypatch, target=(0.3, 0.9), other=(1.0, 1.0))
     row = staged(large, unchanged, base, TARGET)
     runner = LocalRunner(large.home / "trials", command=COMMAND)
     agent = RECORDED.model_copy(update={"checkpoint": base})
@@ -271,7 +271,7 @@ def test_a_candidate_waits_while_the_model_of_its_users_is_away(
 def test_users_of_an_environment_that_err_spoil_no_gate(
     large: App, base: Path, unchanged: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    recorded(monkeypatch, target=(0.4, 0.7), other=(0.99, 0.99))
+    recorded(monkeypatch, target=(0.3, 0.9), other=(1.0, 1.0))
     monkeypatch.setenv(FAULTS, "[0.2, 0.2]")
     place = tmp_path / "faulty.py"
     place.write_text(write_definition(0.2, users_err=True))
