@@ -709,7 +709,7 @@ class PlanLine(ProjectionTable, table=True):
     definition: str = _string()
     """JSON: events/synthesis/plans.py."""
     tries: int = _integer()
-    """Of the present revision, as all counts that follow."""
+    """Tries of the present revision; the counts that follow are of it too."""
     accepted: int = _integer()
     task_faults: int = _integer()
     """Rollouts of its tasks that failed by a fault of the task; so are the next two."""
@@ -733,7 +733,7 @@ class PlanChange(ProjectionTable, table=True):
     plan: str = _key()
     round: int = _number_key()
     revision: int = _integer()
-    """Of the plan that it would change."""
+    """Revision of the plan that the change was made to."""
     definition: str = _string()
     """JSON: the plan as it was tried."""
     reason: str = _string()

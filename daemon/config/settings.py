@@ -678,7 +678,7 @@ class Improve(Section):
     synthesis_rounds: Annotated[int, Field(ge=0, le=3)] = 3
     """Most rounds in which the plans of a set are revised by their failures; 0: none."""
     users: Literal["script", "model", "trained"] = "script"
-    """Who plays the users of simulated dialogues: in jobs, in probes and in gates, for both sides
+    """Player of the users of simulated dialogues: in jobs, in probes and in gates, for both sides
     alike. `script`: the environment's own user; `model`: the model of `models.user`; `trained`: an
     adapter that a job trains on accepted dialogues and that answers no client. It plays once it has
     passed its gate; until then the script does (docs/users.md)."""

@@ -24,12 +24,12 @@ FindSetEvents = Callable[[PlanSetLine], Sequence[tuple[int, PlansWritten | Plans
 
 @dataclass(frozen=True, slots=True)
 class PlanFailure:
-    """What failed of a plan: a try, or a rollout of a task that it gave."""
+    """A failure of a plan: a rejected try, or a rollout of a task that it gave."""
 
     event: str
     """Id of the `TaskRejected`, or the rollout."""
     fault: str | None
-    """Of a rollout; None for a try that failed a check."""
+    """Fault that was found in a rollout; None for a try that failed a check."""
     check: str
     """The check that the try failed, or the rule by which the rollout was refused."""
     reason: str

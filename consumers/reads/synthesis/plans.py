@@ -31,7 +31,7 @@ class UnknownPlans(KintsugiError):
 
 @dataclass(frozen=True, slots=True)
 class PlanCounts:
-    """What tasks by a plan, or by all plans of a set, came to."""
+    """Counts of the tasks that follow a plan, or all plans of a set."""
 
     tries: int = 0
     accepted: int = 0
@@ -114,7 +114,7 @@ class PlanChangeLine:
     plan: str
     round: int
     revision: int
-    """Of the plan that it would change."""
+    """Revision of the plan that the change was made to."""
     definition: Plan
     """The plan as it was tried."""
     reason: str

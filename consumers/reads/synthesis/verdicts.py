@@ -31,7 +31,7 @@ class FailureRecord:
 
 @dataclass(frozen=True, slots=True)
 class TaskOrigin:
-    """What a task of the buffer was made from."""
+    """Source of a task of the buffer: its plan, or the failed task that it follows."""
 
     task: str
     plan: PlanName | None
