@@ -65,10 +65,11 @@ from daemon.evaluation.gate import (
     list_traffic,
     pair_outcomes,
 )
+from daemon.evaluation.plan_program import BadPlan
 from daemon.evaluation.players import NoSuchPart, build_player, list_member_kinds
 from daemon.evaluation.sample_size import Sizes, extend_sizes, looks_of, sizes_of
 from daemon.evaluation.targets import MOST, PlannedTarget, Target, find_targets
-from daemon.evaluation.trial import BadPlan, Plan, Player, TrialAttempt, read_attempts
+from daemon.evaluation.trial import Plan, Player, TrialAttempt, read_attempts
 from daemon.jobs.runner import (
     OUT,
     Absent,

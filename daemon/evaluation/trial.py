@@ -4,8 +4,7 @@
 
 Both are played here, from the files that the replicas were given: the adapter's sha256 is seen to
 be the one that was produced, and what it answers to the probes of serving is seen to be what its
-replicas were proven to answer. stdout is JSON Lines: heartbeats, and last `{"outcome": "played"}`
-or `{"outcome": "failed", "reason": ...}`; exit codes 0, 1, and 2 for a plan that cannot be read.
+replicas were proven to answer. Output, exit codes and files are those of plan_program.py.
 
 A model may play the user: an adapter, in the engine that plays the agent, or one behind an
 endpoint; then nothing is repeated bit for bit. An attempt with a fault of the user has no verdict.
@@ -14,9 +13,6 @@ A player may be a panel: its router is asked before an episode's first turn, wit
 the rule of a gateway, and the member that it chooses plays the episode. Its errors so are in the
 verdicts.
 
-    DIR/definitions.jsonl   the bodies of the plan's tasks by content (daemon/solver/journal.py)
-    DIR/rollouts.jsonl      a head, then one line per chunk: [played, ...]
-
 Chunks of the two alternate. A chunk is played with nothing before it, so a plan that was killed and
 is run again leaves the same verdicts on one machine with one number of threads; what is on disk is
 not played again. Not covered: environments whose parts a judge decides (such trials have no
@@ -24,27 +20,27 @@ verdict).
 """
 
 import asyncio
-import json
-import os
 import sys
-import time
-from argparse import ArgumentParser
-from collections.abc import Iterator, Mapping, Sequence, Sized
+from collections.abc import Callable, Iterator, Mapping, Sequence, Sized
 from contextlib import AsyncExitStack, aclosing
 from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal, Self
 
-from pydantic import Field, TypeAdapter, ValidationError, model_validator
+from pydantic import Field, TypeAdapter, model_validator
 
-from daemon.jobs.runner import JOURNAL
+from daemon.evaluation.plan_program import (
+    ChunkJournal,
+    Heartbeat,
+    open_plan_environment,
+    run_program,
+)
 from events.canonical import exact_json, sha256
 from events.envelope import derive_id
 from events.errors import KintsugiError
 from events.jobs import AdapterUser, EndpointUser, ModelUser, PanelRouter, Sha256
 from events.messages import Message, StrictModel
-from events.registry import first_problem
 from events.rollouts import MemberChoice, RolloutContent, RolloutEnded
 
 if TYPE_CHECKING:
@@ -59,13 +55,6 @@ CHUNK: Final = 256
 _TRIES: Final = 3
 """How often an episode is played whose user's endpoint fails."""
 _HEARTBEAT_SECONDS: Final = 2.0
-_BEGAN: Final = time.monotonic()
-"""When this program began."""
-DONE, FAILED, WRONG_USAGE = 0, 1, 2
-
-
-class BadPlan(KintsugiError):
-    """The file is no plan."""
 
 
 class CannotPlay(KintsugiError):
@@ -168,73 +157,30 @@ class TrialAttempt(StrictModel):
 _CHUNK: Final[TypeAdapter[tuple[TrialAttempt, ...]]] = TypeAdapter(tuple[TrialAttempt, ...])
 
 
-class _Head(StrictModel):
-    plan: Sha256
-
-
 def read_attempts(folder: Path, plan: Plan) -> list[tuple[TrialAttempt, ...]]:
     """The whole chunks in a folder; none where nothing was played. Raises BadPlan where they are
     another plan's."""
-    return _read(folder / JOURNAL, plan)[0]
+    return _open_journal(folder, plan).read()
 
 
-def _read(path: Path, plan: Plan) -> tuple[list[tuple[TrialAttempt, ...]], int]:
-    """The whole chunks, and where they end in the file."""
-    content = path.read_bytes() if path.exists() else b""
-    end = content.rfind(b"\n") + 1
-    lines = content[:end].splitlines()
-    try:
-        if lines and _Head.model_validate_json(lines[0]).plan != plan.digest:
-            raise BadPlan(f"{path} holds the rollouts of another plan; remove its folder")
-        return [_CHUNK.validate_json(line) for line in lines[1:]], end
-    except ValidationError as error:
-        raise BadPlan(f"{path} is damaged: {first_problem(error)}; remove its folder") from None
+def _open_journal(folder: Path, plan: Plan) -> ChunkJournal[TrialAttempt]:
+    return ChunkJournal(folder, plan.digest, _CHUNK)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command line (default: the process's own); returns its exit code."""
-    parser = ArgumentParser(prog="python -m daemon.evaluation.trial", description=main.__doc__)
-    parser.add_argument("plan", type=Path, metavar="PLAN.json")
-    parser.add_argument("--out", type=Path, required=True, metavar="DIR")
-    options = parser.parse_args(arguments)
-    Heartbeat().say(phase="starting")
-    try:
-        plan = Plan.model_validate_json(options.plan.read_bytes())
-        play(plan, options.out)
-    except ValidationError as error:
-        print(f"{options.plan} is no plan: {first_problem(error)}", file=sys.stderr)
-        return WRONG_USAGE
-    except (KintsugiError, OSError) as error:
-        say(outcome="failed", reason=" ".join(str(error).split()))
-        return FAILED
-    say(outcome="played")
-    return DONE
+    return run_program("daemon.evaluation.trial", main.__doc__, arguments, Plan, play)
 
 
 def play(plan: Plan, out: Path) -> None:
     """Play what is not on disk yet. Raises BadPlan, CannotPlay, BadAdapter, OSError and what the
     environment raises."""
-    from daemon.solver.journal import read_definitions
-    from envs.registry import open_place
 
-    out.mkdir(parents=True, exist_ok=True)
-    done, end = _read(out / JOURNAL, plan)
-    chunks = _chunks(plan)
-    if len(done) == len(chunks):
-        return
-    benchmarks = None if plan.benchmarks is None else Path(plan.benchmarks)
-    environment = open_place(plan.environment, benchmarks=benchmarks)
-    environment.use_definitions(read_definitions(out).get)
-    loaded = _Policies(plan)
-    with (out / JOURNAL).open("ab") as file:
-        file.truncate(end)
-        if not end:
-            file.write(_Head(plan=plan.digest).model_dump_json().encode() + b"\n")
-        for chunk in chunks[len(done) :]:
-            played = tuple(_play_chunk(plan, environment, loaded, chunk))
-            file.write(_CHUNK.dump_json(played) + b"\n")
-            file.flush()
-            os.fsync(file.fileno())
+    def prepare() -> Callable[[list[_Slot]], Iterator[TrialAttempt]]:
+        environment = open_plan_environment(plan.environment, plan.benchmarks, out)
+        return partial(_play_chunk, plan, environment, _Policies(plan))
+
+    _open_journal(out, plan).fill(_chunks(plan), prepare)
 
 
 _Slot = tuple[int, str, int]
@@ -565,28 +511,6 @@ def _build_attempt(
         head=event if choice is None else event.model_copy(update={"member": choice}),
         messages=messages,
     )
-
-
-class Heartbeat:
-    """Says on stdout that the program lives."""
-
-    def __init__(self) -> None:
-        self._last = time.monotonic()
-
-    def say(self, **activity: Any) -> None:
-        """Say what goes on, and for how long this has run."""
-        self._last = time.monotonic()
-        say(heartbeat={"seconds": round(self._last - _BEGAN, 1), **activity})
-
-    def say_when_due(self, **activity: Any) -> None:
-        """Say it where the last time is some seconds ago."""
-        if time.monotonic() - self._last >= _HEARTBEAT_SECONDS:
-            self.say(**activity)
-
-
-def say(**document: Any) -> None:
-    """Print a line of JSON on stdout."""
-    print(json.dumps(document), flush=True)
 
 
 if __name__ == "__main__":

@@ -6,12 +6,7 @@ It talks to the environment's oracle, on tasks that no training of a user has se
 dialogues in which it breaks its instruction, tells a secret, misuses a tool or never ends
 (violations), those in which it hangs up early, and lines and calls of no form that a user's have
 (schema errors). Beside them, and without a part in the decision, it may talk to the policy that
-serves. stdout is that of daemon/evaluation/trial.py: heartbeats, and last
-`{"outcome": "played"}` or `{"outcome": "failed", "reason": ...}`; exit codes 0, 1, and 2 for a plan
-that cannot be read.
-
-    DIR/definitions.jsonl   the bodies of the plan's tasks by content (daemon/solver/journal.py)
-    DIR/rollouts.jsonl      a head, then one line per chunk: [dialogue, ...]
+serves. Output, exit codes and files are those of plan_program.py.
 
 A chunk is played with nothing before it, so a plan that was killed and is run again leaves the same
 dialogues on one machine with one number of threads; what is on disk is not played again.
@@ -22,37 +17,29 @@ Source of the rules: AReaL-SEA, arXiv 2601.22607, tunes the user first; the gate
 one-sided, of Clopper and Pearson (1934).
 """
 
-import os
 import sys
-from argparse import ArgumentParser
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Literal
 
-from pydantic import Field, TypeAdapter, ValidationError
+from pydantic import Field, TypeAdapter
 
 from daemon.evaluation.binomial import bound_share
-from daemon.evaluation.trial import (
-    DONE,
-    FAILED,
-    WRONG_USAGE,
-    Adapter,
-    BadPlan,
-    CannotPlay,
+from daemon.evaluation.plan_program import (
+    ChunkJournal,
     Heartbeat,
-    prove_adapter,
-    say,
+    open_plan_environment,
+    run_program,
 )
-from daemon.jobs.runner import JOURNAL
+from daemon.evaluation.trial import Adapter, CannotPlay, prove_adapter
 from envs.attribution.user_faults import FaultRule, find_user_fault
 from envs.episode import REGULAR
 from envs.task import TaskDefinition
 from events.canonical import exact_json, sha256
-from events.errors import KintsugiError
-from events.jobs import AdapterUser, Sha256
+from events.jobs import AdapterUser
 from events.messages import Message, StrictModel
-from events.registry import first_problem
 from events.rollouts import clip_reason
 from events.serving import UserEvaluated, UserFaultRate
 
@@ -195,10 +182,6 @@ class UserResult(StrictModel):
 _CHUNK: Final[TypeAdapter[tuple[DialogueResult, ...]]] = TypeAdapter(tuple[DialogueResult, ...])
 
 
-class _Head(StrictModel):
-    plan: Sha256
-
-
 def judge_user(counts: UserCounts) -> UserJudgement:
     """Decide whether a user may play: every upper 95 % bound keeps to its limit. Schema errors are
     counted per line and call, the others per dialogue. Raises ValueError without a dialogue."""
@@ -223,7 +206,7 @@ def _rate(count: int, whole: int, limit: float) -> UserFaultRate:
 def read_result(folder: Path, plan: UserPlan) -> UserResult | None:
     """Return what a plan that was played in a folder came to; None where it was not played whole.
     Raises BadPlan where the folder holds another plan's dialogues, or a damaged file."""
-    done, _ = _read(folder / JOURNAL, plan)
+    done = _open_journal(folder, plan).read()
     if len(done) < len(_list_chunks(plan)):
         return None
     return summarize([dialogue for chunk in done for dialogue in chunk])
@@ -282,47 +265,22 @@ def _summarize_slice(dialogues: Sequence[DialogueResult]) -> PolicySlice:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command line (default: the process's own); returns its exit code."""
-    parser = ArgumentParser(prog="python -m daemon.evaluation.user_trial", description=main.__doc__)
-    parser.add_argument("plan", type=Path, metavar="PLAN.json")
-    parser.add_argument("--out", type=Path, required=True, metavar="DIR")
-    options = parser.parse_args(arguments)
-    Heartbeat().say(phase="starting")
-    try:
-        plan = UserPlan.model_validate_json(options.plan.read_bytes())
-        play(plan, options.out)
-    except ValidationError as error:
-        print(f"{options.plan} is no plan: {first_problem(error)}", file=sys.stderr)
-        return WRONG_USAGE
-    except (KintsugiError, OSError) as error:
-        say(outcome="failed", reason=" ".join(str(error).split()))
-        return FAILED
-    say(outcome="played")
-    return DONE
+    return run_program("daemon.evaluation.user_trial", main.__doc__, arguments, UserPlan, play)
 
 
 def play(plan: UserPlan, out: Path) -> None:
     """Play what is not on disk yet. Raises BadPlan, CannotPlay, BadAdapter, OSError and what the
     environment raises."""
-    from daemon.solver.journal import read_definitions
-    from envs.registry import open_place
 
-    out.mkdir(parents=True, exist_ok=True)
-    done, end = _read(out / JOURNAL, plan)
-    chunks = _list_chunks(plan)
-    if len(done) == len(chunks):
-        return
-    benchmarks = None if plan.benchmarks is None else Path(plan.benchmarks)
-    environment = open_place(plan.environment, benchmarks=benchmarks)
-    environment.use_definitions(read_definitions(out).get)
-    players = _Players(plan)
-    with (out / JOURNAL).open("ab") as file:
-        file.truncate(end)
-        if not end:
-            file.write(_Head(plan=plan.digest).model_dump_json().encode() + b"\n")
-        for chunk in chunks[len(done) :]:
-            file.write(_CHUNK.dump_json(tuple(players.play(environment, chunk))) + b"\n")
-            file.flush()
-            os.fsync(file.fileno())
+    def prepare() -> "Callable[[_Chunk], Iterable[DialogueResult]]":
+        environment = open_plan_environment(plan.environment, plan.benchmarks, out)
+        return partial(_Players(plan).play, environment)
+
+    _open_journal(out, plan).fill(_list_chunks(plan), prepare)
+
+
+def _open_journal(folder: Path, plan: UserPlan) -> ChunkJournal[DialogueResult]:
+    return ChunkJournal(folder, plan.digest, _CHUNK)
 
 
 @dataclass(frozen=True, slots=True)
@@ -339,19 +297,6 @@ def _list_chunks(plan: UserPlan) -> list[_Chunk]:
         for tasks, with_oracle in slices
         for start in range(0, len(tasks), CHUNK)
     ]
-
-
-def _read(path: Path, plan: UserPlan) -> tuple[list[tuple[DialogueResult, ...]], int]:
-    """The whole chunks, and where they end in the file. Raises BadPlan."""
-    content = path.read_bytes() if path.exists() else b""
-    end = content.rfind(b"\n") + 1
-    lines = content[:end].splitlines()
-    try:
-        if lines and _Head.model_validate_json(lines[0]).plan != plan.digest:
-            raise BadPlan(f"{path} holds the dialogues of another plan; remove its folder")
-        return [_CHUNK.validate_json(line) for line in lines[1:]], end
-    except ValidationError as error:
-        raise BadPlan(f"{path} is damaged: {first_problem(error)}; remove its folder") from None
 
 
 class _Players:

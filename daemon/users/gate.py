@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Final
 from consumers.reads.serving import AdapterRow
 from daemon.core.decision_log import DecisionRefusal, Decisions
 from daemon.evaluation.comparison import FIRST_TASK, TASKS
-from daemon.evaluation.trial import BadPlan
+from daemon.evaluation.plan_program import BadPlan
 from daemon.evaluation.user_trial import UserPlan, UserResult, read_result
 from daemon.jobs.runner import (
     OUT,

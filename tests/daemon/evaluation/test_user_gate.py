@@ -10,7 +10,7 @@ from scipy.stats import beta
 from daemon.adapters.directory import WEIGHTS, verify
 from daemon.engine.reference.weights import CHECKPOINT
 from daemon.evaluation.binomial import bound_share
-from daemon.evaluation.trial import BadPlan
+from daemon.evaluation.plan_program import BadPlan
 from daemon.evaluation.user_trial import (
     DialogueResult,
     UserCounts,

@@ -12,8 +12,8 @@ from pathlib import Path
 from random import Random
 from typing import Final
 
-from daemon.evaluation.trial import _CHUNK, PanelPlayer, Plan, TrialAttempt, _chunks, _Head
-from daemon.jobs.runner import JOURNAL
+from daemon.evaluation.plan_program import ChunkJournal
+from daemon.evaluation.trial import _CHUNK, PanelPlayer, Plan, TrialAttempt, _chunks
 from daemon.solver.journal import read_definitions
 from envs.registry import open_place
 from events.gate import AFTER_ERROR
@@ -63,12 +63,9 @@ def played(plan: Plan, out: Path) -> Iterator[TrialAttempt]:
 def main() -> None:
     plan = Plan.model_validate_json(Path(sys.argv[1]).read_bytes())
     out = Path(sys.argv[3])
-    out.mkdir(parents=True, exist_ok=True)
-    lines = [
-        _Head(plan=plan.digest).model_dump_json().encode(),
-        _CHUNK.dump_json(tuple(played(plan, out))),
-    ]
-    (out / JOURNAL).write_bytes(b"\n".join(lines) + b"\n")
+    # One line holds everything.
+    journal = ChunkJournal(out, plan.digest, _CHUNK)
+    journal.fill([None], lambda: lambda _: played(plan, out))
     print(json.dumps({"outcome": "played"}), flush=True)
 
 

@@ -1,0 +1,161 @@
+"""A program that plays a plan in chunks, each of which is on disk before the next one is played.
+
+    return run_program(NAME, description, arguments, Plan, play)
+    journal = ChunkJournal(folder, plan.digest, items)
+    journal.fill(chunks, prepare)      what is not on disk yet
+    journal.read()                     the whole chunks
+
+stdout is JSON Lines: heartbeats, and last `{"outcome": "played"}` or
+`{"outcome": "failed", "reason": ...}`. Exit codes: 0, 1, and 2 for a plan that cannot be read.
+
+    FOLDER/definitions.jsonl   the bodies of the plan's tasks by content (daemon/solver/journal.py)
+    FOLDER/rollouts.jsonl      a head with the plan's digest, then one line per chunk: [item, ...]
+
+Guarantee: a program that was killed while it wrote a chunk plays that chunk again, and no other.
+"""
+
+import json
+import os
+import sys
+import time
+from argparse import ArgumentParser
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
+
+from pydantic import TypeAdapter, ValidationError
+
+from daemon.jobs.runner import JOURNAL
+from events.errors import KintsugiError
+from events.jobs import Sha256
+from events.messages import StrictModel
+from events.registry import first_problem
+
+if TYPE_CHECKING:
+    from envs.environment import Environment
+
+DONE, FAILED, WRONG_USAGE = 0, 1, 2
+_HEARTBEAT_SECONDS: Final = 2.0
+_BEGAN: Final = time.monotonic()
+"""When this program began."""
+
+Item = TypeVar("Item")
+Chunk = TypeVar("Chunk")
+PlanModel = TypeVar("PlanModel", bound=StrictModel)
+
+
+class BadPlan(KintsugiError):
+    """The file is no plan, or the folder holds what another plan left."""
+
+
+class _Head(StrictModel):
+    plan: Sha256
+
+
+class ChunkJournal(Generic[Item]):
+    """The chunks of one plan on disk."""
+
+    def __init__(self, folder: Path, digest: str, items: TypeAdapter[tuple[Item, ...]]) -> None:
+        """`digest` is the plan's; `items` reads and writes a chunk."""
+        self._path, self._digest, self._items = folder / JOURNAL, digest, items
+
+    def read(self) -> list[tuple[Item, ...]]:
+        """Return the whole chunks; none where nothing was played. Raises BadPlan for those of
+        another plan and for a damaged file."""
+        return self._read()[0]
+
+    def fill(
+        self, chunks: Sequence[Chunk], prepare: Callable[[], Callable[[Chunk], Iterable[Item]]]
+    ) -> None:
+        """Play the chunks that are not on disk, with what `prepare` returns; it is called only
+        where there are some. Raises BadPlan, OSError and what playing raises."""
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        done, end = self._read()
+        if len(done) == len(chunks):
+            return
+        play = prepare()
+        with self._path.open("ab") as file:
+            file.truncate(end)
+            if not end:
+                file.write(_Head(plan=self._digest).model_dump_json().encode() + b"\n")
+            for chunk in chunks[len(done) :]:
+                file.write(self._items.dump_json(tuple(play(chunk))) + b"\n")
+                file.flush()
+                os.fsync(file.fileno())
+
+    def _read(self) -> tuple[list[tuple[Item, ...]], int]:
+        """The whole chunks, and where they end in the file."""
+        content = self._path.read_bytes() if self._path.exists() else b""
+        end = content.rfind(b"\n") + 1
+        lines = content[:end].splitlines()
+        try:
+            if lines and _Head.model_validate_json(lines[0]).plan != self._digest:
+                raise BadPlan(f"{self._path} is of another plan; remove its folder")
+            return [self._items.validate_json(line) for line in lines[1:]], end
+        except ValidationError as error:
+            raise BadPlan(
+                f"{self._path} is damaged: {first_problem(error)}; remove its folder"
+            ) from None
+
+
+def open_plan_environment(
+    environment: str, benchmarks: str | None, definitions: Path
+) -> "Environment":
+    """Return the environment that a plan names, which finds the bodies in the folder
+    `definitions`. Raises UnknownEnvironment, EnvironmentBroken, OSError."""
+    from daemon.solver.journal import read_definitions
+    from envs.registry import open_place
+
+    place = None if benchmarks is None else Path(benchmarks)
+    opened = open_place(environment, benchmarks=place)
+    opened.use_definitions(read_definitions(definitions).get)
+    return opened
+
+
+def run_program(
+    program: str,
+    description: str | None,
+    arguments: Sequence[str] | None,
+    model: type[PlanModel],
+    play: Callable[[PlanModel, Path], None],
+) -> int:
+    """Run the command line `PROGRAM PLAN.json --out DIR` (default arguments: the process's own);
+    return its exit code."""
+    parser = ArgumentParser(prog=f"python -m {program}", description=description)
+    parser.add_argument("plan", type=Path, metavar="PLAN.json")
+    parser.add_argument("--out", type=Path, required=True, metavar="DIR")
+    options = parser.parse_args(arguments)
+    Heartbeat().say(phase="starting")
+    try:
+        plan = model.model_validate_json(options.plan.read_bytes())
+        play(plan, options.out)
+    except ValidationError as error:
+        print(f"{options.plan} is no plan: {first_problem(error)}", file=sys.stderr)
+        return WRONG_USAGE
+    except (KintsugiError, OSError) as error:
+        say(outcome="failed", reason=" ".join(str(error).split()))
+        return FAILED
+    say(outcome="played")
+    return DONE
+
+
+class Heartbeat:
+    """Says on stdout that the program lives."""
+
+    def __init__(self) -> None:
+        self._last = time.monotonic()
+
+    def say(self, **activity: Any) -> None:
+        """Say what goes on, and for how long this has run."""
+        self._last = time.monotonic()
+        say(heartbeat={"seconds": round(self._last - _BEGAN, 1), **activity})
+
+    def say_when_due(self, **activity: Any) -> None:
+        """Say it where the last time is some seconds ago."""
+        if time.monotonic() - self._last >= _HEARTBEAT_SECONDS:
+            self.say(**activity)
+
+
+def say(**document: Any) -> None:
+    """Print a line of JSON on stdout."""
+    print(json.dumps(document), flush=True)
