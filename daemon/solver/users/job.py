@@ -14,54 +14,45 @@ first of those that torchrun starts does all the work.
 """
 
 from collections.abc import Callable, Iterable, Mapping
-from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
 import torch
-from pydantic import ValidationError
 
-from daemon.adapters.directory import WEIGHTS, Provenance, verify
 from daemon.engine.chat import Chat
-from daemon.engine.fingerprint import probe_model
-from daemon.solver.base import CannotBegin, checkpoint, load_model
+from daemon.solver.base import checkpoint, load_model
 from daemon.solver.job import (
-    ADAPTER,
     Activity,
-    JobInterrupt,
-    check_same_spec,
-    lock_file,
-    make_failure,
-    read_gap,
 )
-from daemon.solver.journal import read_definitions, write_file
-from daemon.solver.lora import save
+from daemon.solver.journal import read_definitions
 from daemon.solver.sampling.environments import (
     JobEnvironments,
     drop_unplayable,
     open_environments,
 )
 from daemon.solver.sampling.seals import Seals
-from daemon.solver.spec import NothingPlayable, check_supported
+from daemon.solver.spec import NothingPlayable
+from daemon.solver.supervised.run import (
+    JobResult,
+    SupervisedRun,
+    read_result,
+    run_supervised,
+    save_result,
+)
 from daemon.solver.telemetry.progress import Outcome, Progress, UserFigures
-from daemon.solver.telemetry.tracker import join_reports, open_tracker
 from daemon.solver.trajectory import TokenSequence, sequences
 from daemon.solver.users.dialogue_file import DialogueRecord, read_dialogues
 from daemon.solver.users.examples import NoExample, build_example, play_gold
 from daemon.solver.users.training import UserTraining
 from envs.environment import UnknownTask
-from events.errors import KintsugiError
 from events.jobs import JobSpec
-from events.messages import StrictModel
 from events.privacy.sealing import Key
-from events.registry import first_problem
 
 FIGURES: Final = "user.json"
-_LOCK: Final = "lock"
 
 
-class UserJobResult(StrictModel):
+class UserJobResult(JobResult):
     """What a job came to, beside its adapter."""
 
     gold: int
@@ -73,6 +64,16 @@ class UserJobResult(StrictModel):
     left_out: tuple[str, ...]
     """Why dialogues are no examples, a sentence each."""
     figures: UserFigures
+
+    @property
+    def taken(self) -> int:
+        """Optimizer steps of the adapter."""
+        return self.figures.steps
+
+    @property
+    def shown(self) -> int:
+        """Dialogues that training was shown."""
+        return self.gold + self.recorded
 
     @property
     def summary(self) -> str:
@@ -108,61 +109,23 @@ def run(
 ) -> Outcome:
     """Run the whole job; every failure that can be said in a sentence is an outcome. `keys`: those
     of persons whose tasks it shows, by id."""
-    activity = activity or Activity()
-    try:
-        check_supported(spec)
-        if finished := read_outcome(spec, out):
-            return finished
-        out.mkdir(parents=True, exist_ok=True)
-        with ExitStack() as held:
-            held.enter_context(lock_file(out / _LOCK))
-            if spec.tracker is not None:
-                tracker = held.enter_context(open_tracker(spec.tracker, spec.job, out))
-                report = join_reports(report, tracker)
-            return _teach(spec, out, report, activity, stopping, keys or {})
-    except (KintsugiError, OSError) as error:
-        return make_failure(error, activity)
+    job = SupervisedRun(spec, out, report, activity or Activity(), stopping, keys or {})
+    return run_supervised(job, FIGURES, UserJobResult, _teach)
 
 
 def read_outcome(spec: JobSpec, out: Path) -> Outcome | None:
-    """Return how the job of this spec in this directory ended; None if it has not.
-
-    Raises BadAdapter for a damaged adapter, CannotBegin for the results of another spec.
-    """
-    folder = out / ADAPTER
-    if not folder.exists():
-        return read_gap(spec, out)
-    provenance = verify(folder)
-    check_same_spec(spec, provenance.spec, folder)
-    try:
-        result = UserJobResult.model_validate_json((out / FIGURES).read_bytes())
-    except ValidationError as error:
-        raise CannotBegin(
-            f"{out / FIGURES} is damaged: {first_problem(error)}; remove {out} to begin again"
-        ) from None
-    return Outcome(
-        outcome="trained",
-        adapter=str(folder),
-        sha256=provenance.files[WEIGHTS],
-        steps=result.figures.steps,
-        rollouts=result.gold + result.recorded,
-        reason=result.summary,
-    )
+    """Return how the job of this spec in this directory ended; None if it has not. Raises
+    BadAdapter, CannotBegin."""
+    return read_result(spec, out, FIGURES, UserJobResult)
 
 
-def _teach(
-    spec: JobSpec,
-    out: Path,
-    report: Callable[[Progress], None],
-    activity: Activity,
-    stopping: Callable[[], bool],
-    keys: Mapping[str, Key],
-) -> Outcome:
+def _teach(run: SupervisedRun) -> Outcome:
     """Train, and save what came of it."""
+    spec, out, activity = run.spec, run.out, run.activity
     if spec.threads is not None:
         torch.set_num_threads(spec.threads)
     activity.phase = "dialogues"
-    seals = Seals(read_definitions(out), keys)
+    seals = Seals(read_definitions(out), run.keys)
     environments = open_environments(spec, seals.find_body)
     recorded = read_dialogues(out, spec)
     chat = Chat(checkpoint(spec))
@@ -173,14 +136,11 @@ def _teach(
 
     def check_stop() -> None:
         activity.steps = training.taken
-        if stopping():
-            raise JobInterrupt(
-                f"stopped after {training.taken} steps; run the same command to begin again"
-            )
+        run.check_stop(training.taken)
 
     activity.phase, activity.rollouts = "training", count
     for number, figures in enumerate(training.steps(check_stop), start=1):
-        report(
+        run.report(
             Progress(
                 batch=number,
                 steps=training.taken,
@@ -191,26 +151,10 @@ def _teach(
         )
     assert training.best is not None, "a training ends with an assessment"
     training.restore_best()
-    activity.phase = "saving"
     result = UserJobResult(
         **examples.counts, left_out=tuple(examples.left_out), figures=training.best
     )
-    provenance = Provenance(
-        base=base,
-        parent=parent,
-        lora=spec.lora,
-        seed=spec.seed,
-        steps=training.best.steps,
-        rollouts=(),
-        spec=spec.model_dump(mode="json"),
-        fingerprint=probe_model(model),
-    )
-    # The adapter is last: with it the job is over.
-    write_file(out / FIGURES, result.model_dump_json(indent=1).encode())
-    save(model, out / ADAPTER, provenance)
-    outcome = read_outcome(spec, out)
-    assert outcome is not None, "the adapter was saved"
-    return outcome
+    return save_result(run, model, base, parent, FIGURES, result)
 
 
 def _collect(

@@ -1,0 +1,1 @@
+"""What jobs have in common that play no rollouts."""

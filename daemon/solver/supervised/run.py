@@ -1,0 +1,159 @@
+"""The shell of a job that is supervised: its directory, its lock, its tracker, its outcome.
+
+    outcome = run_supervised(run, "router.json", RouterResult, teach)
+
+`teach` trains and ends with `save_result`, which leaves the adapter and the figures, or returns
+another outcome. A job that was killed begins anew, and a finished one repeats its outcome.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Final
+
+from peft import PeftModel
+from pydantic import ValidationError
+
+from daemon.adapters.directory import WEIGHTS, Base, Provenance, verify
+from daemon.engine.fingerprint import probe_model
+from daemon.solver.base import CannotBegin
+from daemon.solver.job import (
+    ADAPTER,
+    Activity,
+    JobInterrupt,
+    check_same_spec,
+    lock_file,
+    make_failure,
+    read_gap,
+)
+from daemon.solver.journal import write_file
+from daemon.solver.lora import save
+from daemon.solver.spec import check_supported
+from daemon.solver.telemetry.progress import Outcome, Progress
+from daemon.solver.telemetry.tracker import join_reports, open_tracker
+from events.errors import KintsugiError
+from events.jobs import JobSpec
+from events.messages import StrictModel
+from events.privacy.sealing import Key
+from events.registry import first_problem
+
+_LOCK: Final = "lock"
+
+
+@dataclass(frozen=True, slots=True)
+class SupervisedRun:
+    """A job, where it is run, and who is told."""
+
+    spec: JobSpec
+    out: Path
+    report: Callable[[Progress], None]
+    activity: Activity = field(default_factory=Activity)
+    stopping: Callable[[], bool] = lambda: False
+    keys: Mapping[str, Key] = field(default_factory=dict)
+    """Keys of persons whose tasks it shows, by id."""
+
+    def check_stop(self, steps: int) -> None:
+        """Raise JobInterrupt where the job was told to stop; `steps` were taken."""
+        if self.stopping():
+            raise JobInterrupt(f"stopped after {steps} steps; run the same command to begin again")
+
+
+class JobResult(StrictModel, ABC):
+    """What a job came to, beside its adapter."""
+
+    @property
+    @abstractmethod
+    def taken(self) -> int:
+        """Optimizer steps of the adapter."""
+
+    @property
+    @abstractmethod
+    def shown(self) -> int:
+        """Examples that training was shown."""
+
+    @property
+    @abstractmethod
+    def summary(self) -> str:
+        """The result in a sentence."""
+
+
+def run_supervised(
+    run: SupervisedRun,
+    figures: str,
+    result: type[JobResult],
+    teach: Callable[[SupervisedRun], Outcome],
+) -> Outcome:
+    """Run the whole job; every failure that can be said in a sentence is an outcome. `figures` is
+    the name of the file with its result."""
+    spec, out = run.spec, run.out
+    try:
+        check_supported(spec)
+        if finished := read_result(spec, out, figures, result):
+            return finished
+        out.mkdir(parents=True, exist_ok=True)
+        with ExitStack() as held:
+            held.enter_context(lock_file(out / _LOCK))
+            if spec.tracker is not None:
+                tracker = held.enter_context(open_tracker(spec.tracker, spec.job, out))
+                run = replace(run, report=join_reports(run.report, tracker))
+            return teach(run)
+    except (KintsugiError, OSError) as error:
+        return make_failure(error, run.activity)
+
+
+def read_result(spec: JobSpec, out: Path, figures: str, result: type[JobResult]) -> Outcome | None:
+    """Return how the job of this spec in this directory ended; None if it has not.
+
+    Raises BadAdapter for a damaged adapter, CannotBegin for the results of another spec.
+    """
+    folder = out / ADAPTER
+    if not folder.exists():
+        return read_gap(spec, out)
+    provenance = verify(folder)
+    check_same_spec(spec, provenance.spec, folder)
+    try:
+        stored = result.model_validate_json((out / figures).read_bytes())
+    except ValidationError as error:
+        raise CannotBegin(
+            f"{out / figures} is damaged: {first_problem(error)}; remove {out} to begin again"
+        ) from None
+    return Outcome(
+        outcome="trained",
+        adapter=str(folder),
+        sha256=provenance.files[WEIGHTS],
+        steps=stored.taken,
+        rollouts=stored.shown,
+        reason=stored.summary,
+    )
+
+
+def save_result(
+    run: SupervisedRun,
+    model: PeftModel,
+    base: Base,
+    parent: str | None,
+    figures: str,
+    result: JobResult,
+) -> Outcome:
+    """Leave the result and the adapter of a model, and return the outcome. `parent` is the sha256
+    of the adapter that training went on from."""
+    run.activity.phase = "saving"
+    spec, out = run.spec, run.out
+    provenance = Provenance(
+        base=base,
+        parent=parent,
+        lora=spec.lora,
+        seed=spec.seed,
+        steps=result.taken,
+        rollouts=(),
+        spec=spec.model_dump(mode="json"),
+        fingerprint=probe_model(model),
+    )
+    # The adapter is last: with it the job is over.
+    write_file(out / figures, result.model_dump_json(indent=1).encode())
+    save(model, out / ADAPTER, provenance)
+    outcome = read_result(spec, out, figures, type(result))
+    assert outcome is not None, "the adapter was saved"
+    return outcome
