@@ -373,9 +373,9 @@ async def _play_async(
     chat: "Chat",
     chunk: Sequence[_Slot],
 ) -> "dict[_Slot, EvaluationAttempt]":
+    from daemon.engine.agent import EngineAgent
     from daemon.engine.generation import Engine
     from daemon.engine.thread import EngineThread
-    from daemon.evaluation.engine_agent import EngineAgent
     from envs.endpoint import Endpoint, read_key
     from envs.evaluation import Setup, play_all
     from envs.simulator import check_user, make_user

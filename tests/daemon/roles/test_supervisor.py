@@ -60,11 +60,11 @@ def stopped(notes: Path) -> list[str]:
 
 @contextmanager
 def supervising(notes: Path) -> Iterator["subprocess.Popen[bytes]"]:
-    """A supervisor of three roles, of which `gateway` and `work` are up."""
+    """A supervisor of three roles that are all up."""
     command = [sys.executable, "-m", "tests.daemon.supervising", str(notes)]
     process = subprocess.Popen(command)
     try:
-        until(lambda: bool(started(notes, "gateway") and started(notes, "work")))
+        until(lambda: all(started(notes, name) for name in ("gateway", "ship", "work")))
         yield process
     finally:
         process.kill()

@@ -1,0 +1,1 @@
+"""Tests of the users that a job trains, gates and stages."""
