@@ -46,6 +46,16 @@ def plan(
         engines = [] if no_probe else _list_engines(app.settings, upstream)
         planned = plan_cycle(app, alias, engines)
         why = _explain_unprobed(app.settings, no_probe)
+        model = app.settings.models.proposer
+    plans = [
+        *(data.plan for data in planned.accepted),
+        *(data.plan for data in planned.rejected),
+    ]
+    if model.url and any(plans):
+        cli.out.hint(
+            f"the proposer {model.model} was not asked: tasks by plans are those that rules and "
+            "templates would write, and the cycle's own will differ"
+        )
     if cli.out.json:
         cli.out.document({**build_document(planned), "not_probed": None if planned.probed else why})
         return

@@ -6,7 +6,8 @@ The round is closed on copies of its tables (consumers/diagnosis/preview.py). On
 the real cycle (planner.py) writes the directive and the tasks under the id that the next cycle will
 have, so what is drawn is what that cycle would draw from the same rollouts. An analyzer that is
 configured is asked, and with `engines` the policy that answers plays the tasks. What it plays is
-not recorded.
+not recorded. The model of `models.proposer` is not asked: rules and templates stand in its place,
+for a cycle's tasks may cost millions of tokens, and it would write others in the cycle.
 
 Guarantee: no event is appended, and no table that others see is written. It runs beside the roles
 and without them. Not covered: rollouts that are recorded between the plan and the cycle, and what
@@ -32,6 +33,7 @@ from daemon.cycle.estimate import Estimate, History, estimate, read_history
 from daemon.cycle.leader import Proposal, RetryLater
 from daemon.cycle.outlook import read_outlook
 from daemon.cycle.planner import CyclePlanner
+from daemon.cycle.synthesis.quotas import make_rule_parts
 from daemon.cycle.views import build_facts, find_environment
 from daemon.proposer.candidate import CannotSample
 from daemon.proposer.probe import Engine
@@ -202,7 +204,7 @@ def _draft(app: App, row: CycleRow, engines: Sequence[Engine]) -> _Draft:
         preview_round(app.engine, data, row.alias) as (connection, number),
     ):
         preview = _PreviewApp(app, connection)
-        planner = CyclePlanner(preview, engines, record=False)
+        planner = CyclePlanner(preview, engines, record=False, make_parts=make_rule_parts)
         with preview.reading():
             lines = [
                 line

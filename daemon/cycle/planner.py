@@ -12,6 +12,7 @@ for an analyzer's words).
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -34,7 +35,7 @@ from daemon.cycle.panel_parts import RouterTeacher, gather_lesson, gather_parts
 from daemon.cycle.parent import describe_parent, find_member_parent, find_rejected_parent
 from daemon.cycle.retraining import choose_members, read_retraining
 from daemon.cycle.skills import SkillChoice, SkillHistory, read_skill_histories
-from daemon.cycle.synthesis.quotas import MakeParts, choose_parts, fill_quotas
+from daemon.cycle.synthesis.quotas import CycleParts, MakeParts, choose_parts, fill_quotas
 from daemon.cycle.views import find_agent
 from daemon.jobs.learning_rate import needs_size
 from daemon.jobs.own_successes import offer_successes
@@ -117,17 +118,17 @@ class CyclePlanner:
         *,
         record: bool = True,
         teach_router: RouterTeacher | None = None,
-        make_parts: MakeParts = choose_parts,
+        make_parts: MakeParts | None = None,
     ) -> None:
         """`engines`: those that may be asked about written tasks; if there are none, no engine is
         asked. `stopping`: whether the process was told to stop. `record`: whether what is played
         for a written task is appended to the log; a dry run appends nothing. `teach_router`: what
         specifies jobs that train routers; without it, none is requested. `make_parts`: what puts
-        the data engine together."""
+        the data engine together, once for each cycle; None: what the settings choose."""
         self._app, self._engines, self._stopping = app, engines, stopping
         self._record = record
         self._teach_router = teach_router
-        self._make_parts = make_parts
+        self._parts = CycleParts(make_parts or partial(choose_parts, stopping=stopping))
         self._reviews: dict[str, tuple[str, Review]] = {}
         """Agent -> the cycle whose review was the last, and that review."""
         self._unlabelled: dict[Pair, int] = {}
@@ -289,7 +290,7 @@ class CyclePlanner:
         gives to them, then the rest. Raises CannotSample."""
         bodies = {} if supply is None else supply.bodies
         with_definitions(self._app, environment, bodies)
-        filled = fill_quotas(self._app, environment, cycle, wanted, bodies, self._make_parts)
+        filled = fill_quotas(self._app, environment, cycle, wanted, bodies, self._parts.bind(cycle))
         return {
             **filled.decisions,
             **{entry.id: entry.data for entry in propose(environment, filled.request)},

@@ -63,7 +63,8 @@ class Planner(Protocol):
     """Lays out how tasks are to be written."""
 
     def plan(self, environment: Environment, request: PlanRequest) -> PlanDrafts:
-        """Return plans that do not overlap. Raises NoPlans."""
+        """Return plans that do not overlap. Raises NoPlans, and CannotSample where the cycle has to
+        wait; so do the next two."""
         ...
 
 

@@ -40,9 +40,42 @@ MakeParts = Callable[["Environment", "Settings", str], Parts]
 words."""
 
 
-def choose_parts(environment: "Environment", settings: "Settings", directive: str) -> Parts:
-    """Return the parts with the model that the settings name, or those by rule."""
-    return make_model_parts(environment, settings, directive) or make_parts(environment)
+def choose_parts(
+    environment: "Environment",
+    settings: "Settings",
+    directive: str,
+    stopping: Callable[[], bool] = lambda: False,
+) -> Parts:
+    """Return the parts with the model that the settings name, or those by rule. `stopping`: whether
+    the process was told to stop; then no model is asked."""
+    return make_model_parts(environment, settings, directive, stopping) or make_parts(environment)
+
+
+def make_rule_parts(environment: "Environment", settings: "Settings", directive: str) -> Parts:
+    """Return the parts by rule, whatever model the settings name."""
+    return make_parts(environment)
+
+
+class CycleParts:
+    """The data engine of each agent's last cycle: a tick that had to wait is tried again with the
+    same parts, so with the same budget, and with what a model has answered."""
+
+    def __init__(self, make: MakeParts) -> None:
+        self._make = make
+        self._parts: dict[str, tuple[str, Parts]] = {}
+        """Agent -> its cycle, and the parts of that."""
+
+    def bind(self, cycle: "CycleRow") -> MakeParts:
+        """Return what puts the data engine of a cycle together, once."""
+
+        def make(environment: "Environment", settings: "Settings", directive: str) -> Parts:
+            last, parts = self._parts.get(cycle.alias, ("", None))
+            if parts is None or last != cycle.cycle:
+                parts = self._make(environment, settings, directive)
+                self._parts[cycle.alias] = cycle.cycle, parts
+            return parts
+
+        return make
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,9 +3,10 @@
     client = ModelClient(settings.models.proposer, "proposer", redact)
     plan = client.run(lambda endpoint: client.ask(endpoint, messages, question))
 
-`run` raises ModelFailure alone, whatever the endpoint does. A model that will not serve, may not be
-asked or has spent its budget is asked no more, and so is one that did not answer in time, or could
-not be reached, three times in a row: `trouble` says why then, and `run` raises at once.
+`run` raises ModelFailure alone, whatever the endpoint does, and CannotSample once the process is
+told to stop. A model that will not serve, may not be asked or has spent its budget is asked no
+more, and so is one that did not answer in time, or could not be reached, three times in a row:
+`trouble` says why then, and `run` raises at once.
 """
 
 import asyncio
@@ -25,6 +26,7 @@ from daemon.controller.model_answers import (
     open_endpoint,
     spend,
 )
+from daemon.proposer.candidate import CannotSample
 from daemon.synthesis.models.texts import clean_line
 from envs.endpoint import AnswerFailure, Endpoint, EndpointRefusal, Sampling
 from envs.episode import Termination
@@ -52,6 +54,8 @@ class ModelClient:
     """Name of its section under `models`."""
     redact: Callable[[str], str] = str
     """Replaces what the operator's rules match, in every text that is sent."""
+    stopping: Callable[[], bool] = lambda: False
+    """Whether the process was told to stop; then nothing more is asked."""
     budget: TokenBudget = field(init=False)
     trouble: str = field(default="", init=False)
     """Why it is asked no more; empty while it may be asked."""
@@ -97,6 +101,7 @@ class ModelClient:
         self, endpoint: Endpoint, messages: Sequence[Message], question: Question[T]
     ) -> T:
         """Return an answer that the question takes; asks again twice. For use in `run`."""
+        self._check_stop()
         answer = await ask(endpoint, self.role, self._redact(messages), question, self.budget)
         self._unanswered = 0
         return answer
@@ -109,6 +114,7 @@ class ModelClient:
         seed: int,
     ) -> Message:
         """Return the model's next message, which may call these tools. For use in `run`."""
+        self._check_stop()
         sent = self._redact(messages)
         declared = len(json.dumps(list(tools))) // CHARACTERS_PER_TOKEN
         spend(self.budget, sent, self.role, cost=declared + CALL_TOKENS)
@@ -116,6 +122,11 @@ class ModelClient:
         completion = await endpoint.complete(sent, tools=tools, sampling=sampling, seed=seed)
         self._unanswered = 0
         return completion.message
+
+    def _check_stop(self) -> None:
+        """Raise CannotSample where the process was told to stop: a cycle's tasks may take hours."""
+        if self.stopping():
+            raise CannotSample("the scheduler was told to stop; the next one goes on")
 
     async def _talk(self, talk: Callable[[Endpoint], Awaitable[T]]) -> T:
         async with open_endpoint(self.settings, self.role) as endpoint:
@@ -140,10 +151,13 @@ class ModelClient:
         return clip_reason(text if self.label in text else f"{self.label}: {text}")
 
 
-def open_client(settings: "Settings", role: str) -> ModelClient | None:
+def open_client(
+    settings: "Settings", role: str, stopping: Callable[[], bool] = lambda: False
+) -> ModelClient | None:
     """Return the client of a role's model, with the operator's redaction; None where the settings
-    name no model for the role."""
+    name no model for the role. `stopping`: whether the process was told to stop."""
     model: Model = getattr(settings.models, role)
     if not model.url:
         return None
-    return ModelClient(model, role, Redaction(settings.redaction.build_rules()).redact_text)
+    redact = Redaction(settings.redaction.build_rules()).redact_text
+    return ModelClient(model, role, redact, stopping)

@@ -8,8 +8,9 @@ earlier one, names a tool that is gone, or has calls that no drawn task of its k
 with the reason, and asked for again twice. After that, and where the model is asked no more, rules
 write the rest, and `trouble` says why.
 
-Guarantee: raises NoPlans alone, and only where rules do, whatever the model does. Source of one
-plan after the other: AReaL-SEA, arXiv 2601.22607, section 3.1.
+Guarantee: raises NoPlans alone, and only where rules do, whatever the model does, and CannotSample
+once the process is told to stop. Source of one plan after the other: AReaL-SEA, arXiv 2601.22607,
+section 3.1.
 """
 
 import json
@@ -80,7 +81,8 @@ class ModelPlanner:
         self._client, self._directive = client, directive
 
     def plan(self, environment: Environment, request: PlanRequest) -> PlanDrafts:
-        """Return plans that do not overlap, by the model as far as it gives any. Raises NoPlans."""
+        """Return plans that do not overlap, by the model as far as it gives any. Raises NoPlans,
+        CannotSample."""
         by_rule = plan_by_rule(environment, request)
         conversation = _PlanDialogue(environment, request, self._client, self._directive)
         trouble = conversation.write()

@@ -105,7 +105,7 @@ class ModelReviser:
 
     def revise(self, environment: Environment, history: PlanHistory) -> RevisionDraft | None:
         """Return a change of the plan; None where nothing failed, or where the model gives none
-        and rules see no need."""
+        and rules see no need. Raises CannotSample once the process is told to stop."""
         self.trouble = ""
         if not history.failures:
             return None

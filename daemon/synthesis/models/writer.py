@@ -14,9 +14,9 @@
 What the environment's rules dictate at the end is taken from the drawn task. The result is a task
 by content; the checks of daemon/proposer/verification.py decide on it.
 
-Guarantee: `write` raises NoTask alone, whatever model, endpoint or environment do. The
-seed draws the state and is sent to the endpoint; whether its answers repeat is the endpoint's
-affair.
+Guarantee: `write` raises NoTask alone, whatever model, endpoint or environment do, and CannotSample
+once the process is told to stop. The seed draws the state and is sent to the endpoint; whether its
+answers repeat is the endpoint's affair.
 """
 
 from collections.abc import Sequence
@@ -24,7 +24,7 @@ from random import Random
 from typing import Any, Final
 
 from daemon.controller.model_answers import ModelFailure
-from daemon.proposer.candidate import FIRST_SEED, LAST_SEED
+from daemon.proposer.candidate import FIRST_SEED, LAST_SEED, CannotSample
 from daemon.synthesis.cells import describe_calls, measure_complexity
 from daemon.synthesis.manners import MANNERS
 from daemon.synthesis.models.ambiguity import find_ambiguity
@@ -74,7 +74,7 @@ class ModelWriter:
         return self._client.trouble
 
     def write(self, plan: Plan, seed: int) -> Draft:
-        """Return a task by the plan. Raises NoTask."""
+        """Return a task by the plan. Raises NoTask, CannotSample."""
         if self._client.trouble and self._templates is not None:
             return self._templates.write(plan, seed)
         problem = find_plan_problem(self._environment, plan)
@@ -85,7 +85,7 @@ class ModelWriter:
             task = self._client.run(lambda endpoint: self._write(endpoint, plan, drawn, seed))
         except ModelFailure as error:
             raise NoTask(str(error)) from error
-        except NoTask:
+        except (CannotSample, NoTask):
             raise
         except Exception as error:  # an environment's own code, which may raise anything
             reason = f"environment {self._environment.name} raised {type(error).__name__}: {error}"
