@@ -1,10 +1,13 @@
 """Cycles whose tasks a model writes: what it has answered is asked once. The model is a real HTTP
 server; tables, log, environment, checks and folds are real."""
 
+import json
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+
+import pytest
 
 from consumers.reads import learning
 from consumers.reads.scheduling import CYCLE_START
@@ -18,6 +21,7 @@ from daemon.cycle.planner import CyclePlanner
 from daemon.engine.reference.weights import CHECKPOINT
 from daemon.proposer.probe import Engine
 from events.learning import JobEnded
+from tests.daemon.conftest import Kintsugi
 from tests.daemon.controller.test_directive_builder import record, tasks
 from tests.daemon.cycle.test_planner import QUIET
 from tests.daemon.synthesis.models.shop_model import ShopModel
@@ -111,7 +115,9 @@ def test_a_process_that_is_told_to_stop_asks_no_more(tmp_path: Path) -> None:
         assert (cycle.accepted, cycle.rejected) == (0, 0)
 
 
-def test_a_dry_run_asks_no_model_to_write(tmp_path: Path) -> None:
+def test_a_dry_run_asks_no_model_to_write_and_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kintsugi: Kintsugi
+) -> None:
     with (
         ModelServer(answer_all(ShopModel())) as server,
         home(tmp_path / "home", server.url) as app,
@@ -119,4 +125,11 @@ def test_a_dry_run_asks_no_model_to_write(tmp_path: Path) -> None:
         planned = plan_cycle(app, "agent")
         assert any(data.plan is not None for data in planned.accepted)
         assert {data.text_by for data in planned.accepted} == {None}
+        agent = {"alias": "agent", "environment": "shop", "checkpoint": str(CHECKPOINT)}
+        monkeypatch.setenv("KINTSUGI_HOME", str(app.home))
+        monkeypatch.setenv("KINTSUGI_AGENTS", json.dumps([agent]))
+        monkeypatch.setenv("KINTSUGI_MODELS__PROPOSER__URL", server.url)
+        monkeypatch.setenv("KINTSUGI_MODELS__PROPOSER__MODEL", "big")
+        monkeypatch.setenv("KINTSUGI_IMPROVE__SYNTHESIS", "always")
+        assert "the proposer big was not asked" in kintsugi("cycle", "plan", "agent").err
         assert server.requests == []
