@@ -265,8 +265,14 @@ class Leader:
     def _propose(self, decisions: Decisions, cycle: CycleRow) -> Iterator[str]:
         with self._leadership.keep_lease():
             proposal = self._author.propose_tasks(cycle)
-        if proposal.said:
-            decisions.record(proposal.said, cycle.event)
+        events = dict(proposal.said)
+        ended = None
+        if proposal.lacking is not None:
+            # In one append: a process that was killed between the two would propose again.
+            ended = CycleEnd("nothing_learnable", proposal.lacking)
+            events |= self._list_end_events(cycle, ended)
+        if events:
+            decisions.record(events, cycle.event)
         counts = Counter(data.TYPE for data in proposal.said.values())
         yield (
             f"cycle {cycle.number} of {cycle.alias}: {counts[TaskProposed.TYPE]} tasks were "
@@ -281,8 +287,8 @@ class Leader:
             yield f"cycle {cycle.number} of {cycle.alias}: {skill} is {reason}"
         for skill, reason in proposal.untaught.items():
             yield f"cycle {cycle.number} of {cycle.alias} has no job for {skill}: {reason}"
-        if proposal.lacking is not None:
-            yield self._end(decisions, cycle, CycleEnd("nothing_learnable", proposal.lacking))
+        if ended is not None:
+            yield _describe_end(cycle, ended)
 
     def _request_router(self, decisions: Decisions, cycle: CycleRow) -> str:
         """Request the job that teaches the router. The cycle is over where the skills are so many
@@ -297,6 +303,11 @@ class Leader:
         return f"{name}: a job that teaches a router was requested"
 
     def _end(self, decisions: Decisions, cycle: CycleRow, ended: CycleEnd) -> str:
+        decisions.record(self._list_end_events(cycle, ended), cycle.event)
+        return _describe_end(cycle, ended)
+
+    def _list_end_events(self, cycle: CycleRow, ended: CycleEnd) -> dict[str, Decision]:
+        """Return what the end of a cycle writes: id of the event -> decision."""
         data = CycleEnded(
             cycle=cycle.cycle, outcome=ended.outcome, reason=clip_reason(ended.reason)
         )
@@ -305,8 +316,7 @@ class Leader:
             # No later step would handle it, and engines keep what is staged.
             step = f"given up {number}" if number else "given up"
             steps[step] = AdapterMoved(adapter=left, state="rejected", reason=data.reason)
-        decisions.take_all(steps, cycle.event, origin=cycle.cycle)
-        return f"cycle {cycle.number} of {cycle.alias} ended, {ended.outcome}: {ended.reason}"
+        return {derive_id(cycle.cycle, step): data for step, data in steps.items()}
 
     def _reject_late_panels(self, decisions: Decisions, pair: Pair) -> Iterator[str]:
         """Reject the panels that were composed while their cycle was ended: no later step would
@@ -329,3 +339,7 @@ class Leader:
         if ended.outcome == "cancelled":
             rows.append(state.adapter)
         return [row.adapter for row in rows if row is not None and row.state in WAITING]
+
+
+def _describe_end(cycle: CycleRow, ended: CycleEnd) -> str:
+    return f"cycle {cycle.number} of {cycle.alias} ended, {ended.outcome}: {ended.reason}"

@@ -6,7 +6,8 @@ A leader that was killed behind its events, or another one, reads the same for t
 lies at `before` or later counts for nothing. Counts are as the fold keeps them
 (consumers/folds/plans.py): a revision that is kept begins with the tries by which it was judged.
 The tables have the newest revisions alone, so where the cycle has written for the set already its
-earlier ones are read from the log.
+earlier ones are read from the log. A try of a plan that the set has not counts for nothing: a model
+that planned again named its plans otherwise, and the first set counts.
 """
 
 from collections.abc import Callable, Sequence
@@ -88,7 +89,9 @@ def read_plan_history(
         first, changes = _read_tables(connection, line)
     plans = {past.plan.plan: past for past in first}
     for change in changes:
-        past = plans[change.plan]
+        past = plans.get(change.plan)
+        if past is None or past.revision != change.revision:
+            continue  # the fold takes none of it either
         if not change.kept:
             past.refused.append(change.definition)
             continue
@@ -157,7 +160,9 @@ def _count(
     tasks, rejections = Task.table().c, Rejection.table().c
     query = select(tasks.plan, tasks.plan_revision, tasks.offset).where(tasks.plans == line.plans)
     for row in connection.execute(query if before is None else query.where(tasks.offset < before)):
-        past = plans[row.plan]
+        past = plans.get(row.plan)
+        if past is None:
+            continue
         if row.plan_revision == past.revision and row.offset > past.since:
             past.tries, past.accepted = past.tries + 1, past.accepted + 1
     failed = select(
@@ -167,7 +172,9 @@ def _count(
     if before is not None:
         failed = failed.where(rejections.offset < before)
     for refusal in connection.execute(failed.order_by(rejections.offset, rejections.event)):
-        past = plans[refusal.plan]
+        past = plans.get(refusal.plan)
+        if past is None:
+            continue
         if refusal.plan_revision == past.revision:
             past.tries += refusal.offset > past.since
             past.failures.append(
@@ -192,7 +199,9 @@ def _add_rollouts(
     if before is not None:
         query = query.where(verdicts.offset < before)
     for row in connection.execute(query):
-        past = plans[row.plan]
+        past = plans.get(row.plan)
+        if past is None:
+            continue
         same = (
             row.offset > past.since
             if row.plan_revision is None

@@ -255,6 +255,19 @@ def test_killed_at_any_append_the_next_leader_makes_one_cycle(
         assert [job.job for job in learning.jobs(connection)] == [cycle.job]
 
 
+def test_a_cycle_without_a_job_ends_in_the_append_of_its_tasks(app: App) -> None:
+    """Killed behind that append, nothing is written again, which a model would write otherwise."""
+    with Mortal(app.settings, 5, before=False) as mortal:
+        leadership = Leadership(mortal)
+        with suppress(Killed):
+            Leader(mortal, Fixed(lacking="no task passed"), leadership).tick()
+        leadership.resign()
+    app.settle()
+    (cycle,) = cycles(app)
+    assert (cycle.outcome, cycle.ended_because) == ("nothing_learnable", "no task passed")
+    assert (cycle.accepted, cycle.rejected) == (TASKS, REJECTED)
+
+
 class Failing(Fixed):
     """Cannot compare skills."""
 

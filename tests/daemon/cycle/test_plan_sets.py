@@ -135,6 +135,34 @@ def test_what_a_cycle_wrote_itself_counts_for_nothing_in_its_redo(app: App) -> N
     assert (now.line.rounds, now.line.stopped) == (2, "two are enough")
 
 
+def test_tries_of_a_plan_that_the_set_has_not_count_for_nothing(app: App) -> None:
+    """A model that planned again names its plans otherwise, and the first set counts."""
+    other = PlanName(plans=SET, plan="p00-again", revision=0)
+    begin = record(
+        app,
+        [
+            accept(0),
+            accept(1).model_copy(update={"plan": other}),
+            reject("leak").model_copy(update={"plan": other}),
+            TrajectoryVerified(
+                alias="agent", base="base", task="shop/cancel/1", rollout="played", plan=other,
+                fault="user", rule="hung up",
+            ),
+        ],
+    )  # fmt: skip
+    before = read(app, None)
+    (history,) = build_history(before)
+    assert (history.tries, history.accepted, history.failures) == (1, 1, [])
+    renamed = revise(1, PLAN.model_copy(update={"plan": "p00-again"}), 0, kept=True)
+    (tried,) = renamed.revisions
+    strange = tried.model_copy(update={"before": other})
+    record(app, [accept(2), renamed.model_copy(update={"revisions": (strange,)})])
+    assert build_history(read(app, begin)) == build_history(before)
+    record(app, [accept(3)])
+    (later,) = build_history(read(app, None))
+    assert (later.plan, later.tries) == (PLAN, 3)
+
+
 def test_a_later_redo_finds_the_revisions_of_earlier_cycles(app: App) -> None:
     begin = record(app, [accept(0), accept(1, revision=1), revise(1, FIRST, 0, kept=True)])
     before = read(app, begin)
