@@ -198,8 +198,8 @@ class _Synthesis:
         place = min(size, tasks)
         yield from self._fill(range(place), {})
         while place < tasks:
-            trials = {} if is_over else self._open_trials()
             end = tasks if is_over else min(place + size, tasks)
+            trials = {} if is_over else self._open_trials(range(place, end))
             yield from self._fill(range(place, end), trials)
             place = end
             if any(self._has_tries(trial) for trial in trials.values()):
@@ -208,17 +208,19 @@ class _Synthesis:
                 is_over = bool(data.stopped)
                 yield event, data
 
-    def _open_trials(self) -> dict[int, _PlanTrial]:
-        """Return what the reviser changes; number of the plan -> its trial."""
+    def _open_trials(self, places: range) -> dict[int, _PlanTrial]:
+        """Return what the reviser changes of the plans that have one of these places; number of the
+        plan -> its trial. A change of another would be tried by nothing, and a model is paid."""
         trials: dict[int, _PlanTrial] = {}
         numbers: Counter[str] = Counter()
         self._trouble = []
-        for place, state in enumerate(self._states):
-            draft = self._revise(state)
+        due = {place % len(self._states) for place in places}
+        for number in sorted(due):
+            draft = self._revise(self._states[number])
             if draft is not None:
                 trial = _PlanTrial(draft, numbers[draft.check], Trial(draft.check))
                 numbers[draft.check] += 1
-                trials[place] = trial
+                trials[number] = trial
         return trials
 
     def _revise(self, state: _PlanState) -> RevisionDraft | None:

@@ -5,12 +5,14 @@ from dataclasses import replace
 import pytest
 
 from daemon.synthesis.engine import make_parts
-from daemon.synthesis.protocols import PlanHistory, RevisionDraft
+from daemon.synthesis.planner import plan_by_rule
+from daemon.synthesis.protocols import Failure, PlanHistory, PlanRequest, RevisionDraft
 from daemon.synthesis.reflection import RuleReviser
+from daemon.synthesis.stages import EarlierSet
 from envs.environment import Environment
 from envs.shop.environment import Shop
 from envs.task import TaskDefinition
-from events.learning import TaskProposed, TaskRejected
+from events.learning import PlanName, TaskProposed, TaskRejected
 from events.synthesis.faults import TrajectoryVerified
 from events.synthesis.plans import PlansRevised, PlansWritten
 from tests.daemon.synthesis.parts import FailingWriter, ask, count_proposals, run, select
@@ -132,6 +134,29 @@ def test_a_revision_that_cannot_stand_is_not_tried(fault: str) -> None:
     events = run(ask(16), parts)
     assert not select(events, PlansRevised)
     assert count_proposals(events) == 0
+
+
+def test_a_change_is_asked_for_only_of_plans_that_the_next_part_tries() -> None:
+    """A model is paid for each."""
+
+    class Counting(RuleReviser):
+        asked = 0
+
+        def revise(self, environment: Environment, history: PlanHistory) -> RevisionDraft | None:
+            self.asked += 1
+            return super().revise(environment, history)
+
+    drafts = plan_by_rule(Shop(), PlanRequest("seed", 16)).entries
+    failed = [Failure("event", "writing", "leak", "it names a tool")]
+    entries = [
+        PlanHistory(PlanName(plans="set", plan=plan.plan, revision=0), plan, 4, 2, failed)
+        for plan in drafts
+    ]
+    reviser = Counting()
+    request = ask(8, rounds=1, earlier=EarlierSet("set", tuple(entries)))
+    (closed,) = select(run(request, replace(make_parts(Shop()), reviser=reviser)), PlansRevised)
+    # The second part has four places, of which each second one tries the plan as it was.
+    assert (reviser.asked, len(closed.revisions)) == (4, 2)
 
 
 def test_a_place_has_no_more_tries_than_a_request_allows() -> None:
