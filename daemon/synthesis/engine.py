@@ -313,7 +313,7 @@ class _Synthesis:
             cycle=request.cycle,
             round=number,
             revisions=revisions,
-            writer=self._reviser.name,
+            writer=next(filter(None, (trial.draft.writer for trial in begun.values())), None),
             trouble=clip_reason("; ".join(dict.fromkeys(self._trouble))),
             stopped=self._explain_stop(number, gain),
         )

@@ -179,13 +179,13 @@ class RevisionDraft:
     """Events that say what failed, at least one."""
     check: str
     """What it is to mend (`Failure.check`)."""
+    writer: str | None = None
+    """Model that wrote it; None for rules."""
 
 
 class Reviser(Protocol):
     """Revises plans."""
 
-    name: str | None
-    """Model that revises; None for rules."""
     trouble: str
     """Why a model that was to be asked about the last plan revised nothing; empty where it did, and
     for rules."""

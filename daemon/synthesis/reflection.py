@@ -117,7 +117,6 @@ class Evidence:
 class RuleReviser:
     """The reviser that needs no model (protocols.Reviser)."""
 
-    name: str | None = None
     trouble = ""
 
     def revise(self, environment: Environment, history: PlanHistory) -> RevisionDraft | None:

@@ -78,12 +78,8 @@ class ReviserMemory:
     """A reviser with its changes of plans (protocols.Reviser)."""
 
     reviser: Reviser
-    name: str | None = field(init=False)
     trouble: str = ""
     _outcomes: dict[Hashable, tuple[RevisionDraft | None, str]] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        self.name = self.reviser.name
 
     def revise(self, environment: Environment, history: PlanHistory) -> RevisionDraft | None:
         """Return the change of a plan; None for none."""

@@ -94,11 +94,8 @@ class _Answer(BaseModel):
 class ModelReviser:
     """Has a model revise plans (protocols.Reviser)."""
 
-    name: str | None
-
     def __init__(self, client: ModelClient, rules: Reviser) -> None:
         """`rules` revise where the model does not."""
-        self.name = client.name
         self.trouble = ""
         """Why the last plan was not revised by the model; empty where it was."""
         self._client, self._rules = client, rules
@@ -109,7 +106,7 @@ class ModelReviser:
         self.trouble = ""
         if not history.failures:
             return None
-        reading = _Reading(environment, history)
+        reading = _Reading(environment, history, self._client.name)
         messages = [
             Message(role="system", content=_INSTRUCTIONS),
             Message(role="user", content=exact_json(reading.describe())),
@@ -125,8 +122,8 @@ class ModelReviser:
 class _Reading:
     """The failures that are shown, and answers about them."""
 
-    def __init__(self, environment: Environment, history: PlanHistory) -> None:
-        self._environment, self._history = environment, history
+    def __init__(self, environment: Environment, history: PlanHistory, model: str) -> None:
+        self._environment, self._history, self._model = environment, history, model
         shown = _choose_failures(history.failures)
         self._failures = {f"f{place}": failure for place, failure in enumerate(shown, 1)}
 
@@ -200,6 +197,7 @@ class _Reading:
             ),
             tuple(failure.event for failure in cited),
             check,
+            self._model,
         )
 
     def _find(self, name: str) -> Failure:

@@ -106,9 +106,7 @@ def test_a_writer_that_never_succeeds_ends_after_three_tries_a_place() -> None:
 
 
 class Reckless(RuleReviser):
-    """Renames plans, or cites nothing."""
-
-    name: str | None = "a-model"
+    """Renames plans, cites nothing, or is a model in trouble."""
 
     def __init__(self, fault: str) -> None:
         self._fault = fault
@@ -124,7 +122,7 @@ class Reckless(RuleReviser):
         if self._fault == "tool":
             return replace(draft, plan=draft.plan.model_copy(update={"tools": ("teleport",)}))
         self.trouble = "the model timed out"
-        return draft
+        return replace(draft, writer="a-model")
 
 
 @pytest.mark.parametrize("fault", ["renamed", "no failure", "tool"])

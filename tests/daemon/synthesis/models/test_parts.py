@@ -133,6 +133,19 @@ def test_failures_of_a_model_have_it_revise_its_plan() -> None:
     assert not revision.kept
 
 
+def test_a_round_that_rules_revise_names_no_model_but_its_trouble() -> None:
+    good = answer_all(ShopModel(change={"reason_for_call": "cancel_order ORDER"}))
+
+    def answer(body: Json) -> Reply | Json:
+        form = body.get("response_format", {}).get("json_schema", {}).get("name")
+        return said("no") if form == "revision" else good(body)
+
+    revised = [data for data in synthesize_by(answer, 4) if isinstance(data, PlansRevised)]
+    assert revised
+    assert revised[0].writer is None
+    assert "the proposer big gave no answer of the schema" in revised[0].trouble
+
+
 def test_a_budget_that_ends_midway_is_on_record_and_templates_go_on() -> None:
     events = synthesize_with(ShopModel(), tasks=4, max_tokens=45_000)
     (rejection,) = select_rejections(events)

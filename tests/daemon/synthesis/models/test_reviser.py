@@ -57,7 +57,7 @@ def test_a_revision_adds_a_rule_and_cites_its_failures() -> None:
     events = {failure.reason: failure.event for failure in FAILURES}
     shown = material["failures"]
     assert draft.failures == tuple(events[shown[name]["reason"]] for name in ("f1", "f3"))
-    assert (reviser.trouble, reviser.name) == ("", "big")
+    assert (reviser.trouble, draft.writer) == ("", "big")
     assert "of 6 tries 3 were accepted" in draft.reason
     assert "Requests named tools." in draft.reason
     assert material["tries"] == 6
@@ -134,6 +134,7 @@ def test_a_model_that_fails_is_trouble_of_the_revision(
 ) -> None:
     draft, reviser, _ = revise(lambda _: reply, **settings)
     assert draft is not None
+    assert draft.writer is None
     assert reason in reviser.trouble
 
 
