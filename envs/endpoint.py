@@ -174,7 +174,8 @@ class Endpoint:
     ) -> None:
         """`base_url` is what stands before `/chat/completions`. `timeout` bounds one whole answer
         in seconds, `attempts` counts the first try, `wait_seconds` is the first pause between two,
-        doubled each time up to 20. Raises EndpointRefusal for what is no URL."""
+        doubled each time up to 20. Raises EndpointRefusal for what is no URL, and for a key that no
+        header can hold."""
         self.base_url = _check_url(base_url)
         self.model = model
         self.timeout = timeout
@@ -183,7 +184,7 @@ class Endpoint:
         self.max_answer_bytes = max_answer_bytes
         self.answered = False
         """Whether it ever gave an answer: until then, a refusal is the configuration's fault."""
-        headers = {"authorization": f"Bearer {api_key}"} if api_key else {}
+        headers = {"authorization": f"Bearer {_check_key(api_key)}"} if api_key else {}
         self._client = httpx2.AsyncClient(
             headers={**headers, "accept-encoding": "identity"},
             limits=httpx2.Limits(
@@ -622,6 +623,16 @@ def _quoted(raw: bytes | bytearray) -> str:
 def _describe_error(error: BaseException) -> str:
     text = str(error)
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
+
+
+def _check_key(api_key: str) -> str:
+    """Return a key as a header can hold it: visible ASCII. The refusal does not quote it."""
+    if not (api_key.isascii() and api_key.isprintable()):
+        raise EndpointRefusal(
+            "the API key has a character that no HTTP header can hold; copy it again, without line "
+            "breaks"
+        )
+    return api_key
 
 
 def _check_url(base_url: str) -> str:

@@ -394,6 +394,13 @@ def test_what_is_no_url_is_refused_with_an_example(url: str) -> None:
         Endpoint(url, "small")
 
 
+@pytest.mark.parametrize("key", ["schl\u00fcssel", "two\nlines"])
+def test_a_key_that_no_header_can_hold_is_refused_and_not_quoted(key: str) -> None:
+    with pytest.raises(EndpointRefusal, match="the API key has a character") as refusal:
+        Endpoint("http://127.0.0.1:9/v1", "small", api_key=key)
+    assert key not in str(refusal.value)
+
+
 def scored(*logprobs: float, ids: list[int], prompt: Any, text: str = "Hi") -> Reply:
     """An answer with exact tokens, as vLLM gives them."""
     content = [{"token": "x", "logprob": logprob, "bytes": None} for logprob in logprobs]

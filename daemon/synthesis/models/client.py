@@ -60,6 +60,8 @@ class ModelClient:
     trouble: str = field(default="", init=False)
     """Why it is asked no more; empty while it may be asked."""
     _unanswered: int = field(default=0, init=False)
+    _answered: bool = field(default=False, init=False)
+    """Whether it ever gave an answer: then a request that it refuses is that request's fault."""
 
     def __post_init__(self) -> None:
         self.budget = TokenBudget(self.settings.max_tokens, f"models.{self.role}.max_tokens")
@@ -130,7 +132,11 @@ class ModelClient:
 
     async def _talk(self, talk: Callable[[Endpoint], Awaitable[T]]) -> T:
         async with open_endpoint(self.settings, self.role) as endpoint:
-            return await talk(endpoint)
+            endpoint.answered = self._answered
+            try:
+                return await talk(endpoint)
+            finally:
+                self._answered = endpoint.answered
 
     def _redact(self, messages: Sequence[Message]) -> list[Message]:
         """Return the messages as they may be sent. Calls are the model's own words."""

@@ -416,6 +416,23 @@ def test_without_templates_a_given_up_model_says_why_at_once() -> None:
     assert "hush" not in str(again.value)
 
 
+def test_a_model_that_refuses_one_request_after_others_is_asked_again() -> None:
+    """A filter of the endpoint may refuse what one task has."""
+    model, count = ShopModel(), iter(range(1, 99))
+
+    def answer(body: Json) -> Reply | Json:
+        return refused(400, "content filter") if next(count) == 7 else model(body)
+
+    with ModelServer(answer) as server:
+        writer = ModelWriter(Shop(), make_client(server.url))
+        first = writer.write(PLAN, SEED)
+        assert len(server.requests) == 6
+        with pytest.raises(NoTask, match="the conversation was refused: HTTP 400: content filter"):
+            writer.write(PLAN, SEED)
+        assert writer.trouble == ""
+        assert writer.write(PLAN, SEED) == first
+
+
 def test_a_spent_budget_ends_the_asking() -> None:
     outcome, requests = write(ShopModel(), max_tokens=900)
     assert isinstance(outcome, str)
