@@ -23,13 +23,14 @@ from consumers.diagnosis.rules import RULES
 from consumers.reads.evidence import RoundRollout
 from daemon.controller.model_answers import (
     ANSWER_TOKENS,
-    CHARACTERS_PER_TOKEN,
+    BYTES_PER_TOKEN,
     ModelFailure,
     Question,
     TokenBudget,
     ask,
     build_format,
     build_object_schema,
+    measure_bytes,
     open_endpoint,
 )
 from daemon.controller.rollout_views import RolloutView
@@ -176,9 +177,9 @@ def _parse(text: str) -> _Answer:
 
 def _count_items_that_fit(items: Sequence[str], tokens: int) -> int:
     """How many of the items fit into one request."""
-    room = (tokens - ANSWER_TOKENS) * CHARACTERS_PER_TOKEN - len(_INSTRUCTIONS)
+    room = (tokens - ANSWER_TOKENS) * BYTES_PER_TOKEN - len(_INSTRUCTIONS)
     for place, item in enumerate(items):
-        room -= len(item) + 1
+        room -= measure_bytes(item) + 1
         if room < 0:
             return place
     return len(items)

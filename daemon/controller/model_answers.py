@@ -28,8 +28,9 @@ T = TypeVar("T")
 ASKED_AGAIN: Final = 2
 ANSWER_TOKENS: Final = 4096
 """Most tokens of one answer."""
-CHARACTERS_PER_TOKEN: Final = 3
-"""A low guess, so that estimates of tokens are high."""
+BYTES_PER_TOKEN: Final = 3
+"""A low guess, so that estimates of tokens are high; in UTF-8, so that a character of Chinese is a
+token."""
 
 
 class ModelFailure(KintsugiError):
@@ -145,8 +146,14 @@ def spend(
 def estimate_tokens(messages: Sequence[Message]) -> int:
     """Return a high estimate of the tokens of a request."""
     calls = [call for message in messages for call in message.tool_calls]
-    texts = sum(len(message.text) for message in messages)
-    return (texts + sum(len(str(call.arguments)) for call in calls)) // CHARACTERS_PER_TOKEN
+    texts = [message.text for message in messages]
+    texts += [str(call.arguments) for call in calls]
+    return sum(map(measure_bytes, texts)) // BYTES_PER_TOKEN
+
+
+def measure_bytes(text: str) -> int:
+    """Return the length of a text in UTF-8."""
+    return len(text) if text.isascii() else len(text.encode(errors="replace"))
 
 
 def build_object_schema(properties: Mapping[str, Any]) -> dict[str, Any]:

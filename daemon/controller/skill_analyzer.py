@@ -36,7 +36,7 @@ from consumers.reads.evidence import RoundRollout
 from consumers.reads.skills import ContrastRollout, read_skills
 from daemon.controller.model_answers import (
     ANSWER_TOKENS,
-    CHARACTERS_PER_TOKEN,
+    BYTES_PER_TOKEN,
     BudgetSpent,
     ModelFailure,
     Question,
@@ -44,6 +44,7 @@ from daemon.controller.model_answers import (
     ask,
     build_format,
     build_object_schema,
+    measure_bytes,
     open_endpoint,
 )
 from daemon.controller.rollout_views import RolloutView, build_view
@@ -155,6 +156,8 @@ class _Shown:
     """Returns it as JSON under a short id, redacted."""
     length: int
     """Characters of that, about."""
+    size: int
+    """Bytes of that in UTF-8."""
 
 
 def choose_labeller(
@@ -267,9 +270,9 @@ def _show_newest(
         def write(name: str, view: RolloutView = view) -> str:
             return redact(view.plain_item(name))
 
-        length = len(write("r0000"))
-        if length <= REQUEST_CHARACTERS:
-            shown.append(_Shown(item, write, length))
+        text = write("r0000")
+        if len(text) <= REQUEST_CHARACTERS:
+            shown.append(_Shown(item, write, len(text), measure_bytes(text)))
     return shown[::-1]
 
 
@@ -283,9 +286,9 @@ def _check_cost(shown: Sequence[_Shown], budget: TokenBudget) -> None:
     answer that has to be asked for again, before any is paid."""
     parts = 1 + sum(1 for _ in _split(shown))  # a shuffled order may take one more
     overhead = len(_LABEL) + MOST_SKILLS * _DESCRIPTION
-    characters = sum(item.length for item in shown) + parts * overhead
-    once = characters // CHARACTERS_PER_TOKEN + parts * ANSWER_TOKENS
-    discovery = REQUEST_CHARACTERS // CHARACTERS_PER_TOKEN + ANSWER_TOKENS
+    size = sum(item.size for item in shown) + parts * overhead
+    once = size // BYTES_PER_TOKEN + parts * ANSWER_TOKENS
+    discovery = REQUEST_CHARACTERS // BYTES_PER_TOKEN + ANSWER_TOKENS
     needed = LABELLINGS * once + discovery
     if needed > budget.left:
         raise ModelFailure(

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from daemon.controller.model_answers import (
-    CHARACTERS_PER_TOKEN,
+    BYTES_PER_TOKEN,
     BudgetSpent,
     ModelFailure,
     Question,
@@ -118,7 +118,7 @@ class ModelClient:
         """Return the model's next message, which may call these tools. For use in `run`."""
         self._check_stop()
         sent = self._redact(messages)
-        declared = len(json.dumps(list(tools))) // CHARACTERS_PER_TOKEN
+        declared = len(json.dumps(list(tools))) // BYTES_PER_TOKEN
         spend(self.budget, sent, self.role, cost=declared + CALL_TOKENS)
         sampling = Sampling(max_tokens=CALL_TOKENS)
         completion = await endpoint.complete(sent, tools=tools, sampling=sampling, seed=seed)
