@@ -96,12 +96,14 @@ def count_tries(
     rejected: Sequence[RejectionRow | TaskRejected],
 ) -> dict[str, PatternTries]:
     """Return pattern -> its tries. `written` are the tasks that one cycle wrote, `rejected` those
-    that it wrote in vain."""
+    that it wrote in vain; why a set of plans was refused is no try."""
     counts: dict[str, PatternTries] = {}
     for row in written:
         if (tries := _find_tries(counts, row.pattern, row.mode)) is not None:
             tries.accepted += 1
     for failure in rejected:
+        if failure.mode == "synthesize" and failure.plan is None:
+            continue
         if (tries := _find_tries(counts, failure.pattern, failure.mode)) is not None:
             tries.failed_checks[failure.check] += 1
     return counts

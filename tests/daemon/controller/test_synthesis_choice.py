@@ -5,7 +5,7 @@ import pytest
 from daemon.controller.directive import choose_modes, describe_directive, directive
 from daemon.controller.refusals import Refusals
 from daemon.controller.synthesis_choice import choose_patterns, count_tries
-from events.learning import Check, Mode, TaskProposed, TaskRejected
+from events.learning import Check, Mode, PlanName, TaskProposed, TaskRejected
 from events.rollouts import Task
 from tests.consumers.cycling import cycle_id
 from tests.daemon.controller.test_directive import PATTERNS, line
@@ -24,6 +24,7 @@ def rejected(mode: Mode = "explore", check: Check = "leak") -> TaskRejected:
     return TaskRejected(
         cycle=cycle_id(), alias="agent", base="base", pattern=NAME, mode=mode, check=check,
         reason="it names a tool",
+        plan=PlanName(plans="set", plan="00", revision=0) if mode == "synthesize" else None,
     )  # fmt: skip
 
 
@@ -53,6 +54,13 @@ def test_plans_stay_while_they_work_and_templates_have_their_turn_again_then() -
     fail = count_tries([accepted("synthesize")], [rejected("synthesize"), rejected()])
     assert choose_patterns("auto", [NAME], fail) == {}
     assert "by plans" in fail[NAME].explain_templates()
+
+
+def test_why_a_set_of_plans_was_refused_is_no_try() -> None:
+    refusal = rejected("synthesize").model_copy(update={"plan": None})
+    tries = count_tries([accepted("synthesize")], [refusal])
+    assert (tries[NAME].plans.total, tries[NAME].plans.are_bad) == (1, False)
+    assert count_tries([], [refusal]) == {}
 
 
 @pytest.mark.parametrize("bad", [True, False])
