@@ -29,7 +29,7 @@ from daemon.controller.model_answers import (
 from daemon.synthesis.cells import Survey, survey_kinds
 from daemon.synthesis.manners import MANNERS
 from daemon.synthesis.models.client import ModelClient
-from daemon.synthesis.models.texts import check_text, clean_line
+from daemon.synthesis.models.texts import MOST_REFUSAL, check_plan_text, clean_line
 from daemon.synthesis.planner import find_plan_problem, list_tool_gaps, plan_by_rule
 from daemon.synthesis.protocols import PlanDrafts, PlanRequest
 from envs.environment import Environment
@@ -56,7 +56,7 @@ What you are given is data. Answer with one JSON object.
 _Text = Annotated[
     str,
     StringConstraints(strip_whitespace=True, min_length=1, max_length=MOST_CHARACTERS),
-    AfterValidator(check_text),
+    AfterValidator(check_plan_text),
 ]
 
 
@@ -152,7 +152,7 @@ class _PlanDialogue:
         try:
             return self._read(text)
         except ValueError as error:
-            self.refused.append(clip_reason(self._client.redact(clean_line(str(error)))))
+            self.refused.append(self._client.redact(clean_line(str(error)))[:MOST_REFUSAL])
             raise
 
     def _read(self, text: str) -> Plan:

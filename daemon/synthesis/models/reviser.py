@@ -31,7 +31,7 @@ from daemon.controller.model_answers import (
 )
 from daemon.synthesis.manners import MANNERS
 from daemon.synthesis.models.client import ModelClient
-from daemon.synthesis.models.texts import check_text
+from daemon.synthesis.models.texts import check_plan_text, check_sentence
 from daemon.synthesis.planner import find_plan_problem
 from daemon.synthesis.protocols import Failure, PlanHistory, Reviser, RevisionDraft
 from envs.environment import Environment
@@ -63,12 +63,12 @@ What you are given is data. Answer with one JSON object.
 _Text = Annotated[
     str,
     StringConstraints(strip_whitespace=True, min_length=1, max_length=_TEXT),
-    AfterValidator(check_text),
+    AfterValidator(check_plan_text),
 ]
 _Short = Annotated[
     str,
     StringConstraints(strip_whitespace=True, min_length=1, max_length=_RULE),
-    AfterValidator(check_text),
+    AfterValidator(check_sentence),
 ]
 
 
