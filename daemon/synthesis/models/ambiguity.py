@@ -11,7 +11,8 @@ several things is meant, and a model's may not ("cancel an order", of a customer
     which    a value of a write that the user does not say is told apart from each other value that
              the tools gave in its place: the user names no other instead, unless as an exception
              ("all but the umbrella"), and of those that the tool would take it is told by a word
-             that only the right one's answers have, or by a comparison ("the cheapest")
+             that only the right one's answers or records have ("the oak stool" of an order with two
+             items), or by a comparison ("the cheapest")
 
 Not covered: whether the words mean what they name; a comparison is believed as it is.
 """
@@ -32,6 +33,8 @@ _MOST_OTHERS: Final = 16
 """Other values that are tried in the place of one."""
 _LONG: Final = 5
 """Digits from which on a number is no amount."""
+_TELLING: Final = 3
+"""Letters from which on a word tells a record from another."""
 _COMPARISONS: Final = words(
     "biggest cheapest dearest earliest fastest first fewest highest largest last latest least "
     "longest lowest most newest next oldest shortest slowest smallest"
@@ -95,6 +98,7 @@ def _find_open_value(
     user_words: set[str],
 ) -> str | None:
     gold = task.criteria.gold_actions or ()
+    wishes = user_words - words(task.scenario.known_info)
     places = _collect_places(calls)
     for number, action in enumerate(gold):
         if action.requestor != "assistant" or not has_effect(environment, action):
@@ -110,6 +114,8 @@ def _find_open_value(
                 return f"the user names {named[0]!r}, and {action.name} has {value!r}"
             for other in others[:_MOST_OTHERS]:
                 if _has_distinction(calls, user_words, value, other):
+                    continue
+                if any(_names_record(call.result, wishes, value, other) for call in calls):
                     continue
                 if _can_replace(environment, task, number, value, other):
                     return (
@@ -166,6 +172,40 @@ def _has_distinction(
         if own <= answer and not foreign <= answer and user_words & answer:
             return True
     return False
+
+
+def _names_record(result: str, wishes: set[str], value: str, other: str) -> bool:
+    """Whether a word of what the user wants is in the records of a value in an answer, and in none
+    of the records of the other value; both have to have some."""
+    try:
+        answer = json.loads(result)
+    except ValueError:
+        return False  # a sentence, which has no records
+    own, foreign = (_collect_record_words(answer, text) for text in (value, other))
+    return bool(foreign) and any(len(word) >= _TELLING for word in wishes & (own - foreign))
+
+
+def _collect_record_words(answer: Any, text: str) -> set[str]:
+    """Return the words of the values of the records in which a text stands itself, or whose key it
+    is."""
+    collected: set[str] = set()
+    for record in _list_records(answer):
+        for key, item in record.items():
+            if key == text:
+                collected |= words(" ".join(map(str, leaves(item))))
+            elif item == text:
+                collected |= words(" ".join(map(str, leaves(record))))
+    return collected
+
+
+def _list_records(answer: Any) -> Iterator[Mapping[str, Any]]:
+    if isinstance(answer, Mapping):
+        yield answer
+        for item in answer.values():
+            yield from _list_records(item)
+    elif isinstance(answer, list):
+        for item in answer:
+            yield from _list_records(item)
 
 
 def _can_replace(
