@@ -41,6 +41,8 @@ T = TypeVar("T")
 
 MOST_UNANSWERED: Final = 3
 """Requests in a row without an answer in time after which a model is asked no more."""
+_LOOK_SECONDS: Final = 0.5
+"""Between two looks at whether the process was told to stop."""
 CALL_TOKENS: Final = 1024
 """Most tokens of an answer that calls tools."""
 
@@ -134,9 +136,22 @@ class ModelClient:
         async with open_endpoint(self.settings, self.role) as endpoint:
             endpoint.answered = self._answered
             try:
-                return await talk(endpoint)
+                return await self._run_until_stop(talk(endpoint))
             finally:
                 self._answered = endpoint.answered
+
+    async def _run_until_stop(self, talk: Awaitable[T]) -> T:
+        """Return what a talk comes to; a stop ends it, for an answer may take minutes. Raises
+        CannotSample."""
+        task = asyncio.ensure_future(talk)
+        try:
+            while not task.done():
+                self._check_stop()
+                await asyncio.wait({task}, timeout=_LOOK_SECONDS)
+            return task.result()
+        finally:
+            task.cancel()
+            await asyncio.wait({task})
 
     def _redact(self, messages: Sequence[Message]) -> list[Message]:
         """Return the messages as they may be sent. Calls are the model's own words."""

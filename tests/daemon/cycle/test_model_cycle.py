@@ -115,6 +115,26 @@ def test_a_process_that_is_told_to_stop_asks_no_more(tmp_path: Path) -> None:
         assert (cycle.accepted, cycle.rejected) == (0, 0)
 
 
+def test_a_stop_waits_for_no_answer(tmp_path: Path) -> None:
+    stop, over = threading.Event(), threading.Event()
+    answers = []
+
+    def answer(body: Json) -> Reply | Json:
+        stop.set()
+        over.wait(30)
+        answers.append(body)
+        return Reply(b"{}")
+
+    with (
+        ModelServer(answer) as server,
+        home(tmp_path / "home", server.url) as app,
+        lead(app, CyclePlanner(app, stopping=stop.is_set)) as tick,
+    ):
+        assert "told to stop" in tick().troubles[0]
+        assert answers == []
+        over.set()
+
+
 def test_a_dry_run_asks_no_model_to_write_and_says_so(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kintsugi: Kintsugi
 ) -> None:
