@@ -19,6 +19,7 @@ Not covered: whether the words mean what they name; a comparison is believed as 
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from typing import Any, Final
 
 from daemon.synthesis.models.exploration import SandboxCall
@@ -99,7 +100,8 @@ def _find_open_value(
 ) -> str | None:
     gold = task.criteria.gold_actions or ()
     wishes = user_words - words(task.scenario.known_info)
-    places = _collect_places(calls)
+    answers = _read_answers(calls)
+    places = _collect_places(answers)
     for number, action in enumerate(gold):
         if action.requestor != "assistant" or not has_effect(environment, action):
             continue
@@ -115,7 +117,7 @@ def _find_open_value(
             for other in others[:_MOST_OTHERS]:
                 if _has_distinction(calls, user_words, value, other):
                     continue
-                if any(_names_record(call.result, wishes, value, other) for call in calls):
+                if any(_names_record(answer, wishes, value, other) for _, answer in answers):
                     continue
                 if _can_replace(environment, task, number, value, other):
                     return (
@@ -125,15 +127,21 @@ def _find_open_value(
     return None
 
 
-def _collect_places(calls: Sequence[SandboxCall]) -> dict[_Path, dict[str, None]]:
+def _read_answers(calls: Sequence[SandboxCall]) -> list[tuple[str, Any]]:
+    """Return (tool, its answer as JSON) of the calls; a sentence, in which nothing stands at a
+    place, is left out."""
+    answers = []
+    for call in calls:
+        with suppress(ValueError):
+            answers.append((call.action.name, json.loads(call.result)))
+    return answers
+
+
+def _collect_places(answers: Sequence[tuple[str, Any]]) -> dict[_Path, dict[str, None]]:
     """Return the texts that the tools gave, by where they stood in which tool's answers."""
     places: dict[_Path, dict[str, None]] = {}
-    for call in calls:
-        try:
-            answer = json.loads(call.result)
-        except ValueError:
-            continue  # a sentence, in which nothing stands at a place
-        for path, text in _walk(answer, (call.action.name,)):
+    for tool, answer in answers:
+        for path, text in _walk(answer, (tool,)):
             places.setdefault(path, {})[text] = None
     return places
 
@@ -174,13 +182,9 @@ def _has_distinction(
     return False
 
 
-def _names_record(result: str, wishes: set[str], value: str, other: str) -> bool:
+def _names_record(answer: Any, wishes: set[str], value: str, other: str) -> bool:
     """Whether a word of what the user wants is in the records of a value in an answer, and in none
     of the records of the other value; both have to have some."""
-    try:
-        answer = json.loads(result)
-    except ValueError:
-        return False  # a sentence, which has no records
     own, foreign = (_collect_record_words(answer, text) for text in (value, other))
     return bool(foreign) and any(len(word) >= _TELLING for word in wishes & (own - foreign))
 
