@@ -21,8 +21,11 @@ _UNWRAPPED: Final = 10_000
 
 _CONTROL: Final = {
     code: 0x2400 + code for code in range(0x20) if chr(code) not in "\n\t"
-} | {0x7F: 0x2421} | dict.fromkeys(range(128, 160), 65533)  # fmt: skip
-"""C0 controls as their pictures, DEL and C1 (which some terminals obey) likewise."""
+} | {0x7F: 0x2421} | dict.fromkeys(
+    (*range(128, 160), *range(0x202A, 0x202F), *range(0x2066, 0x206A)), 65533
+)  # fmt: skip
+"""C0 controls as their pictures, DEL and C1 (which some terminals obey) likewise, and what turns
+the direction of the text behind it (Unicode's UAX 9)."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -183,3 +183,4 @@ def test_a_home_may_have_any_name(tmp_path: Path) -> None:
 
 def test_control_characters_become_visible() -> None:
     assert plain("a\x1b[31mb\x07\x7f\x9b\n\tc") == "a␛[31mb␇␡�\n\tc"
+    assert plain("pay \u202eyppah\u202c \u2066x\u2069") == "pay \ufffdyppah\ufffd \ufffdx\ufffd"
