@@ -507,7 +507,7 @@ class Job:
 
     def _finish(self) -> None:
         """Evaluate what was learnt, and save it. Raises NothingLearnt."""
-        sampled = bool(self.history.pools)
+        sampled = bool(self.history.pools) and not self._users_err
         if sampled and probe_pools(self.spec, self.history).hopeless:
             self._give_up()
             return
@@ -521,8 +521,18 @@ class Job:
         sha256 = self._save(folder)
         self.outcome = _make_outcome(self.spec, folder, sha256, self.steps, self.rollouts)
 
+    @property
+    def _users_err(self) -> bool:
+        """Whether the users of most rollouts erred, so that these say nothing of the agent."""
+        return 2 * self.history.unjudged > self.history.rollouts
+
     def _fruitless(self) -> str:
         """Return why nothing was learnt, with the remedy."""
+        if self._users_err:
+            return (
+                f"the users of {self.history.unjudged} erred, and such a rollout has no verdict; "
+                "choose another player of users (improve.users), or tasks that it can play"
+            )
         if 2 * len(self._refused) > self.rollouts:
             reason, count = Counter(self._refused).most_common(1)[0]
             return f"{len(self._refused)} cannot be trained on, {count} of them because: {reason}"

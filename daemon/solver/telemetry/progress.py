@@ -185,6 +185,8 @@ class History:
     rollouts: int = 0
     cut_off: int = 0
     """Number of rollouts that end in the middle of an answer."""
+    unjudged: int = 0
+    """Number of rollouts without a verdict, because their user erred."""
 
     def add(
         self, batch: Iterable[Trajectory], pool: Callable[[str], str], kind: Callable[[str], str]
@@ -195,6 +197,7 @@ class History:
         self.cut_off += sum(
             any(turn.truncated for turn in trajectory.turns) for trajectory in batch
         )
+        self.unjudged += sum(trajectory.user_fault is not None for trajectory in batch)
         for task, verdicts in by_group(batch):
             self.pools.setdefault(pool(task), Count()).add(verdicts)
             self.capabilities.setdefault(kind(task), Count()).add(verdicts)

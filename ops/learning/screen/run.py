@@ -123,6 +123,15 @@ def screen(
 
 def train(spec: JobSpec, folder: Path) -> tuple[Training, Path]:
     """Run a job; return what it did and the folder of its adapter. Raises JobError."""
+    training, adapter = spend(spec, folder)
+    if adapter is None:
+        raise JobError(f"{folder.name}: {training.reason}")
+    return training, adapter
+
+
+def spend(spec: JobSpec, folder: Path) -> tuple[Training, Path | None]:
+    """Run a job; return what it did and the folder of its adapter, None where its whole budget
+    taught it nothing. Raises JobError."""
     began, updates, references, successes = time.monotonic(), list[Update](), 0, 0
     rounds = list[float]()
 
@@ -148,7 +157,7 @@ def train(spec: JobSpec, folder: Path) -> tuple[Training, Path]:
             )
 
     outcome = job.run(spec, folder, note)
-    if outcome.outcome != "trained" or outcome.adapter is None:
+    if outcome.adapter is None and outcome.rollouts < spec.sampler.rollouts:
         raise JobError(f"{folder.name}: {outcome.outcome}, {outcome.reason}")
     training = Training(
         pools=sha256(exact_json([[p.name, p.share, *p.tasks, *p.references] for p in spec.pools])),
@@ -164,7 +173,7 @@ def train(spec: JobSpec, folder: Path) -> tuple[Training, Path]:
         round_seconds=sum(rounds),
         written=count_written(spec, folder, len(rounds)),
     )
-    return training, Path(outcome.adapter)
+    return training, None if outcome.adapter is None else Path(outcome.adapter)
 
 
 def count_written(spec: JobSpec, folder: Path, rounds: int) -> int:

@@ -1,4 +1,5 @@
-"""What users that err cost, and what attribution recovers of it.
+"""What users that err cost, what attribution recovers of it, and what users that an adapter plays
+cost.
 
 Differences are taken task by task within a seed; intervals are over seeds, then tasks
 (ops/learning/bootstrap.py).
@@ -13,7 +14,7 @@ from envs.statistics import Interval
 from events.errors import KintsugiError
 from ops.learning.bootstrap import TaskRates, compute_task_rates, interval
 from ops.learning.user_faults.run import Result
-from ops.learning.user_faults.settings import ARMS, BASE, CLEAN, TRAFFIC
+from ops.learning.user_faults.settings import ARMS, BASE, CLEAN, PLAYERS, TRAFFIC
 
 _COLUMNS: Final = (
     "arm", "seeds", "all traffic", "weak kinds", "less than clean, weak kinds",
@@ -42,7 +43,7 @@ def describe(results: Sequence[Result]) -> str:
             f"no seed has results of both {BASE} and {CLEAN}; run these arms first"
         )
     lines = [f"| {' | '.join(_COLUMNS)} |", "|---" * len(_COLUMNS) + "|"]
-    for arm in (BASE, *ARMS):
+    for arm in (BASE, *ARMS, *PLAYERS):
         seeds = sorted(shared & set(by_arm.get(arm, {})))
         if seeds:
             lines.append(_describe_arm(arm, seeds, by_arm))

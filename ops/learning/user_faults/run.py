@@ -1,4 +1,5 @@
-"""One arm on one seed: a job as the loop makes it, with users that err, evaluated with exact users.
+"""One arm on one seed: a job as the loop makes it, with users that err or that an adapter plays,
+evaluated with exact users.
 
 All arms of a seed have the same pools. A run that was killed goes on from its job's journal.
 """
@@ -9,21 +10,32 @@ from pathlib import Path
 
 import torch
 
-from daemon.solver.job import JOURNAL
+from daemon.adapters.directory import WEIGHTS, verify
+from daemon.solver.job import ADAPTER, JOURNAL
 from daemon.solver.journal import Journal
 from daemon.solver.spec import digest
 from envs.shop.environment import Shop
-from events.jobs import JobSpec
+from events.jobs import AdapterUser, JobSpec
 from events.messages import StrictModel
 from ops.learning.evaluation import evaluate, generate_holdout
 from ops.learning.results import Source
 from ops.learning.run import describe_source
 from ops.learning.screen.plan import Recorder
-from ops.learning.screen.run import Training, train
+from ops.learning.screen.run import Training, spend
 from ops.learning.screen.settings import CONFIGURATIONS
 from ops.learning.seeds import MISLED, Seeds
-from ops.learning.user_faults.settings import ARMS, BASE, DIGEST, LOOP, TRAFFIC
+from ops.learning.user_faults.settings import (
+    ARMS,
+    BASE,
+    DIGEST,
+    LOOP,
+    PLAYER_TOKENS,
+    PLAYERS,
+    PLAYERS_DIGEST,
+    TRAFFIC,
+)
 from ops.learning.user_faults.shop import write_definition
+from ops.learning.users.run import name_run
 
 
 class UserFaults(StrictModel):
@@ -52,8 +64,11 @@ def path_of(folder: Path, arm: str, seed: int, *, development: bool) -> Path:
     return folder / f"{arm}-{'development' if development else 'seed'}{seed}.json"
 
 
-def run(arm: str, seed: int, folder: Path, *, development: bool) -> Result:
-    """Make one result. Raises NoJob, JobError."""
+def run(
+    arm: str, seed: int, folder: Path, *, development: bool, users: Path | None = None
+) -> Result:
+    """Make one result; `users` is the folder of ops/learning/users, which holds the adapters that
+    play users. Raises NoJob, JobError, BadAdapter."""
     torch.set_num_threads(1)
     began = time.monotonic()
     seeds = Seeds.of(seed, development=True) if development else Seeds.among(MISLED, seed)
@@ -61,10 +76,16 @@ def run(arm: str, seed: int, folder: Path, *, development: bool) -> Result:
     policy, training, faults = recorder.policy, Training(), UserFaults()
     if arm != BASE:
         place = path_of(folder, arm, seed, development=development).with_suffix("")
-        spec = _mislead(recorder.build_spec(CONFIGURATIONS[LOOP], place), arm, place)
-        training, adapter = train(spec, place)
-        policy = policy.with_adapter(adapter, arm)
-        faults = _count_faults(spec, place)
+        spec = recorder.build_spec(CONFIGURATIONS[LOOP], place)
+        if arm in PLAYERS:
+            assert users is not None, "the command line asks for it"
+            spec = cast(spec, users / name_run(seed, development=development), PLAYERS[arm])
+        else:
+            spec = _mislead(spec, arm, place)
+        training, adapter = spend(spec, place)
+        if adapter is not None:
+            policy = policy.with_adapter(adapter, arm)
+        faults = read_faults(spec, place)
     shop = Shop()
     tasks = generate_holdout(shop, TRAFFIC.traffic, seeds.holdout, TRAFFIC.tasks)
     outcomes = evaluate(recorder.player, shop, policy, tasks, TRAFFIC.trials, seed)
@@ -73,7 +94,9 @@ def run(arm: str, seed: int, folder: Path, *, development: bool) -> Result:
             "arm": arm,
             "seed": seed,
             "development": development,
-            "source": describe_source(TRAFFIC.checkpoint, DIGEST),
+            "source": describe_source(
+                TRAFFIC.checkpoint, PLAYERS_DIGEST if arm in PLAYERS else DIGEST
+            ),
             "training": training,
             "faults": faults,
             "seconds": time.monotonic() - began,
@@ -92,7 +115,22 @@ def _mislead(spec: JobSpec, arm: str, folder: Path) -> JobSpec:
     return spec.model_copy(update={"environment": str(place.absolute())})
 
 
-def _count_faults(spec: JobSpec, folder: Path) -> UserFaults:
+def cast(spec: JobSpec, folder: Path, dialogues: int) -> JobSpec:
+    """Return the spec with users whom the adapter plays that was tuned on so many dialogues.
+    Raises BadAdapter."""
+    adapter = folder / str(dialogues) / ADAPTER
+    user = AdapterUser(
+        adapter=f"user-{dialogues}",
+        folder=str(adapter.absolute()),
+        sha256=verify(adapter).files[WEIGHTS],
+        max_tokens=PLAYER_TOKENS,
+    )
+    pools = tuple(pool.model_copy(update={"user": user}) for pool in spec.pools)
+    return spec.model_copy(update={"pools": pools})
+
+
+def read_faults(spec: JobSpec, folder: Path) -> UserFaults:
+    """Return what became of the rollouts of a job in its folder."""
     journal = Journal(folder / JOURNAL, digest(spec))
     journal.close()
     batch = [trajectory for batch in journal.batches for trajectory in batch]

@@ -1,6 +1,6 @@
-"""Every setting of the experiment on users that err, frozen: committed before the first reported
-run. Traffic, budget, held-out tasks and trials are those of the screen on its weak mixture, the
-algorithm is the loop's.
+"""Every setting of the experiments on users that err and on users that an adapter plays, frozen:
+committed before the first reported run. Traffic, budget, held-out tasks and trials are those of the
+screen on its weak mixture, the algorithm is the loop's.
 """
 
 from collections.abc import Mapping
@@ -49,3 +49,10 @@ DIGEST: Final = sha256(
         ]
     )
 )
+
+PLAYERS: Final[Mapping[str, int]] = {"untuned": 0, "half_tuned": 512, "tuned": 8192}
+"""Name of an arm whose users an adapter plays -> dialogues that it was tuned on, by
+ops/learning/users, on the same seed."""
+PLAYER_TOKENS: Final = 64
+"""Of a line of such a user."""
+PLAYERS_DIGEST: Final = sha256(exact_json([DIGEST, dict(PLAYERS), PLAYER_TOKENS]))

@@ -65,7 +65,7 @@ def run(
         out = own / str(size)
         trained = _train(seed, seeds, settings, size, out) if size else None
         if trained is None:
-            _save_base(settings, out / ADAPTER)
+            save_base(settings, out / ADAPTER)
         gate = _examine(seed, seeds, settings, size, out)
         spent = time.process_time() - before
         results[size] = SizeRun(job=trained, gate=gate, seconds=spent)
@@ -114,7 +114,7 @@ def _train(seed: int, seeds: Seeds, settings: Settings, size: int, out: Path) ->
     return UserJobResult.model_validate_json((out / FIGURES).read_bytes())
 
 
-def _save_base(settings: Settings, folder: Path) -> None:
+def save_base(settings: Settings, folder: Path) -> None:
     """Write an adapter that changes nothing."""
     if folder.exists():
         return

@@ -4,17 +4,24 @@ from pathlib import Path
 
 import pytest
 
+from daemon.adapters.directory import BadAdapter
 from daemon.engine.chat import Chat
 from daemon.engine.generation import Engine
 from daemon.engine.policy import Policy
 from daemon.engine.reference.weights import CHECKPOINT
+from daemon.solver.job import ADAPTER
 from daemon.solver.sampling.local import Attempt, InProcess
 from envs.attribution.user_faults import find_user_fault
 from envs.episode import Episode, play
 from envs.registry import open_place
 from envs.shop.environment import Shop
+from events.jobs import JobSpec, Sampler, TaskPool
+from ops.learning.screen.run import spend
 from ops.learning.user_faults.__main__ import main
+from ops.learning.user_faults.run import cast, read_faults
 from ops.learning.user_faults.shop import write_definition
+from ops.learning.users.run import save_base
+from ops.learning.users.settings import SETTINGS
 
 
 def open_shop(folder: Path, rate: float) -> Shop:
@@ -77,6 +84,34 @@ def test_a_folder_without_results_is_said_to_have_none(
 ) -> None:
     assert main(["report", "--out", str(tmp_path)]) == 1
     assert "base and clean" in capsys.readouterr().err
+    assert main(["run", "--out", str(tmp_path), "--arms", "tuned"]) == 1
+    assert "tuned: an adapter plays its users" in capsys.readouterr().err
     with pytest.raises(SystemExit):
         main(["run", "--out", str(tmp_path), "--arms", "loud_5"])
     assert "'loud_5' is no arm" in capsys.readouterr().err
+
+
+@pytest.mark.learning
+def test_a_job_whose_users_all_err_learns_nothing_and_says_so(tmp_path: Path) -> None:
+    save_base(SETTINGS, tmp_path / "users" / "0" / ADAPTER)
+    pool = TaskPool(name="p", tasks=("shop/cancel/1", "shop/address/2"))
+    spec = JobSpec(
+        job="j",
+        base="reference",
+        checkpoint=str(CHECKPOINT),
+        environment="shop",
+        pools=(pool,),
+        sampler=Sampler(groups=2, size=4, rollouts=16),
+        threads=1,
+    )
+    played = cast(spec, tmp_path / "users", 0)
+    training, adapter = spend(played, tmp_path / "job")
+    assert adapter is None
+    faults = read_faults(played, tmp_path / "job")
+    assert faults.rollouts == 16
+    assert faults.unjudged > 8
+    assert f"none of 16 rollouts taught anything: the users of {faults.unjudged} erred" in str(
+        training.reason
+    )
+    with pytest.raises(BadAdapter):
+        cast(spec, tmp_path / "users", 512)
