@@ -56,6 +56,13 @@ def compute_task_rates(seeds: Sequence[Outcomes], k: int) -> TaskRates:
     )
 
 
+def average(arms: Sequence[TaskRates]) -> TaskRates:
+    """Return the mean of some arms, task by task; all met the same tasks."""
+    return TaskRates(
+        {name: np.mean([arm.values[name] for arm in arms], axis=0) for name in arms[0].values}
+    )
+
+
 def _all_of(trials: Sequence[bool], k: int) -> float:
     """The chance that k of the trials, drawn without replacement, all passed."""
     return comb(sum(trials), k) / comb(len(trials), k)

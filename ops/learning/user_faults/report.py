@@ -5,20 +5,20 @@ Differences are taken task by task within a seed; intervals are over seeds, then
 (ops/learning/bootstrap.py).
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from pathlib import Path
 from statistics import fmean
 from typing import Final
 
 from envs.statistics import Interval
 from events.errors import KintsugiError
-from ops.learning.bootstrap import TaskRates, compute_task_rates, interval
+from ops.learning.bootstrap import TaskRates, average, compute_task_rates, interval
 from ops.learning.user_faults.run import Result
 from ops.learning.user_faults.settings import ARMS, BASE, CLEAN, PLAYERS, TRAFFIC
 
 _COLUMNS: Final = (
     "arm", "seeds", "all traffic", "weak kinds", "less than clean, weak kinds",
-    "informative groups", "not judged", "recovered",
+    "informative groups", "not judged", "more than silent, weak kinds", "recovered",
 )  # fmt: skip
 
 
@@ -47,7 +47,7 @@ def describe(results: Sequence[Result]) -> str:
         seeds = sorted(shared & set(by_arm.get(arm, {})))
         if seeds:
             lines.append(_describe_arm(arm, seeds, by_arm))
-    return "\n".join(lines) + "\n"
+    return "\n".join([*lines, *_describe_all_rates(shared, by_arm)]) + "\n"
 
 
 def _describe_arm(
@@ -59,11 +59,12 @@ def _describe_arm(
     updates = [update for result in own for update in result.training.updates]
     rollouts = sum(result.faults.rollouts for result in own)
     unjudged = sum(result.faults.unjudged for result in own)
-    recovery = None
-    silent = arm.replace("judged", "silent")
-    if silent != arm and set(seeds) <= set(by_arm.get(silent, {})):
-        outcomes = [by_arm[silent][seed].outcomes for seed in seeds]
-        recovery = compute_recovery(clean, compute_task_rates(outcomes, 1), rates)
+    gain, recovery = "", None
+    name = arm.replace("judged", "silent")
+    if name != arm and set(seeds) <= set(by_arm.get(name, {})):
+        silent = compute_task_rates([by_arm[name][seed].outcomes for seed in seeds], 1)
+        gain = _show(interval(rates - silent, _weigh_weak()))
+        recovery = compute_recovery(clean, silent, rates)
     cells = (
         arm,
         ", ".join(map(str, seeds)),
@@ -72,9 +73,37 @@ def _describe_arm(
         _show(interval(rates - clean, _weigh_weak())),
         f"{fmean(update.informative for update in updates) if updates else 0:.0%}",
         f"{unjudged / rollouts if rollouts else 0:.1%}",
+        gain,
         "" if recovery is None else f"{recovery:.0%}",
     )
     return f"| {' | '.join(cells)} |"
+
+
+def _describe_all_rates(shared: Set[int], by_arm: Mapping[str, Mapping[int, Result]]) -> list[str]:
+    """Return a sentence on the mean over all rates of faults, of the seeds that have all arms."""
+    whole = sorted(seed for seed in shared if all(seed in by_arm.get(arm, {}) for arm in ARMS))
+    if not whole:
+        return []
+    rates = {
+        arm: compute_task_rates([by_arm[arm][seed].outcomes for seed in whole], 1) for arm in ARMS
+    }
+    clean = rates[CLEAN]
+    silent, judged = (
+        average([own for arm, own in rates.items() if arm.startswith(kind)])
+        for kind in ("silent", "judged")
+    )
+    lost, left, gain = (
+        _show(interval(difference, _weigh_weak()))
+        for difference in (clean - silent, clean - judged, judged - silent)
+    )
+    recovery = compute_recovery(clean, silent, judged)
+    share = "" if recovery is None else f", {recovery:.0%} of the loss"
+    seeds = ", ".join(map(str, whole))
+    sentence = (
+        f"Mean over all rates of faults, weak kinds, seeds {seeds}: silent faults cost {lost}, "
+        f"judged ones {left}; attribution recovers {gain}{share}."
+    )
+    return ["", sentence]
 
 
 def _weigh_weak() -> dict[str, float]:
