@@ -15,20 +15,24 @@ against it, by rule:
 Values are ids, numbers of four digits and more, and what the tables hold under the name of an
 argument of a writing tool. A value counts as known where the scenario, the script, the agent or a
 tool of the user named it, whatever the spelling (spelling.py). A user is free in its words, may
-correct an agent that asks about something else, and may hang up where the task is a success.
+correct an agent that asks about something else, may go on waiting for one that has not done its
+part, and may hang up where the task is a success or the agent turns the request down. An agent
+that had failed before the fault (losses.py) is not excused by it.
 
 Guarantee: the exact user has no fault in any task of its environment. Not covered: manners, and
 wrong words without a value in them. Source: AReaL-SEA, arXiv 2601.22607, which tells faults of the
 task from faults of the trajectory; the user's are ours.
 """
 
-import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal
 
+from envs.attribution.losses import is_lost
 from envs.attribution.names import list_names
+from envs.attribution.proposals import Proposals
 from envs.attribution.spelling import has_number_words, has_value, is_value
+from envs.attribution.utterances import agrees, is_farewell, refuses, turns_down, wants_answer
 from envs.attribution.words import (
     collect_user_text,
     leaves,
@@ -40,7 +44,7 @@ from envs.attribution.words import (
 from envs.environment import Environment
 from envs.episode import Termination, hide_calls
 from envs.grading import grade
-from envs.task import TaskDefinition
+from envs.task import Script, TaskDefinition
 from envs.users import HEARD_CHARACTERS, OUT_OF_SCOPE, STOP_TOKENS, User, is_end
 from events.messages import Message, Requestor, ToolCall
 
@@ -64,26 +68,6 @@ class UserFault:
         return f"the user's fault ({self.rule}), message {self.place}: {self.reason}"
 
 
-_YES: Final = re.compile(r"\W*(yes|yeah|yep|sure|ok|okay|correct|please do|go ahead)\b", re.I)
-_NO: Final = re.compile(
-    r"\W*(no(?! (problem|worries|changes?|issues?|objections?)\b)|nope|don't(?! worry\b)|do not"
-    r"|never mind|stop)\b",
-    re.I,
-)
-_AGREES: Final = re.compile(
-    r"(?<!not )(?<!n't )\b(yes|yeah|yep|sure|correct|right|fine|go ahead|proceed|please do)\b", re.I
-)
-"""What takes a refusal back: "No changes, go ahead"."""
-_REFUSES: Final = re.compile(r"\b(no|not|nope|\w+n't|never mind|instead|stop)\b", re.I)
-"""What takes an agreement back."""
-_FAREWELL: Final = re.compile(
-    r"\b(anything|something|what|how|nothing) (else|more)\b|\bfurther\b|\bmore I can\b"
-    r"|\bfeel free to\b|\b(any|other|more|additional) (question|request|concern|issue)s?\b"
-    r"|\b(that|this|it) (is |be )?(all|everything)\b|\ball set\b"
-    r"|\b(great|good|nice|wonderful|lovely|pleasant) (rest of (the|your) )?day\b|\bsafe travels\b",
-    re.I,
-)
-"""What a user may answer by hanging up, and what "no" may answer beside a question to confirm."""
 _WORDS_OF_ANY_TOOL: Final = frozenset(
     [
         "app",
@@ -122,9 +106,19 @@ def find_user_fault(
     environment: Environment, task: TaskDefinition, messages: Sequence[Message]
 ) -> UserFault | None:
     """Return the first fault of the user in a transcript (without system prompt); None where it has
-    none. What was not written in the episode, its prefix, is nobody's fault."""
+    none, or where the agent had failed before. What was not written in the episode, its prefix, is
+    nobody's fault."""
     if task.solo:
         return None
+    fault = _find_first_fault(environment, task, messages)
+    if fault is None or is_lost(environment, task, messages[: fault.place]):
+        return None
+    return fault
+
+
+def _find_first_fault(
+    environment: Environment, task: TaskDefinition, messages: Sequence[Message]
+) -> UserFault | None:
     observer = _Observer(environment, task)
     for place, message in enumerate(messages):
         if message.role == "user" and message.sampled is not False:
@@ -159,10 +153,13 @@ class _Observer:
         """Values that the exact user would have told, with the place where."""
         self._last = -1
         """Place of the user's last message that was checked."""
-        self._overdue = 0
-        """How often the user spoke where the exact user hangs up."""
+        self._expected: list[str] = []
+        """What the exact user would have said in place of each of the user's lines."""
+        self._overdue: list[int] = []
+        """Where the user spoke although the exact user hangs up."""
         self._secrets = _list_secrets(task)
         self._names = list_names(environment, task)
+        self._proposals = Proposals(environment, task, self._situation)
 
     def hear(self, message: Message) -> None:
         """Take in a message that was checked."""
@@ -197,6 +194,7 @@ class _Observer:
             return UserFault(rule, place, f"it tells {value!r}, which its situation does not have")
         texts = [item.text for item in before if item.role == "assistant" and item.text]
         asked = texts[-1] if texts else ""
+        self._expected.append(expected.text)
         if any(token in message.text for token in STOP_TOKENS):
             fault = self._check_end(place, asked, message, expected)
             # Whoever got what they wanted may go, whatever the agent says then.
@@ -207,7 +205,8 @@ class _Observer:
             )
         if problem := self._check_repeated_line(before, texts, message, expected):
             return UserFault("instruction", place, problem)
-        if asked and self._task.script is not None and not expected.tool_calls:
+        has_answer = self._task.script is not None and not expected.tool_calls
+        if has_answer and wants_answer(asked):
             self._owed += ((place, value) for value in self._list_untold(expected.text, message))
         return None
 
@@ -264,16 +263,24 @@ class _Observer:
             return None
         if not asked:
             return UserFault("early_end", place, "it hangs up before the agent said anything")
-        if _FAREWELL.search(asked) or (script is not None and is_end(script, asked)):
+        if is_farewell(asked) or (script is not None and is_end(script, asked)):
+            return None
+        if turns_down(asked) and not wants_answer(asked):
             return None
         answers = script is not None and (
             expected.text != script.otherwise or any(self._list_untold(expected.text))
         )
+        if not answers and not expected.tool_calls and self._had_needless_question(script):
+            return None
         # Whoever is asked for what the situation has not may say that it is out of scope.
         has_question = "?" in asked and OUT_OF_SCOPE not in message.text
         if answers or expected.tool_calls or has_question:
             return UserFault("early_end", place, f"it hangs up when the agent says {asked[-80:]!r}")
         return None
+
+    def _had_needless_question(self, script: Script | None) -> bool:
+        """Whether the agent said something before that the exact user has no answer to."""
+        return script is not None and script.otherwise in self._expected[:-1]
 
     def _check_repeated_call(
         self, place: int, before: Sequence[Message], message: Message, expected: Message
@@ -293,20 +300,25 @@ class _Observer:
         self, before: Sequence[Message], texts: Sequence[str], message: Message, expected: Message
     ) -> str | None:
         """Return whether the user speaks on and on where the exact user hangs up, or says one line
-        over and over where the exact user has an answer to each of the agent's texts."""
+        over and over where the exact user has an answer to each of the agent's texts, and not the
+        same to all."""
         script = self._task.script
         if script is None:
             return None
         if any(token in expected.text for token in STOP_TOKENS):
-            self._overdue += 1
-            if self._overdue >= _REPEATS:
+            self._overdue.append(len(before))
+            # Of an agent that has not done its part it is right to wait for it.
+            if len(self._overdue) == _REPEATS and self._has_success(before[: self._overdue[0]]):
                 return f"it never hangs up, and says {message.text[:80]!r}"
+            return None
         own = [item.text for item in before if item.role == "user" and item.text]
         lines, asked = [*own, message.text][-_REPEATS:], texts[-(_REPEATS - 1) :]
         if len(lines) < _REPEATS or len(set(lines)) > 1 or len(set(asked)) < len(asked):
             return None
+        if len(set(self._expected[-_REPEATS:])) == 1:
+            return None  # the agent asks for the same over and over
         text = expected.text
-        alike = (_agrees(text) and _agrees(lines[0])) or (_refuses(text) and _refuses(lines[0]))
+        alike = (agrees(text) and agrees(lines[0])) or (refuses(text) and refuses(lines[0]))
         if alike or squeeze(text) == squeeze(lines[0]) or text == script.otherwise:
             return None
         return f"it says the same for the {_REPEATS}th time in a row: {lines[0][:80]!r}"
@@ -321,15 +333,20 @@ class _Observer:
 
     def _is_contrary(self, asked: str, expected: str, text: str) -> bool:
         """Whether the user refuses what it was to agree to, or agrees to what it was to refuse.
-        What the agent asks about must be of the user's situation: else a correction is right."""
-        if self._task.script is None or _FAREWELL.search(asked):
+        What the agent asks about must be of the user's situation, and what is refused must be a
+        gold write: else a correction is right."""
+        if self._task.script is None or is_farewell(asked):
             return False
+        if any(token in expected for token in STOP_TOKENS):
+            return False  # "###STOP###" is no refusal
         if any(
             not has_value(self._situation, value) and squeeze_word(value) not in self._secrets
             for value in self._list_values(asked)
         ):
             return False
-        return (_agrees(expected) and _refuses(text)) or (_refuses(expected) and _agrees(text))
+        if agrees(expected) and refuses(text):
+            return self._proposals.has_gold(asked)
+        return refuses(expected) and agrees(text)
 
     def _find_unknown(self, text: str) -> str | None:
         """Return a value in a text of the user that it cannot know."""
@@ -352,14 +369,6 @@ def _describe_calls(message: Message) -> list[tuple[str, str]]:
 
 def _cut_endings(texts: Iterable[str]) -> set[str]:
     return {text[:_STEM] for text in texts}
-
-
-def _agrees(text: str) -> bool:
-    return bool(_YES.match(text)) and not _REFUSES.search(text)
-
-
-def _refuses(text: str) -> bool:
-    return bool(_NO.match(text)) and not _AGREES.search(text)
 
 
 def _list_secrets(task: TaskDefinition) -> frozenset[str]:

@@ -18,7 +18,7 @@ from envs.registry import open_environment
 from envs.shop.environment import Shop
 from envs.task import TaskDefinition
 from envs.users import OUT_OF_SCOPE, STOP, User
-from events.messages import Message
+from events.messages import Message, ToolCall
 from ops.bench.attribution.__main__ import measure_exact, measure_fault
 from ops.bench.attribution.faulty_user import FAULTS, FaultyUser
 
@@ -75,10 +75,38 @@ def test_a_user_who_corrects_the_agent_is_right() -> None:
         Message(role="user", content="No, not that one."),
     ]
     assert find_user_fault(SHOP, other, messages) is None
-    named = asked.model_copy(update={"content": f"Confirm: pay {_find_order(other)} as you said?"})
-    fault = find_user_fault(SHOP, other, [messages[0], named, messages[2]])
-    assert fault is not None
-    assert (fault.rule, fault.place) == ("instruction", 2)
+    gold = next(a for a in other.criteria.gold_actions or () if a.name == "modify_payment")
+    order, payment = gold.arguments["order_id"], gold.arguments["payment_id"]
+    for question, is_wrong in {
+        f"Confirm: cancel order {order}?": True,
+        f"Confirm: cancel order {order}, paid with {payment}?": True,
+        f"Confirm: pay order {order} as you said?": True,
+        f"Confirm: you do not want to pay order {order} with {payment}?": True,
+        f"Confirm: pay order {order} with {payment}?": False,
+    }.items():
+        named = asked.model_copy(update={"content": question})
+        fault = find_user_fault(SHOP, other, [messages[0], named, messages[2]])
+        assert (fault is None) is is_wrong, question
+        assert fault is None or (fault.rule, fault.place) == ("instruction", 2)
+
+
+def test_a_user_may_refuse_what_no_write_of_the_task_does() -> None:
+    retail = open_environment("retail")
+    task = next(iter(retail.tasks()))
+    assert task.script is not None
+    refusal = Message(role="user", content="No, that is not what I want.")
+    for question, is_right in {
+        "I will delete your whole account. Shall I proceed?": True,
+        f"So I shall not cancel {_find_order(task)}. Is that right?": True,
+        f"I will return {_find_order(task)} to your card. Shall I proceed?": True,
+        f"I will cancel {_find_order(task)}. Shall I proceed?": False,
+    }.items():
+        talk = [
+            Message(role="user", content=task.script.opening),
+            Message(role="assistant", content=question),
+            refusal,
+        ]
+        assert (find_user_fault(retail, task, talk) is None) is is_right, question
 
 
 def _find_order(task: TaskDefinition) -> str:
@@ -212,9 +240,77 @@ def test_an_attempt_with_a_fault_of_the_user_is_not_judged_and_says_why() -> Non
 
 
 def test_a_user_that_never_hangs_up_errs() -> None:
-    talk = (HELLO, *("Done.", "Hi.") * 3)
-    assert find_reason(*talk) is None
-    assert "it never hangs up, and says 'Hi.'" in str(find_reason(*talk, "Done.", "Hi."))
+    episode = play_locally(Episode(SHOP, CANCEL), SHOP.oracle(CANCEL), SHOP.user(CANCEL))
+    talk = episode.messages[:-1]
+    assert talk[-1].role == "assistant"
+    for _ in range(3):
+        talk += [Message(role="user", content="Hi."), Message(role="assistant", content="Done.")]
+    assert find_user_fault(SHOP, CANCEL, talk) is None
+    fault = find_user_fault(SHOP, CANCEL, [*talk, Message(role="user", content="Hi.")])
+    assert fault is not None
+    assert "it never hangs up, and says 'Hi.'" in fault.reason
+
+
+class Waiting:
+    """A user that goes on waiting where the exact user loses its patience."""
+
+    def __init__(self, environment: Environment, task: TaskDefinition) -> None:
+        self.exact = environment.user(task)
+
+    def reply(self, messages: Sequence[Message]) -> Message:
+        """Return the exact user's line, or a question in place of its end."""
+        line = self.exact.reply(messages)
+        if line.text != STOP:
+            return line
+        return Message(role="user", content=f"Okay, I am waiting ({len(messages)}).")
+
+
+@pytest.mark.parametrize("name", ["shop", "retail", "airline", "telecom"])
+def test_an_agent_that_only_talks_is_not_excused_by_a_user_that_waits(name: str) -> None:
+    environment = open_environment(name)
+    for task in islice(environment.tasks(), 3):
+        user = Waiting(environment, task)
+        episode = play_locally(Episode(environment, task), environment.idle_agent(task), user)
+        assert episode.termination is Termination.MAX_STEPS
+        assert find_user_fault(environment, task, episode.messages) is None
+
+
+def test_a_user_may_go_when_its_request_is_turned_down() -> None:
+    retail = open_environment("retail")
+    task = next(iter(retail.tasks()))
+    assert task.script is not None
+    for words, may_go in {
+        "I am sorry, but I cannot proceed with this request.": True,
+        "Unfortunately I was not able to verify your identity.": True,
+        "I am sorry, please tell me your zip code to proceed.": False,
+        "I cannot see it yet. What is your zip code?": False,
+    }.items():
+        talk = [
+            Message(role="user", content=task.script.opening),
+            Message(role="assistant", content=words),
+            Message(role="user", content=STOP),
+        ]
+        assert (find_user_fault(retail, task, talk) is None) is may_go, words
+
+
+def test_a_user_may_go_at_the_second_needless_question() -> None:
+    silly = "What colour is your door?"
+    assert "(early_end)" in str(find_reason(HELLO, silly, STOP))
+    assert find_reason(HELLO, silly, "Hm, what?", silly, STOP) is None
+    assert "(early_end)" in str(find_reason(HELLO, silly, "Hm, what?", CONFIRM, STOP))
+
+
+def test_an_agent_that_failed_first_is_not_excused_by_its_user() -> None:
+    order = _find_order(CANCEL)
+    call = ToolCall(id="1", name="cancel_order", arguments={"order_id": order})
+    invented = Message(role="user", content="My order is O987654.")
+    opening = Message(role="user", content=HELLO)
+    question = Message(role="assistant", content="What is your order?")
+    answer = Message(role="tool", content="{}", tool_call_id="1", name="cancel_order", error=False)
+    assert find_user_fault(SHOP, CANCEL, [opening, question, invented]) is not None
+    # Cancelled without leave: against the policy.
+    wrong = [opening, Message(role="assistant", tool_calls=(call,)), answer, question, invented]
+    assert find_user_fault(SHOP, CANCEL, wrong) is None
 
 
 def test_a_user_that_says_one_line_over_and_over_errs() -> None:
@@ -222,3 +318,5 @@ def test_a_user_that_says_one_line_over_and_over_errs() -> None:
     talk = [HELLO, *(line for question in asked for line in (question, "Hm."))]
     assert "it says the same for the 4th time in a row: 'Hm.'" in str(find_reason(*talk))
     assert find_reason(*talk[:-2]) is None
+    loop = [f"What is your zip code? I ask for the {count}. time." for count in range(2, 9)]
+    assert find_reason(HELLO, *(line for question in loop for line in (question, HELLO))) is None

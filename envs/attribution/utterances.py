@@ -1,0 +1,74 @@
+"""What an utterance does, by its words alone (pure): it agrees, refuses, asks, takes leave.
+
+agrees("Yes, please.")            True
+turns_down("I cannot do that.")   True
+wants_answer("I cannot do that.") False: nothing is asked
+"""
+
+import re
+from typing import Final
+
+_YES: Final = re.compile(r"\W*(yes|yeah|yep|sure|ok|okay|correct|please do|go ahead)\b", re.I)
+_NO: Final = re.compile(
+    r"\W*(no(?! (problem|worries|changes?|issues?|objections?)\b)|nope|don't(?! worry\b)|do not"
+    r"|never mind|stop)\b",
+    re.I,
+)
+_AGREES: Final = re.compile(
+    r"(?<!not )(?<!n't )\b(yes|yeah|yep|sure|correct|right|fine|go ahead|proceed|please do)\b", re.I
+)
+"""What takes a refusal back: "No changes, go ahead"."""
+_REFUSES: Final = re.compile(r"\b(no|not|nope|\w+n't|never mind|instead|stop)\b", re.I)
+"""What takes an agreement back."""
+_FAREWELL: Final = re.compile(
+    r"\b(anything|something|what|how|nothing) (else|more)\b|\bfurther\b|\bmore I can\b"
+    r"|\bfeel free to\b|\b(any|other|more|additional) (question|request|concern|issue)s?\b"
+    r"|\b(that|this|it) (is |be )?(all|everything)\b|\ball set\b"
+    r"|\b(great|good|nice|wonderful|lovely|pleasant) (rest of (the|your) )?day\b|\bsafe travels\b",
+    re.I,
+)
+_REQUEST: Final = re.compile(
+    r"\?|\bplease (tell|give|provide|confirm|share|enter|state|let|check|send|name|say|type|repeat"
+    r"|reply|answer|choose|try|turn|open|restart)\b"
+    r"|\b(tell|give|send|show) me\b|\blet me (know|have)\b"
+    r"|\bI('ll| will)? need (your|the|to know)\b",
+    re.I,
+)
+_TURNS_DOWN: Final = re.compile(
+    r"\b(can ?not|can't|unable|not (able|possible|allowed|permitted|eligible)|impossible"
+    r"|(do|does|did|could|will|would|may)(n't| not)|won't|sorry|unfortunately|declined?|denied)\b",
+    re.I,
+)
+_NEGATES: Final = re.compile(
+    r"\b(not|never|cannot|unable|without|instead|\w+n't|won't|leave)\b", re.I
+)
+
+
+def agrees(text: str) -> bool:
+    """Whether a text begins with a yes, and takes nothing of it back."""
+    return bool(_YES.match(text)) and not _REFUSES.search(text)
+
+
+def refuses(text: str) -> bool:
+    """Whether a text begins with a no, and takes nothing of it back."""
+    return bool(_NO.match(text)) and not _AGREES.search(text)
+
+
+def is_farewell(text: str) -> bool:
+    """Whether a user may hang up in answer to a text, or say "no" beside a question to confirm."""
+    return bool(_FAREWELL.search(text))
+
+
+def wants_answer(text: str) -> bool:
+    """Whether a text asks the other side for something."""
+    return bool(_REQUEST.search(text))
+
+
+def turns_down(text: str) -> bool:
+    """Whether a text refuses what was asked for."""
+    return bool(_TURNS_DOWN.search(text))
+
+
+def negates(text: str) -> bool:
+    """Whether a text has a word by which a yes to it may mean the opposite."""
+    return bool(_NEGATES.search(text))
