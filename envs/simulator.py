@@ -6,8 +6,10 @@ tokens (users.py) in its text hangs up. It can give several candidates for a lin
 rule is dropped (`find_breach`), and of the rest the same model is asked for the number of the best.
 Where that choice fails the first counts, and `remarks` says so.
 
-Guarantee: its failure is never the agent's: the episode ends as `user_error` or
-`infrastructure_error`, and is not judged.
+Guarantee: its failure is not the agent's: the episode ends as `user_error` or
+`infrastructure_error`, and is not judged. One exception: where the agent wrote so much that the
+model cannot read it, the episode ends as `context_window_exceeded`, which is judged. Else writing
+would be a way out of every failure.
 """
 
 import re
@@ -77,6 +79,8 @@ _LABEL: Final = re.compile(
 _CALL_MARK: Final = "<tool_call>"
 """What begins a call in Hermes' format; nothing is left of it in a message that could be read."""
 _NUMBER: Final = re.compile(r"\d+")
+_OWN_OVERFLOW: Final = 0.8
+"""Share of what a user reads from which on a context that it exceeds is the agent's doing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,7 +144,8 @@ class LineWriter:
         """Which rule was broken, of each answer that was dropped."""
 
     def write(self, messages: Sequence[Message]) -> LineSteps:
-        """Write the user's next message. Raises AnswerFailure (never for the agent's account)."""
+        """Write the user's next message. Raises AnswerFailure (for the agent's account only where
+        the agent's words fill the context)."""
         try:
             candidates = yield from self._collect(messages)
             for candidate in candidates:
@@ -149,7 +154,7 @@ class LineWriter:
             lines = [candidate.text.strip() for candidate in candidates]
             line = lines[0] if len(lines) == 1 else (yield from self._choose(messages, lines))
         except AnswerFailure as failure:
-            raise _as_users(failure) from failure
+            raise _assign(failure, self.scenario, messages) from failure
         return Message(role="user", content=line)
 
     def _collect(
@@ -241,7 +246,7 @@ class ModelUser:
         return self._writer.remarks
 
     async def reply(self, messages: Sequence[Message]) -> Message:
-        """The user's next line. Raises AnswerFailure (never for the agent's account)."""
+        """The user's next line. Raises AnswerFailure, as `LineWriter.write` does."""
         steps = self._writer.write(messages)
         try:
             request = next(steps)
@@ -376,8 +381,16 @@ def _speaker(message: Message) -> str:
     return "Agent" if message.role == "assistant" else "Customer"
 
 
-def _as_users(failure: AnswerFailure) -> AnswerFailure:
-    """A failure of the user's model, told from one of the agent's."""
-    infrastructure = failure.termination is Termination.INFRASTRUCTURE_ERROR
-    termination = Termination.INFRASTRUCTURE_ERROR if infrastructure else Termination.USER_ERROR
+def _assign(failure: AnswerFailure, scenario: str, messages: Sequence[Message]) -> AnswerFailure:
+    """Return a failure of the user's model with the ending of the party that it is due to: the
+    user, unless a machine failed, or the agent's words fill the context."""
+    termination = failure.termination
+    if termination is Termination.CONTEXT_OVERFLOW:
+        written = sum(len(item.text) for item in messages if item.role == "assistant")
+        read = len(scenario) + sum(len(item.text) for item in messages)
+        if written > _OWN_OVERFLOW * read:
+            reason = f"the agent wrote {written:,} characters: {failure.reason}"
+            return AnswerFailure(termination, f"the user's model: {reason}")
+    if termination is not Termination.INFRASTRUCTURE_ERROR:
+        termination = Termination.USER_ERROR
     return AnswerFailure(termination, f"the user's model: {failure.reason}")

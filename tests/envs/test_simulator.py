@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
 
@@ -223,3 +224,21 @@ def test_one_number_is_a_choice() -> None:
     assert parse_number("**2**, as it invents nothing", 3) == 2
     assert parse_number("2. Two", 3) == 2
     assert parse_number("10" * 3000, 3) is None
+
+
+def test_words_of_the_agent_that_fill_the_users_context_are_the_agents_failure() -> None:
+    """A user's failure is not judged, so an agent could write its way out of every failure."""
+
+    def overflow(_: Json) -> Any:
+        return refused(400, "This model's maximum context length is 8192 tokens.")
+
+    novel = Message(role="assistant", content="Once upon a time. " * 2000)
+    with pytest.raises(AnswerFailure) as failure:
+        line(overflow, [*TALK, novel])
+    assert failure.value.termination is Termination.CONTEXT_OVERFLOW
+    assert "the agent wrote 36,0" in failure.value.reason
+    chatty = Message(role="user", content="So I said to him. " * 2000)
+    question = Message(role="assistant", content="Which order?")
+    with pytest.raises(AnswerFailure) as failure:
+        line(overflow, [*TALK, chatty, question])
+    assert failure.value.termination is Termination.USER_ERROR
