@@ -386,10 +386,10 @@ def _assign(failure: AnswerFailure, scenario: str, messages: Sequence[Message]) 
     user, unless a machine failed, or the agent's words fill the context."""
     termination = failure.termination
     if termination is Termination.CONTEXT_OVERFLOW:
-        written = sum(len(item.text) for item in messages if item.role == "assistant")
-        read = len(scenario) + sum(len(item.text) for item in messages)
-        if written > _OWN_OVERFLOW * read:
-            reason = f"the agent wrote {written:,} characters: {failure.reason}"
+        own = sum(len(item.text) for item in messages if item.role == "assistant")
+        whole = len(scenario) + sum(len(item.text) for item in messages)
+        if own > _OWN_OVERFLOW * whole:
+            reason = f"the agent wrote {own:,} characters: {failure.reason}"
             return AnswerFailure(termination, f"the user's model: {reason}")
     if termination is not Termination.INFRASTRUCTURE_ERROR:
         termination = Termination.USER_ERROR

@@ -26,9 +26,10 @@ sent to it. A panel is judged as any candidate; its targets are what its cycle w
 whose new members it has.
 
 Where a model plays the users, it is the same for incumbent and candidate. While its endpoint cannot
-be reached the evaluation waits. What its faults spoil
-has no verdict: a task is paired by the trials that both have a verdict of, and the faults of both
-sides are told, for a difference between these may be one of the users (ADR 0076).
+be reached the evaluation waits. What its faults spoil has no verdict: a task is paired by the
+trials that both have a verdict of. Whether users err may depend on what the candidate does, so what
+it has more of such trials than the incumbent, by more than chance, counts as failed
+(`gate.fail_surplus`), and the faults of both sides are told (ADR 0076).
 
 What passed a gate against an incumbent that was replaced since is evaluated anew, on fresh tasks.
 
@@ -60,7 +61,9 @@ from daemon.evaluation.gate import (
     Pair,
     Reference,
     TooFewTrials,
+    count_surplus,
     decide,
+    fail_surplus,
     list_differences,
     list_traffic,
     pair_outcomes,
@@ -619,11 +622,14 @@ class CandidateEvaluation:
             if chance < _UNLIKELY
             else ""
         )
+        both = _outcomes(played, 0), _outcomes(played, 1)
+        surplus = count_surplus(*both, both[0])
+        failed = f"; {surplus} of the latter count as failed" if surplus > 0 else ""
         incumbent = self._row.base if self._incumbent is None else self._incumbent.adapter
         yield (
             f"{self._row.adapter}: the users that {users} played erred in "
             f"{faults[0]} of {counts[0]} rollouts of {incumbent} and in {faults[1]} of {counts[1]} "
-            f"of the candidate, which have no verdict{doubt}"
+            f"of the candidate, which have no verdict{failed}{doubt}"
         )
 
     def _record(self, played: Sequence[TrialAttempt]) -> None:
@@ -765,10 +771,12 @@ def _pair_judged(
 ) -> list[Pair]:
     """Return the pairs of two players' outcomes in the order of `slices`. Where users may err, and
     `users` plays them, a task counts by the trials that have a verdict of both, and one without any
-    is left out. Raises TooFewTrials."""
+    is left out; what the candidate has more of unjudged trials counts as failed. Raises
+    TooFewTrials."""
     first, second = both
     if users is None:
         return pair_outcomes(first, second, slices, trials)
+    second = fail_surplus(first, second, list(slices))
     judged = {
         task: name
         for task, name in slices.items()

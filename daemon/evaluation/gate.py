@@ -39,7 +39,7 @@ set used again (spend with `spend_alpha`), a person who has one adapter evaluate
 come in clusters (each is counted as if it stood alone).
 """
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from math import exp, hypot, lcm, log, pi, sqrt
@@ -90,6 +90,8 @@ _MOST_TRIALS: Final = 100
 """Most trials of a task; they bound the denominators of a difference of two shares."""
 _WORSE: Final = 0.1
 """Level at which a slice is shown to be worse, over all slices (Holm) and all looks."""
+_SURPLUS: Final = 0.1
+"""Chance below which more unjudged trials of the candidate count as its own doing."""
 _INTERVAL: Final = 0.025
 """Level on each side of the interval of a rate."""
 _NORMAL: Final = NormalDist()
@@ -244,6 +246,53 @@ def pair_outcomes(
                 "finished; run the others again: to leave the task out would select"
             )
     return pairs
+
+
+def count_surplus(
+    incumbent: statistics.Outcomes, candidate: statistics.Outcomes, tasks: Iterable[str]
+) -> int:
+    """Return how many more unjudged trials the candidate has than the incumbent; 0 where chance
+    alone gives as many more with a probability of at least `_SURPLUS`."""
+    own = others = 0
+    for first, second in _pair_trials(incumbent, candidate, tasks):
+        own += second is None and first is not None
+        others += first is None and second is not None
+    if own <= others or conditional_binomial(own, others, 0.5) >= _SURPLUS:
+        return 0
+    return own - others
+
+
+def fail_surplus(
+    incumbent: statistics.Outcomes, candidate: statistics.Outcomes, tasks: Sequence[str]
+) -> statistics.Outcomes:
+    """Return the candidate's outcomes with so many of its unjudged trials counted as failed as it
+    has more of them than the incumbent (`count_surplus`), spread evenly over those that the
+    incumbent finished.
+
+    Whether a trial has a verdict may depend on what a policy does. By simulation
+    (ops/bench/attribution/unjudged.py), a policy that is as good as the incumbent, and has one
+    failure in five unjudged, is promoted in 36 % of the cases if they are left out.
+    """
+    surplus = count_surplus(incumbent, candidate, tasks)
+    own = [
+        (task, place)
+        for task in tasks
+        for place, (first, second) in enumerate(_pair_trials(incumbent, candidate, [task]))
+        if second is None and first is not None
+    ]
+    outcomes = {task: list(verdicts) for task, verdicts in candidate.items()}
+    for number, (task, place) in enumerate(own):
+        if (number + 1) * surplus // len(own) > number * surplus // len(own):
+            outcomes[task][place] = False
+    return outcomes
+
+
+def _pair_trials(
+    incumbent: statistics.Outcomes, candidate: statistics.Outcomes, tasks: Iterable[str]
+) -> Iterator[tuple[bool | None, bool | None]]:
+    """Yield both verdicts of each trial."""
+    for task in tasks:
+        yield from zip(incumbent[task], candidate[task], strict=True)
 
 
 def _pair(

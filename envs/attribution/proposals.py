@@ -34,18 +34,18 @@ class Proposals:
         say, no verb of another writing tool alone, and negates nothing."""
         if negates(text):
             return False
-        squeezed, named = squeeze(text), {word[:_STEM] for word in words(text)}
+        compact, stems = squeeze(text), {word[:_STEM] for word in words(text)}
         return any(
-            self._holds(action, values, squeezed, named) for action, values in self._gold_writes
+            self._holds(action, values, compact, stems) for action, values in self._gold_writes
         )
 
-    def _holds(self, action: Action, values: Sequence[str], squeezed: str, named: set[str]) -> bool:
-        if not all(has_value(squeezed, value) for value in values):
+    def _holds(self, action: Action, values: Sequence[str], compact: str, stems: set[str]) -> bool:
+        if not all(has_value(compact, value) for value in values):
             return False
         verb = _find_verb(action.name)
-        if verb in named:
+        if verb in stems:
             return True
-        return bool(values) and not named & (self._verbs - {verb})
+        return bool(values) and not stems & (self._verbs - {verb})
 
     @cached_property
     def _verbs(self) -> set[str]:

@@ -222,12 +222,11 @@ def test_a_model_plays_the_users_of_both_and_what_it_spoils_is_told(
     customer: EndpointUser,
 ) -> None:  # fmt: skip
     recorded(monkeypatch, target=(0.3, 0.9), other=(1.0, 1.0))
-    monkeypatch.setenv(FAULTS, "[0.02, 0.2]")
+    monkeypatch.setenv(FAULTS, "[0.02, 0.02]")
     row = staged(large, unchanged, base, TARGET)
     told = examined(large, row, base, COMMAND, RECORDED, customer)
     assert "PROMOTE at look 1" in told[-2]
     assert "the users that customer played erred in " in told[-1]
-    assert "so a part of what the gate measured may be the users'" in told[-1]
     played = rollouts(large)
     assert {one.simulator for one in played} == {"customer"}
     by_policy = {
@@ -239,6 +238,18 @@ def test_a_model_plays_the_users_of_both_and_what_it_spoils_is_told(
     assert gate is not None
     assert gate.plan is not None
     assert 0.5 * gate.plan.planned < gate.tasks <= gate.plan.planned
+
+
+def test_a_candidate_with_more_erring_users_is_not_promoted_by_what_it_leaves_unjudged(
+    large: App, base: Path, unchanged: Path, monkeypatch: pytest.MonkeyPatch,
+    customer: EndpointUser,
+) -> None:  # fmt: skip
+    recorded(monkeypatch, target=(0.3, 0.9), other=(1.0, 1.0))
+    monkeypatch.setenv(FAULTS, "[0.02, 0.3]")
+    row = staged(large, unchanged, base, TARGET)
+    told = examined(large, row, base, COMMAND, RECORDED, customer)
+    assert "REJECT at look 1" in told[-2]
+    assert " of the latter count as failed; as large a difference has a chance of" in told[-1]
 
 
 def test_a_model_that_cannot_play_users_promotes_nothing(

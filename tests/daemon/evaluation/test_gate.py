@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache
-from itertools import product
+from itertools import pairwise, product
 from math import comb, sqrt
 from random import Random
 from statistics import NormalDist, mean
@@ -18,8 +18,10 @@ from daemon.evaluation.gate import (
     Pair,
     TooFewTrials,
     bound,
+    count_surplus,
     decide,
     detectable,
+    fail_surplus,
     holm,
     level_of,
     pair_outcomes,
@@ -30,7 +32,9 @@ from daemon.evaluation.gate import (
     verdict_of,
 )
 from daemon.evaluation.targets import PlannedTarget
+from envs.statistics import Outcomes
 from events.gate import Check, GateReport, GateSettings
+from ops.bench.attribution.unjudged import measure
 from ops.bench.simulation import many, pairs
 
 TARGET = PlannedTarget.of_count("target", 1)
@@ -423,6 +427,37 @@ def test_later_candidates_on_one_gate_set_may_spend_less() -> None:
 def test_a_trial_that_one_of_both_could_not_finish_counts_for_neither() -> None:
     (pair,) = pair_outcomes({"a": [True, None, True]}, {"a": [False, True, True]}, {"a": "x"}, 3)
     assert pair == Pair("a", "x", (True, True), (False, True))
+
+
+def test_what_a_candidate_has_more_of_unjudged_trials_counts_as_failed() -> None:
+    incumbent: Outcomes = {name: [True, None] for name in "abcd"}
+    same: Outcomes = {name: [True, None] for name in "abcd"}
+    assert fail_surplus(incumbent, same, "abcd") == same
+    fewer = {name: [True, False] for name in "abcd"}
+    assert fail_surplus(incumbent, fewer, "abcd") == fewer
+    more = {name: [None, None] for name in "abcd"}
+    assert fail_surplus(incumbent, more, "abcd") == {name: [False, None] for name in "abcd"}
+    by_chance: Outcomes = {**same, "a": [None, None], "b": [None, None]}
+    assert count_surplus(incumbent, by_chance, "abcd") == 0
+    assert fail_surplus(incumbent, by_chance, "abcd") == by_chance
+
+
+def test_the_surplus_of_unjudged_trials_is_spread_over_the_tasks() -> None:
+    tasks = [f"t{number}" for number in range(20)]
+    incumbent = {task: [None if task in tasks[:4] else True] for task in tasks}
+    candidate = {task: [True if task in tasks[:4] else None] for task in tasks}
+    assert count_surplus(incumbent, candidate, tasks) == 12
+    outcomes = fail_surplus(incumbent, candidate, tasks)
+    places = [place for place, task in enumerate(tasks) if outcomes[task] == [False]]
+    assert len(places) == 12
+    assert max(after - before for before, after in pairwise(places)) == 2
+
+
+def test_excused_failures_promote_no_policy_that_is_as_good_as_the_incumbent() -> None:
+    figures = measure(300, 1, 60, (0, 0.5, 0))
+    assert figures["left_out"] >= 0.5
+    assert figures["failed"] <= 0.15
+    assert measure(300, 1, 60, (0, 0, 0.1))["failed"] >= 0.5
 
 
 def test_a_task_that_lost_two_trials_has_to_be_run_again() -> None:
