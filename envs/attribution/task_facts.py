@@ -22,9 +22,13 @@ from typing import Final
 from envs.attribution.observability import Knowledge, is_computable
 from envs.attribution.words import words
 from envs.environment import Environment
-from envs.task import TaskDefinition
+from envs.task import Basis, TaskDefinition
 
 _NUMBER: Final = re.compile(r"\d+(\.\d+)?")
+_STATE_PARTS: Final[frozenset[Basis]] = frozenset(
+    ["DB", "ACTION", "POLICY", "MILESTONES", "ENV_ASSERTION"]
+)
+"""Parts of a reward that a write in the tables may decide."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,9 +105,12 @@ def find_gold_failure(facts: TaskFacts) -> str | None:
 
 def find_wrong_end(facts: TaskFacts) -> str | None:
     """Return what is wrong with the state that the gold actions of a task leave, whatever the tools
-    refuse."""
+    refuse. Where the reward holds the state against nothing, it may be kept elsewhere than in the
+    tables (BFCL's classes), and is not asked for."""
     if not facts.repeats:
         return "the gold actions end in another state the second time"
+    if not _STATE_PARTS & set(facts.task.criteria.reward_basis):
+        return None
     actions = facts.task.criteria.gold_actions or ()
     writes = [action.name for action in actions if action.name in facts.environment.changes]
     if writes and not facts.changes:

@@ -7,7 +7,8 @@ A rollout fails by no fault of the agent or the user where the task itself canno
     gold            the gold actions fail, end in another state the second time, or change nothing
     contradiction   the user names another value than a gold write has, of the same kind, and never
                     gold's: one that no gold write has, where nothing that a perfect agent hears
-                    before tells gold's; or one that no gold call has or is answered
+                    before tells gold's; or one that no gold call has or is answered. What a user
+                    knows beside its request (its own number) is no such value of the second kind
     provenance      a gold write needs a value that nobody says and no tool tells
     outputs         the agent must say what no tool answers and no policy dictates
 
@@ -154,6 +155,7 @@ class _SparseGold(_WholeGold):
 def _find_contradiction(facts: TaskFacts, source: _WholeGold) -> str | None:
     """Return what the user names in place of a value of a gold write."""
     text = "\n".join((collect_user_text(facts.task), facts.task.ticket or "")).lower()
+    wanted = _collect_wants(facts.task)
     written = {squeeze(str(value)) for _, _, value in _list_write_values(facts)}
     actions = facts.task.criteria.gold_actions or ()
     calls = exact_json([action.arguments for action in actions])
@@ -166,10 +168,17 @@ def _find_contradiction(facts: TaskFacts, source: _WholeGold) -> str | None:
         if not isinstance(value, str) or has_value(squeeze(text), value):
             continue
         names = list_names_like(facts.environment, facts.task, argument, value, common)
-        for other in names.find(text):
+        for other in names.find(wanted if is_other else text):
             if not (has_value(played, other) if is_other else squeeze(other) in written):
                 return f"the user names {other!r}, and {argument} of {tool} is {value!r}"
     return None
+
+
+def _collect_wants(task: TaskDefinition) -> str:
+    """Return what the user says in lower case, without what its scenario has it know alone."""
+    scenario = task.scenario.model_copy(update={"known_info": "", "unknown_info": ""})
+    text = collect_user_text(task.model_copy(update={"scenario": scenario}))
+    return "\n".join((text, task.ticket or "")).lower()
 
 
 def _list_write_values(facts: TaskFacts) -> Iterator[Missing]:

@@ -32,7 +32,7 @@ def fault_of(task: TaskDefinition) -> TaskFault:
     return fault
 
 
-@pytest.mark.parametrize("name", ["shop", "retail", "airline", "telecom"])
+@pytest.mark.parametrize("name", ["shop", "retail", "airline", "telecom", "toolsandbox"])
 def test_no_task_that_an_environment_generates_has_a_fault(name: str) -> None:
     environment = open_environment(name)
     kinds = list(environment.capabilities)
@@ -137,6 +137,15 @@ def test_what_people_leave_out_of_the_gold_of_a_loaded_task_is_no_fault() -> Non
         ).rule
         == "gold"
     )
+
+
+def test_a_task_whose_reward_is_of_no_state_may_change_none() -> None:
+    """The classes of BFCL keep their state elsewhere than in tables."""
+    refused = Action(name="cancel_order", arguments={})
+    task = with_gold(CANCEL, refused).model_copy(update={"split": "base"})
+    assert fault_of(task).rule == "gold"
+    criteria = task.criteria.model_copy(update={"reward_basis": ("TURNS", "ABSTENTION")})
+    assert find_task_fault(SHOP, task.model_copy(update={"criteria": criteria})) is None
 
 
 @pytest.mark.benchmarks
