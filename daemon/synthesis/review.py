@@ -10,7 +10,8 @@ won by luck one time in twenty, is examined in every case, and half of the good 
 for some milliseconds each; a stricter rule, that all failed, leaves out a third of the lucky ones.
 The newest failure that can be read stands for the task (envs/attribution/examination.py). Where the
 task is at fault, its siblings are reviewed at once, whether they failed or not: tasks of the same
-plan, and those that follow the same failed task.
+plan, and those that follow the same failed task. Each is reviewed once, so a family that is larger
+than a cycle may review is gone through in several.
 
 A model, if one is configured, is asked as well. It decides nothing; what it says stands beside.
 
@@ -32,6 +33,7 @@ from consumers.reads.synthesis.verdicts import (
     TaskOrigin,
     list_siblings,
     read_last_failures,
+    read_reviewed_siblings,
     read_task_origins,
     read_tasks_with_verdict,
 )
@@ -128,6 +130,7 @@ class _Reviewer:
             }
             self._active = [task for task in self._origins if task not in closed]
             known = read_tasks_with_verdict(connection, cycle.alias)
+            self._reviews = read_reviewed_siblings(connection, cycle.alias)
             new = [task for task in self._active if task not in known]
             self._records = read_last_failures(connection, cycle.alias, cycle.base, new, WINDOW)
         self._adviser = _Adviser(app, environment, analyzer)
@@ -217,8 +220,13 @@ class _Reviewer:
 
     def _retire(self, origin: TaskOrigin, verdict: RolloutFault) -> tuple[str, ...]:
         """Retire a task and its siblings with a fault; return the siblings that were reviewed."""
-        siblings = list_siblings(self._origins.values(), origin)[: self._siblings_left]
+        siblings = [
+            task
+            for task in list_siblings(self._origins.values(), origin)
+            if task not in self._reviews
+        ][: self._siblings_left]
         self._siblings_left -= len(siblings)
+        self._reviews.update(siblings)
         for sibling in siblings:
             reason = self._find_sibling_fault(sibling)
             if reason is not None:

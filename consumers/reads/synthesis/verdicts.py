@@ -114,6 +114,14 @@ def read_tasks_with_verdict(connection: Connection, alias: str) -> set[str]:
     return set(connection.execute(query).scalars())
 
 
+def read_reviewed_siblings(connection: Connection, alias: str) -> set[str]:
+    """Return the tasks of an agent that were reviewed because a sibling was at fault."""
+    verdicts = TrajectoryVerdict.table().c
+    query = select(verdicts.siblings).where(verdicts.alias == alias, verdicts.fault == "task")
+    lists = connection.execute(query.distinct()).scalars()
+    return {task for siblings in lists for task in json.loads(siblings)}
+
+
 def read_task_origins(connection: Connection, alias: str) -> dict[str, TaskOrigin]:
     """Return task -> what it was made from, of the buffer of an agent in log order."""
     tasks, rollouts = Task.table().c, Rollout.table().c

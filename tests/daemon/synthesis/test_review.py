@@ -264,6 +264,22 @@ def test_the_work_of_a_cycle_is_bounded(app: App, monkeypatch: pytest.MonkeyPatc
     assert len(made.retired) == 3
 
 
+def test_siblings_that_one_cycle_leaves_are_reviewed_by_the_next(
+    app: App, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second, *others = [build_faulty(seed) for seed in range(20, 25)]
+    write(app, *others, first, second, plan=PLAN)
+    monkeypatch.setattr(review, "MOST_SIBLINGS", 2)
+    fail(app, first)
+    (verdict,) = list_verdicts(made := run_review(app))
+    assert verdict.siblings == (others[0].id, others[1].id)
+    Decisions(app).record(made.decisions, "a test")
+    fail(app, second)
+    (verdict,) = list_verdicts(made := run_review(app))
+    assert verdict.siblings == (others[2].id, first.id)
+    assert made.retired == {others[2].id, second.id}, "the first is retired already"
+
+
 def answer_fault(fault: str) -> Callable[[Json], Json]:
     return lambda _: said(json.dumps({"fault": fault, "reason": "I think so."}))
 
