@@ -338,7 +338,7 @@ class _Observer:
         if self._task.script is None or is_farewell(asked):
             return False
         if any(token in expected for token in STOP_TOKENS):
-            return False  # "###STOP###" is no refusal
+            return False  # the word in "###STOP###" is no refusal
         if any(
             not has_value(self._situation, value) and squeeze_word(value) not in self._secrets
             for value in self._list_values(asked)
