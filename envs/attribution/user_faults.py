@@ -8,7 +8,8 @@ against it, by rule:
 
     secret       the user tells a value of the gold actions or outputs that it cannot know
     instruction  it tells another value than its situation has, refuses what it was to confirm, or
-                 never tells what it was asked for, or says the same over and over
+                 never tells what it was asked for, goes without having told what it was to begin
+                 with, or says the same over and over
     early_end    it hangs up where it had an answer to give
     tool         it calls a tool wrongly, one that nobody asked for, or the same over and over
 
@@ -149,8 +150,12 @@ class _Observer:
         """Words of the agent."""
         self._lookups: list[tuple[str, str]] = []
         """Calls of the agent with what the tools answered."""
+        self._transferred = False
+        """Whether the agent transferred the user."""
         self._owed: list[tuple[int, str]] = []
         """Values that the exact user would have told, with the place where."""
+        self._first = 0
+        """Place of the user's first message that was checked."""
         self._last = -1
         """Place of the user's last message that was checked."""
         self._expected: list[str] = []
@@ -170,6 +175,7 @@ class _Observer:
                 self._heard += squeeze(answer)
             else:
                 self._lookups.append((str(call.arguments), answer))
+                self._transferred |= call.name in self._environment.catalog.transfer
         if message.role == "user":
             self._told += squeeze(message.text)
             self._has_number_words |= has_number_words(message.text)
@@ -181,6 +187,7 @@ class _Observer:
 
     def check(self, place: int, before: Sequence[Message], message: Message) -> UserFault | None:
         """Return what is wrong with a message of the user."""
+        self._first = place if self._last < 0 else self._first
         self._last = place
         expected = self._exact.reply(hide_calls(before, of="assistant"))
         for call in message.tool_calls:
@@ -196,7 +203,7 @@ class _Observer:
         asked = texts[-1] if texts else ""
         self._expected.append(expected.text)
         if any(token in message.text for token in STOP_TOKENS):
-            fault = self._check_end(place, asked, message, expected)
+            fault = self._check_end(place, asked, message, expected) or self._check_opening(asked)
             # Whoever got what they wanted may go, whatever the agent says then.
             return None if fault is None or self._has_success([*before, message]) else fault
         if self._is_contrary(asked, expected.text, message.text):
@@ -281,6 +288,19 @@ class _Observer:
     def _had_needless_question(self, script: Script | None) -> bool:
         """Whether the agent said something before that the exact user has no answer to."""
         return script is not None and script.otherwise in self._expected[:-1]
+
+    def _check_opening(self, asked: str) -> UserFault | None:
+        """Return whether the user goes without ever telling a value of a gold action that the exact
+        user begins with, though the agent called a tool and neither turned it down nor transferred
+        it. The fault lies where the user began."""
+        script = self._task.script
+        if script is None or self._transferred or not self._lookups or turns_down(asked):
+            return None
+        for value in self._list_untold(script.opening):
+            if squeeze(value) in self._secrets and not self._has_answer(value):
+                reason = f"it hangs up and never told {value!r}, with which it was to begin"
+                return UserFault("instruction", self._first, reason)
+        return None
 
     def _check_repeated_call(
         self, place: int, before: Sequence[Message], message: Message, expected: Message

@@ -320,3 +320,26 @@ def test_a_user_that_says_one_line_over_and_over_errs() -> None:
     assert find_reason(*talk[:-2]) is None
     loop = [f"What is your zip code? I ask for the {count}. time." for count in range(2, 9)]
     assert find_reason(HELLO, *(line for question in loop for line in (question, HELLO))) is None
+
+
+def leave(*calls: ToolCall, zip_code: str = "", after: str = "Done.") -> str | None:
+    """The reason of the fault of a user that begins with a zip code or none, and hangs up once the
+    agent made some calls."""
+    messages = [
+        Message(role="user", content=f"Hi. Please call off the order O50. I am Carl{zip_code}."),
+        *(Message(role="assistant", tool_calls=(call,)) for call in calls),
+        Message(role="assistant", content=after),
+        Message(role="user", content=STOP),
+    ]
+    fault = find_user_fault(SHOP, CANCEL, messages)
+    return None if fault is None else fault.summary
+
+
+def test_a_user_that_goes_without_what_it_was_to_begin_with_errs() -> None:
+    guess = ToolCall(name="find_user", arguments={"name": "Carl", "zip": "11111"}, id="1")
+    transfer = ToolCall(name="transfer_to_human", arguments={"order_id": "O50"}, id="2")
+    assert "never told '90070', with which it was to begin" in str(leave(guess))
+    assert leave(guess, zip_code=", my zip is 90070") is None
+    assert leave() is None
+    assert leave(guess, transfer) is None
+    assert leave(guess, after="Sorry, I cannot do that.") is None
