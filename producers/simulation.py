@@ -31,7 +31,7 @@ from events.rollouts import Purpose, RolloutContent, RolloutEnded
 
 SOURCE: Final = "simulation"
 SCRIPTED: Final = "scripted"
-"""The simulator's name of a user that no model plays."""
+"""The simulator's name of a user that no model plays, and that keeps to its task."""
 
 _MAX_REASON: Final = 500
 """Longest reason, in characters."""
@@ -39,13 +39,22 @@ _MAX_REASON: Final = 500
 
 @dataclass(frozen=True, slots=True)
 class Provenance:
-    """The alias, base, policy, purpose and simulator that rollouts are recorded under."""
+    """The alias, base, policy and purpose that rollouts are recorded under, and who plays users."""
 
     alias: str
     base: str
     policy: str
     purpose: Purpose
-    simulator: str = SCRIPTED
+    simulator: str | None = None
+    """Name of the model that plays the user; None: the environment's own user."""
+
+
+def name_user(environment: Environment, model: str | None = None) -> str:
+    """Return the name under which rollouts say who played their user; `model`: the one that did,
+    None for the environment's own user, which is exact or may err."""
+    if model is not None:
+        return model
+    return f"{environment.name} itself" if environment.users_err else SCRIPTED
 
 
 def build_rollout_event(
@@ -72,7 +81,7 @@ def build_rollout_event(
         grader=None if attempt.grade is None else f"{environment.name}/{grading.VERSION}",
         termination=attempt.termination,
         reason=(_shorten(attempt.reason) or None) if is_open else None,
-        simulator=provenance.simulator,
+        simulator=name_user(environment, provenance.simulator),
         write_tools=None if declared else tuple(sorted(environment.writes)),
         known_tools=None if declared else tuple(offered),
         tool_roles=environment.recorded_tool_roles,

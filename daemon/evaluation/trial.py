@@ -496,10 +496,10 @@ def _build_attempt(
     slot: _Slot,
     choice: MemberChoice | None,
 ) -> TrialAttempt:
-    from producers.simulation import SCRIPTED, Provenance, build_rollout_event
+    from producers.simulation import Provenance, build_rollout_event
 
     player, _, trial = slot
-    simulator = SCRIPTED if plan.user is None else plan.user.simulator
+    simulator = None if plan.user is None else plan.user.simulator
     policy = plan.name_policy(player)
     provenance = Provenance(plan.alias, plan.base, policy, "evaluate", simulator)
     event = build_rollout_event(attempt, environment, provenance, plan.rollout(*slot))

@@ -36,7 +36,7 @@ from envs.episode import Termination
 from envs.reflection import repair
 from events.jobs import TaskPool
 from events.rollouts import RolloutEnded, Task, clip_reason
-from producers.simulation import SCRIPTED, SOURCE, append_rollouts
+from producers.simulation import SOURCE, append_rollouts, name_user
 
 if TYPE_CHECKING:
     from daemon.core.app import App
@@ -129,7 +129,7 @@ def _event(
         grader=None if trajectory.user_fault is not None else f"{environment.name}/{judge}",
         termination=None if trajectory.user_fault is None else Termination.USER_ERROR,
         reason=None if trajectory.user_fault is None else clip_reason(trajectory.user_fault),
-        simulator=SCRIPTED if user is None else user.simulator,
+        simulator=name_user(environment, None if user is None else user.simulator),
         write_tools=tuple(sorted(environment.writes)),
         known_tools=()
         if task is None

@@ -10,8 +10,9 @@ A model may play the user: one behind an endpoint, or an adapter that the same e
 its name; and the environment's own may err (`users_err`). A rollout whose user erred counts for
 nothing, and is played again with another seed.
 
-Guarantee: a rollout's id follows from cycle, policy, task and trial, so the rollouts of a leader
-that was killed are read from the tables and not played again. Not covered: engines that are not
+Guarantee: a rollout's id follows from cycle, policy, task, trial and the model that plays the user,
+so the rollouts of a leader that was killed are read from the tables and not played again, and none
+that another user had. Not covered: engines that are not
 reached over HTTP.
 """
 
@@ -40,7 +41,7 @@ from envs.task import TaskDefinition
 from events.envelope import derive_id
 from events.errors import BlobError, LogError
 from events.jobs import AdapterUser, ModelUser
-from producers.simulation import SCRIPTED, Provenance, append_rollouts, build_rollout_event
+from producers.simulation import Provenance, append_rollouts, build_rollout_event, name_user
 
 if TYPE_CHECKING:
     from daemon.core.app import App
@@ -137,10 +138,10 @@ class Prober:
     @property
     def _erring(self) -> str | None:
         """Who plays the users, where they may err."""
-        if self._probed.user is not None:
-            return self._probed.user.simulator
-        environment = self._environment
-        return f"{environment.name} itself" if environment.users_err else None
+        user, environment = self._probed.user, self._environment
+        if user is None and not environment.users_err:
+            return None
+        return name_user(environment, None if user is None else user.simulator)
 
     async def _play(self, task: TaskDefinition, trials: Sequence[int]) -> list[Attempt]:
         """Play these trials of a task, and record each as soon as it ends."""
@@ -218,7 +219,7 @@ class Prober:
     def _record(self, attempts: Sequence[Attempt]) -> None:
         """Append the attempts that have a verdict to the log."""
         probed = self._probed
-        simulator = SCRIPTED if probed.user is None else probed.user.simulator
+        simulator = None if probed.user is None else probed.user.simulator
         provenance = Provenance(probed.alias, probed.base, probed.policy, "probe", simulator)
         rollouts = [
             build_rollout_event(
@@ -231,4 +232,7 @@ class Prober:
 
     def _rollout(self, task: TaskDefinition, trial: int) -> str:
         probed = self._probed
-        return derive_id("probe", probed.cycle, probed.policy, task.id, str(trial))
+        parts = [probed.cycle, probed.policy, task.id, str(trial)]
+        if probed.user is not None:
+            parts.append(probed.user.model_dump_json())
+        return derive_id("probe", *parts)

@@ -14,6 +14,7 @@ from daemon.solver.trajectory import Trajectory, Turn
 from events.jobs import JobSpec
 from events.learning import JobRequested
 from events.rollouts import RolloutEnded
+from ops.learning.user_faults.shop import write_definition
 from tests.daemon.jobs.test_training_runs import rollouts, row
 from tests.envs import mini
 
@@ -34,6 +35,25 @@ def played(number: int, task: str, **fields: Any) -> Trajectory:
     turn = Turn((1, 2), (3, 4), (-0.5, -0.25))
     known: dict[str, Any] = {"success": False, "reward": -0.1, **fields}
     return Trajectory(f"j/0/{number}/0", f"j/0/{number}", task, "j-0", (turn,), **known)
+
+
+def test_an_event_names_an_environments_own_user_that_errs(tmp_path: Path) -> None:
+    place = tmp_path / "faulty.py"
+    place.write_text(write_definition(0.5, users_err=True))
+    spec = JobSpec.model_validate(
+        {"job": "j", "base": "b", "checkpoint": "c", "environment": str(place), "pools": POOLS[:1]}
+    )
+    folder = tmp_path / "jobs" / "j"
+    journal = Journal(folder / OUT / JOURNAL, digest(spec))
+    journal.append((played(0, "shop/cancel/1"),))
+    journal.close()
+    settings = Settings(home=tmp_path, environments=Environments(paths=(place,)))
+    with App(settings) as app:
+        requested = JobRequested(job="j", alias="agent", base="b", spec=spec, minutes=10)
+        app.settle()
+        Decisions(app).take(requested, "j", cause="somebody")
+        assert record_rollouts(app, row(app), folder) == 1
+        assert [event.simulator for event in rollouts(app)] == ["shop itself"]
 
 
 def test_an_event_says_who_judged_a_rollout_and_who_played_its_user(tmp_path: Path) -> None:

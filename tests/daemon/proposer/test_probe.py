@@ -1,5 +1,6 @@
 """The policy that answers now plays a written task at a real engine before it is taken."""
 
+from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -173,6 +174,17 @@ def test_a_rollout_whose_user_erred_is_played_again_and_counts_for_nothing(
     assert prober(app, "http://127.0.0.1:9", user=user)(EASY) == SAMPLES, "and none is played again"
 
 
+def test_rollouts_of_another_user_are_not_read_as_those_of_this_one(app: App, engine: Live) -> None:
+    prober(app, engine.url)(EASY)
+    with ModelServer(answer_as_user(EASY, lambda _: None)) as server:
+        users = [EndpointUser(url=server.url, model="customer", candidates=n) for n in (1, 2)]
+        for user in users:
+            app.settle()
+            prober(app, engine.url, user=user)(EASY)
+    counts = Counter(one.simulator for one in recorded(app))
+    assert counts == dict.fromkeys(("scripted", "customer", "customer (best of 2)"), SAMPLES)
+
+
 @pytest.mark.parametrize(
     ("line", "reason"),
     [
@@ -206,6 +218,7 @@ def test_a_rollout_is_played_again_where_the_environments_own_user_erred(
     played = recorded(app)
     assert len(played) == SAMPLES
     assert not {one.trial for one in played} <= set(range(SAMPLES))
+    assert {one.simulator for one in played} == {"shop itself"}
 
     class Hopeless(Faulty):
         rate = 1.0
