@@ -146,8 +146,8 @@ class CandidateEvaluation:
     ) -> None:  # fmt: skip
         """`incumbent`: None for the base. `gates`: that the candidate has passed already, against
         incumbents that were replaced since. `held_out`: remembers lessons from one time to the
-        next. `user`: who plays the users; None: the environment's own, and so where a panel plays
-        and `user` is one behind an endpoint. Raises CannotExamine, UnknownEnvironment."""
+        next. `user`: who plays the users; None: the environment's own. Raises
+        CannotExamine, UnknownEnvironment."""
         if agent.environment is None or agent.checkpoint is None:
             raise CannotExamine(
                 f"agent {agent.alias} has no environment and checkpoint in the setting agents, so "
@@ -155,10 +155,6 @@ class CandidateEvaluation:
             )
         settings = app.settings
         self._app, self._runner, self._agent, self._row = app, runner, agent, row
-        panels = (item.panel is not None for item in (row, incumbent) if item is not None)
-        if isinstance(user, EndpointUser) and any(panels):
-            # No trial asks a router beside such a user (trial.py).
-            user = None
         self._incumbent, self._user = incumbent, user
         self._trial, self._gate = settings.trial, settings.gate
         self._place = locate(agent.environment, settings.environments.paths)

@@ -1,7 +1,8 @@
 """An agent that answers as a panel does: its router chooses a member before the first answer.
 
-    agents = PanelAgents(panel, endpoints, make_agent)     for Setup.agent
-    agents.choices[task, seed]                             what the router chose for an episode
+    router = EndpointRouter(panel, endpoints, list_fields)   asks the router behind an endpoint
+    agents = PanelAgents(router.choose, make_member)         for Setup.agent
+    agents.choices[task, seed]                               what the router chose for an episode
 
 The router reads what it reads at a gateway, by the same prompt and rule (label_router.py), and
 where it is in doubt, or fails, the base answers. A head reads the prompt of the agent's own
@@ -9,7 +10,7 @@ request. Not covered: the time that a gateway gives it.
 """
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
 from envs.endpoint import AnswerFailure, Endpoint, Usage, wire
@@ -21,35 +22,25 @@ from events.serving import Panel
 from producers.gateway.routing import label_router
 from producers.gateway.routing.token_scores import Opening, read_token_scores
 
-MakeAgent = Callable[[Endpoint, TaskDefinition, int], Player]
-"""Makes the agent behind an endpoint from the task and the episode's seed."""
+Choose = Callable[[Sequence[Message], TaskDefinition], Awaitable[MemberChoice]]
+"""Chooses the member from what the agent reads first, and the task."""
+
+MakeMember = Callable[[MemberChoice, TaskDefinition, int], Player]
+"""Makes the agent that was chosen from the task and the episode's seed."""
 
 ListFields = Callable[[TaskDefinition, Sequence[Message]], Mapping[str, Any]]
 """Returns the fields that the agent's prompt is rendered of, beside the messages, from the task and
 what the agent reads."""
 
 
-class PanelAgents:
-    """Makes the agent of each episode, and keeps what its router chose."""
+class EndpointRouter:
+    """The router of a panel, behind an endpoint."""
 
     def __init__(
-        self,
-        panel: Panel,
-        endpoints: Mapping[str | None, Endpoint],
-        make_agent: MakeAgent,
-        list_fields: ListFields,
+        self, panel: Panel, endpoints: Mapping[str | None, Endpoint], list_fields: ListFields
     ) -> None:
         """`endpoints`: adapter (None: the base) -> where it answers, of all of the panel's."""
-        self._panel = panel
-        self._endpoints = endpoints
-        self._make_agent = make_agent
-        self._list_fields = list_fields
-        self.choices: dict[tuple[str, int], MemberChoice] = {}
-        """Task and the episode's seed -> the member that answered."""
-
-    def __call__(self, task: TaskDefinition, seed: int) -> "PanelAgent":
-        """Return the agent of an episode."""
-        return PanelAgent(self, task, seed)
+        self._panel, self._endpoints, self._list_fields = panel, endpoints, list_fields
 
     async def choose(self, messages: Sequence[Message], task: TaskDefinition) -> MemberChoice:
         """Return the member for a conversation. Raises EndpointRefusal."""
@@ -73,10 +64,24 @@ class PanelAgents:
         adapter = self._panel.find_adapter(answer.skill)
         return MemberChoice(skill=answer.skill, adapter=adapter, doubt=answer.doubt)
 
+
+class PanelAgents:
+    """Makes the agent of each episode, and keeps what its router chose."""
+
+    def __init__(self, choose: Choose, make_member: MakeMember) -> None:
+        self.choose = choose
+        self._make_member = make_member
+        self.choices: dict[tuple[str, int], MemberChoice] = {}
+        """Task and the episode's seed -> the member that answered."""
+
+    def __call__(self, task: TaskDefinition, seed: int) -> "PanelAgent":
+        """Return the agent of an episode."""
+        return PanelAgent(self, task, seed)
+
     def make_member(self, choice: MemberChoice, task: TaskDefinition, seed: int) -> Player:
         """Return the agent that a choice has answer, and keep the choice."""
         self.choices[task.id, seed] = choice
-        return self._make_agent(self._endpoints[choice.adapter], task, seed)
+        return self._make_member(choice, task, seed)
 
 
 class PanelAgent:
@@ -100,7 +105,8 @@ class PanelAgent:
         return () if self._member is None else self._member.remarks
 
     async def reply(self, messages: Sequence[Message]) -> Message:
-        """What the member says or calls next. Raises AnswerFailure, EndpointRefusal."""
+        """What the member says or calls next. Raises AnswerFailure, EndpointRefusal,
+        EndpointUnavailable."""
         if self._member is None:
             choice = await self._agents.choose(messages, self._task)
             self._member = self._agents.make_member(choice, self._task, self._seed)

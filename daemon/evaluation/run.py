@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from daemon.evaluation.injection import InjectedTask, draw_operator, inject, report_repairs
-from daemon.evaluation.panel_agent import PanelAgents
+from daemon.evaluation.panel_agent import EndpointRouter, PanelAgents
 from daemon.evaluation.similarity import GradedTask, report_similarity
 from envs import grading, statistics
 from envs.environment import Environment, UnknownTask
@@ -322,7 +322,11 @@ async def prepare_setup(
         answering = [replace(spec.agent, model=name or spec.base) for name in names]
         clients = [await endpoint(served, means.agent_key) for served in answering]
         endpoints = dict(zip(names, clients, strict=True))
-        agent = PanelAgents(spec.panel, endpoints, make_agent, list_fields)
+        router = EndpointRouter(spec.panel, endpoints, list_fields)
+        agent = PanelAgents(
+            router.choose,
+            lambda choice, task, seed: make_agent(endpoints[choice.adapter], task, seed),
+        )
     user = make_environment_user(environment)
     if spec.user is not None:
         simulator = await endpoint(spec.user, means.user_key)

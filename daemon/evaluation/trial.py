@@ -10,8 +10,8 @@ A model may play the user: an adapter, in the engine that plays the agent, or on
 endpoint; then nothing is repeated bit for bit. An attempt with a fault of the user has no verdict.
 
 A player may be a panel: its router is asked before an episode's first turn, with the prompts and
-the rule of a gateway, and the member that it chooses plays the episode. Its errors so are in the
-verdicts.
+the rule of a gateway, and the member that it chooses plays the episode, whoever plays its user. Its
+errors so are in the verdicts.
 
 Chunks of the two alternate. A chunk is played with nothing before it, so a plan that was killed and
 is run again leaves the same verdicts on one machine with one number of threads; what is on disk is
@@ -30,6 +30,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, Self
 
 from pydantic import Field, TypeAdapter, model_validator
 
+from daemon.evaluation.panel_agent import PanelAgents
 from daemon.evaluation.plan_program import (
     ChunkJournal,
     Heartbeat,
@@ -42,13 +43,17 @@ from events.errors import KintsugiError
 from events.jobs import AdapterUser, EndpointUser, ModelUser, PanelRouter, Sha256
 from events.messages import Message, StrictModel
 from events.rollouts import MemberChoice, RolloutContent, RolloutEnded
+from producers.gateway.routing.label_router import RouterAnswer
 
 if TYPE_CHECKING:
+    from daemon.engine.agent import EngineAgent
     from daemon.engine.chat import Chat
     from daemon.engine.policy import Policy
+    from daemon.engine.thread import EngineThread
     from daemon.solver.sampling.local import Attempt, InProcess, Rollout
     from envs.environment import Environment
     from envs.evaluation import Attempt as EvaluationAttempt
+    from envs.task import TaskDefinition
 
 CHUNK: Final = 256
 """Rollouts that are played, and are on disk, together."""
@@ -94,6 +99,19 @@ class PanelPlayer(StrictModel):
                 f"are those of {asked or 'the base'}"
             )
         return self
+
+    def build_choice(self, answer: RouterAnswer) -> MemberChoice:
+        """Return what the router chose, as rollouts record it."""
+        member = None if answer.skill is None else self.members[answer.skill]
+        return MemberChoice(
+            skill=answer.skill,
+            adapter=None if member is None else member.name,
+            doubt=answer.doubt,
+        )
+
+    def find_member(self, choice: MemberChoice) -> Adapter | None:
+        """Return what plays after a choice; None for the base."""
+        return None if choice.skill is None else self.members[choice.skill]
 
 
 Player = Adapter | PanelPlayer | None
@@ -273,12 +291,7 @@ def _play_chunk(
     }
     player = plan.players[chunk[0][0]]
     if isinstance(plan.user, EndpointUser):
-        if isinstance(player, PanelPlayer):
-            raise CannotPlay(
-                f"{player.name} is a panel, and its users are played by {plan.user.model} at "
-                f"{plan.user.url}; let an adapter or the environment's own user play"
-            )
-        yield from _play_beside_endpoint(plan, environment, policies.find(player), chat, chunk)
+        yield from _play_beside_endpoint(plan, environment, policies, chat, chunk)
         return
     choices: Mapping[str, MemberChoice] = {}
     groups: dict[Adapter | None, list[Attempt]] = {}
@@ -287,9 +300,7 @@ def _play_chunk(
         views = _read_openings(plan, environment, policies, chat, attempts)
         choices = _choose_members(player, environment, policies, chat, attempts, views)
         for name, attempt in attempts.items():
-            skill = choices[name].skill
-            member = None if skill is None else player.members[skill]
-            groups.setdefault(member, []).append(attempt)
+            groups.setdefault(player.find_member(choices[name]), []).append(attempt)
     else:
         groups[player] = list(attempts.values())
     rollouts: dict[str, Rollout] = {}
@@ -326,10 +337,14 @@ def _make_player(plan: Plan, policies: _Policies, chat: "Chat", policy: "Policy"
     )
 
 
+_Played = dict[_Slot, "tuple[EvaluationAttempt, MemberChoice | None]"]
+"""Slot -> its attempt, and of a panel's the member that played it."""
+
+
 def _play_beside_endpoint(
     plan: Plan,
     environment: "Environment",
-    policy: "Policy",
+    policies: _Policies,
     chat: "Chat",
     chunk: Sequence[_Slot],
 ) -> list[TrialAttempt]:
@@ -338,16 +353,16 @@ def _play_beside_endpoint(
     from envs.endpoint import EndpointUnavailable
     from envs.evaluation import is_spoilt
 
-    played: dict[_Slot, EvaluationAttempt] = {}
+    played: _Played = {}
     for _ in range(_TRIES):
         missing = [slot for slot in chunk if slot not in played]
-        results = asyncio.run(_play_async(plan, environment, policy, chat, missing))
+        results = asyncio.run(_play_async(plan, environment, policies, chat, missing))
         # What the endpoint failed to answer is neither player's, nor a fault of the user.
-        played |= {slot: item for slot, item in results.items() if not is_spoilt(item)}
+        played |= {slot: item for slot, item in results.items() if not is_spoilt(item[0])}
         if len(played) == len(chunk):
             break
     else:
-        last = next(item for item in results.values() if is_spoilt(item))
+        last = next(attempt for attempt, _ in results.values() if is_spoilt(attempt))
         raise EndpointUnavailable(
             f"{len(chunk) - len(played)} of {len(chunk)} episodes could not be played in {_TRIES} "
             f"tries, the first one (task {last.task.id}) because of {last.reason}; see to the "
@@ -355,25 +370,21 @@ def _play_beside_endpoint(
         )
     return [
         _build_attempt(
-            plan,
-            environment,
-            played[slot],
-            played[slot].usage.completion_tokens or 0,
-            slot,
-            None,
+            plan, environment, attempt, attempt.usage.completion_tokens or 0, slot, choice
         )
-        for slot in chunk
+        for slot, (attempt, choice) in ((slot, played[slot]) for slot in chunk)
     ]
 
 
 async def _play_async(
     plan: Plan,
     environment: "Environment",
-    policy: "Policy",
+    policies: _Policies,
     chat: "Chat",
     chunk: Sequence[_Slot],
-) -> "dict[_Slot, EvaluationAttempt]":
-    from daemon.engine.agent import EngineAgent
+) -> _Played:
+    """Play the slots of one player. Raises EndpointRefusal, EndpointUnavailable,
+    EnvironmentFailure."""
     from daemon.engine.generation import Engine
     from daemon.engine.thread import EngineThread
     from envs.endpoint import Endpoint, read_key
@@ -382,8 +393,9 @@ async def _play_async(
 
     user, player = plan.user, chunk[0][0]
     assert isinstance(user, EndpointUser), "other users are played by the engine"
-    thread = EngineThread(Engine(policy, plan.episodes))
-    played: dict[_Slot, EvaluationAttempt] = {}
+    thread = EngineThread(Engine(policies.find(None), plan.episodes))
+    agents = _make_agents(plan, environment, policies, chat, player, thread)
+    played: _Played = {}
     async with AsyncExitStack() as stack:
         simulator = await stack.enter_async_context(
             Endpoint(
@@ -399,22 +411,58 @@ async def _play_async(
         stack.push_async_callback(thread.stop)
         setup = Setup(
             environment,
-            agent=lambda task, seed: EngineAgent(
-                thread, chat, policy, partial(environment.select_schemas, task), seed,
-                temperature=plan.temperature, max_tokens=plan.max_tokens,
-            ),
+            agent=agents,
             user=partial(make_user, user, simulator, environment),
             seed=plan.seed,
             user_may_err=True,
-        )  # fmt: skip
+        )
         tasks = [(environment.task(task), trial) for _, task, trial in chunk]
         playing = play_all(setup, tasks, concurrency=plan.episodes)
         # No episode may end for minutes: a line may take as long as the endpoint's timeout.
-        beating = asyncio.create_task(_beat(policy.name, played))
+        beating = asyncio.create_task(_beat(plan.name_policy(player), played))
         stack.callback(beating.cancel)
         async for attempts in await stack.enter_async_context(aclosing(playing)):
-            played |= {(player, attempt.task.id, attempt.trial): attempt for attempt in attempts}
+            for attempt in attempts:
+                choice = None
+                if isinstance(agents, PanelAgents):
+                    # An episode that ends before its first turn is the base's.
+                    choice = agents.choices.get((attempt.task.id, attempt.seed), MemberChoice())
+                played[player, attempt.task.id, attempt.trial] = attempt, choice
     return played
+
+
+def _make_agents(
+    plan: Plan,
+    environment: "Environment",
+    policies: _Policies,
+    chat: "Chat",
+    player: int,
+    thread: "EngineThread",
+) -> "PanelAgents | Callable[[TaskDefinition, int], EngineAgent]":
+    """Return what makes the agent of an episode; `thread` runs the engine that answers for it."""
+    from daemon.engine.agent import EngineAgent, ask_router
+    from daemon.engine.chat import as_chat
+
+    def make(adapter: Adapter | None, task: "TaskDefinition", seed: int) -> EngineAgent:
+        return EngineAgent(
+            thread, chat, policies.find(adapter), partial(environment.select_schemas, task), seed,
+            temperature=plan.temperature, max_tokens=plan.max_tokens,
+        )  # fmt: skip
+
+    panel = plan.players[player]
+    if not isinstance(panel, PanelPlayer):
+        return partial(make, panel)
+
+    async def choose(messages: Sequence[Message], task: "TaskDefinition") -> MemberChoice:
+        policy = policies.find(panel.router_adapter)
+        tools = environment.select_schemas(task, messages) if chat.shows_tools else ()
+        asked = list(map(as_chat, messages))
+        answer = await ask_router(thread, chat, policy, panel.router, asked, tools)
+        return panel.build_choice(answer)
+
+    return PanelAgents(
+        choose, lambda choice, task, seed: make(panel.find_member(choice), task, seed)
+    )
 
 
 async def _beat(phase: str, played: Sized) -> None:
@@ -467,12 +515,7 @@ def _choose_members(
     answers = ask(policy, chat, panel.router, list(asked.values()), offers)
     choices = dict.fromkeys(attempts, MemberChoice())
     for name, answer in zip(asked, answers, strict=True):
-        member = None if answer.skill is None else panel.members[answer.skill]
-        choices[name] = MemberChoice(
-            skill=answer.skill,
-            adapter=None if member is None else member.name,
-            doubt=answer.doubt,
-        )
+        choices[name] = panel.build_choice(answer)
     return choices
 
 

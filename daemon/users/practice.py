@@ -59,7 +59,7 @@ def read_user_practices(connection: "Connection", settings: "Settings") -> list[
                 step=state.step.value if isinstance(state.step, UserStep) else None,
                 dialogues=state.view.dialogues,
                 persons=persons,
-                says=_describe(state, plays, persons),
+                says=_describe(state, plays, persons) + _describe_rounds(settings, plays),
             )
         )
     return practices
@@ -86,6 +86,17 @@ def _describe(state: UserState, plays: str, persons: int) -> str:
             "job is handed what persons said"
         )
     return sentence
+
+
+def _describe_rounds(settings: "Settings", plays: str) -> str:
+    """Say that jobs have fewer rounds than the setting where a model plays their users."""
+    rounds = settings.training.rounds
+    if plays == SCRIPT or rounds == 1:
+        return ""
+    return (
+        f"; jobs have one round and not {rounds} (training.rounds), for rounds within a job "
+        "diagnose rollouts with the environment's own user alone"
+    )
 
 
 def _explain_script(state: UserState) -> str:

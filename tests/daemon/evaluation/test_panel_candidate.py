@@ -38,6 +38,7 @@ from tests.daemon.evaluation.test_candidate_evaluation import (
 )
 from tests.daemon.serving.recorded_trial import COMMAND
 from tests.daemon.solver import letters
+from tests.envs.model_server import ModelServer, said
 
 
 @pytest.fixture(scope="module")
@@ -147,11 +148,13 @@ def test_a_panel_plays_with_the_files_of_its_members(app: App, base: Path, uncha
     assert beside.digest != CandidateEvaluation(app, runner, agent, member, None).digest
 
 
-def test_the_script_plays_beside_a_panel_where_an_endpoint_plays_users(
+def test_the_model_of_the_users_plays_beside_a_panel_too(
     app: App, base: Path, unchanged: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     recorded(monkeypatch, target=(0.4, 0.8), other=(0.5, 0.9))
     panel = compose(app, staged(app, unchanged, base, TARGET))
-    examined(app, panel, base, COMMAND, RECORDED, AWAY)
+    with ModelServer(lambda _: said("Hello.")) as server:
+        customer = AWAY.model_copy(update={"url": server.url})
+        examined(app, panel, base, COMMAND, RECORDED, customer)
     assert row_of(app, "panel").state == "gated"
-    assert {data.simulator for data in rollouts(app)} == {"scripted"}
+    assert {data.simulator for data in rollouts(app)} == {"customer"}

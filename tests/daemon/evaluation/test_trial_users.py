@@ -1,5 +1,6 @@
 """A trial whose users a model plays: the same for all players, and named in every rollout."""
 
+import asyncio
 import json
 from collections.abc import Sequence
 from dataclasses import replace
@@ -10,15 +11,23 @@ import pytest
 import stamina
 
 from daemon.adapters.directory import WEIGHTS, verify
+from daemon.engine.agent import ask_router
+from daemon.engine.chat import Chat
+from daemon.engine.generation import Engine
+from daemon.engine.policy import Policy
 from daemon.engine.reference.weights import CHECKPOINT
+from daemon.engine.routing import ask
+from daemon.engine.thread import EngineThread
 from daemon.evaluation import trial
-from daemon.evaluation.trial import Adapter, CannotPlay, Plan, TrialAttempt, play, read_attempts
+from daemon.evaluation.trial import Adapter, Plan, TrialAttempt, play, read_attempts
 from daemon.jobs.runner import JOURNAL
 from envs.endpoint import EndpointUnavailable
 from envs.shop.environment import Shop
 from events.jobs import AdapterUser, EndpointUser, ModelUser
+from events.rollouts import MemberChoice
 from ops.random_adapters import Maker
-from tests.daemon.evaluation.test_panel_trial import FORCED, build_panel, build_plan
+from producers.gateway.routing.label_router import RouterAnswer
+from tests.daemon.evaluation.test_panel_trial import FORCED, LONG, build_panel, build_plan
 from tests.envs.model_server import (
     Json,
     ModelServer,
@@ -180,8 +189,58 @@ def test_a_trial_whose_users_endpoint_is_away_is_tried_again(tmp_path: Path) -> 
         play_plan(build_plan(None), user, tmp_path)
 
 
-def test_a_panel_and_an_endpoints_user_are_refused(tmp_path: Path, stranger: Adapter) -> None:
-    plan = build_plan(build_panel(stranger, "panel", (0, 0, 0)))
-    user = EndpointUser(url="http://127.0.0.1:1/v1", model="m")
-    with pytest.raises(CannotPlay, match="panel is a panel, and its users are played by m at"):
-        play_plan(plan, user, tmp_path)
+def test_a_panel_plays_with_the_users_of_an_endpoint(tmp_path: Path, stranger: Adapter) -> None:
+    plan = build_plan(
+        None,
+        stranger,
+        build_panel(stranger, "to first", (-FORCED, 0, 0)),
+        build_panel(stranger, "to none", (0, 0, -FORCED)),
+        build_panel(stranger, "in doubt", (0, 0, 0)),
+    ).model_copy(update={"temperature": 1e-6})
+    with ModelServer(play_exactly(plan)) as server:
+        attempts = play_plan(plan, EndpointUser(url=server.url, model="customer"), tmp_path)
+    assert {attempt.head.simulator for attempt in attempts} == {"customer"}
+    messages = {
+        plan.name_policy(player): [a.messages for a in attempts if a.player == player]
+        for player in range(len(plan.players))
+    }
+    assert messages["to first"] == messages["stranger"] != messages["reference"]
+    assert messages["to none"] == messages["reference"]
+    choices = {
+        plan.name_policy(player): {a.head.member for a in attempts if a.player == player}
+        for player in range(len(plan.players))
+    }
+    assert choices.pop("in doubt") <= {
+        MemberChoice(skill="first", adapter="stranger"),
+        MemberChoice(skill="second"),
+        *(MemberChoice(doubt=doubt) for doubt in ("none", "tie", "disagreement")),
+    }
+    assert choices == {
+        "reference": {None},
+        "stranger": {None},
+        "to first": {MemberChoice(skill="first", adapter="stranger")},
+        "to none": {MemberChoice(doubt="none")},
+    }
+
+
+def test_a_router_says_the_same_through_the_engines_thread(stranger: Adapter) -> None:
+    policy, chat = Policy.load(CHECKPOINT, "reference"), Chat(CHECKPOINT)
+    router = build_panel(stranger, "p", (0, 0, 0)).router
+    texts = ("cancel order 7", "what colour is it?", "order 7 please " * 900)
+    conversations = [[{"role": "user", "content": text}] for text in texts]
+    long = [*conversations[0], *LONG]
+
+    async def ask_all() -> list[RouterAnswer]:
+        thread = EngineThread(Engine(policy, 4))
+        thread.start()
+        try:
+            return [
+                await ask_router(thread, chat, policy, router, messages, ())
+                for messages in [*conversations, long]
+            ]
+        finally:
+            await thread.stop()
+
+    answers = asyncio.run(ask_all())
+    assert answers == ask(policy, chat, router, [*conversations, long])
+    assert answers[-1] == RouterAnswer(None, "failed")

@@ -48,6 +48,17 @@ def test_status_says_who_plays_users(app: App, kintsugi: Kintsugi) -> None:
     assert "users of agent: u plays them, trained and through its gate" in page
 
 
+def test_status_says_that_jobs_with_a_models_users_have_one_round(
+    app: App, kintsugi: Kintsugi, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("KINTSUGI_TRAINING__ROUNDS", "3")
+    (practice,) = kintsugi("status", "--json").json["users"]
+    assert "gate; jobs have one round and not 3 (training.rounds)" in practice["says"]
+    decide(app, user_evaluated("u", passed=False))
+    (practice,) = kintsugi("status", "--json").json["users"]
+    assert "training.rounds" not in practice["says"], "the script plays"
+
+
 def test_status_says_why_the_script_plays(
     app: App, kintsugi: Kintsugi, monkeypatch: pytest.MonkeyPatch
 ) -> None:
