@@ -669,6 +669,9 @@ class Improve(Section):
     each where there are enough."""
     skills_tokens: Annotated[int, Field(ge=1)] = 8_000_000
     """Most tokens of one comparison by an analyzer, read and written, by a high estimate."""
+    skills_minutes: Annotated[float, Field(gt=0)] = 60.0
+    """Minutes after which a comparison by an analyzer is given up, and the cycle goes on without:
+    until then the role `schedule` waits for it."""
     synthesis: Literal["off", "auto", "always"] = "off"
     """Tasks that are written by plans, which are revised by what went wrong. `auto`: for a failure
     pattern of which the checks rejected half or more of the tasks that the cycle before wrote;

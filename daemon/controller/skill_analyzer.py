@@ -197,7 +197,7 @@ def _label_by_analyzer(
     _check_cost(shown, budget)
     asking = _Asking(settings, shown, known, budget, seed, stopping)
     try:
-        skills, labellings = asyncio.run(asking.ask_all())
+        skills, labellings = asyncio.run(asking.ask_until(improve.skills_minutes * 60))
     except (ModelFailure, AnswerFailure, EndpointRefusal, EndpointUnavailable) as error:
         raise ModelFailure(redact(f"{settings.model} did not label: {error}")[:_REASON]) from None
     refused = [item for item in labellings if not isinstance(item, Labelling)]
@@ -308,6 +308,19 @@ class _Asking:
     budget: TokenBudget
     seed: str
     stopping: Callable[[], bool]
+
+    async def ask_until(
+        self, seconds: float
+    ) -> tuple[Sequence[_Skill], list[Labelling | KintsugiError]]:
+        """Return what `ask_all` does, in so many seconds. Raises what it does."""
+        try:
+            async with asyncio.timeout(seconds):
+                return await self.ask_all()
+        except TimeoutError as error:
+            raise ModelFailure(
+                f"it was not done within {seconds / 60:g} minutes; raise improve.skills_minutes, "
+                "or lower improve.skills_rollouts"
+            ) from error
 
     async def ask_all(self) -> tuple[Sequence[_Skill], list[Labelling | KintsugiError]]:
         """Return the skills, and each labelling or why it was refused. Raises ModelFailure,

@@ -7,6 +7,7 @@ their last call; `reads_policy` is lacking in every second attempt, passed or fa
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -30,7 +31,7 @@ from tests.daemon.conftest import Kintsugi
 from tests.daemon.controller.test_directive_builder import SHOP, attempted
 from tests.daemon.repair.test_background import record as append_sealed
 from tests.daemon.test_skills import HEALTHY, opened, record, run_cycle
-from tests.envs.model_server import Json, ModelServer, Reply, refused, said
+from tests.envs.model_server import Json, ModelServer, Reply, answer, refused, said
 
 PAIR = Pair("agent", "base")
 NAMES = ("finishes_orders", "reads_policy")
@@ -368,6 +369,14 @@ def test_who_is_told_to_stop_asks_no_more(tmp_path: Path) -> None:
             with pytest.raises(ModelFailure, match="told to stop"):
                 contrast_skills(app, PAIR, 0, 0, labeller=labeller)
         assert len(server.requests) == 1, "names alone"
+
+
+def test_a_comparison_that_takes_too_long_is_given_up(tmp_path: Path) -> None:
+    def answer_late(request: Json) -> Reply | Json:
+        return replace(answer(Analyst()(request)), pause=1.0)
+
+    with pytest.raises(ModelFailure, match=r"within 0.001 minutes; raise improve.skills_minutes"):
+        compare(tmp_path, answer_late, skills_minutes=0.001)
 
 
 def test_names_of_the_last_comparison_are_offered_again(tmp_path: Path) -> None:
