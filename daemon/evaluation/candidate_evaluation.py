@@ -37,7 +37,6 @@ Guarantees: nothing counts twice, whatever was killed when; the plan of the targ
 A candidate that cannot be played is rejected, with the reason.
 """
 
-import asyncio
 from collections.abc import Collection, Generator, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import islice
@@ -85,8 +84,8 @@ from daemon.jobs.runner import (
     verdict,
 )
 from daemon.jobs.task_bodies import collect_bodies
+from daemon.jobs.user_endpoints import wait_for_users
 from daemon.solver.journal import DEFINITIONS, write_definitions
-from envs.endpoint import Endpoint, EndpointRefusal, EndpointUnavailable, read_key
 from envs.environment import UnknownTask
 from envs.episode import Termination
 from envs.registry import locate, open_place
@@ -96,7 +95,7 @@ from events.canonical import exact_json, sha256
 from events.envelope import derive_id
 from events.errors import KintsugiError
 from events.gate import AFTER_ERROR, GateReport
-from events.jobs import EndpointUser, ModelUser
+from events.jobs import ModelUser
 from events.learning import Decision
 from events.lifecycle import State
 from events.messages import StrictModel
@@ -119,8 +118,6 @@ _LESSON_SEEDS: Final = TASKS // 4
 """How far from the first task of a pilot or of the looks the fresh tasks begin of which lessons are
 made."""
 _NOTED: Final = "noted.json"
-_REACH_SECONDS: Final = 10.0
-"""How long the worker waits for an endpoint to list its models."""
 _UNLIKELY: Final = 0.05
 """Chance of a difference between the users' faults below which it is called unlikely."""
 
@@ -446,22 +443,9 @@ class CandidateEvaluation:
             )
         bodies = {**stored.found, **own}
         files = {DEFINITIONS: write_definitions(bodies)} if bodies else {}
-        self._check_user()
+        wait_for_users(self._row.adapter, [self._user])
         if self._runner.start(Job(name, plan, files=files)):
             yield f"{self._row.adapter}: {what} began, {len(plan.tasks)} tasks"
-
-    def _check_user(self) -> None:
-        """See that the model that plays the users is there: whether it is says nothing of the
-        candidate. Raises JobStartError."""
-        if not isinstance(self._user, EndpointUser):
-            return
-        try:
-            asyncio.run(_reach(self._user))
-        except (EndpointRefusal, EndpointUnavailable) as error:
-            raise JobStartError(
-                f"{self._row.adapter} waits for the model that plays the users: {error}; it is "
-                "tried again"
-            ) from error
 
     @property
     def _erring(self) -> str | None:
@@ -837,14 +821,6 @@ def _reference_pairs(
         if attempt.head.task is not None and _kind(attempt) == kind
     }
     return _pair_judged((_outcomes(attempts, 0), _outcomes(played, 1)), slices, trials, users)
-
-
-async def _reach(user: EndpointUser) -> None:
-    """Raises EndpointRefusal, EndpointUnavailable."""
-    key = read_key(user.url, user.api_key_variable)
-    timeout = min(user.timeout, _REACH_SECONDS)
-    async with Endpoint(user.url, user.model, api_key=key, timeout=timeout) as endpoint:
-        await endpoint.check()
 
 
 def _look_name(number: int) -> str:

@@ -9,6 +9,8 @@ neither is ever without the other or there twice; the adapter's files are in the
 so are the job's rollouts (recording.py). A task by content whose body no event has brought is
 rejected, and the job goes on with the others (task_bodies.py). So is a person's task once they are
 erased: a job that has their key is stopped, and its next attempt begins anew without.
+While the model that plays its users is away, no attempt begins and none is counted
+(user_endpoints.py).
 """
 
 import shutil
@@ -46,6 +48,7 @@ from daemon.jobs.runner import (
     verdict,
 )
 from daemon.jobs.task_bodies import collect_bodies, collect_keys, reject_missing
+from daemon.jobs.user_endpoints import wait_for_users
 from daemon.solver.journal import (
     DEFINITIONS,
     SUCCESSES,
@@ -166,6 +169,10 @@ class _Look:
         if (reason := self._foreign()) is not None:
             yield self._end("failed", reason, ended)
             return
+        if self._runner.hands_keys:
+            # Jobs of other machines may reach what this one does not.
+            users = (pool.user for pool in self._job.spec.pools)
+            wait_for_users(f"job {self._job.job}", users)
         try:
             # Later attempts find what the first one was given.
             files = (yield from self._make_files()) if attempt == 1 else {}

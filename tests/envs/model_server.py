@@ -73,7 +73,8 @@ class _Listening(ThreadingHTTPServer):
 class ModelServer:
     """The server; a context manager. Requests are kept in the order of their arrival."""
 
-    def __init__(self, answering: Answering) -> None:
+    def __init__(self, answering: Answering, port: int = 0) -> None:
+        """`port`: 0 takes a free one."""
         self.requests: list[Json] = []
         self.keys: set[str | None] = set()
         self.most_at_once = 0
@@ -81,7 +82,7 @@ class ModelServer:
         """What a GET is answered with."""
         self._now = 0
         self._lock = threading.Lock()
-        self._server = _Listening(("127.0.0.1", 0), self._handler(answering))
+        self._server = _Listening(("127.0.0.1", port), self._handler(answering))
         self._thread = threading.Thread(target=self._server.serve_forever, args=(0.05,))
         self.url = f"http://127.0.0.1:{self._server.server_address[1]}/v1"
 

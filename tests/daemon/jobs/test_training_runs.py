@@ -6,6 +6,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any, Final
 
+import httpx2
 import pytest
 
 from consumers.reads import learning, serving
@@ -32,6 +33,7 @@ from tests.daemon.jobs.test_own_successes import record
 from tests.daemon.jobs.trainer import COMMAND, WAYS
 from tests.daemon.solver import letters
 from tests.envs import mini
+from tests.envs.model_server import ModelServer, said
 
 HERE: Final = Environments(paths=(Path(letters.ENVIRONMENT),))
 """The jobs of these tests name a file."""
@@ -156,6 +158,27 @@ def test_an_adapter_that_somebody_changed_is_none(
     assert "somebody changed them" in told
     assert row(app).outcome == "failed"
     assert adapters(app) == []
+
+
+def test_a_job_waits_while_the_model_of_its_users_is_away(
+    app: App, base: Path, tmp_path: Path
+) -> None:
+    with ModelServer(lambda _: said("Hello.")) as server:
+        user = {"url": server.url, "model": "customer"}
+    pools = [{"name": "half", "tasks": ["letters/half/0"], "user": user}]
+    requested(app, base, "memory", pools=pools)
+    here = runner(tmp_path)
+    for _ in range(4):
+        (told,) = advance(app, here)
+        assert told.startswith("job j waits for the model that plays the users: ")
+        assert "cannot be reached" in told
+    assert row(app).outcome is None
+    with ModelServer(lambda _: said("Hello."), port=httpx2.URL(server.url).port or 0) as server:
+        assert advance(app, here) == ["job j was started, attempt 1"]
+        ended(here)
+    for _ in range(4):
+        (told,) = advance(app, here)
+        assert "waits for the model" in told, "no attempt is spent on it"
 
 
 def test_a_job_that_dies_is_tried_again_and_then_has_failed(

@@ -1,0 +1,39 @@
+"""See that the models which play users are there before a job or a trial begins.
+
+wait_for_users("job j", users)      raises JobStartError while an endpoint of them is away
+
+An attempt without them would play nothing, and so many in a row end a job.
+"""
+
+import asyncio
+from collections.abc import Iterable
+from typing import Final
+
+from daemon.jobs.runner import JobStartError
+from envs.endpoint import Endpoint, EndpointRefusal, EndpointUnavailable, read_key
+from events.jobs import EndpointUser, ModelUser
+
+_REACH_SECONDS: Final = 10.0
+"""How long an endpoint may take to list its models."""
+
+
+def wait_for_users(what: str, users: Iterable[ModelUser | None]) -> None:
+    """Raise JobStartError, which names `what` waits, where an endpoint of these users does not
+    answer, or refuses to."""
+    for user in dict.fromkeys(users):
+        if not isinstance(user, EndpointUser):
+            continue
+        try:
+            asyncio.run(_reach(user))
+        except (EndpointRefusal, EndpointUnavailable) as error:
+            raise JobStartError(
+                f"{what} waits for the model that plays the users: {error}; it is tried again"
+            ) from error
+
+
+async def _reach(user: EndpointUser) -> None:
+    """Raises EndpointRefusal, EndpointUnavailable."""
+    key = read_key(user.url, user.api_key_variable)
+    timeout = min(user.timeout, _REACH_SECONDS)
+    async with Endpoint(user.url, user.model, api_key=key, timeout=timeout) as endpoint:
+        await endpoint.check()
