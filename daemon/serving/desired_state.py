@@ -7,7 +7,7 @@
 A panel has a role as an adapter has, and no files: its members and its router inherit the role,
 whatever their own states, and stay loaded for it. What was loaded for panels alone is retired once
 the last of them is unloaded. An adapter that plays users keeps its slot from its first staging on
-until another one takes its place; no gateway routes to it.
+until another one takes its place, while its agent runs on its base; no gateway routes to it.
 
 Level-triggered: nothing here remembers what was done before. The same situation gives the same
 steps, so a process that was killed in the middle, or finds a restarted replica, asks again.
@@ -77,6 +77,8 @@ class Situation:
     keeping: Retention
     needed: frozenset[str] = frozenset()
     """Adapters whose files a job or a gate may read yet, and panels of such."""
+    away: frozenset[str] = frozenset()
+    """Adapters that play users of an agent which runs on another base now."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,7 +207,7 @@ def _role(row: AdapterRow, situation: Situation) -> Role | None:
     if row.adapter in situation.pinned:
         return "pinned"
     if row.role == "user" and row.state is State.GATED:
-        return "user" if row.replicas else None
+        return "user" if row.replicas and row.adapter not in situation.away else None
     if row.state not in RETIRED:
         return "staged"
     if not row.replicas:

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from consumers.database import DatabaseError
-from consumers.reads import gateways, serving, succession
+from consumers.reads import agents, gateways, serving, succession
 from consumers.reads.serving import AdapterRow, RouteTable
 from daemon.adapters.adoption import intact
 from daemon.adapters.directory import UNFINISHED
@@ -90,6 +90,7 @@ def observe(app: "App", look: Look, now: datetime) -> Situation:
                 settings.kept_versions,
             ),
             needed=_find_needed(connection, table),
+            away=_find_away(connection, table),
         )
 
 
@@ -105,6 +106,16 @@ def _find_needed(connection: "Connection", table: RouteTable) -> frozenset[str]:
             policy.adapter.adapter for policy in best.values() if policy.adapter is not None
         )
     return frozenset(needed)
+
+
+def _find_away(connection: "Connection", table: RouteTable) -> frozenset[str]:
+    """The adapters that play users of an agent which runs on another base now."""
+    bases = dict(agents.present(connection))
+    return frozenset(
+        row.adapter
+        for row in table.adapters
+        if row.role == "user" and bases.get(row.alias, row.base) != row.base
+    )
 
 
 class Reconciler:

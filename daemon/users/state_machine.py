@@ -2,7 +2,7 @@
 
     next_user_step(view)    a step, or why there is none
 
-    retire      adapters of another base go out of service
+    retire      adapters of another base that were not measured go out of service
     evaluate    what a job left plays dialogues whose exact user is known, and its gate decides
     stage       what passed is loaded on every replica
     train       the job runs (jobs/training_runs.py)
@@ -65,7 +65,7 @@ class UserView:
     obstacle: str
     """Why no adapter can be trained to play its users; empty where one can."""
     outdated: tuple[str, ...] = ()
-    """Adapters for users of other bases that are not out of service."""
+    """Adapters for users of other bases that were not measured and are not out of service."""
     plays: str | None = None
     """The adapter that passed its gate on this base."""
     is_staged: bool = False

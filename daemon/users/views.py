@@ -57,7 +57,9 @@ def read_user_state(connection: "Connection", settings: "Settings", pair: "Pair"
     setting = settings.improve.users
     rows = serving.list_user_adapters(connection, pair.alias)
     own = [row for row in rows if row.base == pair.base]
-    outdated = tuple(row for row in rows if row.base != pair.base and row.state in WAITING)
+    # One that passed its gate on another base plays again when that is back.
+    given_up = WAITING - {State.GATED}
+    outdated = tuple(row for row in rows if row.base != pair.base and row.state in given_up)
     plays = next((row for row in own if row.state is State.GATED), None)
     candidate = next((r for r in own if r.state in (State.PRODUCED, State.STAGED)), None)
     jobs = learning.list_user_jobs(connection, pair.alias, pair.base)

@@ -2,7 +2,8 @@
 
     UserWorker(app, fleet, runner).advance(breaks)    again and again; what happened, as sentences
 
-    retire      one of another base goes out of service: it is noise on the present one
+    retire      one of another base that was not measured goes out of service: it is noise on the
+                present one
     evaluate    it plays gold dialogues in a process of its own, and its gate decides (gate.py)
     stage       every replica loads it and is seen to answer with it
 

@@ -14,6 +14,7 @@ from daemon.jobs.runner_factory import user_trials_of
 from daemon.serving.merging import MergeRefusal, merge_adapters
 from daemon.serving.panels import Composition, CompositionRefusal, compose
 from daemon.serving.publisher import PromotionRefusal
+from daemon.users.players import find_user
 from daemon.users.worker import UserWorker
 from events.lifecycle import State
 from events.serving import AdapterProduced
@@ -34,18 +35,27 @@ SETTINGS: Final = {
 
 def see(home: Home, base: str = "reference", second: int = 1) -> None:
     """Record traffic of the agent on a base."""
-    home.app.append([ended(f"on {base}", at(second), base=base)])
+    home.app.append([ended(f"on {base} {second}", at(second), base=base)])
     home.app.settle()
 
 
-def bring(home: Home, folder: Path, *, passed: bool = True) -> str:
-    """Bring an adapter that plays users into the home, and measure it."""
+def who_plays(home: Home, base: str) -> str | None:
+    """The model that plays the agent's users on a base."""
+    with home.app.reading() as connection:
+        user = find_user(connection, home.app.settings, "agent", base)
+    return None if user is None else user.simulator
+
+
+def bring(home: Home, folder: Path, *, passed: bool | None = True) -> str:
+    """Bring an adapter that plays users into the home, and measure it unless `passed` is None."""
     adopted = adopt(folder, home.app.settings.adapters, CHECKPOINT, kind="agent-user")
     produced = AdapterProduced(
         adapter=adopted.name, alias="agent", base="reference", sha256=adopted.sha256,
         path=str(adopted.folder), job="j", origin="job", role="user",
     )  # fmt: skip
-    decide(home.app, produced, user_evaluated(adopted.name, passed=passed))
+    decide(home.app, produced)
+    if passed is not None:
+        decide(home.app, user_evaluated(adopted.name, passed=passed))
     return adopted.name
 
 
@@ -111,19 +121,39 @@ def test_it_has_a_slot_of_its_own_beside_that_of_the_next_candidate(
     assert home.state(name) == State.GATED
 
 
-def test_it_is_retired_with_its_base(make_home: MakeHome, adapters: Adapters) -> None:
+def test_it_is_unloaded_with_its_base_and_plays_again_when_that_is_back(
+    make_home: MakeHome, adapters: Adapters
+) -> None:
     home = make_home(1, **SETTINGS)
     see(home)
     name = bring(home, adapters["v1"])
     work(home)
     see(home, "another", second=5)
-    (note,) = work(home)
-    assert note == (
-        f"{name} is draining: it plays users on reference, and agent runs on another now"
-    )
+    assert who_plays(home, "another") is None
+    assert work(home) == []
     home.tick()
     assert home.loaded() == [[]]
-    assert home.state(name) == State.UNLOADED
+    home.later = timedelta(days=30)
+    home.tick()
+    assert Path(home.row(name).path).is_dir(), "its files stay"
+    see(home, "reference", second=9)
+    assert home.tick().loaded == [name]
+    assert home.loaded() == [[name]]
+    assert who_plays(home, "reference") == name
+    assert work(home) == []
+
+
+def test_one_that_was_not_measured_is_retired_with_its_base(
+    make_home: MakeHome, adapters: Adapters
+) -> None:
+    home = make_home(1, **SETTINGS)
+    see(home)
+    name = bring(home, adapters["v1"], passed=None)
+    see(home, "another", second=5)
+    (note,) = work(home)
+    assert note == (
+        f"{name} is rejected: it plays users on reference, and agent runs on another now"
+    )
 
 
 def test_no_command_has_it_answer_clients(make_home: MakeHome, adapters: Adapters) -> None:
