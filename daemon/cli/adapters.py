@@ -525,6 +525,7 @@ def _print_decision(cli: Cli, comparison: "Comparison", judged: "ComparisonResul
                 "trials": comparison.candidate.spec.trials,
                 "pass_hat_1": judged.rates.model_dump(),
                 "gate": report.model_dump(mode="json"),
+                "user_faults": judged.user_faults,
             }
         )
         return
@@ -535,6 +536,8 @@ def _print_decision(cli: Cli, comparison: "Comparison", judged: "ComparisonResul
         _report(report),
         *_show_targets(report),
     )
+    if judged.user_faults is not None:
+        cli.out.hint(judged.user_faults)
     if report.decision == "PROMOTE":
         cli.out.hint(f"let it answer: kintsugi adapters promote {name} --share 0.05")
     elif report.decision == "EXTEND":

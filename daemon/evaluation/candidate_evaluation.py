@@ -52,7 +52,6 @@ from daemon.core.task_definitions import with_definitions
 from daemon.evaluation.after_error import HeldOutLessons
 from daemon.evaluation.aims import list_aims, list_jobs
 from daemon.evaluation.best_policies import BestPolicy, find_best
-from daemon.evaluation.binomial import conditional_binomial
 from daemon.evaluation.comparison import FIRST_TASK, TASKS, conduct_in
 from daemon.evaluation.gate import (
     Conduct,
@@ -62,16 +61,19 @@ from daemon.evaluation.gate import (
     TooFewTrials,
     count_surplus,
     decide,
-    fail_surplus,
-    list_differences,
     list_traffic,
-    pair_outcomes,
 )
 from daemon.evaluation.plan_program import BadPlan
 from daemon.evaluation.players import NoSuchPart, build_player, list_member_kinds
 from daemon.evaluation.sample_size import Sizes, extend_sizes, looks_of, sizes_of
-from daemon.evaluation.targets import MOST, PlannedTarget, Target, find_targets
+from daemon.evaluation.targets import MOST, Target, find_targets
 from daemon.evaluation.trial import Plan, Player, TrialAttempt, read_attempts
+from daemon.evaluation.users.verdicts import (
+    FaultCount,
+    describe_faults,
+    pair_judged,
+    shrink_target,
+)
 from daemon.jobs.runner import (
     OUT,
     Absent,
@@ -89,7 +91,6 @@ from daemon.solver.journal import DEFINITIONS, write_definitions
 from envs.environment import UnknownTask
 from envs.episode import Termination
 from envs.registry import locate, open_place
-from envs.statistics import Outcomes
 from envs.task import TaskDefinition, write_body
 from events.canonical import exact_json, sha256
 from events.envelope import derive_id
@@ -118,8 +119,6 @@ _LESSON_SEEDS: Final = TASKS // 4
 """How far from the first task of a pilot or of the looks the fresh tasks begin of which lessons are
 made."""
 _NOTED: Final = "noted.json"
-_UNLIKELY: Final = 0.05
-"""Chance of a difference between the users' faults below which it is called unlikely."""
 
 
 class CannotExamine(KintsugiError):
@@ -577,40 +576,22 @@ class CandidateEvaluation:
             if attempt.head.task is not None
         }
         both = (_outcomes(played, 0), _outcomes(played, 1))
-        return _pair_judged(both, slices, self._trial.trials, self._erring)
+        return pair_judged(both, slices, self._trial.trials, self._erring)
 
     def _report_user_faults(self, played: Sequence[TrialAttempt]) -> Iterator[str]:
         """Say how often the users erred beside each player, where they may."""
         users = self._erring
         if users is None:
             return
-        counts = [sum(a.player == player for a in played) for player in (0, 1)]
-        faults = [
-            sum(a.player == player and _is_user_error(a) for a in played) for player in (0, 1)
-        ]
-        if not any(faults):
-            return
-        share = counts[1] / sum(counts)
-        tails = (
-            conditional_binomial(faults[1], faults[0], share),
-            conditional_binomial(faults[0], faults[1], 1 - share),
-        )
-        chance = min(1.0, 2 * min(tails))
-        doubt = (
-            f"; as large a difference has a chance of {chance:.2g}, so a part of what the gate "
-            "measured may be the users'"
-            if chance < _UNLIKELY
-            else ""
-        )
+        names = (self._row.base if self._incumbent is None else self._incumbent.adapter, "")
+        counts = []
+        for player, name in enumerate(names):
+            own = [attempt for attempt in played if attempt.player == player]
+            counts.append(FaultCount(name, sum(map(_is_user_error, own)), len(own)))
         both = _outcomes(played, 0), _outcomes(played, 1)
-        surplus = count_surplus(*both, both[0])
-        failed = f"; {surplus} of the latter count as failed" if surplus > 0 else ""
-        incumbent = self._row.base if self._incumbent is None else self._incumbent.adapter
-        yield (
-            f"{self._row.adapter}: the users that {users} played erred in "
-            f"{faults[0]} of {counts[0]} rollouts of {incumbent} and in {faults[1]} of {counts[1]} "
-            f"of the candidate, which have no verdict{failed}{doubt}"
-        )
+        sentence = describe_faults(users, *counts, count_surplus(*both, both[0]))
+        if sentence is not None:
+            yield f"{self._row.adapter}: {sentence}"
 
     def _record(self, played: Sequence[TrialAttempt]) -> None:
         """Append the rollouts that are not in the tables yet."""
@@ -630,7 +611,7 @@ class CandidateEvaluation:
         fewer than were planned; it is tested on those that are left, once."""
         targets = sizes.targets
         if self._erring is not None:
-            targets = tuple(_shrink_target(target, pairs) for target in targets)
+            targets = tuple(shrink_target(target, pairs) for target in targets)
         return Evaluation(
             targets,
             pairs,
@@ -743,40 +724,6 @@ def _is_user_error(attempt: TrialAttempt) -> bool:
     return attempt.head.termination == Termination.USER_ERROR
 
 
-def _pair_judged(
-    both: tuple[Outcomes, Outcomes],
-    slices: Mapping[str, str],
-    trials: int,
-    users: str | None,
-) -> list[Pair]:
-    """Return the pairs of two players' outcomes in the order of `slices`. Where users may err, and
-    `users` plays them, a task counts by the trials that have a verdict of both, and one without any
-    is left out; what the candidate has more of unjudged trials counts as failed. Raises
-    TooFewTrials."""
-    first, second = both
-    if users is None:
-        return pair_outcomes(first, second, slices, trials)
-    second = fail_surplus(first, second, list(slices))
-    judged = {
-        task: name
-        for task, name in slices.items()
-        if any(None not in trial for trial in zip(first[task], second[task], strict=True))
-    }
-    if lost := sorted(set(slices.values()) - set(judged.values())):
-        raise TooFewTrials(
-            f"no task of {lost[0]} has a trial with a verdict of both: the users that "
-            f"{users} played erred; let the script play, or a better model"
-        )
-    return pair_outcomes(first, second, judged, 1)
-
-
-def _shrink_target(target: PlannedTarget, pairs: Sequence[Pair]) -> PlannedTarget:
-    """Return a target with as many tasks as are left of its kinds, in their shares."""
-    while (count := len(list_differences(target, pairs))) < target.planned:
-        target = target.model_copy(update={"planned": count})
-    return target
-
-
 def _by_kind(
     played: Sequence[TrialAttempt], lessons: Collection[str], users: str | None
 ) -> dict[str, list[list[bool]]]:
@@ -820,7 +767,7 @@ def _reference_pairs(
         for attempt in attempts
         if attempt.head.task is not None and _kind(attempt) == kind
     }
-    return _pair_judged((_outcomes(attempts, 0), _outcomes(played, 1)), slices, trials, users)
+    return pair_judged((_outcomes(attempts, 0), _outcomes(played, 1)), slices, trials, users)
 
 
 def _look_name(number: int) -> str:

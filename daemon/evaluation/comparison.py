@@ -9,6 +9,8 @@ slows it down slows both. Tasks are drawn anew for each evaluation, from seeds t
 not come near; the draw follows from what is compared and how often it was, so a command that was
 killed goes on where it was.
 
+Where the environment's users may err, a task counts by the trials that have a verdict of both.
+
 Guarantee: the gate is told the verdicts that the tables hold, of rollouts whose ids follow from the
 comparison, and what is decided has an id that does too. Not covered: the tokens of attempts whose
 process was killed before it noted them count as the mean of the others.
@@ -35,8 +37,8 @@ from daemon.evaluation.gate import (
     TokenParts,
     TokenUse,
     TooFewTrials,
+    count_surplus,
     decide,
-    pair_outcomes,
 )
 from daemon.evaluation.run import (
     Line,
@@ -44,6 +46,7 @@ from daemon.evaluation.run import (
     ModelEndpoint,
     Run,
     Selection,
+    Slot,
     Spec,
     digest_of,
     load_run,
@@ -54,7 +57,14 @@ from daemon.evaluation.run import (
     survey,
 )
 from daemon.evaluation.targets import PlannedTarget
+from daemon.evaluation.users.verdicts import (
+    FaultCount,
+    describe_faults,
+    pair_judged,
+    shrink_target,
+)
 from envs.environment import Environment
+from envs.episode import Termination
 from envs.statistics import Outcomes
 from events import private
 from events.canonical import exact_json, sha256
@@ -64,6 +74,7 @@ from events.gate import GateReport, GateSettings
 from events.learning import Decision
 from events.lifecycle import SERVING
 from events.serving import AdapterEvaluated, GateDecided, Panel, PassRates
+from producers.simulation import name_user
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection
@@ -124,6 +135,8 @@ class Comparison:
     planned: int
     candidate: Side
     opponent: Side
+    users: str | None = None
+    """Who plays the users, where they may err."""
     tokens: dict[str, int] = field(default_factory=dict)
     """Rollout -> what the model wrote in it."""
 
@@ -149,6 +162,8 @@ class ComparisonResult:
 
     rates: PassRates
     report: GateReport
+    user_faults: str | None = None
+    """How often the users erred beside both; None where they did not."""
 
 
 def compare(
@@ -196,6 +211,7 @@ def compare(
     return Comparison(
         row, opponent, target, questions.tasks, side(row.adapter, row.panel),
         side(opponent or row.base, None if incumbent is None else incumbent.panel),
+        name_user(environment) if environment.users_err else None,
     )  # fmt: skip
 
 
@@ -265,23 +281,48 @@ def judge(
         conducts = [_conduct(connection, side, comparison.tokens) for side in comparison.sides]
     candidate, incumbent = conducts
     target = PlannedTarget.of_count(comparison.target, comparison.planned)
+    if comparison.users is not None:
+        target = shrink_target(target, pairs)
     evaluation = Evaluation([target], pairs, incumbent, candidate)
     rates = PassRates(
         incumbent=mean(mean(pair.incumbent) for pair in pairs),
         candidate=mean(mean(pair.candidate) for pair in pairs),
     )
     report = decide(evaluation, settings, spent=spent)
-    _say(app, comparison, act, rates, report)
-    return ComparisonResult(rates, report)
+    _say(app, comparison, act, rates, report, len(pairs))
+    return ComparisonResult(rates, report, _describe_user_faults(comparison))
+
+
+def _describe_user_faults(comparison: Comparison) -> str | None:
+    if comparison.users is None:
+        return None
+    candidate, incumbent = (
+        FaultCount(
+            side.spec.agent.model,
+            sum(_is_user_error(side.run, slot) for slot in side.run.slots),
+            len(side.lines) * side.run.trials,
+        )
+        for side in comparison.sides
+        if side.run is not None
+    )
+    outcomes = [_outcomes(side) for side in comparison.sides]
+    tasks = [line.id for line in comparison.candidate.lines]
+    surplus = count_surplus(outcomes[1], outcomes[0], tasks)
+    return describe_faults(comparison.users, incumbent, candidate, surplus)
 
 
 def _say(
-    app: "App", comparison: Comparison, act: Act, rates: PassRates, report: GateReport
+    app: "App",
+    comparison: Comparison,
+    act: Act,
+    rates: PassRates,
+    report: GateReport,
+    tasks: int,
 ) -> None:
     """Unless it was said before. Both together: a measurement that was parted from its decision
     would have everything played once more."""
     row, decisions, origin = comparison.adapter, Decisions(app), comparison.digest
-    decisions_by_step = _steps(comparison, rates, report)
+    decisions_by_step = _steps(comparison, rates, report, tasks)
     with app.reading() as connection:
         steps = serving.steps_of(connection, derive_id(origin, next(reversed(decisions_by_step))))
     if any(step.refused is None for step in steps):
@@ -292,14 +333,16 @@ def _say(
     )
 
 
-def _steps(comparison: Comparison, rates: PassRates, report: GateReport) -> dict[str, Decision]:
+def _steps(
+    comparison: Comparison, rates: PassRates, report: GateReport, tasks: int
+) -> dict[str, Decision]:
     """What is said, by steps of the comparison. Nothing is decided of one that serves."""
     row, spec = comparison.adapter, comparison.candidate.spec
     measured = AdapterEvaluated(
         adapter=row.adapter,
         incumbent=comparison.incumbent,
         environment=spec.environment,
-        tasks=len(comparison.candidate.lines),
+        tasks=tasks,
         trials=spec.trials,
         pass_hat_1=rates,
     )
@@ -313,21 +356,33 @@ def _steps(comparison: Comparison, rates: PassRates, report: GateReport) -> dict
 
 def _pairs(comparison: Comparison) -> list[Pair]:
     """Raises TooFewTrials."""
-    outcomes = [_outcomes(side) for side in comparison.sides]
+    candidate, incumbent = (_outcomes(side) for side in comparison.sides)
     slices = {line.id: line.capability for line in comparison.candidate.lines}
-    if missing := sorted(
-        task for task in slices if any(task not in side_outcomes for side_outcomes in outcomes)
-    ):
+    if missing := sorted(slices.keys() - (candidate.keys() & incumbent.keys())):
         raise TooFewTrials(
             f"nobody could judge {len(missing)} tasks, {missing[0]} among them; run the same "
             "command again, and it plays those that machines spoiled"
         )
-    return pair_outcomes(outcomes[1], outcomes[0], slices, comparison.candidate.spec.trials)
+    trials = comparison.candidate.spec.trials
+    return pair_judged((incumbent, candidate), slices, trials, comparison.users)
 
 
 def _outcomes(side: Side) -> Outcomes:
-    assert side.run is not None, "a side is judged after it was played"
-    return outcomes_of(side.run, side.lines)
+    """Return task -> verdicts of its trials; without tasks that machines spoiled. One whose users
+    erred in all of them has none of any trial."""
+    run = side.run
+    assert run is not None, "a side is judged after it was played"
+    spoilt_by_users = {
+        line.id: [None] * run.trials
+        for line in side.lines
+        if all(_is_user_error(run, (line.id, trial)) for trial in range(run.trials))
+    }
+    return {**spoilt_by_users, **outcomes_of(run, side.lines)}
+
+
+def _is_user_error(run: Run, slot: Slot) -> bool:
+    verdict = run.ended.get(slot)
+    return verdict is not None and verdict.termination == Termination.USER_ERROR
 
 
 def _conduct(connection: "Connection", side: Side, tokens: Mapping[str, int]) -> Conduct:

@@ -1,6 +1,7 @@
 """An adapter beside the incumbent, on a real engine: the same tasks and seeds, one verdict."""
 
 import asyncio
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
@@ -17,14 +18,17 @@ from daemon.evaluation.comparison import (
     judge,
     play,
 )
+from daemon.evaluation.gate import TooFewTrials
 from daemon.serving.panels import Composition, compose
 from daemon.serving.staging import StageRefusal
+from envs.environment import Environment
 from envs.evaluation import Attempt
 from envs.shop.environment import Shop
 from events.codec import decode
 from events.gate import GateSettings
 from events.rollouts import RolloutEnded
 from events.serving import AdapterEvaluated, GateDecided
+from ops.learning.user_faults.shop import FaultyShop
 from ops.random_adapters import Adapters
 from tests.daemon.serving.conftest import MakeHome
 from tests.daemon.serving.homes import ADA, Home
@@ -48,9 +52,13 @@ def compared(
 
 
 def played(
-    home: Home, name: str, questions: Questions, told: Callable[[list[Attempt]], None]
+    home: Home,
+    name: str,
+    questions: Questions,
+    told: Callable[[list[Attempt]], None],
+    environment: Environment | None = None,
 ) -> Comparison:
-    environment = Shop()
+    environment = environment or Shop()
     comparison, means = home.publisher.compare(name, environment, questions, ADA, 8)
     asyncio.run(play(home.app, environment, comparison, means, told))
     return comparison
@@ -94,6 +102,43 @@ def test_both_play_the_same_and_the_gate_decides(make_home: MakeHome, adapters: 
     assert row.state == ("rejected" if judged.report.decision == "REJECT" else "evaluated")
     assert sorted(comparison.tokens) == sorted(r.rollout for r in found)
     assert min(comparison.tokens.values()) > 0
+
+
+def test_users_of_an_environment_that_err_spoil_no_comparison(
+    make_home: MakeHome, adapters: Adapters
+) -> None:
+    class Faulty(FaultyShop):
+        rate = 0.4
+        users_err = True
+
+    home = make_home(1)
+    name = home.push(adapters["v1"])
+    questions = Questions(tasks=6, others=0, trials=4, target=TARGET, max_tokens=64)
+    comparison = played(home, name, questions, ignored, Faulty())
+    judged = judge(home.app, comparison, GateSettings(), ADA)
+    faults = Counter(r.policy for r in rollouts(home) if r.termination == "user_error")
+    assert faults.total() > 6
+    assert judged.user_faults is not None
+    assert judged.user_faults.startswith(
+        f"the users that shop itself played erred in {faults['reference']} of 24 rollouts of "
+        f"reference and in {faults[name]} of 24 of the candidate"
+    )
+    (evaluated,) = of_type(home, AdapterEvaluated)
+    assert evaluated.tasks <= 6
+
+
+def test_users_that_always_err_leave_nothing_to_compare(
+    make_home: MakeHome, adapters: Adapters
+) -> None:
+    class Hopeless(FaultyShop):
+        rate = 1.0
+        users_err = True
+
+    home = make_home(1)
+    name = home.push(adapters["v1"])
+    comparison = played(home, name, FEW, ignored, Hopeless())
+    with pytest.raises(TooFewTrials, match="the users that shop itself played erred"):
+        judge(home.app, comparison, GateSettings(), ADA)
 
 
 def test_the_tasks_are_fresh_each_time(make_home: MakeHome, adapters: Adapters) -> None:

@@ -1,0 +1,1 @@
+"""What measurements make of the faults of users."""

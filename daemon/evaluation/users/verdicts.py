@@ -1,0 +1,92 @@
+"""What a measurement rests on where users may err: trials with a fault of theirs have no verdict.
+
+    pair_judged(both, slices, trials, users)     the pairs of the trials with a verdict of both
+    shrink_target(target, pairs)                 a target of the tasks that are left
+    describe_faults(users, counts)               how often they erred beside either player
+
+`users` says who plays them; None: they cannot err (ADR 0076).
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from daemon.evaluation.binomial import conditional_binomial
+from daemon.evaluation.gate import Pair, TooFewTrials, fail_surplus, list_differences, pair_outcomes
+from daemon.evaluation.targets import PlannedTarget
+from envs.statistics import Outcomes
+
+_UNLIKELY: Final = 0.05
+"""Chance of a difference between the users' faults below which it is called unlikely."""
+
+
+def pair_judged(
+    both: tuple[Outcomes, Outcomes],
+    slices: Mapping[str, str],
+    trials: int,
+    users: str | None,
+) -> list[Pair]:
+    """Return the pairs of two players' outcomes in the order of `slices`. Where users may err, and
+    `users` plays them, a task counts by the trials that have a verdict of both, and one without any
+    is left out; what the candidate has more of unjudged trials counts as failed. Raises
+    TooFewTrials."""
+    first, second = both
+    if users is None:
+        return pair_outcomes(first, second, slices, trials)
+    second = fail_surplus(first, second, list(slices))
+    judged = {
+        task: name
+        for task, name in slices.items()
+        if any(None not in trial for trial in zip(first[task], second[task], strict=True))
+    }
+    if lost := sorted(set(slices.values()) - set(judged.values())):
+        raise TooFewTrials(
+            f"no task of {lost[0]} has a trial with a verdict of both: the users that "
+            f"{users} played erred; let the script play, or a better model"
+        )
+    return pair_outcomes(first, second, judged, 1)
+
+
+def shrink_target(target: PlannedTarget, pairs: Sequence[Pair]) -> PlannedTarget:
+    """Return a target with as many tasks as are left of its kinds, in their shares."""
+    while (count := len(list_differences(target, pairs))) < target.planned:
+        target = target.model_copy(update={"planned": count})
+    return target
+
+
+@dataclass(frozen=True, slots=True)
+class FaultCount:
+    """How often users erred beside a player."""
+
+    player: str
+    faults: int
+    rollouts: int
+
+
+def describe_faults(
+    users: str, incumbent: FaultCount, candidate: FaultCount, surplus: int
+) -> str | None:
+    """Return how often the users erred beside each player, how many of the candidate's trials count
+    as failed for it (`gate.count_surplus`), and whether the difference is larger than chance makes
+    it; None where they did not err."""
+    if not (incumbent.faults or candidate.faults):
+        return None
+    share = candidate.rollouts / (incumbent.rollouts + candidate.rollouts)
+    tails = (
+        conditional_binomial(candidate.faults, incumbent.faults, share),
+        conditional_binomial(incumbent.faults, candidate.faults, 1 - share),
+    )
+    chance = min(1.0, 2 * min(tails))
+    doubt = (
+        f"; as large a difference has a chance of {chance:.2g}, so a part of what the gate "
+        "measured may be the users'"
+        if chance < _UNLIKELY
+        else ""
+    )
+    failed = f"; {surplus} of the latter count as failed" if surplus > 0 else ""
+    return (
+        f"the users that {users} played erred in "
+        f"{incumbent.faults} of {incumbent.rollouts} rollouts of {incumbent.player} and in "
+        f"{candidate.faults} of {candidate.rollouts} of the candidate, which have no "
+        f"verdict{failed}{doubt}"
+    )
