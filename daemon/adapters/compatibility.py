@@ -38,6 +38,11 @@ from daemon.adapters.directory import (
 )
 from events.errors import KintsugiError
 
+
+class RankTooHigh(BadAdapter):
+    """An adapter that engines take which are started otherwise."""
+
+
 Layers = Mapping[str, tuple[int, int] | None]
 """Name of a linear layer -> rows and columns of its matrix (what it gives, what it takes); None
 where the files do not show them."""
@@ -114,6 +119,11 @@ class Fit:
     """What was not seen, as the end of `it was not checked ...`."""
 
 
+def read_rank(folder: Path) -> int:
+    """Return the rank that an adapter's configuration says. Raises BadAdapter."""
+    return int(plain_settings(folder)["r"])
+
+
 def fit(folder: Path, checkpoint: Path | None, max_rank: int | None = None) -> Fit:
     """Check a directory of PEFT against a base; None where its checkpoint is not on this machine.
 
@@ -133,9 +143,10 @@ def fit(folder: Path, checkpoint: Path | None, max_rank: int | None = None) -> F
     _check_targets(folder, settings, factors)
     rank = max(pair["A"].shape[0] for pair in factors.values())
     if max_rank is not None and rank > max_rank:
-        raise BadAdapter(
+        raise RankTooHigh(
             f"{folder} has rank {rank}, and the engines take {max_rank} at most: start them with a "
-            "higher --max-lora-rank, or train it with a lower rank"
+            "higher --max-lora-rank and say so in upstreams[].max_lora_rank, or train it with a "
+            "lower rank"
         )
     if checkpoint is None:
         return Fit(len(factors), rank, _NO_BASE)

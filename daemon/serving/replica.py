@@ -472,6 +472,11 @@ class Replica:
                 "start vLLM with --enable-lora and VLLM_ALLOW_RUNTIME_LORA_UPDATING=True, and keep "
                 "its port to the gateway"
             )
+        elif "max_lora_rank" in reply.text:
+            remedy = (
+                "start it with --max-lora-rank of the adapter's rank or more, vLLM's default is "
+                "16, and say so in upstreams[].max_lora_rank"
+            )
         elif "target modules" in reply.text and "lm_head" in reply.text:
             remedy = (
                 "it serves no adapters of the head of such a model; have cycles train their "

@@ -4,10 +4,13 @@ read_user_practices(connection, settings)    one for each agent that was seen, b
 """
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
 
 from consumers.reads import agents
 from consumers.reads.evidence import count_session_successes
+from daemon.adapters.compatibility import read_rank
+from daemon.adapters.directory import BadAdapter
 from daemon.users.players import find_user
 from daemon.users.state_machine import NoUserStep, UserStep
 from daemon.users.views import UserState, name_environment, read_user_state
@@ -15,8 +18,11 @@ from daemon.users.views import UserState, name_environment, read_user_state
 if TYPE_CHECKING:
     from sqlalchemy import Connection
 
+    from consumers.reads.serving import AdapterRow
     from daemon.config.settings import Settings
 
+_DEFAULT_MAX_RANK: Final = 16
+"""vLLM's default of --max-lora-rank."""
 SCRIPT = "script"
 """What plays users where no model does."""
 
@@ -99,6 +105,20 @@ def _describe_rounds(settings: "Settings", plays: str) -> str:
     )
 
 
+def _explain_rank(row: "AdapterRow") -> str:
+    """Say what engines need to load an adapter whose rank is above vLLM's default limit."""
+    try:
+        rank = read_rank(Path(row.path))
+    except BadAdapter as error:
+        return f": {error}"
+    if rank <= _DEFAULT_MAX_RANK:
+        return ""
+    return (
+        f"; its rank is {rank}, and vLLM takes {_DEFAULT_MAX_RANK} at most unless it is started "
+        f"with --max-lora-rank {rank} (then set upstreams[].max_lora_rank, too)"
+    )
+
+
 def _explain_script(state: UserState) -> str:
     """Return why no adapter plays users."""
     view = state.view
@@ -110,7 +130,11 @@ def _explain_script(state: UserState) -> str:
         case UserStep.EVALUATE:
             return f"{view.candidate} plays its gate now"
         case UserStep.STAGE:
-            return f"{view.plays} passed its gate, and every replica is to load it next"
+            assert state.plays is not None, "something is to be staged"
+            return (
+                f"{view.plays} passed its gate, and every replica is to load it next"
+                f"{_explain_rank(state.plays)}"
+            )
         case UserStep.TRAIN:
             return f"job {view.job} trains one now"
         case UserStep.REQUEST:

@@ -22,7 +22,7 @@ from consumers.diagnosis.round_counts import Pair
 from consumers.reads import agents
 from consumers.reads.serving import AdapterRow
 from daemon.adapters.adoption import BadName
-from daemon.adapters.compatibility import BadBase
+from daemon.adapters.compatibility import BadBase, RankTooHigh
 from daemon.adapters.directory import BadAdapter
 from daemon.core.decision_log import Decisions
 from daemon.core.isolation import Breaks
@@ -44,6 +44,11 @@ if TYPE_CHECKING:
 
 _FINAL: Final = (BadAdapter, BadBase, BadName)
 """Why an adapter will never be staged; anything else may be over in a minute."""
+
+
+def _is_final(error: BaseException | None) -> bool:
+    """Whether an error of staging will never be over."""
+    return isinstance(error, _FINAL) and not isinstance(error, RankTooHigh)
 
 
 class UserWorker:
@@ -116,11 +121,13 @@ class UserWorker:
             with hold_serving_lock(self._app.home, patience=0):
                 self._staging.stage(row, row.cause)
         except StageRefusal as error:
-            if not isinstance(error.__cause__, _FINAL):
+            if not _is_final(error.__cause__):
                 raise
             yield self._move(row, "draining", str(error))
             return
         except _FINAL as error:
+            if not _is_final(error):
+                raise
             yield self._move(row, "draining", str(error))
             return
         yield f"{row.adapter} plays the users of {row.alias}"

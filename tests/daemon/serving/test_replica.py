@@ -284,8 +284,22 @@ def test_labels_are_tokens_and_are_scored_after_a_prompt(
         replica.tokenize("nobody", "A")
 
 
-def test_an_engine_that_serves_no_heads_is_named_with_the_remedy(tmp_path: Path) -> None:
-    why = "expected target modules in ['q_proj'] but received ['lm_head']"
+@pytest.mark.parametrize(
+    ("why", "remedy"),
+    [
+        (
+            "expected target modules in ['q_proj'] but received ['lm_head']",
+            r"received .*improve\.skills_router = \"trained\"",
+        ),
+        (
+            "LoRA rank 32 is greater than max_lora_rank 16.",
+            r"rank 32 .*start it with --max-lora-rank .* upstreams\[\]\.max_lora_rank",
+        ),
+    ],
+)
+def test_an_engine_that_does_not_take_an_adapter_is_named_with_the_remedy(
+    tmp_path: Path, why: str, remedy: str
+) -> None:
     refusal = JSONResponse({"error": {"message": why}}, 400)
     answers = {
         "/v1/models": models("vllm", "base"), "/v1/load_lora_adapter": refusal, "/health": "",
@@ -293,7 +307,7 @@ def test_an_engine_that_serves_no_heads_is_named_with_the_remedy(tmp_path: Path)
     with (
         saying(answers) as url,
         Replica(f"{url}/v1") as replica,
-        pytest.raises(LoadRefusal, match=r"received .*improve\.skills_router = \"trained\""),
+        pytest.raises(LoadRefusal, match=remedy),
     ):
         replica.load("head", tmp_path)
 

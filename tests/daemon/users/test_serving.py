@@ -15,10 +15,11 @@ from daemon.serving.merging import MergeRefusal, merge_adapters
 from daemon.serving.panels import Composition, CompositionRefusal, compose
 from daemon.serving.publisher import PromotionRefusal
 from daemon.users.players import find_user
+from daemon.users.practice import read_user_practices
 from daemon.users.worker import UserWorker
 from events.lifecycle import State
 from events.serving import AdapterProduced
-from ops.random_adapters import Adapters
+from ops.random_adapters import Adapters, Maker
 from tests.consumers.folding import at, ended
 from tests.consumers.playing_users import user_evaluated
 from tests.daemon.serving.conftest import MakeHome, make_home, reference
@@ -119,6 +120,23 @@ def test_it_has_a_slot_of_its_own_beside_that_of_the_next_candidate(
     assert "no slot for" in note
     assert "3 are needed (1 stable, 1 user" in note
     assert home.state(name) == State.GATED
+
+
+def test_one_whose_rank_the_engines_do_not_take_waits_for_other_engines(
+    make_home: MakeHome, adapters: Adapters
+) -> None:
+    home = make_home(1, upstream={"max_lora_rank": 1}, **SETTINGS)
+    see(home)
+    name = bring(home, Maker(CHECKPOINT).write(home.app.home / "large", 0.3, rank=32))
+    for _ in range(2):
+        (note,) = work(home)
+        assert "has rank 32, and the engines take 1 at most: start them with a higher" in note
+        assert "upstreams[].max_lora_rank" in note
+    assert home.state(name) == State.GATED
+    with home.app.reading() as connection:
+        (practice,) = read_user_practices(connection, home.app.settings)
+    assert practice.plays == "script"
+    assert "its rank is 32, and vLLM takes 16 at most unless it is started" in practice.says
 
 
 def test_it_is_unloaded_with_its_base_and_plays_again_when_that_is_back(
