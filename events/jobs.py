@@ -116,6 +116,9 @@ class EndpointUser(StrictModel):
     """Seconds for one line."""
     api_key_variable: str | None = None
     """Environment variable that holds the key."""
+    budget: Annotated[int, Field(ge=1)] | None = Field(default=None, exclude_if=_is_absent)
+    """Most tokens that it reads and writes in one job, or in one trial, by a high estimate; None:
+    any number."""
 
     @property
     def simulator(self) -> str:
