@@ -13,8 +13,10 @@ would be a way out of every failure.
 """
 
 import re
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any, Final
 
 from envs.endpoint import (
@@ -29,6 +31,7 @@ from envs.environment import Environment
 from envs.episode import Termination
 from envs.task import TaskDefinition
 from envs.users import OUT_OF_SCOPE, STOP, STOP_TOKENS, TRANSFER
+from events.errors import KintsugiError
 from events.jobs import AdapterUser, EndpointUser
 from events.messages import Message, Role
 
@@ -103,6 +106,57 @@ class Candidate:
     message: Message
     is_cut: bool = False
     """Whether a limit cut it off."""
+
+
+_CHARACTERS_PER_TOKEN: Final = 3
+"""A low guess, so that estimates of tokens are high."""
+_LINE_TOKENS: Final = 512
+"""Tokens of a line whose length the endpoint alone limits, for estimates."""
+
+
+class UserBudgetSpent(KintsugiError):
+    """A model that plays users has read and written what it may."""
+
+
+class TokenMeter:
+    """Tokens that a model which plays users reads and writes, by a high estimate, and how many it
+    may; with a file, for all processes of a job or a trial together."""
+
+    def __init__(self, limit: int | None, file: Path | None = None) -> None:
+        """`limit`: None for any number. `file` holds the counts between processes."""
+        self._limit, self._file = limit, file
+        written = file.read_text() if file is not None and file.exists() else "0 0"
+        self.spent, self._largest = map(int, written.split())
+        """All tokens, and those of the largest part."""
+
+    def add(self, tokens: int) -> None:
+        """Count tokens of a request and its answers."""
+        self.spent += tokens
+
+    def check(self, part: str) -> None:
+        """Raise UserBudgetSpent where another part as large as the largest one would take more
+        tokens than are left; `part` names it."""
+        if self._limit is not None and self.spent + max(1, self._largest) > self._limit:
+            raise UserBudgetSpent(
+                f"the model that plays the users has read and written about {self.spent:,} tokens, "
+                f"{part} takes about {self._largest:,}, and models.user.max_tokens is "
+                f"{self._limit:,}; raise it"
+            )
+
+    @contextmanager
+    def measure(self, part: str) -> Iterator[None]:
+        """Count what is played inside as a part, and keep the count. Raises UserBudgetSpent before
+        anything is played."""
+        self.check(part)
+        before = self.spent
+        try:
+            yield
+        finally:
+            self._largest = max(self._largest, self.spent - before)
+            if self._file is not None:
+                unfinished = self._file.with_name(f"tmp-{self._file.name}")
+                unfinished.write_text(f"{self.spent} {self._largest}")
+                unfinished.replace(self._file)
 
 
 LineSteps = Generator[LineRequest, Sequence[Candidate], Message]
@@ -233,8 +287,10 @@ class ModelUser:
         sampling: Sampling | None = None,
         tools: Sequence[Mapping[str, Any]] = (),
         trained: bool = False,
+        meter: TokenMeter | None = None,
     ) -> None:
-        """What `LineWriter` takes, and how lines are sampled."""
+        """What `LineWriter` takes, how lines are sampled, and what counts their tokens."""
+        self._meter = meter
         self.endpoint = endpoint
         self.sampling = sampling
         self.usage = Usage()
@@ -263,6 +319,9 @@ class ModelUser:
 
     async def _ask(self, request: LineRequest) -> list[Candidate]:
         sampling = self.sampling or Sampling()
+        if self._meter is not None:
+            line = sampling.max_tokens or _LINE_TOKENS
+            self._meter.add(_estimate_tokens(request) + request.choices * line)
         completion = await self.endpoint.complete(
             request.messages,
             tools=request.tools,
@@ -294,8 +353,11 @@ def make_user(
     environment: Environment,
     task: TaskDefinition,
     seed: int,
+    *,
+    meter: TokenMeter | None = None,
 ) -> ModelUser:
-    """Return the player of a user that a model behind an endpoint plays."""
+    """Return the player of a user that a model behind an endpoint plays; `meter` counts its
+    tokens."""
     is_adapter = isinstance(user, AdapterUser)
     # States explicitly what a checkpoint's generation settings would change of our own adapter.
     neutral = {"top_p": 1.0, "top_k": -1, "min_p": 0.0, "repetition_penalty": 1.0}
@@ -307,7 +369,17 @@ def make_user(
         sampling=Sampling(user.temperature, user.max_tokens, neutral if is_adapter else {}),
         tools=environment.user_schemas(task),
         trained=is_adapter,
+        meter=meter,
     )
+
+
+def _estimate_tokens(request: LineRequest) -> int:
+    """Return a high estimate of the tokens of a request."""
+    characters = sum(
+        len(message.text) + sum(len(str(call.arguments)) for call in message.tool_calls)
+        for message in request.messages
+    )
+    return (characters + len(str(list(request.tools)))) // _CHARACTERS_PER_TOKEN
 
 
 def build_user_view(

@@ -573,9 +573,9 @@ class ProposerModel(Model):
 class UserModel(Model):
     """A model that plays the user."""
 
-    max_tokens: int = Field(default=20_000_000, ge=1)
-    """Most tokens per cycle, read and written, by a high estimate: about 500 conversations of ten
-    turns."""
+    max_tokens: int = Field(default=1_000_000_000, ge=1)
+    """Most tokens, read and written, of the probes of a cycle, of each job and of each look of a
+    gate, by a high estimate: about 25,000 conversations of ten turns."""
     temperature: float = Field(default=0.7, ge=0, le=2)
     """Temperature at which the user's lines are sampled."""
     line_tokens: int = Field(default=512, ge=1)

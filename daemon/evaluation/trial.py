@@ -53,6 +53,7 @@ if TYPE_CHECKING:
     from daemon.solver.sampling.local import Attempt, InProcess, Rollout
     from envs.environment import Environment
     from envs.evaluation import Attempt as EvaluationAttempt
+    from envs.simulator import TokenMeter
     from envs.task import TaskDefinition
 
 CHUNK: Final = 256
@@ -60,6 +61,8 @@ CHUNK: Final = 256
 _TRIES: Final = 3
 """How often an episode is played whose user's endpoint fails."""
 _HEARTBEAT_SECONDS: Final = 2.0
+_USER_TOKENS: Final = "user_tokens"
+"""Name of the file that counts the tokens of a user's endpoint."""
 
 
 class CannotPlay(KintsugiError):
@@ -196,9 +199,17 @@ def play(plan: Plan, out: Path) -> None:
 
     def prepare() -> Callable[[list[_Slot]], Iterator[TrialAttempt]]:
         environment = open_plan_environment(plan.environment, plan.benchmarks, out)
-        return partial(_play_chunk, plan, environment, _Policies(plan))
+        return partial(_play_chunk, plan, environment, _Policies(plan), _make_meter(plan, out))
 
     _open_journal(out, plan).fill(_chunks(plan), prepare)
+
+
+def _make_meter(plan: Plan, out: Path) -> "TokenMeter | None":
+    """Return what counts the tokens of a user's endpoint, where there is one."""
+    from envs.simulator import TokenMeter
+
+    user = plan.user
+    return TokenMeter(user.budget, out / _USER_TOKENS) if isinstance(user, EndpointUser) else None
 
 
 _Slot = tuple[int, str, int]
@@ -271,9 +282,13 @@ def prove_adapter(checkpoint: Path, adapter: Adapter) -> Path:
 
 
 def _play_chunk(
-    plan: Plan, environment: "Environment", policies: _Policies, chunk: Sequence[_Slot]
+    plan: Plan,
+    environment: "Environment",
+    policies: _Policies,
+    meter: "TokenMeter | None",
+    chunk: Sequence[_Slot],
 ) -> Iterator[TrialAttempt]:
-    """A chunk, in its own order."""
+    """A chunk, in its own order; `meter` counts the tokens of a user's endpoint."""
     from daemon.engine.chat import Chat
     from daemon.solver.sampling.local import Attempt
     from envs.evaluation import episode_seed
@@ -290,8 +305,9 @@ def _play_chunk(
         for slot in chunk
     }
     player = plan.players[chunk[0][0]]
-    if isinstance(plan.user, EndpointUser):
-        yield from _play_beside_endpoint(plan, environment, policies, chat, chunk)
+    if meter is not None:
+        with meter.measure(f"a part of {CHUNK} episodes"):
+            yield from _play_beside_endpoint(plan, environment, policies, chat, chunk, meter)
         return
     choices: Mapping[str, MemberChoice] = {}
     groups: dict[Adapter | None, list[Attempt]] = {}
@@ -347,6 +363,7 @@ def _play_beside_endpoint(
     policies: _Policies,
     chat: "Chat",
     chunk: Sequence[_Slot],
+    meter: "TokenMeter",
 ) -> list[TrialAttempt]:
     """A chunk with the users of an endpoint. Raises EndpointRefusal, EndpointUnavailable,
     EnvironmentFailure."""
@@ -356,7 +373,7 @@ def _play_beside_endpoint(
     played: _Played = {}
     for _ in range(_TRIES):
         missing = [slot for slot in chunk if slot not in played]
-        results = asyncio.run(_play_async(plan, environment, policies, chat, missing))
+        results = asyncio.run(_play_async(plan, environment, policies, chat, missing, meter))
         # What the endpoint failed to answer is neither player's, nor a fault of the user.
         played |= {slot: item for slot, item in results.items() if not is_spoilt(item[0])}
         if len(played) == len(chunk):
@@ -382,6 +399,7 @@ async def _play_async(
     policies: _Policies,
     chat: "Chat",
     chunk: Sequence[_Slot],
+    meter: "TokenMeter",
 ) -> _Played:
     """Play the slots of one player. Raises EndpointRefusal, EndpointUnavailable,
     EnvironmentFailure."""
@@ -412,7 +430,7 @@ async def _play_async(
         setup = Setup(
             environment,
             agent=agents,
-            user=partial(make_user, user, simulator, environment),
+            user=partial(make_user, user, simulator, environment, meter=meter),
             seed=plan.seed,
             user_may_err=True,
         )

@@ -36,11 +36,11 @@ from envs.environment import Environment
 from envs.episode import Termination
 from envs.evaluation import UNJUDGED, Attempt, Setup, make_environment_user, play_all
 from envs.players import ModelAgent, Player
-from envs.simulator import make_user
+from envs.simulator import TokenMeter, UserBudgetSpent, make_user
 from envs.task import TaskDefinition
 from events.envelope import derive_id
 from events.errors import BlobError, LogError
-from events.jobs import AdapterUser, ModelUser
+from events.jobs import AdapterUser, EndpointUser, ModelUser
 from producers.simulation import Provenance, append_rollouts, build_rollout_event, name_user
 
 if TYPE_CHECKING:
@@ -92,10 +92,12 @@ class Prober:
         whether the rollouts are appended to the log."""
         self._app, self._environment, self._probed = app, environment, probed
         self._stopping, self._recording = stopping, record
+        user = probed.user
+        self._meter = TokenMeter(user.budget if isinstance(user, EndpointUser) else None)
 
     def __call__(self, task: TaskDefinition) -> int:
         """Return how many of `SAMPLES` rollouts pass. Raises CannotSample, EnvironmentFailure, and
-        CheckFailure where the user erred in each try of one."""
+        CheckFailure where the user erred in each try of one, or its tokens are spent."""
         from consumers.database import DatabaseUnavailable
 
         try:
@@ -120,7 +122,12 @@ class Prober:
                 break
             if self._stopping():
                 raise CannotSample("the scheduler was told to stop; the next one goes on")
-            played = asyncio.run(self._play(task, [turn * SAMPLES + place for place in missing]))
+            trials = [turn * SAMPLES + place for place in missing]
+            try:
+                with self._meter.measure(f"a part of {SAMPLES} rollouts"):
+                    played = asyncio.run(self._play(task, trials))
+            except UserBudgetSpent as error:
+                raise CheckFailure(str(error)) from error
             for attempt in played:
                 if attempt.termination is Termination.USER_ERROR:
                     reason = attempt.reason
@@ -201,7 +208,8 @@ class Prober:
             )
         await stack.enter_async_context(client)
         await client.check()
-        return partial(make_user, user, client, environment)
+        meter = None if isinstance(user, AdapterUser) else self._meter
+        return partial(make_user, user, client, environment, meter=meter)
 
     def _setup(
         self, endpoint: Endpoint, make_player: Callable[[TaskDefinition, int], Player]
@@ -234,5 +242,5 @@ class Prober:
         probed = self._probed
         parts = [probed.cycle, probed.policy, task.id, str(trial)]
         if probed.user is not None:
-            parts.append(probed.user.model_dump_json())
+            parts.append(probed.user.model_dump_json(exclude={"budget"}))
         return derive_id("probe", *parts)

@@ -72,6 +72,7 @@ from daemon.solver.telemetry.tracker import Tracker, open_tracker
 from daemon.solver.trajectory import Trajectory
 from daemon.solver.update import Learner
 from daemon.solver.warm_start import examples, references
+from envs.simulator import UserBudgetSpent
 from events.errors import KintsugiError
 from events.jobs import JobSpec
 from events.privacy.sealing import Key
@@ -250,6 +251,8 @@ class Job:
         self._trained_on: list[str] = []
         self._refused: list[str] = []
         """Reason of each rollout that cannot be trained on."""
+        self._shortfall: str | None = None
+        """Why it played fewer rollouts than it may; None where it did not."""
         self._warmed = False
         self._played_with = -1
         """Optimizer steps of the policy that the source has."""
@@ -287,7 +290,11 @@ class Job:
         judged = False
         while self.outcome is None and self._has_room(self.spec.batch):
             seconds = self._close_round()
-            progress = self._step()
+            try:
+                progress = self._step()
+            except UserBudgetSpent as error:
+                self._shortfall = f"it ended after {self.rollouts} rollouts: {error}"
+                return
             yield progress.model_copy(update={"round_seconds": seconds}) if seconds else progress
             if judged or not complete(self.spec, self.history):
                 continue
@@ -512,14 +519,14 @@ class Job:
             self._give_up()
             return
         if not self.steps:
-            raise NothingLearnt(
-                f"none of {self.rollouts} rollouts taught anything: {self._fruitless()}"
-            )
+            why = self._shortfall or self._fruitless()
+            raise NothingLearnt(f"none of {self.rollouts} rollouts taught anything: {why}")
         self._save_due(self.spec.sampler.rollouts + 1)
         self.activity.phase = "saving"
         folder = self.out / ADAPTER
         sha256 = self._save(folder)
-        self.outcome = _make_outcome(self.spec, folder, sha256, self.steps, self.rollouts)
+        outcome = _make_outcome(self.spec, folder, sha256, self.steps, self.rollouts)
+        self.outcome = outcome.model_copy(update={"reason": self._shortfall})
 
     @property
     def _users_err(self) -> bool:

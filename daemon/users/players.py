@@ -78,6 +78,7 @@ def _build_endpoint_user(settings: "Settings") -> EndpointUser:
         candidates=model.candidates,
         timeout=model.timeout_seconds,
         api_key_variable=None if model.api_key is None else KEY_VARIABLE,
+        budget=model.max_tokens,
     )
 
 

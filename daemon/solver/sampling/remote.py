@@ -53,11 +53,13 @@ from envs.environment import Environment
 from envs.episode import Termination
 from envs.evaluation import Attempt, Setup, make_environment_user, play_mixed
 from envs.players import Offer
-from envs.simulator import check_user, make_user
+from envs.simulator import TokenMeter, check_user, make_user
 from envs.task import TaskDefinition
 from events.jobs import AdapterUser, EndpointSource, EndpointUser, JobSpec, ModelUser
 from events.messages import Message
 
+USER_TOKENS: Final = "user_tokens"
+"""Name of the file that counts tokens of the models that play users, in the job's directory."""
 VERSIONS: Final = "versions"
 """Name of the folder of policy versions in the job's directory."""
 
@@ -151,6 +153,8 @@ class RemoteSource:
         self._folder = Path(place.adapters) / spec.job if place.adapters else out / VERSIONS
         self._key = read_key(place.url, place.api_key_variable)
         self._users = read_user_keys(spec)
+        budgets = [user.budget for user in self._users if user.budget is not None]
+        self._meter = TokenMeter(min(budgets, default=None), out / USER_TOKENS)
         self._folders = {
             user: prove_user(user, Path(spec.checkpoint))
             for user in list_adapter_users(pool.user for pool in spec.pools)
@@ -184,15 +188,16 @@ class RemoteSource:
 
     def play(self, batch: Batch) -> Iterator[Trajectory]:
         """Yield trajectories as they finish. Raises EnvironmentFailure, EndpointRefusal,
-        EndpointUnavailable."""
-        finished = self._play_batch(batch)
-        try:
-            while True:
-                yield from self._loop.run_until_complete(anext(finished))
-        except StopAsyncIteration:
-            return
-        finally:
-            self._loop.run_until_complete(finished.aclose())
+        EndpointUnavailable, and UserBudgetSpent before anything is played."""
+        with self._meter.measure("a batch"):
+            finished = self._play_batch(batch)
+            try:
+                while True:
+                    yield from self._loop.run_until_complete(anext(finished))
+            except StopAsyncIteration:
+                return
+            finally:
+                self._loop.run_until_complete(finished.aclose())
 
     def close(self) -> None:
         """Unload the adapters that are loaded."""
@@ -276,7 +281,9 @@ class RemoteSource:
         environment = attempt.environment or self._environments.own
         user = make_environment_user(environment)
         if attempt.user is not None:
-            user = partial(make_user, attempt.user, users[attempt.user], environment)
+            # An adapter costs nothing: this job's own server answers for it.
+            meter = self._meter if isinstance(attempt.user, EndpointUser) else None
+            user = partial(make_user, attempt.user, users[attempt.user], environment, meter=meter)
         limits = choose_limits(attempt.reward, environment)
         may_err = attempt.user is not None
         return Setup(

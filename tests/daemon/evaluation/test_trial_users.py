@@ -23,6 +23,7 @@ from daemon.evaluation.trial import Adapter, Plan, TrialAttempt, play, read_atte
 from daemon.jobs.runner import JOURNAL
 from envs.endpoint import EndpointUnavailable
 from envs.shop.environment import Shop
+from envs.simulator import UserBudgetSpent
 from events.jobs import AdapterUser, EndpointUser, ModelUser
 from events.rollouts import MemberChoice
 from ops.random_adapters import Maker
@@ -144,6 +145,24 @@ def test_a_bad_user_behind_an_endpoint_has_no_verdict(
     assert {attempt.head.termination for attempt in attempts} == {"user_error"}
     assert all(reason in str(attempt.head.reason) for attempt in attempts)
     assert {attempt.head.success for attempt in attempts} == {None}
+
+
+def test_a_trial_asks_no_more_than_its_users_may_cost(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(trial, "CHUNK", 1)
+    plan = build_plan(None)
+    with ModelServer(lambda _: said("")) as server:
+        user = EndpointUser(url=server.url, model="m", max_tokens=100, budget=1_500)
+        for _ in range(2):
+            with pytest.raises(UserBudgetSpent, match=r"models.user.max_tokens is 1,500; raise it"):
+                play_plan(plan, user, tmp_path)
+            attempts = read_attempts(tmp_path, plan.model_copy(update={"user": user}))
+            assert 0 < len(attempts) < len(plan.tasks), "also where it is run again"
+        count = len(server.requests)
+        larger = user.model_copy(update={"budget": 10**6})
+        assert len(play_plan(plan, larger, tmp_path / "larger")) == len(plan.tasks)
+    assert len(server.requests) == count + len(plan.tasks)
 
 
 @pytest.mark.parametrize("failures", [2, 100])

@@ -185,6 +185,17 @@ def test_rollouts_of_another_user_are_not_read_as_those_of_this_one(app: App, en
     assert counts == dict.fromkeys(("scripted", "customer", "customer (best of 2)"), SAMPLES)
 
 
+def test_a_task_is_rejected_where_the_tokens_of_the_users_are_spent(app: App, engine: Live) -> None:
+    with ModelServer(answer_as_user(EASY, lambda _: None)) as server:
+        user = EndpointUser(url=server.url, model="customer", max_tokens=64, budget=20_000)
+        probing = prober(app, engine.url, user=user)
+        assert probing(EASY) == SAMPLES
+        count = len(server.requests)
+        with pytest.raises(CheckFailure, match=r"models.user.max_tokens is 20,000; raise it"):
+            probing(HARD)
+        assert len(server.requests) == count
+
+
 @pytest.mark.parametrize(
     ("line", "reason"),
     [

@@ -22,6 +22,7 @@ from daemon.engine.policy import Policy
 from daemon.engine.reference.weights import CHECKPOINT
 from daemon.solver.job import Job, run
 from daemon.solver.journal import DEFINITIONS, write_definitions
+from daemon.solver.sampling.remote import USER_TOKENS
 from daemon.solver.spec import NotSupported, check_supported
 from daemon.solver.telemetry.progress import Outcome, Progress
 from envs.reflection.repair import build_gold, read_answer
@@ -328,6 +329,23 @@ def users_of(
         sampler = {**letters.spec(base)["sampler"], "rollouts": 32, "source": source}
         fields = letters.spec(base, pools=[target | {"user": user}, kept], sampler=sampler)
         yield server, JobSpec.model_validate(fields)
+
+
+def test_a_job_ends_with_what_it_has_learnt_where_the_tokens_of_its_users_are_spent(
+    base: Path, tmp_path: Path
+) -> None:
+    with users_of(base, play_user, max_tokens=8, budget=10**6) as (_, job):
+        assert run(job, tmp_path / "whole").reason is None
+    spent, largest = map(int, (tmp_path / "whole" / USER_TOKENS).read_text().split())
+    assert 0 < largest < spent
+    with users_of(base, play_user, max_tokens=8, budget=largest) as (server, job):
+        outcome = run(job, tmp_path / "short")
+        count = len(server.requests)
+        assert run(job, tmp_path / "short").outcome == "trained"
+        assert len(server.requests) == count, "and asks no more when it is run again"
+    assert (outcome.outcome, outcome.rollouts) == ("trained", 16)
+    assert "it ended after 16 rollouts: the model that plays the users has" in str(outcome.reason)
+    assert f"models.user.max_tokens is {largest:,}; raise it" in str(outcome.reason)
 
 
 def test_a_model_plays_the_users_of_its_pool(

@@ -74,7 +74,13 @@ def test_the_setting_decides_and_the_script_plays_by_default(make_app: MakeApp) 
 def test_the_model_of_the_settings_plays_with_a_key_that_jobs_find(make_app: MakeApp) -> None:
     app = make_app("model", models=Models(user=HERE), training=REMOTE)
     expected = EndpointUser(
-        url=HERE.url, model="m", temperature=0.7, max_tokens=99, candidates=3, timeout=120.0
+        url=HERE.url,
+        model="m",
+        temperature=0.7,
+        max_tokens=99,
+        candidates=3,
+        timeout=120.0,
+        budget=10**9,
     )
     assert who(app) == expected
     assert expected.simulator == "m (best of 3)"
