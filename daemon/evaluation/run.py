@@ -337,13 +337,8 @@ async def prepare_setup(
             candidates=spec.candidates,
             tools=environment.user_schemas(task),
         )
-    return Setup(
-        environment,
-        agent=agent,
-        user=user,
-        seed=spec.seed,
-        user_may_err=spec.user is not None,
-    )
+    may_err = spec.user is not None
+    return Setup(environment, agent=agent, user=user, seed=spec.seed, user_may_err=may_err)
 
 
 async def play_run(
