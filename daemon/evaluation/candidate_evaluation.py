@@ -583,13 +583,14 @@ class CandidateEvaluation:
         users = self._erring
         if users is None:
             return
-        names = (self._row.base if self._incumbent is None else self._incumbent.adapter, "")
-        counts = []
-        for player, name in enumerate(names):
-            own = [attempt for attempt in played if attempt.player == player]
-            counts.append(FaultCount(name, sum(map(_is_user_error, own)), len(own)))
+        base = self._row.base if self._incumbent is None else self._incumbent.adapter
+        incumbent, candidate = (
+            _count_faults(name, [attempt for attempt in played if attempt.player == player])
+            for player, name in enumerate((base, self._row.adapter))
+        )
         both = _outcomes(played, 0), _outcomes(played, 1)
-        sentence = describe_faults(users, *counts, count_surplus(*both, both[0]))
+        surplus = count_surplus(*both, both[0])
+        sentence = describe_faults(users, incumbent, candidate, surplus)
         if sentence is not None:
             yield f"{self._row.adapter}: {sentence}"
 
@@ -718,6 +719,10 @@ def _outcomes(played: Sequence[TrialAttempt], player: int) -> dict[str, list[boo
         if attempt.player == player and attempt.head.task is not None:
             outcomes.setdefault(attempt.head.task.id, []).append(attempt.head.success)
     return outcomes
+
+
+def _count_faults(player: str, played: Sequence[TrialAttempt]) -> FaultCount:
+    return FaultCount(player, sum(map(_is_user_error, played)), len(played))
 
 
 def _is_user_error(attempt: TrialAttempt) -> bool:
