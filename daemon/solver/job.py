@@ -535,11 +535,6 @@ class Job:
 
     def _fruitless(self) -> str:
         """Return why nothing was learnt, with the remedy."""
-        if self._users_err:
-            return (
-                f"the users of {self.history.unjudged} erred, and such a rollout has no verdict; "
-                "choose another player of users (improve.users), or tasks that it can play"
-            )
         if 2 * len(self._refused) > self.rollouts:
             reason, count = Counter(self._refused).most_common(1)[0]
             return f"{len(self._refused)} cannot be trained on, {count} of them because: {reason}"
