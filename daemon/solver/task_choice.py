@@ -6,13 +6,14 @@ Replay pools keep their share. Among the others a share falls as its pool is pas
 
 which is the rule that worked in the feasibility study. Groups are spread over the pools by
 systematic sampling: each pool gets its expected number of groups, rounded up or down by chance.
-Where environments are kept apart, a batch is of one of them, and each has its share of the batches.
+Where environments are kept apart, a batch is of one of them: the one that is furthest behind the
+sum of its shares so far, so that a share that changes moves the batches to come alone.
 What is drawn depends on spec, number of the batch, the verdicts so far and the pools that rounds
 of the job left, and on nothing else.
 """
 
 from bisect import bisect_right
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from itertools import accumulate
@@ -39,8 +40,9 @@ class Choice:
         self._drawn: Counter[str] = Counter()
         self._pools = {task: pool for pool in spec.pools for task in pool.tasks}
         self._order = lru_cache(2 * len(spec.pools))(self._shuffle)
-        self._groups: Counter[str | None] = Counter()
-        """Environment -> groups that were drawn in it."""
+        self._owed: defaultdict[str | None, float] = defaultdict(float)
+        """Environment -> groups that it is behind the sum of its shares, where they are kept
+        apart."""
         self._due: str | None = None
         """Environment of the present batch, where they are kept apart."""
         self._shifts = 0
@@ -66,10 +68,9 @@ class Choice:
     def draw(self, batch: int, *, refill: bool = False) -> list[str]:
         """Draw the tasks of a batch; they count as drawn. `refill`: whether they join those of the
         batch before in one update, so that environments kept apart stay so."""
-        if not refill:
-            self._due = self._find_due_environment()
+        if self.spec.sampler.environments == "apart":
+            self._take_turn(refill=refill)
         names = self._spread(Random(f"pools {self.spec.seed} {batch}").random())
-        self._groups.update(self._environment(name) for name in names)
         return [self._next(name) for name in names]
 
     def add(self, batch: Iterable[Trajectory]) -> None:
@@ -112,16 +113,16 @@ class Choice:
         own = {name: part for name, part in shares.items() if self._environment(name) == self._due}
         return {name: part / sum(own.values()) for name, part in own.items()}
 
-    def _find_due_environment(self) -> str | None:
-        """Return the environment that is furthest behind the share of its pools; None for the job's
-        own."""
-        parts: dict[str | None, float] = {}
+    def _take_turn(self, *, refill: bool) -> None:
+        """Choose the environment of a batch; of a refill it stays, and is charged all the same."""
+        groups = self.spec.sampler.groups
+        places = dict.fromkeys(self._environment(pool.name) for pool in self.pools)
         for name, share in self.shares().items():
-            place = self._environment(name)
-            parts[place] = parts.get(place, 0.0) + share
-        total = self._groups.total() + self.spec.sampler.groups
-        # The first of equals: pools have an order.
-        return max(parts, key=lambda place: parts[place] * total - self._groups[place])
+            self._owed[self._environment(name)] += share * groups
+        if not refill:
+            # The first of equals: pools have an order.
+            self._due = max(places, key=lambda place: self._owed[place])
+        self._owed[self._due] -= groups
 
     def _environment(self, name: str) -> str | None:
         """Return the environment of a pool; None for the job's own."""

@@ -144,3 +144,26 @@ def test_a_refill_stays_in_the_environment_of_its_batch() -> None:
         assert (set(first) == {"far"}) == (
             set(pools_of(choice.draw(batch + 1, refill=True))) == {"far"}
         )
+
+
+def test_a_share_that_changes_moves_the_batches_to_come_alone() -> None:
+    sampler = {"groups": 4, "environments": "apart", "adaptive": True, "momentum": 0}
+    pools = [
+        {"name": "near", "tasks": [f"near/{n}" for n in range(50)]},
+        {"name": "far", "tasks": [f"far/{n}" for n in range(50)], "environment": "f"},
+    ]
+    choice = Choice(spec(pools=pools, sampler=sampler))
+
+    def draw_batches(count: int, *, near_passes: bool) -> Counter[str]:
+        drawn: Counter[str] = Counter()
+        for _ in range(count):
+            tasks = choice.draw(drawn.total())
+            (name,) = pools_of(tasks)
+            drawn[name] += 1
+            passes = near_passes and name == "near"
+            choice.add([v for task in tasks for v in verdicts(task, passes, passes)])
+        return drawn
+
+    assert draw_batches(42, near_passes=True)["far"] >= 38
+    draw_batches(42, near_passes=False)
+    assert draw_batches(10, near_passes=False) == {"near": 5, "far": 5}
