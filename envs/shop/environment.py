@@ -14,6 +14,7 @@ from random import Random
 from typing import ClassVar, Final
 
 from envs.agents import Agent
+from envs.catalog import CATALOGS, ToolCatalog
 from envs.database import Database
 from envs.environment import Environment, Limits, UnknownTask, split_phrasing
 from envs.shop import policy
@@ -62,9 +63,10 @@ class Shop(Environment):
     def _build_task(
         self, capability: str, seed: int, phrasing: int | None = None
     ) -> TaskDefinition:
-        if capability not in KINDS:
+        if capability not in self.capabilities:
             raise UnknownTask(
-                f"environment shop has no capability {capability!r}; it has {', '.join(KINDS)}"
+                f"environment {self.name} has no capability {capability!r}; it has "
+                f"{', '.join(self.capabilities)}"
             )
         chance = Random(f"shop {capability} {seed}")
         database = chance.getrandbits(48)
@@ -85,6 +87,11 @@ class Shop(Environment):
 
     def state_key(self, task: TaskDefinition) -> str:
         return str(task.seed)
+
+    @property
+    def catalog(self) -> ToolCatalog:
+        """That of the shop, also where a subclass has another name."""
+        return CATALOGS[Shop.name]
 
     def policy(self, task: TaskDefinition) -> str:
         """The same for every task."""
