@@ -158,6 +158,22 @@ def check_settings(results: Sequence[TimedRun], digest: str) -> None:
             )
 
 
+def describe_provenance(results: Sequence[TimedRun]) -> str:
+    """Return what code and settings made the results, which seeds they are of, and their cost."""
+    commits = ", ".join(sorted({result.source.commit[:12] for result in results}))
+    seeds = ", ".join(str(result.seed) for result in results)
+    minutes = sum(result.processor_seconds for result in results) / 60
+    settings = results[0].source.settings
+    lines = [
+        f"Settings {settings[:12]}, commits {commits}; seeds {seeds}; {minutes:.0f} core-minutes."
+    ]
+    if any(not result.source.clean for result in results):
+        lines.append("Some results were made with changed files.")
+    if any(result.development for result in results):
+        lines.append("Development seeds: no figure to report.")
+    return "\n".join(lines)
+
+
 def read(folder: Path) -> list[Run]:
     """All results of a folder, by name."""
     return [Run.model_validate_json(file.read_bytes()) for file in sorted(folder.glob("*.json"))]

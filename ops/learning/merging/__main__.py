@@ -11,22 +11,15 @@ to report.
 import argparse
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 
-from events.errors import KintsugiError
-from ops.learning.__main__ import parse_seeds
+from ops.learning.command_line import Commands
 from ops.learning.merging.settings import SEEDS, SETTINGS
 from ops.learning.results import make_missing_runs
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """The command line."""
-    options = _parser().parse_args(arguments)
-    try:
-        return int(options.command(options))
-    except KintsugiError as error:
-        print(error, file=sys.stderr)
-        return 1
+    return Commands("merging", __doc__, SEEDS, run=_run, report=_report).main(arguments)
 
 
 def _run(options: argparse.Namespace) -> int:
@@ -49,26 +42,6 @@ def _report(options: argparse.Namespace) -> int:
     results = [SeedRun.model_validate_json(file.read_bytes()) for file in files]
     print(write_report(results, SETTINGS), end="")
     return 0
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="python -m ops.learning.merging",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    commands = parser.add_subparsers(required=True)
-    run = commands.add_parser("run", help="make all results that are missing")
-    run.set_defaults(command=_run)
-    run.add_argument("--seeds", type=parse_seeds, default=SEEDS, help="such as 1-5 or 2,4")
-    run.add_argument(
-        "--development", action="store_true", help="task seeds for tuning, not for figures"
-    )
-    summary = commands.add_parser("report", help="tables on stdout")
-    summary.set_defaults(command=_report)
-    for command in (run, summary):
-        command.add_argument("--out", type=Path, required=True)
-    return parser
 
 
 if __name__ == "__main__":

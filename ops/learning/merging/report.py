@@ -13,7 +13,7 @@ from ops.learning.bootstrap import TaskRates, compute_task_rates, interval
 from ops.learning.merging.run import SeedRun
 from ops.learning.merging.settings import KINDS, MERGES, TAUGHT, Settings
 from ops.learning.report import format_change, format_interval, format_table
-from ops.learning.results import check_settings
+from ops.learning.results import check_settings, describe_provenance
 
 ROUTED: Final = "routed"
 _WEAK: Final = dict.fromkeys(KINDS, 1.0)
@@ -23,23 +23,11 @@ def write_report(results: Sequence[SeedRun], settings: Settings) -> str:
     """Return the report. Raises NothingToReport."""
     check_settings(results, settings.digest)
     sections = [
-        _describe_provenance(results),
+        describe_provenance(results),
         _tabulate_kinds(results),
         _tabulate_differences(results),
     ]
     return "\n\n".join(sections) + "\n"
-
-
-def _describe_provenance(results: Sequence[SeedRun]) -> str:
-    commits = ", ".join(sorted({result.source.commit[:12] for result in results}))
-    hours = sum(result.processor_seconds for result in results) / 3600
-    seeds, settings = ", ".join(str(result.seed) for result in results), results[0].source.settings
-    lines = [f"Settings {settings[:12]}, commits {commits}; seeds {seeds}; {hours:.1f} core-hours."]
-    if any(not result.source.clean for result in results):
-        lines.append("Some results were made with changed files.")
-    if any(result.development for result in results):
-        lines.append("Development seeds: no figure to report.")
-    return "\n".join(lines)
 
 
 def _tabulate_kinds(results: Sequence[SeedRun]) -> str:

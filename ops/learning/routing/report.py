@@ -13,7 +13,7 @@ from typing import Final
 from ops.learning.bootstrap import TaskRates, compute_task_rates, interval
 from ops.learning.merging.settings import KINDS, TAUGHT
 from ops.learning.report import format_change, format_interval, format_table
-from ops.learning.results import check_settings
+from ops.learning.results import check_settings, describe_provenance
 from ops.learning.routing.run import RoutingRun
 from ops.learning.routing.settings import TRAINED, UNTRAINED, Settings
 
@@ -31,25 +31,11 @@ _WEAK: Final = dict.fromkeys(KINDS, 1.0)
 def write_report(results: Sequence[RoutingRun], settings: Settings) -> str:
     """Return the report. Raises NothingToReport."""
     check_settings(results, settings.digest)
-    sections = [_describe_provenance(results), _tabulate_kinds(results)]
+    routers = (f"Router of seed {r.seed}: {r.router.figures.summary}." for r in results)
+    provenance = "\n".join((describe_provenance(results), *routers))
+    sections = [provenance, _tabulate_kinds(results)]
     sections += [_tabulate_choices(results, panel) for panel in (TRAINED, UNTRAINED)]
     return "\n\n".join(sections) + "\n"
-
-
-def _describe_provenance(results: Sequence[RoutingRun]) -> str:
-    commits = ", ".join(sorted({result.source.commit[:12] for result in results}))
-    seeds = ", ".join(str(result.seed) for result in results)
-    minutes = sum(result.processor_seconds for result in results) / 60
-    settings = results[0].source.settings
-    lines = [
-        f"Settings {settings[:12]}, commits {commits}; seeds {seeds}; {minutes:.0f} core-minutes."
-    ]
-    if any(not result.source.clean for result in results):
-        lines.append("Some results were made with changed files.")
-    if any(result.development for result in results):
-        lines.append("Development seeds: no figure to report.")
-    lines += [f"Router of seed {r.seed}: {r.router.figures.summary}." for r in results]
-    return "\n".join(lines)
 
 
 def _tabulate_kinds(results: Sequence[RoutingRun]) -> str:

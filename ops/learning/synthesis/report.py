@@ -13,7 +13,7 @@ from scipy.stats import t as student
 
 from envs.statistics import LEVEL, Interval
 from ops.learning.report import format_change, format_interval, format_table
-from ops.learning.results import check_settings
+from ops.learning.results import check_settings, describe_provenance
 from ops.learning.synthesis.run import WritingRun
 from ops.learning.synthesis.settings import ARMS, MODES, PLANS, RATES, Arm, Settings
 from ops.learning.synthesis.writing import SOUND, Figures
@@ -22,8 +22,9 @@ from ops.learning.synthesis.writing import SOUND, Figures
 def write_report(results: Sequence[WritingRun], settings: Settings) -> str:
     """Return the report. Raises NothingToReport."""
     check_settings(results, settings.digest)
+    modes = (f"`{mode}`: {title}." for mode, title in MODES.items())
     sections = [
-        _describe_provenance(results),
+        "\n".join((describe_provenance(results), *modes)),
         _tabulate_arms(results),
         _tabulate_rounds(results, settings),
         _tabulate_checks(results),
@@ -39,20 +40,6 @@ def estimate_mean(values: Sequence[float]) -> Interval:
     reach = float(student.ppf((1 + LEVEL) / 2, len(values) - 1)) * stdev(values)
     reach /= len(values) ** 0.5
     return Interval(value, value - reach, value + reach)
-
-
-def _describe_provenance(results: Sequence[WritingRun]) -> str:
-    commits = ", ".join(sorted({result.source.commit[:12] for result in results}))
-    seeds = ", ".join(str(result.seed) for result in results)
-    minutes = sum(result.processor_seconds for result in results) / 60
-    settings = results[0].source.settings
-    lines = [f"Settings {settings[:12]}, commits {commits}; seeds {seeds}; {minutes:.0f} minutes."]
-    if any(not result.source.clean for result in results):
-        lines.append("Some results were made with changed files.")
-    if any(result.development for result in results):
-        lines.append("Development seeds: no figure to report.")
-    lines += [f"`{mode}`: {title}." for mode, title in MODES.items()]
-    return "\n".join(lines)
 
 
 def _tabulate_arms(results: Sequence[WritingRun]) -> str:

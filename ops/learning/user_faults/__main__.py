@@ -17,14 +17,16 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from events.errors import KintsugiError
-from ops.learning.__main__ import parse_seeds
+from ops.learning.command_line import Commands
 from ops.learning.user_faults.settings import ARMS, BASE, PLAYERS
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """The command line."""
-    options = _parser().parse_args(arguments)
-    return int(options.command(options))
+    commands = Commands("user_faults", __doc__, (0,), run=_run, report=_report)
+    commands.run.add_argument("--arms", type=_names, default=tuple(ARMS))
+    commands.run.add_argument("--users", type=Path, help="folder of ops.learning.users")
+    return commands.main(arguments)
 
 
 def _run(options: argparse.Namespace) -> int:
@@ -58,32 +60,8 @@ def _run(options: argparse.Namespace) -> int:
 def _report(options: argparse.Namespace) -> int:
     from ops.learning.user_faults import report
 
-    try:
-        print(report.describe(report.read(options.out)), end="")
-    except KintsugiError as error:
-        print(error, file=sys.stderr)
-        return 1
+    print(report.describe(report.read(options.out)), end="")
     return 0
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="python -m ops.learning.user_faults",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    commands = parser.add_subparsers(required=True)
-    run = commands.add_parser("run", help="make all results that are missing")
-    run.set_defaults(command=_run)
-    run.add_argument("--arms", type=_names, default=tuple(ARMS))
-    run.add_argument("--seeds", type=parse_seeds, default=[0], help="such as 1-5 or 2,4")
-    run.add_argument("--users", type=Path, help="folder of ops.learning.users")
-    run.add_argument("--development", action="store_true", help="task seeds for tuning")
-    summary = commands.add_parser("report", help="a table on stdout")
-    summary.set_defaults(command=_report)
-    for command in (run, summary):
-        command.add_argument("--out", type=Path, required=True)
-    return parser
 
 
 def _names(text: str) -> list[str]:

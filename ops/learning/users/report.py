@@ -11,7 +11,7 @@ from daemon.evaluation.gate import rate
 from daemon.evaluation.user_trial import UserResult
 from events.serving import UserFaultRate
 from ops.learning.report import format_table
-from ops.learning.results import check_settings
+from ops.learning.results import check_settings, describe_provenance
 from ops.learning.users.run import UserRun
 from ops.learning.users.settings import Settings
 
@@ -27,16 +27,14 @@ def write_report(results: Sequence[UserRun], settings: Settings) -> str:
     """Return the report. Raises NothingToReport."""
     check_settings(results, settings.digest)
     sizes = sorted({size for result in results for size in result.sizes})
-    commits = ", ".join(sorted({result.source.commit[:12] for result in results}))
-    minutes = sum(result.processor_seconds for result in results) / 60
-    seeds = ", ".join(str(result.seed) for result in results)
-    head = (
-        f"Settings {settings.digest[:12]}, commits {commits}, seeds {seeds}; {minutes:.0f} "
-        "core-minutes."
-    )
     rows = [["dialogues", *_RATES, "solved", "gates passed", "steps", "nats per token"]]
     rows += [_describe(size, [r for r in results if size in r.sizes]) for size in sizes]
-    return "\n\n".join([head, format_table(rows), *_list_examples(results, sizes)]) + "\n"
+    return (
+        "\n\n".join(
+            [describe_provenance(results), format_table(rows), *_list_examples(results, sizes)]
+        )
+        + "\n"
+    )
 
 
 def _describe(size: int, results: Sequence[UserRun]) -> list[str]:

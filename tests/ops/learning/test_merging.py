@@ -42,7 +42,7 @@ def test_reported_seeds_meet_no_others() -> None:
 def test_the_report_compares_with_members_that_answer_their_own_kinds() -> None:
     report = write_report([made_up(1), made_up(2)], SETTINGS)
     rows = {line.split("`")[1]: line for line in report.splitlines() if line.startswith("| `")}
-    assert "seeds 1, 2; 2.0 core-hours" in report
+    assert "seeds 1, 2; 120 core-minutes" in report
     assert "| 1.000 [1.000, 1.000] | 1.000 [1.000, 1.000] |" in report, "routed"
     assert rows["joint"] == ("| `joint` | -1.000 [-1.000, -1.000] | +0.000 [+0.000, +0.000] |")
     assert rows["sum"].startswith("| `sum` | -0.500 ["), "the last table has its row last"

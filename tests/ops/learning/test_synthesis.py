@@ -80,7 +80,7 @@ def invent_run(seed: int, settings: str = SETTINGS.digest) -> WritingRun:
 
 def test_the_report_says_what_reflection_and_checks_leave_of_planted_faults() -> None:
     report = write_report([invent_run(1), invent_run(2)], SETTINGS)
-    assert "seeds 1, 2; 2 minutes" in report
+    assert "seeds 1, 2; 2 core-minutes" in report
     assert "| 40% | 64 | reflection | 0.200 [0.200, 0.200] | 0.800 [0.800, 0.800] | 0.125" in report
     # Rounds ended after the first: the plans stay as they are.
     row = next(line for line in report.splitlines() if line.startswith("| 5% | 4 | 0.800"))
