@@ -29,6 +29,8 @@ PLAYED: Final = range(66_000_000, 67_000_000)
 """Of the reported runs of ops/learning/users."""
 MISLED: Final = range(69_000_000, 70_000_000)
 """Of the reported runs of ops/learning/user_faults."""
+MIXED: Final = range(70_000_000, 71_000_000)
+"""Of the reported runs of ops/learning/environments."""
 TUNED: Final = DEVELOPMENT[500_000:]
 """The first half chose the reference policy's recipe."""
 

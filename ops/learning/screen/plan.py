@@ -22,6 +22,7 @@ from daemon.jobs.own_successes import read_file
 from daemon.solver.journal import SUCCESSES
 from daemon.solver.sampling.local import InProcess
 from envs.environment import Environment
+from envs.registry import locate, open_place
 from envs.shop.environment import Shop
 from events.errors import KintsugiError
 from events.jobs import JobSpec
@@ -42,9 +43,13 @@ class NoJob(KintsugiError):
 class Recorder:
     """The base, which plays traffic, and the jobs that follow from what is recorded of it."""
 
-    def __init__(self, settings: Settings, seed: int, seeds: Seeds) -> None:
+    def __init__(
+        self, settings: Settings, seed: int, seeds: Seeds, environment: str = Shop.name
+    ) -> None:
+        """`environment` is the name or the path of the one whose customers it serves."""
         self._settings, self._seed, self._seeds = settings, seed, seeds
-        self._shop: Environment = Shop()
+        self._environment: Environment = open_place(environment)
+        self._place = locate(environment)
         self.policy = Policy.load(settings.checkpoint, settings.base)
         engine = Engine(self.policy, 64, 512)
         self.player = InProcess(engine, Chat(settings.checkpoint), max_tokens=64)
@@ -77,9 +82,7 @@ class Recorder:
             database_url=None,
             kafka_bootstrap_servers="",
             log=Log(durability="process"),
-            agents=(
-                Agent(alias=_ALIAS, environment=self._shop.name, checkpoint=settings.checkpoint),
-            ),
+            agents=(Agent(alias=_ALIAS, environment=self._place, checkpoint=settings.checkpoint),),
             proposer=Proposer(
                 tasks=settings.written,
                 targeted_step=settings.targeted,
@@ -90,14 +93,14 @@ class Recorder:
         )
 
     def _record_traffic(self, app: App) -> None:
-        mixed = self._shop.mixture(
+        mixed = self._environment.mixture(
             self._settings.traffic, seed=self._seed, first_task=self._seeds.traffic
         )
         attempts = make_attempts(islice(mixed, self._settings.recorded), self._seed, "traffic")
         base = self._settings.base
         provenance = Provenance(alias=_ALIAS, base=base, policy=base, purpose="live")
-        rollouts = self.player.play(self._shop, attempts, self.policy)
-        record_rollouts(app, rollouts, self._shop, provenance, "screen")
+        rollouts = self.player.play(self._environment, attempts, self.policy)
+        record_rollouts(app, rollouts, self._environment, provenance, "screen")
 
     def _cycle(self, app: App) -> CycleRow:
         """Return the first cycle of the agent, diagnosed; its id follows from the seed alone."""
@@ -106,7 +109,7 @@ class Recorder:
             raise NoJob(f"seed {self._seed}: none of the recorded rollouts could be diagnosed")
         return CycleRow(
             cycle=f"screen-{self._seeds.first}", alias=_ALIAS, base=self._settings.base, number=1,
-            environment=self._shop.name, trigger="operator", reason="screen", position={},
+            environment=self._place, trigger="operator", reason="screen", position={},
             slot=None, acted=None, round=closed.round, directive=None, findings=(), summary=None,
             analyzer=None, trouble=None, accepted=0, rejected=0, job=None, panel=None,
             outcome=None, ended_because=None, event="screen", started=None, diagnosed=None,

@@ -1,0 +1,44 @@
+"""Three environments that the reference policy can play: each has some of shop's kinds of task.
+
+    open_place(find_place("changes"))
+
+Customers, tools and policy are those of the shop; the kinds differ in difficulty, length and in
+how many of their groups have both verdicts. No kind is in two of them, and some are in none.
+"""
+
+from pathlib import Path
+from typing import ClassVar
+
+from envs.shop.environment import Shop
+
+_DEMANDS = Shop.capabilities
+
+
+def _select(*kinds: str) -> dict[str, str]:
+    return {kind: _DEMANDS[kind] for kind in kinds}
+
+
+class Changes(Shop):
+    """Customers who change an order, with up to two writes."""
+
+    name = "changes"
+    capabilities: ClassVar = _select("two_writes", "fallback", "exchange", "payment")
+
+
+class Refusals(Shop):
+    """Customers who cancel, change their mind, are refused or handed over to a person."""
+
+    name = "refusals"
+    capabilities: ClassVar = _select("changed_mind", "handover", "cancel", "ineligible")
+
+
+class Questions(Shop):
+    """Customers who ask, or whose wish depends on what is looked up."""
+
+    name = "questions"
+    capabilities: ClassVar = _select("question", "followup", "cond_status")
+
+
+def find_place(name: str) -> str:
+    """Return the path by which a job opens the environment of this name."""
+    return f"{Path(__file__).absolute()}:{name}"
