@@ -12,7 +12,7 @@ from statistics import fmean
 from typing import Final
 
 from ops.learning.bootstrap import TaskRates, compute_task_rates, interval
-from ops.learning.environments.run import Sampled, SeedRun
+from ops.learning.environments.run import SampleFigures, SeedRun
 from ops.learning.environments.settings import BASE, ENVIRONMENTS, JOINT, UNTAUGHT, Settings
 from ops.learning.report import format_change, format_interval, format_table
 from ops.learning.results import check_settings, describe_provenance
@@ -119,7 +119,7 @@ def _tabulate_jobs(results: Sequence[SeedRun]) -> str:
     return "What the jobs sampled, per seed\n\n" + format_table(rows)
 
 
-def _select_samples(results: Sequence[SeedRun], arm: str, name: str) -> Iterator[Sampled]:
+def _select_samples(results: Sequence[SeedRun], arm: str, name: str) -> Iterator[SampleFigures]:
     for result in results:
         sampled = result.jobs[arm].environments.get(name)
         if sampled is not None:

@@ -30,7 +30,7 @@ from ops.learning.run import LENGTH, SLOTS, JobError, describe_source, read_batc
 from ops.learning.seeds import MIXED, TUNED, Seeds
 
 
-class Sampled(StrictModel):
+class SampleFigures(StrictModel):
     """What a job sampled in one environment."""
 
     rollouts: int
@@ -47,7 +47,7 @@ class Sampled(StrictModel):
 class JobFigures(StrictModel):
     """What a job did."""
 
-    environments: Mapping[str, Sampled]
+    environments: Mapping[str, SampleFigures]
     steps: int
     sha256: str
     """Of its adapter's weights."""
@@ -108,7 +108,7 @@ def train(arm: str, spec: JobSpec, folder: Path) -> tuple[JobFigures, Path]:
     return figures, Path(outcome.adapter)
 
 
-def count_samples(batches: Sequence[Sequence[Trajectory]]) -> dict[str, Sampled]:
+def count_samples(batches: Sequence[Sequence[Trajectory]]) -> dict[str, SampleFigures]:
     """Return what was sampled in each environment that has any, by the first part of the tasks'
     ids."""
     sampled = {}
@@ -120,7 +120,7 @@ def count_samples(batches: Sequence[Sequence[Trajectory]]) -> dict[str, Sampled]
         if not rollouts:
             continue
         groups = [verdicts for batch in own for _, verdicts in by_group(batch)]
-        sampled[name] = Sampled(
+        sampled[name] = SampleFigures(
             rollouts=len(rollouts),
             batches=sum(map(bool, own)),
             informative=fmean(0 < sum(verdicts) < len(verdicts) for verdicts in groups),

@@ -6,10 +6,11 @@ import signal
 import subprocess
 import sys
 import time
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, Final
 
@@ -31,6 +32,7 @@ from envs.task import TaskDefinition, write_body
 from envs.users import STOP
 from events.jobs import JobSpec
 from events.messages import Message
+from ops.learning.environments.shops import find_place
 from tests.daemon.commands import environment
 from tests.daemon.engine.conftest import listening
 from tests.daemon.solver import letters
@@ -203,6 +205,57 @@ def test_a_killed_job_goes_on_to_the_same_adapter(whole: Whole, tmp_path: Path) 
         os.kill(one.pid, signal.SIGKILL)
     assert run(spec(), out).sha256 == whole.outcome.sha256
     assert journal.read_bytes() == (whole.out / "rollouts.jsonl").read_bytes()
+
+
+def keep_apart() -> JobSpec:
+    """A job in two environments that are kept apart, with refills."""
+    pools = [
+        {
+            "name": name,
+            "tasks": [f"{name}/{kind}/{number}" for number in range(700, 712)],
+            "environment": find_place(name),
+        }
+        for name, kind in (("changes", "two_writes"), ("questions", "question"))
+    ]
+    sampler = {
+        "groups": 2, "size": 4, "rollouts": 60, "max_tokens": 48, "environments": "apart"
+    }  # fmt: skip
+    algorithm = spec().algorithm.model_validate({"filter": {"refill": 2}}).model_dump()
+    changes = {"pools": pools, "sampler": sampler, "algorithm": algorithm, "warm_start": None}
+    return spec(environment=find_place("changes"), **changes)
+
+
+@pytest.mark.processes
+def test_a_killed_job_in_environments_kept_apart_refills_as_the_whole_one(tmp_path: Path) -> None:
+    job, told, out = keep_apart(), list[Progress](), tmp_path / "killed"
+    whole = run(job, tmp_path / "whole", told.append)
+    assert (whole.outcome, whole.rollouts) == ("trained", 56), "a batch more is over the budget"
+    (tmp_path / "job.json").write_text(job.model_dump_json())
+    command = [sys.executable, "-m", "daemon.solver", "job.json", "--out", str(out)]
+    with subprocess.Popen(command, cwd=tmp_path, env=environment(), stdout=subprocess.PIPE) as one:
+        journal = out / "rollouts.jsonl"
+        while not (journal.exists() and journal.read_bytes().count(b"\n") > 4):
+            assert one.poll() is None
+            time.sleep(0.01)
+        os.kill(one.pid, signal.SIGKILL)
+    assert run(job, out).sha256 == whole.sha256
+    assert journal.read_bytes() == (tmp_path / "whole" / "rollouts.jsonl").read_bytes()
+    check_updates(tmp_path / "whole" / "rollouts.jsonl", told)
+
+
+def check_updates(journal: Path, told: list[Progress]) -> None:
+    """See that some updates have refills, and that each is of one environment, both in turn."""
+    names = [
+        {rollout["task"].partition("/")[0] for rollout in json.loads(line)}
+        for line in journal.read_bytes().splitlines()[1:]
+    ]
+    ends = [progress.rollouts // 8 for progress in told]
+    updates = [names[begin:end] for begin, end in pairwise([0, *ends])]
+    assert any(len(batches) > 1 for batches in updates), "no batch was refilled"
+    assert all(batch == batches[0] for batches in updates for batch in batches)
+    assert all(len(batches[0]) == 1 for batches in updates)
+    drawn = Counter(name for batch in names for name in batch)
+    assert set(drawn.values()) <= {3, 4}, "each has its share of the batches"
 
 
 def test_the_default_filter_learns_from_repairs_by_their_success(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from events.jobs import JobSpec
 from ops.learning.environments.__main__ import main
 from ops.learning.environments.plan import join_specs
 from ops.learning.environments.report import write_report
-from ops.learning.environments.run import JobFigures, Sampled, SeedRun, count_samples, run
+from ops.learning.environments.run import JobFigures, SampleFigures, SeedRun, count_samples, run
 from ops.learning.environments.settings import (
     BASE,
     ENVIRONMENTS,
@@ -119,7 +119,7 @@ def test_what_a_job_sampled_is_counted_by_environment() -> None:
     assert sampled["questions"].informative == 0
 
 
-def made_up(seed: int, settings: str = SETTINGS.digest) -> SeedRun:
+def make_result(seed: int, settings: str = SETTINGS.digest) -> SeedRun:
     """Adapters of an environment pass its kinds alone, `mixed` all but those of no environment,
     `apart` every second task, the base these alone."""
     homes = {kind: name for name, own in ENVIRONMENTS.items() for kind in own.every}
@@ -131,7 +131,7 @@ def made_up(seed: int, settings: str = SETTINGS.digest) -> SeedRun:
             return kind in UNTAUGHT
         return homes.get(kind) == arm or (arm == "mixed" and kind in homes)
 
-    sampled = Sampled(rollouts=768, batches=12, informative=0.25, passed=0.5, tokens=40)
+    sampled = SampleFigures(rollouts=768, batches=12, informative=0.25, passed=0.5, tokens=40)
     arms = (*ENVIRONMENTS, *JOINT)
     return SeedRun(
         seed=seed, development=False,
@@ -155,7 +155,7 @@ def made_up(seed: int, settings: str = SETTINGS.digest) -> SeedRun:
 
 
 def test_the_report_compares_joint_jobs_with_those_of_each_environment() -> None:
-    report = write_report([made_up(1), made_up(2)], SETTINGS)
+    report = write_report([make_result(1), make_result(2)], SETTINGS)
     lines = [line for line in report.splitlines() if line.startswith("| `")]
     assert "seeds 1, 2; 2 core-minutes" in report
     rows = {line.split(" | ")[0].removeprefix("| "): line for line in lines}
@@ -175,7 +175,7 @@ def test_results_of_other_settings_and_none_are_refused(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(NothingToReport, match="seed 3 was made with the settings"):
-        write_report([made_up(3, "0" * 64)], SETTINGS)
+        write_report([make_result(3, "0" * 64)], SETTINGS)
     assert main(["report", "--out", str(tmp_path)]) == 1
     assert "run some seeds first" in capsys.readouterr().err
 
