@@ -28,9 +28,7 @@ from ops.learning.results import NothingToReport, Source
 from ops.learning.seeds import COMPARED, MERGED, MISLED, MIXED, PRACTISED, REPORTED, Seeds
 from tests.daemon.solver.tiny import trajectory
 
-TINY = Settings(
-    budget=64, recorded=96, training={"groups": 2, "size": 8}, tasks=1, trials=1
-)  # fmt: skip
+TINY = Settings(budget=128, recorded=96, training={"groups": 4, "size": 16}, tasks=1, trials=1)
 
 
 def build_spec(name: str, share: float = 1.0) -> JobSpec:
