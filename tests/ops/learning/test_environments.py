@@ -6,6 +6,7 @@ import pytest
 
 from daemon.solver.reference.demonstrations import DEVELOPMENT, HELD_OUT, TRAINING
 from daemon.solver.sampling.environments import open_environments
+from daemon.solver.trajectory import Trajectory
 from envs.environment import UnknownTask
 from envs.registry import open_place
 from envs.shop.environment import Shop
@@ -101,7 +102,7 @@ def test_a_joint_job_has_the_tasks_and_budgets_of_all_and_equal_shares() -> None
 
 
 def test_what_a_job_sampled_is_counted_by_environment() -> None:
-    def group(task: str, *verdicts: bool) -> list[object]:
+    def group(task: str, *verdicts: bool) -> list[Trajectory]:
         return [trajectory(rollout=f"{task} {n}", group=task, task=task, success=passed)
                 for n, passed in enumerate(verdicts)]  # fmt: skip
 
@@ -109,7 +110,7 @@ def test_what_a_job_sampled_is_counted_by_environment() -> None:
         [*group("changes/exchange/1", True, True), *group("changes/two_writes/2", True, False)],
         [*group("questions/question/1", False, False), *group("changes/two_writes/3", True, True)],
     ]
-    sampled = count_samples(batches)  # type: ignore[arg-type]
+    sampled = count_samples(batches)
     assert set(sampled) == {"changes", "questions"}
     changes = sampled["changes"]
     assert (changes.rollouts, changes.batches, changes.passed) == (6, 2, 5 / 6)
