@@ -11,7 +11,8 @@ A place is a task that is wanted; the places go around the plans, and each has a
 (`SynthesisRequest.tries`).
 With R rounds the places come in R + 1 equal parts. Failures change plans before a part begins
 (reflection.py), the part tries both the changed plan and the plan as it was, and `PlansRevised`
-says at its end what stays. Rounds end where one gained less than two points of acceptance.
+says at its end what stays; a change that is undecided is tried again. Rounds end where one gained
+too little and left nothing undecided.
 
 A set that an earlier cycle wrote may be used again: with its counts, its failures and the rounds
 that it has left, and without `PlansWritten`.
@@ -46,8 +47,6 @@ from daemon.synthesis.protocols import (
     TaskWriter,
 )
 from daemon.synthesis.reflection import (
-    LEAST_GAIN,
-    SURE,
     Arm,
     Evidence,
     RuleReviser,
@@ -55,6 +54,7 @@ from daemon.synthesis.reflection import (
     choose_arm,
     compute_chance,
     decide_trials,
+    find_least_gain,
     is_hopeless,
     measure_gain,
 )
@@ -161,7 +161,7 @@ class _PlanTrial:
 
     draft: RevisionDraft
     number: int
-    """Among the plans that are changed against the same check."""
+    """Among the plans that are changed."""
     trial: Trial
     failures: list[Failure] = field(default_factory=list)
     """Of the plan as changed."""
@@ -183,6 +183,8 @@ class _Synthesis:
         )
         self._states = list(states)
         self._evidence = Evidence()
+        self._common = [failure for state in self._states for failure in state.failures]
+        """Failures of the plans as they were, in all rounds."""
         self._rounds = min(request.rounds, MOST_ROUNDS)
         """Most rounds that the set may have had at the end."""
         self._number = 0 if request.earlier is None else request.earlier.rounds
@@ -212,19 +214,16 @@ class _Synthesis:
         """Return what the reviser changes of the plans that have one of these places; number of the
         plan -> its trial. A change of another would be tried by nothing, and a model is paid."""
         trials: dict[int, _PlanTrial] = {}
-        numbers: Counter[str] = Counter()
         self._trouble = []
         due = {place % len(self._states) for place in places}
         for number in sorted(due):
             draft = self._revise(self._states[number])
             if draft is not None:
-                trial = _PlanTrial(draft, numbers[draft.check], Trial(draft.check))
-                numbers[draft.check] += 1
-                trials[number] = trial
+                trials[number] = _PlanTrial(draft, len(trials), Trial(draft.checks))
         return trials
 
     def _revise(self, state: _PlanState) -> RevisionDraft | None:
-        if not state.failures:
+        if not self._common:
             return None
         arm = state.arm
         history = PlanHistory(
@@ -234,6 +233,7 @@ class _Synthesis:
             arm.accepted,
             tuple(state.failures),
             tuple(state.refused),
+            self._common,
         )
         draft = self._reviser.revise(self._environment, history)
         if self._reviser.trouble:
@@ -258,20 +258,17 @@ class _Synthesis:
         for place in places:
             lap, number = divmod(place, len(self._states))
             state, trial = self._states[number], trials.get(number)
-            is_changed = trial is not None and self._tries_change(trial, lap)
+            is_changed = trial is not None and choose_arm(trial.number + lap)
             plan = trial.draft.plan if trial is not None and is_changed else state.plan
             name = self._name(state, int(is_changed))
             for attempt_number in range(self._request.tries):
                 attempt = self._stages.attempt(plan, name, place, attempt_number)
                 yield from attempt.events
-                arm = Arm(1, int(attempt.is_accepted))
+                checks = {failure.check for failure in attempt.failures}
+                arm = Arm(1, int(attempt.is_accepted), Counter(checks))
                 self._count(state, trial, arm, attempt.failures, is_changed=is_changed)
                 if attempt.is_accepted:
                     break
-
-    def _tries_change(self, trial: _PlanTrial, lap: int) -> bool:
-        is_proven = self._evidence.compute_chance(trial.draft.check) >= SURE
-        return choose_arm(trial.number + lap, is_proven)
 
     def _count(
         self,
@@ -288,6 +285,7 @@ class _Synthesis:
             return
         state.arm += arm
         state.failures += failures
+        self._common += failures
         if trial is not None:
             trial.trial.before += arm
 
@@ -299,12 +297,12 @@ class _Synthesis:
         request = self._request
         for trial in trials.values():
             self._evidence.add(trial.trial)
-        begun = {place: trial for place, trial in trials.items() if self._has_tries(trial)}
-        gain = measure_gain([trial.trial for trial in begun.values()], len(self._states))
-        kept = decide_trials([trial.trial for trial in begun.values()], self._evidence)
+        counts = [trial.trial for trial in trials.values()]
+        kept = decide_trials(counts, self._evidence)
         revisions = tuple(
             self._settle(self._states[place], trial, is_kept)
-            for (place, trial), is_kept in zip(begun.items(), kept, strict=True)
+            for (place, trial), is_kept in zip(trials.items(), kept, strict=True)
+            if self._has_tries(trial)
         )
         data = PlansRevised(
             plans=request.plan_set,
@@ -315,17 +313,20 @@ class _Synthesis:
             revisions=revisions,
             writer=next(filter(None, (trial.draft.writer for trial in begun.values())), None),
             trouble=clip_reason("; ".join(dict.fromkeys(self._trouble))),
-            stopped=self._explain_stop(number, gain),
+            stopped=self._explain_stop(number, counts, kept),
         )
         return derive_id("plans revised", request.plan_set, str(number)), data
 
-    def _explain_stop(self, number: int, gain: float) -> str:
+    def _explain_stop(self, number: int, trials: Sequence[Trial], kept: Sequence[bool]) -> str:
         """Return why no further round follows; empty where one may, were it in a later cycle."""
-        if gain < LEAST_GAIN:
+        gain, least = measure_gain(trials, len(self._states)), find_least_gain(trials)
+        is_settled = all(
+            is_kept or is_hopeless(trial, self._evidence)
+            for trial, is_kept in zip(trials, kept, strict=True)
+        )
+        if gain < least and is_settled:
             points = f"{100 * gain:.1f} points of acceptance"
-            return (
-                f"the changes of round {number} gained {points}, and {100 * LEAST_GAIN:g} are due"
-            )
+            return f"the changes of round {number} gained {points}, and {100 * least:.1f} are due"
         if number >= self._rounds:
             return f"{number} rounds are all that are made"
         return ""
@@ -334,14 +335,16 @@ class _Synthesis:
         """Return the record of a trial; the plan is the changed one from then on, if it is kept."""
         counts, draft = trial.trial, trial.draft
         chance = compute_chance(counts.before, counts.after)
+        less = self._evidence.compute_less(draft.checks)
+        worse = self._evidence.compute_worse(draft.checks)
         revision = PlanRevision(
             before=self._name(state, 0),
             plan=draft.plan,
             reason=clip_reason(
                 f"{draft.reason}; side by side {counts.before.accepted} of {counts.before.tries} "
                 f"as it was and {counts.after.accepted} of {counts.after.tries} as changed: better "
-                f"with chance {chance:.2f}, and all changes against {draft.check} with "
-                f"{self._evidence.compute_chance(draft.check):.2f}"
+                f"with chance {chance:.2f}; in all plans and rounds {', '.join(draft.checks)} less "
+                f"with {less:.2f}, acceptance worse with {worse:.2f}"
             ),
             failures=draft.failures,
             tries_before=state.arm.tries,

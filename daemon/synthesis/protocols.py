@@ -166,6 +166,8 @@ class PlanHistory:
     """Of these tries, in their order."""
     refused: Sequence[Plan] = ()
     """Revisions of it that were tried and not kept."""
+    common: Sequence[Failure] = ()
+    """Of all plans of its set, as they were before any change that did not stay."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,8 +179,8 @@ class RevisionDraft:
     """In words, with the counts of the failures."""
     failures: tuple[str, ...]
     """Events that say what failed, at least one."""
-    check: str
-    """What it is to mend (`Failure.check`)."""
+    checks: tuple[str, ...]
+    """What it is to mend (`Failure.check`), at least one."""
     writer: str | None = None
     """Model that wrote it; None for rules."""
 

@@ -101,11 +101,12 @@ class ModelReviser:
         self._client, self._rules = client, rules
 
     def revise(self, environment: Environment, history: PlanHistory) -> RevisionDraft | None:
-        """Return a change of the plan; None where nothing failed, or where the model gives none
-        and rules see no need. Raises CannotSample once the process is told to stop."""
+        """Return a change of the plan, by rule where none of its own tries failed; None where the
+        model gives none and rules see no need. Raises CannotSample once the process is told to
+        stop."""
         self.trouble = ""
         if not history.failures:
-            return None
+            return self._rules.revise(environment, history)
         reading = _Reading(environment, history, self._client.name)
         messages = [
             Message(role="system", content=_INSTRUCTIONS),
@@ -188,7 +189,8 @@ class _Reading:
         problem = find_plan_problem(self._environment, plan)
         if problem is not None:
             raise ValueError(problem)
-        ((check, count),) = Counter(failure.check for failure in cited).most_common(1)
+        counts = Counter(failure.check for failure in cited).most_common()
+        check, count = counts[0]
         return RevisionDraft(
             plan,
             clip_reason(
@@ -196,7 +198,7 @@ class _Reading:
                 f"{len(cited)} cited failures are of {check}: {answer.reason}"
             ),
             tuple(failure.event for failure in cited),
-            check,
+            tuple(name for name, _ in counts),
             self._model,
         )
 

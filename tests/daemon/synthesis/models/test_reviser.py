@@ -67,7 +67,7 @@ def test_the_check_that_was_cited_most_is_the_one_to_mend() -> None:
     everything = ["f1", "f2", "f3", "f1"]
     draft, _, _ = revise(lambda _: revise_well(failures=everything))
     assert draft is not None
-    assert draft.check == "leak"
+    assert draft.checks == ("leak", "synthesis")
     assert sorted(draft.failures) == ["event-1", "event-2", "event-3"]
 
 
