@@ -45,8 +45,11 @@ from events.rollouts import clip_reason
 from events.synthesis.plans import Aspect, Plan, PlanRule
 
 LIKELY: Final = 0.9
+"""Chance from which on checks are taken to fail less."""
 HOLDS: Final = 0.2
+"""Chance of a worse acceptance in the set below which a change may stay."""
 WORSE: Final = 0.8
+"""Chance of a worse acceptance from which on a change is not tried again."""
 LEAST_GAIN: Final = 0.02
 LEAST_SHARE: Final = 0.1
 """Acceptance that a round must gain for another to follow: so much, or this share of the tries that
