@@ -299,11 +299,15 @@ class _Synthesis:
             self._evidence.add(trial.trial)
         counts = [trial.trial for trial in trials.values()]
         kept = decide_trials(counts, self._evidence)
-        revisions = tuple(
-            self._settle(self._states[place], trial, is_kept)
+        verdicts = [
+            (place, trial, is_kept)
             for (place, trial), is_kept in zip(trials.items(), kept, strict=True)
             if self._has_tries(trial)
+        ]
+        revisions = tuple(
+            self._settle(self._states[place], trial, is_kept) for place, trial, is_kept in verdicts
         )
+        writers = (trial.draft.writer for _, trial, _ in verdicts)
         data = PlansRevised(
             plans=request.plan_set,
             alias=request.alias,
@@ -311,7 +315,7 @@ class _Synthesis:
             cycle=request.cycle,
             round=number,
             revisions=revisions,
-            writer=next(filter(None, (trial.draft.writer for trial in begun.values())), None),
+            writer=next(filter(None, writers), None),
             trouble=clip_reason("; ".join(dict.fromkeys(self._trouble))),
             stopped=self._explain_stop(number, counts, kept),
         )

@@ -85,7 +85,7 @@ class ReviserMemory:
         """Return the change of a plan; None for none."""
         key = (
             history.name, history.plan, history.tries, history.accepted,
-            tuple(history.failures), tuple(history.refused), history.common,
+            tuple(history.failures), tuple(history.refused), tuple(history.common),
         )  # fmt: skip
         if key not in self._outcomes:
             draft = self.reviser.revise(environment, history)
