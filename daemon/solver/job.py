@@ -525,8 +525,9 @@ class Job:
         self.activity.phase = "saving"
         folder = self.out / ADAPTER
         sha256 = self._save(folder)
-        outcome = _make_outcome(self.spec, folder, sha256, self.steps, self.rollouts)
-        self.outcome = outcome.model_copy(update={"reason": self._shortfall})
+        self.outcome = _make_outcome(self.spec, folder, sha256, self.steps, self.rollouts)
+        if self._shortfall is not None:
+            self.outcome = self.outcome.model_copy(update={"reason": self._shortfall})
 
     @property
     def _users_err(self) -> bool:

@@ -14,7 +14,6 @@ from random import Random
 from typing import ClassVar, Final
 
 from envs.agents import Agent
-from envs.catalog import CATALOGS, ToolCatalog
 from envs.database import Database
 from envs.environment import Environment, Limits, UnknownTask, split_phrasing
 from envs.shop import policy
@@ -87,11 +86,6 @@ class Shop(Environment):
 
     def state_key(self, task: TaskDefinition) -> str:
         return str(task.seed)
-
-    @property
-    def catalog(self) -> ToolCatalog:
-        """That of the shop, also where a subclass has another name."""
-        return CATALOGS[Shop.name]
 
     def policy(self, task: TaskDefinition) -> str:
         """The same for every task."""

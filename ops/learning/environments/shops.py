@@ -9,6 +9,7 @@ how many of their groups have both verdicts. No kind is in two of them, and some
 from pathlib import Path
 from typing import ClassVar
 
+from envs.catalog import CATALOGS, ToolCatalog
 from envs.shop.environment import Shop
 
 _DEMANDS = Shop.capabilities
@@ -18,21 +19,28 @@ def _select(*kinds: str) -> dict[str, str]:
     return {kind: _DEMANDS[kind] for kind in kinds}
 
 
-class Changes(Shop):
+class _PartOfShop(Shop):
+    @property
+    def catalog(self) -> ToolCatalog:
+        """That of the shop, by whatever name."""
+        return CATALOGS[Shop.name]
+
+
+class Changes(_PartOfShop):
     """Customers who change an order, with up to two writes."""
 
     name = "changes"
     capabilities: ClassVar = _select("two_writes", "fallback", "exchange", "payment")
 
 
-class Refusals(Shop):
+class Refusals(_PartOfShop):
     """Customers who cancel, change their mind, are refused or handed over to a person."""
 
     name = "refusals"
     capabilities: ClassVar = _select("changed_mind", "handover", "cancel", "ineligible")
 
 
-class Questions(Shop):
+class Questions(_PartOfShop):
     """Customers who ask, or whose wish depends on what is looked up."""
 
     name = "questions"
