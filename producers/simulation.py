@@ -57,6 +57,13 @@ def name_user(environment: Environment, model: str | None = None) -> str:
     return f"{environment.name} itself" if environment.users_err else SCRIPTED
 
 
+def name_fallible_user(environment: Environment, model: str | None = None) -> str | None:
+    """Return the name of the player of the users (`name_user`) where they may err; None where they
+    cannot."""
+    may_err = model is not None or environment.users_err
+    return name_user(environment, model) if may_err else None
+
+
 def build_rollout_event(
     attempt: Attempt, environment: Environment, provenance: Provenance, rollout: str
 ) -> RolloutEnded:

@@ -102,7 +102,7 @@ from events.lifecycle import State
 from events.messages import StrictModel
 from events.rollouts import clip_reason
 from events.serving import AdapterEvaluated, AdapterMoved, GateDecided, PassRates
-from producers.simulation import append_rollouts, name_user
+from producers.simulation import append_rollouts, name_fallible_user
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection
@@ -448,11 +448,9 @@ class CandidateEvaluation:
 
     @property
     def _erring(self) -> str | None:
-        """Who plays the users, where they may err."""
-        user, environment = self._user, self._environment
-        if user is None and not environment.users_err:
-            return None
-        return name_user(environment, None if user is None else user.simulator)
+        """Name the player of the users where they may err; None where they cannot."""
+        user = self._user
+        return name_fallible_user(self._environment, None if user is None else user.simulator)
 
     def _job(self, number: int) -> str:
         return f"{self.digest[:32]}-{number}"

@@ -9,7 +9,8 @@ slows it down slows both. Tasks are drawn anew for each evaluation, from seeds t
 not come near; the draw follows from what is compared and how often it was, so a command that was
 killed goes on where it was.
 
-Where the environment's users may err, a task counts by the trials that have a verdict of both.
+Where the environment's users may err, a task counts by the trials that have a verdict of both, and
+what the candidate has more of unjudged trials, by more than chance, counts as failed.
 
 Guarantee: the gate is told the verdicts that the tables hold, of rollouts whose ids follow from the
 comparison, and what is decided has an id that does too. Not covered: the tokens of attempts whose
@@ -74,7 +75,7 @@ from events.gate import GateReport, GateSettings
 from events.learning import Decision
 from events.lifecycle import SERVING
 from events.serving import AdapterEvaluated, GateDecided, Panel, PassRates
-from producers.simulation import name_user
+from producers.simulation import name_fallible_user
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection
@@ -136,7 +137,7 @@ class Comparison:
     candidate: Side
     opponent: Side
     users: str | None = None
-    """Who plays the users, where they may err."""
+    """Name of the player of the users where they may err; None where they cannot."""
     tokens: dict[str, int] = field(default_factory=dict)
     """Rollout -> what the model wrote in it."""
 
@@ -211,7 +212,7 @@ def compare(
     return Comparison(
         row, opponent, target, questions.tasks, side(row.adapter, row.panel),
         side(opponent or row.base, None if incumbent is None else incumbent.panel),
-        name_user(environment) if environment.users_err else None,
+        name_fallible_user(environment),
     )  # fmt: skip
 
 

@@ -105,7 +105,7 @@ class PanelAgent:
         return () if self._member is None else self._member.remarks
 
     async def reply(self, messages: Sequence[Message]) -> Message:
-        """What the member says or calls next. Raises AnswerFailure, EndpointRefusal,
+        """Return what the member says or calls next. Raises AnswerFailure, EndpointRefusal,
         EndpointUnavailable."""
         if self._member is None:
             choice = await self._agents.choose(messages, self._task)

@@ -41,7 +41,12 @@ from envs.task import TaskDefinition
 from events.envelope import derive_id
 from events.errors import BlobError, LogError
 from events.jobs import AdapterUser, EndpointUser, ModelUser
-from producers.simulation import Provenance, append_rollouts, build_rollout_event, name_user
+from producers.simulation import (
+    Provenance,
+    append_rollouts,
+    build_rollout_event,
+    name_fallible_user,
+)
 
 if TYPE_CHECKING:
     from daemon.core.app import App
@@ -144,11 +149,9 @@ class Prober:
 
     @property
     def _erring(self) -> str | None:
-        """Who plays the users, where they may err."""
-        user, environment = self._probed.user, self._environment
-        if user is None and not environment.users_err:
-            return None
-        return name_user(environment, None if user is None else user.simulator)
+        """Name the player of the users where they may err; None where they cannot."""
+        user = self._probed.user
+        return name_fallible_user(self._environment, None if user is None else user.simulator)
 
     async def _play(self, task: TaskDefinition, trials: Sequence[int]) -> list[Attempt]:
         """Play these trials of a task, and record each as soon as it ends."""

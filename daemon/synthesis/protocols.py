@@ -167,7 +167,7 @@ class PlanHistory:
     refused: Sequence[Plan] = ()
     """Revisions of it that were tried and not kept."""
     common: Sequence[Failure] = ()
-    """Of all plans of its set, as they were before any change that did not stay."""
+    """Failures of all plans of its set; those of changes that did not stay are left out."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,7 +180,7 @@ class RevisionDraft:
     failures: tuple[str, ...]
     """Events that say what failed, at least one."""
     checks: tuple[str, ...]
-    """What it is to mend (`Failure.check`), at least one."""
+    """Checks (`Failure.check`) that the change is to mend, at least one."""
     writer: str | None = None
     """Model that wrote it; None for rules."""
 

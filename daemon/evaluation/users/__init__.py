@@ -1,1 +1,1 @@
-"""What measurements make of the faults of users."""
+"""Measurements of policies beside users that may err."""

@@ -1,8 +1,8 @@
-"""What a measurement rests on where users may err: trials with a fault of theirs have no verdict.
+"""Pair the trials of two players whose users may err: one with a fault of its user has no verdict.
 
     pair_judged(both, slices, trials, users)     the pairs of the trials with a verdict of both
     shrink_target(target, pairs)                 a target of the tasks that are left
-    describe_faults(users, counts)               how often they erred beside either player
+    describe_faults(users, a, b, surplus)        how often they erred beside either player
 
 `users` says who plays them; None: they cannot err (ADR 0076).
 """

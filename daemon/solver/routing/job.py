@@ -53,7 +53,7 @@ FIGURES: Final = "router.json"
 
 
 class RouterResult(JobResult):
-    """What a job came to, beside its adapter."""
+    """The result of a finished job that its adapter does not hold."""
 
     steps: int
     """Optimizer steps of the adapter."""

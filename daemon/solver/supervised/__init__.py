@@ -1,1 +1,1 @@
-"""What jobs have in common that play no rollouts."""
+"""The shell that jobs without rollouts of their own share."""

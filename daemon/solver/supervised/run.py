@@ -61,7 +61,7 @@ class SupervisedRun:
 
 
 class JobResult(StrictModel, ABC):
-    """What a job came to, beside its adapter."""
+    """The result of a finished job that its adapter does not hold."""
 
     @property
     @abstractmethod

@@ -53,7 +53,7 @@ FIGURES: Final = "user.json"
 
 
 class UserJobResult(JobResult):
-    """What a job came to, beside its adapter."""
+    """The result of a finished job that its adapter does not hold."""
 
     gold: int
     """Dialogues of the oracle that were shown."""
