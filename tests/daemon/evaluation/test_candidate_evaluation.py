@@ -283,7 +283,7 @@ def test_users_of_an_environment_that_err_spoil_no_gate(
     large: App, base: Path, unchanged: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     recorded(monkeypatch, target=(0.3, 0.9), other=(1.0, 1.0))
-    monkeypatch.setenv(FAULTS, "[0.2, 0.2]")
+    monkeypatch.setenv(FAULTS, "[0.02, 0.02]")
     place = tmp_path / "faulty.py"
     place.write_text(write_definition(0.2, users_err=True))
     row = staged(large, unchanged, base, TARGET)
