@@ -3,10 +3,11 @@
     python -m daemon.evaluation.user_trial PLAN.json --out DIR
 
 It talks to the environment's oracle, on tasks that no training of a user has seen. Counted are
-dialogues in which it breaks its instruction, tells a secret, misuses a tool or never ends
-(violations), those in which it hangs up early, and lines and calls of no form that a user's have
-(schema errors). Beside them, and without a part in the decision, it may talk to the policy that
-serves. Output, exit codes and files are those of plan_program.py.
+dialogues in which it breaks its instruction, tells a secret, misuses a tool, never ends, or leaves
+the oracle without the success that it has with the exact user (violations), those in which it hangs
+up early, and lines and calls of no form that a user's have (schema errors). Beside them, and
+without a part in the decision, it may talk to the policy that serves. Output, exit codes and files
+are those of plan_program.py.
 
 A chunk is played with nothing before it, so a plan that was killed and is run again leaves the same
 dialogues on one machine with one number of threads; what is on disk is not played again.
@@ -37,6 +38,7 @@ from daemon.evaluation.trial import Adapter, CannotPlay, prove_adapter
 from envs.attribution.user_faults import FaultRule, find_user_fault
 from envs.episode import REGULAR
 from envs.task import TaskDefinition
+from envs.users import STOP_TOKENS
 from events.canonical import exact_json, sha256
 from events.jobs import AdapterUser
 from events.messages import Message, StrictModel
@@ -47,6 +49,7 @@ if TYPE_CHECKING:
     from daemon.engine.policy import Policy
     from daemon.solver.users.player import Dialogue
     from envs.environment import Environment
+    from envs.episode import Episode
 
 CHUNK: Final = 100
 """Dialogues that are played, and are on disk, together."""
@@ -389,7 +392,8 @@ class _Players:
 
 def describe_dialogue(dialogue: "Dialogue") -> DialogueResult:
     """Return what a dialogue with the oracle shows of its user. One that never ends is the user's
-    fault: the oracle ends every dialogue."""
+    fault: the oracle ends every dialogue. So is one that fails although the oracle passes the task
+    with the exact user: no rule names evasions, echoes, and steps that are never taken."""
     from envs.evaluation import environment_code
     from envs.grading import grade
 
@@ -401,6 +405,8 @@ def describe_dialogue(dialogue: "Dialogue") -> DialogueResult:
         fault, reason = "instruction", f"the dialogue does not end: {ended}"
     with environment_code(environment, f"task {task.id}", task):
         verdict = grade(environment, task, episode.messages, episode.termination)
+    if fault is None and verdict.success is False and _passes_with_exact_user(environment, task):
+        fault, reason = "instruction", _describe_failure(episode)
     return DialogueResult(
         task=task.id,
         with_oracle=True,
@@ -412,6 +418,26 @@ def describe_dialogue(dialogue: "Dialogue") -> DialogueResult:
         success=verdict.success,
         messages=tuple(episode.messages),
     )
+
+
+def _passes_with_exact_user(environment: "Environment", task: TaskDefinition) -> bool:
+    """Whether the oracle passes a task with its exact user; else a failure is the task's. Raises
+    EnvironmentFailure."""
+    from daemon.solver.users.examples import NoExample, play_gold
+
+    try:
+        play_gold(environment, task)
+    except NoExample:
+        return False
+    return True
+
+
+def _describe_failure(episode: "Episode") -> str:
+    """Say that the oracle fails with a user, and what that user wrote last before it hung up."""
+    own = [item for item in episode.messages if item.role == "user" and item.sampled is not False]
+    lines = [item.text for item in own if not any(token in item.text for token in STOP_TOKENS)]
+    last = f", which says {lines[-1][:80]!r} last" if lines else ""
+    return f"the oracle passes the task with the exact user, and fails with this one{last}"
 
 
 def _find_fault(

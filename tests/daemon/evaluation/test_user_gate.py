@@ -25,6 +25,7 @@ from daemon.evaluation.user_trial import (
 from daemon.jobs.runner import JOURNAL
 from daemon.solver.users.examples import play_gold
 from daemon.solver.users.player import Dialogue
+from envs.attribution.user_faults import find_user_fault
 from envs.episode import Episode, Termination
 from envs.episode import play as play_episode
 from envs.shop.environment import Shop
@@ -125,6 +126,33 @@ def test_a_dialogue_is_described_by_what_its_user_did() -> None:
     endless = play_as(opening, yes, "Thank you.")
     assert endless.fault == "instruction"
     assert "does not end" in endless.fault_reason or "hangs up" in endless.fault_reason
+
+
+@pytest.mark.parametrize(
+    "line", ["I am not sure.", "Let me come back another day.", "Confirm: cancel order O86?"]
+)
+def test_a_user_beside_whom_the_oracle_fails_has_a_fault_that_no_rule_names(line: str) -> None:
+    task = SHOP.generate("cancel", 1)
+    opening = play_gold(SHOP, task)[0].text
+    evasive = play_as(opening, line, STOP)
+    assert evasive.success is False
+    assert find_user_fault(SHOP, task, evasive.messages) is None, "no rule names its line"
+    assert evasive.fault == "instruction"
+    assert "passes the task with the exact user" in evasive.fault_reason
+    assert line in evasive.fault_reason
+
+
+def test_a_task_that_the_oracle_fails_with_the_exact_user_is_no_users_fault() -> None:
+    task = SHOP.generate("cancel", 1)
+    assert task.script is not None
+    # Its script asks for an order to be cancelled, and answers that question with another one.
+    answers = tuple(item.model_copy(update={"says": "Why?"}) for item in task.script.answers)
+    script = task.script.model_copy(update={"answers": answers})
+    unsolvable = task.model_copy(update={"script": script})
+    user = SHOP.user(unsolvable)
+    episode = play_episode(Episode(SHOP, unsolvable), SHOP.oracle(unsolvable), user)
+    described = describe_dialogue(Dialogue(episode, 3, ()))
+    assert (described.success, described.fault) == (False, None)
 
 
 def test_a_dialogue_that_no_line_could_go_on_is_the_users_fault() -> None:
