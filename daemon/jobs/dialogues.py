@@ -4,9 +4,10 @@
     dialogues = read_dialogues(app, connection, offer.rollouts)      what its file has
 
 A dialogue is a rollout that passed, whose messages the log has in the open, and whose user has no
-fault by rule (envs/attribution/user_faults.py), whoever played it. A spec names the rollouts as
-successes of a pool, and the file's sha256 as `dialogues` and as that of its successes. The file
-follows from the log alone, so it can be made anywhere and again.
+fault by rule (envs/attribution/user_faults.py), whoever played it. Tasks of benchmarks, and lessons
+whose source is kept for tests, reports or gates, are left out: their ids do not show it. A spec
+names the rollouts as successes of a pool, and the file's sha256 as `dialogues` and as that of its
+successes. The file follows from the log alone, so it can be made anywhere and again.
 
 What a person said is left out and counted: it would lie unsealed in the job's folder.
 """
@@ -20,10 +21,14 @@ from typing import TYPE_CHECKING, Final
 from consumers.reads.evidence import PassedRollout
 from consumers.reads.rollouts import rollout_row
 from daemon.jobs.own_successes import NotShown, read_event
+from daemon.proposer.candidate import is_evaluation_seed
+from daemon.proposer.verification import seed_of
 from daemon.solver.users.dialogue_file import DialogueRecord, write_dialogues
 from envs.attribution.user_faults import find_user_fault
 from envs.environment import Environment, UnknownTask
 from envs.evaluation import environment_code
+from envs.lessons.making import find_split
+from envs.task import GENERATED, TaskDefinition
 from events.rollouts import RolloutEnded
 
 if TYPE_CHECKING:
@@ -34,6 +39,7 @@ if TYPE_CHECKING:
 PERSON: Final = "a person's"
 UNREADABLE: Final = "unreadable"
 FAULT: Final = "a fault of its user"
+FOR_TESTS: Final = "of a task that is kept for tests"
 """Why a rollout is left out."""
 
 
@@ -67,8 +73,8 @@ def offer_dialogues(
         except NotShown as error:
             left_out[PERSON if error.sealed else UNREADABLE] += 1
             continue
-        if _has_fault(environment, dialogue):
-            left_out[FAULT] += 1
+        if problem := _find_problem(environment, dialogue):
+            left_out[problem] += 1
         else:
             shown.append(dialogue)
     if not shown:
@@ -104,12 +110,26 @@ def _read_dialogue(app: "App", passed: PassedRollout) -> DialogueRecord:
     return DialogueRecord(rollout=name, task=passed.task, policy=data.policy, messages=spoken)
 
 
-def _has_fault(environment: Environment, dialogue: DialogueRecord) -> bool:
-    """Whether the user of a dialogue has a fault, or cannot be judged because the environment has
-    no such task."""
+def _find_problem(environment: Environment, dialogue: DialogueRecord) -> str | None:
+    """Return why a dialogue teaches nothing; None where it may. One of a task that the environment
+    does not have cannot be judged, and counts as one with a fault."""
     try:
         with environment_code(environment, f"task {dialogue.task}"):
             task = environment.task(dialogue.task)
-            return find_user_fault(environment, task, dialogue.messages) is not None
+            if task.salt is not None:
+                return PERSON
+            if _is_for_tests(task):
+                return FOR_TESTS
+            has_fault = find_user_fault(environment, task, dialogue.messages) is not None
     except UnknownTask:
-        return True
+        return FAULT
+    return FAULT if has_fault else None
+
+
+def _is_for_tests(task: TaskDefinition) -> bool:
+    """Whether a task is a benchmark's, or a lesson of a source that is kept for tests, reports or
+    gates."""
+    if task.split != GENERATED or task.lesson is None:
+        return task.split != GENERATED
+    source = task.lesson.source
+    return find_split(source) == "test" or is_evaluation_seed(seed_of(source))

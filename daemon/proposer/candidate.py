@@ -25,6 +25,12 @@ LAST_SEED: Final = (1 << 32) - 1
 """Last seed of written tasks. Gates use the seeds above, reports' held-out tasks those below
 `FIRST_SEED`."""
 
+
+def is_evaluation_seed(seed: int | None) -> bool:
+    """Whether a seed is kept for gates or for reports."""
+    return seed is not None and (FIRST_HELD_OUT <= seed < FIRST_SEED or seed > LAST_SEED)
+
+
 MOST_BODY: Final = 256 * 1024
 """Bytes of one definition that is stored: a record of Kafka takes a megabyte. Ours have 1 to 10
 KB."""

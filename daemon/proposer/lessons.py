@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from consumers.reads import evidence
 from consumers.reads.rollouts import rollout_row
-from daemon.proposer.candidate import FIRST_HELD_OUT, FIRST_SEED, LAST_SEED
+from daemon.proposer.candidate import FIRST_SEED, LAST_SEED, is_evaluation_seed
 from daemon.proposer.verification import seed_of
 from daemon.sessions.transcript import Transcript, is_sealed, read
 from envs.environment import Environment, UnknownTask
@@ -144,9 +144,11 @@ class RecordingReader:
         if task.salt is not None:
             return SEALED_TASK
         source = task.id if task.lesson is None else task.lesson.source
-        seed = seed_of(source)
-        reserved = seed is not None and (FIRST_HELD_OUT <= seed < FIRST_SEED or seed > LAST_SEED)
-        if reserved or task.split != GENERATED or task.signature in evaluated:
+        if (
+            is_evaluation_seed(seed_of(source))
+            or task.split != GENERATED
+            or task.signature in evaluated
+        ):
             return EVALUATED
         if find_split(source) != self._split:
             return OTHER_SPLIT

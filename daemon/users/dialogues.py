@@ -5,8 +5,8 @@
 
 Accepted is a simulated dialogue that passed its task with no objection of any rule, whose messages
 are recorded, and on no seed that is reserved for reports or gates: one for each task, the newest.
-Whether its user keeps to the task by rule is looked at when its text is read
-(daemon/jobs/dialogues.py).
+Whether its user keeps to the task by rule, and whether a task by content is kept for tests, is
+looked at when its text is read (daemon/jobs/dialogues.py).
 
 Sessions with persons are left out: nothing hands their keys to a job that would write down what
 they said.
@@ -19,7 +19,7 @@ from consumers.reads.evidence import (
     list_dialogue_successes,
     list_dialogue_tasks,
 )
-from daemon.proposer.candidate import FIRST_HELD_OUT, FIRST_SEED, LAST_SEED
+from daemon.proposer.candidate import is_evaluation_seed
 from daemon.proposer.verification import seed_of
 
 if TYPE_CHECKING:
@@ -49,5 +49,4 @@ def count_dialogues(
 
 def may_teach(task: str) -> bool:
     """Whether a task has no seed that is reserved for reports or gates."""
-    seed = seed_of(task)
-    return seed is None or seed < FIRST_HELD_OUT or FIRST_SEED <= seed <= LAST_SEED
+    return not is_evaluation_seed(seed_of(task))

@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from hashlib import sha256
+from itertools import count
 from pathlib import Path
 from typing import Any, Final
 
@@ -13,6 +14,7 @@ from daemon.config.settings import Log, Settings
 from daemon.core.app import App
 from daemon.jobs.dialogues import (
     FAULT,
+    FOR_TESTS,
     PERSON,
     UNREADABLE,
     DialogueOffer,
@@ -22,7 +24,10 @@ from daemon.jobs.dialogues import (
 from daemon.jobs.own_successes import NotShown
 from daemon.solver.users.dialogue_file import write_dialogues
 from daemon.solver.users.examples import play_gold
+from envs.environment import Environment
+from envs.lessons.making import find_split, make_lessons
 from envs.shop.environment import Shop
+from envs.task import TaskDefinition, write_body
 from envs.users import STOP
 from events.codec import decode, encode
 from events.envelope import Envelope, derive_id
@@ -43,12 +48,13 @@ def app(tmp_path: Path) -> Iterator[App]:
 
 
 def record(
-    app: App, task: str, messages: list[Message] | None = None, *, sealed: bool = False
-) -> str:
+    app: App, task: str, messages: list[Message] | None = None, *, sealed: bool = False,
+    environment: Environment = SHOP,
+) -> str:  # fmt: skip
     """A simulated rollout that passed a task, with what was said; its id."""
     name = derive_id("dialogue", task)
     said = play_gold(SHOP, SHOP.task(task)) if messages is None else messages
-    policy = Message(role="system", content=SHOP.policy(SHOP.task(task)))
+    policy = Message(role="system", content=environment.policy(environment.task(task)))
     event = RolloutEnded(
         rollout=name, alias="agent", base="base", policy="p1", source="simulated",
         purpose="evaluate", task=Task(id=task, environment="shop"), success=True, reward=1.0,
@@ -66,7 +72,9 @@ def record(
     return name
 
 
-def offer(app: App, names: dict[str, str], most: int = 8) -> DialogueOffer:
+def offer(
+    app: App, names: dict[str, str], most: int = 8, environment: Environment = SHOP
+) -> DialogueOffer:
     """What is offered of rollouts, by their tasks."""
     places = {
         decode(record).envelope.subject: (partition, record.offset)
@@ -75,7 +83,7 @@ def offer(app: App, names: dict[str, str], most: int = 8) -> DialogueOffer:
     }
     passed = [PassedRollout(name, task, *places[name]) for task, name in names.items()]
     with app.reading() as connection:
-        return offer_dialogues(app, connection, SHOP, passed, most)
+        return offer_dialogues(app, connection, environment, passed, most)
 
 
 def test_a_dialogue_is_offered_with_the_sha256_of_the_file_that_is_read_back(app: App) -> None:
@@ -105,6 +113,36 @@ def test_what_is_no_accepted_dialogue_is_left_out_and_counted(
 ) -> None:
     task = "shop/cancel/7"
     assert offer(app, {task: record(app, task, **changes)}) == DialogueOffer((), None, {why: 1})
+
+
+def test_a_lesson_teaches_users_where_its_source_is_for_neither_tests_nor_gates(app: App) -> None:
+    shop = Shop()
+    trains = next(seed for seed in count() if find_split(f"shop/cancel/{seed}") == "train")
+    tests = next(seed for seed in count() if find_split(f"shop/cancel/{seed}") == "test")
+    gates = next(s for s in count(1 << 32) if find_split(f"shop/cancel/{s}") == "train")
+    offers = {}
+    for seed in (trains, tests, gates):
+        source = shop.task(f"shop/cancel/{seed}")
+        lesson = make_lessons(shop, [source], 1, 0).lessons[0]
+        shop.use_definitions({lesson.id: write_body(lesson.dump_body())}.get)
+        messages = list(play_gold(shop, lesson))
+        name = record(app, lesson.id, messages, environment=shop)
+        offers[seed] = offer(app, {lesson.id: name}, environment=shop)
+    assert len(offers[trains].rollouts) == 1
+    assert offers[tests] == DialogueOffer((), None, {FOR_TESTS: 1})
+    assert offers[gates] == DialogueOffer((), None, {FOR_TESTS: 1})
+
+
+def test_a_task_of_a_benchmark_teaches_no_user(app: App) -> None:
+    class BenchmarkShop(Shop):
+        """A shop whose tasks are those of a benchmark."""
+
+        def task(self, task_id: str) -> TaskDefinition:
+            return super().task(task_id).model_copy(update={"split": "test"})
+
+    name = record(app, "shop/cancel/7")
+    offered = offer(app, {"shop/cancel/7": name}, environment=BenchmarkShop())
+    assert offered == DialogueOffer((), None, {FOR_TESTS: 1})
 
 
 def test_a_rollout_that_is_gone_is_named(app: App) -> None:
