@@ -4,7 +4,8 @@ The model sees what was said and no call of the agent; for it the agent is the `
 task gives the user tools it may call them, and sees its own calls and results. One of the stop
 tokens (users.py) in its text hangs up. It can give several candidates for a line: what breaks a
 rule is dropped (`find_breach`), and of the rest the same model is asked for the number of the best.
-Where that choice fails the first counts, and `remarks` says so.
+Where that choice fails the first counts, and `remarks` says so; of a model that was trained to play
+users it is the most likely one.
 
 Guarantee: its failure is not the agent's: the episode ends as `user_error` or
 `infrastructure_error`, and is not judged. One exception: where the agent wrote so much that the
@@ -96,7 +97,14 @@ class LineRequest:
     """Answers that are asked for; fewer may come."""
     seed: int
     is_choice: bool
-    """Whether it is to name the best of several lines, which it does at temperature 0."""
+    """Whether it is to name the best of several lines."""
+    is_likeliest: bool = False
+    """Whether the most likely answer is wanted. As a choice, it is sampled at temperature 0."""
+
+    @property
+    def is_greedy(self) -> bool:
+        """Whether it is answered at temperature 0."""
+        return self.is_choice or self.is_likeliest
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,6 +210,10 @@ class LineWriter:
         the agent's words fill the context)."""
         try:
             candidates = yield from self._collect(messages)
+            if self.trained:
+                # What it is most likely to do decides whether it speaks.
+                acts = bool(candidates[0].tool_calls)
+                candidates = [item for item in candidates if bool(item.tool_calls) == acts]
             for candidate in candidates:
                 if candidate.tool_calls:
                     return Message(role="user", tool_calls=candidate.tool_calls)
@@ -223,8 +235,12 @@ class LineWriter:
             count = 0
             while count < self.candidates:
                 seed = request_seed(self.seed, "user", len(messages), turn, count)
+                # One that was taught to play users alone may name no number: then its first line
+                # counts, and shall be the one that it writes where it writes no other.
+                likeliest = self.trained and self.candidates > 1 and not turn and not count
+                choices = 1 if likeliest else self.candidates - count
                 answers = yield LineRequest(
-                    asked, self.tools, self.candidates - count, seed, is_choice=False
+                    asked, self.tools, choices, seed, is_choice=False, is_likeliest=likeliest
                 )
                 count += len(answers)
                 for answer in answers:
@@ -325,7 +341,7 @@ class ModelUser:
         completion = await self.endpoint.complete(
             request.messages,
             tools=request.tools,
-            sampling=replace(sampling, temperature=0.0) if request.is_choice else sampling,
+            sampling=replace(sampling, temperature=0.0) if request.is_greedy else sampling,
             seed=request.seed,
             choices=request.choices,
         )

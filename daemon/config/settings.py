@@ -581,7 +581,8 @@ class UserModel(Model):
     line_tokens: int = Field(default=512, ge=1)
     """Most tokens of one line, calls included."""
     candidates: int = Field(default=1, ge=1, le=16)
-    """Lines that are sampled for each turn; the first that no rule finds fault with is taken."""
+    """Lines that are sampled for each turn. What breaks a rule for a user's line is dropped, and of
+    the rest the model names the best; where it names none, the first is taken."""
 
 
 class Models(Section):
@@ -689,8 +690,9 @@ class Improve(Section):
     """Most dialogues that a job learns to play users from: recorded ones, the newest first, then
     those of the environment's oracle. Unset: by the size of the base, 8192 up to 10 M parameters,
     512 from 1 B on."""
-    users_candidates: Annotated[int, Field(ge=1)] = 1
-    """Lines that an adapter which plays users writes for each line, to choose the best from."""
+    users_candidates: Annotated[int, Field(ge=1, le=16)] = 1
+    """Lines that an adapter which plays users writes for each line, to choose the best from: its
+    likeliest one, which counts where it names none, and drawn ones."""
 
 
 class Metrics(Section):

@@ -6,13 +6,22 @@ from typing import Any
 
 import pytest
 
-from envs.endpoint import AnswerFailure, Endpoint
+from envs.endpoint import AnswerFailure, Endpoint, Sampling
 from envs.episode import Termination
 from envs.simulator import ModelUser, find_breach, parse_number, swap_roles
 from envs.task import Criteria, Scenario, TaskDefinition
 from envs.users import STOP
 from events.messages import Message, ToolCall
-from tests.envs.model_server import Answering, Json, ModelServer, answer, called, refused, said
+from tests.envs.model_server import (
+    Answering,
+    Json,
+    ModelServer,
+    Reply,
+    answer,
+    called,
+    refused,
+    said,
+)
 
 TASK = TaskDefinition(
     id="shop/cancel/1",
@@ -30,13 +39,14 @@ TALK = (
 
 
 def line(
-    answering: Answering, said_so_far: Sequence[Message] = TALK, candidates: int = 1
-) -> tuple[str, ModelUser, list[Json]]:
+    answering: Answering, said_so_far: Sequence[Message] = TALK, candidates: int = 1,
+    **options: Any,
+) -> tuple[str, ModelUser, list[Json]]:  # fmt: skip
     """What the user says next, the user, and what the server was asked."""
 
     async def run(url: str) -> tuple[str, ModelUser]:
         async with Endpoint(url, "small", attempts=2, wait_seconds=0.001) as endpoint:
-            user = ModelUser(endpoint, TASK, seed=7, candidates=candidates)
+            user = ModelUser(endpoint, TASK, seed=7, candidates=candidates, **options)
             return (await user.reply(said_so_far)).text, user
 
     with ModelServer(answering) as server:
@@ -158,6 +168,34 @@ def test_a_choice_that_fails_takes_the_first_and_is_remarked(choice: str) -> Non
     assert user.remarks == [
         "the choice of the user's line failed, the first was taken: it named none"
     ]
+
+
+def test_the_likeliest_line_of_a_trained_user_counts_where_it_names_none() -> None:
+    def write(body: Json) -> Json | Reply:
+        if is_choice(body):
+            return said("Cancel it, please.")
+        greedy = body["temperature"] == 0
+        return said("Order #1.") if greedy else answer(said("Order #9."), said("Order #3."))
+
+    drawn = Sampling(temperature=1.0)
+    text, user, requests = line(write, candidates=3, trained=True, sampling=drawn)
+    assert text == "Order #1."
+    assert [(body.get("n"), body["temperature"]) for body in requests] == [
+        (None, 0.0), (2, 1.0), (None, 0.0),
+    ]  # fmt: skip
+    assert "it named none" in user.remarks[0]
+
+
+def test_a_trained_user_speaks_where_that_is_likeliest_though_a_candidate_calls_a_tool() -> None:
+    def write(body: Json) -> Json | Reply:
+        if is_choice(body):
+            return said("2")
+        greedy = body["temperature"] == 0
+        return said("Is it on?") if greedy else answer(called("toggle_data", {}), said("Wait."))
+
+    drawn = Sampling(temperature=1.0)
+    text, *_ = line(write, candidates=3, trained=True, sampling=drawn, tools=TOOLS)
+    assert text == "Wait."
 
 
 def test_a_choice_that_is_no_message_takes_the_first_too() -> None:

@@ -164,7 +164,7 @@ class UserLine:
             asked = Request(
                 prompt=prompt,
                 max_tokens=self._user.max_tokens,
-                temperature=0.0 if request.is_choice else self._user.temperature,
+                temperature=0.0 if request.is_greedy else self._user.temperature,
                 seed=request_seed(request.seed, place) if place else request.seed,
                 stop=self._chat.ends,
             )
