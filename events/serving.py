@@ -239,6 +239,8 @@ class UserEvaluated(Decision):
     reason: Reason = ""
     examples: Annotated[tuple[Reason, ...], Field(max_length=8)] = ()
     """Faults, the first of each kind."""
+    candidates: Annotated[int, Field(ge=1)] = Field(default=1, exclude_if=lambda count: count == 1)
+    """Lines of which each of its lines was chosen. It plays users in this way."""
 
     @property
     def rates(self) -> dict[str, UserFaultRate]:

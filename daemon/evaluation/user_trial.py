@@ -179,6 +179,7 @@ class UserResult(StrictModel):
             passed=self.passed,
             reason=self.reason,
             examples=self.examples,
+            candidates=plan.user.candidates,
         )
 
 

@@ -37,16 +37,16 @@ def find_user(
 ) -> ModelUser | None:
     """Return the model that plays the users of an agent on a base; None: the environment's own
     user does. An adapter plays them once it has passed its gate and replicas were seen to answer
-    with it."""
+    with it, and chooses from as many lines as there."""
     improve = settings.improve
     if improve.users == "script" or find_obstacle(settings, alias) is not None:
         return None
     if improve.users == "model":
         return _build_endpoint_user(settings)
     row = find_user_adapter(connection, alias, base)
-    if row is None or not row.replicas:
+    if row is None or not row.replicas or row.user_gate is None:
         return None
-    return build_adapter_user(row, improve.users_candidates)
+    return build_adapter_user(row, row.user_gate.candidates)
 
 
 def build_adapter_user(row: "AdapterRow", candidates: int) -> AdapterUser:

@@ -14,6 +14,7 @@ from daemon.adapters.directory import BadAdapter
 from daemon.users.players import find_user
 from daemon.users.state_machine import NoUserStep, UserStep
 from daemon.users.views import UserState, name_environment, read_user_state
+from events.jobs import AdapterUser, ModelUser
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection
@@ -65,7 +66,9 @@ def read_user_practices(connection: "Connection", settings: "Settings") -> list[
                 step=state.step.value if isinstance(state.step, UserStep) else None,
                 dialogues=state.view.dialogues,
                 persons=persons,
-                says=_describe(state, plays, persons) + _describe_rounds(settings, plays),
+                says=_describe(state, plays, persons)
+                + _describe_candidates(settings, user)
+                + _describe_rounds(settings, plays),
             )
         )
     return practices
@@ -92,6 +95,17 @@ def _describe(state: UserState, plays: str, persons: int) -> str:
             "job is handed what persons said"
         )
     return sentence
+
+
+def _describe_candidates(settings: "Settings", user: ModelUser | None) -> str:
+    """Say that an adapter chooses from another number of lines than the setting has."""
+    setting = settings.improve.users_candidates
+    if not isinstance(user, AdapterUser) or user.candidates == setting:
+        return ""
+    return (
+        f"; it was measured with {user.candidates} candidates and so plays with them, and "
+        f"improve.users_candidates = {setting} is for the next one"
+    )
 
 
 def _describe_rounds(settings: "Settings", plays: str) -> str:

@@ -62,7 +62,7 @@ DECISIONS: Final = (
     "PlansWritten.v1",
     "PlansRevised.v1",
     "TrajectoryVerified.v1",
-    "UserEvaluated.v1",
+    "UserEvaluated.v1.1",
 )
 """Three are redone in their first form, which must change nothing."""
 OTHERS: Final = (

@@ -209,6 +209,12 @@ def test_a_trial_is_played_once_and_says_what_an_untrained_user_does(
         read_result(out, other)
 
 
+def test_the_event_says_of_how_many_lines_the_user_chose(plan: UserPlan) -> None:
+    chooser = plan.user.model_copy(update={"candidates": 3})
+    event = summarize([result("a")]).to_event(plan.model_copy(update={"user": chooser}))
+    assert event.candidates == 3
+
+
 def test_a_plan_that_cannot_be_played_is_said(
     plan: UserPlan, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -22,13 +22,15 @@ MakeApp = Callable[..., App]
 
 @pytest.fixture
 def make_app(tmp_path: Path) -> Iterator[MakeApp]:
-    """Make a home whose agent was seen on `base`; `users` is the setting, others those of
-    Settings."""
+    """Make a home whose agent was seen on `base`; `users` and `candidates` are settings of
+    `improve`, others those of Settings."""
     with ExitStack() as stack:
 
-        def make(users: str = "trained", base: str = "base", **fields: Any) -> App:
+        def make(
+            users: str = "trained", base: str = "base", candidates: int = 1, **fields: Any
+        ) -> App:
             agent = Agent(alias="agent", environment="shop", checkpoint=CHECKPOINT)
-            improve = Improve.model_validate({"users": users})
+            improve = Improve.model_validate({"users": users, "users_candidates": candidates})
             values: dict[str, Any] = {"agents": (agent,), "improve": improve, **fields}
             settings = Settings(home=tmp_path / "home", log=Log(durability="process"), **values)
             app = stack.enter_context(App(settings))

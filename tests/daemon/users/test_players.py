@@ -10,6 +10,7 @@ from daemon.core.app import App
 from daemon.core.decision_log import DecisionRefusal
 from daemon.engine.reference.weights import CHECKPOINT
 from daemon.users.players import KEY_VARIABLE, find_obstacle, find_user
+from daemon.users.practice import read_user_practices
 from events.jobs import AdapterUser, EndpointUser, ModelUser
 from events.serving import AdapterMoved
 from tests.consumers.deciding import decided, evaluated, staged
@@ -39,6 +40,26 @@ def test_an_adapter_plays_from_the_moment_that_it_passed_and_is_staged(make_app:
     assert who(app, "another base") is None
     decide(app, AdapterMoved(adapter="u", state="draining", reason="no longer wanted"))
     assert who(app) is None
+
+
+def test_an_adapter_chooses_from_as_many_lines_as_in_its_gate(make_app: MakeApp) -> None:
+    app = make_app(candidates=4)
+    decide(app, user_produced("u"), user_evaluated("u"), staged("u"))
+    user = who(app)
+    assert isinstance(user, AdapterUser)
+    assert (user.candidates, user.temperature) == (1, 0.0), "its gate measured no drawn lines"
+    with app.reading() as connection:
+        (practice,) = read_user_practices(connection, app.settings)
+    assert "measured with 1 candidates" in practice.says
+    assert "improve.users_candidates = 4 is for the next one" in practice.says
+    measured = user_evaluated("v", previous="u").model_copy(update={"candidates": 4})
+    decide(app, user_produced("v"), measured, staged("v"))
+    user = who(app)
+    assert isinstance(user, AdapterUser)
+    assert (user.adapter, user.candidates, user.temperature) == ("v", 4, 1.0)
+    with app.reading() as connection:
+        (practice,) = read_user_practices(connection, app.settings)
+    assert "candidates" not in practice.says
 
 
 def test_a_gate_that_fails_keeps_the_one_before(make_app: MakeApp) -> None:
