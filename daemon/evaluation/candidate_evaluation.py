@@ -86,7 +86,7 @@ from daemon.jobs.runner import (
     verdict,
 )
 from daemon.jobs.task_bodies import collect_bodies
-from daemon.jobs.user_endpoints import wait_for_users
+from daemon.jobs.user_endpoints import wait_for_files, wait_for_users
 from daemon.solver.journal import DEFINITIONS, write_definitions
 from envs.environment import UnknownTask
 from envs.episode import Termination
@@ -431,7 +431,8 @@ class CandidateEvaluation:
 
     def _start(self, name: str, plan: Plan, what: str) -> Iterator[str]:
         """Start a trial, or its next attempt. Raises CannotExamine for a task without its body, and
-        JobStartError while the model that plays the users cannot be reached."""
+        JobStartError while the model that plays the users cannot be reached, or its files are
+        damaged."""
         own = {task: self._lessons[task] for task in plan.tasks if task in self._lessons}
         stored = collect_bodies(self._app, (task for task in plan.tasks if task not in own))
         if stored.missing:
@@ -443,6 +444,7 @@ class CandidateEvaluation:
         bodies = {**stored.found, **own}
         files = {DEFINITIONS: write_definitions(bodies)} if bodies else {}
         wait_for_users(self._row.adapter, [self._user])
+        wait_for_files(self._row.adapter, self._user)
         if self._runner.start(Job(name, plan, files=files)):
             yield f"{self._row.adapter}: {what} began, {len(plan.tasks)} tasks"
 

@@ -1,17 +1,22 @@
 """See that the models which play users are there before a job or a trial begins.
 
 wait_for_users("job j", users)      raises JobStartError while an endpoint of them is away
+wait_for_files("a gate", user)      raises JobStartError while the files of an adapter are damaged
 
-An attempt without them would play nothing, and so many in a row end a job.
+An attempt without them would play nothing, and so many in a row end a job. A gate that cannot read
+its user says nothing of its candidate.
 """
 
 import asyncio
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Final
 
+from daemon.adapters.adoption import intact
+from daemon.adapters.directory import BadAdapter
 from daemon.jobs.runner import JobStartError
 from envs.endpoint import Endpoint, EndpointRefusal, EndpointUnavailable, read_key
-from events.jobs import EndpointUser, ModelUser
+from events.jobs import AdapterUser, EndpointUser, ModelUser
 
 _REACH_SECONDS: Final = 10.0
 """How long an endpoint may take to list its models."""
@@ -29,6 +34,20 @@ def wait_for_users(what: str, users: Iterable[ModelUser | None]) -> None:
             raise JobStartError(
                 f"{what} waits for the model that plays the users: {error}; it is tried again"
             ) from error
+
+
+def wait_for_files(what: str, user: ModelUser | None) -> None:
+    """Raise JobStartError, which names `what` waits, where an adapter plays users and its files are
+    not those that were adopted."""
+    if not isinstance(user, AdapterUser):
+        return
+    try:
+        intact(Path(user.folder), user.sha256, None, None)
+    except (BadAdapter, OSError) as error:
+        raise JobStartError(
+            f"{what} waits for {user.adapter}, which plays the users: {error}; or take it out of "
+            f"service: kintsugi adapters retire {user.adapter}"
+        ) from error
 
 
 async def _reach(user: EndpointUser) -> None:

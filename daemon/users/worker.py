@@ -7,6 +7,9 @@
     evaluate    it plays gold dialogues in a process of its own, and its gate decides (gate.py)
     stage       every replica loads it and is seen to answer with it
 
+One that plays and whose files are damaged goes out of service, so the script plays: jobs and gates
+could read it no more.
+
 Its job runs as any job does (jobs/training_runs.py). Level-triggered: each round asks the tables
 (views.py), so a round that was cut short is made up for, and two workers do the work once. Nothing
 here touches a cycle.
@@ -15,13 +18,14 @@ here touches a cycle.
 from collections.abc import Callable, Iterator
 from datetime import datetime
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from consumers.database import DatabaseError
 from consumers.diagnosis.round_counts import Pair
 from consumers.reads import agents
 from consumers.reads.serving import AdapterRow
-from daemon.adapters.adoption import BadName
+from daemon.adapters.adoption import BadName, intact
 from daemon.adapters.compatibility import BadBase, RankTooHigh
 from daemon.adapters.directory import BadAdapter
 from daemon.core.decision_log import Decisions
@@ -64,6 +68,9 @@ class UserWorker:
         self._runner = runner
         self._staging = Staging(app, fleet, clock)
         self._decisions = Decisions(app)
+        self._intact: dict[str, tuple[tuple[str, int, int], ...]] = {}
+        """Adapter -> its files as they were when they were last seen to be intact: names, times of
+        change and sizes."""
         self._gates: dict[str, tuple[tuple[str, str | None], UserGate]] = {}
         """Agent -> its last gate, with the adapter and the one before it: its tasks are drawn
         once."""
@@ -82,13 +89,39 @@ class UserWorker:
         with self._app.reading() as connection:
             state = read_user_state(connection, self._app.settings, pair)
         try:
-            for event in self._take_step(state):
+            for event in self._retire_on_damage(state) or self._take_step(state):
                 notes.append(event)
         except (LogError, DatabaseError):
             raise
         except KintsugiError as error:
             # Of this adapter, and perhaps over in a minute.
             notes.append(str(error))
+
+    def _retire_on_damage(self, state: UserState) -> list[str]:
+        """Take the adapter that plays out of service where its files are damaged; what happened."""
+        row = state.plays
+        if row is None or state.view.setting != "trained":
+            return []
+        damage = self._find_damage(row)
+        return [] if damage is None else [self._move(row, "draining", damage)]
+
+    def _find_damage(self, row: AdapterRow) -> str | None:
+        """Return what is wrong with the files of an adapter; None where nothing is, or where the
+        folder of all adapters is away. They are read whole only after a change. Raises OSError."""
+        folder = Path(row.path)
+        if not folder.parent.is_dir():
+            return None
+        files = sorted(folder.iterdir()) if folder.is_dir() else []
+        stats = [(file.name, file.stat()) for file in files]
+        seen = tuple((name, stat.st_mtime_ns, stat.st_size) for name, stat in stats)
+        if seen and self._intact.get(row.adapter) == seen:
+            return None
+        try:
+            intact(folder, row.sha256, None, None)
+        except BadAdapter as error:
+            return f"its files are damaged: {error}"
+        self._intact[row.adapter] = seen
+        return None
 
     def _take_step(self, state: UserState) -> Iterator[str]:
         match state.step:

@@ -29,7 +29,7 @@ from envs.shop.environment import Shop
 from events.codec import decode
 from events.envelope import derive_id
 from events.gate import Check, GateReport, GateSettings
-from events.jobs import EndpointUser, JobSpec, ModelUser, TaskPool
+from events.jobs import AdapterUser, EndpointUser, JobSpec, ModelUser, TaskPool
 from events.learning import CycleStarted, Decision, JobRequested, TaskProposed
 from events.rollouts import RolloutEnded, Task
 from events.serving import (
@@ -276,6 +276,24 @@ def test_a_candidate_waits_while_the_model_of_its_users_is_away(
         assert "waits for the model that plays the users" in told[-1]
     assert row_of(large, row.adapter).state == "staged"
     examined(large, row, base, COMMAND, RECORDED, customer)
+    assert row_of(large, row.adapter).state == "gated"
+
+
+def test_a_candidate_waits_while_the_files_of_its_users_adapter_are_damaged(
+    large: App, base: Path, unchanged: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recorded(monkeypatch, target=(0.3, 0.9), other=(1.0, 1.0))
+    row = staged(large, unchanged, base, TARGET)
+    runner = LocalRunner(large.home / "trials", command=COMMAND)
+    agent = RECORDED.model_copy(update={"checkpoint": base})
+    user = AdapterUser(adapter="user-1", folder=row.path, sha256=row.sha256)
+    damaged = user.model_copy(update={"sha256": "0" * 64})
+    for _ in range(4):
+        told = list(CandidateEvaluation(large, runner, agent, row, None, user=damaged).advance())
+        assert f"{row.adapter} waits for user-1, which plays the users: " in told[-1]
+        assert "kintsugi adapters retire user-1" in told[-1]
+    assert row_of(large, row.adapter).state == "staged"
+    examined(large, row, base, COMMAND, RECORDED, user)
     assert row_of(large, row.adapter).state == "gated"
 
 

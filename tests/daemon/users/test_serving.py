@@ -7,6 +7,7 @@ from typing import Final
 import pytest
 
 from daemon.adapters.adoption import adopt
+from daemon.adapters.directory import WEIGHTS
 from daemon.config.settings import Agent, Improve
 from daemon.core.isolation import Breaks
 from daemon.engine.reference.weights import CHECKPOINT
@@ -159,6 +160,31 @@ def test_it_is_unloaded_with_its_base_and_plays_again_when_that_is_back(
     assert home.loaded() == [[name]]
     assert who_plays(home, "reference") == name
     assert work(home) == []
+
+
+def test_one_whose_files_are_damaged_leaves_the_part_to_the_script(
+    make_home: MakeHome, adapters: Adapters
+) -> None:
+    home = make_home(1, **SETTINGS)
+    see(home)
+    name = bring(home, adapters["v1"])
+    worker = UserWorker(home.app, home.fleet, user_trials_of(home.app.settings), home.clock)
+    assert worker.advance(Breaks()) == [f"{name} plays the users of agent"]
+    assert worker.advance(Breaks()) == []
+    folder = Path(home.row(name).path)
+    away = folder.parent.rename(folder.parent.with_name("away"))
+    assert worker.advance(Breaks()) == [], "a folder that is not mounted is no damage"
+    away.rename(folder.parent)
+    weights = folder / WEIGHTS
+    content = bytearray(weights.read_bytes())
+    content[-1] ^= 1
+    weights.write_bytes(content)
+    (note,) = worker.advance(Breaks())
+    assert note.startswith(f"{name} is draining: its files are damaged: ")
+    assert who_plays(home, "reference") is None
+    with home.app.reading() as connection:
+        (practice,) = read_user_practices(connection, home.app.settings)
+    assert practice.plays == "script"
 
 
 def test_one_that_was_not_measured_is_retired_with_its_base(
