@@ -686,10 +686,10 @@ class Improve(Section):
     alike. `script`: the environment's own user; `model`: the model of `models.user`; `trained`: an
     adapter that a job trains on accepted dialogues and that answers no client. It plays once it has
     passed its gate; until then the script does (docs/users.md)."""
-    users_dialogues: Annotated[int, Field(ge=1)] | None = None
+    users_dialogues: Annotated[int, Field(ge=1, le=16_384)] | None = None
     """Most dialogues that a job learns to play users from: recorded ones, the newest first, then
     those of the environment's oracle. Unset: by the size of the base, 8192 up to 10 M parameters,
-    512 from 1 B on."""
+    512 from 1 B on. 16384 at most: a request names each."""
     users_candidates: Annotated[int, Field(ge=1, le=16)] = 1
     """Lines that an adapter which plays users writes for each line, to choose the best from: its
     likeliest one, which counts where it names none, and drawn ones."""

@@ -6,6 +6,7 @@ from typing import Final
 
 import pytest
 import torch
+from pydantic import ValidationError
 from safetensors.torch import save_file
 
 from consumers.reads import learning
@@ -16,7 +17,7 @@ from daemon.core.decision_log import Decisions
 from daemon.core.leadership import Leadership
 from daemon.cycle.leader import Leader, TickResult
 from daemon.jobs.dialogues import read_dialogues
-from daemon.proposer.candidate import FIRST_SEED
+from daemon.proposer.candidate import FIRST_SEED, LAST_SEED
 from daemon.proposer.verification import seed_of
 from daemon.solver.spec import check_supported
 from daemon.solver.users.dialogue_file import DIALOGUES, write_dialogues
@@ -24,8 +25,8 @@ from daemon.solver.users.dialogue_file import read_dialogues as read_file
 from daemon.users.spec import NoUserJob, build_user_spec
 from daemon.users.state_machine import LEAST_DIALOGUES
 from events.envelope import derive_id
-from events.jobs import LoraSettings
-from events.learning import JobEnded
+from events.jobs import JobSpec, LoraSettings, TaskPool
+from events.learning import JobEnded, JobRequested
 from tests.consumers.folding import at, ended
 from tests.consumers.playing_users import user_evaluated, user_produced
 from tests.daemon.users.conftest import MakeApp, decide, play
@@ -189,3 +190,24 @@ def test_another_base_begins_anew(make: Callable[..., App], make_app: MakeApp) -
     later.settle()
     assert len(tick(later).told) == 1
     assert [job.base for job in jobs(later)] == ["newer", "base"]
+
+
+def test_a_request_of_the_most_dialogues_of_the_setting_fits_into_a_record(
+    make: Callable[..., App],
+) -> None:
+    (number, _) = Improve.model_json_schema()["properties"]["users_dialogues"]["anyOf"]
+    most = number["maximum"]
+    with pytest.raises(ValidationError, match="less than or equal to"):
+        Improve(users_dialogues=most + 1)
+    pool = TaskPool(
+        name="users",
+        tasks=("shop/return/1",),
+        references=tuple(f"telecom/network_mode_preference/{LAST_SEED - n}" for n in range(most)),
+    )
+    spec = JobSpec(
+        job="j", base="base", checkpoint="/base", environment="telecom", teaches="user",
+        pools=(pool,),
+    )  # fmt: skip
+    app = make(0)
+    decide(app, JobRequested(job="j", alias="agent", base="base", spec=spec, minutes=1))
+    assert [job.job for job in jobs(app)] == ["j"]
