@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from daemon.core.app import App
     from daemon.core.health import FoldState
     from daemon.cycle.outlook import Outlook
+    from daemon.jobs.runner import JobRunner
 
 
 def situation(app: "App") -> dict[str, Any]:
@@ -218,6 +219,7 @@ def _job(app: "App", row: "JobRow") -> dict[str, Any]:
     )  # fmt: skip
     runner = jobs_of(app.settings)
     attempts = JobFolder(runner.folder(row.job)).attempts()
+    waits_for = _list_user_endpoints(app, runner, row)
     runner.close()
     newest = next(
         (update for attempt in reversed(attempts) if (update := newest_update(attempt))), None
@@ -229,7 +231,25 @@ def _job(app: "App", row: "JobRow") -> dict[str, Any]:
         "budget": None if newest is None else newest.budget,
         "reward": None if newest is None else newest.metrics.get("reward"),
         "lessons": sum(pool.lesson_count for pool in row.spec.pools),
+        "waits_for": waits_for,
     }
+
+
+def _list_user_endpoints(app: "App", runner: "JobRunner", row: "JobRow") -> list[str]:
+    """Return the URLs that have to answer before the next attempt of an open job of this machine
+    begins, where none runs: those of the models that play its users."""
+    from daemon.jobs.runner import Absent, Again, Exit, verdict
+    from events.jobs import EndpointUser
+
+    users = [pool.user for pool in row.spec.pools]
+    urls = dict.fromkeys(user.url for user in users if isinstance(user, EndpointUser))
+    if row.outcome is not None or not urls or not runner.hands_keys:
+        return []
+    state = runner.state(row.job)
+    is_next = isinstance(state, Absent) or (
+        isinstance(state, Exit) and isinstance(verdict(state, app.settings.jobs.attempts), Again)
+    )
+    return list(urls) if is_next else []
 
 
 def _leader(connection: "Connection") -> dict[str, Any] | None:

@@ -139,6 +139,11 @@ def _job(document: Document, now: datetime) -> Stop:
         facts.append(f"reward {job['reward']:.3f}")
     if job["outcome"] is None:
         when = f"wanted {ago(job['requested'], now)}"
+        if job["waits_for"]:
+            facts.append(
+                "no attempt runs: the next one waits for a slot (jobs.slots), and until the model "
+                f"of its users answers at {', '.join(job['waits_for'])}"
+            )
         return Stop("job", Mood.WORKS, f"trains for {job['alias']}", (*facts, when))
     headline = f"{job['outcome'].replace('_', ' ')} {ago(job['ended'], now)}"
     if job["reason"]:

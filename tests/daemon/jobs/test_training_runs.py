@@ -24,7 +24,10 @@ from daemon.jobs.runner import OUT, Exit, JobRunner, State
 from daemon.jobs.training_runs import advance
 from daemon.solver.job import run
 from daemon.solver.journal import SUCCESSES
+from daemon.status.snapshot import situation
+from daemon.status.stages import stops
 from events.codec import decode
+from events.envelope import utc_now
 from events.jobs import JobSpec
 from events.learning import JobRequested
 from events.rollouts import RolloutEnded
@@ -173,12 +176,18 @@ def test_a_job_waits_while_the_model_of_its_users_is_away(
         assert told.startswith("job j waits for the model that plays the users: ")
         assert "cannot be reached" in told
     assert row(app).outcome is None
+    document = situation(app)
+    assert document["job"]["waits_for"] == [server.url]
+    (stop,) = (item for item in stops(document, utc_now()) if item.name == "job")
+    assert f"until the model of its users answers at {server.url}" in " ".join(stop.facts)
     with ModelServer(lambda _: said("Hello."), port=httpx2.URL(server.url).port or 0) as server:
         assert advance(app, here) == ["job j was started, attempt 1"]
+        assert situation(app)["job"]["waits_for"] == []
         ended(here)
     for _ in range(4):
         (told,) = advance(app, here)
         assert "waits for the model" in told, "no attempt is spent on it"
+    assert situation(app)["job"]["waits_for"] == [server.url], "also between attempts"
 
 
 def test_a_job_that_dies_is_tried_again_and_then_has_failed(
