@@ -3,6 +3,7 @@ evaluate with exact users.
 
     python -m ops.learning.user_faults run --out DIR --seeds 0 --development
     python -m ops.learning.user_faults run --out DIR --seeds 1-5 [--arms clean,silent_20,judged_20]
+    python -m ops.learning.user_faults run --out DIR --seeds 1-5 --arms clean_short,judged_20_long
     python -m ops.learning.user_faults run --out DIR --seeds 1-5 --arms clean,tuned --users USERS
     python -m ops.learning.user_faults report --out DIR
 
@@ -18,7 +19,7 @@ from pathlib import Path
 
 from events.errors import KintsugiError
 from ops.learning.command_line import Commands
-from ops.learning.user_faults.settings import ARMS, BASE, PLAYERS
+from ops.learning.user_faults.settings import ARMS, BASE, BUDGETS, PLAYERS
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -66,8 +67,8 @@ def _report(options: argparse.Namespace) -> int:
 
 def _names(text: str) -> list[str]:
     names = text.split(",")
-    if unknown := [name for name in names if name not in (*ARMS, *PLAYERS)]:
-        there = ", ".join((*ARMS, *PLAYERS))
+    if unknown := [name for name in names if name not in (*ARMS, *BUDGETS, *PLAYERS)]:
+        there = ", ".join((*ARMS, *BUDGETS, *PLAYERS))
         raise argparse.ArgumentTypeError(f"{unknown[0]!r} is no arm; there are {there}")
     return names
 

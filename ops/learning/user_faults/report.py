@@ -14,7 +14,7 @@ from envs.statistics import Interval
 from events.errors import KintsugiError
 from ops.learning.bootstrap import TaskRates, average, compute_task_rates, interval
 from ops.learning.user_faults.run import Result
-from ops.learning.user_faults.settings import ARMS, BASE, CLEAN, PLAYERS, TRAFFIC
+from ops.learning.user_faults.settings import ARMS, BASE, BUDGETS, CLEAN, PLAYERS, TRAFFIC
 
 _COLUMNS: Final = (
     "arm", "seeds", "all traffic", "weak kinds", "less than clean, weak kinds",
@@ -43,7 +43,7 @@ def describe(results: Sequence[Result]) -> str:
             f"no seed has results of both {BASE} and {CLEAN}; run these arms first"
         )
     lines = [f"| {' | '.join(_COLUMNS)} |", "|---" * len(_COLUMNS) + "|"]
-    for arm in (BASE, *ARMS, *PLAYERS):
+    for arm in (BASE, *ARMS, *BUDGETS, *PLAYERS):
         seeds = sorted(shared & set(by_arm.get(arm, {})))
         if seeds:
             lines.append(_describe_arm(arm, seeds, by_arm))
@@ -60,9 +60,9 @@ def _describe_arm(
     rollouts = sum(result.faults.rollouts for result in own)
     unjudged = sum(result.faults.unjudged for result in own)
     gain, recovery = "", None
-    name = arm.replace("judged", "silent")
-    if name != arm and set(seeds) <= set(by_arm.get(name, {})):
-        silent = compute_task_rates([by_arm[name][seed].outcomes for seed in seeds], 1)
+    same = by_arm.get(_name_silent(arm), {})
+    if set(seeds) <= set(same):
+        silent = compute_task_rates([same[seed].outcomes for seed in seeds], 1)
         gain = _show(interval(rates - silent, _weigh_weak()))
         recovery = compute_recovery(clean, silent, rates)
     cells = (
@@ -77,6 +77,12 @@ def _describe_arm(
         "" if recovery is None else f"{recovery:.0%}",
     )
     return f"| {' | '.join(cells)} |"
+
+
+def _name_silent(arm: str) -> str:
+    """Return the arm with the same faults and no attribution; "" where attribution has no part."""
+    own = BUDGETS[arm].arm if arm in BUDGETS else arm
+    return own.replace("judged", "silent") if own.startswith("judged") else ""
 
 
 def _describe_all_rates(shared: Set[int], by_arm: Mapping[str, Mapping[int, Result]]) -> list[str]:

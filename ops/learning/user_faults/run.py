@@ -27,6 +27,8 @@ from ops.learning.seeds import MISLED, Seeds
 from ops.learning.user_faults.settings import (
     ARMS,
     BASE,
+    BUDGETS,
+    BUDGETS_DIGEST,
     DIGEST,
     LOOP,
     PLAYER_TOKENS,
@@ -81,7 +83,7 @@ def run(
             assert users is not None, "the command line asks for it"
             spec = cast(spec, users / name_run(seed, development=development), PLAYERS[arm])
         else:
-            spec = _mislead(spec, arm, place)
+            spec = _mislead(_set_budget(spec, arm), arm, place)
         training, adapter = spend(spec, place)
         if adapter is not None:
             policy = policy.with_adapter(adapter, arm)
@@ -94,9 +96,7 @@ def run(
             "arm": arm,
             "seed": seed,
             "development": development,
-            "source": describe_source(
-                TRAFFIC.checkpoint, PLAYERS_DIGEST if arm in PLAYERS else DIGEST
-            ),
+            "source": describe_source(TRAFFIC.checkpoint, _find_digest(arm)),
             "training": training,
             "faults": faults,
             "seconds": time.monotonic() - began,
@@ -105,10 +105,25 @@ def run(
     )
 
 
+def _find_digest(arm: str) -> str:
+    """Return the digest of the settings that an arm has."""
+    if arm in PLAYERS:
+        return PLAYERS_DIGEST
+    return BUDGETS_DIGEST if arm in BUDGETS else DIGEST
+
+
+def _set_budget(spec: JobSpec, arm: str) -> JobSpec:
+    """Return the spec with the rollouts of the arm, where it has a budget of its own."""
+    if arm not in BUDGETS:
+        return spec
+    sampler = spec.sampler.model_copy(update={"rollouts": BUDGETS[arm].rollouts})
+    return spec.model_copy(update={"sampler": sampler})
+
+
 def _mislead(spec: JobSpec, arm: str, folder: Path) -> JobSpec:
     """Return the spec with an environment whose users err as the arm says, which is written to the
     folder."""
-    settings = ARMS[arm]
+    settings = ARMS[BUDGETS[arm].arm if arm in BUDGETS else arm]
     folder.mkdir(parents=True, exist_ok=True)
     place = folder / "environment.py"
     place.write_text(write_definition(settings.rate, users_err=settings.attribution))

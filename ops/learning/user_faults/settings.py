@@ -50,6 +50,25 @@ DIGEST: Final = sha256(
     )
 )
 
+
+class Budget(StrictModel):
+    """An arm with another number of rollouts."""
+
+    arm: str
+    rollouts: Annotated[int, Field(gt=0)]
+
+
+BUDGETS: Final[Mapping[str, Budget]] = {
+    "clean_short": Budget(arm=CLEAN, rollouts=1_088),
+    "judged_20_long": Budget(arm="judged_20", rollouts=1_472),
+}
+"""Name -> arm with the rollouts that part two causes of what judged faults cost. At a rate of 20 %
+12.8 % of the rollouts have no verdict: `clean_short` judges about as many as `judged_20` does,
+`judged_20_long` about as many as `clean` does (in whole batches of 64)."""
+BUDGETS_DIGEST: Final = sha256(
+    exact_json([DIGEST, {name: budget.model_dump() for name, budget in BUDGETS.items()}])
+)
+
 PLAYERS: Final[Mapping[str, int]] = {"untuned": 0, "half_tuned": 512, "tuned": 8192}
 """Name of an arm whose users an adapter plays -> dialogues that it was tuned on, by
 ops/learning/users, on the same seed."""

@@ -16,9 +16,12 @@ from envs.episode import Episode, play
 from envs.registry import open_place
 from envs.shop.environment import Shop
 from events.jobs import JobSpec, Sampler, TaskPool
-from ops.learning.screen.run import spend
+from ops.learning.results import Source
+from ops.learning.screen.run import Training, spend
 from ops.learning.user_faults.__main__ import main
-from ops.learning.user_faults.run import cast, read_faults
+from ops.learning.user_faults.report import describe
+from ops.learning.user_faults.run import Result, UserFaults, cast, read_faults
+from ops.learning.user_faults.settings import BASE, CLEAN, TRAFFIC
 from ops.learning.user_faults.shop import write_definition
 from ops.learning.users.run import save_base
 from ops.learning.users.settings import SETTINGS
@@ -89,6 +92,29 @@ def test_a_folder_without_results_is_said_to_have_none(
     with pytest.raises(SystemExit):
         main(["run", "--out", str(tmp_path), "--arms", "loud_5"])
     assert "'loud_5' is no arm" in capsys.readouterr().err
+
+
+def make_result(arm: str, rate: float) -> Result:
+    """A result of which this share of the trials at each of 4 tasks passed, on each weak kind."""
+    passes = tuple(number < 10 * rate for number in range(10))
+    kinds = {kind: {f"shop/{kind}/{task}": passes for task in range(4)} for kind in TRAFFIC.traffic}
+    source = Source(commit="c", clean=True, settings="s", base="b")
+    return Result(
+        arm=arm, seed=1, development=False, source=source, training=Training(),
+        faults=UserFaults(), seconds=1.0, outcomes=kinds,
+    )  # fmt: skip
+
+
+def test_an_arm_with_its_own_budget_recovers_of_what_its_silent_arm_costs() -> None:
+    rates = {
+        BASE: 0.2, CLEAN: 0.8, "silent_20": 0.3, "judged_20": 0.5,
+        "clean_short": 0.7, "judged_20_long": 0.7,
+    }  # fmt: skip
+    table = describe([make_result(arm, rate) for arm, rate in rates.items()])
+    rows = {row.split(" | ")[0].strip("| "): row for row in table.splitlines()}
+    assert rows["judged_20"].endswith("+0.200 [+0.200, +0.200] | 40% |")
+    assert rows["judged_20_long"].endswith("+0.400 [+0.400, +0.400] | 80% |")
+    assert rows["clean_short"].endswith(" |  |  |")
 
 
 @pytest.mark.learning
