@@ -431,6 +431,9 @@ class JobSpec(StrictModel):
     dialogues: Sha256 | None = Field(default=None, exclude_if=_is_absent)
     """Of a job that teaches the user: of the file with recorded dialogues that it learns from
     beside those of the oracle with the exact user (daemon/jobs/dialogues.py). None: these alone."""
+    manners: tuple[Name, ...] = Field(default=(), exclude_if=_is_absent)
+    """Of a job that teaches the user: manners of speaking (daemon/synthesis/manners.py) that the
+    tasks of its pools have in turn. Empty: their own words alone."""
     pools: Annotated[tuple[TaskPool, ...], Field(min_length=1)]
     seed: Int64 = 0
     """Of everything that is drawn: tasks, tokens, the adapter's first weights."""
@@ -541,11 +544,12 @@ class JobSpec(StrictModel):
 
     @model_validator(mode="after")
     def _reads_dialogues(self) -> Self:
-        if self.dialogues is not None and self.teaches != "user":
-            raise ValueError(
-                f"dialogues are read by a job that teaches the user, and this one teaches the "
-                f"{self.teaches}; leave them out"
-            )
+        for name, value in (("dialogues", self.dialogues), ("manners", self.manners)):
+            if value and self.teaches != "user":
+                raise ValueError(
+                    f"{name} are read by a job that teaches the user, and this one teaches the "
+                    f"{self.teaches}; leave them out"
+                )
         return self
 
     @model_validator(mode="after")

@@ -35,6 +35,7 @@ from daemon.evaluation.plan_program import (
     run_program,
 )
 from daemon.evaluation.trial import Adapter, CannotPlay, prove_adapter
+from daemon.synthesis.manners import vary_manner
 from envs.attribution.user_faults import FaultRule, find_user_fault
 from envs.episode import REGULAR
 from envs.task import TaskDefinition
@@ -79,6 +80,9 @@ class UserPlan(StrictModel):
     """Adapter that plays users until then; None for the script."""
     tasks: tuple[str, ...] = Field(min_length=1)
     """Tasks that no training of a user has seen."""
+    manners: tuple[str, ...] = Field(default=(), exclude_if=lambda value: not value)
+    """Manners of speaking (daemon/synthesis/manners.py) that the tasks have in turn. Empty: their
+    own words alone."""
     seed: int
     agent: Adapter | None = None
     """Policy of the second slice; None for the base."""
@@ -102,6 +106,8 @@ class DialogueResult(StrictModel):
     """One finished dialogue."""
 
     task: str
+    manner: str | None = None
+    """Manner that the task was given; None for its own words."""
     with_oracle: bool
     """Whether the oracle played the agent, which decides; else the policy that serves."""
     termination: str
@@ -115,6 +121,11 @@ class DialogueResult(StrictModel):
     success: bool | None
     """The verdict on the agent; None where there is none."""
     messages: tuple[Message, ...]
+
+    @property
+    def label(self) -> str:
+        """Return the task with its manner."""
+        return self.task if self.manner is None else f"{self.task} ({self.manner})"
 
 
 @dataclass(frozen=True, slots=True)
@@ -249,9 +260,9 @@ def _list_examples(dialogues: Sequence[DialogueResult]) -> Iterator[str]:
     by_kind: dict[str, list[str]] = {}
     for item in dialogues:
         if item.fault is not None:
-            by_kind.setdefault(item.fault, []).append(f"{item.task}: {item.fault_reason}")
+            by_kind.setdefault(item.fault, []).append(f"{item.label}: {item.fault_reason}")
         for error in item.schema_errors[:1]:
-            by_kind.setdefault("schema", []).append(f"{item.task}: schema error: {error}")
+            by_kind.setdefault("schema", []).append(f"{item.label}: schema error: {error}")
     for place in range(max(map(len, by_kind.values()), default=0)):
         for texts in by_kind.values():
             if place < len(texts):
@@ -318,6 +329,7 @@ class _Players:
         base = load_policy(checkpoint, plan.base, plan.dtype, plan.threads)
         own = Adapter(name=user.adapter, folder=user.folder, sha256=user.sha256)
         self._plan, self._chat = plan, Chat(checkpoint)
+        self._places = {task: place for place, task in enumerate(plan.tasks)}
         self._user: Policy = base.with_adapter(prove_adapter(checkpoint, own), own.name)
         self._agent: Policy = base
         if plan.agent is not None and plan.agent_dialogues:
@@ -327,16 +339,34 @@ class _Players:
     def play(self, environment: "Environment", chunk: _Chunk) -> list[DialogueResult]:
         """Play a chunk; return its dialogues in its order."""
         play_slice = self._play_with_oracle if chunk.with_oracle else self._play_with_policy
+        tasks = {task: self._define(environment, task) for task in chunk.tasks}
         results: dict[str, DialogueResult] = {}
         heartbeat = Heartbeat()
-        for result in play_slice(environment, chunk.tasks):
+        for result in play_slice(environment, tasks.values()):
             results[result.task] = result
             phase = "oracle" if chunk.with_oracle else self._agent.name
             heartbeat.say_when_due(phase=phase, rollouts=len(results))
-        return [results[task] for task in chunk.tasks]
+        # A task in another manner has an id by content, which an operator could not look up.
+        return [
+            results[task.id].model_copy(
+                update={
+                    "task": name,
+                    "manner": None if task.id == name else self._find_manner(name),
+                }
+            )
+            for name, task in tasks.items()
+        ]
+
+    def _define(self, environment: "Environment", task: str) -> TaskDefinition:
+        """Return a task of the plan in the manner whose turn it is."""
+        return vary_manner(environment.task(task), self._places[task], self._plan.manners)
+
+    def _find_manner(self, task: str) -> str:
+        """Return the manner whose turn it is at a task."""
+        return self._plan.manners[self._places[task] % len(self._plan.manners)]
 
     def _play_with_oracle(
-        self, environment: "Environment", tasks: Iterable[str]
+        self, environment: "Environment", tasks: Iterable[TaskDefinition]
     ) -> Iterator[DialogueResult]:
         from daemon.engine.generation import Engine
         from daemon.solver.users.player import DialoguePlayer
@@ -346,12 +376,12 @@ class _Players:
         # A cache that has seen other conversations may round otherwise.
         engine = Engine(self._user, plan.episodes)
         player = DialoguePlayer(engine, self._chat, self._user, plan.user)
-        asked = [(environment.task(task), episode_seed(plan.seed, task, 0)) for task in tasks]
+        asked = [(task, episode_seed(plan.seed, task.id, 0)) for task in tasks]
         for dialogue in player.play(environment, asked):
             yield describe_dialogue(dialogue)
 
     def _play_with_policy(
-        self, environment: "Environment", tasks: Iterable[str]
+        self, environment: "Environment", tasks: Iterable[TaskDefinition]
     ) -> Iterator[DialogueResult]:
         from daemon.engine.generation import Engine
         from daemon.solver.sampling.local import Attempt, InProcess
@@ -368,10 +398,10 @@ class _Players:
         )
         attempts = [
             Attempt(
-                task=environment.task(task),
-                group=task,
-                seed=episode_seed(plan.seed, task, 1),
-                rollout=task,
+                task=task,
+                group=task.id,
+                seed=episode_seed(plan.seed, task.id, 1),
+                rollout=task.id,
                 user=plan.user,
             )
             for task in tasks

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
+from daemon.synthesis.manners import MANNERS
 from events.canonical import exact_json, sha256
 from events.errors import KintsugiError
 from events.jobs import EndpointUser, JobSpec, TaskPool
@@ -80,6 +81,10 @@ def _check_user(spec: JobSpec) -> None:
                 f"job {spec.job} teaches the user, which is supervised and samples nothing, and "
                 f"its spec has {what}; leave it out"
             )
+    if unknown := [manner for manner in spec.manners if manner not in MANNERS]:
+        raise NotSupported(
+            f"job {spec.job} has tasks in the manner {unknown[0]!r}; there is {', '.join(MANNERS)}"
+        )
     assert warm is not None, "the contract sees to it: there is no grpo"
     if warm.successes != spec.dialogues:
         raise NotSupported(

@@ -1,6 +1,7 @@
 """How a user speaks: changes of the words of a task that leave its calls as they are (pure).
 
-    give_manner(task, "terse")     the task in that manner; None where it cannot have it
+    give_manner(task, "terse")             the task in that manner; None where it cannot have it
+    vary_manner(task, 3, tuple(MANNERS))   the task in the manner whose turn it is at place 3
 
 A manner changes the lines of the script and describes itself in the persona of the scenario, for a
 model that plays the user. First state, gold actions and criteria stay, and so does every value that
@@ -12,7 +13,7 @@ Guarantee: pure. Not covered: whether the perfect agent still wins with the line
 """
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -67,6 +68,15 @@ def give_manner(task: TaskDefinition, name: str) -> TaskDefinition | None:
     scenario = task.scenario.model_copy(update={"persona": persona})
     update = {"script": changed, "scenario": scenario}
     return task.model_copy(update=update).name_by_content()
+
+
+def vary_manner(task: TaskDefinition, place: int, manners: Sequence[str]) -> TaskDefinition:
+    """Return the task at a place of a list in the manner whose turn it is there: each comes at
+    every `len(manners)`-th place. Return the task itself where none is named or it cannot have that
+    one. Raises KeyError for a manner that does not exist."""
+    if not manners:
+        return task
+    return give_manner(task, manners[place % len(manners)]) or task
 
 
 def find_identity(task: TaskDefinition, script: Script) -> str | None:

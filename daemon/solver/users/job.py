@@ -45,7 +45,9 @@ from daemon.solver.trajectory import TokenSequence, sequences
 from daemon.solver.users.dialogue_file import DialogueRecord, read_dialogues
 from daemon.solver.users.examples import NoExample, build_example, play_gold
 from daemon.solver.users.training import UserTraining
-from envs.environment import UnknownTask
+from daemon.synthesis.manners import vary_manner
+from envs.environment import Environment, UnknownTask
+from envs.task import TaskDefinition
 from events.jobs import JobSpec
 from events.privacy.sealing import Key
 
@@ -168,12 +170,15 @@ def _collect(
     examples = _Examples()
     shown, held_out = examples.shown, examples.held_out
     for pool in spec.pools:
-        for task in pool.references:
-            _add(examples, shown, "gold", environments, chat, task)
-        for task in pool.tasks:
-            _add(examples, held_out, "held_out", environments, chat, task)
+        for kind, parts, tasks in (
+            ("gold", shown, pool.references),
+            ("held_out", held_out, pool.tasks),
+        ):
+            for place, task in enumerate(tasks):
+                definition = vary_manner(environments.task(task), place, spec.manners)
+                _add(examples, parts, kind, environments.find(task), chat, definition)
     for dialogue in recorded:
-        _add(examples, shown, "recorded", environments, chat, dialogue.task, dialogue)
+        _add_recorded(examples, environments, chat, dialogue)
     for what, parts in (("to learn from", shown), ("to hold out", held_out)):
         if not parts:
             why = f"; the first is left out because {examples.left_out[0]}" * bool(
@@ -189,29 +194,34 @@ def _add(
     examples: _Examples,
     parts: list[TokenSequence],
     kind: str,
-    environments: JobEnvironments,
+    environment: Environment,
     chat: Chat,
-    task: str,
-    dialogue: DialogueRecord | None = None,
+    task: TaskDefinition,
 ) -> None:
-    """Add the dialogue of a task, recorded or of the oracle, or note why it is no example."""
+    """Add the oracle's dialogue of a task, or note why it is no example."""
     try:
-        environment, definition = environments.find(task), environments.task(task)
-        if dialogue is None:
-            messages = play_gold(environment, definition)
-            trajectory = build_example(environment, chat, definition, messages, task)
-        else:
-            name, policy = dialogue.rollout, dialogue.policy
-            trajectory = build_example(
-                environment, chat, definition, dialogue.messages, name, policy
-            )
+        messages = play_gold(environment, task)
+        trajectory = build_example(environment, chat, task, messages, task.id)
+    except NoExample as error:
+        examples.left_out.append(str(error))
+        return
+    parts += sequences(trajectory)
+    examples.counts[kind] += 1
+
+
+def _add_recorded(
+    examples: _Examples, environments: JobEnvironments, chat: Chat, dialogue: DialogueRecord
+) -> None:
+    """Add a recorded dialogue, or note why it is no example."""
+    name, policy = dialogue.rollout, dialogue.policy
+    try:
+        environment, task = environments.find(dialogue.task), environments.task(dialogue.task)
+        trajectory = build_example(environment, chat, task, dialogue.messages, name, policy)
     except NoExample as error:
         examples.left_out.append(str(error))
         return
     except UnknownTask as error:
-        if dialogue is None:
-            raise
-        examples.left_out.append(f"rollout {dialogue.rollout}: {error}")
+        examples.left_out.append(f"rollout {name}: {error}")
         return
-    parts += sequences(trajectory)
-    examples.counts[kind] += 1
+    examples.shown += sequences(trajectory)
+    examples.counts["recorded"] += 1

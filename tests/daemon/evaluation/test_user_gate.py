@@ -215,6 +215,22 @@ def test_the_event_says_of_how_many_lines_the_user_chose(plan: UserPlan) -> None
     assert event.candidates == 3
 
 
+@pytest.mark.learning
+def test_a_gate_gives_its_tasks_manners_in_turn_and_names_them(
+    plan: UserPlan, tmp_path: Path
+) -> None:
+    varied = plan.model_copy(update={"manners": ("polite", "as_is"), "agent_dialogues": 0})
+    play(varied, tmp_path)
+    result = read_result(tmp_path, varied)
+    assert result is not None
+    tasks = sorted(example.partition(": ")[0] for example in result.examples)
+    assert set(tasks) == {
+        "shop/cancel/1 (polite)",
+        "shop/question/2 (as_is)",
+        "shop/address/3 (polite)",
+    }
+
+
 def test_a_plan_that_cannot_be_played_is_said(
     plan: UserPlan, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

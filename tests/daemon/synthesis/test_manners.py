@@ -4,7 +4,13 @@ import pytest
 
 from daemon.proposer.candidate import FIRST_SEED, Candidate, CandidateFacts
 from daemon.proposer.verification import verify
-from daemon.synthesis.manners import AS_IS, MANNERS, find_identity, give_manner
+from daemon.synthesis.manners import (
+    AS_IS,
+    MANNERS,
+    find_identity,
+    give_manner,
+    vary_manner,
+)
 from envs.airline.environment import Airline
 from envs.environment import Environment
 from envs.retail.environment import Retail
@@ -53,6 +59,17 @@ def test_a_manner_changes_the_lines_of_some_environment(name: str) -> None:
         assert after.script
         assert after.script.opening != before.script.opening
         assert after.scenario.persona == MANNERS[name].persona
+
+
+def test_each_manner_comes_in_turn_and_a_task_that_cannot_have_it_keeps_its_words() -> None:
+    task = SHOP.generate("cancel", FIRST_SEED)
+    assert vary_manner(task, 1, ()) is task
+    turns = ("polite", "reserved", "terse")
+    assert give_manner(task, "reserved") is None
+    varied = [vary_manner(task, place, turns) for place in range(4)]
+    assert varied[0] == varied[3] == give_manner(task, "polite")
+    assert varied[1] is task
+    assert varied[2] == give_manner(task, "terse")
 
 
 def test_a_reserved_user_opens_with_the_request_alone() -> None:

@@ -119,6 +119,25 @@ def test_a_file_of_dialogues_that_is_not_the_specs_is_an_outcome(
     assert "request the job anew" in str(outcome.reason)
 
 
+@pytest.mark.learning
+def test_users_of_every_manner_are_shown_and_held_out(tmp_path: Path) -> None:
+    """The loss on other words is another, and the tasks and their number are the same."""
+    results = []
+    for name, manners in (("plain", ()), ("formal", ("formal",))):
+        outcome = run(build_spec(shown=8, manners=manners), tmp_path / name)
+        assert outcome.outcome == "trained", outcome.reason
+        results.append(UserJobResult.model_validate_json((tmp_path / name / FIGURES).read_bytes()))
+    plain, formal = results
+    assert (plain.gold, plain.held_out) == (formal.gold, formal.held_out) == (8, 8)
+    assert formal.figures.tokens > plain.figures.tokens
+
+
+def test_a_spec_without_manners_keeps_its_form() -> None:
+    assert "manners" not in build_spec().model_dump(mode="json")
+    with pytest.raises(ValueError, match="manners are read by a job that teaches the user"):
+        build_spec(teaches="agent", manners=["polite"])
+
+
 WARM: dict[str, Any] = {"mode": "always"}
 USER = {"url": "http://127.0.0.1:1/v1", "model": "customer"}
 
@@ -131,6 +150,7 @@ USER = {"url": "http://127.0.0.1:1/v1", "model": "customer"}
         ({"warm_start": {**WARM, "siblings": ["shop/cancel/7"]}}, "has siblings"),
         ({"pool": {"user": USER}}, "has the user of a pool"),
         ({"pool": {"reward": "repair"}}, "has the reward of a pool"),
+        ({"manners": ["as_is", "rude"]}, "in the manner 'rude'; there is as_is, "),
         ({"dialogues": "0" * 64}, "file of dialogues is 000000000000"),
     ],
 )
