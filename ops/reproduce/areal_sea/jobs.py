@@ -28,6 +28,7 @@ from daemon.proposer.candidate import FIRST_SEED, LAST_SEED, Evaluation
 from daemon.solver.journal import DEFINITIONS, parse_definitions, write_definitions
 from daemon.solver.spec import list_tasks
 from daemon.synthesis.engine import Parts, make_parts, synthesize
+from daemon.synthesis.manners import MANNERS
 from daemon.synthesis.models.parts import make_model_parts
 from daemon.synthesis.stages import SynthesisRequest
 from envs.environment import Environment
@@ -138,6 +139,7 @@ def write_gate(plan: Reproduction, folder: Folder, domain: str) -> Document:
         base=plan.model,
         user=user,
         tasks=draw_tasks(environment, plan, plan.counts.gate),
+        manners=tuple(MANNERS),
         seed=plan.seed,
         dtype=plan.dtype,
         threads=_count_threads(plan),
@@ -160,7 +162,8 @@ def build_adapter_user(plan: Reproduction, folder: Folder, domain: str) -> Adapt
 
 
 def draw_tasks(environment: Environment, plan: Reproduction, count: int) -> tuple[str, ...]:
-    """Return the ids of generated tasks of all kinds, for a user's gate."""
+    """Return the ids of generated tasks of all kinds, for a user's gate, which gives them the
+    manners that written tasks have."""
     chance = Random(f"areal gate {environment.name} {plan.seed}")
     first = chance.randrange(FIRST_SEED, LAST_SEED - count)
     shares = dict.fromkeys(environment.capabilities, 1.0)
