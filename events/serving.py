@@ -241,6 +241,9 @@ class UserEvaluated(Decision):
     """Faults, the first of each kind."""
     candidates: Annotated[int, Field(ge=1)] = Field(default=1, exclude_if=lambda count: count == 1)
     """Lines of which each of its lines was chosen. It plays users in this way."""
+    manners: tuple[Name, ...] = Field(default=(), exclude_if=lambda manners: not manners)
+    """Manners of speaking that the users of the dialogues had in turn; empty: their tasks' own
+    words alone."""
 
     @property
     def rates(self) -> dict[str, UserFaultRate]:

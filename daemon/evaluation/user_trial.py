@@ -191,6 +191,7 @@ class UserResult(StrictModel):
             reason=self.reason,
             examples=self.examples,
             candidates=plan.user.candidates,
+            manners=plan.manners,
         )
 
 

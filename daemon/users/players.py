@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Final
 
 from consumers.reads import serving
 from daemon.controller.model_answers import ModelFailure, check_host
+from daemon.synthesis.manners import MANNERS
 from envs.environment import Environment
 from envs.evaluation import EnvironmentFailure, environment_code
 from envs.registry import EnvironmentBroken, UnknownEnvironment, open_place
@@ -37,15 +38,17 @@ def find_user(
 ) -> ModelUser | None:
     """Return the model that plays the users of an agent on a base; None: the environment's own
     user does. An adapter plays them once it has passed its gate and replicas were seen to answer
-    with it, and chooses from as many lines as there."""
+    with it, where the gate had the manners of the tasks that are written for the agent; it chooses
+    from as many lines as there."""
     improve = settings.improve
     if improve.users == "script" or find_obstacle(settings, alias) is not None:
         return None
     if improve.users == "model":
         return _build_endpoint_user(settings)
     row = find_user_adapter(connection, alias, base)
-    if row is None or not row.replicas or row.user_gate is None:
+    if row is None or not row.replicas or not has_manners(settings, row):
         return None
+    assert row.user_gate is not None, "it has the manners of its gate"
     return build_adapter_user(row, row.user_gate.candidates)
 
 
@@ -66,6 +69,17 @@ def find_user_adapter(connection: "Connection", alias: str, base: str) -> "Adapt
     no other one took."""
     rows = serving.list_user_adapters(connection, alias)
     return next((row for row in rows if row.base == base and row.state is State.GATED), None)
+
+
+def list_manners(settings: "Settings") -> tuple[str, ...]:
+    """Return the manners of speaking in which tasks may be written by these settings; empty: in the
+    words of the environment's generator alone."""
+    return () if settings.improve.synthesis == "off" else tuple(MANNERS)
+
+
+def has_manners(settings: "Settings", row: "AdapterRow") -> bool:
+    """Whether the gate of an adapter had the manners in which tasks may be written."""
+    return row.user_gate is not None and {*list_manners(settings)} <= {*row.user_gate.manners}
 
 
 def _build_endpoint_user(settings: "Settings") -> EndpointUser:

@@ -24,7 +24,7 @@ from daemon.jobs.learning_rate import (
     compute_warm_start_epochs,
 )
 from daemon.proposer.candidate import FIRST_SEED, LAST_SEED
-from daemon.synthesis.manners import MANNERS
+from daemon.users.players import list_manners
 from envs.registry import locate, open_place
 from events.errors import KintsugiError
 from events.jobs import (
@@ -91,7 +91,7 @@ def build_user_spec(
         benchmarks=None if benchmarks is None else str(benchmarks),
         teaches="user",
         dialogues=offer.sha256,
-        manners=tuple(MANNERS),
+        manners=list_manners(settings),
         pools=(pool,),
         seed=chance,
         sampler=Sampler(groups=1, size=2, rollouts=most + 2),

@@ -68,6 +68,8 @@ class UserView:
     """Adapters for users of other bases that were not measured and are not out of service."""
     plays: str | None = None
     """The adapter that passed its gate on this base."""
+    lacks_manners: bool = False
+    """Whether tasks are written in manners that its gate did not have."""
     is_staged: bool = False
     """Whether replicas hold it."""
     candidate: str | None = None
@@ -95,13 +97,19 @@ def next_user_step(view: UserView) -> UserStep | NoUserStep:
         return NoUserStep(f'improve.users is "{view.setting}"')
     if view.candidate is not None and not view.obstacle:
         return UserStep.EVALUATE
-    if view.plays is not None:
+    if view.plays is not None and not view.lacks_manners:
         return NoUserStep(f"{view.plays} plays them") if view.is_staged else UserStep.STAGE
     if view.job is not None:
         return UserStep.TRAIN
     if view.obstacle:
         return NoUserStep(view.obstacle)
-    return _decide_request(view)
+    step = _decide_request(view)
+    if view.plays is None or isinstance(step, UserStep):
+        return step
+    return NoUserStep(
+        f"{view.plays} was measured in the words of the generator alone, and improve.synthesis "
+        f"writes tasks in other manners; {step.reason}"
+    )
 
 
 def _decide_request(view: UserView) -> UserStep | NoUserStep:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from consumers.reads import learning, serving
 from consumers.reads.cycle_state import read_job_adapter
 from daemon.users.dialogues import count_dialogues
-from daemon.users.players import find_agent, find_obstacle, read_environment
+from daemon.users.players import find_agent, find_obstacle, has_manners, read_environment
 from daemon.users.state_machine import (
     LEAST_DIALOGUES,
     LastAttempt,
@@ -74,6 +74,7 @@ def read_user_state(connection: "Connection", settings: "Settings", pair: "Pair"
         obstacle=obstacle,
         outdated=tuple(row.adapter for row in outdated),
         plays=None if plays is None else plays.adapter,
+        lacks_manners=plays is not None and not has_manners(settings, plays),
         is_staged=plays is not None and bool(plays.replicas),
         candidate=None if candidate is None else candidate.adapter,
         job=next((job.job for job in jobs if job.outcome is None), None),

@@ -442,7 +442,7 @@ SAMPLES: Final[tuple[EventData, ...]] = (
         early_ends=UserFaultRate(count=1, of=600, upper=0.0079, limit=0.01),
         schema_errors=UserFaultRate(count=0, of=2400, upper=0.0012, limit=0.005),
         passed=True, reason="all rates hold", examples=("instruction: it tells 'X'",),
-        candidates=4,
+        candidates=4, manners=("as_is", "polite"),
     ),
 )  # fmt: skip
 

@@ -22,15 +22,18 @@ MakeApp = Callable[..., App]
 
 @pytest.fixture
 def make_app(tmp_path: Path) -> Iterator[MakeApp]:
-    """Make a home whose agent was seen on `base`; `users` and `candidates` are settings of
-    `improve`, others those of Settings."""
+    """Make a home whose agent was seen on `base`; `users`, `candidates` and `synthesis` are of the
+    settings `improve`, others those of Settings."""
     with ExitStack() as stack:
 
         def make(
-            users: str = "trained", base: str = "base", candidates: int = 1, **fields: Any
-        ) -> App:
+            users: str = "trained", base: str = "base", candidates: int = 1,
+            synthesis: str = "off", **fields: Any,
+        ) -> App:  # fmt: skip
             agent = Agent(alias="agent", environment="shop", checkpoint=CHECKPOINT)
-            improve = Improve.model_validate({"users": users, "users_candidates": candidates})
+            improve = Improve.model_validate(
+                {"users": users, "users_candidates": candidates, "synthesis": synthesis}
+            )
             values: dict[str, Any] = {"agents": (agent,), "improve": improve, **fields}
             settings = Settings(home=tmp_path / "home", log=Log(durability="process"), **values)
             app = stack.enter_context(App(settings))

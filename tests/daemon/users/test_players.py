@@ -5,13 +5,16 @@ from typing import Any
 
 import pytest
 
+from consumers.reads.serving import list_user_adapters
 from daemon.config.settings import Agent, Environments, Models, Training, UserModel
 from daemon.core.app import App
 from daemon.core.decision_log import DecisionRefusal
 from daemon.engine.reference.weights import CHECKPOINT
+from daemon.synthesis.manners import MANNERS
 from daemon.users.players import KEY_VARIABLE, find_obstacle, find_user
 from daemon.users.practice import read_user_practices
 from events.jobs import AdapterUser, EndpointUser, ModelUser
+from events.lifecycle import State
 from events.serving import AdapterMoved
 from tests.consumers.deciding import decided, evaluated, staged
 from tests.consumers.playing_users import user_evaluated, user_produced
@@ -60,6 +63,29 @@ def test_an_adapter_chooses_from_as_many_lines_as_in_its_gate(make_app: MakeApp)
     with app.reading() as connection:
         (practice,) = read_user_practices(connection, app.settings)
     assert "candidates" not in practice.says
+
+
+def test_an_adapter_plays_no_written_tasks_in_manners_that_its_gate_did_not_have(
+    make_app: MakeApp,
+) -> None:
+    app = make_app(synthesis="auto")
+    decide(app, user_produced("u"), user_evaluated("u"), staged("u"))
+    assert who(app) is None, "it was measured in the words of the generator alone"
+    with app.reading() as connection:
+        (practice,) = read_user_practices(connection, app.settings)
+    assert practice.plays == "script"
+    assert "u was measured in the words of the generator alone" in practice.says
+    measured = user_evaluated("v", previous="u").model_copy(update={"manners": tuple(MANNERS)})
+    decide(app, user_produced("v"), measured, staged("v"))
+    user = who(app)
+    assert user is not None
+    assert user.simulator == "v"
+    settings = app.settings.improve.model_copy(update={"synthesis": "off"})
+    plain = app.settings.model_copy(update={"improve": settings})
+    with app.reading() as connection:
+        assert find_user(connection, plain, "agent", "base") == user, "what it knows is enough"
+        (row,) = [r for r in list_user_adapters(connection, "agent") if r.adapter == "u"]
+    assert row.state is State.DRAINING, "one of two keeps its slot"
 
 
 def test_a_gate_that_fails_keeps_the_one_before(make_app: MakeApp) -> None:
