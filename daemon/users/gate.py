@@ -6,8 +6,8 @@ It plays `DIALOGUES` gold dialogues with the environment's oracle, in a process 
 (evaluation/user_trial.py) that runs beside the worker as jobs do and outlives it; then
 `UserEvaluated` says what came out. The tasks are fresh: they follow from the adapter, from seeds
 that neither training nor reports come near, and are of kinds in the shares of the agent's traffic.
-Where plans write tasks (`improve.synthesis`), the users of a tenth of them speak in each of the
-manners that such a task may have.
+Where plans write tasks (`improve.synthesis`), and another adapter passed its gate before, the users
+of a tenth of them speak in each of the manners that such a task may have.
 
 Guarantees: a worker that goes on after a `kill -9`, or is one of two, has the same tasks and
 appends the same event. An adapter that cannot be played is rejected, with the reason.
@@ -83,7 +83,7 @@ class UserGate:
             user=build_adapter_user(row, settings.improve.users_candidates),
             previous=None if previous is None else previous.adapter,
             tasks=draw_tasks(environment, agent.traffic, chance, dialogues),
-            manners=list_manners(settings),
+            manners=() if previous is None else list_manners(settings),
             seed=chance,
             episodes=trial.episodes,
             dtype=trial.dtype,

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 
 from daemon.users.dialogues import choose_dialogues
 from daemon.users.players import find_agent
-from daemon.users.spec import build_user_spec
+from daemon.users.spec import Parent, build_user_spec
 from daemon.users.state_machine import UserStep
-from daemon.users.views import name_environment, read_user_state
+from daemon.users.views import UserState, name_environment, read_user_state
 from events.envelope import derive_id
 from events.learning import JobRequested
 
@@ -31,6 +31,16 @@ class UserJobRequest:
     data: JobRequested
 
 
+def _find_parent(state: UserState) -> Parent | None:
+    """Return the adapter from which the job trains on: the one that passed its gate in the words of
+    the generator alone."""
+    row = state.plays
+    if row is None:
+        return None
+    lora = next((job.spec.lora for job in state.jobs if job.job == row.job), None)
+    return Parent(row.path, lora)
+
+
 def build_request(app: "App", pair: "Pair") -> UserJobRequest | None:
     """Return the request of the job that is due for the users of an agent; None where none is.
     Raises NoUserJob, UnknownEnvironment, EnvironmentBroken."""
@@ -45,7 +55,7 @@ def build_request(app: "App", pair: "Pair") -> UserJobRequest | None:
     assert agent is not None, "an agent without an obstacle is in the settings"
     attempt = str(len(state.jobs) + 1)
     job = derive_id("user job", pair.alias, pair.base, attempt)
-    spec = build_user_spec(app, agent, job, pair.base, dialogues)
+    spec = build_user_spec(app, agent, job, pair.base, dialogues, _find_parent(state))
     request = JobRequested(
         job=job, alias=pair.alias, base=pair.base, spec=spec, minutes=settings.jobs.minutes
     )

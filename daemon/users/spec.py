@@ -10,6 +10,7 @@ is the same one.
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from itertools import islice
 from random import Random
 from typing import TYPE_CHECKING, Final
@@ -59,10 +60,26 @@ class NoUserJob(KintsugiError):
     """Settings by which no job can be made."""
 
 
+@dataclass(frozen=True, slots=True)
+class Parent:
+    """The adapter from which a job trains on, where it trains the same weights."""
+
+    folder: str
+    lora: LoraSettings | None
+    """Those of the job that left it; None where no job did."""
+
+
 def build_user_spec(
-    app: "App", agent: "Agent", job: str, base: str, dialogues: Sequence[PassedRollout]
+    app: "App",
+    agent: "Agent",
+    job: str,
+    base: str,
+    dialogues: Sequence[PassedRollout],
+    parent: Parent | None = None,
 ) -> JobSpec:
-    """Return the spec of a job that learns from these dialogues, the newest first. Raises
+    """Return the spec of a job that learns from these dialogues, the newest first. The first one of
+    a base learns the words of the generator; where plans write tasks, the next one trains on from
+    it in all manners, for a small base learns no manner from nothing (docs/LOG.md). Raises
     NoUserJob, UnknownEnvironment, EnvironmentBroken, EnvironmentFailure, BlobUnavailable."""
     assert agent.environment is not None, "an agent without an obstacle has an environment"
     assert agent.checkpoint is not None, "an agent without an obstacle has a checkpoint"
@@ -82,7 +99,7 @@ def build_user_spec(
     pool = TaskPool(
         name=POOL, tasks=gold[:HELD_OUT], references=gold[HELD_OUT:], successes=offer.rollouts
     )
-    benchmarks = settings.benchmarks
+    benchmarks, lora = settings.benchmarks, _build_lora(training, agent)
     return JobSpec(
         job=job,
         base=base,
@@ -91,7 +108,8 @@ def build_user_spec(
         benchmarks=None if benchmarks is None else str(benchmarks),
         teaches="user",
         dialogues=offer.sha256,
-        manners=list_manners(settings),
+        manners=() if parent is None else list_manners(settings),
+        parent=parent.folder if parent is not None and parent.lora == lora else None,
         pools=(pool,),
         seed=chance,
         sampler=Sampler(groups=1, size=2, rollouts=most + 2),
@@ -99,7 +117,7 @@ def build_user_spec(
             mode="always", successes=offer.sha256, sft=_build_sft(training, agent)
         ),
         grpo=False,
-        lora=_build_lora(training, agent),
+        lora=lora,
         device=training.device,
         dtype=training.dtype,
         threads=training.threads,

@@ -22,6 +22,7 @@ from daemon.proposer.verification import seed_of
 from daemon.solver.spec import check_supported
 from daemon.solver.users.dialogue_file import DIALOGUES, write_dialogues
 from daemon.solver.users.dialogue_file import read_dialogues as read_file
+from daemon.synthesis.manners import MANNERS
 from daemon.users.spec import NoUserJob, build_user_spec
 from daemon.users.state_machine import LEAST_DIALOGUES
 from events.envelope import derive_id
@@ -101,6 +102,34 @@ def test_its_spec_is_one_that_the_learner_takes_and_its_file_follows_from_the_lo
     (folder / DIALOGUES).write_bytes(write_dialogues(dialogues))
     dialogues = read_file(folder, spec)
     assert [item.rollout for item in dialogues] == sorted(pool.successes)
+
+
+def test_where_plans_write_tasks_the_second_job_trains_on_in_all_manners(
+    make: Callable[..., App],
+) -> None:
+    """The first one learns the words of the generator, and its gate has no other."""
+    app = make(LEAST_DIALOGUES, synthesis="auto")
+    tick(app)
+    (first,) = jobs(app)
+    assert (first.spec.manners, first.spec.parent) == ((), None)
+    decide(app, user_produced("u", job=first.job), user_evaluated("u"))
+    end(app, first.job, "trained")
+    tick(app)
+    (second,) = [job for job in jobs(app) if job.job != first.job]
+    check_supported(second.spec)
+    assert (second.spec.manners, second.spec.parent) == (tuple(MANNERS), "/adapters/u")
+    decide(app, user_produced("v", job=second.job))
+    decide(app, user_evaluated("v", passed=False, previous="u"))
+    end(app, second.job, "trained")
+    assert tick(app).told == [], "a failed gate waits for more dialogues"
+
+
+def test_a_job_for_other_weights_trains_on_from_none(make: Callable[..., App]) -> None:
+    app = make(LEAST_DIALOGUES, synthesis="auto")
+    decide(app, user_produced("u"), user_evaluated("u"))
+    tick(app)
+    (job,) = jobs(app)
+    assert (job.spec.manners, job.spec.parent) == (tuple(MANNERS), None)
 
 
 def test_of_a_quantised_base_what_follows_from_its_size_is_to_be_set(
