@@ -43,6 +43,8 @@ from ops.reproduce.commands import Document, Folder
 from ops.reproduce.homes import ALIAS, build_settings, build_source, open_plan_environment
 
 _ROUNDS: Final = 3
+_LINE_TOKENS: Final = 256
+"""Least limit of a user's line: where plans want it, it is longer than a small agent's answer."""
 _POOL: Final = "written"
 _LEAST: Final = 4
 """Accepted tasks without which there is nothing to show and to practise."""
@@ -157,7 +159,7 @@ def build_adapter_user(plan: Reproduction, folder: Folder, domain: str) -> Adapt
         adapter=plan.name_policy(USER, domain),
         folder=str(place),
         sha256=verify(place).files[WEIGHTS],
-        max_tokens=plan.max_tokens,
+        max_tokens=max(_LINE_TOKENS, plan.max_tokens),
     )
 
 
@@ -199,7 +201,7 @@ def plan_reinforced(
         url=plan.user_base_url or plan.base_url,
         model=plan.user_model or plan.model,
         temperature=0.0,
-        max_tokens=plan.max_tokens,
+        max_tokens=max(_LINE_TOKENS, plan.max_tokens),
     )
     return {
         arm: _change(
