@@ -432,8 +432,8 @@ class JobSpec(StrictModel):
     """Of a job that teaches the user: of the file with recorded dialogues that it learns from
     beside those of the oracle with the exact user (daemon/jobs/dialogues.py). None: these alone."""
     manners: tuple[Name, ...] = Field(default=(), exclude_if=_is_absent)
-    """Of a job that teaches the user: manners of speaking (daemon/synthesis/manners.py) that the
-    tasks of its pools have in turn. Empty: their own words alone."""
+    """A job that teaches the user gives the tasks of its pools these manners of speaking in turn
+    (daemon/synthesis/manners.py). Empty: they keep their own words."""
     pools: Annotated[tuple[TaskPool, ...], Field(min_length=1)]
     seed: Int64 = 0
     """Of everything that is drawn: tasks, tokens, the adapter's first weights."""

@@ -35,7 +35,7 @@ from daemon.evaluation.plan_program import (
     run_program,
 )
 from daemon.evaluation.trial import Adapter, CannotPlay, prove_adapter
-from daemon.synthesis.manners import vary_manner
+from daemon.synthesis.manners import find_turn, vary_manner
 from envs.attribution.user_faults import FaultRule, find_user_fault
 from envs.episode import REGULAR
 from envs.task import TaskDefinition
@@ -349,11 +349,10 @@ class _Players:
             heartbeat.say_when_due(phase=phase, rollouts=len(results))
         # A task in another manner has an id by content, which an operator could not look up.
         return [
-            results[task.id].model_copy(
-                update={
-                    "task": name,
-                    "manner": None if task.id == name else self._find_manner(name),
-                }
+            results[task.id]
+            if task.id == name
+            else results[task.id].model_copy(
+                update={"task": name, "manner": find_turn(self._places[name], self._plan.manners)}
             )
             for name, task in tasks.items()
         ]
@@ -361,10 +360,6 @@ class _Players:
     def _define(self, environment: "Environment", task: str) -> TaskDefinition:
         """Return a task of the plan in the manner whose turn it is."""
         return vary_manner(environment.task(task), self._places[task], self._plan.manners)
-
-    def _find_manner(self, task: str) -> str:
-        """Return the manner whose turn it is at a task."""
-        return self._plan.manners[self._places[task] % len(self._plan.manners)]
 
     def _play_with_oracle(
         self, environment: "Environment", tasks: Iterable[TaskDefinition]

@@ -71,12 +71,17 @@ def give_manner(task: TaskDefinition, name: str) -> TaskDefinition | None:
 
 
 def vary_manner(task: TaskDefinition, place: int, manners: Sequence[str]) -> TaskDefinition:
-    """Return the task at a place of a list in the manner whose turn it is there: each comes at
-    every `len(manners)`-th place. Return the task itself where none is named or it cannot have that
-    one. Raises KeyError for a manner that does not exist."""
-    if not manners:
-        return task
-    return give_manner(task, manners[place % len(manners)]) or task
+    """Return the task at a place of a list in the manner whose turn it is there; the task itself
+    where none is named or it cannot have that one. Raises KeyError for a manner that does not
+    exist."""
+    manner = find_turn(place, manners)
+    return task if manner is None else give_manner(task, manner) or task
+
+
+def find_turn(place: int, manners: Sequence[str]) -> str | None:
+    """Return the manner whose turn it is at a place of a list: each comes at every
+    `len(manners)`-th place. None where none is named."""
+    return manners[place % len(manners)] if manners else None
 
 
 def find_identity(task: TaskDefinition, script: Script) -> str | None:

@@ -79,7 +79,7 @@ def build_user_spec(
 ) -> JobSpec:
     """Return the spec of a job that learns from these dialogues, the newest first. The first one of
     a base learns the words of the generator; where plans write tasks, the next one trains on from
-    it in all manners, for a small base learns no manner from nothing (docs/LOG.md). Raises
+    it in all manners, for a small base that begins with all of them learns no values. Raises
     NoUserJob, UnknownEnvironment, EnvironmentBroken, EnvironmentFailure, BlobUnavailable."""
     assert agent.environment is not None, "an agent without an obstacle has an environment"
     assert agent.checkpoint is not None, "an agent without an obstacle has a checkpoint"

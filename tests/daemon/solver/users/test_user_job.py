@@ -120,8 +120,8 @@ def test_a_file_of_dialogues_that_is_not_the_specs_is_an_outcome(
 
 
 @pytest.mark.learning
-def test_users_of_every_manner_are_shown_and_held_out(tmp_path: Path) -> None:
-    """The loss on other words is another, and the tasks and their number are the same."""
+def test_a_job_shows_users_in_its_manners(tmp_path: Path) -> None:
+    """Formal lines are longer, and the tasks and their number are the same."""
     results = []
     for name, manners in (("plain", ()), ("formal", ("formal",))):
         outcome = run(build_spec(shown=8, manners=manners), tmp_path / name)
