@@ -12,7 +12,7 @@ from daemon.evaluation.user_trial import UserResult
 from events.serving import UserFaultRate
 from ops.learning.report import format_table
 from ops.learning.results import check_settings, describe_provenance
-from ops.learning.users.run import UserRun
+from ops.learning.users.run import SizeRun, UserRun
 from ops.learning.users.settings import Settings
 
 _RATES: Final[Mapping[str, Callable[[UserResult], UserFaultRate]]] = {
@@ -26,24 +26,27 @@ _EXAMPLES: Final = 4
 def write_report(results: Sequence[UserRun], settings: Settings) -> str:
     """Return the report. Raises NothingToReport."""
     check_settings(results, settings.digest)
-    sizes = sorted({size for result in results for size in result.sizes})
+    users: dict[str, list[SizeRun]] = {}
+    for manners in (False, True):
+        runs = [result for result in results if result.manners is manners]
+        for size in sorted({size for run in runs for size in run.sizes}):
+            name = f"{size} in all manners" if manners else str(size)
+            users[name] = [run.sizes[size] for run in runs if size in run.sizes]
     rows = [["dialogues", *_RATES, "solved", "gates passed", "steps", "nats per token"]]
-    rows += [_describe(size, [r for r in results if size in r.sizes]) for size in sizes]
+    rows += [_describe(name, runs) for name, runs in users.items()]
     return (
-        "\n\n".join(
-            [describe_provenance(results), format_table(rows), *_list_examples(results, sizes)]
-        )
+        "\n\n".join([describe_provenance(results), format_table(rows), *_list_examples(users)])
         + "\n"
     )
 
 
-def _describe(size: int, results: Sequence[UserRun]) -> list[str]:
-    gates = [result.sizes[size].gate for result in results]
-    figures = [run.job.figures for result in results if (run := result.sizes[size]).job is not None]
+def _describe(name: str, runs: Sequence[SizeRun]) -> list[str]:
+    gates = [run.gate for run in runs]
+    figures = [run.job.figures for run in runs if run.job is not None]
     solved = sum(gate.solved for gate in gates) / sum(gate.dialogues for gate in gates)
     passed = sum(gate.passed for gate in gates)
     return [
-        str(size),
+        name,
         *(_format_rates([find(gate) for gate in gates]) for find in _RATES.values()),
         f"{solved:.1%}",
         f"{passed} of {len(gates)}",
@@ -60,11 +63,10 @@ def _format_rates(rates: Sequence[UserFaultRate]) -> str:
     return f"{whole.value:.1%} [{whole.low:.1%}, {whole.high:.1%}] ({each})"
 
 
-def _list_examples(results: Sequence[UserRun], sizes: Sequence[int]) -> list[str]:
-    """Return a section per size with faults of the first seed that has it."""
+def _list_examples(users: Mapping[str, Sequence[SizeRun]]) -> list[str]:
+    """Return a section for each with faults of the first seed."""
     sections = []
-    for size in sizes:
-        gate = next(result.sizes[size].gate for result in results if size in result.sizes)
-        lines = "\n".join(f"- {example}" for example in gate.examples[:_EXAMPLES])
-        sections.append(f"After {size} dialogues:\n\n{lines or '- no fault'}")
+    for name, runs in users.items():
+        lines = "\n".join(f"- {example}" for example in runs[0].gate.examples[:_EXAMPLES])
+        sections.append(f"Dialogues: {name}:\n\n{lines or '- no fault'}")
     return sections

@@ -15,6 +15,8 @@ BASE: Final = "reference"
 SEEDS: Final = (1, 2, 3, 4, 5)
 SIZES: Final = (0, 32, 128, 512, 8192)
 """Dialogues that a user is shown; 0: the base plays as it is."""
+MANNERS_TOKENS: Final = 256
+"""Of a line in a manner of plans, at most: what the daemon has; 64 cut the longer ones off."""
 
 
 class Settings(StrictModel):

@@ -58,3 +58,19 @@ def test_results_of_other_settings_and_none_are_refused(
     write_document(tmp_path / "seed1.json", invent_run(1, 0))
     assert main(["report", "--out", str(tmp_path)]) == 0
     assert "core-minutes" in capsys.readouterr().out
+
+
+def test_a_user_in_manners_has_a_row_of_its_own() -> None:
+    in_manners = invent_run(1, 3).model_copy(update={"manners": True})
+    report = write_report([invent_run(1, 12), in_manners], SETTINGS)
+    rows = {line.split(" | ")[0]: line for line in report.splitlines() if line.startswith("| ")}
+    assert "(2.0%)" in rows["| 32"]
+    assert "(0.5%)" in rows["| 32 in all manners"]
+
+
+def test_a_user_in_manners_needs_the_user_that_it_trains_on_from(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command = ["run", "--out", str(tmp_path), "--seeds", "1", "--sizes", "32", "--manners"]
+    assert main(command) == 1
+    assert "run without --manners first" in capsys.readouterr().err
