@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from daemon.core.app import App
-from daemon.status.doctor import loop, machine, records, serving, tracing
+from daemon.status.doctor import loop, machine, models, records, serving, tracing
 from daemon.status.doctor.finding import Finding
 from events.errors import KintsugiError
 
@@ -34,6 +34,7 @@ CHECKS: Final[Mapping[str, Callable[[App], Finding]]] = {
     "canaries": serving.canaries,
     "holdout": serving.holdout,
     "engines": serving.engines,
+    "models": models.models,
     "tracing": tracing.tracing,
 }
 
