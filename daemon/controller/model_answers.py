@@ -5,8 +5,8 @@
         answer = await ask(endpoint, "analyzer", messages, question, budget)
 
 A role is the name of the model's section under `models`; errors name it. An answer that
-`question.parse` refuses is asked for again, twice at most, with the reason. What a request costs is
-a high estimate, so that a budget is kept whatever the tokenizer.
+is no message, or that `question.parse` refuses, is asked for again, twice at most, with the reason.
+What a request costs is a high estimate, so that a budget is kept whatever the tokenizer.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
 import httpx2
 
-from envs.endpoint import Endpoint, Sampling
+from envs.endpoint import AnswerFailure, Endpoint, Sampling
+from envs.episode import Termination
 from events.errors import KintsugiError
 from events.messages import Message
 
@@ -28,6 +29,9 @@ T = TypeVar("T")
 ASKED_AGAIN: Final = 2
 ANSWER_TOKENS: Final = 4096
 """Most tokens of one answer."""
+_QUOTED: Final = 4_000
+"""Most characters of an answer that are sent back with the reason why it was not taken: servers may
+ignore the bound on its tokens, and a budget would be spent by what is no answer."""
 BYTES_PER_TOKEN: Final = 3
 """A low guess, so that estimates of tokens are high; in UTF-8, so that a character of Chinese is a
 token."""
@@ -113,15 +117,19 @@ async def ask(
     )
     for _ in range(1 + ASKED_AGAIN):
         spend(budget, asked, role, problem)
-        completion = await endpoint.complete(asked, sampling=sampling)
-        text = completion.message.text
+        text = ""
         try:
+            text = (await endpoint.complete(asked, sampling=sampling)).message.text
             return question.parse(text)
+        except AnswerFailure as error:
+            if error.termination != Termination.AGENT_ERROR:
+                raise
+            problem = f"the {role} {endpoint.model} gave no answer: {error}"
         except ValueError as error:
             problem = f"the {role} {endpoint.model} gave no answer of the schema: {error}"
         again = f"That was not the answer that was asked for: {problem[:300]}. Answer again."
         asked += [
-            Message(role="assistant", content=text or "{}"),
+            Message(role="assistant", content=text[:_QUOTED] or "{}"),
             Message(role="user", content=again),
         ]
     raise ModelFailure(problem)

@@ -162,6 +162,25 @@ def test_without_a_plan_of_the_model_rules_write_all(
     assert drafts.entries == plan_by_rule(SHOP, REQUEST).entries
 
 
+@pytest.mark.parametrize("text", ["x" * 300_000, ""])
+def test_a_huge_or_empty_answer_is_asked_for_again_and_does_not_end_the_budget(text: str) -> None:
+    """Servers that ignore the bound on an answer's tokens would spend the budget of a cycle."""
+    count = 0
+
+    def answer(body: Json) -> Json:
+        nonlocal count
+        count += 1
+        if count == 1:
+            return said(text)
+        return plan_well(body)
+
+    drafts, requests = plan(answer, max_tokens=120_000)
+    assert (drafts.trouble, drafts.writer) == ("", "big")
+    assert len(drafts.entries) == REQUEST.count
+    assert len(requests) == REQUEST.count + 1
+    assert "Answer again." in requests[1]["messages"][-1]["content"]
+
+
 def test_a_budget_that_ends_midway_keeps_what_was_written() -> None:
     drafts, requests = plan(plan_well, max_tokens=20_000)
     assert 0 < len(requests) < REQUEST.count
