@@ -22,7 +22,7 @@ from events.codec import decode
 from events.learning import PlanName
 from events.log import read_all
 from events.streams import LEARNING
-from events.synthesis.plans import Aspect, PlansRevised, PlansWritten
+from events.synthesis.plans import MOST_ROUNDS, Aspect, PlansRevised, PlansWritten
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection
@@ -67,12 +67,13 @@ def choose_set(
     if not lines:
         return SetChoice(None)
     past = read_plan_history(connection, lines[-1], before, lambda line: find_set_events(app, line))
-    refusal = explain_refusal(environment, past)
+    refusal = explain_refusal(environment, past, app.settings.improve.synthesis_rounds)
     return SetChoice(None, refusal) if refusal else SetChoice(past)
 
 
-def explain_refusal(environment: "Environment", past: SetPast) -> str:
-    """Return why a set is not used again; empty where it is."""
+def explain_refusal(environment: "Environment", past: SetPast, rounds: int = MOST_ROUNDS) -> str:
+    """Return why a set is not used again; empty where it is. `rounds`: the most that a set may have
+    (`improve.synthesis_rounds`)."""
     line = past.line
     problems = [
         problem
@@ -91,10 +92,13 @@ def explain_refusal(environment: "Environment", past: SetPast) -> str:
         )
     tries = sum(plan.tries for plan in past.plans)
     accepted = sum(plan.accepted for plan in past.plans)
-    if line.stopped and accepted < ACCEPTABLE * tries:
+    stopped = line.stopped
+    if not stopped and line.rounds >= rounds:
+        stopped = f"improve.synthesis_rounds is {rounds}"
+    if stopped and accepted < ACCEPTABLE * tries:
         return (
             f"plans {line.plans} are not used again: no round of revisions follows "
-            f"({line.stopped}), and {accepted} of their {tries} tries were accepted"
+            f"({stopped}), and {accepted} of their {tries} tries were accepted"
         )
     return ""
 

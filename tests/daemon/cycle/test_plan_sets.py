@@ -214,6 +214,10 @@ def test_a_set_without_further_rounds_is_used_while_half_is_accepted(app: App) -
     plan.accepted = 1
     assert "1 of their 4 tries were accepted" in explain_refusal(shop, stopped)
     assert explain_refusal(shop, past) == "", "rounds of revisions may follow"
+    never_revised = explain_refusal(shop, past, rounds=0)
+    assert "no round of revisions follows (improve.synthesis_rounds is 0)" in never_revised
+    plan.accepted = 2
+    assert explain_refusal(shop, past, rounds=0) == ""
 
 
 def test_a_set_without_a_tool_that_came_later_is_refused(app: App) -> None:
