@@ -33,6 +33,7 @@ from daemon.proposer.candidate import (
     CheckFailure,
     PriorTask,
 )
+from envs.attribution.spelling import has_id
 from envs.attribution.task_facts import (
     find_gold_failure,
     find_gold_gap,
@@ -148,18 +149,23 @@ def provenance(examined: CandidateFacts) -> str:
 
 
 def leak(examined: CandidateFacts) -> str:
-    """Check V4: a tool's name that is one plain word is allowed. Raises CheckFailure."""
+    """Check V4: a tool's name that is one plain word is allowed; an id is told however it is
+    spelled. Raises CheckFailure."""
     task, environment = examined.task, examined.environment
     source = examined.candidate.source
-    before = frozenset() if source is None else words(collect_user_text(source))
-    new_words = words(collect_user_text(task)) - before
-    for tool in sorted(environment.toolset.tools()):
+    text, before = collect_user_text(task), "" if source is None else collect_user_text(source)
+    new_words = words(text) - words(before)
+    own_tools = environment.user_toolset
+    tools = {*environment.toolset.tools(), *(own_tools.tools() if own_tools else ())}
+    for tool in sorted(tools):
         if "_" in tool and tool.lower() in new_words:
             raise CheckFailure(f"the user names the tool {tool}")
     for action in task.criteria.gold_actions or ():
         for name in sorted(environment.internal & action.arguments.keys()):
             for value in leaves(action.arguments[name]):
-                if str(value).lower() in new_words:
+                own = str(value)
+                is_told = own.lower() in new_words
+                if is_told or (has_id(text, own) and not has_id(before, own)):
                     raise CheckFailure(f"the user knows {value!r}, an internal {name}")
     return ""
 

@@ -20,6 +20,12 @@ _MEASURE: Final = re.compile(rf"\d{{1,3}}{_UNIT}(?:-(?:\d{{1,3}}{_UNIT}|[a-z]+))
 _YEAR: Final = re.compile(r"(?:19|20)\d\d")
 _DECIMAL: Final = re.compile(r"(\d+)\.(\d+)")
 _DATE: Final = re.compile(r"(\d{4})-(\d\d)-(\d\d)")
+_OTHER_DATE: Final = re.compile(r"(\d\d?)([.-])(\d\d?)\2(\d{4}|\d\d)")
+"""Day and month, in either order, before the year."""
+_SHORTEST_ID: Final = 5
+"""Characters from which on an id is told from other numbers when it is spelled otherwise."""
+_DIGITS: Final = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine")
+_DIGIT_WORD: Final = re.compile(rf"\b(?:{'|'.join(_DIGITS)})\b", re.IGNORECASE)
 _NUMBER_WORD: Final = re.compile(
     r"\b(?:zero|oh|one|two|three|four|five|six|seven|eight|nine|ten|\w+teen|\w+ty|hundred|thousand)"
     r"\b",
@@ -43,6 +49,17 @@ def has_value(text: str, value: str) -> bool:
     return squeeze(value) in text or any(spelling in text for spelling in _respell(value))
 
 
+def has_id(text: str, value: str) -> bool:
+    """Whether a text has an id with a digit: as it is, behind a sign or a word, with a sign or a
+    space between its characters, or with its digits in words."""
+    if len(value) < _SHORTEST_ID or not any(map(str.isdigit, value)):
+        return False
+    plain = _DIGIT_WORD.sub(lambda word: str(_DIGITS.index(word[0].lower())), text)
+    before = r"(?<!\d)" if value[0].isdigit() else r"(?<![^\W_])"
+    characters = r"[\W_]{0,2}".join(map(re.escape, value))
+    return re.search(rf"{before}{characters}(?!\d)", plain, re.IGNORECASE) is not None
+
+
 def has_number_words(text: str) -> bool:
     """Whether a text writes a number out in words."""
     return len(_NUMBER_WORD.findall(text)) > 1
@@ -52,6 +69,12 @@ def _respell(value: str) -> Iterator[str]:
     """Yield other spellings of an amount or a date, squeezed."""
     if decimal := _DECIMAL.fullmatch(value):
         yield decimal[1] + decimal[2].rstrip("0")
+    if parts := _OTHER_DATE.fullmatch(value):
+        first, second = int(parts[1]), int(parts[3])
+        for century in ("",) if len(parts[4]) > len("24") else ("19", "20"):
+            year = century + parts[4]
+            yield f"{year}{first:02}{second:02}"
+            yield f"{year}{second:02}{first:02}"
     if parts := _DATE.fullmatch(value):
         try:
             day = date(*map(int, parts.groups()))

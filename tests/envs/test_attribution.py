@@ -175,6 +175,8 @@ def test_a_date_may_be_written_in_any_way() -> None:
     assert date in task.script.opening
     for spelling, is_right in {
         "March 1st, 1984": True, "03/01/1984": True, "1 Mar 1984": True, "1984-03-02": False,
+        "01.03.1984": True, "1.3.84": True, "03-01-1984": True, "3-1-1984": True,
+        "02.03.1984": False, "03-01-1985": False,
     }.items():  # fmt: skip
         text = task.script.opening.replace(date, spelling)
         fault = find_user_fault(airline, task, [Message(role="user", content=text)])

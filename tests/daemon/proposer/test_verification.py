@@ -1,5 +1,6 @@
 """The ten checks: what shop writes passes them, and each refuses what it is there for."""
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -15,6 +16,7 @@ from daemon.proposer.candidate import (
 from daemon.proposer.verification import CHECKS, Verdict, likeness, seed_of, verify
 from envs.airline.environment import Airline
 from envs.environment import Environment
+from envs.registry import open_environment
 from envs.retail.environment import Retail
 from envs.shop.environment import Shop
 from envs.task import TaskDefinition
@@ -22,6 +24,7 @@ from events.learning import Check, Mode
 from tests.envs.mini import Mini
 
 SHOP = Shop()
+DIGITS = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine")
 
 
 def examined(
@@ -156,6 +159,42 @@ def test_leak_is_a_tools_name_or_an_internal_id_that_the_source_did_not_say() ->
     ]
     told = changed(source, known_info=f"{source.scenario.known_info} The item is {item}.")
     assert item in refused("leak", examined(told, source=source, environment=retail))
+
+
+@pytest.mark.parametrize(
+    "spell",
+    [
+        lambda item: f"#{item}",
+        lambda item: f"item{item}",
+        lambda item: f"item_{item}",
+        lambda item: f"{item[:4]} {item[4:]}",
+        lambda item: f"{item[:2]}-{item[2:5]}-{item[5:]}",
+        lambda item: ", ".join(item),
+        lambda item: " ".join(DIGITS[int(digit)] for digit in item),
+    ],
+)
+def test_an_internal_id_leaks_however_it_is_spelled(spell: Callable[[str], str]) -> None:
+    retail = Retail()
+    source = retail.generate("return", 5)
+    (item,) = [
+        action.arguments["item_ids"][0]
+        for action in source.criteria.gold_actions or ()
+        if "item_ids" in action.arguments
+    ]
+    told = changed(source, unknown_info=f"It is {spell(item)}, I think.")
+    assert item in refused("leak", examined(told, source=source, environment=retail))
+    CHECKS["leak"](examined(told, source=told, environment=retail))
+    for other in (item[:-1], item[::-1]):
+        kept = changed(source, unknown_info=f"It is {spell(other)}, I think.")
+        CHECKS["leak"](examined(kept, source=source, environment=retail))
+
+
+def test_leak_is_a_tool_of_the_user_too() -> None:
+    telecom = open_environment("telecom")
+    task = telecom.generate(next(iter(telecom.capabilities)), FIRST_SEED)
+    told = changed(task, unknown_info="I can call toggle_airplane_mode for it.")
+    why = refused("leak", examined(told, source=task, environment=telecom))
+    assert "toggle_airplane_mode" in why
 
 
 @pytest.mark.parametrize(
