@@ -20,9 +20,10 @@ correct an agent that asks about something else, may go on waiting for one that 
 part, and may hang up where the task is a success or the agent turns the request down. An agent
 that had failed before the fault (losses.py) is not excused by it.
 
-Guarantee: the exact user has no fault in any task of its environment. Not covered: manners, and
-wrong words without a value in them. Source: AReaL-SEA, arXiv 2601.22607, which tells faults of the
-task from faults of the trajectory; the user's are ours.
+Guarantee: the exact user has no fault in any task of its environment. Not covered: manners, wrong
+words without a value in them, and, where the agent speaks another language than English, an end in
+answer to a question that the situation has no answer to. Source: AReaL-SEA, arXiv 2601.22607,
+which tells faults of the task from faults of the trajectory; the user's are ours.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -33,7 +34,14 @@ from envs.attribution.losses import is_lost
 from envs.attribution.names import list_names
 from envs.attribution.proposals import Proposals
 from envs.attribution.spelling import has_number_words, has_value, is_value
-from envs.attribution.utterances import agrees, is_farewell, refuses, turns_down, wants_answer
+from envs.attribution.utterances import (
+    agrees,
+    is_farewell,
+    is_readable,
+    refuses,
+    turns_down,
+    wants_answer,
+)
 from envs.attribution.words import (
     collect_user_text,
     leaves,
@@ -280,7 +288,7 @@ class _Observer:
         if not answers and not expected.tool_calls and self._had_needless_question(script):
             return None
         # Whoever is asked for what the situation has not may say that it is out of scope.
-        has_question = "?" in asked and OUT_OF_SCOPE not in message.text
+        has_question = "?" in asked and is_readable(asked) and OUT_OF_SCOPE not in message.text
         if answers or expected.tool_calls or has_question:
             return UserFault("early_end", place, f"it hangs up when the agent says {asked[-80:]!r}")
         return None

@@ -1,5 +1,7 @@
 """What an utterance does, by its words alone (pure): it agrees, refuses, asks, takes leave.
 
+Of other languages than English they know nothing (is_readable).
+
 agrees("Yes, please.")            True
 turns_down("I cannot do that.")   True
 wants_answer("I cannot do that.") False: nothing is asked
@@ -39,6 +41,14 @@ _TURNS_DOWN: Final = re.compile(
     r"|(do|does|did|could|will|would|may)(n't| not)|won't|sorry|unfortunately|declined?|denied)\b",
     re.I,
 )
+_ENGLISH: Final = re.compile(
+    r"\b(the|you|yours?|what|which|how|would|could|with|this|that|please|anything|have|and"
+    r"|is it)\b",
+    re.I,
+)
+"""Words without which few lines of an agent are in English."""
+_SHORT_LINE: Final = 2
+"""Words up to which a line may have none of them, as "Zip code?"."""
 _NEGATES: Final = re.compile(
     r"\b(not|never|cannot|unable|without|instead|\w+n't|won't|leave)\b", re.I
 )
@@ -62,6 +72,11 @@ def is_farewell(text: str) -> bool:
 def wants_answer(text: str) -> bool:
     """Whether a text asks the other side for something."""
     return bool(_REQUEST.search(text))
+
+
+def is_readable(text: str) -> bool:
+    """Whether the other functions can read a text: it is in English, as far as its words show."""
+    return bool(_ENGLISH.search(text)) or (text.isascii() and len(text.split()) <= _SHORT_LINE)
 
 
 def turns_down(text: str) -> bool:

@@ -193,7 +193,8 @@ def test_a_user_who_got_what_it_wanted_may_hang_up_at_any_word() -> None:
         Message(role="user", content=f"Danke! {STOP}"),
     ]
     assert find_user_fault(SHOP, task, [*episode.messages[:last], *farewell]) is None
-    fault = find_user_fault(SHOP, task, [*episode.messages[:1], *farewell])
+    asked = Message(role="assistant", content="What colour is the door?")
+    fault = find_user_fault(SHOP, task, [*episode.messages[:1], asked, farewell[1]])
     assert fault is not None
     assert fault.rule == "early_end"
 
@@ -293,6 +294,24 @@ def test_a_user_may_go_when_its_request_is_turned_down() -> None:
             Message(role="user", content=STOP),
         ]
         assert (find_user_fault(retail, task, talk) is None) is may_go, words
+
+
+def test_what_is_not_english_is_not_read_as_a_question_that_holds_a_user() -> None:
+    """An agent that turns a right request down in another language is not excused by its user, who
+    has no more to say."""
+    for refusal, farewell in (
+        ("Lo siento, no puedo cancelarlo. ¿Algo más?", "No, gracias."),
+        ("Das kann ich nicht stornieren. Kann ich sonst noch etwas tun?", "Nein danke."),
+        (
+            "\u62b1\u6b49\uff0c\u65e0\u6cd5\u53d6\u6d88\u3002\u8fd8\u6709\u522b\u7684\u5417?",
+            "\u6ca1\u6709\u4e86",
+        ),
+    ):
+        assert find_reason(HELLO, refusal, f"{farewell} {STOP}") is None, refusal
+    # What the user was to answer binds it in any language, as does a question in English.
+    asked = "¿Me puede decir su nombre, confirm, y el pedido?"
+    assert "(early_end)" in str(find_reason(HELLO, asked, STOP))
+    assert "(early_end)" in str(find_reason(HELLO, "What is your name?", STOP))
 
 
 def test_a_user_may_go_at_the_second_needless_question() -> None:
