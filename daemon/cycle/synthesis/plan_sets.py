@@ -1,15 +1,16 @@
 """Which set of plans the next tasks for a pattern are written by.
 
-    choice = choose_set(app, connection, environment, cycle, pattern, before)
+    choice = choose_set(app, connection, environment, cycle, pattern, before, demand)
 
 The newest set of the agent, base and environment for the pattern is used again: with its counts and
 revisions, as it was at offset `before` of `learning`, where the cycle began. A set whose rounds of
 revisions are over is used without further ones while the checks accept half of its tries. A new one
 is written where there is none, and where a plan of the newest cannot stand in the environment any
-more, or needs none of a tool that the environment has since.
+more, or needs none of a tool that the environment has since; where none of its plans is of a kind
+that fails now; and where it was written for so few tasks that a new one may have twice its plans.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
@@ -47,6 +48,21 @@ class SetChoice:
     """Why the newest set is not used again; empty where it is, and where there is none."""
 
 
+@dataclass(frozen=True, slots=True)
+class SetDemand:
+    """What a cycle asks of a set."""
+
+    plans: int = 1
+    """Most plans that a new set would have."""
+    kinds: Collection[str] = ()
+    """Kinds of the tasks that failed; empty: all of the environment."""
+    rounds: int = MOST_ROUNDS
+    """Most rounds of revisions of a set (`improve.synthesis_rounds`)."""
+
+
+_NO_DEMAND: Final = SetDemand()
+
+
 def choose_set(
     app: "App",
     connection: "Connection",
@@ -54,6 +70,7 @@ def choose_set(
     cycle: "CycleRow",
     pattern: str,
     before: int | None,
+    demand: SetDemand,
 ) -> SetChoice:
     """Return the set that a cycle uses for a pattern; `before` is None for a cycle of which the log
     has nothing. Raises LogError."""
@@ -67,13 +84,19 @@ def choose_set(
     if not lines:
         return SetChoice(None)
     past = read_plan_history(connection, lines[-1], before, lambda line: find_set_events(app, line))
-    refusal = explain_refusal(environment, past, app.settings.improve.synthesis_rounds)
+    refusal = explain_refusal(environment, past, demand)
     return SetChoice(None, refusal) if refusal else SetChoice(past)
 
 
-def explain_refusal(environment: "Environment", past: SetPast, rounds: int = MOST_ROUNDS) -> str:
-    """Return why a set is not used again; empty where it is. `rounds`: the most that a set may have
-    (`improve.synthesis_rounds`)."""
+def explain_refusal(
+    environment: "Environment", past: SetPast, demand: SetDemand = _NO_DEMAND
+) -> str:
+    """Return why a set is not used again; empty where it is."""
+    reason = _find_refusal(environment, past, demand)
+    return f"plans {past.line.plans} are not used again: {reason}" if reason else ""
+
+
+def _find_refusal(environment: "Environment", past: SetPast, demand: SetDemand) -> str:
     line = past.line
     problems = [
         problem
@@ -82,23 +105,32 @@ def explain_refusal(environment: "Environment", past: SetPast, rounds: int = MOS
     ]
     if problems:
         more = f", and of {len(problems) - 1} more plans" if problems[1:] else ""
-        return f"plans {line.plans} are not used again: {problems[0]}{more}"
+        return f"{problems[0]}{more}"
     known = {tool for plan in past.plans for tool in plan.plan.tools} | set(line.uncovered)
     added = sorted(set(list_tools(environment)) - known)
     if added:
         return (
-            f"plans {line.plans} are not used again: {environment.name} has tools that were not "
-            f"there when they were written: {', '.join(added)}"
+            f"{environment.name} has tools that were not there when they were written: "
+            f"{', '.join(added)}"
         )
+    kinds = {plan.plan.kind for plan in past.plans}
+    if demand.kinds and None not in kinds and not kinds & set(demand.kinds):
+        return (
+            f"they are of {', '.join(sorted(filter(None, kinds)))}, and the tasks that fail now "
+            f"are of {', '.join(sorted(demand.kinds))}"
+        )
+    # Where trouble says why there were not more plans, there may be no more now.
+    if not line.trouble and 2 * len(past.plans) <= demand.plans:
+        return f"they are {len(past.plans)}, and {demand.plans} may be written now"
     tries = sum(plan.tries for plan in past.plans)
     accepted = sum(plan.accepted for plan in past.plans)
     stopped = line.stopped
-    if not stopped and line.rounds >= rounds:
-        stopped = f"improve.synthesis_rounds is {rounds}"
+    if not stopped and line.rounds >= demand.rounds:
+        stopped = f"improve.synthesis_rounds is {demand.rounds}"
     if stopped and accepted < ACCEPTABLE * tries:
         return (
-            f"plans {line.plans} are not used again: no round of revisions follows "
-            f"({stopped}), and {accepted} of their {tries} tries were accepted"
+            f"no round of revisions follows ({stopped}), and {accepted} of their {tries} tries "
+            "were accepted"
         )
     return ""
 

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from consumers.reads import learning
 from daemon.controller.directive import describe_directive
-from daemon.cycle.synthesis.plan_sets import SetChoice, build_history, choose_set
+from daemon.cycle.synthesis.plan_sets import SetChoice, SetDemand, build_history, choose_set
 from daemon.proposer.candidate import PriorTask, Source
 from daemon.proposer.proposer import ProposalRequest
 from daemon.synthesis.engine import Parts, make_parts, synthesize
@@ -110,7 +110,8 @@ def fill_quotas(
     for quota, tasks in counts:
         if not tasks:
             continue
-        writer = _PlanQuota(app, environment, cycle, quota, tasks)
+        kinds = _weigh_kinds(environment, wanted.sources.get(quota.pattern, ()))
+        writer = _PlanQuota(app, environment, cycle, quota, tasks, kinds)
         request = writer.build_request(replace(wanted, known=known), bodies)
         for event, data in writer.write(request, parts):
             decisions[event] = data
@@ -130,17 +131,21 @@ class _PlanQuota:
         cycle: "CycleRow",
         quota: Quota,
         tasks: int,
+        kinds: dict[str, float],
     ) -> None:
         self._app, self._environment, self._cycle = app, environment, cycle
-        self._quota, self._tasks = quota, tasks
+        self._quota, self._tasks, self._kinds = quota, tasks, kinds
         self._choice = self._choose_set()
 
     def _choose_set(self) -> SetChoice:
-        cycle = self._cycle
+        cycle, improve = self._cycle, self._app.settings.improve
+        demand = SetDemand(
+            min(improve.synthesis_plans, self._tasks), self._kinds, improve.synthesis_rounds
+        )
         with self._app.reading() as connection:
             before = learning.read_cycle_offsets(connection).get(cycle.cycle)
             return choose_set(
-                self._app, connection, self._environment, cycle, self._quota.pattern, before
+                self._app, connection, self._environment, cycle, self._quota.pattern, before, demand
             )
 
     def build_request(
@@ -162,7 +167,7 @@ class _PlanQuota:
             tasks=self._tasks,
             plans=improve.synthesis_plans,
             rounds=improve.synthesis_rounds,
-            kinds=_weigh_kinds(self._environment, wanted.sources.get(self._quota.pattern, ())),
+            kinds=self._kinds,
             known=wanted.known,
             evaluation=wanted.evaluation,
             sampler=wanted.sampler,

@@ -11,7 +11,12 @@ from consumers.reads.synthesis.plans import list_plan_sets
 from daemon.config.settings import Log, Settings
 from daemon.core.app import App
 from daemon.core.decision_log import Decisions
-from daemon.cycle.synthesis.plan_sets import build_history, explain_refusal, find_set_events
+from daemon.cycle.synthesis.plan_sets import (
+    SetDemand,
+    build_history,
+    explain_refusal,
+    find_set_events,
+)
 from envs.registry import open_environment
 from events.envelope import derive_id
 from events.learning import Decision, PlanName, TaskProposed, TaskRejected
@@ -214,10 +219,25 @@ def test_a_set_without_further_rounds_is_used_while_half_is_accepted(app: App) -
     plan.accepted = 1
     assert "1 of their 4 tries were accepted" in explain_refusal(shop, stopped)
     assert explain_refusal(shop, past) == "", "rounds of revisions may follow"
-    never_revised = explain_refusal(shop, past, rounds=0)
+    never_revised = explain_refusal(shop, past, SetDemand(rounds=0))
     assert "no round of revisions follows (improve.synthesis_rounds is 0)" in never_revised
     plan.accepted = 2
-    assert explain_refusal(shop, past, rounds=0) == ""
+    assert explain_refusal(shop, past, SetDemand(rounds=0)) == ""
+
+
+def test_a_set_of_other_kinds_or_for_far_fewer_tasks_is_refused(app: App) -> None:
+    shop = open_environment("shop")
+    tools = tuple(sorted(set(shop.toolset.tools()) - {"cancel_order"}))
+    past = read(app, None)
+    past = SetPast(replace(past.line, uncovered=tools), past.plans)
+    for kinds in ((), ("cancel",), ("address", "cancel")):
+        assert explain_refusal(shop, past, SetDemand(kinds=kinds)) == ""
+    reason = explain_refusal(shop, past, SetDemand(kinds=("address",)))
+    assert "they are of cancel, and the tasks that fail now are of address" in reason
+    reason = explain_refusal(shop, past, SetDemand(plans=2))
+    assert "they are 1, and 2 may be written now" in reason
+    limited = SetPast(replace(past.line, trouble="no other fits"), past.plans)
+    assert explain_refusal(shop, limited, SetDemand(plans=64)) == ""
 
 
 def test_a_set_without_a_tool_that_came_later_is_refused(app: App) -> None:
