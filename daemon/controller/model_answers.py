@@ -9,6 +9,7 @@ is no message, or that `question.parse` refuses, is asked for again, twice at mo
 What a request costs is a high estimate, so that a budget is kept whatever the tokenizer.
 """
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from ipaddress import ip_address
@@ -32,6 +33,7 @@ ANSWER_TOKENS: Final = 4096
 _QUOTED: Final = 4_000
 """Most characters of an answer that are sent back with the reason why it was not taken: servers may
 ignore the bound on its tokens, and a budget would be spent by what is no answer."""
+_FENCE: Final = re.compile(r"\s*```(?:json)?[ \t]*\n(.*?)\s*```\s*", re.DOTALL | re.IGNORECASE)
 BYTES_PER_TOKEN: Final = 3
 """A low guess, so that estimates of tokens are high; in UTF-8, so that a character of Chinese is a
 token."""
@@ -120,7 +122,7 @@ async def ask(
         text = ""
         try:
             text = (await endpoint.complete(asked, sampling=sampling)).message.text
-            return question.parse(text)
+            return question.parse(_strip_fence(text))
         except AnswerFailure as error:
             if error.termination != Termination.AGENT_ERROR:
                 raise
@@ -133,6 +135,13 @@ async def ask(
             Message(role="user", content=again),
         ]
     raise ModelFailure(problem)
+
+
+def _strip_fence(text: str) -> str:
+    """Return what stands in a fence of Markdown, which many models put around JSON; a text without
+    one as it is."""
+    fence = _FENCE.fullmatch(text)
+    return text if fence is None else fence[1]
 
 
 def spend(

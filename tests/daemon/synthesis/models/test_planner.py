@@ -181,6 +181,16 @@ def test_a_huge_or_empty_answer_is_asked_for_again_and_does_not_end_the_budget(t
     assert "Answer again." in requests[1]["messages"][-1]["content"]
 
 
+def test_an_answer_in_a_fence_of_markdown_is_taken() -> None:
+    def answer(body: Json) -> Json:
+        text = plan_well(body)["content"]
+        return said(f"```json\n{text}\n```\n")
+
+    drafts, requests = plan(answer)
+    assert (drafts.trouble, drafts.writer) == ("", "big")
+    assert len(requests) == len(drafts.entries) == REQUEST.count
+
+
 def test_a_budget_that_ends_midway_keeps_what_was_written() -> None:
     drafts, requests = plan(plan_well, max_tokens=20_000)
     assert 0 < len(requests) < REQUEST.count
