@@ -42,8 +42,8 @@ _TURNS_DOWN: Final = re.compile(
     re.I,
 )
 _ENGLISH: Final = re.compile(
-    r"\b(the|you|yours?|what|which|how|would|could|with|this|that|please|anything|have|and"
-    r"|is it)\b",
+    r"\b(the|you|yours?|what|which|how|would|could|should|shall|can|with|this|that|there|please"
+    r"|anything|any|else|have|and|it|need|want|(?-i:I))\b",
     re.I,
 )
 """Words without which few lines of an agent are in English."""
