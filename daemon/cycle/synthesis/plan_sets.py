@@ -2,12 +2,15 @@
 
     choice = choose_set(app, connection, environment, cycle, pattern, before, demand)
 
-The newest set of the agent, base and environment for the pattern is used again: with its counts and
-revisions, as it was at offset `before` of `learning`, where the cycle began. A set whose rounds of
-revisions are over is used without further ones while the checks accept half of its tries. A new one
-is written where there is none, and where a plan of the newest cannot stand in the environment any
-more, or needs none of a tool that the environment has since; where none of its plans is of a kind
-that fails now; and where it was written for so few tasks that a new one may have twice its plans.
+The newest set that fits, of the agent, base and environment for the pattern, is used again: with
+its counts and revisions, as it was at offset `before` of `learning`, where the cycle began. A set
+whose rounds of revisions are over is used without further ones while the checks accept half of its
+tries.
+
+A set does not fit where one of its plans cannot stand in the environment any more, where it has no
+plan for a tool that the environment has since, where none of its plans is of a kind that fails now,
+and where it was written for so few tasks that a new one may have twice its plans. Where none fits,
+a new one is written.
 """
 
 from collections.abc import Collection, Sequence
@@ -45,7 +48,7 @@ class SetChoice:
     past: SetPast | None
     """None: a new one is to be written."""
     refusal: str = ""
-    """Why the newest set is not used again; empty where it is, and where there is none."""
+    """Why the newest set is not used again; empty where one is, and where there is none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +63,8 @@ class SetDemand:
     """Most rounds of revisions of a set (`improve.synthesis_rounds`)."""
 
 
+_NEWEST: Final = 8
+"""Sets of a pattern that are looked at: kinds that fail in turn have one each."""
 _NO_DEMAND: Final = SetDemand()
 
 
@@ -81,11 +86,14 @@ def choose_set(
         and (not line.patterns or pattern in line.patterns)
         and (before is None or line.offset < before)
     ]
-    if not lines:
-        return SetChoice(None)
-    past = read_plan_history(connection, lines[-1], before, lambda line: find_set_events(app, line))
-    refusal = explain_refusal(environment, past, demand)
-    return SetChoice(None, refusal) if refusal else SetChoice(past)
+    refusals = []
+    for line in lines[: -_NEWEST - 1 : -1]:
+        past = read_plan_history(connection, line, before, lambda line: find_set_events(app, line))
+        refusal = explain_refusal(environment, past, demand)
+        if not refusal:
+            return SetChoice(past)
+        refusals.append(refusal)
+    return SetChoice(None, refusals[0] if refusals else "")
 
 
 def explain_refusal(

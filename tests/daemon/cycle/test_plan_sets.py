@@ -6,14 +6,17 @@ from pathlib import Path
 
 import pytest
 
+from consumers.reads import learning
 from consumers.reads.synthesis.history import SetPast, read_plan_history
 from consumers.reads.synthesis.plans import list_plan_sets
 from daemon.config.settings import Log, Settings
 from daemon.core.app import App
 from daemon.core.decision_log import Decisions
 from daemon.cycle.synthesis.plan_sets import (
+    SetChoice,
     SetDemand,
     build_history,
+    choose_set,
     explain_refusal,
     find_set_events,
 )
@@ -238,6 +241,29 @@ def test_a_set_of_other_kinds_or_for_far_fewer_tasks_is_refused(app: App) -> Non
     assert "they are 1, and 2 may be written now" in reason
     limited = SetPast(replace(past.line, trouble="no other fits"), past.plans)
     assert explain_refusal(shop, limited, SetDemand(plans=64)) == ""
+
+
+def test_kinds_that_fail_in_turn_use_their_sets_again(app: App) -> None:
+    shop = open_environment("shop")
+    tools = tuple(sorted(shop.toolset.tools()))
+    for kind in ("cancel", "address"):
+        plan = PLAN.model_copy(update={"kind": kind})
+        ours = {"plans": derive_id("plans", kind), "entries": (plan,), "uncovered": tools}
+        record(app, [write().model_copy(update=ours)])
+
+    def choose(kind: str) -> SetChoice:
+        with app.reading() as connection:
+            cycle = learning.find_cycle(connection, cycle_id())
+            demand = SetDemand(kinds=(kind,))
+            return choose_set(app, connection, shop, cycle, PATTERN, None, demand)
+
+    for kind in ("cancel", "address", "cancel"):
+        choice = choose(kind)
+        assert choice.past is not None
+        assert choice.past.line.plans == derive_id("plans", kind)
+    none = choose("compound")
+    assert none.past is None
+    assert "they are of address, and the tasks that fail now are of compound" in none.refusal
 
 
 def test_a_set_without_a_tool_that_came_later_is_refused(app: App) -> None:
