@@ -689,7 +689,8 @@ class Improve(Section):
     users_dialogues: Annotated[int, Field(ge=1, le=16_384)] | None = None
     """Most dialogues that a job learns to play users from: recorded ones, the newest first, then
     those of the environment's oracle. Unset: by the size of the base, 8192 up to 10 M parameters,
-    512 from 1 B on. 16384 at most: a request names each."""
+    512 from 1 B on, and twice as many where it trains on in all manners. 16384 at most: a request
+    names each."""
     users_candidates: Annotated[int, Field(ge=1, le=16)] = 1
     """Lines that an adapter which plays users writes for each line, to choose the best from: its
     likeliest one, which counts where it names none, and drawn ones."""

@@ -84,7 +84,10 @@ def build_user_spec(
     assert agent.environment is not None, "an agent without an obstacle has an environment"
     assert agent.checkpoint is not None, "an agent without an obstacle has a checkpoint"
     settings = app.settings
-    training, most = settings.training, _limit_dialogues(settings.improve.users_dialogues, agent)
+    training, manners = settings.training, () if parent is None else list_manners(settings)
+    most = settings.improve.users_dialogues
+    if most is None:
+        most = compute_user_dialogues(_count_parameters(agent), manners=bool(manners))
     environment = with_definitions(
         app,
         open_place(
@@ -108,13 +111,15 @@ def build_user_spec(
         benchmarks=None if benchmarks is None else str(benchmarks),
         teaches="user",
         dialogues=offer.sha256,
-        manners=() if parent is None else list_manners(settings),
+        manners=manners,
         parent=parent.folder if parent is not None and parent.lora == lora else None,
         pools=(pool,),
         seed=chance,
         sampler=Sampler(groups=1, size=2, rollouts=most + 2),
         warm_start=WarmStart(
-            mode="always", successes=offer.sha256, sft=_build_sft(training, agent)
+            mode="always",
+            successes=offer.sha256,
+            sft=_build_sft(training, agent, manners=bool(manners)),
         ),
         grpo=False,
         lora=lora,
@@ -134,18 +139,13 @@ def _draw_tasks(
     return tuple(task.id for task in islice(environment.mixture(shares, chance, first), count))
 
 
-def _limit_dialogues(setting: int | None, agent: "Agent") -> int:
-    """Return how many dialogues a job shows at most. Raises NoUserJob."""
-    return compute_user_dialogues(_count_parameters(agent)) if setting is None else setting
-
-
-def _build_sft(training: "Training", agent: "Agent") -> SftSettings:
+def _build_sft(training: "Training", agent: "Agent", *, manners: bool) -> SftSettings:
     """Return how a job trains: by the settings of a warm start, or by the size of the base where
     they are unset. Raises NoUserJob."""
     lr, epochs = training.warm_start_lr, training.warm_start_epochs
     if lr is None or epochs is None:
         parameters = _count_parameters(agent)
-        lr = compute_user_rate(parameters) if lr is None else lr
+        lr = compute_user_rate(parameters, manners=manners) if lr is None else lr
         epochs = compute_warm_start_epochs(parameters) if epochs is None else epochs
     return SftSettings(
         optimizer=OptimizerSettings(lr=lr),

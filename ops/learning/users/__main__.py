@@ -4,8 +4,9 @@
     python -m ops.learning.users run --out DIR --manners [--seeds 1-5] [--sizes 8192]
     python -m ops.learning.users report --out DIR
 
-With `--manners` each user trains on from the one of its size in the same folder, in all manners of
-plans, and is examined in them: the second step of docs/users.md, at the defaults of the daemon.
+With `--manners` each user trains on from the one of its size in the same folder, on twice as many
+dialogues in all manners of plans, and is examined in them: the second step of docs/users.md, at the
+defaults of the daemon.
 `run` makes one seed after another in this process, and goes on where it was stopped. Exit code 1
 where a run failed or there is nothing to report.
 """

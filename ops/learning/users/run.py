@@ -14,6 +14,7 @@ from daemon.adapters.directory import WEIGHTS, Base, Provenance, verify
 from daemon.engine.fingerprint import probe_model
 from daemon.engine.identity import weights_sha256
 from daemon.evaluation.user_trial import UserPlan, UserResult, play, read_result
+from daemon.jobs.learning_rate import MANNERS_DIALOGUES, MANNERS_RATE
 from daemon.solver.job import ADAPTER
 from daemon.solver.lora import attach, save
 from daemon.solver.users import job
@@ -144,13 +145,16 @@ def _draw(first: int, count: int) -> tuple[str, ...]:
 def _train(user: _User, settings: Settings) -> UserJobResult:
     """Train a user on the first tasks of a part of the seed's block. Raises JobError."""
     seeds = user.seeds
-    gold = seeds.training if user.in_manners else seeds.references
+    gold, count, sft = seeds.references, user.size, settings.choose_sft(user.size)
+    if user.in_manners:
+        gold, count = seeds.training, user.size * MANNERS_DIALOGUES
+        optimizer = sft.optimizer.model_copy(update={"lr": sft.optimizer.lr * MANNERS_RATE})
+        sft = sft.model_copy(update={"optimizer": optimizer})
     pool = TaskPool(
         name="gold",
         tasks=_draw(seeds.siblings, settings.held_out),
-        references=_draw(gold, user.size),
+        references=_draw(gold, count),
     )
-    sft = settings.sft.model_copy(update={"epochs": settings.choose_epochs(user.size)})
     spec = JobSpec(
         job=_name_job(user),
         base=BASE,
@@ -161,7 +165,7 @@ def _train(user: _User, settings: Settings) -> UserJobResult:
         parent=user.parent,
         pools=(pool,),
         seed=user.seed,
-        sampler=Sampler(groups=1, size=2, rollouts=user.size + 2),
+        sampler=Sampler(groups=1, size=2, rollouts=count + 2),
         warm_start=WarmStart(mode="always", sft=sft),
         grpo=False,
         lora=settings.lora,

@@ -47,9 +47,9 @@ class Settings(StrictModel):
         own = self.model_dump(mode="json", exclude={"checkpoint"})
         return sha256(exact_json([own, SIZES, list(KINDS)]))
 
-    def choose_epochs(self, size: int) -> int:
-        """Return how often each of so many dialogues is shown."""
-        return max(1, self.exposures // size)
+    def choose_sft(self, size: int) -> SftSettings:
+        """Return how a user is trained on so many dialogues, each shown equally often."""
+        return self.sft.model_copy(update={"epochs": max(1, self.exposures // size)})
 
 
 SETTINGS: Final = Settings()

@@ -19,6 +19,8 @@ def test_below_ten_million_parameters_rates_are_those_measured_here() -> None:
         assert compute_warm_start_epochs(count) == 4
         assert compute_user_rate(count) == pytest.approx(3e-3)
         assert compute_user_dialogues(count) == 8192
+        assert compute_user_rate(count, manners=True) == pytest.approx(2e-3)
+        assert compute_user_dialogues(count, manners=True) == 16_384
 
 
 def test_rates_fall_with_the_size_and_stay_beyond_the_last_point() -> None:
@@ -32,6 +34,8 @@ def test_rates_fall_with_the_size_and_stay_beyond_the_last_point() -> None:
     assert compute_warm_start_rate(10**10) == pytest.approx(2e-5)
     assert [compute_warm_start_epochs(count) for count in sizes] == [4, 3, 2, 2, 2, 2]
     assert [compute_user_dialogues(count) for count in sizes] == [8192, 2048, 777, 512, 512, 512]
+    in_manners = [compute_user_dialogues(count, manners=True) for count in sizes]
+    assert in_manners == [16_384, 4096, 1554, 1024, 1024, 1024]
 
 
 def test_between_two_points_equal_factors_of_size_are_equal_factors_of_rate() -> None:

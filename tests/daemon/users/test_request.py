@@ -118,6 +118,13 @@ def test_where_plans_write_tasks_the_second_job_trains_on_in_all_manners(
     (second,) = [job for job in jobs(app) if job.job != first.job]
     check_supported(second.spec)
     assert (second.spec.manners, second.spec.parent) == (tuple(MANNERS), "/adapters/u")
+    assert [len(spec.pools[0].references) for spec in (first.spec, second.spec)] == [
+        8192 - LEAST_DIALOGUES, 16_384 - LEAST_DIALOGUES,
+    ]  # fmt: skip
+    assert first.spec.warm_start is not None
+    assert first.spec.warm_start.sft.optimizer.lr == pytest.approx(3e-3)
+    assert second.spec.warm_start is not None
+    assert second.spec.warm_start.sft.optimizer.lr == pytest.approx(2e-3)
     decide(app, user_produced("v", job=second.job))
     decide(app, user_evaluated("v", passed=False, previous="u"))
     end(app, second.job, "trained")
