@@ -53,7 +53,7 @@ class SetChoice:
 
 @dataclass(frozen=True, slots=True)
 class SetDemand:
-    """What a cycle asks of a set."""
+    """What a set has to have for a cycle to use it again."""
 
     plans: int = 1
     """Most plans that a new set would have."""

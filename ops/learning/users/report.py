@@ -25,10 +25,11 @@ _EXAMPLES: Final = 4
 
 def write_report(results: Sequence[UserRun], settings: Settings) -> str:
     """Return the report. Raises NothingToReport."""
-    check_settings(results, settings.digest)
+    groups = {m: [run for run in results if run.manners is m] for m in (False, True)}
     users: dict[str, list[SizeRun]] = {}
-    for manners in (False, True):
-        runs = [result for result in results if result.manners is manners]
+    for manners, runs in groups.items():
+        if runs or not results:
+            check_settings(runs, settings.compute_digest(manners=manners))
         for size in sorted({size for run in runs for size in run.sizes}):
             name = f"{size} in all manners" if manners else str(size)
             users[name] = [run.sizes[size] for run in runs if size in run.sizes]

@@ -81,7 +81,7 @@ def run(
         seed=seed,
         development=development,
         manners=manners,
-        source=describe_source(settings.checkpoint, settings.digest),
+        source=describe_source(settings.checkpoint, settings.compute_digest(manners=manners)),
         sizes=results,
         seconds=time.monotonic() - began,
         processor_seconds=time.process_time() - worked,
@@ -128,7 +128,7 @@ class _User:
 
     @property
     def seeds(self) -> Seeds:
-        """Of its tasks."""
+        """The block of seeds from which its tasks are drawn."""
         return Seeds.among(TUNED if self.development else PLAYED, self.seed)
 
     def _locate(self, manners: bool) -> Path:

@@ -6,6 +6,7 @@ from typing import Annotated, Final
 from pydantic import Field
 
 from daemon.engine.reference.weights import CHECKPOINT
+from daemon.jobs.learning_rate import MANNERS_DIALOGUES, MANNERS_RATE
 from envs.shop.kinds import KINDS
 from events.canonical import exact_json, sha256
 from events.jobs import LoraSettings, OptimizerSettings, SftSettings
@@ -16,7 +17,7 @@ SEEDS: Final = (1, 2, 3, 4, 5)
 SIZES: Final = (0, 32, 128, 512, 8192)
 """Dialogues that a user is shown; 0: the base plays as it is."""
 MANNERS_TOKENS: Final = 256
-"""Of a line in a manner of plans, at most: what the daemon has; 64 cut the longer ones off."""
+"""Most tokens of a line in a manner of plans, as the daemon has it: 64 would cut some lines off."""
 
 
 class Settings(StrictModel):
@@ -41,11 +42,12 @@ class Settings(StrictModel):
         optimizer=OptimizerSettings(lr=3e-3), batch_tokens=2048, warmup=0.05, schedule="linear"
     )
 
-    @property
-    def digest(self) -> str:
-        """sha256 of all of them; where the checkpoint lies is left out."""
+    def compute_digest(self, *, manners: bool) -> str:
+        """Return the sha256 of all that users depend on; `manners`: of users that trained on in all
+        manners. The path of the checkpoint is left out."""
         own = self.model_dump(mode="json", exclude={"checkpoint"})
-        return sha256(exact_json([own, SIZES, list(KINDS)]))
+        more = [MANNERS_DIALOGUES, MANNERS_RATE, MANNERS_TOKENS] if manners else []
+        return sha256(exact_json([own, SIZES, list(KINDS), *more]))
 
     def choose_sft(self, size: int) -> SftSettings:
         """Return how a user is trained on so many dialogues, each shown equally often."""

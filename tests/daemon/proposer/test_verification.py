@@ -146,10 +146,8 @@ def test_provenance_looks_around_where_gold_does_not() -> None:
     CHECKS["provenance"](examined(changed(task, gold_actions=gold)))
 
 
-def test_leak_is_a_tools_name_or_an_internal_id_that_the_source_did_not_say() -> None:
-    task = changed(fresh(), unknown_info="Please use cancel_order for it.")
-    assert "cancel_order" in refused("leak", examined(task, source=fresh()))
-    CHECKS["leak"](examined(task, source=task))
+def return_item() -> tuple[Retail, TaskDefinition, str]:
+    """A task that returns an item, and the item's id, which its user does not know."""
     retail = Retail()
     source = retail.generate("return", 5)
     (item,) = [
@@ -157,6 +155,14 @@ def test_leak_is_a_tools_name_or_an_internal_id_that_the_source_did_not_say() ->
         for action in source.criteria.gold_actions or ()
         if "item_ids" in action.arguments
     ]
+    return retail, source, item
+
+
+def test_leak_is_a_tools_name_or_an_internal_id_that_the_source_did_not_say() -> None:
+    task = changed(fresh(), unknown_info="Please use cancel_order for it.")
+    assert "cancel_order" in refused("leak", examined(task, source=fresh()))
+    CHECKS["leak"](examined(task, source=task))
+    retail, source, item = return_item()
     told = changed(source, known_info=f"{source.scenario.known_info} The item is {item}.")
     assert item in refused("leak", examined(told, source=source, environment=retail))
 
@@ -174,13 +180,7 @@ def test_leak_is_a_tools_name_or_an_internal_id_that_the_source_did_not_say() ->
     ],
 )
 def test_an_internal_id_leaks_however_it_is_spelled(spell: Callable[[str], str]) -> None:
-    retail = Retail()
-    source = retail.generate("return", 5)
-    (item,) = [
-        action.arguments["item_ids"][0]
-        for action in source.criteria.gold_actions or ()
-        if "item_ids" in action.arguments
-    ]
+    retail, source, item = return_item()
     told = changed(source, unknown_info=f"It is {spell(item)}, I think.")
     assert item in refused("leak", examined(told, source=source, environment=retail))
     CHECKS["leak"](examined(told, source=told, environment=retail))

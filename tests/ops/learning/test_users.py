@@ -14,7 +14,9 @@ from ops.learning.users.run import SizeRun, UserRun
 from ops.learning.users.settings import SETTINGS
 
 
-def invent_run(seed: int, bad: int, settings: str = SETTINGS.digest) -> UserRun:
+def invent_run(
+    seed: int, bad: int, settings: str = SETTINGS.compute_digest(manners=False)
+) -> UserRun:
     """A base that always errs, and a user that does in so many of 600 dialogues."""
 
     def play(faults: int) -> SizeRun:
@@ -61,11 +63,15 @@ def test_results_of_other_settings_and_none_are_refused(
 
 
 def test_a_user_in_manners_has_a_row_of_its_own() -> None:
-    in_manners = invent_run(1, 3).model_copy(update={"manners": True})
+    digest = SETTINGS.compute_digest(manners=True)
+    in_manners = invent_run(1, 3, digest).model_copy(update={"manners": True})
     report = write_report([invent_run(1, 12), in_manners], SETTINGS)
     rows = {line.split(" | ")[0]: line for line in report.splitlines() if line.startswith("| ")}
     assert "(2.0%)" in rows["| 32"]
     assert "(0.5%)" in rows["| 32 in all manners"]
+    older = invent_run(1, 3).model_copy(update={"manners": True})
+    with pytest.raises(NothingToReport, match="use another folder"):
+        write_report([invent_run(1, 12), older], SETTINGS)
 
 
 def test_a_user_in_manners_needs_the_user_that_it_trains_on_from(
