@@ -99,18 +99,17 @@ def ship(cli: Cli) -> None:
         report_in_background(app, on_restore),
     ):
         kafka = _patiently(lambda: app.kafka, stop)
-        if kafka is None:
-            return
-        # The database may be away; then it is asked as soon as it is back.
-        with suppress(DatabaseError):
-            check_spool(app.reading, app.spool)
-        log.info("shipping %s to %s", app.spool.path, app.settings.kafka_bootstrap_servers)
-        shipper = Shipper(app.spool, kafka.sender)
-        registry.register(ship_metrics(shipper.counters))
-        registry.register(SpoolFigures(app.spool, ships=True))
-        systemd.notify_ready()
-        shipper.run(stop)
-        log.info("stopped: %s records shipped", shipper.counters.records)
+        if kafka is not None:
+            # The database may be away; then it is asked as soon as it is back.
+            with suppress(DatabaseError):
+                check_spool(app.reading, app.spool)
+            log.info("shipping %s to %s", app.spool.path, app.settings.kafka_bootstrap_servers)
+            shipper = Shipper(app.spool, kafka.sender)
+            registry.register(ship_metrics(shipper.counters))
+            registry.register(SpoolFigures(app.spool, ships=True))
+            systemd.notify_ready()
+            shipper.run(stop)
+            log.info("stopped: %s records shipped", shipper.counters.records)
     if troubles:
         raise troubles[0]
 

@@ -250,6 +250,8 @@ def test_a_spool_that_was_restored_from_before_is_not_shipped_until_it_is_renewe
     for command in (["ship"], ["spool", "drain"], ["diagnose"]):
         refused = run_here(command, given)
         assert (refused.code, "kintsugi spool renew" in refused.err) == (4, True), command
+    away = run_here(["ship"], on(NOWHERE, home))
+    assert (away.code, "kintsugi spool renew" in away.err) == (4, True), "the tables tell it first"
     renewed = run_here(["spool", "renew", "--json"], given).json
     assert renewed["events"] == 10, "one of them was shipped after the copy"
     assert run_here(["diagnose"], given).code == 0
