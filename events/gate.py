@@ -1,7 +1,7 @@
 """What a promotion gate is told and what it says, as data: settings and report, frozen.
 
 The report is what a `GateDecided` event holds, so it carries every number that the decision rests
-on. daemon/evaluation/gate.py gives the fields their meaning.
+on. daemon/evaluation/gate/ gives the fields their meaning.
 """
 
 from typing import Annotated, Final, Literal

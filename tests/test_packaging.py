@@ -79,7 +79,7 @@ def test_imports_run_one_way_and_only_the_learner_may_import_torch() -> None:
     ("module", "planted"),
     [
         ("daemon/core/health.py", "from daemon.serving import fleet"),
-        ("daemon/evaluation/gate.py", "from daemon.cycle import leader"),
+        ("daemon/evaluation/gate/decision.py", "from daemon.cycle import leader"),
         ("daemon/solver/base.py", "def late() -> None:\n    from daemon.jobs import local"),
     ],
 )

@@ -20,7 +20,8 @@ from statistics import NormalDist
 from typing import Final
 
 from consumers.reads.serving import AdapterRow
-from daemon.evaluation.gate import LEVEL, Gap
+from daemon.evaluation.gate.levels import LEVEL
+from daemon.evaluation.gate.measurements import Gap
 from events.gate import AFTER_ERROR, Check, GateReport
 
 _SLICE: Final = "slice "

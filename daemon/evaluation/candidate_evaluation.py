@@ -53,16 +53,9 @@ from daemon.evaluation.after_error import HeldOutLessons
 from daemon.evaluation.aims import list_aims, list_jobs
 from daemon.evaluation.best_policies import BestPolicy, find_best
 from daemon.evaluation.comparison import FIRST_TASK, TASKS, conduct_in
-from daemon.evaluation.gate import (
-    Conduct,
-    Evaluation,
-    Pair,
-    Reference,
-    TooFewTrials,
-    count_surplus,
-    decide,
-    list_traffic,
-)
+from daemon.evaluation.gate.decision import decide
+from daemon.evaluation.gate.measurements import Conduct, Evaluation, Reference
+from daemon.evaluation.gate.pairs import Pair, TooFewTrials, count_surplus, list_traffic
 from daemon.evaluation.plan_program import BadPlan
 from daemon.evaluation.players import NoSuchPart, build_player, list_member_kinds
 from daemon.evaluation.sample_size import Sizes, extend_sizes, looks_of, sizes_of

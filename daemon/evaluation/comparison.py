@@ -31,16 +31,9 @@ from consumers.reads import serving
 from consumers.reads.rollouts import RolloutConduct, read_conduct
 from consumers.reads.serving import AdapterRow
 from daemon.core.decision_log import Act, Decisions
-from daemon.evaluation.gate import (
-    Conduct,
-    Evaluation,
-    Pair,
-    TokenParts,
-    TokenUse,
-    TooFewTrials,
-    count_surplus,
-    decide,
-)
+from daemon.evaluation.gate.decision import decide
+from daemon.evaluation.gate.measurements import Conduct, Evaluation, TokenParts, TokenUse
+from daemon.evaluation.gate.pairs import Pair, TooFewTrials, count_surplus
 from daemon.evaluation.run import (
     Line,
     Means,

@@ -21,7 +21,9 @@ from math import ceil, log
 from statistics import mean
 from typing import TYPE_CHECKING, Final
 
-from daemon.evaluation.gate import Looks, level_of, power_of, tasks_for
+from daemon.evaluation.gate.levels import level_of
+from daemon.evaluation.gate.measurements import Looks
+from daemon.evaluation.gate.power import power_of, tasks_for
 from daemon.evaluation.targets import PlannedTarget, Target
 from events.gate import AFTER_ERROR, GatePlan, GateReport, GateSettings
 from events.messages import StrictModel

@@ -21,7 +21,8 @@ import numpy as np
 from consumers.reads.serving import AdapterRow
 from daemon.config.settings import Trial
 from daemon.evaluation.best_policies import find_best
-from daemon.evaluation.gate import BEST_LEVEL, level_of, tasks_for
+from daemon.evaluation.gate.levels import BEST_LEVEL, level_of
+from daemon.evaluation.gate.power import tasks_for
 from daemon.evaluation.sample_size import BETWEEN
 from events.gate import Check, GateReport, GateSettings
 from events.lifecycle import State

@@ -40,7 +40,10 @@ from random import Random
 from statistics import NormalDist
 from typing import Final
 
-from daemon.evaluation.gate import Conduct, Evaluation, Pair, decide, verdict_of
+from daemon.evaluation.gate.decision import decide
+from daemon.evaluation.gate.measurements import Conduct, Evaluation
+from daemon.evaluation.gate.pairs import Pair
+from daemon.evaluation.gate.target_tests import verdict_of
 from daemon.evaluation.targets import PlannedTarget
 from events.gate import Decision, GateSettings, Test
 from ops.bench.cycles import count_promotions, simulate_chains

@@ -19,7 +19,8 @@ import numpy as np
 
 from daemon.config.settings import Trial
 from daemon.evaluation.binomial import conditional_binomial
-from daemon.evaluation.gate import LEVEL, Looks, level_of
+from daemon.evaluation.gate.levels import LEVEL, level_of
+from daemon.evaluation.gate.measurements import Looks
 from daemon.evaluation.sample_size import looks_of, sizes_of
 from daemon.evaluation.targets import Target
 from events.gate import GateSettings

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from random import Random
 from statistics import mean, variance
 
-from daemon.evaluation.gate import Pair
+from daemon.evaluation.gate.pairs import Pair
 
 MEAN, CONCENTRATION = 0.45, 1.2
 """Mean and concentration of the incumbent's chance to pass a task: a Beta distribution with most

@@ -6,7 +6,7 @@
 
 Each target is a kind of its own; with `shared`, each is a kind in equal shares with the next one,
 so that every task belongs to two targets. Verdicts are drawn as in simulation.py, four trials a
-task, and judged by the gate's tests (daemon/evaluation/gate.py), with the bound of looks.py.
+task, and judged by the gate's tests (daemon/evaluation/gate/), with the bound of looks.py.
 """
 
 from collections.abc import Sequence
@@ -14,7 +14,9 @@ from random import Random
 from statistics import NormalDist, mean
 from typing import Final
 
-from daemon.evaluation.gate import LEVEL, Pair, judge_targets, list_differences
+from daemon.evaluation.gate.levels import LEVEL
+from daemon.evaluation.gate.pairs import Pair
+from daemon.evaluation.gate.target_tests import judge_targets, list_differences
 from daemon.evaluation.targets import PlannedTarget
 from events.gate import GateSettings
 from ops.bench.looks import bound

@@ -34,7 +34,7 @@ from daemon.cycle.account.estimates import (
     to_points,
 )
 from daemon.cycle.account.facts import CanaryFacts, CycleFacts
-from daemon.evaluation.gate import LEVEL as GATE_LEVEL
+from daemon.evaluation.gate.levels import LEVEL as GATE_LEVEL
 from envs.statistics import Interval
 from events.gate import Check
 

@@ -14,7 +14,7 @@ from math import hypot, sqrt
 from statistics import NormalDist, mean
 from typing import Final
 
-from daemon.evaluation.gate import rate
+from daemon.evaluation.gate.levels import rate
 from envs.statistics import Interval
 
 _Z: Final = NormalDist().inv_cdf(0.975)

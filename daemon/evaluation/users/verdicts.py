@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from daemon.evaluation.binomial import conditional_binomial
-from daemon.evaluation.gate import Pair, TooFewTrials, fail_surplus, list_differences, pair_outcomes
+from daemon.evaluation.gate.pairs import Pair, TooFewTrials, fail_surplus, pair_outcomes
+from daemon.evaluation.gate.target_tests import list_differences
 from daemon.evaluation.targets import PlannedTarget
 from envs.statistics import Outcomes
 

@@ -17,7 +17,8 @@ from random import Random
 from statistics import mean
 from typing import Any, Final
 
-from daemon.evaluation.gate import fail_surplus, pair_outcomes, sign_flip
+from daemon.evaluation.gate.pairs import fail_surplus, pair_outcomes
+from daemon.evaluation.gate.target_tests import sign_flip
 from envs.statistics import Outcomes
 from events.gate import GateSettings
 from ops.bench.simulation import chances

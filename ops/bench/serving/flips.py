@@ -20,7 +20,8 @@ from uuid import uuid4
 import httpx2
 
 from daemon.core.decision_log import Decisions
-from daemon.evaluation.gate import Conduct, Evaluation, decide
+from daemon.evaluation.gate.decision import decide
+from daemon.evaluation.gate.measurements import Conduct, Evaluation
 from daemon.evaluation.targets import PlannedTarget
 from events.gate import GateReport, GateSettings
 from events.serving import AdapterEvaluated, GateDecided, PassRates

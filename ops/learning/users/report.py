@@ -7,7 +7,7 @@ dialogues of one seed for independent; beside them those of each seed. A gate is
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
-from daemon.evaluation.gate import rate
+from daemon.evaluation.gate.levels import rate
 from daemon.evaluation.user_trial import UserResult
 from events.serving import UserFaultRate
 from ops.learning.report import format_table

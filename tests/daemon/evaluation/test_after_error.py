@@ -21,7 +21,8 @@ from daemon.evaluation import after_error
 from daemon.evaluation.after_error import HeldOutLessons
 from daemon.evaluation.candidate_evaluation import CandidateEvaluation
 from daemon.evaluation.comparison import FIRST_TASK
-from daemon.evaluation.gate import Conduct, TokenParts, TokenUse, decide
+from daemon.evaluation.gate.decision import decide
+from daemon.evaluation.gate.measurements import Conduct, TokenParts, TokenUse
 from daemon.evaluation.sample_size import Sizes, extend_sizes
 from daemon.evaluation.targets import PlannedTarget
 from daemon.jobs.local import LocalRunner

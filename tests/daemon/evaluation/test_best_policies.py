@@ -7,7 +7,9 @@ import pytest
 
 from consumers.reads.serving import AdapterRow
 from daemon.evaluation.best_policies import find_best, list_measured_kinds
-from daemon.evaluation.gate import BEST_LEVEL, Evaluation, Gap, Reference, bound, decide
+from daemon.evaluation.gate.decision import decide
+from daemon.evaluation.gate.levels import BEST_LEVEL, bound
+from daemon.evaluation.gate.measurements import Evaluation, Gap, Reference
 from daemon.evaluation.targets import PlannedTarget
 from events.gate import Check, GateReport, GateSettings, TargetReport
 from events.lifecycle import State

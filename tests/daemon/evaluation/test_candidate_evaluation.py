@@ -20,7 +20,8 @@ from daemon.core.decision_log import Decisions
 from daemon.evaluation import candidate_evaluation
 from daemon.evaluation.best_policies import find_best
 from daemon.evaluation.candidate_evaluation import CandidateEvaluation, CannotExamine
-from daemon.evaluation.gate import Evaluation, decide
+from daemon.evaluation.gate.decision import decide
+from daemon.evaluation.gate.measurements import Evaluation
 from daemon.evaluation.trial import Adapter, Plan, main, read_attempts
 from daemon.jobs.local import LocalRunner
 from daemon.jobs.runner_factory import trials_of

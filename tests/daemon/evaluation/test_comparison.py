@@ -18,7 +18,7 @@ from daemon.evaluation.comparison import (
     judge,
     play,
 )
-from daemon.evaluation.gate import TooFewTrials
+from daemon.evaluation.gate.pairs import TooFewTrials
 from daemon.serving.panels import Composition, compose
 from daemon.serving.staging import StageRefusal
 from envs.environment import Environment

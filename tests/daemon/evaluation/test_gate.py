@@ -10,27 +10,18 @@ from statistics import NormalDist, mean
 
 import pytest
 
-from daemon.evaluation.gate import (
-    Conduct,
-    EProcess,
-    Evaluation,
-    Looks,
+from daemon.evaluation.gate.decision import decide
+from daemon.evaluation.gate.levels import bound, holm, level_of, rate, spend_alpha
+from daemon.evaluation.gate.measurements import Conduct, Evaluation, Looks
+from daemon.evaluation.gate.pairs import (
     Pair,
     TooFewTrials,
-    bound,
     count_surplus,
-    decide,
-    detectable,
     fail_surplus,
-    holm,
-    level_of,
     pair_outcomes,
-    rate,
-    sign_flip,
-    spend_alpha,
-    tasks_for,
-    verdict_of,
 )
+from daemon.evaluation.gate.power import detectable, tasks_for
+from daemon.evaluation.gate.target_tests import EProcess, sign_flip, verdict_of
 from daemon.evaluation.targets import PlannedTarget
 from envs.statistics import Outcomes
 from events.gate import Check, GateReport, GateSettings

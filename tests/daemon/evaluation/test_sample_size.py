@@ -5,7 +5,8 @@ from random import Random
 import pytest
 
 from daemon.config.settings import Trial
-from daemon.evaluation.gate import bound, detectable, level_of
+from daemon.evaluation.gate.levels import bound, level_of
+from daemon.evaluation.gate.power import detectable
 from daemon.evaluation.sample_size import BETWEEN, Sizes, extend_sizes, looks_of, sizes_of, within
 from daemon.evaluation.targets import PlannedTarget, Target
 from events.gate import Check, GatePlan, GateReport, GateSettings

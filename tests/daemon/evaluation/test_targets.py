@@ -6,7 +6,10 @@ from random import Random
 import pytest
 
 from daemon.config.settings import Trial
-from daemon.evaluation.gate import Evaluation, Pair, decide, list_differences
+from daemon.evaluation.gate.decision import decide
+from daemon.evaluation.gate.measurements import Evaluation
+from daemon.evaluation.gate.pairs import Pair
+from daemon.evaluation.gate.target_tests import list_differences
 from daemon.evaluation.sample_size import extend_sizes, looks_of, sizes_of
 from daemon.evaluation.targets import LEAST, MOST, PlannedTarget, Target, find_targets
 from events.gate import GateReport, GateSettings

@@ -1,0 +1,132 @@
+"""Whether a candidate may serve in the incumbent's place (paired verdicts -> GateReport).
+
+Candidate and incumbent attempt the same fresh tasks with the same seeds. The unit is the task: of
+each, D is the difference of the two shares of passed trials. All of this must hold:
+
+    target        the mean D of a target is above 0 (test below) and at least `min_gain`; of several
+                  targets that of at least one (Holm 1979)
+    overall       the lower bound of the mean D of all tasks but those of the slice `after an error`
+                  is above -`overall_margin`
+    each slice    the same with -`slice_margin`; FAIL where it is shown to be worse; else EXTEND.
+                  Not of a slice that is a lifted target
+    best          the same against the best policy that ever served a slice, where that is not the
+                  incumbent, at a level of `BEST_LEVEL`; FAIL where it is shown to be below
+    violations    FAIL where their rate is shown to be higher (conditional binomial test of the
+                  rollouts, and sign-flip test of the tasks: trials of one task may err alike)
+    format        malformed tool calls: FAIL where their share grew by more than `format_margin`,
+                  and is shown to be higher by the same test
+    tokens        FAIL where a rollout's grew by more than `token_growth`, and by more than chance;
+                  where rollouts with a refused call are counted apart, these and all by more than
+                  `token_growth_after_error`
+    sibling       in place of `slice`, of slices that decide nothing: kinds that the candidate will
+                  not answer. Their tasks are in no other check
+    golden        at most `golden_losses` tasks that the incumbent surely passes fall below
+                  `golden_floor`
+
+The default test is the sign-flip test on tasks, exact: under no difference, D and -D are equally
+likely (Fisher; ADR 0044). With one trial a task it is McNemar's exact test. As all conditions
+must hold, none of them needs a correction for the others (intersection-union, Berger 1982).
+
+EXTEND plays more tasks of what is open, and looks again. The tasks of a target are planned and its
+test looks at no others. Everything else keeps its 5 % over all looks (`Looks`): each look has the
+same level, the one at which so many normal tests of twice the tasks each time reject a true
+hypothesis in 5 % of the cases (Pocock 1977; ADR 0044), and a slice FAILs with a chance of at most
+10 % over all looks.
+
+Pure. Bounds are those of envs/statistics.py, which hold for few tasks as well. Not covered: a gate
+set used again (spend with `spend_alpha`), a person who has one adapter evaluated again and again
+(each evaluation has its own 5 %), traffic that its tasks do not resemble, and malformed calls that
+come in clusters (each is counted as if it stood alone).
+"""
+
+from collections.abc import Sequence
+from statistics import mean
+
+from daemon.evaluation.gate.checks import (
+    check_golden,
+    check_overall,
+    check_reference,
+    check_slices,
+    check_target,
+    report_siblings,
+)
+from daemon.evaluation.gate.conduct_checks import check_conduct
+from daemon.evaluation.gate.levels import spend_alpha
+from daemon.evaluation.gate.measurements import Evaluation, TokenUse
+from daemon.evaluation.gate.target_tests import rank_evidence, report_targets
+from events.gate import AFTER_ERROR, AfterError, Check, Decision, GateReport, GateSettings
+
+
+def decide(
+    evaluation: Evaluation,
+    settings: GateSettings,
+    *,
+    attempt: int | None = None,
+    spent: bool = False,
+) -> GateReport:
+    """PROMOTE, REJECT or EXTEND, with the numbers.
+
+    `attempt` counts the candidates on a gate set that is used again; None: its tasks are fresh.
+    `spent` says that no more can be run.
+    Raises ValueError without a task of a target, without a rollout of both, or for several targets
+    of a test that takes one.
+    """
+    if not (evaluation.incumbent.rollouts and evaluation.candidate.rollouts):
+        raise ValueError("incumbent and candidate have no rollouts; nothing was evaluated")
+    alpha = settings.alpha if attempt is None else spend_alpha(settings.alpha, attempt)
+    results = report_targets(evaluation, settings, alpha)
+    leading = min(results, key=rank_evidence)
+    lifted = {result.report.name for result in results if result.report.verdict == "PASS"}
+    checks = (
+        check_target(results, leading, settings),
+        check_overall(evaluation, settings),
+        *check_slices(evaluation, settings, lifted),
+        *(check_reference(reference, evaluation, settings) for reference in evaluation.references),
+        *check_conduct(evaluation, settings),
+        *check_golden(evaluation.golden, settings),
+    )
+    siblings = report_siblings(evaluation, settings)
+    return GateReport(
+        decision=_decision(checks, spent),
+        test=settings.test,
+        alpha=alpha,
+        p_value=leading.report.p_value,
+        e_value=leading.e_value,
+        tasks=leading.report.tasks,
+        detectable=leading.report.detectable,
+        checks=(*checks, *siblings),
+        plan=leading.plan.plan,
+        targets=tuple(result.report for result in results),
+        after_error=_report_after_error(evaluation),
+    )
+
+
+def _report_after_error(evaluation: Evaluation) -> AfterError | None:
+    pairs = [pair for pair in evaluation.judged if pair.slice == AFTER_ERROR]
+    if not pairs:
+        return None
+    before, after = evaluation.incumbent.parts, evaluation.candidate.parts
+    refused = clean = None
+    if before is not None and after is not None:
+        refused = _growth(before.refused, after.refused)
+        clean = _growth(before.clean, after.clean)
+    return AfterError(
+        tasks=len(pairs),
+        incumbent=mean(mean(pair.incumbent) for pair in pairs),
+        candidate=mean(mean(pair.candidate) for pair in pairs),
+        token_growth=refused,
+        clean_token_growth=clean,
+    )
+
+
+def _growth(before: TokenUse, after: TokenUse) -> float | None:
+    if not (before.rollouts and after.rollouts):
+        return None
+    return after.mean / max(before.mean, 1.0) - 1
+
+
+def _decision(checks: Sequence[Check], spent: bool) -> Decision:
+    verdicts = {check.verdict for check in checks}
+    if verdicts == {"PASS"}:
+        return "PROMOTE"
+    return "REJECT" if spent or "FAIL" in verdicts else "EXTEND"

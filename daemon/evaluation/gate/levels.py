@@ -1,0 +1,81 @@
+"""Chances to err of the gate's checks, and the bounds that keep to them."""
+
+from collections.abc import Callable, Mapping, Sequence
+from math import pi
+from typing import Final
+
+from daemon.evaluation.binomial import conditional_binomial
+from envs import statistics
+from events.gate import Rate
+
+LEVEL: Final = 0.05
+"""Chance to err of every check but the target's, one-sided, over all looks."""
+BEST_LEVEL: Final = 0.01
+"""The same of a comparison with the best policy of a slice, shared equally by the looks. A chain of
+promotions asks it again and again: at 0.05, 9 of 100 chains of 20 end below the margin (ADR
+0051)."""
+_LEVELS: Final = (0.05, 0.03036, 0.02181, 0.01693, 0.01379, 0.01159, 0.00998, 0.00874)
+"""The level of one look, by the number of looks, so that `LEVEL` is kept over all of them: normal
+tests of sums whose tasks double from look to look (correlations sqrt(n_i / n_j)), by numerical
+integration. Looks that are closer to each other err less often together."""
+_INTERVAL: Final = 0.025
+"""Level on each side of the interval of a rate."""
+
+
+def spend_alpha(alpha: float, attempt: int) -> float:
+    """What the `attempt`-th candidate (from 1) on one gate set may spend of `alpha`.
+
+    The sum over all attempts is `alpha`: 6 / (pi^2 j^2).
+    """
+    return alpha * 6 / (pi * attempt) ** 2
+
+
+def level_of(looks: int) -> float:
+    """The level of each of so many looks, for an error of at most `LEVEL` over all of them."""
+    return _LEVELS[looks - 1] if looks <= len(_LEVELS) else LEVEL / looks
+
+
+def bound(values: Sequence[float], level: float = LEVEL) -> float:
+    """One-sided lower bound of a mean of values in [-1, 1], that errs with a chance of `level`."""
+    halves = [(value + 1) / 2 for value in values]
+    return 2 * statistics.mean(halves, level=1 - 2 * level).low - 1
+
+
+def holm(p_values: Mapping[str, float], level: float) -> set[str]:
+    """Return the names whose hypothesis is rejected (Holm 1979); the chance to reject any true one
+    is at most `level`."""
+    rejected: set[str] = set()
+    for name, adjusted in holm_levels(p_values, level).items():
+        if p_values[name] > adjusted:
+            break
+        rejected.add(name)
+    return rejected
+
+
+def holm_levels(p_values: Mapping[str, float], level: float) -> dict[str, float]:
+    """Name -> level that its p-value has to keep to, the smallest p-value first. A hypothesis is
+    rejected only with all before it."""
+    ranked = sorted(p_values, key=lambda name: p_values[name])
+    return {name: level / (len(ranked) - place) for place, name in enumerate(ranked)}
+
+
+def rate(count: int, whole: int) -> Rate | None:
+    """A share with its 95 % interval (Clopper and Pearson 1934); None of nothing."""
+    if not whole:
+        return None
+    count = min(count, whole)
+    low = 0.0 if count == 0 else _root(lambda p: conditional_binomial(count, whole - count, p))
+    high = 1.0
+    if count < whole:
+        # Of the others the lower bound: both tails are one function.
+        high = 1 - _root(lambda p: conditional_binomial(whole - count, count, p))
+    return Rate(value=count / whole, low=low, high=high)
+
+
+def _root(tail: Callable[[float], float]) -> float:
+    """Where a tail that grows from 0 to 1 is `_INTERVAL`."""
+    low, high = 0.0, 1.0
+    for _ in range(40):
+        middle = (low + high) / 2
+        low, high = (middle, high) if tail(middle) < _INTERVAL else (low, middle)
+    return low

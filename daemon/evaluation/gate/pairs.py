@@ -1,0 +1,114 @@
+"""Verdicts of incumbent and candidate, paired by task and by trial (Outcomes -> Pairs)."""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import mean
+from typing import Final
+
+from daemon.evaluation.binomial import conditional_binomial
+from envs import statistics
+from events.errors import KintsugiError
+from events.gate import AFTER_ERROR
+
+_SURPLUS: Final = 0.1
+"""Chance below which more unjudged trials of the candidate count as its own doing."""
+
+
+class TooFewTrials(KintsugiError):
+    """Trials failed for reasons that are not the agent's; they have to be run again."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """One task: the verdicts of both, trial by trial with the same seed."""
+
+    task: str
+    slice: str
+    incumbent: tuple[bool, ...]
+    candidate: tuple[bool, ...]
+
+    @property
+    def difference(self) -> float:
+        """D, in [-1, 1]."""
+        return mean(self.candidate) - mean(self.incumbent)
+
+
+def pair_outcomes(
+    incumbent: statistics.Outcomes,
+    candidate: statistics.Outcomes,
+    slices: Mapping[str, str],
+    trials: int,
+) -> list[Pair]:
+    """The pairs of two evaluations over the same tasks, in the order of `slices` (task -> slice).
+
+    A trial that either of both could not finish (None) counts for neither.
+    Raises TooFewTrials where a task lost more than one of `trials`.
+    """
+    pairs = [_pair(task, name, incumbent[task], candidate[task]) for task, name in slices.items()]
+    for pair in pairs:
+        if len(pair.incumbent) < max(1, trials - 1):
+            raise TooFewTrials(
+                f"task {pair.task} has {len(pair.incumbent)} of {trials} trials that both "
+                "finished; run the others again: to leave the task out would select"
+            )
+    return pairs
+
+
+def list_traffic(pairs: Sequence[Pair]) -> list[Pair]:
+    """Return the tasks that are of the agent's traffic: all but those that begin behind a refused
+    call."""
+    return [pair for pair in pairs if pair.slice != AFTER_ERROR]
+
+
+def count_surplus(
+    incumbent: statistics.Outcomes, candidate: statistics.Outcomes, tasks: Iterable[str]
+) -> int:
+    """Return how many more unjudged trials the candidate has than the incumbent; 0 where chance
+    alone gives as many more with a probability of at least `_SURPLUS`."""
+    own = others = 0
+    for first, second in _pair_trials(incumbent, candidate, tasks):
+        own += second is None and first is not None
+        others += first is None and second is not None
+    if own <= others or conditional_binomial(own, others, 0.5) >= _SURPLUS:
+        return 0
+    return own - others
+
+
+def fail_surplus(
+    incumbent: statistics.Outcomes, candidate: statistics.Outcomes, tasks: Sequence[str]
+) -> statistics.Outcomes:
+    """Return the candidate's outcomes with so many of its unjudged trials counted as failed as it
+    has more of them than the incumbent (`count_surplus`), spread evenly over those that the
+    incumbent finished.
+
+    Whether a trial has a verdict may depend on what a policy does. By simulation
+    (ops/bench/attribution/unjudged.py), a policy that is as good as the incumbent, and has one
+    failure in five unjudged, is promoted in 36 % of the cases if they are left out.
+    """
+    surplus = count_surplus(incumbent, candidate, tasks)
+    own = [
+        (task, place)
+        for task in tasks
+        for place, (first, second) in enumerate(_pair_trials(incumbent, candidate, [task]))
+        if second is None and first is not None
+    ]
+    outcomes = {task: list(verdicts) for task, verdicts in candidate.items()}
+    for number, (task, place) in enumerate(own):
+        if (number + 1) * surplus // len(own) > number * surplus // len(own):
+            outcomes[task][place] = False
+    return outcomes
+
+
+def _pair_trials(
+    incumbent: statistics.Outcomes, candidate: statistics.Outcomes, tasks: Iterable[str]
+) -> Iterator[tuple[bool | None, bool | None]]:
+    """Yield both verdicts of each trial."""
+    for task in tasks:
+        yield from zip(incumbent[task], candidate[task], strict=True)
+
+
+def _pair(
+    task: str, name: str, first: Sequence[bool | None], second: Sequence[bool | None]
+) -> Pair:
+    both = [(a, b) for a, b in zip(first, second, strict=True) if a is not None and b is not None]
+    return Pair(task, name, tuple(a for a, _ in both), tuple(b for _, b in both))
