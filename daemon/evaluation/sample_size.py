@@ -13,7 +13,7 @@ worse is shown to be within the margin, and no fewer than it takes to show that 
 always pass.
 A target's number is fixed before the candidate has played: to look again at more would be a second
 chance. The kinds are looked at again, with twice the tasks each time and at most so often
-as `looks_of` says, which the gate's levels rest on (gate.py).
+as `looks_of` says, which the gate's levels rest on (gate/).
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -54,7 +54,7 @@ class Sizes(StrictModel):
     held: tuple[str, ...] = ()
     """Kinds that are compared with their best policy as well."""
     siblings: tuple[str, ...] = ()
-    """Kinds that are played once and decide nothing (gate.py)."""
+    """Kinds that are played once and decide nothing (gate/)."""
     first: dict[str, int] | None = None
     """Kind -> tasks at the first look; None where these are the first."""
     look: int = 1

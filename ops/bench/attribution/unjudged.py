@@ -7,7 +7,7 @@ false one, or the candidate passes it more often by `gain`. Users err by themsel
 `base` of both policies' rollouts, and in a share `escape` of what the candidate fails. Such trials
 have no verdict. `left_out` is the share of evaluations that promote (sign-flip test at .05, a gain
 of two points at least) where such trials are left out, `failed` where the candidate's surplus of
-them counts as failed (gate.fail_surplus); `points` is the mean gain that each measures.
+them counts as failed (gate/pairs.py, fail_surplus); `points` is the mean gain that each measures.
 """
 
 import argparse
