@@ -30,6 +30,7 @@ from daemon.controller.model_answers import (
     ask,
     build_format,
     build_object_schema,
+    estimate_json,
     measure_bytes,
     open_endpoint,
 )
@@ -177,7 +178,8 @@ def _parse(text: str) -> _Answer:
 
 def _count_items_that_fit(items: Sequence[str], tokens: int) -> int:
     """How many of the items fit into one request."""
-    room = (tokens - ANSWER_TOKENS) * BYTES_PER_TOKEN - len(_INSTRUCTIONS)
+    fixed = ANSWER_TOKENS + estimate_json(_FORMAT)
+    room = (tokens - fixed) * BYTES_PER_TOKEN - len(_INSTRUCTIONS)
     for place, item in enumerate(items):
         room -= measure_bytes(item) + 1
         if room < 0:

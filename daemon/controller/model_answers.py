@@ -9,6 +9,7 @@ is no message, or that `question.parse` refuses, is asked for again, twice at mo
 What a request costs is a high estimate, so that a budget is kept whatever the tokenizer.
 """
 
+import json
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -117,8 +118,9 @@ async def ask(
         max_tokens=ANSWER_TOKENS,
         extra={"response_format": question.response_format, "seed": question.seed},
     )
+    cost = estimate_json(question.response_format) + ANSWER_TOKENS
     for _ in range(1 + ASKED_AGAIN):
-        spend(budget, asked, role, problem)
+        spend(budget, asked, role, cost, problem)
         text = ""
         try:
             text = (await endpoint.complete(asked, sampling=sampling)).message.text
@@ -148,11 +150,12 @@ def spend(
     budget: TokenBudget,
     messages: Sequence[Message],
     role: str,
+    cost: int,
     problem: str = "",
-    cost: int = ANSWER_TOKENS,
 ) -> None:
-    """Take what a request costs from the budget; `cost`: tokens beside those of the messages, its
-    answer's among them. Raises BudgetSpent, which quotes the problem of the answer before it."""
+    """Take what a request costs from the budget; `cost`: tokens of its schema or tools and of its
+    answer, which come on top of the messages'. Raises BudgetSpent, which quotes the problem of the
+    answer before it."""
     if not budget.spend(estimate_tokens(messages) + cost):
         raise BudgetSpent(
             f"{problem or f'the request of the {role} costs more than what is left'}; "
@@ -166,6 +169,12 @@ def estimate_tokens(messages: Sequence[Message]) -> int:
     texts = [message.text for message in messages]
     texts += [str(call.arguments) for call in calls]
     return sum(map(measure_bytes, texts)) // BYTES_PER_TOKEN
+
+
+def estimate_json(document: Any) -> int:
+    """Return a high estimate of the tokens of a schema or of declared tools, which servers put into
+    the prompt."""
+    return len(json.dumps(document)) // BYTES_PER_TOKEN
 
 
 def measure_bytes(text: str) -> int:

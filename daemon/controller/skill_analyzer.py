@@ -20,7 +20,7 @@ and a gate says what an adapter is worth. Source: TRACE (pipeline/aggregate_capa
 import asyncio
 import json
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import islice
@@ -44,6 +44,7 @@ from daemon.controller.model_answers import (
     ask,
     build_format,
     build_object_schema,
+    estimate_json,
     measure_bytes,
     open_endpoint,
 )
@@ -89,6 +90,8 @@ AT_ONCE: Final = 4
 LEAST_LABELLINGS: Final = ceil(LEAST_SELECTED * LABELLINGS)
 """Labellings without which no skill can be selected."""
 _NAME: Final = r"^[a-z][a-z0-9_]{1,63}$"
+_NAME_LENGTH: Final = 64
+"""Most characters of a skill's name."""
 _DESCRIPTION: Final = 1000
 """Most characters of a definition."""
 _REASON: Final = 1000
@@ -287,8 +290,9 @@ def _check_cost(shown: Sequence[_Shown], budget: TokenBudget) -> None:
     parts = 1 + sum(1 for _ in _split(shown))  # a shuffled order may take one more
     overhead = len(_LABEL) + MOST_SKILLS * _DESCRIPTION
     size = sum(item.size for item in shown) + parts * overhead
-    once = size // BYTES_PER_TOKEN + parts * ANSWER_TOKENS
-    discovery = REQUEST_CHARACTERS // BYTES_PER_TOKEN + ANSWER_TOKENS
+    names = [f"{number:0{_NAME_LENGTH}}" for number in range(MOST_SKILLS)]
+    once = size // BYTES_PER_TOKEN + parts * (ANSWER_TOKENS + estimate_json(_build_format(names)))
+    discovery = REQUEST_CHARACTERS // BYTES_PER_TOKEN + ANSWER_TOKENS + estimate_json(_DISCOVERY)
     needed = LABELLINGS * once + discovery
     if needed > budget.left:
         raise ModelFailure(
@@ -362,7 +366,7 @@ class _Asking:
             items = (item.write(name) for name, item in names.items())
             question = Question(
                 partial(_read_labels, skills=list(labels), names=list(names)),
-                build_format("labels", build_object_schema(dict.fromkeys(labels, _LISTS))),
+                _build_format(labels),
                 temperature=1.0,
                 seed=chance.randrange(2**31),
             )
@@ -381,6 +385,11 @@ class _Asking:
                     names[name].rollout.rollout: given for name, given in by_name.items()
                 }
         return Labelling(labels)
+
+
+def _build_format(skills: Iterable[str]) -> dict[str, Any]:
+    """Return the format of the labels for these skills."""
+    return build_format("labels", build_object_schema(dict.fromkeys(skills, _LISTS)))
 
 
 def _sample(shown: Sequence[_Shown], seed: str) -> list[_Shown]:

@@ -10,19 +10,18 @@ more, and so is one that did not answer in time, or could not be reached, three 
 """
 
 import asyncio
-import json
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from daemon.controller.model_answers import (
-    BYTES_PER_TOKEN,
     BudgetSpent,
     ModelFailure,
     Question,
     TokenBudget,
     ask,
     check_host,
+    estimate_json,
     open_endpoint,
     spend,
 )
@@ -120,8 +119,7 @@ class ModelClient:
         """Return the model's next message, which may call these tools. For use in `run`."""
         self._check_stop()
         sent = self._redact(messages)
-        declared = len(json.dumps(list(tools))) // BYTES_PER_TOKEN
-        spend(self.budget, sent, self.role, cost=declared + CALL_TOKENS)
+        spend(self.budget, sent, self.role, estimate_json(list(tools)) + CALL_TOKENS)
         sampling = Sampling(max_tokens=CALL_TOKENS)
         completion = await endpoint.complete(sent, tools=tools, sampling=sampling, seed=seed)
         self._unanswered = 0
