@@ -568,6 +568,9 @@ class ProposerModel(Model):
     max_tokens: int = Field(default=4_000_000, ge=1)
     """Most tokens per cycle, read and written, by a high estimate: 32 tasks of three tries each,
     and 64 plans, take about that."""
+    minutes: float = Field(default=240.0, gt=0)
+    """Most minutes per cycle that its answers are waited for; after that, templates and rules write
+    the rest of the cycle. Until then the role `schedule` waits for it."""
 
 
 class UserModel(Model):
@@ -576,6 +579,9 @@ class UserModel(Model):
     max_tokens: int = Field(default=1_000_000_000, ge=1)
     """Most tokens, read and written, of the probes of a cycle, of each job and of each look of a
     gate, by a high estimate: about 25,000 conversations of ten turns."""
+    minutes: float = Field(default=240.0, gt=0)
+    """Most minutes per cycle that its probes take; after that, tasks that cannot be probed are
+    rejected. Jobs and gates have limits of their own."""
     temperature: float = Field(default=0.7, ge=0, le=2)
     """Temperature at which the user's lines are sampled."""
     line_tokens: int = Field(default=512, ge=1)

@@ -45,7 +45,7 @@ class ModelFailure(KintsugiError):
 
 
 class BudgetSpent(ModelFailure):
-    """A request costs more than what is left."""
+    """A request costs more than what is left, in tokens or in time."""
 
 
 class TokenBudget:

@@ -43,7 +43,7 @@ from daemon.proposer import sources
 from daemon.proposer.buffer import PoolEntry, PoolMix, pools
 from daemon.proposer.candidate import CannotSample, Source
 from daemon.proposer.lesson_drafts import LessonSupply
-from daemon.proposer.probe import Engine, Prober, ProbeTarget
+from daemon.proposer.probe import Engine, ProbeBudget, Prober, ProbeTarget
 from daemon.proposer.proposer import ProposalRequest, propose
 from daemon.proposer.rejections import describe_rejections, list_new_entries, reject_bodies
 from daemon.proposer.siblings import draw_siblings, find_regressions
@@ -131,6 +131,8 @@ class CyclePlanner:
         self._parts = CycleParts(make_parts or partial(choose_parts, stopping=stopping))
         self._reviews: dict[str, tuple[str, Review]] = {}
         """Agent -> the cycle whose review was the last, and that review."""
+        self._probe_budgets: dict[str, tuple[str, ProbeBudget]] = {}
+        """Agent -> the cycle whose tasks were probed last, and the budget of that."""
         self._unlabelled: dict[Pair, int] = {}
         """Agent -> first round after which an analyzer that failed is asked again."""
 
@@ -498,7 +500,20 @@ class CyclePlanner:
             cycle=cycle.cycle, alias=cycle.alias, base=cycle.base, policy=policy,
             engine=self._engines[0], sampling=sampling, user=user,
         )  # fmt: skip
-        return Prober(self._app, environment, probed, self._stopping, record=self._record)
+        budget = self._find_probe_budget(cycle)
+        return Prober(
+            self._app, environment, probed, self._stopping, record=self._record, budget=budget
+        )
+
+    def _find_probe_budget(self, cycle: CycleRow) -> ProbeBudget:
+        """Return the budget of the probes of a cycle, which a tick that had to wait does not
+        renew."""
+        last, budget = self._probe_budgets.get(cycle.alias, ("", None))
+        if budget is None or last != cycle.cycle:
+            model = self._app.settings.models.user
+            budget = ProbeBudget(model.max_tokens, model.minutes)
+            self._probe_budgets[cycle.alias] = cycle.cycle, budget
+        return budget
 
     def _read_traffic(
         self, connection: "Connection", environment: "Environment", cycle: CycleRow

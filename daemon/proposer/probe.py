@@ -17,11 +17,12 @@ reached over HTTP.
 """
 
 import asyncio
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack, aclosing
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from daemon.proposer.candidate import CannotSample, CheckFailure
 from daemon.proposer.verification import SAMPLES
@@ -50,6 +51,8 @@ from producers.simulation import (
 
 if TYPE_CHECKING:
     from daemon.core.app import App
+
+T = TypeVar("T")
 
 _ATTEMPTS: Final = 3
 """Attempts at one answer; then the next tick of the scheduler tries again."""
@@ -81,6 +84,30 @@ class ProbeTarget:
     """Who plays the users; None: the environment's own."""
 
 
+class ProbeBudget:
+    """What the probes of a cycle may cost where a model behind an endpoint plays the users."""
+
+    def __init__(self, tokens: int, minutes: float) -> None:
+        """`tokens`: that the model reads and writes; `minutes`: that the probes take."""
+        self.meter = TokenMeter(tokens)
+        self._minutes = minutes
+        self._seconds = minutes * 60
+
+    async def play(self, rollouts: Awaitable[T]) -> T:
+        """Return what rollouts come to, within the time that is left. Raises UserBudgetSpent."""
+        begin = time.monotonic()
+        try:
+            async with asyncio.timeout(self._seconds):
+                return await rollouts
+        except TimeoutError as error:
+            raise UserBudgetSpent(
+                f"the probes of this cycle took {self._minutes:g} minutes with the model that "
+                "plays the users; raise models.user.minutes"
+            ) from error
+        finally:
+            self._seconds -= time.monotonic() - begin
+
+
 class Prober:
     """Plays written tasks with the policy that serves now."""
 
@@ -92,17 +119,20 @@ class Prober:
         stopping: Callable[[], bool] = lambda: False,
         *,
         record: bool = True,
+        budget: ProbeBudget | None = None,
     ) -> None:
         """`stopping`: whether the process was told to stop; then no rollout is begun. `record`:
-        whether the rollouts are appended to the log."""
+        whether the rollouts are appended to the log. `budget`: of a model behind an endpoint that
+        plays the users; None: no limit."""
         self._app, self._environment, self._probed = app, environment, probed
         self._stopping, self._recording = stopping, record
-        user = probed.user
-        self._meter = TokenMeter(user.budget if isinstance(user, EndpointUser) else None)
+        is_metered = isinstance(probed.user, EndpointUser)
+        self._budget = budget if is_metered else None
+        self._meter = TokenMeter(None) if self._budget is None else self._budget.meter
 
     def __call__(self, task: TaskDefinition) -> int:
         """Return how many of `SAMPLES` rollouts pass. Raises CannotSample, EnvironmentFailure, and
-        CheckFailure where the user erred in each try of one, or its tokens are spent."""
+        CheckFailure where the user erred in each try of one, or its tokens or minutes are spent."""
         from consumers.database import DatabaseUnavailable
 
         try:
@@ -130,7 +160,7 @@ class Prober:
             trials = [turn * SAMPLES + place for place in missing]
             try:
                 with self._meter.measure(f"a part of {SAMPLES} rollouts"):
-                    played = asyncio.run(self._play(task, trials))
+                    played = asyncio.run(self._play_in_time(task, trials))
             except UserBudgetSpent as error:
                 raise CheckFailure(str(error)) from error
             for attempt in played:
@@ -152,6 +182,11 @@ class Prober:
         """Name the player of the users where they may err; None where they cannot."""
         user = self._probed.user
         return name_fallible_user(self._environment, None if user is None else user.simulator)
+
+    async def _play_in_time(self, task: TaskDefinition, trials: Sequence[int]) -> list[Attempt]:
+        """Play as `_play`, as long as the budget allows. Raises UserBudgetSpent."""
+        playing = self._play(task, trials)
+        return await (playing if self._budget is None else self._budget.play(playing))
 
     async def _play(self, task: TaskDefinition, trials: Sequence[int]) -> list[Attempt]:
         """Play these trials of a task, and record each as soon as it ends."""

@@ -4,12 +4,13 @@
     plan = client.run(lambda endpoint: client.ask(endpoint, messages, question))
 
 `run` raises ModelFailure alone, whatever the endpoint does, and CannotSample once the process is
-told to stop. A model that will not serve, may not be asked or has spent its budget is asked no
-more, and so is one that did not answer in time, or could not be reached, three times in a row:
-`trouble` says why then, and `run` raises at once.
+told to stop. A model that will not serve, may not be asked, has spent its budget of tokens or was
+waited for as long as it may is asked no more, and so is one that did not answer in time, or could
+not be reached, three times in a row: `trouble` says why then, and `run` raises at once.
 """
 
 import asyncio
+import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, TypeVar
@@ -34,7 +35,7 @@ from events.rollouts import clip_reason
 from producers.gateway.privacy.redaction import Redaction
 
 if TYPE_CHECKING:
-    from daemon.config.settings import Model, Settings
+    from daemon.config.settings import ProposerModel, Settings
 
 T = TypeVar("T")
 
@@ -50,7 +51,7 @@ CALL_TOKENS: Final = 1024
 class ModelClient:
     """A role's model. Not for several threads."""
 
-    settings: "Model"
+    settings: "ProposerModel"
     role: str
     """Name of its section under `models`."""
     redact: Callable[[str], str] = str
@@ -60,12 +61,15 @@ class ModelClient:
     budget: TokenBudget = field(init=False)
     trouble: str = field(default="", init=False)
     """Why it is asked no more; empty while it may be asked."""
+    _seconds: float = field(init=False)
+    """That its answers may still be waited for."""
     _unanswered: int = field(default=0, init=False)
     _answered: bool = field(default=False, init=False)
     """Whether it ever gave an answer: then a request that it refuses is that request's fault."""
 
     def __post_init__(self) -> None:
         self.budget = TokenBudget(self.settings.max_tokens, f"models.{self.role}.max_tokens")
+        self._seconds = self.settings.minutes * 60
 
     @property
     def name(self) -> str:
@@ -139,17 +143,31 @@ class ModelClient:
                 self._answered = endpoint.answered
 
     async def _run_until_stop(self, talk: Awaitable[T]) -> T:
-        """Return what a talk comes to; a stop ends it, for an answer may take minutes. Raises
-        CannotSample."""
+        """Return what a talk comes to; a stop ends it, for an answer may take minutes, and so does
+        the end of the model's time. Raises CannotSample, BudgetSpent."""
         task = asyncio.ensure_future(talk)
+        begin = time.monotonic()
         try:
             while not task.done():
                 self._check_stop()
-                await asyncio.wait({task}, timeout=_LOOK_SECONDS)
+                left = self._check_time(time.monotonic() - begin)
+                await asyncio.wait({task}, timeout=min(left, _LOOK_SECONDS))
             return task.result()
         finally:
+            self._seconds -= time.monotonic() - begin
             task.cancel()
             await asyncio.wait({task})
+
+    def _check_time(self, waited: float) -> float:
+        """Return the seconds that the model may still be waited for, `waited` of the present talk
+        not among them. Raises BudgetSpent where there are none."""
+        left = self._seconds - waited
+        if left <= 0:
+            raise BudgetSpent(
+                f"it was waited for {self.settings.minutes:g} minutes in this cycle; raise "
+                f"models.{self.role}.minutes"
+            )
+        return left
 
     def _redact(self, messages: Sequence[Message]) -> list[Message]:
         """Return the messages as they may be sent. Calls are the model's own words."""
@@ -175,7 +193,7 @@ def open_client(
 ) -> ModelClient | None:
     """Return the client of a role's model, with the operator's redaction; None where the settings
     name no model for the role. `stopping`: whether the process was told to stop."""
-    model: Model = getattr(settings.models, role)
+    model: ProposerModel = getattr(settings.models, role)
     if not model.url:
         return None
     redact = Redaction(settings.redaction.build_rules()).redact_text

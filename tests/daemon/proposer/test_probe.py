@@ -1,5 +1,6 @@
 """The policy that answers now plays a written task at a real engine before it is taken."""
 
+import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -15,7 +16,7 @@ from daemon.engine.chat import Chat
 from daemon.engine.policy import Policy
 from daemon.engine.reference.weights import CHECKPOINT
 from daemon.proposer.candidate import CannotSample, CheckFailure
-from daemon.proposer.probe import Engine, Prober, ProbeTarget
+from daemon.proposer.probe import Engine, ProbeBudget, Prober, ProbeTarget
 from daemon.proposer.proposer import propose
 from daemon.proposer.verification import SAMPLES
 from envs.endpoint import Sampling
@@ -54,8 +55,8 @@ def probed(url: str, **changes: Any) -> ProbeTarget:
     return ProbeTarget(**(given | changes))
 
 
-def prober(app: App, url: str, **changes: Any) -> Prober:
-    return Prober(app, SHOP, probed(url, **changes))
+def prober(app: App, url: str, budget: ProbeBudget | None = None, **changes: Any) -> Prober:
+    return Prober(app, SHOP, probed(url, **changes), budget=budget)
 
 
 def recorded(app: App) -> list[RolloutEnded]:
@@ -188,12 +189,30 @@ def test_rollouts_of_another_user_are_not_read_as_those_of_this_one(app: App, en
 def test_a_task_is_rejected_where_the_tokens_of_the_users_are_spent(app: App, engine: Live) -> None:
     with ModelServer(answer_as_user(EASY, lambda _: None)) as server:
         user = EndpointUser(url=server.url, model="customer", max_tokens=64, budget=20_000)
-        probing = prober(app, engine.url, user=user)
+        probing = prober(app, engine.url, ProbeBudget(20_000, minutes=240), user=user)
         assert probing(EASY) == SAMPLES
         count = len(server.requests)
         with pytest.raises(CheckFailure, match=r"models.user.max_tokens is 20,000; raise it"):
             probing(HARD)
         assert len(server.requests) == count
+
+
+def test_a_task_is_rejected_where_the_minutes_of_the_users_are_over(app: App, engine: Live) -> None:
+    over = threading.Event()
+
+    def wait(body: Json) -> Json:
+        over.wait(30)
+        return said("Well?")
+
+    with ModelServer(wait) as server:
+        user = EndpointUser(url=server.url, model="customer")
+        probing = prober(app, engine.url, ProbeBudget(10**9, minutes=0.02), user=user)
+        for task in (EASY, HARD):
+            with pytest.raises(CheckFailure, match=r"took 0.02 minutes .* models.user.minutes"):
+                probing(task)
+        over.set()
+    assert len(server.requests) <= SAMPLES, "the second task was not begun"
+    assert recorded(app) == []
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,7 @@
 """The data engine with a model in it: every way of failing ends in an event with its reason."""
 
 import json
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -155,6 +156,37 @@ def test_a_budget_that_ends_midway_is_on_record_and_templates_go_on() -> None:
     assert writers[0] == "big"
     assert writers[-1] is None
     assert len(writers) == 4
+
+
+@pytest.mark.parametrize("blocks", ["plan", "task"])
+def test_a_slow_model_is_asked_no_more_once_its_minutes_are_over(blocks: str) -> None:
+    """Each of its answers is in time, and a cycle would wait for hundreds."""
+    over = threading.Event()
+    good = answer_all(ShopModel())
+
+    def answer(body: Json) -> Reply | Json:
+        form = body.get("response_format", {}).get("json_schema", {}).get("name")
+        if blocks == "plan" or form != "plan":
+            over.wait(30)
+        return good(body)
+
+    try:
+        events = synthesize_by(answer, 2, minutes=0.05)
+    finally:
+        over.set()
+    plans = events[0]
+    assert isinstance(plans, PlansWritten)
+    spent = "it was waited for 0.05 minutes in this cycle; raise models.proposer.minutes"
+    rejections = select_rejections(events)
+    if blocks == "plan":
+        assert spent in plans.trouble
+        assert rejections == []
+    else:
+        (rejection,) = rejections
+        assert rejection.check == "synthesis"
+        assert spent in rejection.reason
+    writers = [data.text_by for data in events if isinstance(data, TaskProposed)]
+    assert writers == [None, None]
 
 
 def test_the_operators_redaction_holds_for_what_is_sent() -> None:
