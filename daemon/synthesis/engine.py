@@ -15,7 +15,8 @@ says at its end what stays; a change that is undecided is tried again. Rounds en
 too little and left nothing undecided.
 
 A set that an earlier cycle wrote may be used again: with its counts, its failures and the rounds
-that it has left, and without `PlansWritten`.
+that it has left, and without `PlansWritten`. A set that a leader of the same cycle wrote, which was
+killed before the rest was on the log, is the cycle's, whatever the settings or a model say now.
 
 Guarantee: everything is drawn from the cycle's id and the pattern, so a redo with the same parts
 writes the same events under the same ids. Not covered: appending (the cycle).
@@ -65,7 +66,7 @@ from envs.environment import Environment
 from events.envelope import derive_id
 from events.learning import PlanName, TaskRejected
 from events.rollouts import clip_reason
-from events.synthesis.plans import MOST_ROUNDS, Plan, PlanRevision, PlansRevised, PlansWritten
+from events.synthesis.plans import Plan, PlanRevision, PlansRevised, PlansWritten
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,8 +97,13 @@ def synthesize(
     Raises CannotSample."""
     if request.earlier is not None:
         # What was tried least comes first, for there may be fewer places than plans.
-        entries = sorted(request.earlier.entries, key=lambda entry: entry.tries)
-        yield from _Synthesis(environment, request, parts, map(_resume, entries)).run()
+        earlier = sorted(request.earlier.entries, key=lambda entry: entry.tries)
+        yield from _Synthesis(environment, request, parts, map(_resume, earlier)).run()
+        return
+    if request.written is not None:
+        yield request.plan_set, request.written
+        written = request.written.entries
+        yield from _Synthesis(environment, request, parts, map(_PlanState, written)).run()
         return
     wanted = PlanRequest(request.plan_set, min(request.plans, request.tasks), request.kinds)
     try:
@@ -185,7 +191,7 @@ class _Synthesis:
         self._evidence = Evidence()
         self._common = [failure for state in self._states for failure in state.failures]
         """Failures of the plans as they were, in all rounds."""
-        self._rounds = min(request.rounds, MOST_ROUNDS)
+        self._rounds = request.most_rounds
         """Most rounds that the set may have had at the end."""
         self._number = 0 if request.earlier is None else request.earlier.rounds
         """Rounds that it has had."""
@@ -319,7 +325,9 @@ class _Synthesis:
             trouble=clip_reason("; ".join(dict.fromkeys(self._trouble))),
             stopped=self._explain_stop(number, counts, kept),
         )
-        return derive_id("plans revised", request.plan_set, str(number)), data
+        # Other parts of the places have other tries, so a change may come to something else.
+        parts = f"of {self._rounds} rounds"
+        return derive_id("plans revised", request.plan_set, str(number), parts), data
 
     def _explain_stop(self, number: int, trials: Sequence[Trial], kept: Sequence[bool]) -> str:
         """Return why no further round follows; empty where one may, were it in a later cycle."""

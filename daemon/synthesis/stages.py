@@ -7,7 +7,8 @@
                                  `TaskRejected` (trajectory) where one shows a fault of the task
 
 Guarantee: a try is drawn from the cycle, the set, the plan with its revision, the place and the
-number of the try, so a redo gives the same events under the same ids (with parts that are pure).
+number of the try, so a redo gives the same events under the same ids (with parts that are pure);
+one with another number of rounds, in which a revision has another content, gives other ids.
 Source of the stages: AReaL-SEA, arXiv 2601.22607, section 3.1.
 """
 
@@ -44,7 +45,7 @@ from events.envelope import derive_id
 from events.learning import Check, Decision, PlanName, TaskProposed, TaskRejected, Verified
 from events.rollouts import clip_reason
 from events.synthesis.faults import TrajectoryVerified
-from events.synthesis.plans import Plan
+from events.synthesis.plans import MOST_ROUNDS, Plan, PlansWritten
 
 Event = tuple[str, Decision]
 """Id of an event and its data."""
@@ -98,13 +99,26 @@ class SynthesisRequest:
     (Environment.use_definitions)."""
     earlier: EarlierSet | None = None
     """The set that is used again; None: one is written."""
+    written: PlansWritten | None = None
+    """The set as the log has it, of a leader that was killed in this cycle; None: the planner
+    writes it."""
 
     @property
     def plan_set(self) -> str:
         """Return the id of the set of plans."""
         if self.earlier is not None:
             return self.earlier.plans
-        return derive_id("plans", self.cycle, self.pattern)
+        return name_plan_set(self.cycle, self.pattern)
+
+    @property
+    def most_rounds(self) -> int:
+        """Return how many rounds the set may have had at the end."""
+        return min(self.rounds, MOST_ROUNDS)
+
+
+def name_plan_set(cycle: str, pattern: str) -> str:
+    """Return the id of the set of plans that a cycle writes for a pattern."""
+    return derive_id("plans", cycle, pattern)
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,7 +156,7 @@ class Stages:
         # The id of a new set follows from the cycle; one that is used again has the same revision.
         again = () if self._request.earlier is None else (self._request.cycle,)
         origin = (*again, name.plans, name.plan, str(name.revision), str(place), str(number))
-        event = derive_id("synthesis", *origin)
+        event = derive_id("synthesis", *origin, f"of {self._request.most_rounds} rounds")
         seed = Random(f"synthesize {' '.join(origin)}").randrange(FIRST_SEED, LAST_SEED + 1)
         try:
             draft = self._writer.write(plan, seed)

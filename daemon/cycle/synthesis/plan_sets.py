@@ -2,10 +2,11 @@
 
     choice = choose_set(app, connection, environment, cycle, pattern, before, demand)
 
-The newest set that fits, of the agent, base and environment for the pattern, is used again: with
-its counts and revisions, as it was at offset `before` of `learning`, where the cycle began. A set
-whose rounds of revisions are over is used without further ones while the checks accept half of its
-tries.
+A set that the cycle has on the log already is the cycle's: a leader was killed between it and the
+rest. Else the newest set that fits, of the agent, base and environment for the pattern, is used
+again: with its counts and revisions, as it was at offset `before` of `learning`, where the cycle
+began. A set whose rounds of revisions are over is used without further ones while the checks accept
+half of its tries.
 
 A set does not fit where one of its plans cannot stand in the environment any more, where it has no
 plan for a tool that the environment has since, where none of its plans is of a kind that fails now,
@@ -22,6 +23,7 @@ from consumers.reads.synthesis.plans import PlanSetLine, list_plan_sets
 from daemon.synthesis.cells import list_tools
 from daemon.synthesis.planner import find_plan_problem
 from daemon.synthesis.protocols import Failure, PlanHistory
+from daemon.synthesis.stages import name_plan_set
 from events.codec import decode
 from events.learning import PlanName
 from events.log import read_all
@@ -46,9 +48,11 @@ class SetChoice:
     """The set by which tasks are written."""
 
     past: SetPast | None
-    """None: a new one is to be written."""
+    """None: a new one is to be written, or this cycle's own is on the log."""
     refusal: str = ""
     """Why the newest set is not used again; empty where one is, and where there is none."""
+    written: PlansWritten | None = None
+    """The cycle's own set, as the log has it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,9 +83,14 @@ def choose_set(
 ) -> SetChoice:
     """Return the set that a cycle uses for a pattern; `before` is None for a cycle of which the log
     has nothing. Raises LogError."""
+    own = name_plan_set(cycle.cycle, pattern)
+    lines = list_plan_sets(connection, cycle.alias, cycle.base)
+    for line in lines:
+        if line.plans == own:
+            return SetChoice(None, written=_read_set(app, line))
     lines = [
         line
-        for line in list_plan_sets(connection, cycle.alias, cycle.base)
+        for line in lines
         if line.environment == environment.name
         and (not line.patterns or pattern in line.patterns)
         and (before is None or line.offset < before)
@@ -158,6 +167,11 @@ def find_set_events(app: "App", line: PlanSetLine) -> list[tuple[int, PlansWritt
                 seen.add(event.envelope.id)
                 events.append((record.offset, data))
     return events
+
+
+def _read_set(app: "App", line: PlanSetLine) -> PlansWritten:
+    """Return a set as it was written. Raises LogError."""
+    return next(data for _, data in find_set_events(app, line) if isinstance(data, PlansWritten))
 
 
 def build_history(past: SetPast) -> list[PlanHistory]:

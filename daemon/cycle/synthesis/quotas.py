@@ -173,13 +173,14 @@ class _PlanQuota:
             sampler=wanted.sampler,
             bodies=bodies,
             earlier=earlier,
+            written=self._choice.written,
         )
 
     def write(self, request: SynthesisRequest, parts: Parts) -> "Iterator[tuple[str, Decision]]":
         """Yield the events; first, where an earlier set is not used again, why."""
         if self._choice.refusal:
             yield (
-                derive_id("synthesis", request.plan_set, "refused"),
+                derive_id("synthesis", request.plan_set, "refused", self._choice.refusal),
                 TaskRejected(
                     cycle=request.cycle,
                     alias=request.alias,

@@ -30,7 +30,10 @@ from daemon.cycle.planner import CyclePlanner
 from daemon.cycle.synthesis.practice import read_synthesis_practices
 from daemon.cycle.synthesis.quotas import MakeParts, choose_parts
 from daemon.engine.reference.weights import CHECKPOINT
+from daemon.proposer.candidate import CannotSample
 from daemon.synthesis.engine import Parts, make_parts
+from daemon.synthesis.planner import RulePlanner
+from daemon.synthesis.protocols import PlanDrafts, PlanRequest
 from envs.environment import Environment
 from envs.registry import open_environment
 from events.learning import Decision, JobEnded, TaskProposed, TaskRejected
@@ -237,15 +240,84 @@ def test_revisions_are_kept_and_go_on_in_the_next_cycle(tmp_path: Path) -> None:
         assert rebuild(app.log, app.engine).equal is True
 
 
-def read_log(app: App) -> dict[str, object]:
-    """Id -> what was decided, of all that the log has."""
+class Careless(RulePlanner):
+    """A planner that plans otherwise each time, as a model may."""
+
+    def __init__(self) -> None:
+        self.turn = 0
+
+    def plan(self, environment: Environment, request: PlanRequest) -> PlanDrafts:
+        drafts = super().plan(environment, request)
+        self.turn += 1
+        entries = [
+            plan.model_copy(update={"writing": f"{plan.writing} Turn {self.turn}."})
+            for plan in drafts.entries
+        ]
+        return replace(drafts, entries=tuple(entries), writer="careless")
+
+
+@pytest.mark.parametrize("changes", [{}, {"synthesis_plans": 4}, {"synthesis_rounds": 3}])
+def test_an_id_has_one_content_whatever_settings_the_next_leader_has(
+    tmp_path: Path, changes: dict[str, Any]
+) -> None:
+    """A broker has the first part of what a leader wrote, and the next leader, on another machine,
+    has other settings."""
+    planner = Careless()
+
+    def make(environment: Environment, settings: Settings, directive: str) -> Parts:
+        writer = FailingWriter(environment)
+        return replace(make_parts(environment), planner=planner, writer=writer)
+
+    folder = tmp_path / "home"
+    with home(folder, "always") as app:
+        record(app, "agent", "base", tasks(("cancel",), 1, 2**24))
+        app.settle()
+        Decisions(app).act(Act("ada"), CYCLE_START, {"alias": "agent"})
+        leadership = Leadership(app)
+        led = Leader(app, CyclePlanner(app, make_parts=wait), leadership).tick()
+        assert "the tasks of agent wait" in led.troubles[0]
+        leadership.resign()
+        with app.reading() as connection:
+            cycle = learning.open_cycle(connection, "agent")
+        assert cycle is not None
+        events = list(CyclePlanner(app, make_parts=make).propose_tasks(cycle).said.items())
+        behind = 1 + next(n for n, (_, data) in enumerate(events) if isinstance(data, PlansRevised))
+        Decisions(app, led.epoch).record(dict(events[:behind]), cycle.event)
+    with home(folder, "always", **changes) as app:
+        lead(app, make)
+        with app.reading() as connection:
+            (line,) = list_plan_sets(connection, "agent")
+            states = read_plans(connection, line.plans)
+        contents: dict[str, set[str]] = {}
+        for event, data in list_log(app):
+            contents.setdefault(event, set()).add(data.model_dump_json())
+            if isinstance(data, TaskProposed) and data.plan is not None:
+                assert data.plan.plans == line.plans
+                assert data.plan.plan in {state.plan.plan for state in states}
+        assert {len(same) for same in contents.values()} == {1}
+        assert planner.turn == 1, "the set on the log is the cycle's"
+        assert rebuild(app.log, app.engine).equal is True
+
+
+def wait(environment: Environment, settings: Settings, directive: str) -> Parts:
+    """Write nothing yet."""
+    raise CannotSample("the engine is away")
+
+
+def list_log(app: App) -> list[tuple[str, Any]]:
+    """Id and data of each record of the log, repetitions included."""
     (end,) = app.log.end(LEARNING.name)
     events = [
         app.bodies.whole(record).event
         for page in read_all(app.log, LEARNING.name, 0, 0, end)
         for record in page
     ]
-    return {event.envelope.id: event.data for event in events}
+    return [(event.envelope.id, event.data) for event in events]
+
+
+def read_log(app: App) -> dict[str, object]:
+    """Id -> what was decided, of all that the log has."""
+    return dict(list_log(app))
 
 
 def test_a_later_cycle_uses_the_set_again_with_its_counts_and_revisions(app: App) -> None:

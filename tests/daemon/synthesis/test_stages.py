@@ -54,7 +54,8 @@ def test_a_task_that_passes_is_proposed_behind_the_verdict_on_its_rollout() -> N
         "cycle-1",
         name(request),
     )
-    assert event == derive_id("synthesis", request.plan_set, PLAN.plan, "0", "0", "0") != verdict_id
+    origin = (request.plan_set, PLAN.plan, "0", "0", "0", "of 3 rounds")
+    assert event == derive_id("synthesis", *origin) != verdict_id
     assert proposed.definition is not None
     task = read_body(proposed.task.id, request.bodies[proposed.task.id])
     assert task.dump_body() == proposed.definition
