@@ -33,7 +33,8 @@ from daemon.proposer.candidate import (
     CheckFailure,
     PriorTask,
 )
-from envs.attribution.spelling import has_id
+from envs.attribution.names import list_plain_words
+from envs.attribution.spelling import find_name, has_id
 from envs.attribution.task_facts import (
     find_gold_failure,
     find_gold_gap,
@@ -149,16 +150,17 @@ def provenance(examined: CandidateFacts) -> str:
 
 
 def leak(examined: CandidateFacts) -> str:
-    """Check V4: a tool's name that is one plain word is allowed; an id is told however it is
-    spelled. Raises CheckFailure."""
+    """Check V4: a tool's name that is one plain word is allowed; any other is named in whatever way
+    it is written as one word, and an id is told however it is spelled. Raises CheckFailure."""
     task, environment = examined.task, examined.environment
     source = examined.candidate.source
     text, before = collect_user_text(task), "" if source is None else collect_user_text(source)
     new_words = words(text) - words(before)
     own_tools = environment.user_toolset
     tools = {*environment.toolset.tools(), *(own_tools.tools() if own_tools else ())}
-    for tool in sorted(tools):
-        if "_" in tool and tool.lower() in new_words:
+    if find_name(new_words, tools) is not None:
+        tool = find_name(new_words, tools, list_plain_words(environment, task))
+        if tool is not None:
             raise CheckFailure(f"the user names the tool {tool}")
     for action in task.criteria.gold_actions or ():
         for name in sorted(environment.internal & action.arguments.keys()):

@@ -95,6 +95,13 @@ def list_common_words(environment: Environment, task: TaskDefinition) -> frozens
     return frozenset(map(squeeze_word, words(policy + " " + schemas.replace("_", " "))))
 
 
+def list_plain_words(environment: Environment, task: TaskDefinition) -> frozenset[str]:
+    """Return the words of policy and tools without those that are written with a low line."""
+    schemas = exact_json(environment.schemas(task)) + exact_json(environment.user_schemas(task))
+    every = words(f"{environment.policy(task)} {schemas}")
+    return frozenset(word for word in every if "_" not in word)
+
+
 def _find_tables(environment: Environment, task: TaskDefinition) -> "_Tables":
     return _read_tables(_FirstState(environment, environment.state_key(task), task))
 

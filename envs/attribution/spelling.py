@@ -1,15 +1,16 @@
-"""How people write values: whether a word names something, and whether a text has it (pure).
+"""How people write values and names: whether a word names something, and whether a text has it
+(pure).
 
 is_value("O85")                        True; of "24-hour", "9th-10th" and "12.00" it is False
 has_value("onmay16th", "2024-05-16")   True: the text is squeezed (words.py)
 """
 
 import re
-from collections.abc import Iterator
+from collections.abc import Container, Iterable, Iterator
 from datetime import date
 from typing import Final
 
-from envs.attribution.words import squeeze
+from envs.attribution.words import squeeze, squeeze_word
 
 _LONG_NUMBER: Final = 4
 """Digits from which on a number names something."""
@@ -24,6 +25,12 @@ _OTHER_DATE: Final = re.compile(r"(\d\d?)([.-])(\d\d?)\2(\d{4}|\d\d)")
 """Day and month, in either order, before the year."""
 _SHORTEST_ID: Final = 5
 """Characters from which on an id is told from other numbers when it is spelled otherwise."""
+_PARTICLES: Final = frozenset(
+    {"in", "out", "up", "on", "off", "down", "back", "over", "away", "by", "through", "around"}
+)
+"""Last words of phrasal verbs, which are nouns too when they are written as one word."""
+_LEAST_PARTS: Final = 3
+"""Words of a name from which on hyphens between them are no English."""
 _DIGITS: Final = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine")
 _DIGIT_WORD: Final = re.compile(rf"\b(?:{'|'.join(_DIGITS)})\b", re.IGNORECASE)
 _NUMBER_WORD: Final = re.compile(
@@ -58,6 +65,30 @@ def has_id(text: str, value: str) -> bool:
     before = r"(?<!\d)" if value[0].isdigit() else r"(?<![^\W_])"
     characters = r"[\W_]{0,2}".join(map(re.escape, value))
     return re.search(rf"{before}{characters}(?!\d)", plain, re.IGNORECASE) is not None
+
+
+def find_name(
+    words: Iterable[str], names: Iterable[str], common: Container[str] = ()
+) -> str | None:
+    """Return the name with a low line that one of the words is, in lower case: as it is, behind a
+    point (`shop.cancel_order`), or without its low lines (`cancelorder`); from three parts on, also
+    with hyphens. None where there is none. What is English too is none but as it is: words that are
+    `common`, and phrasal verbs (`checkin`)."""
+    spelled = {squeeze_word(name): name for name in names if "_" in name}
+    for word in sorted(words):
+        for piece in word.split("."):
+            name = spelled.get(squeeze_word(piece))
+            if name is None:
+                continue
+            if "_" in piece.strip("_") or not (piece in common or _is_english(piece, name)):
+                return name
+    return None
+
+
+def _is_english(word: str, name: str) -> bool:
+    """Whether a word without low lines may be no name, but English."""
+    parts = name.lower().strip("_").split("_")
+    return parts[-1] in _PARTICLES or ("-" in word and len(parts) < _LEAST_PARTS)
 
 
 def has_number_words(text: str) -> bool:

@@ -15,6 +15,7 @@ from daemon.proposer.candidate import (
 )
 from daemon.proposer.verification import CHECKS, Verdict, likeness, seed_of, verify
 from envs.airline.environment import Airline
+from envs.attribution.spelling import find_name
 from envs.environment import Environment
 from envs.registry import open_environment
 from envs.retail.environment import Retail
@@ -195,6 +196,43 @@ def test_leak_is_a_tool_of_the_user_too() -> None:
     told = changed(task, unknown_info="I can call toggle_airplane_mode for it.")
     why = refused("leak", examined(told, source=task, environment=telecom))
     assert "toggle_airplane_mode" in why
+
+
+@pytest.mark.parametrize(
+    "spelling",
+    ["cancelorder", "cancelOrder", "CANCELORDER", "cancelOrder()", "`cancel_order`",
+     "shop.cancel_order", "shop.cancelOrder", "_cancel_order_"],
+)  # fmt: skip
+def test_a_tools_name_leaks_however_it_is_written_as_one_word(spelling: str) -> None:
+    told = changed(fresh(), unknown_info=f"Please use {spelling} for it.")
+    assert "the user names the tool cancel_order" in refused("leak", examined(told, source=fresh()))
+    CHECKS["leak"](examined(told, source=told))
+    telecom = open_environment("telecom")
+    task = telecom.generate(next(iter(telecom.capabilities)), FIRST_SEED)
+    own = changed(task, unknown_info="I can call toggle-airplane-mode for it.")
+    assert "toggle_airplane_mode" in refused(
+        "leak", examined(own, source=task, environment=telecom)
+    )
+
+
+@pytest.mark.parametrize(
+    "words",
+    ["Please cancel order O12.", "Cancel my order.", "I want to cancel.Order it is O12.",
+     "I hope to cancel-order O12 is wrong."],
+)  # fmt: skip
+def test_plain_english_is_no_tools_name(words: str) -> None:
+    CHECKS["leak"](examined(changed(fresh(), unknown_info=words), source=fresh()))
+
+
+def test_a_word_that_is_english_too_is_no_tools_name() -> None:
+    """A phrasal verb and what policy or tools call things themselves are words that a customer
+    has."""
+    tools = ("check_in", "time_zone", "log_out")
+    common = {"timezone"}
+    for word in ("checkin", "check-in", "timezone", "logout", "time-zone"):
+        assert find_name({word}, tools, common) is None
+    assert find_name({"check_in"}, tools, common) == "check_in"
+    assert find_name({"timezone"}, tools, ()) == "time_zone"
 
 
 @pytest.mark.parametrize(
