@@ -8,8 +8,9 @@
 A plan joins a cell of what the generator draws (cells.py) with a manner (manners.py). They are
 chosen one after the other: while a tool is in no plan, one of its cells comes first; then the kind,
 manner, complexity and tool mode that were taken least, in that order. A plan that is too like an
-earlier one is left out, so each is conditioned on all before it. `find_plan_problem` is also what
-the plans of a model have to pass.
+earlier one is left out, so each is conditioned on all before it. Where all others are left out and
+a tool is in no plan yet, plans say what their tools do in place of the manner's words, which tells
+them apart. `find_plan_problem` is also what the plans of a model have to pass.
 
 Guarantee: every tool that a drawn task was seen to need is in a plan, as far as the count and the
 kinds that are asked for allow. Source: AReaL-SEA, arXiv 2601.22607, section 3.1: 64 plans that do
@@ -34,6 +35,10 @@ MOST_ALIKE: Final = 0.5
 """Largest likeness of two plans: the share of trigrams of words that both texts have."""
 _RARE: Final = 0.08
 """Share of the tasks of its kind below which a cell is planned only for the sake of a tool."""
+_MOST_DESCRIPTION: Final = 200
+"""Most characters of a tool's description in a plan."""
+_MOST_PURPOSE: Final = 2_000
+"""Most characters of all of them."""
 
 _MODES: Final[Mapping[str, str]] = {
     "read": "looks up by",
@@ -179,13 +184,20 @@ class _Choice:
         self._plans: list[Plan] = []
         self._needed = {tool for facts in cells for tool in facts.tools}
         self._uses: Counter[str] = Counter()
+        self._unfit: set[tuple[CellFacts, str]] = set()
+        """Those that are too like a chosen one, and so will always be."""
 
     def select(self) -> list[Plan]:
         """Return the plans."""
+        explains = False
         while len(self._plans) < self._count:
-            chosen = next(self._list_fit(), None)
+            chosen = next(self._list_fit(explains=explains), None)
             if chosen is None:
-                break
+                if explains or not self._needed:
+                    break
+                explains = True
+                self._unfit.clear()
+                continue
             facts, manner, plan = chosen
             self._plans.append(plan)
             self._left.remove((facts, manner))
@@ -201,15 +213,23 @@ class _Choice:
             )
         return self._plans
 
-    def _list_fit(self) -> Iterator[tuple[CellFacts, str, Plan]]:
-        """Yield those that are left and fit the chosen ones, the most wanted first."""
+    def _list_fit(self, *, explains: bool) -> Iterator[tuple[CellFacts, str, Plan]]:
+        """Yield those that are left and fit the chosen ones, the most wanted first. `explains`:
+        those that need another tool, with what their tools do in the text."""
         # Python's sort keeps the shuffled order of equals.
         for facts, manner in sorted(self._left, key=lambda pair: self._rank(*pair)):
-            if facts.share < _RARE and not self._needed & set(facts.tools):
+            if (facts, manner) in self._unfit:
                 continue
-            plan = _write_plan(self._environment, facts, manner, len(self._plans))
+            is_needed = bool(self._needed & set(facts.tools))
+            if not is_needed and (explains or facts.share < _RARE):
+                continue
+            plan = _write_plan(
+                self._environment, facts, manner, len(self._plans), explains=explains
+            )
             if find_plan_problem(self._environment, plan, self._plans) is None:
                 yield facts, manner, plan
+            else:
+                self._unfit.add((facts, manner))
 
     def _rank(self, facts: CellFacts, manner: str) -> tuple[float, ...]:
         """Return what orders candidates, the most wanted first."""
@@ -225,10 +245,13 @@ class _Choice:
         )
 
 
-def _write_plan(environment: Environment, facts: CellFacts, manner: str, number: int) -> Plan:
+def _write_plan(
+    environment: Environment, facts: CellFacts, manner: str, number: int, *, explains: bool
+) -> Plan:
     cell, speech = facts.cell, MANNERS[manner]
     demands = environment.capabilities[cell.kind].rstrip(".")
     calls = f"{_LENGTHS[cell.complexity]} {_MODES[cell.mode]} {' '.join(facts.tools)}".strip()
+    details = _describe_tools(environment, facts.tools) if explains else f"{speech.writing}."
     return Plan(
         plan=f"{number:02}-{cell.kind}",
         domain=facts.domain,
@@ -237,9 +260,19 @@ def _write_plan(environment: Environment, facts: CellFacts, manner: str, number:
         tool_mode=cell.mode,
         tools=facts.tools,
         manner=manner,
-        writing=f"{demands[:1].upper()}{demands[1:]} in {facts.domain}: {speech.writing}.",
+        writing=f"{demands[:1].upper()}{demands[1:]} in {facts.domain}: {details}",
         judging=f"{calls}; {speech.judging}.",
     )
+
+
+def _describe_tools(environment: Environment, tools: Sequence[str]) -> str:
+    """Return what tools do, by the first line of each description, shortened."""
+    user = environment.user_toolset
+    declared = {**(user.tools() if user else {}), **environment.toolset.tools()}
+    lines = [declared[tool].schema["function"]["description"].partition("\n")[0] for tool in tools]
+    return " ".join(
+        f"{tool}: {line[:_MOST_DESCRIPTION]}" for tool, line in zip(tools, lines, strict=True)
+    )[:_MOST_PURPOSE]
 
 
 def _explain(request: PlanRequest, plans: Sequence[Plan], survey: Survey) -> str:

@@ -1,5 +1,6 @@
 """The planner by rule: plans that do not overlap, every tool that can be needed, and bad input."""
 
+from collections.abc import Callable
 from random import Random
 
 import pytest
@@ -17,8 +18,10 @@ from envs.airline.environment import Airline
 from envs.environment import Environment
 from envs.retail.environment import Retail
 from envs.shop.environment import Shop
-from envs.task import TaskDefinition
+from envs.task import Criteria, TaskDefinition
 from envs.telecom.environment import Telecom
+from envs.tools import Toolset, read
+from events.messages import Action
 from events.synthesis.plans import Plan
 from tests.envs.mini import Mini
 
@@ -105,6 +108,63 @@ def test_an_environment_of_a_few_kinds_gives_what_it_has() -> None:
     drafts = plan_by_rule(Mini(), PlanRequest("seed"))
     assert drafts.entries
     assert measure_overlap(drafts.entries) <= MOST_ALIKE
+
+
+VERBS = ("book", "cancel", "check", "close", "find", "open", "print", "renew", "send", "update")
+NOUNS = (
+    "address", "bag", "card", "coupon", "device", "flight", "invoice", "line", "menu", "order",
+    "parcel", "plan", "refund", "room", "seat", "shift", "table", "ticket", "user", "visa",
+)  # fmt: skip
+WIDE = tuple(f"{verb}_{noun}" for verb in VERBS for noun in NOUNS)
+
+
+def declare(name: str) -> Callable[..., str]:
+    def call(self: Toolset) -> str:
+        return name
+
+    verb, noun = name.split("_")
+    call.__name__, call.__doc__ = name, f"{verb.title()} one {noun} of the customer."
+    return read(call)
+
+
+class Wide(Mini):
+    """Has 200 tools and four kinds; a task needs one tool."""
+
+    name = "wide"
+    toolset = type("WideTools", (Toolset,), {name: declare(name) for name in WIDE})  # type: ignore[assignment]
+    capabilities = {kind: f"asks for one thing of the {kind} desk" for kind in "abcd"}
+    per_task = 1
+
+    def generate(self, capability: str, seed: int) -> TaskDefinition:
+        own = WIDE["abcd".index(capability) * 50 :][:50]
+        first = seed % (50 // self.per_task) * self.per_task
+        names = own[first : first + self.per_task]
+        task = super().generate("tell", seed)
+        gold = tuple(Action(name=name, arguments={}) for name in names)
+        return task.model_copy(
+            update={"capability": capability, "criteria": Criteria(gold_actions=gold)}
+        )
+
+
+class WideTasks(Wide):
+    """A task needs five tools."""
+
+    per_task = 5
+
+
+@pytest.mark.parametrize(
+    ("environment", "plans", "gaps"), [(Wide(), 64, 136), (WideTasks(), 40, 0)]
+)
+def test_plans_of_an_environment_with_200_tools_cover_as_many_as_their_number_allows(
+    environment: Environment, plans: int, gaps: int
+) -> None:
+    """Kinds and manners alone would not tell so many apart: what tools do is in the text then."""
+    drafts = plan_by_rule(environment, PlanRequest("seed"))
+    assert len(drafts.entries) == plans
+    assert measure_overlap(drafts.entries) <= MOST_ALIKE
+    assert len(list_tool_gaps(environment, drafts.entries)) == gaps
+    for place, entry in enumerate(drafts.entries):
+        assert find_plan_problem(environment, entry, drafts.entries[:place]) is None
 
 
 @pytest.mark.parametrize("count", [0, -1, 65, 1000])
