@@ -96,10 +96,13 @@ class ProbeBudget:
     async def play(self, rollouts: Awaitable[T]) -> T:
         """Return what rollouts come to, within the time that is left. Raises UserBudgetSpent."""
         begin = time.monotonic()
+        limit = asyncio.timeout(self._seconds)
         try:
-            async with asyncio.timeout(self._seconds):
+            async with limit:
                 return await rollouts
         except TimeoutError as error:
+            if not limit.expired():
+                raise
             raise UserBudgetSpent(
                 f"the probes of this cycle took {self._minutes:g} minutes with the model that "
                 "plays the users; raise models.user.minutes"
