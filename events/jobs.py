@@ -8,7 +8,7 @@ frozen JSON Schema.
 
 from collections import Counter
 from collections.abc import Iterable
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Final, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -98,6 +98,10 @@ repair    how the first message repairs the call that went wrong: the task has a
 both      the larger of the verdict and half of the repair, over the whole episode
 skill     a skill that successes have and failures lack
 """
+
+
+USER_LIMITS: Final = frozenset({"timeout", "api_key_variable", "budget"})
+"""Fields of an EndpointUser that say how its endpoint is asked, and not who plays."""
 
 
 class EndpointUser(StrictModel):

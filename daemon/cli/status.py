@@ -34,7 +34,12 @@ def status(cli: Cli) -> int:
 
 
 def _facts(document: dict[str, Any]) -> Any:
-    from daemon.status.stages import describe_lift, describe_member, describe_share
+    from daemon.status.stages import (
+        describe_job_wait,
+        describe_lift,
+        describe_member,
+        describe_share,
+    )
 
     cycle = document["cycle"]
     values: dict[str, Any] = {"home": document["home"], "log": document["log"]["at"]}
@@ -74,6 +79,10 @@ def _facts(document: dict[str, Any]) -> Any:
         )
     for lift in document["lift"]:
         values[f"lift of {lift['alias']}"] = describe_lift(lift).partition(": ")[2]
+    if document["job"] is not None and document["job"]["waits_for"]:
+        values[f"job {document['job']['job']}"] = describe_job_wait(document["job"])
+    for wait in document["gates"]:
+        values[f"gate of {wait['adapter']}"] = wait["says"]
     states = Counter(adapter["state"] for adapter in document["adapters"])
     values["adapters"] = ", ".join(f"{n:,} {state}" for state, n in states.items()) or "none"
     values |= _loop(document)

@@ -38,6 +38,7 @@ from daemon.cycle.state_machine import Step
 from daemon.cycle.views import find_agent, read_due_steps
 from daemon.evaluation.after_error import HeldOutLessons
 from daemon.evaluation.candidate_evaluation import CandidateEvaluation, CannotExamine
+from daemon.evaluation.gate_waits import GateWait
 from daemon.jobs.runner import JobRunner
 from daemon.serving.desired_state import roles
 from daemon.serving.fleet import Fleet
@@ -46,6 +47,7 @@ from daemon.serving.reconciler import observe
 from daemon.serving.residency import NoRoom
 from daemon.serving.staging import StageRefusal, Staging
 from daemon.users.players import find_user
+from envs.registry import EnvironmentBroken, UnknownEnvironment
 from events.errors import KintsugiError, LogError
 from events.rollouts import clip_reason
 from events.serving import AdapterMoved
@@ -158,7 +160,35 @@ class CycleWorker:
         situation = observe(self._app, self._fleet.look(), self._clock())
         return not {"draining", "canary"} & set(roles(situation).values())
 
+    def list_gate_waits(self) -> list[GateWait]:
+        """Return the gates of open cycles that wait, with what they wait for: an endpoint of their
+        users, a setting, or what cannot be opened. Raises RunnerUnavailable, DatabaseUnavailable.
+        """
+        waits: list[GateWait] = []
+        for row, step in self._list_due_steps()[0]:
+            if step is not Step.EVALUATE:
+                continue
+            try:
+                wait = self._build_evaluation(row).find_wait()
+            except CannotExamine:
+                continue  # The next look rejects it.
+            except (EnvironmentBroken, StageRefusal, UnknownEnvironment) as error:
+                wait = GateWait(row.adapter, row.alias, "agent", str(error))
+            if wait is not None:
+                waits.append(wait)
+        return waits
+
     def _evaluate(self, row: AdapterRow) -> Iterator[str]:
+        try:
+            examination = self._build_evaluation(row)
+        except CannotExamine as error:
+            yield self._reject(row, error)
+            return
+        yield from examination.advance()
+
+    def _build_evaluation(self, row: AdapterRow) -> CandidateEvaluation:
+        """Return the evaluation of a candidate beside the present incumbent, with who plays users
+        now. Raises StageRefusal, CannotExamine, UnknownEnvironment, EnvironmentBroken."""
         agent = find_agent(self._app.settings, row.alias)
         if agent is None:
             raise StageRefusal(
@@ -166,15 +196,10 @@ class CycleWorker:
             )
         with self._app.reading() as connection:
             user = find_user(connection, self._app.settings, row.alias, row.base)
-        try:
-            examination = CandidateEvaluation(
-                self._app, self._runner, agent, row, self._incumbent(row), self._gates(row),
-                self._held_out, user,
-            )  # fmt: skip
-        except CannotExamine as error:
-            yield self._reject(row, error)
-            return
-        yield from examination.advance()
+        return CandidateEvaluation(
+            self._app, self._runner, agent, row, self._incumbent(row), self._gates(row),
+            self._held_out, user,
+        )  # fmt: skip
 
     def _compose(self, state: CycleState) -> Iterator[str]:
         """Compose the panel of a cycle; one that can never be is given up with its members."""

@@ -26,12 +26,17 @@ sent to it. A panel is judged as any candidate; its targets are what its cycle w
 whose new members it has.
 
 Where a model plays the users, it is the same for incumbent and candidate. While its endpoint cannot
-be reached the evaluation waits. What its faults spoil has no verdict: a task is paired by the
-trials that both have a verdict of. Whether users err may depend on what the candidate does, so what
-it has more of such trials than the incumbent, by more than chance, counts as failed
-(`gate.fail_surplus`), and the faults of both sides are told (ADR 0076).
+be reached the evaluation waits, and so it does where the model has no tokens left or the agent's
+checkpoint is wrong (gate_waits.py): that says nothing of the candidate. What the model's faults
+spoil has no verdict: a task is paired by the trials that both have a verdict of. Whether users err
+may depend on what the candidate does, so what it has more of such trials than the incumbent, by
+more than chance, counts as failed (`gate/pairs.py`, `fail_surplus`), and the faults of both sides are told
+(ADR 0076).
 
 What passed a gate against an incumbent that was replaced since is evaluated anew, on fresh tasks.
+So is a candidate whose users are played by another model, adapter or script since: who plays them
+is part of the digest, and so of every trial and report. A trial that plays with those before, or
+beside an incumbent that was replaced, is stopped.
 
 Guarantees: nothing counts twice, whatever was killed when; the plan of the target is in the report.
 A candidate that cannot be played is rejected, with the reason.
@@ -56,6 +61,14 @@ from daemon.evaluation.comparison import FIRST_TASK, TASKS, conduct_in
 from daemon.evaluation.gate.decision import decide
 from daemon.evaluation.gate.measurements import Conduct, Evaluation, Reference
 from daemon.evaluation.gate.pairs import Pair, TooFewTrials, count_surplus, list_traffic
+from daemon.evaluation.gate_waits import (
+    GateWait,
+    Means,
+    SettingFault,
+    describe_endpoint_wait,
+    find_checkpoint_trouble,
+    judge_exit,
+)
 from daemon.evaluation.plan_program import BadPlan
 from daemon.evaluation.players import NoSuchPart, build_player, list_member_kinds
 from daemon.evaluation.sample_size import Sizes, extend_sizes, looks_of, sizes_of
@@ -68,6 +81,7 @@ from daemon.evaluation.users.verdicts import (
     shrink_target,
 )
 from daemon.jobs.runner import (
+    CHECKPOINT_SETTING,
     OUT,
     Absent,
     Active,
@@ -76,7 +90,10 @@ from daemon.jobs.runner import (
     Job,
     JobRunner,
     JobStartError,
-    verdict,
+    Over,
+)
+from daemon.jobs.runner import (
+    State as TrialState,
 )
 from daemon.jobs.task_bodies import collect_bodies
 from daemon.jobs.user_endpoints import wait_for_files, wait_for_users
@@ -89,7 +106,7 @@ from events.canonical import exact_json, sha256
 from events.envelope import derive_id
 from events.errors import KintsugiError
 from events.gate import AFTER_ERROR, GateReport
-from events.jobs import ModelUser
+from events.jobs import USER_LIMITS, EndpointUser, ModelUser
 from events.learning import Decision
 from events.lifecycle import State
 from events.messages import StrictModel
@@ -112,6 +129,10 @@ _LESSON_SEEDS: Final = TASKS // 4
 """How far from the first task of a pilot or of the looks the fresh tasks begin of which lessons are
 made."""
 _NOTED: Final = "noted.json"
+_TRIALS: Final = "gates"
+"""Folder beside the trials: adapter -> its trials that were to run, one a line."""
+_DIGITS: Final = 24
+"""Digits of the digest with which the names of all trials of an evaluation begin."""
 
 
 class CannotExamine(KintsugiError):
@@ -170,7 +191,9 @@ class CandidateEvaluation:
             # Also beside an incumbent that is back: what was said of it once is not said again.
             compared.append(str(gates))
         if user is not None:
-            compared.append(user.model_dump_json())
+            # Who plays, and not how its endpoint is asked: a larger budget goes on with the tasks.
+            left = USER_LIMITS if isinstance(user, EndpointUser) else frozenset[str]()
+            compared.append(user.model_dump_json(exclude=set(left)))
         # A setting of lessons alone changes no evaluation without them.
         left_out = None if self._plays_lessons else {"token_growth_after_error"}
         rules = [
@@ -413,8 +436,12 @@ class CandidateEvaluation:
                     self._runner.cancel(name, reason)
                     yield f"trial {name} is told to stop: {reason}"
             case Exit() as ended:
-                result = verdict(ended, settings.attempts)
-                if isinstance(result, Again) and ended.seconds < settings.minutes * 60:
+                result = self._judge_exit(name, ended)
+                if isinstance(result, SettingFault):
+                    if not result.is_due:
+                        raise JobStartError(self._describe_fault(result))
+                    yield from self._start(name, plan, what)
+                elif isinstance(result, Again) and ended.seconds < settings.minutes * 60:
                     yield from self._start(name, plan, what)
                 elif isinstance(result, Again) or result.outcome != "played":
                     raise CannotExamine(f"it could not be played: {result.reason}")
@@ -423,9 +450,10 @@ class CandidateEvaluation:
         return False
 
     def _start(self, name: str, plan: Plan, what: str) -> Iterator[str]:
-        """Start a trial, or its next attempt. Raises CannotExamine for a task without its body, and
-        JobStartError while the model that plays the users cannot be reached, or its files are
-        damaged."""
+        """Start a trial, or its next attempt, once no other trial of the candidate runs whose
+        gate began before. Raises CannotExamine for a task without its body, and JobStartError while
+        the model that plays the users cannot be reached, its files are damaged, or the agent's
+        checkpoint is not there."""
         own = {task: self._lessons[task] for task in plan.tasks if task in self._lessons}
         stored = collect_bodies(self._app, (task for task in plan.tasks if task not in own))
         if stored.missing:
@@ -436,10 +464,95 @@ class CandidateEvaluation:
             )
         bodies = {**stored.found, **own}
         files = {DEFINITIONS: write_definitions(bodies)} if bodies else {}
+        self._wait_for_checkpoint()
         wait_for_users(self._row.adapter, [self._user])
         wait_for_files(self._row.adapter, self._user)
-        if self._runner.start(Job(name, plan, files=files)):
+        if (yield from self._stop_others(name)):
+            return
+        if self._runner.start(Job(name, plan, files=files, replaces_spec=True)):
             yield f"{self._row.adapter}: {what} began, {len(plan.tasks)} tasks"
+
+    def _wait_for_checkpoint(self) -> None:
+        """Raise JobStartError where the checkpoint is to be on this machine, and is not."""
+        if not self._runner.hands_keys:
+            return
+        trouble = find_checkpoint_trouble(self._checkpoint, self._row.alias)
+        if trouble is not None:
+            raise JobStartError(f"{self._row.adapter} waits: {trouble}")
+
+    def _judge_exit(self, name: str, ended: Exit) -> Over | Again | SettingFault:
+        means = Means(checkpoint=str(self._checkpoint), user=self._user)
+        attempts = self._app.settings.jobs.attempts
+        return judge_exit(ended, self._runner.folder(name), means, attempts)
+
+    def _describe_fault(self, fault: SettingFault) -> str:
+        return f"{self._row.adapter} waits: {fault.reason}"
+
+    def _stop_others(self, name: str) -> Generator[str, None, bool]:
+        """Stop the trials of the candidate that began with other users or beside another incumbent,
+        and note that this one is to run; whether one of them still runs."""
+        path = self._runner.folder(_TRIALS) / self._row.adapter
+        noted = path.read_text().split() if path.exists() else []
+        own = self.digest[:_DIGITS]
+        others = [job for job in noted if not job.startswith(own)]
+        active = [job for job in others if isinstance(self._runner.state(job), Active)]
+        for job in active:
+            reason = "its gate has other users, another incumbent or other rules since"
+            self._runner.cancel(job, reason)
+            yield f"trial {job} of {self._row.adapter} is told to stop: {reason}"
+        current = [*active, *(job for job in noted if job.startswith(own) and job != name), name]
+        if current != noted:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            _write(path, "\n".join(current))
+        return bool(active)
+
+    def find_wait(self) -> GateWait | None:
+        """Return what keeps the trial that is next from its next attempt; None where one runs, or
+        nothing is known to keep it. Raises RunnerUnavailable."""
+        number = _PILOT
+        while (note := self._read_note(number)) is not None:
+            if note.following is None:
+                return None
+            number += 1
+        names = dict.fromkeys(map(self._name_policy, self._best.values()))
+        looks = range(1, number + 1)
+        jobs = (self._reference_job(name, look) for name in names for look in looks)
+        for job in (self._job(number), *jobs):
+            state = self._runner.state(job)
+            if isinstance(state, Active):
+                return None
+            wait, is_over = self._find_trial_wait(job, state)
+            if not is_over:
+                return wait
+        return None
+
+    def _find_trial_wait(self, job: str, state: TrialState) -> tuple[GateWait | None, bool]:
+        """Return what a trial that does not run waits for, and whether it is over."""
+        row = self._row
+        if isinstance(state, Exit):
+            result = self._judge_exit(job, state)
+            if isinstance(result, Over):
+                return None, True
+            if isinstance(result, SettingFault) and not result.is_due:
+                says = self._describe_fault(result)
+                wait = GateWait(row.adapter, row.alias, "agent", says, setting=result.setting)
+                return wait, False
+        return self._find_start_wait(), False
+
+    def _find_start_wait(self) -> GateWait | None:
+        """Return what has to be there before an attempt begins, as far as it may not be."""
+        row, user = self._row, self._user
+        setting: str | None = CHECKPOINT_SETTING
+        try:
+            self._wait_for_checkpoint()
+            setting = None
+            wait_for_files(row.adapter, user)
+        except JobStartError as error:
+            return GateWait(row.adapter, row.alias, "agent", str(error), setting=setting)
+        if not isinstance(user, EndpointUser):
+            return None
+        says = describe_endpoint_wait(row.adapter, user)
+        return GateWait(row.adapter, row.alias, "agent", says, waits_for=(user.url,))
 
     @property
     def _erring(self) -> str | None:
@@ -451,7 +564,7 @@ class CandidateEvaluation:
         return f"{self.digest[:32]}-{number}"
 
     def _reference_job(self, policy: str, number: int) -> str:
-        return f"{self.digest[:24]}-best-{sha256(policy)[:8]}-{number}"
+        return f"{self.digest[:_DIGITS]}-best-{sha256(policy)[:8]}-{number}"
 
     def _read_attempts(self, job: str, plan: Plan) -> list[TrialAttempt]:
         folder = self._runner.folder(job) / OUT
@@ -497,7 +610,7 @@ class CandidateEvaluation:
             yield from self._report_user_faults(whole)
             yield from self._report_shortage(sizes.tasks.get(AFTER_ERROR, 0), looks)
         noted = _TrialNote(following=following)
-        _write(self._runner.folder(self._job(number)) / _NOTED, noted)
+        _write(self._runner.folder(self._job(number)) / _NOTED, noted.model_dump_json())
         return noted
 
     def _judge(
@@ -772,8 +885,8 @@ def _look_name(number: int) -> str:
     return "the pilot" if number == _PILOT else f"look {number}"
 
 
-def _write(path: Path, noted: _TrialNote) -> None:
+def _write(path: Path, content: str) -> None:
     """Whole or not at all."""
     unfinished = path.with_name(f"tmp-{path.name}")
-    unfinished.write_text(noted.model_dump_json())
+    unfinished.write_text(content)
     unfinished.replace(path)

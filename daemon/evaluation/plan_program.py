@@ -6,7 +6,8 @@
     journal.read()                     the whole chunks
 
 stdout is JSON Lines: heartbeats, and last `{"outcome": "played"}` or
-`{"outcome": "failed", "reason": ...}`. Exit codes: 0, 1, and 2 for a plan that cannot be read.
+`{"outcome": "failed", "reason": ...}`, which has `setting` where one is at fault. Exit codes: 0, 1,
+and 2 for a plan that cannot be read.
 
     FOLDER/definitions.jsonl   the bodies of the plan's tasks by content (daemon/solver/journal.py)
     FOLDER/rollouts.jsonl      a head with the plan's digest, then one line per chunk: [item, ...]
@@ -46,6 +47,15 @@ PlanModel = TypeVar("PlanModel", bound=StrictModel)
 
 class BadPlan(KintsugiError):
     """The file is no plan, or the folder holds what another plan left."""
+
+
+class WrongSetting(KintsugiError):
+    """A setting with which a plan cannot be played; it says nothing of who plays."""
+
+    def __init__(self, setting: str, reason: str) -> None:
+        """`setting` is its name; `reason` names its value and the remedy."""
+        super().__init__(reason)
+        self.setting: Final = setting
 
 
 class _Head(StrictModel):
@@ -133,7 +143,8 @@ def run_program(
         print(f"{options.plan} is no plan: {first_problem(error)}", file=sys.stderr)
         return WRONG_USAGE
     except (KintsugiError, OSError) as error:
-        say(outcome="failed", reason=" ".join(str(error).split()))
+        fault = {"setting": error.setting} if isinstance(error, WrongSetting) else {}
+        say(outcome="failed", reason=" ".join(str(error).split()), **fault)
         return FAILED
     say(outcome="played")
     return DONE

@@ -34,13 +34,21 @@ from daemon.evaluation.panel_agent import PanelAgents
 from daemon.evaluation.plan_program import (
     ChunkJournal,
     Heartbeat,
+    WrongSetting,
     open_plan_environment,
     run_program,
 )
+from daemon.jobs.runner import CHECKPOINT_SETTING, USER_TOKENS_SETTING
 from events.canonical import exact_json, sha256
 from events.envelope import derive_id
-from events.errors import KintsugiError
-from events.jobs import AdapterUser, EndpointUser, ModelUser, PanelRouter, Sha256
+from events.jobs import (
+    USER_LIMITS,
+    AdapterUser,
+    EndpointUser,
+    ModelUser,
+    PanelRouter,
+    Sha256,
+)
 from events.messages import Message, StrictModel
 from events.rollouts import MemberChoice, RolloutContent, RolloutEnded
 from producers.gateway.routing.label_router import RouterAnswer
@@ -63,10 +71,7 @@ _TRIES: Final = 3
 _HEARTBEAT_SECONDS: Final = 2.0
 _USER_TOKENS: Final = "user_tokens"
 """Name of the file that counts the tokens of a user's endpoint."""
-
-
-class CannotPlay(KintsugiError):
-    """What a plan names is not there, or not as it says."""
+_CORRECT: Final = "correct checkpoint in the setting agents"
 
 
 class Adapter(StrictModel):
@@ -145,8 +150,12 @@ class Plan(StrictModel):
 
     @property
     def digest(self) -> str:
-        """sha256 of everything in it."""
-        return sha256(exact_json(self.model_dump(mode="json")))
+        """sha256 of everything in it but the path of the checkpoint and what limits the requests to
+        the user's endpoint (`events.jobs.USER_LIMITS`): a plan goes on with others."""
+        left_out: dict[str, Any] = {"checkpoint": True}
+        if isinstance(self.user, EndpointUser):
+            left_out["user"] = set(USER_LIMITS)
+        return sha256(exact_json(self.model_dump(mode="json", exclude=left_out)))
 
     def name_policy(self, player: int) -> str:
         """The policy's name."""
@@ -194,7 +203,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def play(plan: Plan, out: Path) -> None:
-    """Play what is not on disk yet. Raises BadPlan, CannotPlay, BadAdapter, OSError and what the
+    """Play what is not on disk yet. Raises BadPlan, WrongSetting, BadAdapter, OSError and what the
     environment raises."""
 
     def prepare() -> Callable[[list[_Slot]], Iterator[TrialAttempt]]:
@@ -230,13 +239,9 @@ class _Policies:
     """The policies of a plan's players, each adapter proven and loaded once."""
 
     def __init__(self, plan: Plan) -> None:
-        """Raises CannotPlay, BadAdapter, OSError."""
-        from daemon.engine.policy import load_policy
-
+        """Raises WrongSetting, IncompatibleModel, BadAdapter, OSError."""
         checkpoint = Path(plan.checkpoint)
-        if not (checkpoint / "config.json").is_file():
-            raise CannotPlay(f"{checkpoint} holds no checkpoint; correct it in the setting agents")
-        base = load_policy(checkpoint, plan.base, plan.dtype, plan.threads)
+        base = load_base(checkpoint, plan.base, plan.dtype, plan.threads)
         self._by_adapter: dict[Adapter | None, Policy] = {None: base}
         for adapter in chain.from_iterable(map(_list_adapters, plan.players)):
             if adapter not in self._by_adapter:
@@ -262,21 +267,48 @@ def _list_adapters(player: Player) -> list[Adapter]:
     return [] if player is None else [player]
 
 
+def load_base(
+    checkpoint: Path, base: str, dtype: Literal["float32", "bfloat16"], threads: int | None
+) -> "Policy":
+    """Return the base of an agent. Raises WrongSetting where its checkpoint is none, and
+    IncompatibleModel for one that the engine cannot run."""
+    from safetensors import SafetensorError
+
+    from daemon.engine.policy import load_policy
+
+    if not (checkpoint / "config.json").is_file():
+        raise WrongSetting(CHECKPOINT_SETTING, f"{checkpoint} holds no checkpoint; {_CORRECT}")
+    try:
+        return load_policy(checkpoint, base, dtype, threads)
+    except (OSError, ValueError, SafetensorError) as error:
+        reason = f"the checkpoint {checkpoint} cannot be read: {error}; {_CORRECT}"
+        raise WrongSetting(CHECKPOINT_SETTING, reason) from error
+
+
 def prove_adapter(checkpoint: Path, adapter: Adapter) -> Path:
-    """The folder of an adapter, seen to hold what was produced. Raises BadAdapter, CannotPlay."""
+    """The folder of an adapter, seen to hold what was produced. Raises BadAdapter, and WrongSetting
+    where the checkpoint is of another base."""
     from daemon.adapters.adoption import intact, read_expectation
+    from daemon.adapters.compatibility import BadBase, fit
+    from daemon.adapters.directory import BadAdapter
     from daemon.adapters.fingerprint import EXACT, distance
     from daemon.engine.fingerprint import probe_checkpoint
 
     folder = Path(adapter.folder)
-    intact(folder, adapter.sha256, checkpoint, None)
+    intact(folder, adapter.sha256, None, None)
+    try:
+        fit(folder, checkpoint)
+    except (BadAdapter, BadBase) as error:
+        reason = f"{adapter.name} does not fit the checkpoint {checkpoint}: {error}; {_CORRECT}"
+        raise WrongSetting(CHECKPOINT_SETTING, reason) from error
     expected, actual = read_expectation(folder), probe_checkpoint(checkpoint, folder)
     gap = max(distance(actual.adapter, expected.adapter), distance(actual.base, expected.base))
     # What a lower precision costs the replicas read off their base; here both are computed alike.
     if expected.dtype == "float32" and not gap <= EXACT:
-        raise CannotPlay(
+        raise WrongSetting(
+            CHECKPOINT_SETTING,
             f"{adapter.name} answers {gap:.4f} nats from what its replicas were proven to answer: "
-            f"{checkpoint} is another base than the one it was trained on"
+            f"{checkpoint} is another base than the one it was trained on; {_CORRECT}",
         )
     return folder
 
@@ -306,8 +338,7 @@ def _play_chunk(
     }
     player = plan.players[chunk[0][0]]
     if meter is not None:
-        with meter.measure(f"a part of {CHUNK} episodes"):
-            yield from _play_beside_endpoint(plan, environment, policies, chat, chunk, meter)
+        yield from _play_within_budget(plan, environment, policies, chat, chunk, meter)
         return
     choices: Mapping[str, MemberChoice] = {}
     groups: dict[Adapter | None, list[Attempt]] = {}
@@ -355,6 +386,25 @@ def _make_player(plan: Plan, policies: _Policies, chat: "Chat", policy: "Policy"
 
 _Played = dict[_Slot, "tuple[EvaluationAttempt, MemberChoice | None]"]
 """Slot -> its attempt, and of a panel's the member that played it."""
+
+
+def _play_within_budget(
+    plan: Plan,
+    environment: "Environment",
+    policies: _Policies,
+    chat: "Chat",
+    chunk: Sequence[_Slot],
+    meter: "TokenMeter",
+) -> list[TrialAttempt]:
+    """A chunk with the users of an endpoint, whose tokens `meter` counts. Raises WrongSetting where
+    too few are left for it, and what `_play_beside_endpoint` raises."""
+    from envs.simulator import UserBudgetSpent
+
+    try:
+        with meter.measure(f"a part of {CHUNK} episodes"):
+            return _play_beside_endpoint(plan, environment, policies, chat, chunk, meter)
+    except UserBudgetSpent as error:
+        raise WrongSetting(USER_TOKENS_SETTING, str(error)) from error
 
 
 def _play_beside_endpoint(

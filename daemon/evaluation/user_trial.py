@@ -34,7 +34,7 @@ from daemon.evaluation.plan_program import (
     open_plan_environment,
     run_program,
 )
-from daemon.evaluation.trial import Adapter, CannotPlay, prove_adapter
+from daemon.evaluation.trial import Adapter, load_base, prove_adapter
 from daemon.synthesis.manners import find_turn, vary_manner
 from envs.attribution.user_faults import FaultRule, find_user_fault
 from envs.episode import REGULAR
@@ -285,7 +285,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def play(plan: UserPlan, out: Path) -> None:
-    """Play what is not on disk yet. Raises BadPlan, CannotPlay, BadAdapter, OSError and what the
+    """Play what is not on disk yet. Raises BadPlan, WrongSetting, BadAdapter, OSError and what the
     environment raises."""
 
     def prepare() -> "Callable[[_Chunk], Iterable[DialogueResult]]":
@@ -319,15 +319,11 @@ class _Players:
     """The policies of a plan, each adapter proven and loaded once."""
 
     def __init__(self, plan: UserPlan) -> None:
-        """Raises CannotPlay, BadAdapter, OSError."""
+        """Raises WrongSetting, IncompatibleModel, BadAdapter, OSError."""
         from daemon.engine.chat import Chat
-        from daemon.engine.policy import load_policy
 
-        checkpoint = Path(plan.checkpoint)
-        if not (checkpoint / "config.json").is_file():
-            raise CannotPlay(f"{checkpoint} holds no checkpoint; correct it in the setting agents")
-        user = plan.user
-        base = load_policy(checkpoint, plan.base, plan.dtype, plan.threads)
+        checkpoint, user = Path(plan.checkpoint), plan.user
+        base = load_base(checkpoint, plan.base, plan.dtype, plan.threads)
         own = Adapter(name=user.adapter, folder=user.folder, sha256=user.sha256)
         self._plan, self._chat = plan, Chat(checkpoint)
         self._places = {task: place for place, task in enumerate(plan.tasks)}

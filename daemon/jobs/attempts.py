@@ -111,13 +111,16 @@ class JobFolder:
         """Make the folder. Raises OSError."""
         self._attempts.mkdir(parents=True, exist_ok=True)
         path = self.path / SPEC
+        spec = job.spec.model_dump_json(indent=1).encode()
         if path.exists():
+            if job.replaces_spec and path.read_bytes() != spec:
+                _write(path, spec)
             return
         # The spec last: where it is, all is there.
         for name, content in job.files.items():
             (self.path / OUT).mkdir(exist_ok=True)
             _write(self.path / OUT / name, content)
-        _write(path, job.spec.model_dump_json(indent=1).encode())
+        _write(path, spec)
 
     def begin(self, number: int, keyids: Sequence[str] = ()) -> Path:
         """The files of an attempt that begins now and is handed these keys. Raises OSError."""
@@ -187,13 +190,15 @@ class JobFolder:
         return self.path / "attempts"
 
     def _barren(self, attempts: Sequence[Path]) -> int:
-        """How many of the last attempts left the journal as it was."""
+        """How many of the last attempts left the journal as it was, without those that ended
+        because of a setting."""
         length, count = _size(self.path / OUT / JOURNAL), 0
         for name in reversed(attempts):
             # One that was not written, for want of room, began nothing.
             if number_in(name.with_suffix(".before")) not in (None, length):
                 break
-            count += 1
+            result = result_of(last_lines(name.with_suffix(".out")))
+            count += result is None or result.setting is None
         return count
 
 

@@ -36,6 +36,10 @@ GO_ON: Final = "run the same command to go on"
 """How the learner's reason ends where it does not end the job: a signal, a full disk, an engine
 that is away."""
 
+CHECKPOINT_SETTING: Final = "agents.checkpoint"
+USER_TOKENS_SETTING: Final = "models.user.max_tokens"
+"""Settings of which a trial may end (`Result.setting`)."""
+
 WRONG_USAGE: Final = 2
 """Exit code of the learner for a spec that it cannot read."""
 _KILLED: Final = 137
@@ -65,6 +69,8 @@ class Job:
     """Name -> content of what lies in its `OUT` before it begins."""
     keys: tuple[Key, ...] = ()
     """Keys of persons whose tasks it plays: handed over in memory, and never written."""
+    replaces_spec: bool = False
+    """Whether the next attempt reads this spec, also where earlier ones had another."""
 
     @property
     def environment(self) -> dict[str, str]:
@@ -85,6 +91,8 @@ class Result(StrictModel):
     steps: int = 0
     rollouts: int = 0
     reason: str | None = None
+    setting: str | None = None
+    """Setting that a failure is of; it says nothing of who plays. None for any other outcome."""
 
 
 @dataclass(frozen=True, slots=True)

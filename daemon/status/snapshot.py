@@ -1,7 +1,7 @@
 """Where everything stands, as one document: `kintsugi status` prints it, the status page shows it.
 
-    situation(app)    log, fold, rounds, cycles, skills, users, newest job, adapters, routes,
-                      panels, lift, leader, gateways
+    situation(app)    log, fold, rounds, cycles, skills, users, newest job, gates that wait,
+                      adapters, routes, panels, lift, leader, gateways
 
 Read at one moment of the tables, and of the log right after it. The names are a promise to scripts;
 fields may be added. A log that cannot be reached leaves nulls and the reason, and ends nothing.
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from daemon.core.app import App
     from daemon.core.health import FoldState
     from daemon.cycle.outlook import Outlook
+    from daemon.evaluation.gate_waits import GateWait
     from daemon.jobs.runner import JobRunner
 
 
@@ -57,6 +58,7 @@ def situation(app: "App") -> dict[str, Any]:
         leading, gateways = _leader(connection), _gateways(app, connection)
         lifts, panels = read_lifts(connection), read_panel_states(connection, now)
         lacking = _skills(app, connection)
+    gates = _list_gate_waits(app)
     return {
         **_log(app, reached),
         "rollouts": counts.rollouts,
@@ -68,8 +70,9 @@ def situation(app: "App") -> dict[str, Any]:
         "next_cycle": _next_cycle(expected),
         "improve": improve,
         "skills": lacking,
-        "users": users,
+        "users": [_add_wait(document, gates) for document in users],
         "job": None if job is None else _job(app, job),
+        "gates": [asdict(gate) for gate in gates],
         "routes": [asdict(route) for route in routes],
         "panels": [asdict(panel) for panel in panels],
         "lift": [asdict(lift) for lift in lifts],
@@ -250,6 +253,34 @@ def _list_user_endpoints(app: "App", runner: "JobRunner", row: "JobRow") -> list
         isinstance(state, Exit) and isinstance(verdict(state, app.settings.jobs.attempts), Again)
     )
     return list(urls) if is_next else []
+
+
+def _list_gate_waits(app: "App") -> "list[GateWait]":
+    """Return the gates on this machine of which no trial runs, with what they wait for."""
+    from daemon.cycle.worker import CycleWorker
+    from daemon.jobs.runner_factory import trials_of, user_trials_of
+    from daemon.serving.fleet import Fleet
+    from daemon.users.worker import UserWorker
+    from events.envelope import utc_now
+
+    trials, user_trials = trials_of(app.settings), user_trials_of(app.settings)
+    try:
+        if not trials.hands_keys:
+            return []
+        fleet = Fleet((), app.settings.home)
+        return [
+            *CycleWorker(app, fleet, trials, utc_now).list_gate_waits(),
+            *UserWorker(app, fleet, user_trials, utc_now).list_gate_waits(),
+        ]
+    finally:
+        trials.close()
+        user_trials.close()
+
+
+def _add_wait(document: dict[str, Any], gates: "Sequence[GateWait]") -> dict[str, Any]:
+    """Return who plays an agent's users, with what the gate of an adapter for them waits for."""
+    own = [gate.says for gate in gates if (gate.role, gate.alias) == ("user", document["alias"])]
+    return {**document, "says": "; ".join([document["says"], *own])}
 
 
 def _leader(connection: "Connection") -> dict[str, Any] | None:

@@ -140,10 +140,7 @@ def _job(document: Document, now: datetime) -> Stop:
     if job["outcome"] is None:
         when = f"wanted {ago(job['requested'], now)}"
         if job["waits_for"]:
-            facts.append(
-                "no attempt runs: the next one waits for a slot (jobs.slots), and until the model "
-                f"of its users answers at {', '.join(job['waits_for'])}"
-            )
+            facts.append(describe_job_wait(job))
         return Stop("job", Mood.WORKS, f"trains for {job['alias']}", (*facts, when))
     headline = f"{job['outcome'].replace('_', ' ')} {ago(job['ended'], now)}"
     if job["reason"]:
@@ -153,6 +150,14 @@ def _job(document: Document, now: datetime) -> Stop:
             "job", Mood.ATTENTION, headline, tuple(facts), f"kintsugi jobs show {job['job']}"
         )
     return Stop("job", Mood.RESTS, headline, tuple(facts))
+
+
+def describe_job_wait(job: Mapping[str, Any]) -> str:
+    """Return what the next attempt of a job waits for where a model plays its users."""
+    return (
+        "no attempt runs: the next one waits for a slot (jobs.slots), and until the model of its "
+        f"users answers at {', '.join(job['waits_for'])}"
+    )
 
 
 def _adapter(document: Document, now: datetime) -> Stop:
@@ -166,6 +171,10 @@ def _adapter(document: Document, now: datetime) -> Stop:
     if gate is not None:
         facts.append(f"gate: {gate['decision']} on {gate['tasks']:,} tasks")
     headline = f"{newest['adapter']}: {newest['state'].replace('_', ' ')}"
+    facts += [gate["says"] for gate in document["gates"]]
+    if faults := [gate["setting"] for gate in document["gates"] if gate["setting"] is not None]:
+        remedy = f"set {', '.join(dict.fromkeys(faults))}, then kintsugi work"
+        return Stop("adapter", Mood.ATTENTION, headline, tuple(facts), remedy)
     moving = newest["state"] not in _RESTING
     return Stop("adapter", Mood.WORKS if moving else Mood.RESTS, headline, tuple(facts))
 

@@ -10,20 +10,32 @@ Where plans write tasks (`improve.synthesis`), and another adapter passed its ga
 of a tenth of them speak in each of the manners that such a task may have.
 
 Guarantees: a worker that goes on after a `kill -9`, or is one of two, has the same tasks and
-appends the same event. An adapter that cannot be played is rejected, with the reason.
+appends the same event. An adapter that cannot be played is rejected, with the reason. A checkpoint
+that is not there or of another base (`agents.checkpoint`) says nothing of it: its gate waits until
+that is mended.
 """
 
 from collections.abc import Generator, Iterator
+from functools import cached_property
 from itertools import islice
+from pathlib import Path
 from random import Random
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from consumers.reads.serving import AdapterRow
 from daemon.core.decision_log import DecisionRefusal, Decisions
 from daemon.evaluation.comparison import FIRST_TASK, TASKS
+from daemon.evaluation.gate_waits import (
+    GateWait,
+    Means,
+    SettingFault,
+    find_checkpoint_trouble,
+    judge_exit,
+)
 from daemon.evaluation.plan_program import BadPlan
 from daemon.evaluation.user_trial import UserPlan, UserResult, read_result
 from daemon.jobs.runner import (
+    CHECKPOINT_SETTING,
     OUT,
     Absent,
     Active,
@@ -32,10 +44,11 @@ from daemon.jobs.runner import (
     Job,
     JobRunner,
     JobStartError,
-    verdict,
+    Over,
 )
 from daemon.users.players import build_adapter_user, list_manners
 from envs.registry import locate, open_place
+from events.canonical import exact_json, sha256
 from events.errors import KintsugiError
 from events.rollouts import clip_reason
 from events.serving import AdapterMoved
@@ -67,29 +80,36 @@ class UserGate:
         settings = app.settings
         self._app, self._runner, self._row = app, runner, row
         place = locate(agent.environment, settings.environments.paths)
-        environment = open_place(
+        self._environment = open_place(
             agent.environment, benchmarks=settings.benchmarks, paths=settings.environments.paths
         )
-        self._environment = environment.name
-        chance = Random(f"user gate {row.adapter} {row.sha256}").getrandbits(48)
+        self._chance = Random(f"user gate {row.adapter} {row.sha256}").getrandbits(48)
+        self._traffic, self._dialogues = agent.traffic, dialogues
+        self._checkpoint = Path(str(agent.checkpoint))
         trial, benchmarks = settings.trial, settings.benchmarks
-        self._plan = UserPlan(
-            name=f"user gate {row.adapter}",
-            environment=place,
-            benchmarks=None if benchmarks is None else str(benchmarks),
-            checkpoint=str(agent.checkpoint),
-            alias=row.alias,
-            base=row.base,
-            user=build_adapter_user(row, settings.improve.users_candidates),
-            previous=None if previous is None else previous.adapter,
-            tasks=draw_tasks(environment, agent.traffic, chance, dialogues),
-            manners=() if previous is None else list_manners(settings),
-            seed=chance,
-            episodes=trial.episodes,
-            dtype=trial.dtype,
-            threads=trial.threads,
-        )
-        self._job: Final = self._plan.digest[:32]
+        self._fields: dict[str, Any] = {
+            "name": f"user gate {row.adapter}",
+            "environment": place,
+            "benchmarks": None if benchmarks is None else str(benchmarks),
+            "checkpoint": str(agent.checkpoint),
+            "alias": row.alias,
+            "base": row.base,
+            "user": build_adapter_user(row, settings.improve.users_candidates),
+            "previous": None if previous is None else previous.adapter,
+            "manners": () if previous is None else list_manners(settings),
+            "seed": self._chance,
+            "episodes": trial.episodes,
+            "dtype": trial.dtype,
+            "threads": trial.threads,
+        }
+        # Who only looks whether it waits draws no tasks.
+        whole = UserPlan(**self._fields, tasks=("none",)).digest
+        self._job: Final = sha256(exact_json([whole, self._traffic, dialogues]))[:32]
+
+    @cached_property
+    def _plan(self) -> UserPlan:
+        tasks = draw_tasks(self._environment, self._traffic, self._chance, self._dialogues)
+        return UserPlan(**self._fields, tasks=tasks)
 
     def advance(self) -> Iterator[str]:
         """Do the next thing, if there is one; what happened, as sentences. Raises LogError,
@@ -103,7 +123,8 @@ class UserGate:
             yield self._reject(str(error))
 
     def _run(self) -> Generator[str, None, bool]:
-        """Bring the trial on; whether it is over. Raises CannotPlayUser, JobStartError."""
+        """Bring the trial on; whether it is over. Raises CannotPlayUser, and JobStartError while
+        the agent's checkpoint is wrong."""
         settings, name = self._app.settings.jobs, self._row.adapter
         match self._runner.state(self._job):
             case Absent():
@@ -115,8 +136,12 @@ class UserGate:
                     self._runner.cancel(self._job, reason)
                     yield f"the gate of {name} is told to stop: {reason}"
             case Exit() as ended:
-                result = verdict(ended, settings.attempts)
-                if isinstance(result, Again) and ended.seconds < settings.minutes * 60:
+                result = self._judge_exit(ended)
+                if isinstance(result, SettingFault):
+                    if not result.is_due:
+                        raise JobStartError(f"{name} waits: {result.reason}")
+                    yield from self._start()
+                elif isinstance(result, Again) and ended.seconds < settings.minutes * 60:
                     yield from self._start()
                 elif isinstance(result, Again) or result.outcome != "played":
                     raise CannotPlayUser(f"it could not be played: {result.reason}")
@@ -124,7 +149,39 @@ class UserGate:
                     return True
         return False
 
+    def _judge_exit(self, ended: Exit) -> Over | Again | SettingFault:
+        means = Means(checkpoint=str(self._checkpoint), user=self._fields["user"])
+        attempts = self._app.settings.jobs.attempts
+        return judge_exit(ended, self._runner.folder(self._job), means, attempts)
+
+    def find_wait(self) -> GateWait | None:
+        """Return what keeps the trial from its next attempt; None where it runs, is over, or
+        nothing is known to keep it. Raises RunnerUnavailable."""
+        state, says = self._runner.state(self._job), None
+        if isinstance(state, Active):
+            return None
+        result = self._judge_exit(state) if isinstance(state, Exit) else None
+        if isinstance(result, SettingFault) and not result.is_due:
+            says = result.reason
+        elif not isinstance(result, Over):
+            says = self._find_checkpoint_trouble()
+        if says is None:
+            return None
+        row = self._row
+        says = f"{row.adapter} waits: {says}"
+        return GateWait(row.adapter, row.alias, "user", says, setting=CHECKPOINT_SETTING)
+
+    def _find_checkpoint_trouble(self) -> str | None:
+        """Return why the checkpoint cannot be read, where it is to be on this machine."""
+        if not self._runner.hands_keys:
+            return None
+        return find_checkpoint_trouble(self._checkpoint, self._row.alias)
+
     def _start(self) -> Iterator[str]:
+        """Raises JobStartError where the checkpoint is not there."""
+        trouble = self._find_checkpoint_trouble()
+        if trouble is not None:
+            raise JobStartError(f"{self._row.adapter} waits: {trouble}")
         if self._runner.start(Job(self._job, self._plan)):
             yield f"{self._row.adapter}: its gate began, {len(self._plan.tasks)} dialogues"
 
@@ -133,7 +190,9 @@ class UserGate:
         result = read_result(self._runner.folder(self._job) / OUT, self._plan)
         if result is None:
             raise CannotPlayUser("its trial ended, and not every dialogue is on disk")
-        event = result.to_event(self._plan).model_copy(update={"environment": self._environment})
+        event = result.to_event(self._plan).model_copy(
+            update={"environment": self._environment.name}
+        )
         origin = f"user gate {self._job}"
         Decisions(self._app).take(event, "user evaluated", self._row.cause, origin)
         return f"{self._row.adapter} {_describe(result)}"

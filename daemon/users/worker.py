@@ -31,6 +31,7 @@ from daemon.adapters.directory import BadAdapter
 from daemon.core.decision_log import Decisions
 from daemon.core.isolation import Breaks
 from daemon.core.serving_lock import hold_serving_lock
+from daemon.evaluation.gate_waits import GateWait
 from daemon.jobs.runner import JobRunner
 from daemon.serving.fleet import Fleet
 from daemon.serving.staging import StageRefusal, Staging
@@ -139,7 +140,26 @@ class UserWorker:
         reason = f"it plays users on {row.base}, and {row.alias} runs on {base} now"
         return self._move(row, "rejected" if row.state is State.PRODUCED else "draining", reason)
 
+    def list_gate_waits(self) -> list[GateWait]:
+        """Return the gates that wait because of a setting. Raises RunnerUnavailable,
+        DatabaseUnavailable."""
+        waits = []
+        with self._app.reading() as connection:
+            settings, pairs = self._app.settings, agents.present(connection)
+            states = [read_user_state(connection, settings, pair) for pair in pairs]
+        for state in states:
+            if state.step is not UserStep.EVALUATE or state.candidate is None:
+                continue
+            wait = self._find_gate(state.candidate, state.plays).find_wait()
+            if wait is not None:
+                waits.append(wait)
+        return waits
+
     def _evaluate(self, row: AdapterRow, previous: AdapterRow | None) -> Iterator[str]:
+        yield from self._find_gate(row, previous).advance()
+
+    def _find_gate(self, row: AdapterRow, previous: AdapterRow | None) -> UserGate:
+        """Return the gate of an adapter; the last one of each agent is kept."""
         agent = find_agent(self._app.settings, row.alias)
         assert agent is not None, "an agent without an obstacle is in the settings"
         key = row.adapter, None if previous is None else previous.adapter
@@ -147,7 +167,7 @@ class UserWorker:
         if gate is None or known != key:
             gate = UserGate(self._app, self._runner, agent, row, previous, self._count)
             self._gates[row.alias] = key, gate
-        yield from gate.advance()
+        return gate
 
     def _stage(self, row: AdapterRow) -> Iterator[str]:
         try:

@@ -19,11 +19,11 @@ from daemon.engine.reference.weights import CHECKPOINT
 from daemon.engine.routing import ask
 from daemon.engine.thread import EngineThread
 from daemon.evaluation import trial
+from daemon.evaluation.plan_program import WrongSetting
 from daemon.evaluation.trial import Adapter, Plan, TrialAttempt, play, read_attempts
 from daemon.jobs.runner import JOURNAL
 from envs.endpoint import EndpointUnavailable
 from envs.shop.environment import Shop
-from envs.simulator import UserBudgetSpent
 from events.jobs import AdapterUser, EndpointUser, ModelUser
 from events.rollouts import MemberChoice
 from ops.random_adapters import Maker
@@ -155,7 +155,7 @@ def test_a_trial_asks_no_more_than_its_users_may_cost(
     with ModelServer(lambda _: said("")) as server:
         user = EndpointUser(url=server.url, model="m", max_tokens=100, budget=1_500)
         for _ in range(2):
-            with pytest.raises(UserBudgetSpent, match=r"models.user.max_tokens is 1,500; raise it"):
+            with pytest.raises(WrongSetting, match=r"models.user.max_tokens is 1,500; raise it"):
                 play_plan(plan, user, tmp_path)
             attempts = read_attempts(tmp_path, plan.model_copy(update={"user": user}))
             assert 0 < len(attempts) < len(plan.tasks), "also where it is run again"
