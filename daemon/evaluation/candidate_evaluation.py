@@ -30,8 +30,8 @@ be reached the evaluation waits, and so it does where the model has no tokens le
 checkpoint is wrong (gate_waits.py): that says nothing of the candidate. What the model's faults
 spoil has no verdict: a task is paired by the trials that both have a verdict of. Whether users err
 may depend on what the candidate does, so what it has more of such trials than the incumbent, by
-more than chance, counts as failed (`gate/pairs.py`, `fail_surplus`), and the faults of both sides are told
-(ADR 0076).
+more than chance, counts as failed (`fail_surplus` in gate/pairs.py), and the faults of both sides
+are told (ADR 0076).
 
 What passed a gate against an incumbent that was replaced since is evaluated anew, on fresh tasks.
 So is a candidate whose users are played by another model, adapter or script since: who plays them

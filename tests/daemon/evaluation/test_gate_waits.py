@@ -36,7 +36,7 @@ from tests.daemon.serving.recorded_trial import COMMAND
 from tests.daemon.solver import letters
 from tests.envs.model_server import Json, ModelServer, said
 
-PATIENCE: Final = 120.0
+PATIENCE: Final = 240.0
 HANGS: Final = (sys.executable, "-c", "import time; time.sleep(3600)")
 """A trial that never ends."""
 AGENT: Final = RECORDED.model_copy(update={"checkpoint": CHECKPOINT, "traffic": {TARGET: 1.0}})
@@ -104,6 +104,13 @@ class Gate:
         return sum(len(list(folder.glob("attempts/*.before"))) for folder in self.trials)
 
 
+def wait_until(true: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + PATIENCE
+    while not true():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
 def answer_exactly(gate: Gate) -> Callable[[Json], Json]:
     """Answer as the exact users of the gate's tasks do."""
     known: dict[int, Any] = {}
@@ -127,7 +134,8 @@ def test_a_budget_that_is_spent_rejects_no_candidate_and_a_larger_one_goes_on(
     with ModelServer(answer_exactly(gate)) as server:
         gate.user = EndpointUser(url=server.url, model="customer", budget=1)
         gate.use(COMMAND)
-        gate.look_until(lambda _: gate.trials != [] and gate.has_played(gate.trials[0]))
+        gate.look()
+        wait_until(lambda: gate.has_played(gate.trials[0]))
         gate.use(TRIAL)
         (note,) = gate.look_until(lambda notes: any("max_tokens" in note for note in notes))
         assert note.startswith(f"{gate.name} waits: the model that plays the users has read")
@@ -178,14 +186,6 @@ def test_a_checkpoint_that_is_none_or_of_another_base_rejects_no_candidate(
     assert [event.report.decision for event in of_type(app, GateDecided)] == ["REJECT"]
 
 
-def until_it_has_an_id(trial: Path) -> None:
-    """Wait for the process of a trial, which can be stopped from then on."""
-    deadline = time.monotonic() + PATIENCE
-    while number_in(trial / "attempts" / "1.pid") is None:
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
-
-
 def test_a_gate_whose_users_change_stops_its_trial_and_begins_anew(
     app: App, unchanged: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -196,7 +196,7 @@ def test_a_gate_whose_users_change_stops_its_trial_and_begins_anew(
         gate.use(HANGS)
         gate.look()
         (former,) = gate.trials
-        until_it_has_an_id(former)
+        wait_until(lambda: number_in(former / "attempts" / "1.pid") is not None)
         gate.user = None
         gate.use(COMMAND)
         (note,) = gate.look()
