@@ -36,7 +36,7 @@ class InProcessRunner:
         """It can always be used."""
 
     def start(self, job: Job) -> bool:
-        """Run it to its end. Raises BadPlan, CannotPlay, BadAdapter and OSError for a trial."""
+        """Run it to its end. Raises BadPlan, WrongSetting, BadAdapter and OSError for a trial."""
         began, folder = time.monotonic(), self._root / job.id
         out = folder / OUT
         out.mkdir(parents=True, exist_ok=True)
