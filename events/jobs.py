@@ -435,6 +435,9 @@ class JobSpec(StrictModel):
     dialogues: Sha256 | None = Field(default=None, exclude_if=_is_absent)
     """Of a job that teaches the user: of the file with recorded dialogues that it learns from
     beside those of the oracle with the exact user (daemon/jobs/dialogues.py). None: these alone."""
+    dialogue_count: int | None = Field(default=None, ge=0, exclude_if=_is_absent)
+    """Of a job that teaches the user: accepted dialogues that there were when it was requested,
+    those that it does not learn from among them. None: not known."""
     manners: tuple[Name, ...] = Field(default=(), exclude_if=_is_absent)
     """A job that teaches the user gives the tasks of its pools these manners of speaking in turn
     (daemon/synthesis/manners.py). Empty: they keep their own words."""
@@ -548,7 +551,12 @@ class JobSpec(StrictModel):
 
     @model_validator(mode="after")
     def _reads_dialogues(self) -> Self:
-        for name, value in (("dialogues", self.dialogues), ("manners", self.manners)):
+        values = {
+            "dialogues": self.dialogues,
+            "dialogue_count": self.dialogue_count,
+            "manners": self.manners,
+        }
+        for name, value in values.items():
             if value and self.teaches != "user":
                 raise ValueError(
                     f"{name} are read by a job that teaches the user, and this one teaches the "

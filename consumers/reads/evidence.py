@@ -232,15 +232,10 @@ def list_dialogue_successes(
     return [PassedRollout(*row) for row in connection.execute(query)]
 
 
-def list_dialogue_tasks(
-    connection: Connection, alias: str, environment: str, *, until: str | None = None
-) -> list[str]:
-    """Return the tasks of these dialogues, each once; `until`: of those that were recorded up to a
-    moment."""
+def list_dialogue_tasks(connection: Connection, alias: str, environment: str) -> list[str]:
+    """Return the tasks of these dialogues, each once."""
     rollouts = Rollout.table().c
     query = select(rollouts.task).where(*_are_dialogue_successes(alias, environment)).distinct()
-    if until is not None:
-        query = query.where(rollouts.time <= until)
     return list(connection.execute(query).scalars())
 
 

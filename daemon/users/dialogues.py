@@ -38,12 +38,9 @@ def choose_dialogues(
     return tuple(newest.values())
 
 
-def count_dialogues(
-    connection: "Connection", alias: str, environment: str, *, until: str | None = None
-) -> int:
-    """Count the dialogues that `choose_dialogues` returns; `until`: as they were at a moment
-    (RFC 3339, UTC)."""
-    tasks = list_dialogue_tasks(connection, alias, environment, until=until)
+def count_dialogues(connection: "Connection", alias: str, environment: str) -> int:
+    """Count the dialogues that `choose_dialogues` returns."""
+    tasks = list_dialogue_tasks(connection, alias, environment)
     return sum(map(may_teach, tasks))
 
 

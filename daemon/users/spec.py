@@ -111,6 +111,7 @@ def build_user_spec(
         benchmarks=None if benchmarks is None else str(benchmarks),
         teaches="user",
         dialogues=offer.sha256,
+        dialogue_count=len(dialogues),
         manners=manners,
         parent=parent.folder if parent is not None and parent.lora == lora else None,
         pools=(pool,),

@@ -68,7 +68,7 @@ def read_user_state(connection: "Connection", settings: "Settings", pair: "Pair"
     if setting == "trained" and not obstacle:
         environment = name_environment(settings, pair.alias)
         dialogues = count_dialogues(connection, pair.alias, environment)
-        last = _read_last(connection, jobs, environment)
+        last = _read_last(connection, jobs)
     view = UserView(
         setting=setting,
         obstacle=obstacle,
@@ -94,9 +94,7 @@ def name_environment(settings: "Settings", alias: str) -> str:
     return read_environment(agent.environment, settings.benchmarks, paths).name
 
 
-def _read_last(
-    connection: "Connection", jobs: "Sequence[JobRow]", environment: str
-) -> LastAttempt | None:
+def _read_last(connection: "Connection", jobs: "Sequence[JobRow]") -> LastAttempt | None:
     """Return the newest attempt, where it is over and nothing plays that it left."""
     if not jobs or jobs[-1].outcome is None:
         return None
@@ -104,9 +102,9 @@ def _read_last(
     row = read_job_adapter(connection, job.job)
     if row is not None and row.state in WAITING:
         return None
-    there = count_dialogues(connection, job.alias, environment, until=job.requested)
-    # Rollouts of a machine whose clock is ahead may have been there though their time is later.
-    return LastAttempt(len(jobs), max(there, LEAST_DIALOGUES), _explain_failure(job, row))
+    # By the spec, and not by times: a clock may have been set back since.
+    there = max(job.spec.dialogue_count or 0, LEAST_DIALOGUES)
+    return LastAttempt(len(jobs), there, _explain_failure(job, row))
 
 
 def _explain_failure(job: "JobRow", row: "AdapterRow | None") -> str:

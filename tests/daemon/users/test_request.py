@@ -155,6 +155,19 @@ def test_of_a_quantised_base_what_follows_from_its_size_is_to_be_set(
     assert spec.lora == LoraSettings(rank=16, alpha=32)
 
 
+def test_what_a_failed_attempt_had_does_not_follow_from_clocks(make: Callable[..., App]) -> None:
+    """All dialogues here have times before the request, as where a clock is set back."""
+    app = make(LEAST_DIALOGUES + 1)
+    tick(app)
+    (job,) = jobs(app)
+    assert job.spec.dialogue_count == LEAST_DIALOGUES + 1
+    end(app, job.job)
+    play(app, *(f"shop/return/{1000 + number}" for number in range(LEAST_DIALOGUES)))
+    assert tick(app).told == []
+    play(app, "shop/return/2000")
+    assert len(tick(app).told) == 1, "there are twice as many"
+
+
 @pytest.mark.parametrize("count", [0, LEAST_DIALOGUES - 1])
 def test_with_too_few_dialogues_none_is_requested(make: Callable[..., App], count: int) -> None:
     app = make(count)
