@@ -66,7 +66,7 @@ def read_user_practices(connection: "Connection", settings: "Settings") -> list[
                 step=state.step.value if isinstance(state.step, UserStep) else None,
                 dialogues=state.view.dialogues,
                 persons=persons,
-                says=_describe(state, plays, persons)
+                says=_describe(settings, state, plays, persons)
                 + _describe_candidates(settings, user)
                 + _describe_rounds(settings, plays),
             )
@@ -82,13 +82,13 @@ def _count_persons(connection: "Connection", settings: "Settings", state: UserSt
     return count_session_successes(connection, state.alias, environment)
 
 
-def _describe(state: UserState, plays: str, persons: int) -> str:
+def _describe(settings: "Settings", state: UserState, plays: str, persons: int) -> str:
     if state.view.setting != "trained":
         obstacle = state.view.obstacle
         return f"{plays} plays them" + (f": {obstacle}" if obstacle else "")
     if plays != SCRIPT:
         return f"{plays} plays them, trained and through its gate"
-    sentence = f"the {SCRIPT} plays them: {_explain_script(state)}"
+    sentence = f"the {SCRIPT} plays them: {_explain_script(settings, state)}"
     if persons:
         sentence += (
             f"; {persons:,} sessions with persons passed and teach none, for no "
@@ -119,13 +119,21 @@ def _describe_rounds(settings: "Settings", plays: str) -> str:
     )
 
 
-def _explain_rank(row: "AdapterRow") -> str:
-    """Say what engines need to load an adapter whose rank is above vLLM's default limit."""
+def _explain_rank(settings: "Settings", row: "AdapterRow") -> str:
+    """Say what engines need to load an adapter whose rank is above the limit that the settings
+    name, or above vLLM's default."""
     try:
         rank = read_rank(Path(row.path))
     except BadAdapter as error:
         return f": {error}"
-    if rank <= _DEFAULT_MAX_RANK:
+    limits = [upstream.max_lora_rank for upstream in settings.upstreams]
+    least = min((limit for limit in limits if limit is not None), default=None)
+    if least is not None and rank > least:
+        return (
+            f"; its rank is {rank}, and upstreams[].max_lora_rank is {least}: start the engine "
+            f"with --max-lora-rank {rank}, and set it to that"
+        )
+    if rank <= _DEFAULT_MAX_RANK or (limits and None not in limits):
         return ""
     return (
         f"; its rank is {rank}, and vLLM takes {_DEFAULT_MAX_RANK} at most unless it is started "
@@ -133,7 +141,7 @@ def _explain_rank(row: "AdapterRow") -> str:
     )
 
 
-def _explain_script(state: UserState) -> str:
+def _explain_script(settings: "Settings", state: UserState) -> str:
     """Return why no adapter plays users."""
     view = state.view
     match state.step:
@@ -147,7 +155,7 @@ def _explain_script(state: UserState) -> str:
             assert state.plays is not None, "something is to be staged"
             return (
                 f"{view.plays} passed its gate, and every replica is to load it next"
-                f"{_explain_rank(state.plays)}"
+                f"{_explain_rank(settings, state.plays)}"
             )
         case UserStep.TRAIN:
             return f"job {view.job} trains one now"

@@ -137,7 +137,16 @@ def test_one_whose_rank_the_engines_do_not_take_waits_for_other_engines(
     with home.app.reading() as connection:
         (practice,) = read_user_practices(connection, home.app.settings)
     assert practice.plays == "script"
-    assert "its rank is 32, and vLLM takes 16 at most unless it is started" in practice.says
+    assert "its rank is 32, and upstreams[].max_lora_rank is 1: start the engine" in practice.says
+    upstream = home.app.settings.upstreams[0]
+    for limit, sentence in ((None, "vLLM takes 16 at most unless it is started"), (64, "")):
+        update = {"upstreams": (upstream.model_copy(update={"max_lora_rank": limit}),)}
+        with home.app.reading() as connection:
+            (practice,) = read_user_practices(
+                connection, home.app.settings.model_copy(update=update)
+            )
+        assert sentence in practice.says
+        assert ("rank" in practice.says) == bool(sentence)
 
 
 def test_it_is_unloaded_with_its_base_and_plays_again_when_that_is_back(
