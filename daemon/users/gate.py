@@ -50,6 +50,7 @@ from daemon.users.players import build_adapter_user, list_manners
 from envs.registry import locate, open_place
 from events.canonical import exact_json, sha256
 from events.errors import KintsugiError
+from events.lifecycle import State
 from events.rollouts import clip_reason
 from events.serving import AdapterMoved
 
@@ -83,7 +84,9 @@ class UserGate:
         self._environment = open_place(
             agent.environment, benchmarks=settings.benchmarks, paths=settings.environments.paths
         )
-        self._chance = Random(f"user gate {row.adapter} {row.sha256}").getrandbits(48)
+        # One that an operator staged again is judged anew, on dialogues that it did not play.
+        begin = f" since {row.cause}" if row.state is State.STAGED else ""
+        self._chance = Random(f"user gate {row.adapter} {row.sha256}{begin}").getrandbits(48)
         self._traffic, self._dialogues = agent.traffic, dialogues
         self._checkpoint = Path(str(agent.checkpoint))
         trial, benchmarks = settings.trial, settings.benchmarks
@@ -148,6 +151,12 @@ class UserGate:
                 else:
                     return True
         return False
+
+    def stop(self, reason: str) -> Iterator[str]:
+        """Stop the trial, where one runs; what happened, as a sentence."""
+        if isinstance(self._runner.state(self._job), Active):
+            self._runner.cancel(self._job, reason)
+            yield f"the gate of {self._row.adapter} is told to stop: {reason}"
 
     def _judge_exit(self, ended: Exit) -> Over | Again | SettingFault:
         means = Means(checkpoint=str(self._checkpoint), user=self._fields["user"])

@@ -72,9 +72,9 @@ class UserWorker:
         self._intact: dict[str, tuple[tuple[str, int, int], ...]] = {}
         """Adapter -> its files as they were when they were last seen to be intact: names, times of
         change and sizes."""
-        self._gates: dict[str, tuple[tuple[str, str | None], UserGate]] = {}
-        """Agent -> its last gate, with the adapter and the one before it: its tasks are drawn
-        once."""
+        self._gates: dict[str, tuple[tuple[str, str, str | None], UserGate]] = {}
+        """Agent -> its last gate, with the adapter, what brought it there and the one before it:
+        its tasks are drawn once."""
 
     def advance(self, breaks: Breaks) -> list[str]:
         """Do the next thing for each agent; what happened, as sentences. `breaks` keeps what breaks
@@ -90,6 +90,8 @@ class UserWorker:
         with self._app.reading() as connection:
             state = read_user_state(connection, self._app.settings, pair)
         try:
+            for event in self._stop_gate(state):
+                notes.append(event)
             for event in self._retire_on_damage(state) or self._take_step(state):
                 notes.append(event)
         except (LogError, DatabaseError):
@@ -97,6 +99,16 @@ class UserWorker:
         except KintsugiError as error:
             # Of this adapter, and perhaps over in a minute.
             notes.append(str(error))
+
+    def _stop_gate(self, state: UserState) -> Iterator[str]:
+        """Stop the gate of an adapter that is not to be measured any more: it was retired, or the
+        settings want no adapter."""
+        (adapter, _, _), gate = self._gates.get(state.alias, (("", "", None), None))
+        candidate = None if state.candidate is None else state.candidate.adapter
+        if gate is None or (state.step is UserStep.EVALUATE and adapter == candidate):
+            return
+        del self._gates[state.alias]
+        yield from gate.stop(f"{adapter} is not to be measured any more")
 
     def _retire_on_damage(self, state: UserState) -> list[str]:
         """Take the adapter that plays out of service where its files are damaged; what happened."""
@@ -162,7 +174,7 @@ class UserWorker:
         """Return the gate of an adapter; the last one of each agent is kept."""
         agent = find_agent(self._app.settings, row.alias)
         assert agent is not None, "an agent without an obstacle is in the settings"
-        key = row.adapter, None if previous is None else previous.adapter
+        key = row.adapter, row.cause, None if previous is None else previous.adapter
         known, gate = self._gates.get(row.alias, (None, None))
         if gate is None or known != key:
             gate = UserGate(self._app, self._runner, agent, row, previous, self._count)

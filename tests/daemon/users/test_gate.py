@@ -16,10 +16,13 @@ from daemon.jobs.runner_factory import user_trials_of
 from daemon.serving.fleet import Fleet
 from daemon.status.snapshot import situation
 from daemon.users.worker import UserWorker
+from events.codec import decode
 from events.envelope import utc_now
 from events.lifecycle import State
-from events.serving import AdapterProduced
+from events.log import read_all
+from events.serving import AdapterMoved, AdapterProduced
 from ops.random_adapters import Adapters
+from tests.consumers.deciding import staged
 from tests.consumers.folding import at, ended
 from tests.daemon.solver import letters
 from tests.daemon.users.conftest import MakeApp, decide
@@ -52,6 +55,54 @@ def read_row(app: App) -> AdapterRow:
     return row
 
 
+def produce(app: App, adapters: Adapters) -> str:
+    """Record an adapter that a job left for users; its name."""
+    adopted = adopt(adapters["v1"], app.settings.adapters, CHECKPOINT, kind="agent-user")
+    decide(
+        app,
+        AdapterProduced(
+            adapter=adopted.name, alias="agent", base="reference", sha256=adopted.sha256,
+            path=str(adopted.folder), job="j", origin="job", role="user",
+        ),
+    )  # fmt: skip
+    return adopted.name
+
+
+def count_verdicts(app: App) -> int:
+    """Count the verdicts on the log, those that change nothing among them."""
+    pages = read_all(app.log, "learning", 0, 0, app.log.end("learning")[0])
+    return sum(decode(r).envelope.type == "UserEvaluated" for page in pages for r in page)
+
+
+def test_one_that_is_staged_again_after_its_gate_is_judged_anew_once(
+    make_app: MakeApp, adapters: Adapters
+) -> None:
+    app = make_app(base="reference")
+    name = produce(app, adapters)
+    work_until(app, "failed its gate")
+    first = read_row(app).user_gate
+    unloaded = AdapterMoved(adapter=name, state="unloaded", reason="its reason")
+    decide(app, unloaded, staged(name))
+    assert read_row(app).state is State.STAGED
+    work_until(app, "failed its gate")
+    row = read_row(app)
+    assert row.state is State.REJECTED
+    assert row.user_gate != first, "of other dialogues"
+    assert work(app) == []
+    assert count_verdicts(app) == 2
+
+
+def test_the_gate_of_one_that_is_retired_is_stopped(make_app: MakeApp, adapters: Adapters) -> None:
+    app = make_app(base="reference")
+    name = produce(app, adapters)
+    worker = UserWorker(app, Fleet((), app.home), user_trials_of(app.settings), utc_now)
+    assert worker.advance(Breaks()) == [f"{name}: its gate began, 600 dialogues"]
+    decide(app, AdapterMoved(adapter=name, state="rejected", reason="an operator retired it"))
+    reason = f"{name} is not to be measured any more"
+    assert worker.advance(Breaks()) == [f"the gate of {name} is told to stop: {reason}"]
+    assert worker.advance(Breaks()) == []
+
+
 def test_a_wrong_checkpoint_rejects_no_adapter_for_users_and_its_gate_goes_on(
     make_app: MakeApp, adapters: Adapters, tmp_path: Path
 ) -> None:
@@ -61,21 +112,14 @@ def test_a_wrong_checkpoint_rejects_no_adapter_for_users_and_its_gate_goes_on(
     )
     app.append([ended("seen", at(2), base="reference")])
     app.settle()
-    adopted = adopt(adapters["v1"], app.settings.adapters, CHECKPOINT, kind="agent-user")
-    decide(
-        app,
-        AdapterProduced(
-            adapter=adopted.name, alias="agent", base="reference", sha256=adopted.sha256,
-            path=str(adopted.folder), job="j", origin="job", role="user",
-        ),
-    )  # fmt: skip
+    name = produce(app, adapters)
     for _ in range(2):
         (note,) = work(app)
-        assert note.startswith(f"{adopted.name} waits: the checkpoint of agent in the setting")
+        assert note.startswith(f"{name} waits: the checkpoint of agent in the setting")
         assert f"is {place}, which has no config.json; correct it, and its gate goes on" in note
     document = situation(app)
     (gate,) = document["gates"]
-    assert (gate["adapter"], gate["role"]) == (adopted.name, "user")
+    assert (gate["adapter"], gate["role"]) == (name, "user")
     assert (gate["setting"], gate["says"]) == ("agents.checkpoint", note)
     assert note in document["users"][0]["says"]
     letters.checkpoint(place)
