@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 group = noun("bench", "Published benchmarks for any endpoint.")
 
+_MOVED: Final = "The endpoint's address when this run was begun, which goes on."
+
 _SHOWN: Final = 5
 """Damaged lines and unjudged samples named on stderr."""
 
@@ -56,6 +58,7 @@ def bfcl(
     ] = "OPENAI_API_KEY",
     alias: Annotated[str, typer.Option(help="Name under which the agent is served.")] = "agent",
     base: Annotated[str | None, typer.Option(help="Base model; default: the model.")] = None,
+    moved_from: Annotated[str | None, typer.Option(metavar="URL", help=_MOVED)] = None,
 ) -> int:
     """Score BFCL's multi-turn categories. Killed, the same command goes on where it was."""
     from daemon.cli.environments import load_environment
@@ -77,7 +80,9 @@ def bfcl(
     for name, reason in lacking.items():
         cli.out.warn(f"the category {name} is left out: {reason}")
     means = Means(os.environ.get(api_key_env), None, concurrency, retries)
-    agent = ModelEndpoint(base_url, model, temperature, max_tokens, parse_json_object(extra))
+    agent = ModelEndpoint(
+        base_url, model, temperature, max_tokens, parse_json_object(extra), moved_from
+    )
     played: dict[str, Category] = {}
     for name, split in splits.items():
         spec = Spec(
@@ -159,6 +164,7 @@ def reflection(
     api_key_env: Annotated[
         str, typer.Option(metavar="NAME", help="Environment variable that holds the key.")
     ] = "OPENAI_API_KEY",
+    moved_from: Annotated[str | None, typer.Option(metavar="URL", help=_MOVED)] = None,
     fresh: Annotated[bool, typer.Option("--fresh", help="Ask for all answers again.")] = False,
 ) -> int:
     """Score repairs of failed calls. Killed, the same command goes on where it was."""
@@ -182,6 +188,7 @@ def reflection(
         max_tokens=max_tokens,
         seed=seed,
         extra=parse_json_object(extra),
+        moved_from=moved_from,
     )
     chosen = items[:first]
     slots = [(item.line, sample) for item in chosen for sample in range(samples)]

@@ -153,12 +153,28 @@ def evaluate(
         str | None,
         typer.Option(help="Base model; default: the model.", rich_help_panel=_AGENT_PANEL),
     ] = None,
+    moved_from: Annotated[
+        str | None,
+        typer.Option(
+            metavar="URL",
+            help="Its address when this evaluation was begun, which goes on.",
+            rich_help_panel=_AGENT_PANEL,
+        ),
+    ] = None,
     user_model: Annotated[
         str | None,
         typer.Option(help="Plays the user; default: a script.", rich_help_panel=_USER_PANEL),
     ] = None,
     user_base_url: Annotated[
         str | None, typer.Option(help="Default: the agent's.", rich_help_panel=_USER_PANEL)
+    ] = None,
+    user_moved_from: Annotated[
+        str | None,
+        typer.Option(
+            metavar="URL",
+            help="Default: --moved-from, where it is at the agent's endpoint.",
+            rich_help_panel=_USER_PANEL,
+        ),
     ] = None,
     user_best_of: Annotated[
         int,
@@ -176,7 +192,7 @@ def evaluate(
     """Evaluate an agent on tasks. Killed, the same command goes on where it was."""
     from daemon.evaluation.run import Means, ModelEndpoint, Spec
 
-    if user_model is None and (user_base_url is not None or user_best_of > 1):
+    if user_model is None and (user_base_url or user_moved_from or user_best_of > 1):
         raise typer.BadParameter("name the model too", param_hint="--user-model")
     for name, value in (("--model", model), ("--alias", alias), ("--base", base or model)):
         if not 0 < len(value) <= 128:
@@ -186,6 +202,12 @@ def evaluate(
             )
     if scenarios is not None and split == GENERATED:
         split = SCENARIOS
+    fields = parse_json_object(extra)
+    agent = ModelEndpoint(base_url, model, temperature, max_tokens, fields, moved_from)
+    user = None
+    if user_model is not None:
+        first = user_moved_from or (None if user_base_url else moved_from)
+        user = ModelEndpoint(user_base_url or base_url, user_model, moved_from=first)
     selection = _selection(split, tasks, task or [], capability or [], mix)
     names = _split_names(env, selection, scenarios)
     rates = _read_rates(inject or [])
@@ -195,10 +217,8 @@ def evaluate(
             selection=selection,
             trials=trials,
             seed=seed,
-            agent=ModelEndpoint(base_url, model, temperature, max_tokens, parse_json_object(extra)),
-            user=None
-            if user_model is None
-            else ModelEndpoint(user_base_url or base_url, user_model),
+            agent=agent,
+            user=user,
             candidates=user_best_of,
             timeout=timeout,
             alias=alias,

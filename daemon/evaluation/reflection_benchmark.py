@@ -129,6 +129,8 @@ class Settings:
     max_tokens: int
     seed: int
     extra: Mapping[str, Any] = field(default_factory=dict)
+    moved_from: str | None = None
+    """Where the endpoint was when the run was begun; None: where it is now."""
 
 
 def digest_of(settings: Settings, items: Sequence[Item]) -> str:
@@ -138,6 +140,8 @@ def digest_of(settings: Settings, items: Sequence[Item]) -> str:
         name: getattr(settings, name)
         for name in ("base_url", "model", "temperature", "top_p", "max_tokens", "seed", "extra")
     }
+    if settings.moved_from is not None:
+        answered["base_url"] = settings.moved_from
     return sha256(exact_json(["reflection", answered, asked]))
 
 

@@ -107,6 +107,8 @@ class ModelEndpoint:
     temperature: float | None = None
     max_tokens: int | None = None
     extra: Mapping[str, Any] = field(default_factory=dict)
+    moved_from: str | None = None
+    """Its address when the evaluation was begun; None: the same."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -243,6 +245,9 @@ def digest_of(spec: Spec, lines: Sequence[Line]) -> str:
     """Names an evaluation: equal for equal commands on equal tasks under equal rules."""
     tasks = [[line.id, line.digest] for line in lines]
     fields = asdict(spec)
+    for endpoint in (fields["agent"], fields["user"]):
+        if endpoint is not None and (first := endpoint.pop("moved_from")) is not None:
+            endpoint["base_url"] = first
     if not spec.inject:
         del fields["inject"]
     if spec.panel is None:

@@ -133,16 +133,35 @@ def read(path: Path, spec: str) -> tuple[list[tuple[Trajectory, ...]], int]:
     return [_batch(path, number, line) for number, line in enumerate(lines[1:])], end
 
 
+def rename(path: Path, spec: str, other: str) -> None:
+    """Give a journal of the job with this spec to another one of the same job, which says where
+    endpoints are reached now; twice is as once, and no file stays none. Raises BadJournal,
+    OSError."""
+    head, end, rest = path.read_bytes().partition(b"\n") if path.exists() else (b"", b"", b"")
+    if not end:
+        return
+    known = _parse_head(path, head)
+    if known.spec == other:
+        return
+    _check_head(path, head, spec)
+    renamed = known.model_copy(update={"spec": other})
+    write_file(path, renamed.model_dump_json().encode() + end + rest)
+
+
 def _check_head(path: Path, line: bytes, spec: str) -> None:
-    try:
-        head = _Head.model_validate_json(line)
-    except ValidationError as error:
-        raise BadJournal(f"{path} is no journal: {first_problem(error)}") from None
+    head = _parse_head(path, line)
     if head.spec != spec:
         raise BadJournal(
             f"{path} holds the rollouts of another spec ({head.spec[:12]}, not "
             f"{spec[:12]}); choose another directory, or remove it to begin again"
         )
+
+
+def _parse_head(path: Path, line: bytes) -> _Head:
+    try:
+        return _Head.model_validate_json(line)
+    except ValidationError as error:
+        raise BadJournal(f"{path} is no journal: {first_problem(error)}") from None
 
 
 def _read_head(path: Path) -> _Head:

@@ -288,6 +288,16 @@ def test_a_damaged_file_of_answers_is_named_with_the_remedy(bench: Bench, home: 
 
 
 @pytest.mark.faults
+def test_a_run_goes_on_at_the_address_that_its_endpoint_moved_to(bench: Bench) -> None:
+    lines = [item("argument", number) for number in range(4)]
+    with ModelServer(gold) as first:
+        assert bench(first, lines, "--samples", "1", "--json").code == 0
+    with ModelServer(gold) as second:
+        more = ["--samples", "2", "--moved-from", first.url, "--json"]
+        assert bench(second, lines, *more).code == 0
+    assert len(second.requests) == 4
+
+
 def test_a_killed_run_goes_on_with_the_next_answer(
     bench: Bench, home: Path, tmp_path: Path
 ) -> None:

@@ -240,6 +240,48 @@ def test_what_stays_unjudged_is_named_and_played_again_by_the_same_command(
     assert len(kintsugi("rollouts", "ls", "--json").json) == 4
 
 
+def test_an_evaluation_goes_on_at_the_address_that_its_endpoint_moved_to(
+    evaluate: Evaluate, kintsugi: Kintsugi
+) -> None:
+    given = shop_tasks(3)
+    right = oracle(SHOP, given)
+    broken = {task.script.opening for task in given[:1] if task.script}
+
+    def answering(body: dict[str, Any]) -> Any:
+        return refused(500, "on fire") if opening_of(body) in broken else right(body)
+
+    with ModelServer(answering) as first:
+        result = evaluate(first, "--tasks", "3", "--json")
+        assert result.json["unjudged"] == 1
+    with ModelServer(right) as second:
+        again = evaluate(second, "--tasks", "3", "--moved-from", first.url, "--json")
+    assert again.code == 0, again.err
+    assert again.json["run"] == {**result.json["run"], "resumed": 3}
+    assert len(kintsugi("rollouts", "ls", "--json").json) == 4
+    assert {opening_of(body) for body in second.requests} == broken
+
+
+def test_the_user_moves_with_the_agent_unless_it_has_an_address_of_its_own(
+    evaluate: Evaluate,
+) -> None:
+    def name_run(server: ModelServer, *more: str) -> str:
+        result = evaluate(server, "--tasks", "1", "--user-model", "large", *more, "--json")
+        return str(result.json["run"]["evaluation"])
+
+    def stop(_: dict[str, Any]) -> Any:
+        return said("###STOP###")
+
+    with ModelServer(stop) as first, ModelServer(stop) as second:
+        shared = name_run(first)
+        apart = name_run(first, "--user-base-url", second.url)
+        moved = ["--moved-from", first.url]
+        assert name_run(second, *moved) == shared
+        back = ["--user-base-url", first.url, "--user-moved-from", second.url]
+        assert name_run(second, *moved, *back) == apart
+        assert name_run(second, *moved, "--user-base-url", second.url) == apart
+        assert name_run(second) != shared != apart
+
+
 def test_a_complete_run_is_not_mixed_with_the_next_one(
     evaluate: Evaluate, kintsugi: Kintsugi
 ) -> None:
@@ -300,6 +342,7 @@ def test_tasks_are_chosen_by_id_kind_or_mixture(evaluate: Evaluate) -> None:
         (["--inject", "swap=nan"], 2, "a rate above 0 and at most 1"),
         (["--inject", "swap=0.1", "--inject", "swap=0.1"], 2, "once for an operator"),
         (["--inject", "swap=0.6", "--inject", "missing=0.6"], 2, "the rates sum to 1.2"),
+        (["--user-moved-from", "http://127.0.0.1:1/v1"], 2, "--user-model"),
         (["--base-url", "127.0.0.1:1/v1"], 2, "must begin with http://"),
     ],
 )

@@ -13,7 +13,7 @@ import pytest
 from daemon.adapters.directory import Base, Provenance
 from daemon.config.presets import preset
 from daemon.engine.identity import weights_sha256
-from daemon.solver.journal import BadJournal, Journal
+from daemon.solver.journal import BadJournal, Journal, rename
 from daemon.solver.lora import (
     attach,
     save,
@@ -47,6 +47,24 @@ def test_what_was_appended_is_read_back_exactly(path: Path) -> None:
     again = Journal(path, SPEC)
     assert again.batches == batches
     again.close()
+
+
+def test_a_journal_is_renamed_with_its_batches_and_twice_is_as_once(path: Path) -> None:
+    other = "b" * 64
+    rename(path, SPEC, other)
+    assert not path.exists()
+    journal = Journal(path, SPEC)
+    journal.append(tuple(groups(0)))
+    journal.close()
+    with pytest.raises(BadJournal, match="another spec"):
+        rename(path, "c" * 64, other)
+    for _ in range(2):
+        rename(path, SPEC, other)
+        again = Journal(path, other)
+        assert again.batches == journal.batches
+        again.close()
+    with pytest.raises(BadJournal, match="another spec"):
+        Journal(path, SPEC)
 
 
 def test_a_batch_that_was_half_written_is_no_batch(path: Path) -> None:
