@@ -13,15 +13,17 @@
 
 The endpoint is a vLLM with `--enable-lora` and VLLM_ALLOW_RUNTIME_LORA_UPDATING=True, or the
 embedded engine, and reads the folder of `--out`. Real tasks are read from the folder that
-KINTSUGI_BENCHMARKS names. `--plan` prints every stage's command and estimated cost and runs none. A
-run that was stopped goes on at its stage. Exit codes: 0 done, 1 failed, 2 wrong usage, 3 done but
-for what is named, 4 the endpoint is away.
+KINTSUGI_BENCHMARKS names. `--plan` prints every stage's command and estimated cost, and runs and
+writes nothing. A run that was stopped goes on at its stage, also where its endpoint came back at
+another address: the same command with another --base-url. Exit codes: 0 done, 1 failed, 2 wrong
+usage, 3 done but for what is named, 4 the endpoint is away.
 """
 
 import argparse
 import json
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from pydantic import ValidationError
@@ -32,7 +34,7 @@ from events.registry import first_problem
 from ops.learning.results import write_document
 from ops.reproduce.areal_sea import options as areal_sea
 from ops.reproduce.commands import Document, EndpointAway, Folder
-from ops.reproduce.options import WrongUsage
+from ops.reproduce.options import WrongUsage, check_unused, set_defaults
 from ops.reproduce.reflection import options as reflection
 from ops.reproduce.sentinel import options as sentinel
 from ops.reproduce.settings import Served
@@ -47,7 +49,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     options = _parser().parse_args(arguments)
     try:
-        return _run(options)
+        return _run(options, sys.argv[1:] if arguments is None else arguments)
     except WrongUsage as error:
         return _complain(error, USAGE)
     except (EndpointAway, EndpointUnavailable, ReplicaDown) as error:
@@ -61,19 +63,28 @@ def _complain(error: Exception, code: int) -> int:
     return code
 
 
-def _run(options: argparse.Namespace) -> int:
+def _run(options: argparse.Namespace, arguments: Sequence[str]) -> int:
     folder, table = Folder(options.out.absolute()), options.table
-    plan = _read_plan(folder, table) if options.checkpoint is None else table.build_plan(options)
+    stored = _read_plan(folder, table) if folder.settings.exists() else None
+    plan = _choose_plan(options, folder, stored)
     tasks = table.count_evaluated(plan)
-    _claim(folder, table, plan)
     stages = table.build_stages(plan, folder, tasks)
+    if options.only is not None:
+        stages = [_find_stage(stages, options.only)]
     if options.plan:
+        if plan != stored:
+            stages = [replace(stages[0], command=_build_first(arguments, stages[0])), *stages[1:]]
         tokens = table.find_tokens(plan)
         print(describe(plan, folder, stages, tasks, tokens, options.tokens_per_second))
         return DONE
-    if options.only is not None:
-        stages = [_find_stage(stages, options.only)]
-    documents = [document for stage in stages if (document := _run_stage(stage, folder))]
+    if plan != stored:
+        _claim(folder, plan)
+    if plan.before:
+        # The learner's packages take seconds to import.
+        from ops.reproduce.moving import move_jobs
+
+        move_jobs(plan, folder)
+    documents = [document for stage in stages if (document := _run_stage(stage, plan, folder))]
     remarks = [remark for document in documents for remark in document.get("remarks", ())]
     if unjudged := sum(
         sum(document.get("unjudged_attempts", {}).values()) for document in documents
@@ -92,14 +103,16 @@ def _find_stage(stages: Sequence[Stage], name: str) -> Stage:
     raise WrongUsage(f"{name!r} is no stage; there are {', '.join(s.name for s in stages)}")
 
 
-def _run_stage(stage: Stage, folder: Folder) -> Document | None:
-    """Return what a stage left now; None where it was done before."""
+def _run_stage(stage: Stage, plan: Served, folder: Folder) -> Document | None:
+    """Return what a stage left now; None where it was done before. Raises StageFailure, also for a
+    result that was damaged."""
     if folder.result(stage.name).exists() and not stage.repeated:
+        folder.read(stage.name)
         print(f"{stage.name}: done before", file=sys.stderr)
         return None
     print(f"{stage.name}: {stage.action}", file=sys.stderr, flush=True)
     document = stage.run()
-    folder.write(stage.name, document)
+    folder.write(stage.name, document | {"addresses": plan.addresses.model_dump(mode="json")})
     if "text" in document:
         print(document["text"])
     return document
@@ -109,10 +122,6 @@ def _read_plan(folder: Folder, table: Table[Any]) -> Served:
     """Return the plan that a folder holds. Raises WrongUsage."""
     try:
         plan: Served = table.plan.model_validate_json(folder.settings.read_bytes())
-    except FileNotFoundError:
-        raise WrongUsage(
-            f"{folder.path} holds no reproduction yet; give --base-url and --checkpoint"
-        ) from None
     except ValidationError as error:
         raise WrongUsage(
             f"{folder.settings} is no plan of {table.name} ({first_problem(error)}); give another "
@@ -121,14 +130,37 @@ def _read_plan(folder: Folder, table: Table[Any]) -> Served:
     return plan
 
 
-def _claim(folder: Folder, table: Table[Any], plan: Served) -> None:
-    """Write what the folder is for, or check that it is for this. Raises WrongUsage."""
-    if folder.settings.exists():
-        if _read_plan(folder, table) != plan:
+def _choose_plan(options: argparse.Namespace, folder: Folder, stored: Served | None) -> Served:
+    """Return the plan that a folder holds, at the addresses of the options; or theirs, where it
+    holds none. Raises WrongUsage."""
+    if options.checkpoint is None:
+        check_unused(options)
+        if stored is None:
             raise WrongUsage(
-                f"{folder.settings} is of other options; give the same, or another --out"
+                f"{folder.path} holds no reproduction yet; give --base-url and --checkpoint"
             )
-        return
+        return stored
+    set_defaults(options)
+    plan: Served = options.table.build_plan(options)
+    if stored is None:
+        return plan
+    if changed := stored.find_difference(plan):
+        raise WrongUsage(
+            f"{folder.settings} is of other options ({', '.join(changed)}); give the same, or "
+            "another --out"
+        )
+    return stored.move(plan.addresses)
+
+
+def _build_first(arguments: Sequence[str], stage: Stage) -> tuple[str, ...]:
+    """Return the command that runs a stage and has the folder hold these options."""
+    own = [argument for argument in arguments if argument != "--plan"]
+    only = [] if "--only" in own else ["--only", stage.name]
+    return ("python", "-m", "ops.reproduce", *own, *only)
+
+
+def _claim(folder: Folder, plan: Served) -> None:
+    """Write what the folder is for."""
     # Without settings of its own: what is configured elsewhere on this machine is not used.
     benchmarks = (
         "" if plan.benchmarks is None else f"benchmarks = {json.dumps(str(plan.benchmarks))}\n"

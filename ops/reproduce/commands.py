@@ -15,6 +15,7 @@ from events.errors import KintsugiError
 _UNAVAILABLE: Final = 4
 _DONE_IN_PART: Final = 3
 _LAST_WORDS: Final = 600
+_RUN_AGAIN: Final = "remove the file, and the same command runs this stage again"
 
 Document = dict[str, Any]
 
@@ -53,13 +54,18 @@ class Folder:
         """The home that evaluations are recorded in, which nothing is trained from."""
         return self.path / "evaluation"
 
+    @property
+    def jobs(self) -> Path:
+        """The folder of specs and jobs."""
+        return self.path / "jobs"
+
     def job(self, policy: str) -> Path:
         """Return the folder of a job."""
-        return self.path / "jobs" / policy
+        return self.jobs / policy
 
     def spec(self, policy: str) -> Path:
         """Return the file of a job's spec."""
-        return self.path / "jobs" / f"{policy}.json"
+        return self.jobs / f"{policy}.json"
 
     def adapter(self, policy: str) -> Path:
         """Return the folder of a job's adapter."""
@@ -70,20 +76,28 @@ class Folder:
         return self.path / "stages" / f"{stage}.json"
 
     def write(self, stage: str, document: Document) -> None:
-        """Leave a stage's result, whole or not at all."""
+        """Leave a stage's result, whole or not at all, also where the machine fails."""
         target = self.result(stage)
         target.parent.mkdir(parents=True, exist_ok=True)
         partial = target.with_suffix(".partial")
-        partial.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
+        with partial.open("w", encoding="utf-8") as file:
+            file.write(json.dumps(document, indent=1) + "\n")
+            file.flush()
+            os.fsync(file.fileno())
         partial.replace(target)
 
     def read(self, stage: str) -> Document:
-        """Return a stage's result. Raises StageFailure where it has not been run."""
+        """Return a stage's result. Raises StageFailure where it has not been run, and for a file
+        that was damaged."""
+        path = self.result(stage)
         try:
-            document = json.loads(self.result(stage).read_bytes())
+            document = json.loads(path.read_bytes())
         except FileNotFoundError:
             raise StageFailure(f"the stage {stage} has no result; run it first") from None
-        assert isinstance(document, dict), "stages write objects"
+        except ValueError as error:  # of JSON, or of UTF-8
+            raise StageFailure(f"{path} was damaged ({error}); {_RUN_AGAIN}") from None
+        if not isinstance(document, dict):
+            raise StageFailure(f"{path} was damaged (it holds no object); {_RUN_AGAIN}")
         return document
 
 

@@ -22,9 +22,13 @@ class WrongCheckpoint(KintsugiError):
     """The checkpoint is not the model that the endpoint serves."""
 
 
+class UnusableDevice(KintsugiError):
+    """The device is not there, or has no room for the checkpoint."""
+
+
 def check_endpoint(plan: Served) -> float:
     """Check that the endpoint loads adapters and serves the checkpoint; return how far its answers
-    are from the checkpoint's, in nats. Raises WrongCheckpoint, ReplicaError."""
+    are from the checkpoint's, in nats. Raises WrongCheckpoint, UnusableDevice, ReplicaError."""
     with Replica(plan.base_url) as replica:
         replica.examine()
         models = replica.list_models()
@@ -36,7 +40,13 @@ def check_endpoint(plan: Served) -> float:
         model: Any = AutoModelForCausalLM.from_pretrained(
             plan.checkpoint, dtype=getattr(torch, plan.dtype), local_files_only=True
         )
-        model.to(plan.device)
+        try:
+            model.to(plan.device)
+        except (AssertionError, RuntimeError) as error:  # torch was built without it, or it is full
+            raise UnusableDevice(
+                f"{plan.checkpoint} cannot be held by the device {plan.device}: {error}; give "
+                "another --device and --out"
+            ) from error
         probes = prompts(int(model.config.vocab_size))
         try:
             seen = replica.score(plan.model, probes)

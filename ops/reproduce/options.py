@@ -1,14 +1,26 @@
-"""Options that every table has, and what they say."""
+"""Options that every table has, and what they say.
+
+Options of a run have no default in the parser, so that those that were given are known: without
+`--checkpoint` a folder's own hold, and others are refused (check_unused).
+"""
 
 import argparse
 import os
+import re
+from math import isfinite
 from pathlib import Path
 from typing import Any, Final
+from urllib.parse import urlsplit
 
 from events.errors import KintsugiError
 
 BENCHMARKS: Final = "KINTSUGI_BENCHMARKS"
 _TOKENS_PER_SECOND: Final = 2500.0
+_DEVICE: Final = re.compile(r"cpu|cuda(:\d+)?")
+_DEFAULTS: Final = "defaults"
+_OF_EVERY_COMMAND: Final = frozenset(
+    {"out", "checkpoint", "plan", "only", "tokens_per_second", "table", _DEFAULTS}
+)
 
 
 class WrongUsage(KintsugiError):
@@ -21,24 +33,104 @@ def add_common_options(
     """Add the options of the endpoint, the environment and the run."""
     add = parser.add_argument
     add("--out", type=Path, required=True, help="folder of this run; the endpoint reads it")
-    add("--base-url", help="of the endpoint, up to /v1")
+    add("--base-url", type=read_address, help="of the endpoint, up to /v1")
     add("--checkpoint", type=Path, help="folder of the model that the endpoint serves")
     add("--model", help="its name there; default: the checkpoint folder's")
-    add("--env", choices=environments, default=environment)
+    add("--env", choices=environments, help=f"default: {environment}")
     add("--small", action="store_true", help="counts that show that it runs, and nothing else")
     add("--plan", action="store_true", help="print commands and estimated costs, run nothing")
     add("--only", metavar="STAGE", help="run this stage alone")
     add("--user-model", help="plays the user of real tasks; default: their scripts")
-    add("--user-base-url", help="default: --base-url")
-    add("--source", choices=("endpoint", "in_process", "vllm"), default="endpoint",
-        help="where a job's rollouts come from")  # fmt: skip
-    add("--device", default="cpu", help="of checkpoint and jobs: cpu, cuda")
-    add("--dtype", choices=("float32", "bfloat16"), default="float32")
-    add("--max-tokens", type=int, help="of one answer; default: by the environment")
-    add("--seed", type=int, default=0)
-    add("--concurrency", type=int, default=32, help="episodes at once")
-    add("--tokens-per-second", type=float, default=_TOKENS_PER_SECOND,
+    add("--user-base-url", type=read_address, help="default: --base-url")
+    add("--source", choices=("endpoint", "in_process", "vllm"),
+        help="where a job's rollouts come from; default: endpoint")  # fmt: skip
+    add("--device", type=_read_device, help="of checkpoint and jobs: cpu (default), cuda, cuda:1")
+    add("--dtype", choices=("float32", "bfloat16"), help="default: float32")
+    add("--max-tokens", type=_read_count, help="of one answer; default: by the environment")
+    add("--seed", type=int, help="default: 0")
+    add("--concurrency", type=_read_count, help="episodes at once; default: 32")
+    add("--tokens-per-second", type=_read_rate, default=_TOKENS_PER_SECOND,
         help="of the endpoint, for estimates")  # fmt: skip
+    parser.set_defaults(
+        **{
+            _DEFAULTS: {
+                "env": environment,
+                "source": "endpoint",
+                "device": "cpu",
+                "dtype": "float32",
+                "seed": 0,
+                "concurrency": 32,
+            }
+        }
+    )
+
+
+def read_address(text: str) -> str:
+    """Return the address of an endpoint without a slash at its end. Raises ArgumentTypeError."""
+    try:
+        parts = urlsplit(text)
+        whole = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        whole = False
+    if not whole:
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is no address of an endpoint; give one such as http://127.0.0.1:8000/v1"
+        )
+    if "@" in parts.netloc or parts.query or parts.fragment:
+        shown = f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
+        raise argparse.ArgumentTypeError(
+            f"{shown!r} has more than scheme, host and path; leave out the rest, which is stored"
+        )
+    return text.rstrip("/")
+
+
+def _read_device(text: str) -> str:
+    if _DEVICE.fullmatch(text) is None:
+        raise argparse.ArgumentTypeError(f"{text!r} is no device; give cpu, cuda or cuda:N")
+    return text
+
+
+def _read_count(text: str) -> int:
+    try:
+        count = int(text)
+    except ValueError:
+        count = 0
+    if count < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is no whole number above 0")
+    return count
+
+
+def _read_rate(text: str) -> float:
+    try:
+        rate = float(text)
+    except ValueError:
+        rate = 0.0
+    if not (isfinite(rate) and rate > 0):
+        raise argparse.ArgumentTypeError(f"{text!r} is no number above 0")
+    return rate
+
+
+def check_unused(options: argparse.Namespace) -> None:
+    """See that no option of a run is given where a folder's own hold, without `--checkpoint`.
+    Raises WrongUsage."""
+    unused = [
+        f"--{name.replace('_', '-')}"
+        for name, value in vars(options).items()
+        if name not in _OF_EVERY_COMMAND and value is not None and value is not False
+    ]
+    if unused:
+        raise WrongUsage(
+            f"without --checkpoint, the options that {options.out} was begun with hold, and "
+            f"{', '.join(unused)} would change nothing; leave them out, or give --checkpoint and "
+            "all options of the run"
+        )
+
+
+def set_defaults(options: argparse.Namespace) -> None:
+    """Set the options of a run that were not given."""
+    for name, value in getattr(options, _DEFAULTS).items():
+        if getattr(options, name) is None:
+            setattr(options, name, value)
 
 
 def read_common_options(
@@ -57,8 +149,11 @@ def read_common_options(
             f"{options.env} is evaluated on real tasks, and {BENCHMARKS} names no folder of them; "
             "set it to one that has tau2, or give --env shop"
         )
+    if options.user_base_url is not None and options.user_model is None:
+        raise WrongUsage("--user-base-url names no model; give --user-model too")
     return {
-        "base_url": options.base_url.rstrip("/"),
+        "format": 2,
+        "base_url": options.base_url,
         "model": options.model or checkpoint.name,
         "checkpoint": checkpoint,
         "env": options.env,

@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+from ops.reproduce.addresses import build_agent_options, build_user_options
 from ops.reproduce.areal_sea.settings import TEMPERATURE, Reproduction
 from ops.reproduce.commands import Folder
 
@@ -35,14 +36,11 @@ def build_gate(folder: Folder, domain: str) -> list[str]:
 def build_evaluation(plan: Reproduction, folder: Folder, arm: str, domain: str) -> list[str]:
     """Return the command that evaluates a policy."""
     tasks = [] if plan.counts.tasks is None else ["--tasks", str(plan.counts.tasks)]
-    user = [] if plan.user_model is None else ["--user-model", plan.user_model]
-    if plan.user_base_url is not None:
-        user += ["--user-base-url", plan.user_base_url]
     return [
         "kintsugi", "eval", "--env", domain, "--split", plan.split, *tasks,
-        "--trials", str(plan.counts.trials), "--base-url", plan.base_url,
+        "--trials", str(plan.counts.trials), *build_agent_options(plan),
         "--model", plan.name_policy(arm, domain), "--base", plan.model,
         "--temperature", f"{TEMPERATURE:g}", "--max-tokens", str(plan.max_tokens),
-        "--seed", str(plan.seed), "--concurrency", str(plan.concurrency), *user,
+        "--seed", str(plan.seed), "--concurrency", str(plan.concurrency), *build_user_options(plan),
         "--home", str(folder.evaluation), "--json",
     ]  # fmt: skip

@@ -198,7 +198,7 @@ def plan_reinforced(
     whole = _build_whole(plan, domain, accepted)
     (pool,) = whole.pools
     base = EndpointUser(
-        url=plan.user_base_url or plan.base_url,
+        url=plan.addresses.user,
         model=plan.user_model or plan.model,
         temperature=0.0,
         max_tokens=max(_LINE_TOKENS, plan.max_tokens),

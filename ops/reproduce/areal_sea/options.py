@@ -11,6 +11,7 @@ from ops.reproduce.options import (
     BENCHMARKS,
     WrongUsage,
     add_common_options,
+    read_address,
     read_common_options,
 )
 from ops.reproduce.stages import Table
@@ -21,7 +22,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add_common_options(parser, sorted(ENVIRONMENTS), TAU2)
     add = parser.add_argument
     add("--proposer-model", help="writes plans and tasks; default: rules and templates")
-    add("--proposer-base-url", help="default: --base-url")
+    add("--proposer-base-url", type=read_address, help="default: --base-url")
     parser.set_defaults(table=TABLE)
 
 

@@ -5,6 +5,7 @@ from pathlib import Path
 
 from envs.lessons.operators import PERTURBATIONS
 from envs.reflection.official import detect_dialect
+from ops.reproduce.addresses import build_agent_options, build_user_options
 from ops.reproduce.commands import Folder
 from ops.reproduce.homes import ALIAS
 from ops.reproduce.reflection.settings import RATE, TEMPERATURE, TOP_P, Reproduction
@@ -28,14 +29,11 @@ def build_evaluation(plan: Reproduction, folder: Folder, policy: str) -> list[st
     """Return the command that evaluates a policy with and without injected mistakes."""
     tasks = [] if plan.counts.tasks is None else ["--tasks", str(plan.counts.tasks)]
     injected = [part for name in PERTURBATIONS for part in ("--inject", f"{name}={RATE:g}")]
-    user = [] if plan.user_model is None else ["--user-model", plan.user_model]
-    if plan.user_base_url is not None:
-        user += ["--user-base-url", plan.user_base_url]
     return [
         "kintsugi", "eval", "--env", plan.env, "--split", plan.split, *tasks, *injected,
         "--trials", str(plan.counts.trials), *_name(plan, policy), "--base", plan.model,
         "--temperature", f"{TEMPERATURE:g}", "--extra", json.dumps({"top_p": TOP_P}),
-        "--max-tokens", str(plan.max_tokens), *user, *_run(plan, folder),
+        "--max-tokens", str(plan.max_tokens), *build_user_options(plan), *_run(plan, folder),
     ]  # fmt: skip
 
 
@@ -71,7 +69,7 @@ def build_bfcl(plan: Reproduction, folder: Folder, policy: str) -> list[str]:
 
 
 def _name(plan: Reproduction, policy: str) -> list[str]:
-    return ["--base-url", plan.base_url, "--model", plan.name_policy(policy)]
+    return [*build_agent_options(plan), "--model", plan.name_policy(policy)]
 
 
 def _run(plan: Reproduction, folder: Folder) -> list[str]:

@@ -30,10 +30,11 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the table's options."""
     add_common_options(parser, sorted(ENVIRONMENTS), "retail")
     add = parser.add_argument
-    add("--presets", default="sr_paper", metavar="NAME,...",
-        help=f"what follows the supervised training, of {', '.join(PRESETS)}")  # fmt: skip
+    add("--presets", metavar="NAME,...",
+        help=f"what follows the supervised training, of {', '.join(PRESETS)}; default: "
+        f"{PRESETS[0]}")  # fmt: skip
     add("--items", type=Path, metavar="FILE", help="of Tool-Reflection-Bench")
-    add("--extra", default="", metavar="JSON", help="further fields of the items' requests")
+    add("--extra", metavar="JSON", help="further fields of the items' requests")
     add("--without-bfcl", action="store_true",
         help=f"leave out BFCL, also where {BENCHMARKS} has it")  # fmt: skip
     parser.set_defaults(table=TABLE)
@@ -51,9 +52,9 @@ def build_plan(options: argparse.Namespace) -> Reproduction:
     return Reproduction(
         **common,
         counts=counts,
-        presets=_read_presets(options.presets),
+        presets=_read_presets(PRESETS[0] if options.presets is None else options.presets),
         file=None if options.items is None else options.items.absolute(),
-        extra=options.extra,
+        extra=options.extra or "",
         bfcl=not options.without_bfcl and _has_bfcl(common["benchmarks"]),
     )
 

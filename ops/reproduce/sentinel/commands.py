@@ -2,6 +2,7 @@
 
 from typing import Final, Literal
 
+from ops.reproduce.addresses import build_agent_options, build_user_options
 from ops.reproduce.commands import Folder
 from ops.reproduce.sentinel.settings import TEMPERATURE, Reproduction
 
@@ -23,13 +24,10 @@ def build_evaluation(plan: Reproduction, folder: Folder, policy: Policy) -> list
     )
     if plan.counts.tasks is not None:
         tasks += ["--tasks", str(plan.counts.tasks)]
-    user = [] if plan.user_model is None else ["--user-model", plan.user_model]
-    if plan.user_base_url is not None:
-        user += ["--user-base-url", plan.user_base_url]
     return [
         "kintsugi", "eval", "--env", plan.env, *tasks, "--trials", str(plan.counts.trials),
-        "--base-url", plan.base_url, "--model", name_policy(plan, policy), "--base", plan.model,
+        *build_agent_options(plan), "--model", name_policy(plan, policy), "--base", plan.model,
         "--temperature", f"{TEMPERATURE:g}", "--max-tokens", str(plan.max_tokens),
-        "--seed", str(plan.seed), "--concurrency", str(plan.concurrency), *user,
+        "--seed", str(plan.seed), "--concurrency", str(plan.concurrency), *build_user_options(plan),
         "--home", str(folder.evaluation), "--json",
     ]  # fmt: skip

@@ -48,15 +48,15 @@ def options(out: Path, url: str = NOWHERE) -> list[str]:
 
 
 def planned(out: Path, *more: str) -> Reproduction:
-    """The plan of these options."""
-    assert main([*options(out), *more, "--plan"]) == 0
+    """The plan of these options, which the folder holds from its first stage on."""
+    assert main([*options(out), *more, "--only", "check"]) == 4
     return Reproduction.model_validate_json(Folder(out).settings.read_bytes())
 
 
 def test_the_plan_names_every_stage_with_its_command_and_asks_no_endpoint(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    planned(tmp_path, "--proposer-model", "writer")
+    assert main([*options(tmp_path), "--proposer-model", "writer", "--plan"]) == 0
     text = capsys.readouterr().out
     stages = re.findall(r"^# ([a-z_-]+): [^\n]*\n(.+)$", text, re.MULTILINE)
     assert [name for name, _ in stages] == [
@@ -71,7 +71,7 @@ def test_the_plan_names_every_stage_with_its_command_and_asks_no_endpoint(
     assert commands["evaluate-sft-shop"].startswith("kintsugi eval --env shop")
     assert "tasks of shop by writer" in text
     assert "preset areal_paper; 64 episodes" in text
-    assert not (tmp_path / "stages").exists()
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_the_three_domains_are_one_table(tmp_path: Path) -> None:

@@ -53,8 +53,8 @@ def options(out: Path, url: str = NOWHERE) -> list[str]:
 
 
 def planned(out: Path, *more: str) -> Reproduction:
-    """The plan of these options."""
-    assert main([*options(out), *more, "--plan"]) == 0
+    """The plan of these options, which the folder holds from its first stage on."""
+    assert main([*options(out), *more, "--only", "check"]) == 4
     return Reproduction.model_validate_json(Folder(out).settings.read_bytes())
 
 
@@ -63,7 +63,8 @@ def test_the_plan_names_every_stage_with_its_command_and_asks_no_endpoint(
 ) -> None:
     items = tmp_path / "items.jsonl"
     items.write_text("")
-    planned(tmp_path / "run", "--items", str(items), "--presets", "sr_paper,gspo")
+    more = ["--items", str(items), "--presets", "sr_paper,gspo", "--plan"]
+    assert main([*options(tmp_path / "run"), *more]) == 0
     text = capsys.readouterr().out
     stages = re.findall(r"^# ([a-z_-]+): [^\n]*\n(.+)$", text, re.MULTILINE)
     assert [name for name, _ in stages] == [
@@ -76,14 +77,14 @@ def test_the_plan_names_every_stage_with_its_command_and_asks_no_endpoint(
     assert commands["evaluate-base"].count("--inject") == 4
     assert commands["items-sft"].startswith(f"kintsugi bench reflection {items}")
     assert commands["train-sft"].startswith("python -m daemon.solver")
-    assert not (tmp_path / "run" / "stages").exists()
+    assert not (tmp_path / "run").exists()
 
 
 def test_bfcl_is_played_where_the_folder_has_it_and_its_classes_are_there(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(BENCHMARKS, str(write_folder(tmp_path / "benchmarks")))
-    planned(tmp_path / "out", "--without-bfcl")
+    assert main([*options(tmp_path / "out"), "--without-bfcl", "--plan"]) == 0
     assert "bfcl-base" not in capsys.readouterr().out
     module = "bfcl_eval.eval_checker.multi_turn_eval.func_source_code.trading_bot"
     with monkeypatch.context() as patch:
@@ -91,7 +92,7 @@ def test_bfcl_is_played_where_the_folder_has_it_and_its_classes_are_there(
         assert main([*options(tmp_path / "lacking"), "--plan"]) == 2
     assert "--without-bfcl" in capsys.readouterr().err
     pytest.importorskip("bfcl_eval")
-    planned(tmp_path / "whole")
+    assert main([*options(tmp_path / "whole"), "--plan"]) == 0
     assert "kintsugi bench bfcl --cases 2" in capsys.readouterr().out
 
 
