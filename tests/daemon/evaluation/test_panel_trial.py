@@ -105,11 +105,23 @@ def test_the_member_that_the_router_chooses_plays_as_it_would_alone(
     assert (tmp_path / "killed" / JOURNAL).read_bytes() == whole
 
 
-def test_a_plan_without_panels_has_the_digest_that_it_had(member: Adapter) -> None:
+def test_a_trial_of_an_earlier_version_goes_on(tmp_path: Path) -> None:
+    plan = build_plan(None)
+    play(plan, tmp_path)
+    path = tmp_path / JOURNAL
+    head, *chunks = path.read_bytes().splitlines(keepends=True)
+    assert plan.digest.encode() in head
+    former = head.replace(plan.digest.encode(), plan.former_digest.encode())
+    path.write_bytes(former)
+    play(plan, tmp_path)
+    assert path.read_bytes() == former + b"".join(chunks)
+
+
+def test_a_plan_without_panels_has_the_former_digest_that_it_had(member: Adapter) -> None:
     """Trials that began with an earlier version go on."""
     adapter = Adapter(name="a", folder="/adapters/a", sha256="0" * 64)
     plan = build_plan(None, adapter).model_copy(update={"checkpoint": "/checkpoint"})
-    assert plan.digest == DIGEST
+    assert plan.former_digest == DIGEST
     assert Plan.model_validate_json(plan.model_dump_json()) == plan
     panel = build_plan(build_panel(member, "p", (0, 0, 0)))
     assert Plan.model_validate_json(panel.model_dump_json()) == panel
