@@ -113,13 +113,18 @@ class Candidate:
 
     message: Message
     is_cut: bool = False
-    """Whether a limit cut it off."""
+    """Whether a limit cut it off, or should have."""
 
 
 _CHARACTERS_PER_TOKEN: Final = 3
 """A low guess, so that estimates of tokens are high."""
 _LINE_TOKENS: Final = 512
 """Tokens of a line whose length the endpoint alone limits, for estimates."""
+_MOST_CHARACTERS_PER_TOKEN: Final = 32
+"""A high guess of the mean over a line, so that no line within its tokens is longer: whatever the
+language and the tokenizer, text has less than ten."""
+_MOST_LINE_TOKENS: Final = 4096
+"""Bound on the tokens of a line whose length the endpoint alone limits."""
 
 
 class UserBudgetSpent(KintsugiError):
@@ -346,8 +351,10 @@ class ModelUser:
             choices=request.choices,
         )
         self.usage += completion.usage
+        most = (sampling.max_tokens or _MOST_LINE_TOKENS) * _MOST_CHARACTERS_PER_TOKEN
         return [
-            Candidate(message, reason == "length")
+            # Servers may ignore the bound on tokens, and say that the model stopped.
+            Candidate(message, reason == "length" or _count_characters(message) > most)
             for message, reason in zip(completion.messages, completion.finish_reasons, strict=True)
         ]
 
@@ -391,11 +398,14 @@ def make_user(
 
 def _estimate_tokens(request: LineRequest) -> int:
     """Return a high estimate of the tokens of a request."""
-    characters = sum(
-        len(message.text) + sum(len(str(call.arguments)) for call in message.tool_calls)
-        for message in request.messages
-    )
+    characters = sum(map(_count_characters, request.messages))
     return (characters + len(str(list(request.tools)))) // _CHARACTERS_PER_TOKEN
+
+
+def _count_characters(message: Message) -> int:
+    """Return the length of a message: of its text and of its calls' names and arguments."""
+    calls = sum(len(call.name) + len(str(call.arguments)) for call in message.tool_calls)
+    return len(message.text) + calls
 
 
 def build_user_view(

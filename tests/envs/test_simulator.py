@@ -258,6 +258,30 @@ def test_a_user_that_fails_ends_the_episode_as_the_users_failure(
     assert reason in failed.value.reason
 
 
+@pytest.mark.parametrize(
+    ("written", "limit"),
+    [
+        (said("please " * 400_000), 512),
+        (said("please " * 400_000), None),
+        (said("\u8bf7" * 16_385), 512),
+        (called("toggle_data", {"why": "please " * 400_000}), 512),
+    ],
+)
+def test_a_line_far_above_its_tokens_is_the_users_failure(written: Json, limit: int | None) -> None:
+    """Servers may ignore `max_tokens`, and say that the model stopped by itself."""
+    with pytest.raises(AnswerFailure) as failed:
+        line(lambda _: written, sampling=Sampling(max_tokens=limit), tools=TOOLS)
+    assert failed.value.termination is Termination.USER_ERROR
+    assert "it never stops" in failed.value.reason
+    assert len(failed.value.reason) < 400
+
+
+@pytest.mark.parametrize("token", ["please ", "\u8bf7", "internationalization", "=" * 32])
+def test_a_line_of_as_many_tokens_as_it_may_have_is_a_line(token: str) -> None:
+    text, *_ = line(lambda _: said(token * 512), sampling=Sampling(max_tokens=512))
+    assert text == (token * 512).strip()
+
+
 def test_one_number_is_a_choice() -> None:
     assert parse_number("**2**, as it invents nothing", 3) == 2
     assert parse_number("2. Two", 3) == 2
