@@ -9,7 +9,7 @@ against it, by rule:
     secret       the user tells a value of the gold actions or outputs that it cannot know
     instruction  it tells another value than its situation has, refuses what it was to confirm, or
                  never tells what it was asked for, goes without having told what it was to begin
-                 with, or says the same over and over
+                 with, says nothing of its request in its first lines, or the same over and over
     early_end    it hangs up where it had an answer to give
     tool         it calls a tool wrongly, one that nobody asked for, or the same over and over
 
@@ -17,8 +17,8 @@ Values are ids, numbers of four digits and more, and what the tables hold under 
 argument of a writing tool. A value counts as known where the scenario, the script, the agent or a
 tool of the user named it, whatever the spelling (spelling.py). A user is free in its words, may
 correct an agent that asks about something else, may go on waiting for one that has not done its
-part, and may hang up where the task is a success or the agent turns the request down. An agent
-that had failed before the fault (losses.py) is not excused by it.
+part once it has told it what it wants, and may hang up where the task is a success or the agent
+turns the request down. An agent that had failed before the fault (losses.py) is not excused by it.
 
 Guarantee: the exact user has no fault in any task of its environment. Not covered: manners, wrong
 words without a value in them, and, where the agent speaks another language than English, an end in
@@ -33,6 +33,7 @@ from typing import Final, Literal
 from envs.attribution.losses import is_lost
 from envs.attribution.names import list_names
 from envs.attribution.proposals import Proposals
+from envs.attribution.requests import has_request, list_request_roots
 from envs.attribution.spelling import has_number_words, has_value, is_value
 from envs.attribution.utterances import (
     agrees,
@@ -105,6 +106,8 @@ _WORDS_OF_ANY_TOOL: Final = frozenset(
 _REPEATS: Final = 4
 """How often in a row a user may not make one call or say one line, where the exact user would do
 otherwise; and how often it may speak on where the exact user hangs up."""
+_OPENING_LINES: Final = 5
+"""Lines of a user by which it has told something of what it wants."""
 _STEM: Final = 5
 """Letters by which two forms of a word are the same: restart, restarting."""
 _SHORT_WORD: Final = 3
@@ -173,6 +176,12 @@ class _Observer:
         self._secrets = _list_secrets(task)
         self._names = list_names(environment, task)
         self._proposals = Proposals(environment, task, self._situation)
+        self._roots = list_request_roots(environment, task)
+        """Roots of the words of what the user wants."""
+        self._has_opened = False
+        """Whether the user told something of what it wants."""
+        self._idle_lines: list[str] = []
+        """What the user said before."""
 
     def hear(self, message: Message) -> None:
         """Take in a message that was checked."""
@@ -186,6 +195,7 @@ class _Observer:
                 self._transferred |= call.name in self._environment.catalog.transfer
         if message.role == "user":
             self._told += squeeze(message.text)
+            self._has_opened = self._has_opened or self._opens(message.text)
             self._has_number_words |= has_number_words(message.text)
         elif message.role == "assistant" and message.text:
             text = squeeze(message.text)
@@ -218,6 +228,8 @@ class _Observer:
             return UserFault(
                 "instruction", place, f"it says {message.text[:80]!r} to {asked[:80]!r}"
             )
+        if problem := self._check_idle_line(message.text):
+            return UserFault("instruction", place, problem)
         if problem := self._check_repeated_line(before, texts, message, expected):
             return UserFault("instruction", place, problem)
         has_answer = self._task.script is not None and not expected.tool_calls
@@ -350,6 +362,29 @@ class _Observer:
         if alike or squeeze(text) == squeeze(lines[0]) or text == script.otherwise:
             return None
         return f"it says the same for the {_REPEATS}th time in a row: {lines[0][:80]!r}"
+
+    def _check_idle_line(self, text: str) -> str | None:
+        """Return whether the user has told nothing of what it wants in its first lines, though the
+        exact user has. A line in another language than English may tell it; the same line again
+        does not tell more."""
+        if self._has_opened or self._opens(text):
+            return None
+        self._idle_lines.append(text)
+        idle = [
+            line
+            for place, line in enumerate(self._idle_lines)
+            if is_readable(line) or line in self._idle_lines[:place]
+        ]
+        if len(idle) < _OPENING_LINES or not any(map(self._opens, self._expected)):
+            return None
+        return f"it never says what it wants, in {len(self._idle_lines)} lines: {text[:80]!r}"
+
+    def _opens(self, text: str) -> bool:
+        """Whether a text tells something of what the user wants: a value of its situation, or a
+        word of its request."""
+        return has_request(text, self._roots) or any(
+            has_value(self._situation, value) for value in self._list_values(text)
+        )
 
     def _list_untold(self, text: str, message: Message | None = None) -> Iterator[str]:
         """Yield the values of the user's situation in a text that the user has not told yet; what

@@ -7,6 +7,7 @@ from itertools import islice
 import pytest
 
 from envs.attribution.names import list_names
+from envs.attribution.requests import has_request, list_request_roots
 from envs.attribution.user_faults import find_user_fault
 from envs.database import Database
 from envs.environment import Environment
@@ -342,6 +343,79 @@ def test_a_user_that_says_one_line_over_and_over_errs() -> None:
     assert find_reason(*talk[:-2]) is None
     loop = [f"What is your zip code? I ask for the {count}. time." for count in range(2, 9)]
     assert find_reason(HELLO, *(line for question in loop for line in (question, HELLO))) is None
+
+
+def talk_beside(agent_line: str, *user_lines: str, task: TaskDefinition = CANCEL) -> str | None:
+    """The reason of the fault of a user whose agent says one line over and over."""
+    return find_reason(*(text for line in user_lines for text in (line, agent_line)), task=task)
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        ("I am a user.",) * 15,
+        ("please " * 50,) * 15,
+        ("asdf jkl asdf jkl",) * 15,
+        ("\u55ef\u55ef\u55ef",) * 15,
+        ("Hello?", "Hi.", "Are you there?", "I have a question.", "Can you help me?", "Hello?"),
+    ],
+)
+@pytest.mark.parametrize("agent_line", ["Done.", "What is your zip code?"])
+def test_a_user_that_never_says_what_it_wants_errs(agent_line: str, lines: tuple[str, ...]) -> None:
+    assert "(instruction)" in str(talk_beside(agent_line, *lines))
+    assert "it never says what it wants, in " in str(talk_beside("Done.", *lines))
+    assert talk_beside("Done.", *lines[:4]) is None
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        (HELLO, *["Well?"] * 14),
+        (HELLO,) * 15,
+        ("I want to cancel an order.",) * 15,
+        ("Hello?", "Anyone?", "Hi.", "I need help.", "Cancelling, please.", *["Hello?"] * 10),
+        ("Hello?", "Anyone?", "Hi.", "I need help.", "It is O50.", *["Hello?"] * 10),
+        tuple(f"Quiero cancelar mi compra, por favor ({count})." for count in range(15)),
+    ],
+)
+@pytest.mark.parametrize(
+    "agent_line", ["Done.", "Banana.", "I am sorry, but I cannot proceed with this request."]
+)
+def test_an_agent_that_only_talks_is_not_excused_by_a_user_that_said_what_it_wants(
+    agent_line: str, lines: tuple[str, ...]
+) -> None:
+    assert talk_beside(agent_line, *lines) is None
+
+
+def test_a_user_may_answer_the_same_question_five_times_with_the_same_line() -> None:
+    lines = (HELLO, *["It is 90070."] * 5)
+    assert talk_beside("What is your zip code?", *lines) is None
+
+
+def test_an_agent_that_failed_before_its_user_said_what_it_wants_is_not_excused() -> None:
+    call = ToolCall(id="1", name="cancel_order", arguments={"order_id": _find_order(CANCEL)})
+    answer = Message(role="tool", content="{}", tool_call_id="1", name="cancel_order", error=False)
+    idle = [
+        message
+        for _ in range(15)
+        for message in (
+            Message(role="user", content="I am a user."),
+            Message(role="assistant", content="Done."),
+        )
+    ]
+    assert find_user_fault(SHOP, CANCEL, idle) is not None
+    spoilt = [idle[0], Message(role="assistant", tool_calls=(call,)), answer, *idle[1:]]
+    assert find_user_fault(SHOP, CANCEL, spoilt) is None
+
+
+@pytest.mark.parametrize("name", ["shop", "retail", "airline", "telecom"])
+def test_the_request_of_a_task_is_its_first_words_and_no_greeting(name: str) -> None:
+    environment = open_environment(name)
+    for task in islice(environment.tasks(), 40):
+        assert task.script is not None
+        roots = list_request_roots(environment, task)
+        assert has_request(task.script.opening, roots)
+        assert not has_request("Hello, I am a user. Could you help me, please?", roots)
 
 
 def leave(*calls: ToolCall, zip_code: str = "", after: str = "Done.") -> str | None:
