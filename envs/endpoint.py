@@ -56,6 +56,7 @@ _QUOTED: Final = 200
 
 _CONNECT_SECONDS: Final = 10.0
 _MAX_RETRY_AFTER_SECONDS: Final = 120.0
+_LAST_PORT: Final = 65_535
 
 _HALF_PAIR: Final = re.compile("[\ud800-\udfff]")
 _CONTEXT: Final = re.compile(
@@ -644,5 +645,10 @@ def _check_url(base_url: str) -> str:
         raise EndpointRefusal(
             f"base URL {base_url!r} must begin with http:// or https://, such as "
             "http://127.0.0.1:8000/v1"
+        )
+    if url.port is not None and not 0 < url.port <= _LAST_PORT:
+        raise EndpointRefusal(
+            f"base URL {base_url!r} has the port {url.port}, and ports are 1 to {_LAST_PORT}; "
+            "correct it"
         )
     return base_url.rstrip("/")

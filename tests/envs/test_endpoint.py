@@ -394,6 +394,13 @@ def test_what_is_no_url_is_refused_with_an_example(url: str) -> None:
         Endpoint(url, "small")
 
 
+@pytest.mark.parametrize("port", [99_999, 65_536, 0, -1])
+def test_a_port_that_is_none_is_refused_by_its_number(port: int) -> None:
+    url = f"http://127.0.0.1:{port}/v1"
+    with pytest.raises(EndpointRefusal, match=rf"{url}' has the port {port}, .* correct it"):
+        Endpoint(url, "small")
+
+
 @pytest.mark.parametrize("key", ["schl\u00fcssel", "two\nlines"])
 def test_a_key_that_no_header_can_hold_is_refused_and_not_quoted(key: str) -> None:
     with pytest.raises(EndpointRefusal, match="the API key has a character") as refusal:

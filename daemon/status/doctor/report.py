@@ -58,14 +58,18 @@ class Check:
 def examine(app: App) -> list[Check]:
     """Run every check that applies to this home."""
     checks = {**CHECKS, **ON_KAFKA} if app.on_kafka else CHECKS
-    return [_run_check(name, check, app) for name, check in checks.items()]
+    return [run_check(name, check, app) for name, check in checks.items()]
 
 
-def _run_check(name: str, check: Callable[[App], Finding], app: App) -> Check:
+def run_check(name: str, check: Callable[[App], Finding], app: App) -> Check:
+    """Run one check; whatever it raises becomes its finding."""
     try:
         ok, detail = check(app)
     except KintsugiError as error:
         ok, detail = False, str(error)
     except OSError as error:
         ok, detail = False, f"{error.filename or ''} {error.strerror or error}".strip()
+    except Exception as error:  # of this check alone: its line says so
+        text = f"the check {name} ended with {type(error).__name__}: {error}"
+        ok, detail = False, f"{text}; correct the setting that it names, or report it as a bug"
     return Check(name, ok, detail)

@@ -344,6 +344,7 @@ def test_tasks_are_chosen_by_id_kind_or_mixture(evaluate: Evaluate) -> None:
         (["--inject", "swap=0.6", "--inject", "missing=0.6"], 2, "the rates sum to 1.2"),
         (["--user-moved-from", "http://127.0.0.1:1/v1"], 2, "--user-model"),
         (["--base-url", "127.0.0.1:1/v1"], 2, "must begin with http://"),
+        (["--base-url", "http://127.0.0.1:99999/v1"], 2, "has the port 99999"),
     ],
 )
 def test_a_command_that_cannot_be_meant_is_refused(

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from pydantic import SecretStr
 
-from daemon.config.settings import Model, Models, ProposerModel, Settings, UserModel
+from daemon.config.settings import Model, Models, ProposerModel, Settings, Upstream, UserModel
 from daemon.core.app import App
 from daemon.status.doctor.models import models
 from daemon.status.doctor.report import examine
@@ -55,3 +55,16 @@ def test_a_role_whose_endpoint_refuses_the_key_or_is_away_is_named(tmp_path: Pat
     assert not check.ok
     assert "models.user: " in check.detail
     assert "start the endpoint" in check.detail
+
+
+def test_a_port_that_is_none_fails_its_check_and_no_other(tmp_path: Path) -> None:
+    url = "http://127.0.0.1:99999/v1"
+    settings = Settings(
+        home=tmp_path, models=Models(user=UserModel(url=url)), upstreams=(Upstream(url=url),)
+    )
+    with App(settings) as app:
+        checks = {check.check: check for check in examine(app)}
+    assert checks["home"].ok
+    assert not checks["models"].ok
+    assert f"models.user: base URL '{url}' has the port 99999" in checks["models"].detail
+    assert not checks["engines"].ok

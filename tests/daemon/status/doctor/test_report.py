@@ -21,7 +21,7 @@ from daemon.core.leadership import LEASE, Leadership
 from daemon.cycle.leader import Leader
 from daemon.sessions.closing import close_sessions
 from daemon.status.doctor import loop, machine, records, serving, tracing
-from daemon.status.doctor.report import CHECKS, ON_KAFKA, examine
+from daemon.status.doctor.report import CHECKS, ON_KAFKA, examine, run_check
 from events import envelope
 from events.envelope import Envelope, new_id, to_headers, utc_now
 from events.learning import PersonErased
@@ -98,6 +98,12 @@ def test_dead_letters_are_counted(app: App) -> None:
         False,
         "1 of rollouts could not be folded; see kintsugi dlq list",
     )
+
+
+def test_a_check_that_breaks_is_a_failed_line_that_names_it(app: App) -> None:
+    result = run_check("jobs", lambda _: (bool(int("many")), "never"), app)
+    assert not result.ok
+    assert result.detail.startswith("the check jobs ended with ValueError: invalid literal for int")
 
 
 def test_a_key_that_came_back_from_a_copy_is_missed(app: App) -> None:
