@@ -57,6 +57,7 @@ _QUOTED: Final = 200
 _CONNECT_SECONDS: Final = 10.0
 _MAX_RETRY_AFTER_SECONDS: Final = 120.0
 _LAST_PORT: Final = 65_535
+_CORRECT_URL: Final = "correct the base URL: it mostly ends in /v1"
 
 _HALF_PAIR: Final = re.compile("[\ud800-\udfff]")
 _CONTEXT: Final = re.compile(
@@ -201,24 +202,42 @@ class Endpoint:
         await self._client.aclose()
 
     async def check(self) -> None:
-        """Check that the endpoint can be reached. Raises EndpointUnavailable, EndpointRefusal.
+        """Check that the endpoint can be reached and serves. Raises EndpointUnavailable,
+        EndpointRefusal.
 
         Asks for the list of models; an endpoint that has none is there all the same.
         """
+        await self.list_models()
+
+    async def list_models(self) -> tuple[str, ...] | None:
+        """Return the names of the models that the endpoint lists; None where it has no such list
+        (404 and the like). Raises EndpointUnavailable, EndpointRefusal."""
+        url = f"{self.base_url}/models"
         try:
-            async with (
-                asyncio.timeout(self.timeout),
-                self._client.stream("GET", f"{self.base_url}/models") as response,
-            ):
+            async with asyncio.timeout(self.timeout), self._client.stream("GET", url) as response:
                 status = response.status_code
+                answer = await self._read(response, 200 <= status < 300)
         except (httpx2.TransportError, TimeoutError) as error:
             raise EndpointUnavailable(
                 f"{self.base_url} cannot be reached: {_describe_error(error)}; start the "
                 "endpoint, or "
                 "correct the base URL"
             ) from error
+        except AnswerFailure as failure:
+            raise EndpointRefusal(f"{url}: {failure.reason}; {_CORRECT_URL}") from failure
         if status in (401, 403):
             raise EndpointRefusal(self._refusal(status, "it lists no models without a key"))
+        if status in (408, 429) or status >= 500:
+            raise EndpointUnavailable(
+                f"{url} answers HTTP {status}: {_read_error(answer)}; mend or restart the endpoint"
+            )
+        if 300 <= status < 400:
+            target = _quoted(response.headers.get("location", "").encode())
+            raise EndpointRefusal(
+                f"{url} redirects to {target} (HTTP {status}), and redirects are not followed; "
+                f"{_CORRECT_URL}"
+            )
+        return None if status >= 400 else _read_models(url, answer)
 
     async def complete(
         self,
@@ -425,6 +444,14 @@ class _Answer(_Wire):
     prompt_token_ids: Any = None
 
 
+class _ModelName(_Wire):
+    id: str
+
+
+class _ModelList(_Wire):
+    data: tuple[_ModelName, ...] = Field(strict=False)
+
+
 class _Score(_Wire):
     logprob: float
 
@@ -442,6 +469,18 @@ class _ChoiceTokens(_Wire):
 
 class _PromptTokens(_Wire):
     prompt_token_ids: tuple[int, ...] = Field(strict=False, min_length=1)
+
+
+def _read_models(url: str, answer: bytes) -> tuple[str, ...]:
+    """Return the names in a list of models, in OpenAI's form or without its frame."""
+    try:
+        value = _parse_json(answer.decode("utf-8", "replace"))
+        models = _ModelList.model_validate({"data": value} if isinstance(value, list) else value)
+    except ValueError as error:
+        raise EndpointRefusal(
+            f"{url} answers with no list of models; it begins {_quoted(answer)}; {_CORRECT_URL}"
+        ) from error
+    return tuple(model.id for model in models.data)
 
 
 def _completion(answer: bytes, turn: int) -> Completion:

@@ -388,6 +388,55 @@ def test_checking_finds_who_is_there() -> None:
         asyncio.run(check(server.url))
 
 
+def list_names(models: Reply) -> tuple[str, ...] | None:
+    """The names of the models that an endpoint lists which answers so."""
+
+    async def ask_for_list(url: str) -> tuple[str, ...] | None:
+        async with Endpoint(url, "small") as endpoint:
+            return await endpoint.list_models()
+
+    with ModelServer(lambda _: said("Hi")) as server:
+        server.models = models
+        return asyncio.run(ask_for_list(server.url))
+
+
+@pytest.mark.parametrize(
+    ("body", "names"),
+    [
+        (b'{"object": "list", "data": [{"id": "small", "object": "model"}]}', ("small",)),
+        (b'[{"id": "small"}, {"id": "large"}]', ("small", "large")),
+        (b'{"data": []}', ()),
+    ],
+)
+def test_the_models_of_an_endpoint_are_listed_by_name(body: bytes, names: tuple[str, ...]) -> None:
+    assert list_names(Reply(body)) == names
+
+
+@pytest.mark.parametrize("status", [404, 405])
+def test_an_endpoint_may_have_no_list_of_models(status: int) -> None:
+    assert list_names(Reply(b"not here", status)) is None
+
+
+@pytest.mark.parametrize(
+    ("reply", "error", "reason"),
+    [
+        (refused(500, "on fire"), EndpointUnavailable, "HTTP 500: on fire; mend or restart"),
+        (refused(503, "loading"), EndpointUnavailable, "HTTP 503: loading"),
+        (Reply(b"", 302, {"location": "/login"}), EndpointRefusal, "redirects to /login"),
+        (Reply(b"<html>Log in</html>"), EndpointRefusal, "no list of models; it begins <html>"),
+        (Reply(b'{"status": "ok"}'), EndpointRefusal, "no list of models"),
+        (Reply(b"x" * (5 << 20)), EndpointRefusal, "is larger than"),
+    ],
+)
+def test_an_endpoint_that_lists_no_models_where_it_should_is_named(
+    reply: Reply, error: type[Exception], reason: str
+) -> None:
+    with pytest.raises(error, match=reason) as failure:
+        list_names(reply)
+    assert "/v1/models" in str(failure.value)
+    assert "; " in str(failure.value)
+
+
 @pytest.mark.parametrize("url", ["127.0.0.1:8000/v1", "ftp://x/v1", "http://", "http://[::1", ""])
 def test_what_is_no_url_is_refused_with_an_example(url: str) -> None:
     with pytest.raises(EndpointRefusal, match="base URL"):

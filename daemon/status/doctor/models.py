@@ -6,44 +6,89 @@ from typing import TYPE_CHECKING, Final
 from daemon.status.doctor.finding import Finding
 
 if TYPE_CHECKING:
-    from daemon.config.settings import Model
+    from daemon.config.settings import Model, Settings
     from daemon.core.app import App
 
 _SECONDS: Final = 10.0
 """Seconds an endpoint may take to list its models."""
+_NAMES: Final = 5
+"""Most names of a list that a finding quotes."""
+_VERSION: Final = "/v1"
+"""End of most base URLs."""
 
 
 def models(app: "App") -> Finding:
-    """Check that the endpoint of each role is allowed, answers and knows the key. Nothing is asked
-    of a model: a name that the endpoint does not have shows with the first question."""
+    """Check that the endpoint of each role is allowed, answers, knows the key and lists the model.
+    Nothing is asked of a model: where the endpoint has no list, a name that it does not have shows
+    with the first question."""
     own = app.settings.models
     roles = {"analyzer": own.analyzer, "proposer": own.proposer, "user": own.user}
-    configured = {role: model for role, model in roles.items() if model.url}
-    if not configured:
-        return True, "none is configured; rules, templates and scripts do their work"
-    problems = {role: _find_problem(role, model) for role, model in configured.items()}
-    failed = [f"models.{role}: {problem}" for role, problem in problems.items() if problem]
+    findings = {role: _examine(role, model) for role, model in roles.items() if model.url}
+    failed = [f"models.{role}: {text}" for role, (ok, text) in findings.items() if not ok]
+    if problem := _find_missing_user(app.settings):
+        failed.append(problem)
     if failed:
         return False, "; ".join(failed)
-    return True, f"{', '.join(configured)}: the endpoints answer"
+    if not findings:
+        return True, "none is configured; rules, templates and scripts do their work"
+    remarks = [f"models.{role}: {text}" for role, (_, text) in findings.items() if text]
+    return True, "; ".join([f"{', '.join(findings)}: the endpoints answer", *remarks])
 
 
-def _find_problem(role: str, model: "Model") -> str | None:
-    """Return why a role's model would not answer, with the remedy; None where it would."""
+def _find_missing_user(settings: "Settings") -> str | None:
+    """Return that a model is to play users and none is named."""
+    if settings.improve.users != "model" or settings.models.user.url:
+        return None
+    return (
+        'improve.users is "model", and models.user.url names none, so scripts play the users; set '
+        'models.user.url and models.user.model, or set improve.users to "script"'
+    )
+
+
+def _examine(role: str, model: "Model") -> Finding:
+    """Return whether a role's model would answer: else the problem with its remedy, and a remark
+    where that is not known."""
     from daemon.controller.model_answers import ModelFailure
     from envs.endpoint import EndpointRefusal, EndpointUnavailable
 
     try:
-        asyncio.run(_reach(role, model))
+        names = asyncio.run(_list_models(role, model))
     except (EndpointRefusal, EndpointUnavailable, ModelFailure) as error:
-        return str(error)
-    return None
+        return False, str(error)
+    if not names:
+        return _examine_silence(role, model)
+    if model.model in names or f"{model.model}:latest" in names:  # Ollama adds the tag
+        return True, ""
+    listed = ", ".join(names[:_NAMES]) + (", ..." if len(names) > _NAMES else "")
+    return False, (
+        f"{model.url} lists {listed}, and models.{role}.model is {model.model!r}; correct the name"
+    )
 
 
-async def _reach(role: str, model: "Model") -> None:
-    """Raises EndpointRefusal, EndpointUnavailable, ModelFailure."""
+def _examine_silence(role: str, model: "Model") -> Finding:
+    """Examine an endpoint that answers and lists no models: its URL may be incomplete."""
+    from daemon.controller.model_answers import ModelFailure
+    from envs.endpoint import EndpointRefusal, EndpointUnavailable
+
+    url = model.url.rstrip("/")
+    if not url.endswith(_VERSION):
+        longer = model.model_copy(update={"url": url + _VERSION})
+        try:
+            is_incomplete = bool(asyncio.run(_list_models(role, longer)))
+        except (EndpointRefusal, EndpointUnavailable, ModelFailure):
+            is_incomplete = False  # what stands at a URL that nobody set is no problem
+        if is_incomplete:
+            return False, f"{url} lists no models, and {longer.url} does; set that URL"
+    return True, (
+        f"{url} lists no models, so whether it serves {model.model!r} shows with the first question"
+    )
+
+
+async def _list_models(role: str, model: "Model") -> tuple[str, ...] | None:
+    """Return what the endpoint of a role lists; None where it has no list. Raises EndpointRefusal,
+    EndpointUnavailable, ModelFailure."""
     from daemon.controller.model_answers import open_endpoint
 
     patient = model.model_copy(update={"timeout_seconds": min(model.timeout_seconds, _SECONDS)})
     async with open_endpoint(patient, role) as endpoint:
-        await endpoint.check()
+        return await endpoint.list_models()
