@@ -23,6 +23,7 @@ from typing import Any, Final
 from envs.endpoint import (
     AnswerFailure,
     Endpoint,
+    EndpointRefusal,
     EndpointUnavailable,
     Sampling,
     Usage,
@@ -125,6 +126,10 @@ _MOST_CHARACTERS_PER_TOKEN: Final = 32
 language and the tokenizer, text has less than ten."""
 _MOST_LINE_TOKENS: Final = 4096
 """Bound on the tokens of a line whose length the endpoint alone limits."""
+
+
+class UserRefusal(EndpointRefusal):
+    """The endpoint of a model that plays users will not serve."""
 
 
 class UserBudgetSpent(KintsugiError):
@@ -323,7 +328,7 @@ class ModelUser:
         return self._writer.remarks
 
     async def reply(self, messages: Sequence[Message]) -> Message:
-        """The user's next line. Raises AnswerFailure, as `LineWriter.write` does."""
+        """The user's next line. Raises AnswerFailure, as `LineWriter.write` does, UserRefusal."""
         steps = self._writer.write(messages)
         try:
             request = next(steps)
@@ -343,13 +348,16 @@ class ModelUser:
         if self._meter is not None:
             line = sampling.max_tokens or _LINE_TOKENS
             self._meter.add(_estimate_tokens(request) + request.choices * line)
-        completion = await self.endpoint.complete(
-            request.messages,
-            tools=request.tools,
-            sampling=replace(sampling, temperature=0.0) if request.is_greedy else sampling,
-            seed=request.seed,
-            choices=request.choices,
-        )
+        try:
+            completion = await self.endpoint.complete(
+                request.messages,
+                tools=request.tools,
+                sampling=replace(sampling, temperature=0.0) if request.is_greedy else sampling,
+                seed=request.seed,
+                choices=request.choices,
+            )
+        except EndpointRefusal as error:
+            raise UserRefusal(f"the user's model: {error}") from error
         self.usage += completion.usage
         most = (sampling.max_tokens or _MOST_LINE_TOKENS) * _MOST_CHARACTERS_PER_TOKEN
         return [

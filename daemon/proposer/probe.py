@@ -37,7 +37,7 @@ from envs.environment import Environment
 from envs.episode import Termination
 from envs.evaluation import UNJUDGED, Attempt, Setup, make_environment_user, play_all
 from envs.players import ModelAgent, Player
-from envs.simulator import TokenMeter, UserBudgetSpent, make_user
+from envs.simulator import TokenMeter, UserBudgetSpent, UserRefusal, make_user
 from envs.task import TaskDefinition
 from events.envelope import derive_id
 from events.errors import BlobError, LogError
@@ -206,7 +206,10 @@ class Prober:
                         attempts=_ATTEMPTS,
                     )
                 )
-                make_player = await self._prepare_user(stack)
+                try:
+                    make_player = await self._prepare_user(stack)
+                except (EndpointRefusal, EndpointUnavailable) as error:
+                    raise UserRefusal(f"the user's model: {error}") from error
                 plan = [(task, trial) for trial in trials]
                 setup = self._setup(endpoint, make_player)
                 playing = play_all(setup, plan, concurrency=len(plan))
@@ -214,13 +217,15 @@ class Prober:
                     if self._recording:
                         self._record(attempts)
                     results += attempts
+        except UserRefusal as error:
+            raise CannotSample(f"the users of a task cannot be played: {error}") from error
         except (EndpointRefusal, EndpointUnavailable) as error:
             raise CannotSample(f"{probed.policy} cannot be asked about a task: {error}") from error
         tolerable = () if self._erring is None else (Termination.USER_ERROR,)
         unjudged = UNJUDGED.difference(tolerable)
         if spoilt := [attempt for attempt in results if attempt.termination in unjudged]:
             raise CannotSample(
-                f"{probed.policy} at {probed.engine.url} did not get through task {task.id}: "
+                f"task {task.id} cannot be played with {probed.policy} at {probed.engine.url}: "
                 f"{spoilt[0].reason}"
             )
         return results

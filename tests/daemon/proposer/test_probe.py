@@ -29,7 +29,15 @@ from ops.learning.user_faults.shop import FaultyShop
 from ops.random_adapters import Maker
 from tests.daemon.engine.conftest import Live, listening
 from tests.daemon.proposer.test_proposer import PATTERN, SHOP, source, wanted
-from tests.envs.model_server import Answering, Json, ModelServer, messages_of, on_the_wire, said
+from tests.envs.model_server import (
+    Answering,
+    Json,
+    ModelServer,
+    messages_of,
+    on_the_wire,
+    refused,
+    said,
+)
 
 EASY, HARD = SHOP.generate("cancel", 2**28), SHOP.generate("two_writes", 2**28 + 1)
 
@@ -134,6 +142,34 @@ def test_an_engine_that_cannot_be_asked_rejects_no_task(
     with pytest.raises(CannotSample, match=said):
         list(propose(SHOP, given))
     assert recorded(app) == []
+
+
+def test_a_user_whose_endpoint_refuses_is_named_and_not_the_agent(app: App, engine: Live) -> None:
+    named = "the users of a task cannot be played: the user's model: "
+    with ModelServer(lambda _: refused(404, "no model 'large'")) as server:
+        probe = prober(app, engine.url, user=EndpointUser(url=server.url, model="large"))
+        for models, reason in (
+            (server.models, f"{server.url} refuses to serve: HTTP 404: no model 'large'"),
+            (refused(500, "on fire"), f"{server.url}/models answers HTTP 500: on fire"),
+        ):
+            server.models = models
+            with pytest.raises(CannotSample) as refusal:
+                probe(EASY)
+            assert str(refusal.value).startswith(named + reason)
+    with pytest.raises(CannotSample) as refusal:
+        probe(EASY)
+    assert str(refusal.value).startswith(f"{named}{server.url} cannot be reached")
+    with pytest.raises(CannotSample, match=r"^nobody cannot be asked about a task: "):
+        prober(app, engine.url, policy="nobody")(EASY)
+
+
+def test_an_answer_of_the_users_endpoint_that_never_comes_is_the_users(
+    app: App, engine: Live
+) -> None:
+    with ModelServer(lambda _: refused(500, "on fire")) as server:
+        user = EndpointUser(url=server.url, model="large")
+        with pytest.raises(CannotSample, match=r"cannot be played .*: the user's model: HTTP 500"):
+            prober(app, engine.url, user=user)(EASY)
 
 
 def answer_as_user(task: TaskDefinition, spoilt: Callable[[Json], str | None]) -> Answering:
