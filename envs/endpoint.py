@@ -205,13 +205,20 @@ class Endpoint:
         """Check that the endpoint can be reached and serves. Raises EndpointUnavailable,
         EndpointRefusal.
 
-        Asks for the list of models; an endpoint that has none is there all the same.
+        Asks for the list of models; an endpoint that has none, or writes it otherwise, is there all
+        the same.
         """
-        await self.list_models()
+        await self._request_models()
 
     async def list_models(self) -> tuple[str, ...] | None:
         """Return the names of the models that the endpoint lists; None where it has no such list
         (404 and the like). Raises EndpointUnavailable, EndpointRefusal."""
+        answer = await self._request_models()
+        return None if answer is None else _read_models(f"{self.base_url}/models", answer)
+
+    async def _request_models(self) -> bytes | None:
+        """Return what the endpoint answers when it is asked for its models; None where it has no
+        such list. Raises EndpointUnavailable, EndpointRefusal."""
         url = f"{self.base_url}/models"
         try:
             async with asyncio.timeout(self.timeout), self._client.stream("GET", url) as response:
@@ -220,8 +227,7 @@ class Endpoint:
         except (httpx2.TransportError, TimeoutError) as error:
             raise EndpointUnavailable(
                 f"{self.base_url} cannot be reached: {_describe_error(error)}; start the "
-                "endpoint, or "
-                "correct the base URL"
+                "endpoint, or correct the base URL"
             ) from error
         except AnswerFailure as failure:
             raise EndpointRefusal(f"{url}: {failure.reason}; {_CORRECT_URL}") from failure
@@ -237,7 +243,7 @@ class Endpoint:
                 f"{url} redirects to {target} (HTTP {status}), and redirects are not followed; "
                 f"{_CORRECT_URL}"
             )
-        return None if status >= 400 else _read_models(url, answer)
+        return None if status >= 400 else answer
 
     async def complete(
         self,

@@ -345,9 +345,9 @@ class ModelUser:
 
     async def _ask(self, request: LineRequest) -> list[Candidate]:
         sampling = self.sampling or Sampling()
+        bound = request.choices * (sampling.max_tokens or _LINE_TOKENS)
         if self._meter is not None:
-            line = sampling.max_tokens or _LINE_TOKENS
-            self._meter.add(_estimate_tokens(request) + request.choices * line)
+            self._meter.add(_estimate_tokens(request) + bound)
         try:
             completion = await self.endpoint.complete(
                 request.messages,
@@ -359,6 +359,9 @@ class ModelUser:
         except EndpointRefusal as error:
             raise UserRefusal(f"the user's model: {error}") from error
         self.usage += completion.usage
+        if self._meter is not None:
+            length = sum(map(_count_characters, completion.messages))
+            self._meter.add(max(0, length // _CHARACTERS_PER_TOKEN - bound))
         most = (sampling.max_tokens or _MOST_LINE_TOKENS) * _MOST_CHARACTERS_PER_TOKEN
         return [
             # Servers may ignore the bound on tokens, and say that the model stopped.

@@ -8,7 +8,7 @@ import pytest
 
 from envs.endpoint import AnswerFailure, Endpoint, Sampling
 from envs.episode import Termination
-from envs.simulator import ModelUser, find_breach, parse_number, swap_roles
+from envs.simulator import ModelUser, TokenMeter, find_breach, parse_number, swap_roles
 from envs.task import Criteria, Scenario, TaskDefinition
 from envs.users import STOP
 from events.messages import Message, ToolCall
@@ -274,6 +274,13 @@ def test_a_line_far_above_its_tokens_is_the_users_failure(written: Json, limit: 
     assert failed.value.termination is Termination.USER_ERROR
     assert "it never stops" in failed.value.reason
     assert len(failed.value.reason) < 400
+
+
+def test_what_a_server_writes_above_its_bound_is_counted() -> None:
+    meter = TokenMeter(None)
+    with pytest.raises(AnswerFailure):
+        line(lambda _: said("please " * 3_000), sampling=Sampling(max_tokens=512), meter=meter)
+    assert meter.spent > 3 * 7_000
 
 
 @pytest.mark.parametrize("token", ["please ", "\u8bf7", "internationalization", "=" * 32])
