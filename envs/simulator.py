@@ -5,7 +5,8 @@ task gives the user tools it may call them, and sees its own calls and results. 
 tokens (users.py) in its text hangs up. It can give several candidates for a line: what breaks a
 rule is dropped (`find_breach`), and of the rest the same model is asked for the number of the best.
 Where that choice fails the first counts, and `remarks` says so; of a model that was trained to play
-users it is the most likely one.
+users it is the most likely one. A line that names an id or a long number which the user cannot know
+counts only where no other does without: others are asked for before.
 
 Guarantee: its failure is not the agent's: the episode ends as `user_error` or
 `infrastructure_error`, and is not judged. One exception: where the agent wrote so much that the
@@ -20,6 +21,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
+from envs.attribution.spelling import has_value, is_value
+from envs.attribution.words import collect_user_text, split_words, squeeze
 from envs.endpoint import (
     AnswerFailure,
     Endpoint,
@@ -39,6 +42,10 @@ from events.messages import Message, Role
 
 ROUNDS: Final = 3
 """How often candidates are asked for, with other seeds, before a line counts as failed."""
+
+_DRAWN_AGAIN: Final = 8
+"""Least lines of a model that was trained to play users, from the second time on: one that is sure
+of a wrong value mostly draws it again."""
 
 _RULES: Final = f"""\
 You play a customer who writes to a company's support. The other side is a support agent; you never
@@ -205,6 +212,7 @@ class LineWriter:
         """`candidates` per line; from two on, the best is chosen. `tools` are the user's, in
         OpenAI's format. `trained`: whether the model was trained to play users."""
         self.scenario = task.scenario.text()
+        self._situation = squeeze(collect_user_text(task))
         self.seed = seed
         self.candidates = candidates
         self.tools = tools
@@ -236,19 +244,24 @@ class LineWriter:
     def _collect(
         self, messages: Sequence[Message]
     ) -> Generator[LineRequest, Sequence[Candidate], list[Message]]:
-        """Return the usable candidates, each line once; from as many requests as it takes."""
+        """Return the usable candidates, each line once; from as many requests as it takes. Those
+        that name a value which the user cannot know are returned only where all do."""
         acts = bool(self.tools)
         asked = build_user_view(self.scenario, messages, acts=acts, trained=self.trained)
         broken = ""
+        doubtful: dict[str, Message] = {}
         for turn in range(ROUNDS):
             usable: dict[str, Message] = {}
             count = 0
-            while count < self.candidates:
+            wanted = (
+                max(self.candidates, _DRAWN_AGAIN) if self.trained and turn else self.candidates
+            )
+            while count < wanted:
                 seed = request_seed(self.seed, "user", len(messages), turn, count)
                 # One that was taught to play users alone may name no number: then its first line
                 # counts, and shall be the one that it writes where it writes no other.
-                likeliest = self.trained and self.candidates > 1 and not turn and not count
-                choices = 1 if likeliest else self.candidates - count
+                likeliest = self.trained and not turn and not count
+                choices = 1 if likeliest else wanted - count
                 answers = yield LineRequest(
                     asked, self.tools, choices, seed, is_choice=False, is_likeliest=likeliest
                 )
@@ -264,12 +277,33 @@ class LineWriter:
                         self.breaches.append(problem)
                     else:
                         usable.setdefault(message.text.strip(), message)
+            known = [
+                message
+                for line, message in usable.items()
+                if self._find_unknown(line, messages) is None
+            ]
+            if known:
+                return known[: self.candidates]
+            doubtful = doubtful or usable
             if usable:
-                return list(usable.values())
+                value = self._find_unknown(next(iter(usable)), messages)
+                self.remarks.append(f"the user's line names {value!r}, which it cannot know")
+                continue
             self.remarks.append(f"no candidate for the user's line could be used: {broken}")
+        if doubtful:
+            return list(doubtful.values())[: self.candidates]
         raise AnswerFailure(
             Termination.USER_ERROR, f"no line could be used in {ROUNDS} rounds: {broken}"
         )
+
+    def _find_unknown(self, line: str, messages: Sequence[Message]) -> str | None:
+        """Return an id or a long number in a line that neither the situation nor what was said has;
+        None where there is none."""
+        values = [word for word in split_words(line) if is_value(word)]
+        if not values:
+            return None
+        known = self._situation + squeeze("\n".join(message.text for message in messages))
+        return next((value for value in values if not has_value(known, value)), None)
 
     def _choose(
         self, messages: Sequence[Message], lines: Sequence[str]

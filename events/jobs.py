@@ -139,7 +139,8 @@ class AdapterUser(StrictModel):
     """Its folder, absolute."""
     sha256: Sha256
     """Of its weights."""
-    temperature: Annotated[float, Field(ge=0)] = 0.0
+    temperature: Annotated[float, Field(ge=0)] = 1.0
+    """Of the lines that are drawn: the first one of a message is the most likely one."""
     max_tokens: Annotated[int, Field(ge=1)] = 256
     """Per line."""
     candidates: Annotated[int, Field(ge=1)] = 1

@@ -53,13 +53,12 @@ def find_user(
 
 
 def build_adapter_user(row: "AdapterRow", candidates: int) -> AdapterUser:
-    """Return an adapter as a user that chooses the best of so many lines. One line is the most
-    likely one; several are drawn."""
+    """Return an adapter as a user that chooses the best of so many lines. The first one is the most
+    likely one, others are drawn."""
     return AdapterUser(
         adapter=row.adapter,
         folder=row.path,
         sha256=row.sha256,
-        temperature=0.0 if candidates == 1 else 1.0,
         candidates=candidates,
     )
 

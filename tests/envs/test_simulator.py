@@ -240,6 +240,25 @@ def test_a_line_is_asked_for_again_with_another_seed() -> None:
     assert len(user.remarks) == 1
 
 
+def test_a_line_with_a_value_that_its_user_cannot_know_is_drawn_again() -> None:
+    drawn = ["Order O58.", "It is O85.", *(f"Yes, O85{'!' * more}" for more in range(6))]
+    replies = iter([said("Order O58, please."), answer(*map(said, drawn))])
+    seen = [GREETING, Message(role="assistant", content="Is it O85?")]
+    text, user, requests = line(
+        lambda _: next(replies), seen, trained=True, sampling=Sampling(temperature=1.0)
+    )
+    assert text == "It is O85.", "the agent named it"
+    asked = [(body.get("n", 1), body["temperature"]) for body in requests]
+    assert asked == [(1, 0.0), (8, 1.0)]
+    assert user.remarks == ["the user's line names 'O58', which it cannot know"]
+
+
+def test_where_all_lines_have_such_a_value_the_first_counts() -> None:
+    replies = iter([said("Order O58."), said("Order O59."), said("Order O60.")])
+    text, *_ = line(lambda _: next(replies))
+    assert text == "Order O58.", "what judges transcripts may say otherwise"
+
+
 @pytest.mark.parametrize(
     ("answering", "termination", "reason"),
     [

@@ -62,7 +62,7 @@ def play_plan(plan: Plan, user: ModelUser, out: Path) -> list[TrialAttempt]:
 
 def test_an_adapter_plays_the_users_of_all_players_alike(tmp_path: Path, stranger: Adapter) -> None:
     plan = build_plan(None, stranger, build_panel(stranger, "panel", (-FORCED, 0, 0)))
-    user = as_user(stranger)
+    user = as_user(stranger).model_copy(update={"max_tokens": 1})
     attempts = play_plan(plan, user, tmp_path / "first")
     assert {attempt.head.simulator for attempt in attempts} == {"stranger"}
     assert {attempt.head.termination for attempt in attempts} == {"user_error"}
