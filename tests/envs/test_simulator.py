@@ -1,7 +1,7 @@
 """A user whom a model plays, behind a real HTTP server."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pytest
@@ -242,7 +242,7 @@ def test_a_line_is_asked_for_again_with_another_seed() -> None:
 
 def test_a_line_with_a_value_that_its_user_cannot_know_is_drawn_again() -> None:
     drawn = ["Order O58.", "It is O85.", *(f"Yes, O85{'!' * more}" for more in range(6))]
-    replies = iter([said("Order O58, please."), answer(*map(said, drawn))])
+    replies: Iterator[Json | Reply] = iter([said("Order O58, please."), answer(*map(said, drawn))])
     seen = [GREETING, Message(role="assistant", content="Is it O85?")]
     text, user, requests = line(
         lambda _: next(replies), seen, trained=True, sampling=Sampling(temperature=1.0)
