@@ -281,7 +281,7 @@ def test_the_write_ahead_log_of_several_writers_is_bounded_as_that_of_one(
 
     with ThreadPoolExecutor(3) as pool:
         readers = [pool.submit(read) for _ in range(3)]
-        for _ in range(48):
+        for _ in range(96):
             for log in writers:
                 log.append([entry(b"x" * 250_000)])
         largest = path.with_name("log.db-wal").stat().st_size
@@ -290,7 +290,7 @@ def test_the_write_ahead_log_of_several_writers_is_bounded_as_that_of_one(
             reader.result(SECONDS)
     for log in writers:
         log.close()
-    assert largest < 40 << 20, "all together wrote 72 MB; a loaded machine restarts it late"
+    assert largest < 100 << 20, "all together wrote 144 MB; a loaded machine restarts it late"
 
 
 # Processes

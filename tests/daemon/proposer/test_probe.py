@@ -197,7 +197,7 @@ def test_a_rollout_whose_user_erred_is_played_again_and_counts_for_nothing(
 ) -> None:
     def spoil(body: Json) -> str | None:
         is_first = len(body["messages"]) == 2
-        return "My number is 4711-0815." if is_first and body["seed"] % 3 == 0 else None
+        return "My number is 4711-0815." if is_first and body["seed"] % 3 else None
 
     with ModelServer(answer_as_user(EASY, spoil)) as server:
         user = EndpointUser(url=server.url, model="customer")

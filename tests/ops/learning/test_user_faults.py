@@ -15,7 +15,7 @@ from envs.attribution.user_faults import find_user_fault
 from envs.episode import Episode, play
 from envs.registry import open_place
 from envs.shop.environment import Shop
-from events.jobs import JobSpec, Sampler, TaskPool
+from events.jobs import AdapterUser, JobSpec, Sampler, TaskPool
 from ops.learning.results import Source
 from ops.learning.screen.run import Training, spend
 from ops.learning.user_faults.__main__ import main
@@ -130,12 +130,16 @@ def test_a_job_whose_users_all_err_learns_nothing_and_says_so(tmp_path: Path) ->
         sampler=Sampler(groups=2, size=4, rollouts=16),
         threads=1,
     )
-    played = cast(spec, tmp_path / "users", 0)
+    (pool,) = cast(spec, tmp_path / "users", 0).pools
+    assert isinstance(pool.user, AdapterUser)
+    # Every line is cut off, also one that is drawn again.
+    user = pool.user.model_copy(update={"max_tokens": 1})
+    played = spec.model_copy(update={"pools": (pool.model_copy(update={"user": user}),)})
     training, adapter = spend(played, tmp_path / "job")
     assert adapter is None
     faults = read_faults(played, tmp_path / "job")
     assert faults.rollouts == 16
-    assert faults.unjudged > 8
+    assert faults.unjudged == 16
     reason = f"none of 16 rollouts taught anything: {faults.unjudged} cannot be trained on"
     assert reason in str(training.reason)
     assert "because: its user erred" in str(training.reason)
