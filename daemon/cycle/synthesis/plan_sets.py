@@ -57,7 +57,7 @@ class SetChoice:
 
 @dataclass(frozen=True, slots=True)
 class SetDemand:
-    """What a set has to have for a cycle to use it again."""
+    """A demand on a set of plans, which it has to meet for a cycle to use it again."""
 
     plans: int = 1
     """Most plans that a new set would have."""

@@ -23,7 +23,7 @@ _INTERVAL: Final = 0.025
 
 
 def spend_alpha(alpha: float, attempt: int) -> float:
-    """What the `attempt`-th candidate (from 1) on one gate set may spend of `alpha`.
+    """Return the part of `alpha` that the `attempt`-th candidate (from 1) on a gate set may spend.
 
     The sum over all attempts is `alpha`: 6 / (pi^2 j^2).
     """

@@ -1,4 +1,4 @@
-"""What the gate decides by: pairs, what both did besides, and how often it may look."""
+"""The measurements that the gate decides by: pairs, conduct, and how often it may look."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -9,7 +9,7 @@ from daemon.evaluation.targets import PlannedTarget
 
 @dataclass(frozen=True, slots=True)
 class TokenUse:
-    """What was written in some rollouts."""
+    """Tokens that a policy wrote in some rollouts."""
 
     rollouts: int
     tokens: int
@@ -33,7 +33,7 @@ class TokenParts:
 
 @dataclass(frozen=True, slots=True)
 class Conduct:
-    """What one of both did besides passing and failing, over all its rollouts."""
+    """Conduct of a policy beside passing and failing, over all its rollouts."""
 
     rollouts: int
     violations: int
@@ -53,7 +53,7 @@ class Conduct:
 
     @property
     def token_use(self) -> TokenUse:
-        """What was written in all rollouts."""
+        """Return the tokens that the policy wrote in all its rollouts."""
         return TokenUse(self.rollouts, self.tokens, self.token_spread)
 
 
@@ -86,7 +86,7 @@ class Reference:
     slice: str
     policy: str
     gap: Gap
-    """Of the incumbent to it, by earlier reports."""
+    """The gap of the incumbent to the policy, by earlier reports."""
     pairs: Sequence[Pair] | None = None
     """Tasks of the slice, with its verdicts in the incumbent's place; None where it cannot play:
     then `gap` stands for it."""
@@ -94,7 +94,7 @@ class Reference:
 
 @dataclass(frozen=True, slots=True)
 class Evaluation:
-    """What was measured."""
+    """The measurements of a candidate and its incumbent."""
 
     targets: Sequence[PlannedTarget]
     """What the candidate is to be better at, and how many tasks of it were planned before the first
