@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from pydantic import ValidationError
+from pydantic_core import ErrorDetails
 
 from events.errors import BadRecord, SchemaAhead
 from events.learning import (
@@ -117,7 +118,11 @@ class Registry:
 
 def first_problem(error: ValidationError) -> str:
     """The first of pydantic's complaints as one clause: where, what, and the offending value."""
-    problem = error.errors(include_url=False)[0]
+    return describe_problem(error.errors(include_url=False)[0])
+
+
+def describe_problem(problem: ErrorDetails) -> str:
+    """Return one of pydantic's complaints as a clause: where, what, and the offending value."""
     where = ".".join(str(part) for part in problem["loc"]) or "value"
     return f"{where}: {problem['msg']} (got {str(problem.get('input'))[:80]!r})"
 

@@ -15,6 +15,7 @@ it is the same, byte for byte. Not covered: whether it is any good.
 """
 
 import hashlib
+import os
 import re
 import subprocess
 import sys
@@ -34,6 +35,8 @@ from daemon.adapters.directory import (
     WEIGHTS,
     BadAdapter,
     Provenance,
+    has_provenance,
+    read_file,
     verify,
     write_directory,
 )
@@ -100,11 +103,8 @@ def read_expectation(folder: Path) -> Expectation:
     """What an adapter of this folder answers to probes. Raises NoFingerprint, BadAdapter."""
     path = folder / FINGERPRINT
     try:
-        return Expectation.model_validate_json(path.read_bytes())
-    except FileNotFoundError:
-        pass
-    except OSError as error:
-        raise BadAdapter(f"{path} cannot be read: {error.strerror}") from error
+        if os.path.lexists(path):
+            return Expectation.model_validate_json(read_file(path))
     except ValidationError as error:
         raise BadAdapter(f"{path}: {first_problem(error)}") from None
     expected = verify(folder).fingerprint
@@ -116,7 +116,7 @@ def read_expectation(folder: Path) -> Expectation:
 def intact(folder: Path, sha256: str, checkpoint: Path | None, max_rank: int | None) -> None:
     """See that the files are those that were adopted. Raises BadAdapter, BadBase."""
     fit(folder, checkpoint, max_rank)
-    digest = hashlib.sha256((folder / WEIGHTS).read_bytes()).hexdigest()
+    digest = hashlib.sha256(read_file(folder / WEIGHTS)).hexdigest()
     if digest != sha256:
         raise BadAdapter(
             f"{folder / WEIGHTS} is not what was produced: its sha256 is {digest}, not {sha256}; "
@@ -125,10 +125,8 @@ def intact(folder: Path, sha256: str, checkpoint: Path | None, max_rank: int | N
 
 
 def _contents(folder: Path) -> dict[str, bytes]:
-    try:
-        return {name: (folder / name).read_bytes() for name in _TAKEN if (folder / name).exists()}
-    except OSError as error:
-        raise BadAdapter(f"{error.filename} cannot be read: {error.strerror}") from error
+    names = [name for name in _TAKEN if os.path.lexists(folder / name)]
+    return {name: read_file(folder / name) for name in names}
 
 
 def _digest(contents: Mapping[str, bytes]) -> str:
@@ -172,7 +170,7 @@ def _is_there(folder: Path, contents: Mapping[str, bytes]) -> bool:
 
 
 def _fingerprint(source: Path, checkpoint: Path | None) -> Expectation:
-    if (source / PROVENANCE).exists():
+    if has_provenance(source):
         expectation = verify(source).fingerprint
         if expectation is not None:
             return expectation

@@ -30,7 +30,13 @@ from io import BytesIO
 from pathlib import Path
 from typing import Any, Final
 
-from daemon.adapters.directory import PROVENANCE, BadAdapter, Provenance
+from daemon.adapters.directory import (
+    PROVENANCE,
+    BadAdapter,
+    Provenance,
+    has_provenance,
+    read_file,
+)
 from daemon.adapters.fingerprint import Expectation
 from daemon.adapters.model_card import CardFacts, PanelCardFacts, build_card, build_panel_card
 from events.errors import KintsugiError
@@ -89,8 +95,9 @@ class PanelBundleFacts:
 
 def read_provenance(folder: Path) -> Provenance | None:
     """What the learner wrote of an adapter; None for one of another trainer."""
-    path = folder / PROVENANCE
-    return Provenance.model_validate_json(path.read_bytes()) if path.exists() else None
+    if not has_provenance(folder):
+        return None
+    return Provenance.model_validate_json(read_file(folder / PROVENANCE))
 
 
 def build_bundle(facts: BundleFacts | PanelBundleFacts) -> dict[str, bytes]:
@@ -125,7 +132,7 @@ def _read_contents(facts: BundleFacts) -> dict[str, bytes]:
     }
     try:
         for path in sorted(facts.folder.iterdir()):
-            contents[f"{ADAPTER}/{path.name}"] = path.read_bytes()
+            contents[f"{ADAPTER}/{path.name}"] = read_file(path)
     except OSError as error:
         raise BadAdapter(f"{error.filename} cannot be read: {error.strerror}") from error
     return contents

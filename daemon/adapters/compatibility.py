@@ -5,6 +5,10 @@
 Of the adapter everything is read, of the base the headers of its safetensors files. Who loads it
 without looking learns little: vLLM takes one full of NaN, and one whose targets name nothing.
 
+Settings that name layers, by names or by patterns, are resolved here (`list_targets`), by PEFT's
+rule and with RE2. The load (daemon/engine/lora.py) gives PEFT the names that this module lists. So
+check and load agree, and no pattern of a stranger runs in exponential time.
+
 Guarantees, of a directory that fits: configuration, weights and provenance are files of its own and
 no links; it is plain LoRA in safetensors; every number is finite, scales too, and stays so in an
 engine that computes in half precision; every layer has an A and a B of one rank, the one that the
@@ -18,25 +22,29 @@ of images and of fused experts do: their adapters are checked without a checkpoi
 """
 
 import json
-import stat
-from collections.abc import Iterable, Mapping, Sequence
+import os
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
-from typing import Any, Final, NoReturn
+from typing import Annotated, Any, Final, Literal
 
 import re2
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from daemon.adapters.directory import (
     CONFIG,
-    PROVENANCE,
     WEIGHTS,
     BadAdapter,
     TensorData,
-    read_weights,
+    has_provenance,
+    parse_weights,
+    read_config,
+    read_file,
     verify,
 )
 from events.errors import KintsugiError
+from events.registry import first_problem
 
 
 class RankTooHigh(BadAdapter):
@@ -80,6 +88,33 @@ _NEUTRAL: Final[Mapping[str, tuple[Any, ...]]] = {
 
 HALF_LIMIT: Final = 65_536
 """Least magnitude that half precision turns into an infinity."""
+_MOST_RANK: Final = 65_536
+"""Rows of the widest layer there is: no layer has a higher rank."""
+_MOST_STEPS: Final = 1 << 30
+"""Steps in which patterns are matched with names of layers: sizes of programs times characters. A
+rank for each of 600 layers, which is the most that PEFT writes, takes 0.9 billion."""
+_LONGEST_NAME: Final = 256
+"""Characters of a weight's name."""
+_MOST_WEIGHTS: Final = 1 << 16
+"""Weights of an adapter: two of every layer of 500 blocks with 64 layers each."""
+
+_Name = Annotated[str, Field(min_length=1)]
+
+
+class _LayerSettings(BaseModel):
+    """The settings that say of which layers something is, by PEFT's types."""
+
+    model_config = ConfigDict(strict=True, extra="ignore")
+
+    peft_type: Literal["LORA"]
+    target_modules: _Name | list[_Name] | None = None
+    exclude_modules: str | list[_Name] | None = None
+    layers_to_transform: int | list[int] | None = None
+    layers_pattern: str | list[_Name] | None = None
+    rank_pattern: dict[_Name, Any] | None = None
+    alpha_pattern: dict[_Name, Any] | None = None
+    use_rslora: bool | None = None
+
 
 PREFIX: Final = "base_model.model."
 """Beginning of the names of weights in PEFT's files."""
@@ -130,16 +165,17 @@ def fit(folder: Path, checkpoint: Path | None, max_rank: int | None = None) -> F
     Raises BadAdapter, BadBase.
     """
     _check_files(folder)
-    if (folder / PROVENANCE).exists():
+    if has_provenance(folder):
         verify(folder)
     settings = plain_settings(folder)
     factors = pairs(folder)
     if not factors:
         raise BadAdapter(f"{folder / WEIGHTS} holds no weights")
+    if foreign := sorted(factors.keys() - list_targets(settings, factors)):
+        raise BadAdapter(f"{folder} has weights of {foreign[0]}, which it does not target")
+    ranks = read_ranks(settings, factors)
     for name, pair in factors.items():
-        if not _is_target(settings, name):
-            raise BadAdapter(f"{folder} has weights of {name}, which it does not target")
-        check_pair(folder, name, pair, None, _rank(settings, name))
+        check_pair(folder, name, pair, None, ranks[name])
     _check_targets(folder, settings, factors)
     rank = max(pair["A"].shape[0] for pair in factors.values())
     if max_rank is not None and rank > max_rank:
@@ -156,8 +192,9 @@ def fit(folder: Path, checkpoint: Path | None, max_rank: int | None = None) -> F
 def _check_targets(folder: Path, settings: Mapping[str, Any], names: Iterable[str]) -> None:
     """Every name in a list of targets is that of some layer."""
     targets = settings.get("target_modules")
+    known = {ending for name in names for ending in _list_endings(name)}
     for target in targets if isinstance(targets, list) else []:
-        if not any(_is_match([target], layer) for layer in names):
+        if target not in known:
             raise BadAdapter(
                 f"{folder} targets {target!r} and has no weights of such a layer: remove it from "
                 f"target_modules of {CONFIG}, or train it with the base's names"
@@ -166,14 +203,18 @@ def _check_targets(folder: Path, settings: Mapping[str, Any], names: Iterable[st
 
 def plain_settings(folder: Path) -> dict[str, Any]:
     """An adapter's configuration, if it asks for nothing but plain LoRA. Raises BadAdapter."""
-    try:
-        config = json.loads((folder / CONFIG).read_bytes(), parse_constant=_no_constant)
-    except OSError as error:
-        raise BadAdapter(f"{folder / CONFIG} cannot be read: {error.strerror}") from error
-    except ValueError as error:
-        raise BadAdapter(f"{folder / CONFIG} is no JSON: {error}") from error
-    if not isinstance(config, dict) or config.get("peft_type") != "LORA":
+    config = read_config(folder)
+    if config.get("peft_type") != "LORA":
         raise BadAdapter(f"{folder / CONFIG} describes no LoRA adapter of PEFT")
+    try:
+        _LayerSettings.model_validate(config)
+    except ValidationError as error:
+        raise BadAdapter(f"{folder / CONFIG}: {first_problem(error)}") from None
+    if isinstance(config.get("target_modules"), str) and config.get("layers_to_transform"):
+        raise BadAdapter(
+            f"{folder / CONFIG}: layers_to_transform is {config['layers_to_transform']!r} beside a "
+            "pattern of target_modules: write the numbers into the pattern"
+        )
     for name, value in config.items():
         if not _plain(name, value):
             raise BadAdapter(
@@ -190,6 +231,10 @@ def _check_numbers(folder: Path, config: Mapping[str, Any]) -> None:
     for name, rank in ranks.items():
         if not isinstance(rank, int) or isinstance(rank, bool):
             raise BadAdapter(f"{folder / CONFIG} has no whole number for the rank {name}: {rank!r}")
+        if not 1 <= rank <= _MOST_RANK:
+            raise BadAdapter(
+                f"{folder / CONFIG}: the rank {name} is {rank}; a rank is 1 to {_MOST_RANK:,}"
+            )
     alphas = {"lora_alpha": config.get("lora_alpha"), **(config.get("alpha_pattern") or {})}
     for name, alpha in alphas.items():
         if not isinstance(alpha, int | float) or isinstance(alpha, bool):
@@ -199,10 +244,6 @@ def _check_numbers(folder: Path, config: Mapping[str, Any]) -> None:
             raise BadAdapter(
                 f"{folder / CONFIG}: {name} is not finite (in half precision): {alpha}"
             )
-
-
-def _no_constant(name: str) -> NoReturn:
-    raise ValueError(f"{name} is no number")
 
 
 def _plain(name: str, value: Any) -> bool:
@@ -220,15 +261,32 @@ def _set(value: Any) -> bool:
 
 def pairs(folder: Path) -> dict[str, dict[str, TensorData]]:
     """Layer -> its A and its B, every number of them finite. Raises BadAdapter."""
-    if not (folder / WEIGHTS).exists():
+    return parse_pairs(folder, read_weights_file(folder))
+
+
+def read_weights_file(folder: Path, limit: int | None = None) -> bytes:
+    """Return what an adapter's file of weights holds, at most `limit` bytes. Raises BadAdapter."""
+    if not os.path.lexists(folder / WEIGHTS):
         raise BadAdapter(
             f"{folder / WEIGHTS} is missing; other formats than safetensors are not read"
         )
+    return read_file(folder / WEIGHTS, limit)
+
+
+def parse_pairs(folder: Path, content: bytes) -> dict[str, dict[str, TensorData]]:
+    """Return layer -> its A and its B, of what a file of weights holds. Raises BadAdapter."""
     factors: dict[str, dict[str, TensorData]] = {}
-    for name, tensor in read_weights(folder).items():
+    tensors = parse_weights(folder, content)
+    if len(tensors) > _MOST_WEIGHTS:
+        raise BadAdapter(
+            f"{folder / WEIGHTS} holds {len(tensors):,} weights; at most {_MOST_WEIGHTS:,} are read"
+        )
+    for name, tensor in tensors.items():
         layer, _, rest = name.removeprefix(PREFIX).rpartition(".lora_")
-        if not name.startswith(PREFIX) or rest not in ("A.weight", "B.weight"):
-            raise BadAdapter(f"{folder / WEIGHTS} holds {name}, which is no LoRA weight of PEFT")
+        is_name = len(name) <= _LONGEST_NAME and name.isprintable()
+        if not is_name or not name.startswith(PREFIX) or rest not in ("A.weight", "B.weight"):
+            named = name if is_name else repr(name[:_LONGEST_NAME])
+            raise BadAdapter(f"{folder / WEIGHTS} holds {named}, which is no LoRA weight of PEFT")
         if not tensor.finite:
             raise BadAdapter(f"{folder / WEIGHTS}: {name} is not finite (in half precision)")
         factors.setdefault(layer, {})[rest[0]] = tensor
@@ -348,7 +406,7 @@ def _against(
     base: Layers,
 ) -> Iterable[str]:
     """Check the layers against those of the base; yields what could not be seen."""
-    unknown = 0
+    unknown, ranks = 0, read_ranks(settings, factors)
     for name, pair in factors.items():
         if name not in base:
             raise BadAdapter(
@@ -356,79 +414,127 @@ def _against(
                 "another base"
             )
         unknown += base[name] is None
-        check_pair(folder, name, pair, base[name], _rank(settings, name))
+        check_pair(folder, name, pair, base[name], ranks[name])
     if unknown:
         yield f"that the shapes of {unknown} layers are those of the base, which is quantised"
-    if not _names_all(settings):
+    if not isinstance(settings.get("target_modules"), list):
+        # A pattern may well name embedding or head besides.
         yield "that every layer its targets name has weights"
         return
-    if missing := sorted(
-        name for name in base if _is_target(settings, name) and name not in factors
-    ):
+    if missing := sorted(list_targets(settings, base) - factors.keys()):
         raise BadAdapter(f"{folder} targets {missing[0]} and has no weights for it")
 
 
-def _names_all(settings: Mapping[str, Any]) -> bool:
-    """Whether the targets are plain names: a pattern may well name embedding or head besides."""
-    narrowed = settings.get("layers_to_transform") not in (None, [])
-    return isinstance(settings.get("target_modules"), list) and not narrowed
+def list_targets(settings: Mapping[str, Any], names: Collection[str]) -> set[str]:
+    """Return those of some layers that an adapter is for, by PEFT's rule. Raises BadAdapter for a
+    pattern that RE2 does not take."""
+    targets, excluded = settings.get("target_modules"), settings.get("exclude_modules")
+    named = _match(targets, names) - (_match(excluded, names) if excluded else set())
+    # PEFT asks for the number of no layer that is listed by its whole name.
+    listed = set(targets) if isinstance(targets, list) else set()
+    return (named & listed) | _match_numbers(settings, named - listed)
 
 
-def _is_target(settings: Mapping[str, Any], layer: str) -> bool:
-    """PEFT's own rule, numbers of layers left out."""
-    return _is_match(settings.get("target_modules"), layer) and not (
-        settings.get("exclude_modules") and _is_match(settings["exclude_modules"], layer)
-    )
+def _match(wanted: str | list[str] | None, names: Collection[str]) -> set[str]:
+    """Return those of some layers that have one of the wanted names, or match the pattern."""
+    if isinstance(wanted, str):
+        (pattern,) = _compile([wanted], names)
+        return {name for name in names if pattern.fullmatch(name)}
+    known = frozenset(wanted or ())
+    return {name for name in names if not known.isdisjoint(_list_endings(name))}
 
 
-def _is_match(names: Any, layer: str) -> bool:
-    if isinstance(names, str):
-        return bool(_pattern(names).fullmatch(layer))
-    if not isinstance(names, Sequence):
-        return False
-    return any(layer == name or layer.endswith(f".{name}") for name in names)
+def _list_endings(layer: str) -> list[str]:
+    """Return the names that name a layer: its own, and what follows each dot in it."""
+    parts = layer.split(".")
+    return [".".join(parts[start:]) for start in range(len(parts))]
 
 
-def _rank(settings: Mapping[str, Any], layer: str) -> int:
-    """What the configuration says of a layer."""
-    return int(_find_value(settings.get("rank_pattern"), layer, settings["r"]))
+def _match_numbers(settings: Mapping[str, Any], names: Collection[str]) -> set[str]:
+    """Return those of some layers whose block has a number that an adapter is for."""
+    numbers, prefix = settings.get("layers_to_transform"), settings.get("layers_pattern")
+    if numbers is None or numbers == []:
+        return set(names)
+    wanted = set(numbers) if isinstance(numbers, list) else {numbers}
+    prefixes = [prefix] if isinstance(prefix, str) else prefix
+    texts = [rf"(?:^|.*?\.){own}\.(?P<idx>\d{{1,9}})\." for own in prefixes or ()]
+    patterns = _compile(texts or [r".*?\.[^.]*\.(?P<idx>\d{1,9})\."], names)
+
+    def find_number(name: str) -> str | None:
+        matches = (pattern.match(name) for pattern in patterns)
+        first = next((match for match in matches if match is not None), None)
+        return None if first is None else first.groupdict().get("idx")
+
+    found = {name: find_number(name) for name in names}
+    return {name for name, number in found.items() if number and int(number) in wanted}
 
 
-def get_scale(settings: Mapping[str, Any], layer: str, rank: int) -> float:
-    """Return what the product of a layer's factors is multiplied by."""
-    alpha = float(_find_value(settings.get("alpha_pattern"), layer, settings["lora_alpha"]))
-    return alpha / (rank**0.5 if settings.get("use_rslora") else rank)
+def read_ranks(settings: Mapping[str, Any], layers: Collection[str]) -> dict[str, int]:
+    """Return layer -> rank that the configuration says of it. Raises BadAdapter."""
+    return _find_values(settings.get("rank_pattern"), layers, settings["r"])
 
 
-def _find_value(patterns: Mapping[str, Any] | None, layer: str, default: Any) -> Any:
-    """Return the value of the first pattern that a layer's name has."""
-    for pattern, value in (patterns or {}).items():
-        if _pattern(rf"(.*\.)?({pattern})").fullmatch(layer):
-            return value
-    return default
+def read_alphas(settings: Mapping[str, Any], layers: Collection[str]) -> dict[str, float]:
+    """Return layer -> alpha that the configuration says of it. Raises BadAdapter."""
+    return _find_values(settings.get("alpha_pattern"), layers, settings["lora_alpha"])
+
+
+def read_scales(settings: Mapping[str, Any], ranks: Mapping[str, int]) -> dict[str, float]:
+    """Return layer -> factor of the product of its A and its B, for layer -> rank. Raises
+    BadAdapter."""
+    alphas, is_root = read_alphas(settings, ranks), settings.get("use_rslora")
+    return {
+        layer: float(alphas[layer]) / (rank**0.5 if is_root else rank)
+        for layer, rank in ranks.items()
+    }
+
+
+def _find_values(
+    patterns: Mapping[str, Any] | None, layers: Collection[str], default: Any
+) -> dict[str, Any]:
+    """Return the value of the first pattern that matches each layer's name."""
+    texts = [rf"(.*\.)?({pattern})" for pattern in patterns or ()]
+    values = list(zip(_compile(texts, layers), (patterns or {}).values(), strict=True))
+    return {
+        layer: next((value for own, value in values if own.fullmatch(layer)), default)
+        for layer in layers
+    }
+
+
+def _compile(patterns: Iterable[str], names: Collection[str]) -> list[Any]:
+    """Compile patterns that are to be matched with some names, with RE2, whose time is linear.
+    Raises BadAdapter, also for patterns that would take long nevertheless, for their size."""
+    compiled: list[Any] = []
+    most = _MOST_STEPS // max(sum(map(len, names)), 1)
+    size = 0
+    for text in patterns:
+        compiled.append(_pattern(text))
+        size += compiled[-1].programsize
+        if size > most:
+            raise BadAdapter(
+                f"the first {len(compiled)} patterns of {CONFIG}, the last of them {text[:80]!r}, "
+                f"are too large for {len(names)} layers: list the names of the layers"
+            )
+    return compiled
 
 
 def _pattern(text: str) -> Any:
-    """Compile a pattern with re2, which matches any pattern in linear time. Raises BadAdapter."""
+    """Compile a pattern with RE2. Raises BadAdapter."""
+    options = re2.Options()
+    options.log_errors = False  # raised instead
     try:
-        return re2.compile(text)
+        return re2.compile(text, options)
     except re2.error as error:
         raise BadAdapter(
-            f"the pattern {text!r} cannot be used ({error}): list the names of the layers"
+            f"the pattern {text[:80]!r} cannot be used ({error}): list the names of the layers"
         ) from error
 
 
 def _check_files(folder: Path) -> None:
     """What engines read lies in the directory itself and nowhere else."""
-    if not folder.is_dir():
+    if not os.path.isdir(folder):
         raise BadAdapter(f"{folder} is no directory of this machine")
-    for name in (CONFIG, WEIGHTS, PROVENANCE):
-        path = folder / name
-        if path.is_symlink():
-            raise BadAdapter(f"{path} is a link; copy what it leads to (cp -L)")
-        if path.exists() and not stat.S_ISREG(path.lstat().st_mode):
-            raise BadAdapter(f"{path} is no file")
-    if pickled := [name for name in _PICKLES if (folder / name).exists()]:
+    if pickled := [name for name in _PICKLES if os.path.lexists(folder / name)]:
         raise BadAdapter(
             f"{folder / pickled[0]} may run code when it is read; only safetensors is served: "
             f"convert it to {WEIGHTS}, and remove it"

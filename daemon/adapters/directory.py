@@ -8,20 +8,23 @@
 
 The learner writes it, the engine loads it, serving proves it. Guarantees: the directory appears by
 a rename after every file was flushed to disk, so that a kill or a full disk leaves none, or a
-`tmp-` directory that the next one removes; `verify` accepts no file that changed since. Free of
-torch. Not covered: whether it fits a base (daemon/solver/lora.py, daemon/engine/adapters.py).
+`tmp-` directory that the next one removes; `verify` accepts no file that changed since. A reader
+follows no link, waits for no pipe and takes no file beyond its limit. Free of torch. Not covered:
+whether it fits a base (compatibility.py, daemon/engine/lora.py).
 """
 
+import errno
 import hashlib
 import json
 import os
 import shutil
+import stat
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Annotated, Any, Final, NoReturn
 
-from pydantic import ValidationError, field_validator
+from pydantic import Field, ValidationError, field_validator
 from safetensors import SafetensorError, deserialize
 
 from daemon.adapters.fingerprint import Expectation
@@ -36,6 +39,13 @@ PROVENANCE: Final = "provenance.json"
 CARD: Final = "README.md"
 UNFINISHED: Final = "tmp-"
 """Prefix of a directory that is being written."""
+
+_MOST_BYTES: Final[Mapping[str, int]] = {CONFIG: 1 << 20, WEIGHTS: 16 << 30}
+"""Largest size of a file; 16 GiB are rank 512 on every layer of a model of 70 billion weights."""
+_MOST_OTHER_BYTES: Final = 64 << 20
+"""Largest size of any other file of an adapter."""
+_MOST_LEVELS: Final = 16
+"""Deepest nesting of a configuration; PEFT writes three levels."""
 
 
 class BadAdapter(KintsugiError):
@@ -66,8 +76,8 @@ class Provenance(StrictModel):
     parent: str | None = None
     """sha256 of the weights of the adapter that training began with."""
     lora: LoraSettings
-    seed: int
-    steps: int
+    seed: Annotated[int, Field(ge=-(2**63), lt=2**63)]
+    steps: Annotated[int, Field(ge=0, lt=2**63)]
     """Optimizer steps."""
     rollouts: tuple[str, ...]
     """Every rollout that an update used."""
@@ -157,11 +167,16 @@ def _flush(folder: Path) -> None:
         os.close(descriptor)
 
 
+def has_provenance(folder: Path) -> bool:
+    """Whether a directory says what its adapter was made of."""
+    return os.path.lexists(folder / PROVENANCE)
+
+
 def verify(folder: Path) -> Provenance:
     """Prove that a directory holds a whole adapter. Raises BadAdapter."""
     provenance = _provenance(folder)
     for name, expected in provenance.files.items():
-        digest = hashlib.sha256(_read(folder / name)).hexdigest()
+        digest = hashlib.sha256(read_file(folder / name)).hexdigest()
         if digest != expected:
             raise BadAdapter(f"{folder / name} is not what was saved: its sha256 is {digest}")
     _check_config(folder)
@@ -171,7 +186,7 @@ def verify(folder: Path) -> Provenance:
 
 def _provenance(folder: Path) -> Provenance:
     try:
-        provenance = Provenance.model_validate_json(_read(folder / PROVENANCE))
+        provenance = Provenance.model_validate_json(read_file(folder / PROVENANCE))
     except ValidationError as error:
         raise BadAdapter(f"{folder / PROVENANCE}: {first_problem(error)}") from None
     if missing := {WEIGHTS, CONFIG} - provenance.files.keys():
@@ -179,15 +194,69 @@ def _provenance(folder: Path) -> Provenance:
     return provenance
 
 
-def _read(path: Path) -> bytes:
+def read_file(path: Path, limit: int | None = None) -> bytes:
+    """Return the content of a file of an adapter. Raises BadAdapter for a file that is missing, a
+    link, a pipe or a device, and for a file of more than `limit` bytes (default: by its name)."""
+    most = limit or _MOST_BYTES.get(path.name, _MOST_OTHER_BYTES)
     try:
-        return path.read_bytes()
+        # Without O_NONBLOCK, a pipe would be waited for.
+        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        with open(descriptor, "rb") as file:
+            found = os.fstat(descriptor)
+            if not stat.S_ISREG(found.st_mode):
+                raise BadAdapter(f"{path} is no file; put a regular file there")
+            if found.st_size > most:
+                raise BadAdapter(
+                    f"{path} has {found.st_size:,} bytes; a file of this name has at most {most:,}"
+                )
+            return file.read(found.st_size)
     except OSError as error:
+        if error.errno == errno.ELOOP:
+            raise BadAdapter(f"{path} is a link; copy what it leads to (cp -L)") from error
         raise BadAdapter(f"{path} cannot be read: {error.strerror}") from error
 
 
+def read_config(folder: Path) -> dict[str, Any]:
+    """Return the configuration of an adapter as it is written. Raises BadAdapter."""
+    path = folder / CONFIG
+    try:
+        text = read_file(path).decode()
+        config = json.loads(text, parse_constant=_refuse_constant, object_pairs_hook=_build_object)
+        # Half a surrogate pair can be written in JSON and in no file or message after it.
+        json.dumps(config, ensure_ascii=False).encode()
+    except (ValueError, RecursionError) as error:
+        raise BadAdapter(f"{path} is no JSON that can be used: {error}") from error
+    if not isinstance(config, dict):
+        raise BadAdapter(f"{path} holds {text[:40]!r}; it must be a JSON object")
+    _check_depth(path, config)
+    return config
+
+
+def _refuse_constant(name: str) -> NoReturn:
+    raise ValueError(f"{name} is no number")
+
+
+def _build_object(members: list[tuple[str, Any]]) -> dict[str, Any]:
+    document = dict(members)
+    if len(document) < len(members):
+        names = [name for name, _ in members]
+        twice = next(name for name in names if names.count(name) > 1)
+        raise ValueError(f"the name {twice[:80]!r} is written twice; keep one of the two")
+    return document
+
+
+def _check_depth(path: Path, config: dict[str, Any]) -> None:
+    """Check that a configuration is nested no deeper than one of PEFT can be. Raises BadAdapter."""
+    level: list[Any] = [config]
+    for _ in range(_MOST_LEVELS):
+        below = (item.values() if isinstance(item, dict) else item for item in level)
+        level = [part for parts in below for part in parts if isinstance(part, dict | list)]
+    if level:
+        raise BadAdapter(f"{path} is nested deeper than {_MOST_LEVELS} levels")
+
+
 def _check_config(folder: Path) -> None:
-    config: dict[str, Any] = json.loads(_read(folder / CONFIG))
+    config = read_config(folder)
     if config.get("modules_to_save"):
         raise BadAdapter(f"{folder} replaces whole modules: {config['modules_to_save']}")
     if config.get("lora_dropout"):
@@ -243,8 +312,14 @@ half precision is infinity."""
 
 def read_weights(folder: Path) -> dict[str, TensorData]:
     """The tensors of an adapter by name. Raises BadAdapter for what is no safetensors file."""
+    return parse_weights(folder, read_file(folder / WEIGHTS))
+
+
+def parse_weights(folder: Path, content: bytes) -> dict[str, TensorData]:
+    """Return the tensors of an adapter by name, of what its file of weights holds. Raises
+    BadAdapter for what is no safetensors file."""
     try:
-        tensors = deserialize(_read(folder / WEIGHTS))  # type: ignore[no-untyped-call]
+        tensors = deserialize(content)  # type: ignore[no-untyped-call]
     except SafetensorError as error:
         raise BadAdapter(f"{folder / WEIGHTS} is no safetensors file: {error}") from error
     return {

@@ -1,8 +1,8 @@
 """The models that the engine serves by name: a base, and LoRA adapters merged over it.
 
-An adapter is checked before anything is loaded (its success proves little: PEFT and vLLM take one
-full of NaN, and one whose targets name nothing), merged into a policy of its own, and registered
-last. Who began a call with a policy keeps it, whatever is unloaded meanwhile.
+An adapter is checked before anything is loaded (lora.py; its success proves little: PEFT and vLLM
+take one full of NaN, and one whose targets name nothing), merged into a policy of its own, and
+registered last. Who began a call with a policy keeps it, whatever is unloaded meanwhile.
 
 Guarantees: a name never changes what it means while it is there; a load that fails leaves nothing
 behind; of one that brings a provenance (daemon/solver/lora.py), files and base are the very ones it
@@ -10,19 +10,15 @@ names. Not covered: adapters that are more than A and B of linear layers (DoRA, 
 embedding, changed initial weights): refused by name.
 """
 
+import os
 import threading
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
-from peft import LoraConfig
-from peft.tuners.tuners_utils import check_target_module_exists
-from peft.utils.other import get_pattern_key
-from torch import nn
 from transformers import PreTrainedModel
 
-from daemon.adapters.compatibility import check_pair, pairs, plain_settings
-from daemon.adapters.directory import CONFIG, PROVENANCE, BadAdapter, WrongBase, verify
+from daemon.adapters.directory import BadAdapter, WrongBase, has_provenance, verify
 from daemon.engine.identity import weights_sha256
 from daemon.engine.policy import Policy
 from events.errors import KintsugiError
@@ -93,20 +89,21 @@ class Adapters:
             raise UnknownModel(f"The lora adapter '{name}' cannot be found.")
 
     def _check(self, folder: Path) -> None:
-        if not folder.is_dir():
+        if not os.path.isdir(folder):
             raise NoSuchAdapter(f"{folder} is no directory of this machine")
-        if (folder / PROVENANCE).exists():
+        if has_provenance(folder):
             named = verify(folder).base
             if named.sha256 != self._sha256:
                 raise WrongBase(
                     f"{folder} is an adapter of {named.name} with weights {named.sha256[:12]}; "
                     f"{self.base.name} has {self._sha256[:12]}: serve the base it was trained on"
                 )
-        check(folder, self._model)
 
     def _merge(self, folder: Path, name: str) -> Policy:
         try:
             return self.base.with_adapter(folder, name)
+        except BadAdapter:
+            raise
         # Whatever PEFT has against it; the adapter is at fault, the engine goes on.
         except Exception as error:
             raise BadAdapter(
@@ -116,45 +113,3 @@ class Adapters:
     @cached_property
     def _sha256(self) -> str:
         return weights_sha256(self._model)
-
-
-def check(folder: Path, model: nn.Module) -> None:
-    """See that a directory of PEFT holds a whole LoRA adapter that fits a model.
-
-    Every layer that its configuration targets is there and has an A and a B of the right shape,
-    all numbers finite, and there is nothing else. Raises BadAdapter.
-    """
-    config = _config(folder)
-    layers = {name: m for name, m in model.named_modules() if isinstance(m, nn.Linear)}
-    weights = pairs(folder)
-    targeted = {name for name in layers if check_target_module_exists(config, name)}
-    if not targeted:
-        raise BadAdapter(f"{folder}: target_modules {_targets(config)} name no layer of the model")
-    if missing := sorted(targeted - weights.keys()):
-        raise BadAdapter(f"{folder} targets {missing[0]} and has no weights for it")
-    if foreign := sorted(weights.keys() - targeted):
-        raise BadAdapter(f"{folder} has weights of {foreign[0]}, which it does not target")
-    for name, pair in weights.items():
-        shape = layers[name].out_features, layers[name].in_features
-        check_pair(folder, name, pair, shape, _rank(config, name))
-
-
-def _config(folder: Path) -> LoraConfig:
-    """The adapter's configuration as PEFT reads it."""
-    settings = plain_settings(folder)
-    settings.pop("auto_mapping", None)
-    try:
-        return LoraConfig(**settings)
-    except (TypeError, ValueError) as error:
-        raise BadAdapter(f"{folder / CONFIG}: {error}") from error
-
-
-def _targets(config: LoraConfig) -> str:
-    targets = config.target_modules
-    return str(sorted(targets) if isinstance(targets, set) else targets)
-
-
-def _rank(config: LoraConfig, layer: str) -> int:
-    """What the configuration says of a layer."""
-    pattern = config.rank_pattern or {}
-    return int(pattern.get(get_pattern_key(list(pattern), layer), config.r))

@@ -60,6 +60,13 @@ class Cache:
         for tensor in (*self.keys, *self.values):
             tensor[:, :, :length] = tensor[slot, :, :length].clone()
 
+    @torch.inference_mode()
+    def clear(self, slot: int) -> None:
+        """Make a slot's row zeros: what is no number there would spoil whatever is computed beside
+        it, although it is hidden."""
+        for tensor in (*self.keys, *self.values):
+            tensor[slot] = 0
+
     def _one_each(
         self,
         model: Weights | Mixture,

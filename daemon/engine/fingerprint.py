@@ -32,7 +32,7 @@ from daemon.adapters.fingerprint import (
     Step,
     prompts,
 )
-from daemon.engine.adapters import check
+from daemon.engine.lora import attach, read_adapter
 from daemon.engine.policy import silence_peft
 from events.errors import KintsugiError
 
@@ -110,8 +110,7 @@ def probe_checkpoint(base: Path, adapter: Path, dtype: str = "float32") -> Expec
         loaded = AutoModelForCausalLM.from_pretrained(
             base, dtype=getattr(torch, dtype), local_files_only=True
         )
-        check(adapter, loaded)
-        return probe_model(PeftModel.from_pretrained(loaded, adapter))
+        return probe_model(attach(loaded, read_adapter(adapter, loaded)))
 
 
 def _hush(quiet: ExitStack) -> None:

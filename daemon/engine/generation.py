@@ -18,11 +18,17 @@ the distribution it was drawn from, after temperature, top-k and top-p; at tempe
 takes the likeliest, that of the plain softmax.
 
 One thread; the server (server.py) is what makes it many clients'.
+
+Guarantee: a fault of one request ends that request and no other. A batch that raises is computed
+again in halves, until the request at fault is alone; only if the base cannot answer a plain request
+either, the engine itself is at fault. What a request left in its slot is read by no other unless it
+was numbers.
 """
 
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from math import isfinite
 from random import Random
 from typing import Final, Literal
 from weakref import ref
@@ -40,6 +46,10 @@ PREFILL: Final = 512
 attention holds meanwhile (a number per head, token and position) stays small. The heap keeps the
 most that it ever held."""
 
+_COLDEST: Final = 1e-20
+"""Lowest temperature above 0 that is computed with: lower ones give the same distribution, and
+would make infinities of logits."""
+
 Finish = Literal["stop", "length"]
 
 
@@ -49,6 +59,10 @@ class BadRequest(KintsugiError):
 
 class PromptTooLong(BadRequest):
     """The prompt leaves no room for an answer."""
+
+
+class RequestFailure(KintsugiError):
+    """A request that the engine took and could not answer; the others go on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +116,8 @@ class _ActiveRequest:
     chance: Random
     limit: int
     """Tokens of prompt and answer together."""
+    number: float
+    """Random number in [0, 1) by which its next token is drawn."""
     written: int = 0
 
 
@@ -120,6 +136,8 @@ class _Slot:
     running: _ActiveRequest | None = None
     used: int = 0
     """Tick in which it last ran."""
+    is_sound: bool = True
+    """Whether all that was written to its row is numbers, as far as a token drawn there shows."""
 
 
 class Engine:
@@ -165,8 +183,10 @@ class Engine:
         self._check(policy, request)
         self._tickets += 1
         limit = min(len(request.prompt) + request.max_tokens, self.length)
-        running = _ActiveRequest(self._tickets, policy, request, Random(request.seed), limit)
-        self._waiting.append(running)
+        chance = Random(request.seed)
+        self._waiting.append(
+            _ActiveRequest(self._tickets, policy, request, chance, limit, chance.random())
+        )
         return self._tickets
 
     def cancel(self, ticket: int) -> bool:
@@ -181,8 +201,12 @@ class Engine:
                 return True
         return False
 
-    def tick(self) -> list[Emission]:
-        """One token for every request that runs and is read; nothing for what is being read."""
+    def tick(self, drop: "Callable[[int, Exception], None] | None" = None) -> list[Emission]:
+        """One token for every request that runs and is read; nothing for what is being read.
+
+        A request that cannot be answered ends: `drop` is told its ticket and why, and without
+        `drop` the reason is raised.
+        """
         self._ticks += 1
         self._admit()
         ahead = [slot for slot in self._slots if slot.running is not None]
@@ -196,10 +220,10 @@ class Engine:
                 weights = active.policy.weights
                 by_base.setdefault(id(weights.base or weights), []).append(slot)
         for batch in by_base.values():
-            emitted += self._forward(batch)
+            emitted += self._forward(batch, drop or _raise)
         for own in by_policy.values():
             for batch in _reading(own):
-                emitted += self._forward(batch)
+                emitted += self._forward(batch, drop or _raise)
         return emitted
 
     def _check(self, policy: Policy, request: Request) -> None:
@@ -232,22 +256,58 @@ class Engine:
             best = max(shared)
             slot = free[shared.index(best)] if best else min(free, key=_eviction_key)
             free.remove(slot)
+            if not slot.is_sound:
+                self.cache.clear(slot.number)
+                slot.is_sound = True
             slot.holds, slot.running, slot.read = ref(begun.policy), begun, best
             slot.ids = list(begun.request.prompt)
 
-    def _forward(self, batch: Sequence[_Slot]) -> Iterator[Emission]:
+    def _forward(
+        self, batch: Sequence[_Slot], drop: Callable[[int, Exception], None]
+    ) -> list[Emission]:
+        """Advance a batch; a request at fault is dropped. Raises a fault of the engine itself."""
+        try:
+            return self._advance(batch)
+        # Whatever it is: which request is at fault shows when it is alone.
+        except Exception as error:
+            if len(batch) > 1:
+                half = len(batch) // 2
+                return self._forward(batch[:half], drop) + self._forward(batch[half:], drop)
+            (slot,) = batch
+            active, slot.running, slot.read = slot.running, None, 0
+            assert active is not None, "only running requests are advanced"
+            self._check_base(active.policy, slot)
+            drop(active.ticket, error)
+            return []
+
+    def _check_base(self, policy: Policy, slot: _Slot) -> None:
+        """Raise what a plain request to the base of a policy raises: then no request is at fault.
+        What the slot holds is lost."""
+        plain = [Request((0,), max_tokens=1)]
+        base = policy.weights.base or policy.weights
+        logits = self.cache.extend(base, [slot.number], [0], [plain[0].prompt])
+        draw(compute_logprobs(logits, plain), plain, [0.5])
+
+    def _advance(self, batch: Sequence[_Slot]) -> list[Emission]:
+        """Read and write what is next of a batch. What raises has changed nothing but rows of the
+        cache that are written again."""
         rows = [slot.ids[slot.read : slot.read + PREFILL] for slot in batch]
         model, owners = self._choose_model(batch)
+        for slot in batch:
+            slot.is_sound = False
         logits = self.cache.extend(
             model, [s.number for s in batch], [s.read for s in batch], rows, owners
         )
+        pairs = zip(batch, rows, strict=True)
+        done = [n for n, (slot, row) in enumerate(pairs) if slot.read + len(row) == len(slot.ids)]
+        writing = [batch[number] for number in done]
+        if len(done) < len(batch):
+            logits = logits[done]
+        drawn = _draw_all([slot.running for slot in writing if slot.running], logits)
         for slot, row in zip(batch, rows, strict=True):
             slot.read += len(row)
             slot.used = self._ticks
-        done = [place for place, slot in enumerate(batch) if slot.read == len(slot.ids)]
-        if len(done) < len(batch):
-            batch, logits = [batch[place] for place in done], logits[done]
-        yield from self._write(batch, logits)
+        return [self._write(slot, token) for slot, token in zip(writing, drawn, strict=True)]
 
     def _choose_model(self, batch: Sequence[_Slot]) -> tuple[Weights | Mixture, list[int]]:
         """Return what reads a batch: its policy's weights, or the mixture of its policies, and the
@@ -263,30 +323,61 @@ class Engine:
         places = {id(weights): place for place, weights in enumerate(ordered)}
         return self._mixture, [places[id(weights)] for weights in policies]
 
-    def _write(self, batch: Sequence[_Slot], logits: Tensor) -> Iterator[Emission]:
-        """Draw a token for each slot whose prompt is read."""
-        begun = [slot.running for slot in batch if slot.running is not None]
-        requests = [active.request for active in begun]
-        if not requests:
-            return
-        logprobs = compute_logprobs(logits, requests)
-        tokens = draw(logprobs, requests, [active.chance.random() for active in begun])
-        chosen = logprobs.gather(-1, tokens[:, None])[:, 0].tolist()
-        tops = likeliest(logprobs, max(request.top_logprobs for request in requests))
-        for place, (slot, active, token, logprob, top) in enumerate(
-            zip(batch, begun, tokens.tolist(), chosen, tops, strict=True)
-        ):
-            slot.ids.append(token)
-            active.written += 1
-            finish = _finish(active, token, len(slot.ids))
-            if finish is not None:
-                slot.running = None
-            reported = top[: active.request.top_logprobs]
-            if active.request.logprob_token_ids:
-                ids = tuple(dict.fromkeys((token, *active.request.logprob_token_ids)))
-                values = logprobs[place, torch.tensor(ids, device=logprobs.device)]
-                reported = tuple(zip(ids, values.tolist(), strict=True))
-            yield Emission(active.ticket, token, logprob, reported, finish)
+    def _write(self, slot: _Slot, drawn: "_Draw") -> Emission:
+        """Append a token to what a slot holds."""
+        active = slot.running
+        assert active is not None, "only running requests are written"
+        slot.ids.append(drawn.token)
+        slot.is_sound = isfinite(drawn.logprob)
+        active.written += 1
+        active.number = active.chance.random()
+        finish = _finish(active, drawn.token, len(slot.ids))
+        if finish is not None:
+            slot.running = None
+        return Emission(active.ticket, drawn.token, drawn.logprob, drawn.top, finish)
+
+
+@dataclass(frozen=True, slots=True)
+class _Draw:
+    """The next token of a request."""
+
+    token: int
+    logprob: float
+    top: tuple[tuple[int, float], ...]
+
+
+def _draw_all(active: Sequence[_ActiveRequest], logits: Tensor) -> list[_Draw]:
+    """Draw a token for each request from its row of (B, V) logits."""
+    if not active:
+        return []
+    requests = [own.request for own in active]
+    logprobs = compute_logprobs(logits, requests)
+    tokens = draw(logprobs, requests, [own.number for own in active])
+    chosen = logprobs.gather(-1, tokens[:, None])[:, 0].tolist()
+    tops = likeliest(logprobs, max(request.top_logprobs for request in requests))
+    return [
+        _Draw(token, logprob, _choose_reported(request, token, row, top))
+        for request, token, logprob, row, top in zip(
+            requests, tokens.tolist(), chosen, logprobs, tops, strict=True
+        )
+    ]
+
+
+def _choose_reported(
+    request: Request, token: int, logprobs: Tensor, top: tuple[tuple[int, float], ...]
+) -> tuple[tuple[int, float], ...]:
+    """Return the tokens that a request asked for beside the drawn one, of (V,) log-probabilities
+    and the likeliest tokens."""
+    if not request.logprob_token_ids:
+        return top[: request.top_logprobs]
+    ids = tuple(dict.fromkeys((token, *request.logprob_token_ids)))
+    values = logprobs[torch.tensor(ids, device=logprobs.device)]
+    return tuple(zip(ids, values.tolist(), strict=True))
+
+
+def _raise(_: int, error: Exception) -> None:
+    """Raise the reason: the default of `drop`."""
+    raise error
 
 
 def _eviction_key(slot: _Slot) -> tuple[int, int]:
@@ -305,7 +396,7 @@ def _finish(active: _ActiveRequest, token: int, length: int) -> Finish | None:
 
 def _prefix_overlap(slot: _Slot, begun: _ActiveRequest) -> int:
     """How many of a prompt's first tokens a slot has read, the last one not counted."""
-    if slot.holds is None or slot.holds() is not begun.policy:
+    if not slot.is_sound or slot.holds is None or slot.holds() is not begun.policy:
         return 0
     prompt = begun.request.prompt
     most = min(slot.read, len(prompt) - 1)
@@ -339,7 +430,7 @@ def compute_logprobs(logits: Tensor, requests: Sequence[Request]) -> Tensor:
     Temperature first, then the k likeliest, then the fewest of these that hold top_p; the order
     and the rules of vLLM.
     """
-    scales = [request.temperature or 1.0 for request in requests]
+    scales = [max(own.temperature, _COLDEST) if own.temperature else 1.0 for own in requests]
     if any(scale != 1.0 for scale in scales):
         logits = logits / torch.tensor(scales, dtype=logits.dtype, device=logits.device)[:, None]
     if not all(request.plain for request in requests):
@@ -352,7 +443,7 @@ def _filter_logits(logits: Tensor, requests: Sequence[Request]) -> Tensor:
     count, device = logits.shape[-1], logits.device
     ordered, order = logits.sort(dim=-1, descending=True)
     ranks = torch.arange(count, device=device)
-    most = torch.tensor([r.top_k or count for r in requests], device=device)[:, None]
+    most = torch.tensor([min(r.top_k or count, count) for r in requests], device=device)[:, None]
     ordered = ordered.masked_fill(ranks >= most, float("-inf"))
     shares = ordered.softmax(-1)
     before = shares.cumsum(-1) - shares

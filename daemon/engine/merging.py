@@ -37,7 +37,7 @@ from pathlib import Path
 from typing import Any, Final, get_args
 
 import torch
-from safetensors.torch import load_file
+from safetensors.torch import load
 from safetensors.torch import save as to_safetensors
 from torch import Tensor
 
@@ -45,9 +45,10 @@ from daemon.adapters.compatibility import (
     HALF_LIMIT,
     PREFIX,
     fit,
-    get_scale,
-    pairs,
+    parse_pairs,
     plain_settings,
+    read_scales,
+    read_weights_file,
 )
 from daemon.adapters.directory import (
     CARD,
@@ -57,6 +58,7 @@ from daemon.adapters.directory import (
     Provenance,
     WrongBase,
     format_json,
+    has_provenance,
     verify,
     write_directory,
 )
@@ -145,12 +147,12 @@ def _check_shapes(
 def _read_member(folder: Path, weight: float) -> Member:
     fit(folder, None)
     settings = plain_settings(folder)
-    tensors = load_file(folder / WEIGHTS)
-    layers = {}
-    for name in sorted(pairs(folder)):
+    content = read_weights_file(folder)
+    tensors, layers = load(content), {}
+    ranks = {name: pair["A"].shape[0] for name, pair in parse_pairs(folder, content).items()}
+    for name, scale in sorted(read_scales(settings, ranks).items()):
         down = tensors[f"{PREFIX}{name}.lora_A.weight"]
         up = tensors[f"{PREFIX}{name}.lora_B.weight"]
-        scale = get_scale(settings, name, len(down))
         layers[name] = Factors(down.double(), up.double() * scale)
     dtypes = {tensor.dtype for tensor in tensors.values()}
     return Member(
@@ -159,7 +161,7 @@ def _read_member(folder: Path, weight: float) -> Member:
         settings=settings,
         layers=layers,
         dtype=torch.float32 if torch.float32 in dtypes else max(dtypes, key=str),
-        provenance=verify(folder) if (folder / PROVENANCE).exists() else None,
+        provenance=verify(folder) if has_provenance(folder) else None,
     )
 
 
@@ -290,11 +292,10 @@ def build_directory(
 def _find_scale(members: Sequence[Member]) -> float:
     """Return alpha over rank as all members have it, so that a job can go on from the merge; 1
     where they differ."""
-    scales = {
-        get_scale(member.settings, name, len(factors.down))
-        for member in members
-        for name, factors in member.layers.items()
-    }
+    scales: set[float] = set()
+    for member in members:
+        ranks = {name: len(factors.down) for name, factors in member.layers.items()}
+        scales.update(read_scales(member.settings, ranks).values())
     return scales.pop() if len(scales) == 1 else 1.0
 
 

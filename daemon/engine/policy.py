@@ -26,6 +26,7 @@ from peft.tuners.lora import LoraLayer
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from daemon.engine.cache import Cache
+from daemon.engine.lora import attach, read_adapter
 from daemon.engine.weights import IncompatibleModel, Weights
 
 _PROBE: Final = 12
@@ -63,16 +64,17 @@ class Policy:
         return cls(name, _proven(model))
 
     def with_adapter(self, folder: Path, name: str) -> "Policy":
-        """This base with an adapter merged in. The adapter is the caller's to check first.
+        """Return this base with an adapter merged in, which is checked first.
 
-        Raises ValueError for a policy that was not loaded from a checkpoint, and whatever PEFT
-        raises for a directory that holds no adapter of this model.
+        Raises BadAdapter for a directory that holds no adapter of this model, ValueError for a
+        policy that was not loaded from a checkpoint.
         """
         if self._checkpoint is None:
             raise ValueError(f"{self.name} was not loaded from a checkpoint: load its base first")
+        adapter = read_adapter(folder, self._checkpoint)
         with silence_peft():
             try:
-                PeftModel.from_pretrained(self._checkpoint, folder)
+                attach(self._checkpoint, adapter)
                 return Policy(name, self.weights.with_adapters(self._checkpoint))
             finally:
                 _without_adapters(self._checkpoint)

@@ -7,7 +7,8 @@ The same client code drives this and vLLM. A request is checked (wire.py), rende
 (chat.py), answered by the engine's thread (thread.py), made into text and tool calls as its tokens
 come (streaming.py) and put on the wire (responses.py).
 
-Guarantees: a request is answered by the one policy that it began with; generation stops when its
+Guarantees: a request is answered by the one policy that it began with; what one request holds or
+meets ends no other; generation stops when its
 client disconnects; every error is in OpenAI's shape, also in the middle of a stream, which then
 ends without `[DONE]`; no page of another site is answered (guard.py); what cannot fit is refused
 before it is encoded, and what takes long delays no other request. Not covered: keys and
@@ -16,6 +17,7 @@ machine as an adapter.
 """
 
 import asyncio
+import logging
 import math
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from contextlib import asynccontextmanager
@@ -39,7 +41,7 @@ from daemon.adapters.directory import BadAdapter
 from daemon.core.start_mark import headers
 from daemon.engine.adapters import Adapters, NameConflict, NoSuchAdapter, UnknownModel
 from daemon.engine.chat import Chat, NoTemplate
-from daemon.engine.generation import BadRequest, Emission, Engine
+from daemon.engine.generation import BadRequest, Emission, Engine, RequestFailure
 from daemon.engine.guard import Guard, check_command
 from daemon.engine.policy import Policy
 from daemon.engine.responses import (
@@ -68,6 +70,7 @@ from daemon.engine.wire import (
     parse_body,
     unknown_resource,
 )
+from events.errors import KintsugiError
 
 MAX_BODY: Final = 32 << 20
 """Bytes of a request."""
@@ -78,6 +81,8 @@ _SMALL: Final = 32 << 10
 """Bytes of a request that is read and encoded at once: a few milliseconds."""
 _LARGE: Final = 256 << 10
 """Bytes above which requests are read and encoded one after the other."""
+
+_logger = logging.getLogger(__name__)
 
 _GONE: Final = 499
 """Status of a response to a client that has disconnected."""
@@ -401,8 +406,11 @@ async def _stream(answers: Answers, form: Format, costs: bool) -> AsyncIterator[
             for chunk in form.chunks(step):
                 yield event(chunk)
     # The status is out already: the error is the last thing that is said.
-    except (ApiError, EngineFailure) as error:
-        failure = error if isinstance(error, ApiError) else internal_error(str(error))
+    # Whatever it is: a stream that has begun can say it in no other way.
+    except Exception as error:
+        if not isinstance(error, KintsugiError):
+            _logger.exception("an answer cannot be written")
+        failure = error if isinstance(error, ApiError) else _build_error(error)
         yield event(failure.body)
         return
     if costs:
@@ -475,8 +483,12 @@ def _refuse(_: HttpRequest, error: Exception) -> Response:
     elif isinstance(error, BadRequest | NoTemplate):
         error = bad_request(str(error))
     elif not isinstance(error, ApiError):
-        error = internal_error(str(error) or type(error).__name__)
+        error = _build_error(error)
     return _json(error.body, error.status)
+
+
+def _build_error(error: Exception) -> ApiError:
+    return internal_error(str(error) or type(error).__name__)
 
 
 def _ignore_disconnect(_: HttpRequest, __: Exception) -> Response:
@@ -484,7 +496,9 @@ def _ignore_disconnect(_: HttpRequest, __: Exception) -> Response:
 
 
 _HANDLERS: Final[dict[Any, Any]] = {
-    **dict.fromkeys((ApiError, BadRequest, NoTemplate, EngineFailure, HTTPException), _refuse),
+    **dict.fromkeys(
+        (ApiError, BadRequest, NoTemplate, EngineFailure, RequestFailure, HTTPException), _refuse
+    ),
     Exception: _refuse,
     ClientDisconnect: _ignore_disconnect,
 }

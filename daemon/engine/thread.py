@@ -9,18 +9,20 @@
 The engine belongs to its thread; what the event loop wants is put into its inbox, and what it
 writes is handed to the event loop, once per tick. Everything else here belongs to the event loop.
 
-Guarantee: every call ends, with its answers or an exception: an engine that raises has failed for
-good, and so has every call that is open or comes later.
+Guarantee: every call ends, with its answers or an exception. A fault of one request ends its call;
+an engine that cannot answer a plain request either has failed for good, and so has every call that
+is open or comes later.
 """
 
 import asyncio
+import logging
 import queue
 import threading
 from collections.abc import AsyncIterator, Callable, Sequence
 from functools import partial
 from typing import Final
 
-from daemon.engine.generation import BadRequest, Emission, Engine, Request
+from daemon.engine.generation import BadRequest, Emission, Engine, Request, RequestFailure
 from daemon.engine.policy import Policy
 from events.errors import KintsugiError
 
@@ -29,6 +31,8 @@ Part = tuple[int, Emission]
 
 _STOP_SECONDS: Final = 10.0
 """A tick takes a fraction of a second."""
+
+_logger = logging.getLogger(__name__)
 
 
 class EngineFailure(KintsugiError):
@@ -134,7 +138,7 @@ class EngineThread:
         try:
             while self._obey():
                 if self._engine.busy:
-                    self._hand_out(self._engine.tick())
+                    self._tick()
         # The named boundary: whatever it is, it becomes the failure of every call.
         except BaseException as error:
             failure = EngineFailure(f"the engine failed: {type(error).__name__}: {error}")
@@ -158,10 +162,12 @@ class EngineThread:
         try:
             for request in call.requests:
                 taken.append(self._engine.submit(call.policy, request))
-        except BadRequest as error:
+        # Whatever it is, it is about this request: nothing was computed.
+        except Exception as error:
             for ticket in taken:
                 self._engine.cancel(ticket)
-            self._tell(partial(call.fail, error))
+            failure = error if isinstance(error, BadRequest) else _as_failure(error)
+            self._tell(partial(call.fail, failure))
             return True
         self._tickets |= {ticket: (call, number) for number, ticket in enumerate(taken)}
         self._tell(partial(_accept, call))
@@ -177,6 +183,16 @@ class EngineThread:
             del self._tickets[ticket]
             self._engine.cancel(ticket)
         return True
+
+    def _tick(self) -> None:
+        dropped: list[tuple[int, Exception]] = []
+        self._hand_out(self._engine.tick(lambda ticket, error: dropped.append((ticket, error))))
+        for ticket, error in dropped:
+            # Of a call with several answers, one that is dropped ends them all.
+            if ticket in self._tickets:
+                call, _ = self._tickets[ticket]
+                self._forget(call, frozenset(range(len(call.requests))))
+                self._tell(partial(call.fail, _as_failure(error)))
 
     def _hand_out(self, emissions: Sequence[Emission]) -> None:
         parts: dict[Call, list[Part]] = {}
@@ -201,6 +217,17 @@ class EngineThread:
             call.fail(failure)
         self._calls.clear()
         self.on_failure()
+
+
+def _as_failure(error: Exception) -> RequestFailure:
+    """Return what a client is told, and log where it came from: it is a defect of ours."""
+    failure = RequestFailure(
+        f"the engine cannot answer this request: {type(error).__name__}: {error}; other requests "
+        "go on: please report it"
+    )
+    failure.__cause__ = error
+    _logger.error("%s", failure, exc_info=error)
+    return failure
 
 
 def _ignore() -> None:

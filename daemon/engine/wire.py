@@ -10,11 +10,19 @@ from abc import abstractmethod
 from collections.abc import Mapping
 from typing import Annotated, Any, Final, Literal, Self, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ValidationError,
+    model_validator,
+)
+from pydantic_core import PydanticCustomError
 
 from daemon.engine.generation import Request
 from events.errors import KintsugiError
-from events.registry import first_problem
+from events.registry import describe_problem
 
 _HARMLESS: Final = frozenset(
     {
@@ -79,6 +87,28 @@ MAX_MESSAGES: Final = 1 << 16
 MAX_STOPS: Final = 64
 """Stop strings: each is looked for after each token."""
 MAX_STOP_CHARACTERS: Final = 256
+MAX_STOP_TOKENS: Final = 1024
+MAX_NAME: Final = 256
+"""Characters of a model's name."""
+MAX_PATH: Final = 4096
+"""Characters of a path, as Linux has it."""
+
+
+def _check_number(value: Any) -> Any:
+    """Raise PydanticCustomError for true, false and digits in quotes, which pydantic would read as
+    numbers."""
+    if isinstance(value, bool | str):
+        raise PydanticCustomError("number_type", "Input should be a number")
+    return value
+
+
+# Every number that a request may hold has the range of the type that computes with it.
+_Int = Annotated[int, BeforeValidator(_check_number)]
+_Float = Annotated[float, BeforeValidator(_check_number)]
+_Count = Annotated[_Int, Field(ge=1, lt=2**31)]
+_Likeliest = Annotated[_Int, Field(ge=0, le=MAX_TOP_LOGPROBS)]
+_TokenId = Annotated[int, Field(strict=True, ge=0, lt=2**31)]
+_ModelName = Annotated[str, Field(max_length=MAX_NAME)]
 
 Json = dict[str, Any]
 
@@ -214,15 +244,17 @@ class _StreamOptions(Wire):
 class GenerationRequest(Wire):
     """What both endpoints have in common."""
 
-    model: str | None = None
-    n: Annotated[int, Field(ge=1, le=MAX_CHOICES)] | None = None
-    seed: Annotated[int, Field(ge=-(2**63), lt=2**63)] | None = None
-    temperature: Annotated[float, Field(ge=0, le=100)] | None = None
-    top_p: Annotated[float, Field(gt=0, le=1)] | None = None
-    top_k: Annotated[int, Field(ge=-1)] | None = None
+    model: _ModelName | None = None
+    n: Annotated[_Int, Field(ge=1, le=MAX_CHOICES)] | None = None
+    seed: Annotated[_Int, Field(ge=-(2**63), lt=2**63)] | None = None
+    temperature: Annotated[_Float, Field(ge=0, le=100)] | None = None
+    top_p: Annotated[_Float, Field(gt=0, le=1)] | None = None
+    top_k: Annotated[_Int, Field(ge=-1, lt=2**31)] | None = None
     """0 and -1: all."""
-    stop: str | list[str] | None = None
-    stop_token_ids: list[int] | None = None
+    stop: str | Annotated[list[str], Field(max_length=MAX_STOPS, fail_fast=True)] | None = None
+    stop_token_ids: (
+        Annotated[list[_TokenId], Field(max_length=MAX_STOP_TOKENS, fail_fast=True)] | None
+    ) = None
     ignore_eos: bool | None = None
     skip_special_tokens: bool | None = None
     stream: bool | None = None
@@ -323,12 +355,12 @@ class ChatRequest(GenerationRequest):
     messages: Annotated[
         list[ChatMessage], Field(min_length=1, max_length=MAX_MESSAGES, fail_fast=True)
     ]
-    max_tokens: Annotated[int, Field(ge=1)] | None = None
-    max_completion_tokens: Annotated[int, Field(ge=1)] | None = None
+    max_tokens: _Count | None = None
+    max_completion_tokens: _Count | None = None
     logprobs: bool | None = None
-    top_logprobs: Annotated[int, Field(ge=0, le=MAX_TOP_LOGPROBS)] | None = None
+    top_logprobs: _Likeliest | None = None
     logprob_token_ids: (
-        Annotated[list[int], Field(max_length=MAX_LOGPROB_TOKEN_IDS, fail_fast=True)] | None
+        Annotated[list[_TokenId], Field(max_length=MAX_LOGPROB_TOKEN_IDS, fail_fast=True)] | None
     ) = None
     """Tokens whose log-probabilities are reported, as vLLM does: in `top_logprobs` of each token,
     after the token itself, however many `top_logprobs` were asked for."""
@@ -375,7 +407,7 @@ class ChatRequest(GenerationRequest):
 
 _Item = TypeVar("_Item")
 # Whatever is sent, the first wrong item ends the reading: a million complaints take minutes.
-_Ids = Annotated[list[int], Field(fail_fast=True)]
+_Ids = Annotated[list[_TokenId], Field(fail_fast=True)]
 _Several = Annotated[list[_Item], Field(max_length=MAX_ANSWERS, fail_fast=True)]
 
 
@@ -383,8 +415,8 @@ class CompletionRequest(GenerationRequest):
     """POST /v1/completions."""
 
     prompt: str | _Ids | _Several[str] | _Several[_Ids]
-    max_tokens: Annotated[int, Field(ge=1)] | None = None
-    logprobs: Annotated[int, Field(ge=0, le=MAX_TOP_LOGPROBS)] | None = None
+    max_tokens: _Count | None = None
+    logprobs: _Likeliest | None = None
 
     @property
     def token_limit(self) -> int | None:
@@ -413,7 +445,7 @@ class CompletionRequest(GenerationRequest):
 class TokenizeRequest(Wire):
     """POST /tokenize, of a text."""
 
-    model: str | None = None
+    model: _ModelName | None = None
     prompt: str
     add_special_tokens: Literal[False]
     """Special tokens are never added here, and vLLM adds them unless it is told not to."""
@@ -423,14 +455,27 @@ class LoadAdapter(Wire):
     """POST /v1/load_lora_adapter."""
 
     lora_name: str | None = None
-    lora_path: str | None = None
+    lora_path: Annotated[str, Field(max_length=MAX_PATH)] | None = None
+
+    @model_validator(mode="after")
+    def _is_name(self) -> Self:
+        name = self.lora_name or "name"
+        parts = name.split("/")
+        if len(name) > MAX_NAME or not name.isprintable() or not {"", ".", ".."}.isdisjoint(parts):
+            raise ValueError(
+                f"lora_name is {name[:80]!r}; a name has at most {MAX_NAME} printable characters "
+                "and no part '.' or '..'"
+            )
+        if "\0" in (self.lora_path or ""):
+            raise ValueError(f"lora_path holds a zero byte: {self.lora_path!r}")
+        return self
 
 
 class UnloadAdapter(Wire):
     """POST /v1/unload_lora_adapter."""
 
     lora_name: str | None = None
-    lora_int_id: int | None = None
+    lora_int_id: Annotated[_Int, Field(ge=-(2**63), lt=2**63)] | None = None
     """A field of vLLM's that is ignored; names are enough here."""
 
 
@@ -442,8 +487,11 @@ def parse_body(model: type[M], body: bytes) -> M:
     try:
         return model.model_validate_json(body)
     except ValidationError as error:
-        first = error.errors(include_url=False)[0]
+        first, *rest = error.errors(include_url=False)
         if first["type"] == "value_error":
             raise bad_request(first["msg"].removeprefix("Value error, ")) from error
         field = str(first["loc"][0]) if first["loc"] else None
-        raise bad_request(first_problem(error), field) from error
+        # Of a field that may be several things, what was nearest to one of them got deepest.
+        same = [other for other in rest if other["loc"][:1] == first["loc"][:1]]
+        deepest = max([first, *same], key=lambda problem: len(problem["loc"]))
+        raise bad_request(describe_problem(deepest), field) from error

@@ -32,6 +32,8 @@ from daemon.adapters.directory import (
     write_directory,
 )
 from daemon.engine.identity import weights_sha256
+from daemon.engine.lora import attach as attach_read
+from daemon.engine.lora import read_adapter, set_weights
 from daemon.engine.policy import silence_peft
 from daemon.solver.policy import parts
 from events.jobs import LoraSettings
@@ -119,9 +121,11 @@ def continue_from(model: PreTrainedModel, folder: Path) -> tuple[PeftModel, Prov
     """
     provenance = verify(folder)
     check_base(provenance, model, folder)
+    parent = read_adapter(folder, model)
     with silence_peft():
-        adapted = PeftModel.from_pretrained(model, folder, is_trainable=True)
-        adapted.load_adapter(str(folder), adapter_name=_REFERENCE, is_trainable=False)
+        adapted = attach_read(model, parent, _TRAINED, trainable=True)
+        adapted.add_adapter(_REFERENCE, parent.build_config(trainable=False))
+        set_weights(adapted, parent, _REFERENCE)
     adapted.set_adapter(_TRAINED)
     return adapted, provenance
 
@@ -156,7 +160,7 @@ def save(model: PeftModel, folder: Path, provenance: Provenance) -> str:
         raise BadAdapter(f"{folder} exists; an adapter is never overwritten: choose another name")
     tensors = _tensors(model)
     contents = {WEIGHTS: to_safetensors(tensors, metadata={"format": "pt"})}
-    contents[CONFIG] = format_json(_peft_config(model, provenance.base.name))
+    contents[CONFIG] = format_json(_peft_config(model, provenance))
     hashes = {name: hashlib.sha256(content).hexdigest() for name, content in contents.items()}
     complete = provenance.model_copy(update={"versions": _versions(), "files": hashes})
     contents[PROVENANCE] = format_json(complete.model_dump(mode="json"))
@@ -175,10 +179,12 @@ def _tensors(model: PeftModel) -> dict[str, Tensor]:
     return tensors
 
 
-def _peft_config(model: PeftModel, base: str) -> dict[str, Any]:
-    """Return PEFT's own configuration, with the base by its name and not by a local path."""
+def _peft_config(model: PeftModel, provenance: Provenance) -> dict[str, Any]:
+    """Return PEFT's own configuration, with the base by its name and not by a local path, and the
+    targets as the settings name them."""
     config = model.peft_config[_TRAINED].to_dict()
-    config |= {"base_model_name_or_path": base, "inference_mode": True}
+    config |= {"base_model_name_or_path": provenance.base.name, "inference_mode": True}
+    config["target_modules"] = sorted(provenance.lora.targets)
     return {k: sorted(v) if isinstance(v, set) else v for k, v in config.items()}
 
 

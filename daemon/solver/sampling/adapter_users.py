@@ -19,7 +19,7 @@ from typing import Any
 from peft import PeftModel
 
 from daemon.adapters.adoption import intact
-from daemon.adapters.directory import PROVENANCE, verify
+from daemon.adapters.directory import has_provenance, verify
 from daemon.engine.chat import Chat
 from daemon.engine.generation import Emission, Engine, PromptTooLong, Request
 from daemon.engine.policy import Policy
@@ -67,7 +67,7 @@ def load_users(spec: JobSpec) -> UserPolicies | None:
     policies: dict[AdapterUser, Policy] = {}
     for user in users:
         folder = prove_user(user, Path(spec.checkpoint))
-        if (folder / PROVENANCE).exists():
+        if has_provenance(folder):
             check_base(verify(folder), loaded, folder)
         policies[user] = base.with_adapter(folder, user.adapter)
     return UserPolicies(base.weights, policies)

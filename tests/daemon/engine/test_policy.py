@@ -9,6 +9,7 @@ import pytest
 import torch
 from peft import LoraConfig, get_peft_model
 
+from daemon.adapters.directory import BadAdapter
 from daemon.engine.cache import Cache
 from daemon.engine.policy import Policy
 from daemon.engine.weights import IncompatibleModel
@@ -125,7 +126,7 @@ def test_an_adapter_that_does_not_load_leaves_the_base(tmp_path: Path) -> None:
     wider = adapted(random_model(hidden_size=64))
     wider.save_pretrained(tmp_path / "wider")
     base = Policy.load(tmp_path / "base", "base")
-    with pytest.raises(RuntimeError, match="size mismatch"):
+    with pytest.raises(BadAdapter, match="belongs to another base"):
         base.with_adapter(tmp_path / "wider", "wider")
     assert base.checkpoint is not None
     assert not any("lora" in name for name, _ in base.checkpoint.named_modules())

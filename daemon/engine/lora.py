@@ -1,0 +1,130 @@
+"""A directory of PEFT -> a LoRA adapter that is known to fit a model, and the model with it.
+
+    adapter = read_adapter(folder, model)      or BadAdapter, which says what is wrong
+    adapted = attach(model, adapter)           PEFT's model around it
+
+The files are read once: what is attached is what was checked. PEFT gets no setting that it would
+interpret: which layers have which rank and scale is resolved by daemon/adapters/compatibility.py,
+and PEFT is given their names. Not covered: which base an adapter was trained on, beyond its shapes.
+"""
+
+import re
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from peft import LoraConfig, PeftModel, get_peft_model, set_peft_model_state_dict
+from safetensors.torch import load
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+
+from daemon.adapters.compatibility import (
+    check_pair,
+    list_targets,
+    parse_pairs,
+    plain_settings,
+    read_alphas,
+    read_ranks,
+    read_weights_file,
+)
+from daemon.adapters.directory import BadAdapter
+
+_NUMBER_BYTES = 8
+"""Bytes of the longest number of a weight."""
+_HEADER_BYTES = 16 << 20
+"""Bytes of a file of weights beside its numbers."""
+
+
+@dataclass(frozen=True, slots=True)
+class LoraAdapter:
+    """An adapter that fits the model it was read for."""
+
+    ranks: Mapping[str, int]
+    """Layer -> rank."""
+    alphas: Mapping[str, float]
+    """Layer -> alpha."""
+    is_root_scaled: bool
+    """Whether alpha is divided by the root of the rank."""
+    weights: Mapping[str, Tensor]
+    """By their names in PEFT's files."""
+
+    def build_config(self, *, trainable: bool) -> LoraConfig:
+        """Return PEFT's configuration, in which every layer is named."""
+        rank, alpha = next(iter(self.ranks.values())), next(iter(self.alphas.values()))
+        return LoraConfig(
+            r=rank,
+            lora_alpha=alpha,  # type: ignore[arg-type]  # any number works
+            use_rslora=self.is_root_scaled,
+            target_modules=sorted(self.ranks),
+            rank_pattern=_name_others(self.ranks, rank),
+            alpha_pattern=_name_others(self.alphas, alpha),
+            lora_dropout=0.0,
+            bias="none",
+            task_type="CAUSAL_LM",
+            inference_mode=not trainable,
+        )
+
+
+def _name_others(values: Mapping[str, Any], usual: Any) -> dict[str, Any]:
+    """Return the values that are not the usual one, by patterns that match one layer each."""
+    return {f"^{re.escape(name)}": value for name, value in values.items() if value != usual}
+
+
+def read_adapter(folder: Path, model: nn.Module) -> LoraAdapter:
+    """Read a directory of PEFT that holds a whole LoRA adapter which fits a model.
+
+    Every layer that its configuration targets is there and has an A and a B of the right shape,
+    all numbers finite, and there is nothing else. Raises BadAdapter.
+    """
+    settings = plain_settings(folder)
+    layers = {name: m for name, m in model.named_modules() if isinstance(m, nn.Linear)}
+    content = read_weights_file(folder, _most_bytes(layers.values()))
+    pairs = parse_pairs(folder, content)
+    targeted = list_targets(settings, layers)
+    if not targeted:
+        targets = str(settings.get("target_modules"))[:200]
+        raise BadAdapter(f"{folder}: target_modules {targets} name no layer of the model")
+    if missing := sorted(targeted - pairs.keys()):
+        raise BadAdapter(f"{folder} targets {missing[0]} and has no weights for it")
+    if foreign := sorted(pairs.keys() - targeted):
+        raise BadAdapter(f"{folder} has weights of {foreign[0]}, which it does not target")
+    ranks = read_ranks(settings, sorted(targeted))
+    for name, pair in pairs.items():
+        shape = layers[name].out_features, layers[name].in_features
+        check_pair(folder, name, pair, shape, ranks[name])
+    return LoraAdapter(
+        ranks=ranks,
+        alphas=read_alphas(settings, sorted(targeted)),
+        is_root_scaled=bool(settings.get("use_rslora")),
+        weights=load(content),
+    )
+
+
+def _most_bytes(layers: Collection[nn.Linear]) -> int:
+    """Return the size of the largest adapter of these layers: full rank, the longest numbers."""
+    numbers = sum(
+        (layer.in_features + layer.out_features) * min(layer.in_features, layer.out_features)
+        for layer in layers
+    )
+    return numbers * _NUMBER_BYTES + _HEADER_BYTES
+
+
+def attach(
+    model: PreTrainedModel, adapter: LoraAdapter, name: str = "default", *, trainable: bool = False
+) -> PeftModel:
+    """Return the model with an adapter that was read for it, active and frozen unless it is to be
+    trained."""
+    adapted = get_peft_model(model, adapter.build_config(trainable=trainable), name)
+    assert isinstance(adapted, PeftModel)
+    set_weights(adapted, adapter, name)
+    return adapted
+
+
+def set_weights(model: PeftModel, adapter: LoraAdapter, name: str) -> None:
+    """Give the layers that PEFT added under a name the weights of an adapter. Raises BadAdapter
+    where they are not the layers of the adapter."""
+    outcome = set_peft_model_state_dict(model, dict(adapter.weights), name)
+    missing = [key for key in outcome.missing_keys if f".{name}." in key and "lora_" in key]
+    if outcome.unexpected_keys or missing:
+        raise BadAdapter(f"PEFT does not place {(*outcome.unexpected_keys, *missing)[0]}")
