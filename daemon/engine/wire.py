@@ -103,10 +103,9 @@ def _check_number(value: Any) -> Any:
 
 
 # Every number that a request may hold has the range of the type that computes with it.
-_Int = Annotated[int, BeforeValidator(_check_number)]
-_Float = Annotated[float, BeforeValidator(_check_number)]
-_Count = Annotated[_Int, Field(ge=1, lt=2**31)]
-_Likeliest = Annotated[_Int, Field(ge=0, le=MAX_TOP_LOGPROBS)]
+_NUMBER: Final = BeforeValidator(_check_number)
+_Count = Annotated[int, Field(ge=1, lt=2**31), _NUMBER]
+_Likeliest = Annotated[int, Field(ge=0, le=MAX_TOP_LOGPROBS), _NUMBER]
 _TokenId = Annotated[int, Field(strict=True, ge=0, lt=2**31)]
 _ModelName = Annotated[str, Field(max_length=MAX_NAME)]
 
@@ -245,11 +244,11 @@ class GenerationRequest(Wire):
     """What both endpoints have in common."""
 
     model: _ModelName | None = None
-    n: Annotated[_Int, Field(ge=1, le=MAX_CHOICES)] | None = None
-    seed: Annotated[_Int, Field(ge=-(2**63), lt=2**63)] | None = None
-    temperature: Annotated[_Float, Field(ge=0, le=100)] | None = None
-    top_p: Annotated[_Float, Field(gt=0, le=1)] | None = None
-    top_k: Annotated[_Int, Field(ge=-1, lt=2**31)] | None = None
+    n: Annotated[int, Field(ge=1, le=MAX_CHOICES), _NUMBER] | None = None
+    seed: Annotated[int, Field(ge=-(2**63), lt=2**63), _NUMBER] | None = None
+    temperature: Annotated[float, Field(ge=0, le=100), _NUMBER] | None = None
+    top_p: Annotated[float, Field(gt=0, le=1), _NUMBER] | None = None
+    top_k: Annotated[int, Field(ge=-1, lt=2**31), _NUMBER] | None = None
     """0 and -1: all."""
     stop: str | Annotated[list[str], Field(max_length=MAX_STOPS, fail_fast=True)] | None = None
     stop_token_ids: (
@@ -475,7 +474,7 @@ class UnloadAdapter(Wire):
     """POST /v1/unload_lora_adapter."""
 
     lora_name: str | None = None
-    lora_int_id: Annotated[_Int, Field(ge=-(2**63), lt=2**63)] | None = None
+    lora_int_id: Annotated[int, Field(ge=-(2**63), lt=2**63), _NUMBER] | None = None
     """A field of vLLM's that is ignored; names are enough here."""
 
 

@@ -51,12 +51,12 @@ def run(count: int, folder: Path, seed: int = 0) -> dict[str, Any]:
 class RealEngine(Program):
     """The embedded engine over the reference policy."""
 
-    def __init__(self, output: Path, name: str = "scripted") -> None:
+    def __init__(self, output: Path, name: str = "scripted", *flags: str) -> None:
         self.port = free_port()
         self.url = f"http://127.0.0.1:{self.port}/v1"
         port, model = str(self.port), str(CHECKPOINT)
         arguments = ("--model", model, "--port", port, "--threads", "1", "--name", name)
-        super().__init__(output, "daemon.engine", *arguments)
+        super().__init__(output, "daemon.engine", *arguments, *flags)
 
     def start(self) -> None:
         """Returns when it answers. Raises RuntimeError."""

@@ -9,7 +9,7 @@ Pure: the same seed makes the same requests.
 
 import json
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final
 
 Json = dict[str, Any]
@@ -124,14 +124,19 @@ _TOKENS: Final = (
 def requests(seed: int, count: int) -> Iterator[bytes]:
     """Yield `count` requests."""
     chosen = random.Random(seed)
-    ways: tuple[Callable[[random.Random], bytes], ...] = (_bytes, _heads, _values, _values)
+    ways: tuple[Callable[[random.Random], bytes], ...] = (
+        _bytes,
+        _heads,
+        change_values,
+        change_values,
+    )
     for _ in range(count):
         yield chosen.choice(ways)(chosen)
 
 
 def _bytes(chosen: random.Random) -> bytes:
     """Anything may have changed, the length of the body included."""
-    raw = bytearray(_request(chosen, *_proper(chosen)))
+    raw = bytearray(write_request(chosen, *_proper(chosen)))
     for _ in range(chosen.randint(1, 6)):
         at, size = chosen.randrange(len(raw) + 1), chosen.randint(0, 40)
         change = chosen.randrange(6)
@@ -146,7 +151,7 @@ def _bytes(chosen: random.Random) -> bytes:
         elif change == 4:
             raw[at:at] = chosen.randbytes(size)
         else:
-            raw += _request(chosen, *_proper(chosen))
+            raw += write_request(chosen, *_proper(chosen))
     return bytes(raw)
 
 
@@ -161,12 +166,12 @@ def _heads(chosen: random.Random) -> bytes:
         (name, chosen.choice((value, _text(chosen), "", value * 200)))
         for name, value in chosen.sample(_HEADERS, chosen.randint(0, 6))
     ]
-    return _request(chosen, method, path, body, headers)
+    return write_request(chosen, method, path, body, headers)
 
 
-def _values(chosen: random.Random) -> bytes:
+def change_values(chosen: random.Random, bodies: Sequence[tuple[str, Json]] = BODIES) -> bytes:
     """A body of right length in which values are others."""
-    path, template = chosen.choice(BODIES)
+    path, template = chosen.choice(bodies)
     # Odd texts are mostly taken, other odd values mostly refused.
     values = chosen.choice((_VALUES, [value for value in _VALUES if value.startswith('"')]))
     text = json.dumps(template)
@@ -182,8 +187,9 @@ def _values(chosen: random.Random) -> bytes:
     body = text.encode("utf-8", "surrogatepass")
     if chosen.random() < 0.05:
         body = chosen.choice((text.encode("utf-16"), b"\xef\xbb\xbf" + body, body[:-1]))
-    headers = chosen.sample(_HEADERS[4:10], chosen.randint(0, 2))
-    return _request(chosen, "POST", path, body, headers)
+    # The engine takes no command without this header.
+    headers = [_HEADERS[0], *chosen.sample(_HEADERS[4:10], chosen.randint(0, 2))]
+    return write_request(chosen, "POST", path, body, headers)
 
 
 def _mark(chosen: random.Random, document: Any, mark: str) -> None:
@@ -217,13 +223,14 @@ def _proper(chosen: random.Random) -> tuple[str, str, bytes]:
     return "POST", path, json.dumps(body).encode()
 
 
-def _request(
+def write_request(
     chosen: random.Random,
     method: str,
     path: str,
     body: bytes,
-    headers: list[tuple[str, str]] | tuple[()] = (),
+    headers: Sequence[tuple[str, str]] = (),
 ) -> bytes:
+    """Return a request as it is sent, now and then with its body in a chunk."""
     fields = [("host", "localhost"), *headers]
     chunked = chosen.random() < 0.1
     fields.append(

@@ -1,8 +1,8 @@
-"""Sends bytes to a gateway and judges what comes back (requests -> what is wrong).
+"""Sends bytes to a gateway or an engine and judges what comes back (requests -> what is wrong).
 
-Wrong is a status of 500 or more, for the engine behind it is well; an error without a reason in the
-shape of its API; bytes that are no HTTP; and an answer that never comes, for the gateway waits for
-no client longer than it is told to.
+Wrong is a status of 500 or more, also in the middle of a stream, for the engine is well; an error
+without a reason in the shape of its API; bytes that are no HTTP; and an answer that never comes,
+for the gateway waits for no client longer than it is told to.
 """
 
 import json
@@ -19,6 +19,8 @@ import h11
 
 _WAIT_SECONDS: Final = 120
 _CLIENTS: Final = 8
+_FAILED: Final = re.compile(rb'"code": ?5\d\d\b')
+"""An error of the server in the middle of a stream."""
 _PLAIN: Final = re.compile(rb"^\w+ [^ ]*/(livez|readyz|metrics)")
 
 
@@ -85,6 +87,8 @@ def _answer(connection: socket.socket, head: bool) -> tuple[int, bytes]:
 def _wrong(status: int, body: bytes, raw: bytes) -> str | None:
     if status >= 500:
         return f"status {status}, {body[:500]!r}"
+    if status < 400 and (late := _FAILED.search(body)):
+        return f"status {status}, and then {body[max(0, late.start() - 400) : late.end()]!r}"
     if status < 400 or raw.startswith(b"HEAD ") or _PLAIN.search(raw):
         return None
     try:

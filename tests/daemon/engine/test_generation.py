@@ -10,6 +10,8 @@ from typing import Any
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
 from daemon.engine.cache import Cache
 from daemon.engine.generation import (
@@ -338,3 +340,97 @@ def test_the_likeliest_come_first() -> None:
     assert [token for token, _ in likeliest(logprobs, 2)[0]] == [1, 2]
     assert likeliest(logprobs, 0) == [()]
     assert len(likeliest(logprobs, 20)[0]) == 3
+
+
+HOSTILE = [Request((5, 6, 7), 4, temperature=10**400), Request((5, 6, 7), 4, top_p=-(10**400))]
+"""What no reader lets through: a fault on the way, as far as the engine can tell."""
+
+
+@pytest.mark.parametrize("hostile", HOSTILE, ids=["temperature", "top_p"])
+def test_a_request_that_cannot_be_computed_ends_alone(policy: Policy, hostile: Request) -> None:
+    engine = Engine(policy, slots=6)
+    asked = {}
+    for place, prompt in enumerate(prompts(11)):
+        request = Request(prompt, 6, seed=place, stop=END)
+        asked[engine.submit(policy, request)] = request
+        if place == 4:
+            faulty = engine.submit(policy, hostile)
+    dropped: list[int] = []
+    tokens: dict[int, list[int]] = {}
+    while engine.busy:
+        for emission in engine.tick(lambda ticket, error: dropped.append(ticket)):
+            tokens.setdefault(emission.ticket, []).append(emission.token)
+    assert dropped == [faulty]
+    assert tokens == {ticket: alone(policy, request) for ticket, request in asked.items()}
+
+
+def test_without_somebody_to_tell_a_fault_is_raised(policy: Policy) -> None:
+    engine = Engine(policy, slots=2)
+    engine.submit(policy, HOSTILE[0])
+    with pytest.raises(OverflowError):
+        engine.tick()
+    assert not engine.busy
+
+
+def test_an_engine_that_answers_nobody_drops_no_request(policy: Policy) -> None:
+    engine = Engine(policy, slots=2)
+    engine.submit(policy, Request((1, 2), 2))
+    engine.cache.keys.clear()
+    dropped: list[int] = []
+    with pytest.raises(ValueError, match="zip"):
+        engine.tick(lambda ticket, error: dropped.append(ticket))
+    assert not dropped
+
+
+@pytest.mark.parametrize("cancelled", [False, True], ids=["read whole", "cancelled half read"])
+def test_numbers_that_are_none_spoil_no_later_request(cancelled: bool) -> None:
+    """A short prompt in the slot where a spoiled policy read a long one, beside another long one:
+    then the batch looks at columns that are hidden from the short one."""
+    policy = Policy.of(random_model(max_position_embeddings=1024), "long")
+    spoiled = Policy.of(random_model(max_position_embeddings=1024), "spoiled")
+    spoiled.weights.layers[0].down.fill_(math.inf)
+    engine = Engine(policy, slots=2)
+    ticket = engine.submit(spoiled, Request(tuple(range(2, 40)) * 15, 1))
+    engine.tick()
+    if cancelled:
+        engine.cancel(ticket)
+    while engine.busy:
+        engine.tick()
+    # The first gets the slot that was never used.
+    requests = [Request(tuple(range(2, 50)), 4, seed=2), Request((5, 6), 4, seed=1)]
+    tickets = [engine.submit(policy, request) for request in requests]
+    found = answers(engine)
+    for ticket, request in zip(tickets, requests, strict=True):
+        assert all(math.isfinite(emission.logprob) for emission in found[ticket])
+        assert [emission.token for emission in found[ticket]] == alone(policy, request)
+
+
+@given(
+    st.builds(
+        Request,
+        prompt=st.just((1,)),
+        max_tokens=st.integers(1, 2**31 - 1),
+        temperature=st.floats(0, 100),
+        top_p=st.floats(0, 1, exclude_min=True),
+        top_k=st.integers(0, 2**31 - 1),
+        top_logprobs=st.integers(0, 20),
+    ),
+    st.sampled_from([1e-3, 1.0, 30.0, 1e4]),
+)
+def test_whatever_the_settings_a_token_is_drawn_with_a_log_probability(
+    request: Request, spread: float
+) -> None:
+    logits = spread * torch.randn(1, 50, generator=torch.Generator().manual_seed(0))
+    logprobs = compute_logprobs(logits, [request])
+    (token,) = draw(logprobs, [request], [0.7]).tolist()
+    assert math.isfinite(logprobs[0, token])
+    assert not logprobs.isnan().any()
+    assert len(likeliest(logprobs, request.top_logprobs)[0]) == request.top_logprobs
+
+
+def test_next_to_no_temperature_is_none(policy: Policy) -> None:
+    asked = [
+        Request((5, 6, 7), 12, temperature=t, seed=3) for t in (0.0, 5e-324, 1e-300, 1e-38, 1e-9)
+    ]
+    cold, *others = [alone(policy, request) for request in asked]
+    assert others == [cold] * 4

@@ -1,7 +1,9 @@
 """The server over real sockets, asked by a plain HTTP client."""
 
+import asyncio
 import json
 import math
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -15,8 +17,9 @@ from transformers import AutoModelForCausalLM
 
 from daemon.core.start_mark import VARIABLE, whose
 from daemon.engine.chat import Chat
-from daemon.engine.generation import Emission, Engine, Request
+from daemon.engine.generation import Emission, Engine, Request, RequestFailure
 from daemon.engine.policy import Policy
+from ops.fuzz.adapters import DAMAGES, copy_damaged
 from tests.daemon.engine.conftest import LENGTH, Live, Recite, listening
 
 Json = dict[str, Any]
@@ -468,3 +471,69 @@ def test_a_model_that_computes_no_numbers_is_an_error(live: Live, adapter: Path)
         assert "broken computes no number" in error["message"]
     (score, *_) = chat(live, logprobs=True)["choices"][0]["logprobs"]["content"]
     assert math.isfinite(score["logprob"])
+
+
+@pytest.mark.parametrize(
+    ("field", "value"), [("top_k", 2**63), ("seed", 2**64), ("max_tokens", 10**401), ("n", True)]
+)
+def test_a_number_that_no_type_holds_is_refused_and_the_next_caller_is_answered(
+    live: Live, field: str, value: int
+) -> None:
+    status, error = refused(live, messages=HELLO, **{field: value})
+    assert (status, error["param"]) == (400, field)
+    assert f"{field}: " in error["message"]
+    assert str(value)[:40] in error["message"]
+    chat(live)
+    assert httpx2.get(f"{live.url}/health").status_code == 200
+
+
+@pytest.mark.parametrize("temperature", [5e-324, 1e-300, 1e-45, 1e-30])
+def test_next_to_no_temperature_blames_no_model(live: Live, temperature: float) -> None:
+    cold, next_to = (
+        chat(live, temperature=t, seed=1, logprobs=True)["choices"][0] for t in (0, temperature)
+    )
+    assert next_to["message"] == cold["message"]
+    assert all(math.isfinite(score["logprob"]) for score in next_to["logprobs"]["content"])
+
+
+def test_a_fault_of_one_request_ends_no_other(base: Policy, served_chat: Chat) -> None:
+    """A request that no reader lets through, beside others, whole and streamed."""
+    hostile = Request((5, 6), 4, temperature=10**400)
+    with listening(base, served_chat) as live, ThreadPoolExecutor(2) as pool:
+        body = {"messages": HELLO, "max_tokens": 200, "ignore_eos": True}
+        others = [
+            pool.submit(post, live, "/v1/chat/completions", stream=stream, **body)
+            for stream in (False, True)
+        ]
+        while live.engine.active_count < 2:
+            time.sleep(0.01)
+
+        async def submit() -> list[Any]:
+            call = await live.server.thread.submit(base, [hostile, Request((7, 8), 300)])
+            return [parts async for parts in call]
+
+        loop = live.server.thread._loop
+        assert loop is not None, "it runs"
+        with pytest.raises(RequestFailure, match="OverflowError"):
+            asyncio.run_coroutine_threadsafe(submit(), loop).result(60)
+        assert [other.result().status_code for other in others] == [200, 200]
+        assert "[DONE]" in others[1].result().text
+        assert live.idle(), "the second answer of the failed call is not written either"
+        chat(live)
+        assert httpx2.get(f"{live.url}/health").status_code == 200
+
+
+def test_a_damaged_adapter_is_a_bad_request(live: Live, adapter: Path, tmp_path: Path) -> None:
+    for number, damage in enumerate(DAMAGES):
+        folder = copy_damaged(adapter, tmp_path / str(number), damage)
+        status, error = refused(
+            live, "/v1/load_lora_adapter", lora_name="damaged", lora_path=str(folder)
+        )
+        assert (status, error["param"]) == (400, "lora_path"), (damage, error)
+    chat(live)
+
+
+@pytest.mark.parametrize("path", ["/dev/null", "/dev/zero", "a/" * 2000, "nowhere", "x" * 300])
+def test_a_path_that_is_no_directory_is_not_found(live: Live, path: str) -> None:
+    status, error = refused(live, "/v1/load_lora_adapter", lora_name="x", lora_path=path)
+    assert (status, error["param"]) == (404, "lora_path")

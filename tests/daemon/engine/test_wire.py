@@ -5,7 +5,16 @@ from typing import Any
 
 import pytest
 
-from daemon.engine.wire import ApiError, ChatRequest, CompletionRequest, LoadAdapter, parse_body
+from daemon.engine.wire import (
+    ApiError,
+    ChatRequest,
+    CompletionRequest,
+    LoadAdapter,
+    TokenizeRequest,
+    UnloadAdapter,
+    Wire,
+    parse_body,
+)
 
 HELLO = {"messages": [{"role": "user", "content": "Hi"}]}
 TOOL = {"type": "function", "function": {"name": "f", "parameters": {}, "strict": True}}
@@ -167,3 +176,91 @@ def test_prompts_are_text_or_ids_one_or_many() -> None:
 def test_an_adapter_is_never_replaced_in_place() -> None:
     with pytest.raises(ApiError, match="load_inplace"):
         parse_body(LoadAdapter, b'{"lora_name": "a", "lora_path": "b", "load_inplace": true}')
+
+
+BODIES: dict[type[Wire], Any] = {
+    ChatRequest: HELLO | {"logprobs": True},
+    CompletionRequest: {"prompt": "Hi"},
+    TokenizeRequest: {"prompt": "Hi", "add_special_tokens": False},
+    LoadAdapter: {"lora_name": "a", "lora_path": "b"},
+    UnloadAdapter: {"lora_name": "a"},
+}
+BEYOND = ("9223372036854775808", "-9223372036854775809", "1" + "0" * 400, "-" + "1" * 401)
+
+
+def schema(model: type[Wire]) -> dict[str, Any]:
+    """The fields of a request as JSON Schema, references left out."""
+    found: dict[str, Any] = model.model_json_schema()["properties"]
+    return found
+
+
+def numbers(field: Any) -> list[dict[str, Any]]:
+    """The schemas of numbers in the schema of a field, at any depth."""
+    if isinstance(field, list):
+        return [found for part in field for found in numbers(part)]
+    if not isinstance(field, dict):
+        return []
+    own = [field] if field.get("type") in ("integer", "number") else []
+    return own + [found for part in field.values() for found in numbers(part)]
+
+
+@pytest.mark.parametrize("model", BODIES)
+def test_every_number_has_a_range_of_its_type(model: type[Wire]) -> None:
+    for name, field in schema(model).items():
+        for number in numbers(field):
+            least = number.get("minimum", number.get("exclusiveMinimum"))
+            most = number.get("maximum", number.get("exclusiveMaximum"))
+            assert least is not None, name
+            assert most is not None, name
+            assert -(2**63) <= least < most <= 2**63, name
+
+
+NUMBERS = [
+    (model, name) for model in BODIES for name, field in schema(model).items() if numbers(field)
+]
+
+
+@pytest.mark.parametrize(
+    ("model", "name"), NUMBERS, ids=lambda part: getattr(part, "__name__", part)
+)
+@pytest.mark.parametrize("value", [*BEYOND, "1e999", "NaN", "-Infinity", "true", '"1"'])
+def test_a_number_beyond_its_range_is_refused_by_name(
+    model: type[Wire], name: str, value: str
+) -> None:
+    for written in (value, f"[{value}]", f"[[{value}]]"):
+        if value == '"1"' and name in ("prompt", "stop"):
+            continue  # a text
+        members = {n: json.dumps(v) for n, v in BODIES[model].items()} | {name: written}
+        body = ", ".join(f'"{n}": {v}' for n, v in members.items())
+        with pytest.raises(ApiError, match=name) as refused:
+            parse_body(model, f"{{{body}}}".encode())
+        assert (refused.value.status, refused.value.param) == (400, name)
+        assert "Input should be" in str(refused.value)
+        assert "(got " in str(refused.value)
+
+
+def test_what_is_nearest_to_a_right_prompt_says_what_is_wrong_with_it() -> None:
+    for prompt, why in (
+        ([[1, "a"]], r"0\.1: Input should be a valid integer \(got 'a'\)"),
+        ([1, -5], r"1: Input should be greater than or equal to 0 \(got '-5'\)"),
+        ([True], r"valid integer \(got 'True'\)"),
+    ):
+        with pytest.raises(ApiError, match=why):
+            completion(prompt=prompt)
+
+
+def test_whole_numbers_may_be_written_with_a_fraction_of_nothing() -> None:
+    assert chat(max_tokens=16.0, top_k=5.0).max_tokens == 16
+
+
+@pytest.mark.parametrize(
+    "name", ["../x", "a/../b", "a/./b", "a//b", "/a", "a/", "a\nb", "a\x00", "\u202e", "a" * 257]
+)
+def test_a_name_that_means_something_elsewhere_is_none_of_an_adapter(name: str) -> None:
+    with pytest.raises(ApiError, match="lora_name is"):
+        parse_body(LoadAdapter, json.dumps({"lora_name": name, "lora_path": "b"}).encode())
+
+
+def test_names_as_engines_know_them_are_taken() -> None:
+    for name in ("a", "org/model-1.5_b", "agent@3", "étude:2", "x y"):
+        assert parse_body(LoadAdapter, json.dumps({"lora_name": name}).encode()).lora_name == name
