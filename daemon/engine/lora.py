@@ -12,7 +12,7 @@ import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from peft import LoraConfig, PeftModel, get_peft_model, set_peft_model_state_dict
 from safetensors.torch import load
@@ -30,9 +30,9 @@ from daemon.adapters.compatibility import (
 )
 from daemon.adapters.directory import BadAdapter
 
-_NUMBER_BYTES = 8
+_NUMBER_BYTES: Final = 8
 """Bytes of the longest number of a weight."""
-_HEADER_BYTES = 16 << 20
+_HEADER_BYTES: Final = 16 << 20
 """Bytes of a file of weights beside its numbers."""
 
 
@@ -124,7 +124,7 @@ def attach(
 def set_weights(model: PeftModel, adapter: LoraAdapter, name: str) -> None:
     """Give the layers that PEFT added under a name the weights of an adapter. Raises BadAdapter
     where they are not the layers of the adapter."""
-    outcome = set_peft_model_state_dict(model, dict(adapter.weights), name)
+    outcome: Any = set_peft_model_state_dict(model, dict(adapter.weights), name)
     missing = [key for key in outcome.missing_keys if f".{name}." in key and "lora_" in key]
     if outcome.unexpected_keys or missing:
         raise BadAdapter(f"PEFT does not place {(*outcome.unexpected_keys, *missing)[0]}")

@@ -1,4 +1,4 @@
-"""Adapters' files are truncated or deleted, before an engine has read them and after.
+"""Adapters' files are truncated, deleted or damaged, before an engine has read them and after.
 
     python -m ops.faults.serving_files --count 20
 
@@ -22,6 +22,7 @@ from typing import Any, Final
 from daemon.adapters.directory import CONFIG, WEIGHTS
 from ops.faults.command import command
 from ops.faults.serving_scene import Scene, promotion, scene, until
+from ops.fuzz.adapters import DAMAGES
 
 WATCHED_SECONDS: Final = 5.0
 """Seconds for which an engine that must not get an adapter back is watched."""
@@ -39,15 +40,19 @@ def delete_files(folder: Path, chance: random.Random) -> None:
     shutil.rmtree(folder) if gone is None else (folder / gone).unlink()
 
 
+def damage_files(folder: Path, chance: random.Random) -> None:
+    """They are what no trainer leaves: pipes, links, odd settings, hostile patterns."""
+    DAMAGES[chance.choice(list(DAMAGES))](folder)
+
+
 Damage = Callable[[Path, random.Random], None]
 
 
 def run(count: int, folder: Path, seed: int = 0) -> dict[str, Any]:
     """Damage files `count` times."""
     chance, wrong = random.Random(seed), list[str]()
-    strikes = [
-        (damage, when) for when in (_before, _after) for damage in (truncate_weights, delete_files)
-    ]
+    damages = (truncate_weights, delete_files, damage_files)
+    strikes = [(damage, when) for when in (_before, _after) for damage in damages]
     with scene(folder) as stage:
         first = stage.push(stage.version())
         stage.promote(first)
@@ -61,8 +66,8 @@ def run(count: int, folder: Path, seed: int = 0) -> dict[str, Any]:
         finally:
             worker.kill()
     return {
-        "fault": "files of adapters truncated and deleted", "damages": count, "seeds": [seed],
-        "wrong": wrong, "passed": not wrong,
+        "fault": "files of adapters truncated, deleted and damaged", "damages": count,
+        "seeds": [seed], "wrong": wrong, "passed": not wrong,
     }  # fmt: skip
 
 

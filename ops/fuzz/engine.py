@@ -69,6 +69,7 @@ _ODD: Final = (
     "9" * 401, "-" + "9" * 401, "9" * 5000, "1" + "0" * 308, "0" + ".3" + "3" * 5000, "01", "+1",
     "1_000", "0x10", "1e", ".5",
 )  # fmt: skip
+_USUAL: Final = ("null", "0", "1", "2", "3", "0.5", "1e-9", "1e-300", "1.0")
 _NAMES: Final = (
     '""', '"../x"', '"a/../b"', '"a\\nb"', '"a\\u0000b"', '"\\ud800"', '"fuzzed"', '"/"', '"."',
     '"' + "a" * 70_000 + '"', "null", "5", '["a"]', '"\\u202e"', '"a\\r\\n\\r\\nHTTP/1.1 200 OK"',
@@ -83,7 +84,7 @@ _PATHS: Final = (
 def requests(seed: int, count: int) -> Iterator[bytes]:
     """Yield `count` requests; the same seed makes the same ones."""
     chosen = random.Random(seed)
-    ways = (change_numbers, change_numbers, change_command, _change_values)
+    ways = (change_numbers, change_numbers, change_numbers, change_command, _change_values)
     for _ in range(count):
         yield chosen.choice(ways)(chosen)
 
@@ -95,7 +96,7 @@ def _change_values(chosen: random.Random) -> bytes:
 def change_numbers(chosen: random.Random) -> bytes:
     """A body in which a few numbers are others."""
     path, body = chosen.choice(_BODIES[:5])
-    names = chosen.sample(NUMBERS, chosen.choice((1, 1, 2)))
+    names = chosen.sample(NUMBERS, chosen.choice((1, 1, 1, 2)))
     texts = {name: _choose_number(chosen) for name in names}
     if chosen.random() < 0.2:
         ids = ", ".join(_choose_number(chosen) for _ in range(chosen.randint(0, 3)))
@@ -119,9 +120,11 @@ def change_command(chosen: random.Random) -> bytes:
 
 
 def _choose_number(chosen: random.Random) -> str:
-    """Return a number at the end of some type, as it is written, or something like a number."""
-    if chosen.random() < 0.5:
-        return chosen.choice(_ODD)
+    """Return a number at the end of some type, as it is written, something like a number, or one
+    that many fields take."""
+    kind = chosen.random()
+    if kind < 0.6:
+        return chosen.choice(_ODD if kind < 0.3 else _USUAL)
     power: int = 2 ** chosen.choice(_EDGES)
     return str(chosen.choice((1, -1)) * (power + chosen.choice((-1, 0, 1))))
 

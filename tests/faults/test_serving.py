@@ -39,7 +39,7 @@ def test_a_vllm_that_comes_back_is_proven_before_it_is_used(tmp_path: Path) -> N
 
 @pytest.mark.long
 def test_damaged_files_are_loaded_by_no_engine_and_stop_none(tmp_path: Path) -> None:
-    found = serving_files.run(4, tmp_path)
+    found = serving_files.run(6, tmp_path)
     assert found["passed"], json.dumps(found, indent=1)
 
 

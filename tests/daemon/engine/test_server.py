@@ -479,7 +479,8 @@ def test_a_model_that_computes_no_numbers_is_an_error(live: Live, adapter: Path)
 def test_a_number_that_no_type_holds_is_refused_and_the_next_caller_is_answered(
     live: Live, field: str, value: int
 ) -> None:
-    status, error = refused(live, messages=HELLO, **{field: value})
+    body: Json = {"messages": HELLO, field: value}
+    status, error = refused(live, **body)
     assert (status, error["param"]) == (400, field)
     assert f"{field}: " in error["message"]
     assert str(value)[:40] in error["message"]
