@@ -20,9 +20,9 @@ from pathlib import Path
 from typing import Any, Final
 
 from daemon.adapters.directory import CONFIG, WEIGHTS
+from ops.adapter_damages import DAMAGES
 from ops.faults.command import command
 from ops.faults.serving_scene import Scene, promotion, scene, until
-from ops.fuzz.adapters import DAMAGES
 
 WATCHED_SECONDS: Final = 5.0
 """Seconds for which an engine that must not get an adapter back is watched."""

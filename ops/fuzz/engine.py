@@ -25,8 +25,8 @@ from typing import Any, Final
 
 import httpx2
 
+from ops.adapter_damages import DAMAGES, change_anything
 from ops.faults.gateway_upstream_kill import RealEngine
-from ops.fuzz.adapters import DAMAGES, change_anything
 from ops.fuzz.requests import BODIES, Json, change_values, write_request
 from ops.fuzz.sockets import send_all
 

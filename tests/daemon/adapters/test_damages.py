@@ -10,7 +10,7 @@ from daemon.adapters.directory import BadAdapter
 from daemon.engine.adapters import Adapters as EngineAdapters
 from daemon.engine.policy import Policy
 from daemon.engine.reference.weights import CHECKPOINT
-from ops.fuzz.adapters import DAMAGES, SLOW_PATTERN, copy_damaged, write_setting
+from ops.adapter_damages import DAMAGES, SLOW_PATTERN, copy_with_damage, write_setting
 from ops.random_adapters import Adapters
 
 
@@ -24,7 +24,7 @@ def served() -> EngineAdapters:
 def test_a_damaged_adapter_is_refused_in_one_line_by_check_and_load(
     adapters: Adapters, served: EngineAdapters, tmp_path: Path, name: str
 ) -> None:
-    folder = copy_damaged(adapters["v1-bare"], tmp_path / "damaged", name)
+    folder = copy_with_damage(adapters["v1-bare"], tmp_path / "damaged", name)
     with pytest.raises(BadAdapter) as checked:
         fit(folder, CHECKPOINT)
     with pytest.raises(BadAdapter) as loaded:

@@ -19,7 +19,7 @@ from daemon.core.start_mark import VARIABLE, whose
 from daemon.engine.chat import Chat
 from daemon.engine.generation import Emission, Engine, Request, RequestFailure
 from daemon.engine.policy import Policy
-from ops.fuzz.adapters import DAMAGES, copy_damaged
+from ops.adapter_damages import DAMAGES, copy_with_damage
 from tests.daemon.engine.conftest import LENGTH, Live, Recite, listening
 
 Json = dict[str, Any]
@@ -526,7 +526,7 @@ def test_a_fault_of_one_request_ends_no_other(base: Policy, served_chat: Chat) -
 
 def test_a_damaged_adapter_is_a_bad_request(live: Live, adapter: Path, tmp_path: Path) -> None:
     for number, damage in enumerate(DAMAGES):
-        folder = copy_damaged(adapter, tmp_path / str(number), damage)
+        folder = copy_with_damage(adapter, tmp_path / str(number), damage)
         status, error = refused(
             live, "/v1/load_lora_adapter", lora_name="damaged", lora_path=str(folder)
         )

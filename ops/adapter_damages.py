@@ -228,7 +228,7 @@ DAMAGES: Final[Mapping[str, Damage]] = {
 """What an adapter of numbers in float32 may suffer that nothing can serve it after."""
 
 
-def copy_damaged(source: Path, folder: Path, name: str) -> Path:
+def copy_with_damage(source: Path, folder: Path, name: str) -> Path:
     """Return a copy of an adapter with one of the damages."""
     shutil.copytree(source, folder)
     DAMAGES[name](folder)
