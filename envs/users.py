@@ -10,7 +10,7 @@ agent on such a task.
 from collections.abc import Sequence
 from typing import Final, Protocol
 
-from envs.patterns import matches
+from envs.patterns.search import matches
 from envs.task import Answer, Script, TaskDefinition
 from events.messages import Message
 

@@ -64,7 +64,7 @@ class Detokenizer:
             return ""
         text = self._new()
         if text.endswith(_BROKEN):
-            return self._release_broken() if self._is_too_long() else ""
+            return self._release_bytes() if self._is_too_long() else ""
         self._window = self._window[self._given :]
         self._given = len(self._window)
         return text
@@ -73,7 +73,7 @@ class Detokenizer:
         """Whether more is held back than one character needs."""
         return len(self._window) - self._given > _LONGEST_CHARACTER
 
-    def _release_broken(self) -> str:
+    def _release_bytes(self) -> str:
         """Return the text of all ids but the last ones: bytes that are no character stay so. Empty
         where both together have another text than apart, for a character is cut then."""
         before, held = self._window[:-_LONGEST_CHARACTER], self._window[-_LONGEST_CHARACTER:]

@@ -139,6 +139,21 @@ def test_an_agent_that_writes_much_at_every_turn_is_answered_soon() -> None:
     assert messages[-1].text
 
 
+def test_a_stored_task_with_a_pattern_that_re2_does_not_take_is_still_played() -> None:
+    script = Script(
+        opening="Hi.",
+        answers=(
+            Answer(asks=r"(?<!not )\bconfirm\b", says="Yes."),
+            Answer(asks=r"(\w+) or \1", says="Which?"),
+        ),
+        ends=r"bye(?!e)",
+    )
+    stored = Script.model_validate_json(script.model_dump_json())
+    assert answers(stored, "Confirm?", "I do not confirm.", "An A or a?", "Bye!") == [
+        "Yes.", script.otherwise, "Which?", STOP,
+    ]  # fmt: skip
+
+
 def test_a_user_that_hears_another_conversation_forgets_the_first() -> None:
     script = Script(
         opening="Hi.",

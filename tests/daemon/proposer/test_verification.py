@@ -20,7 +20,7 @@ from envs.environment import Environment
 from envs.registry import open_environment
 from envs.retail.environment import Retail
 from envs.shop.environment import Shop
-from envs.task import TaskDefinition
+from envs.task import Answer, TaskDefinition
 from events.learning import Check, Mode
 from tests.envs.mini import Mini
 
@@ -93,6 +93,16 @@ def test_schema_asks_for_a_request_and_an_id_that_gives_the_task_again() -> None
     assert "another task" in refused("schema", examined(changed(task, unknown_info="All.")))
     assert "gives no task" in refused("schema", examined(changed(task, id="shop/none/1")))
     assert "'mini'" in refused("schema", examined(changed(task, environment="mini")))
+
+
+def test_schema_asks_for_patterns_that_are_searched_in_linear_time() -> None:
+    task = fresh()
+    assert task.script is not None
+    answer = Answer(asks=r"\bconfirm\b(?! nothing)", says="Yes.")
+    for update in ({"answers": (answer,)}, {"ends": r"(done) \1"}):
+        script = task.script.model_copy(update=update)
+        reason = refused("schema", examined(task.model_copy(update={"script": script})))
+        assert "which is not searched in linear time; write it without" in reason
 
 
 def test_gold_must_be_known_and_possible_and_change_what_it_says() -> None:

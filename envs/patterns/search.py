@@ -1,7 +1,7 @@
 """Search text with the patterns of tasks, in time that grows with the length of the text.
 
     matches(r"\\bconfirm\\b", "Please confirm.")     whether a pattern occurs in a text
-    find_fault(r"(?=.*order)")                     why RE2 does not take a pattern; None: it does
+    find_fault(r"order(?! now)")                   why RE2 does not take a pattern; None: it does
 
 A pattern is written as Python's `re` reads it and is matched without regard to case. `re` takes
 quadratic time and worse for common patterns, and the agent writes the text. So a pattern is
@@ -14,7 +14,6 @@ them is searched by `re` in the last `MOST_CHARACTERS` characters of the text, a
 its repeats multiply.
 """
 
-import math
 import re
 from collections.abc import Callable, Iterable, Iterator
 from functools import lru_cache
@@ -26,20 +25,11 @@ from typing import Any, Final
 
 import re2
 
-MOST_CHARACTERS: Final = 2_000
-"""Characters of a text in which a pattern that RE2 does not take is searched, the last ones."""
-
-_MOST_STEPS: Final = 100_000_000
-"""Steps of backtracking that one search may take: a second, about."""
-
-_SHORT_REPEAT: Final = 24
-"""Times that a set of characters may be repeated at no cost to speak of."""
-_FEW_CHOICES: Final = 8
-"""The same for alternatives."""
+from envs.patterns.backtracking import LOOKS, bound_text
 
 _FLAGS: Final = re.IGNORECASE | re.UNICODE | re.MULTILINE | re.DOTALL
-_REPEATS: Final = (op.MAX_REPEAT, op.MIN_REPEAT, op.POSSESSIVE_REPEAT)
-_LOOKS: Final = (op.ASSERT, op.ASSERT_NOT)
+REMEDY: Final = "write it without, in the syntax of RE2"
+"""What to do about a pattern that RE2 does not take."""
 
 
 class _Untranslatable(Exception):
@@ -52,14 +42,11 @@ def matches(pattern: str, text: str) -> bool:
 
 
 def find_fault(pattern: str) -> str | None:
-    """Return why RE2 does not take a pattern, with the remedy; None where it takes it."""
+    """Return why RE2 does not take a pattern; None where it does."""
     try:
         _translate(pattern)
     except _Untranslatable as fault:
-        return (
-            f"the pattern {pattern[:80]!r} cannot be searched in linear time, for it has {fault}; "
-            "write it without, for example as several alternatives"
-        )
+        return f"the pattern {pattern[:80]!r} has {fault}, which is not searched in linear time"
     return None
 
 
@@ -69,7 +56,7 @@ def _compile(pattern: str) -> Callable[[str], bool]:
         expressions = _translate(pattern)
     except _Untranslatable:
         backtracking = re.compile(pattern, re.IGNORECASE)
-        most = _bound(parser.parse(pattern, re.IGNORECASE))
+        most = bound_text(parser.parse(pattern, re.IGNORECASE))
         return lambda text: backtracking.search(text[-most:]) is not None
     return lambda text: _search_all(expressions, _encode(text))
 
@@ -126,7 +113,7 @@ def _split_looks(nodes: list[Any], flags: int) -> Iterator[tuple[list[Any], bool
 
 
 def _is_ahead(kind: Any, value: Any) -> bool:
-    return kind in _LOOKS and value[0] > 0
+    return kind in LOOKS and value[0] > 0
 
 
 def _write(tree: Iterable[Any], flags: int, is_last: bool) -> str:
@@ -253,72 +240,3 @@ _CATEGORIES: Final = {
     op.CATEGORY_NOT_WORD: (rf"\x00-/:-@\[-\^`\{{-\x7f{_BEYOND}", ""),
 }
 """Class -> its plain characters and those between low lines."""
-
-
-def _bound(tree: Iterable[Any]) -> int:
-    """Return in how many characters `re` searches a pattern within `_MOST_STEPS` steps."""
-    degree = _measure_degree(tree)
-    if degree is not None:
-        return min(MOST_CHARACTERS, int(_MOST_STEPS ** (1 / (degree + 1))))
-    choices = sum(
-        len(value[1]) if kind is op.BRANCH else kind in _REPEATS for kind, value in _walk(tree)
-    )
-    return int(math.log(_MOST_STEPS, max(2, choices)))
-
-
-def _measure_degree(tree: Iterable[Any]) -> int | None:
-    """Return how many repeats `re` may try in combination: the exponent of its time, without the
-    place where it begins. None where a repeat repeats choices, so that the time is exponential."""
-    degree = most = 0
-    for kind, value in tree:
-        inner = _measure_node(kind, value)
-        if inner is None:
-            return None
-        # A look-around is tried once for each way to come to it.
-        most = max(most, degree + inner)
-        degree += 0 if kind in _LOOKS else inner
-    return most
-
-
-def _measure_node(kind: Any, value: Any) -> int | None:
-    if kind not in _REPEATS:
-        degrees = [_measure_degree(part) for part in _list_parts(kind, value)]
-        return None if None in degrees else max(filter(None, degrees), default=0)
-    _, most, tree = value
-    inner = _measure_degree(tree)
-    if inner is None or most == 1:
-        return inner
-    if not _has_choice(tree):
-        return int(most > _SHORT_REPEAT)
-    if inner == 0:
-        return 0 if most <= _FEW_CHOICES else None
-    return None if most == op.MAXREPEAT else int(most) * inner
-
-
-def _has_choice(tree: Iterable[Any]) -> bool:
-    """Whether one text can be read as a tree in several ways."""
-    return any(
-        kind is op.BRANCH or (kind in _REPEATS and value[0] < value[1])
-        for kind, value in _walk(tree)
-    )
-
-
-def _list_parts(kind: Any, value: Any) -> list[Any]:
-    """Return the trees in a node that is no repeat."""
-    if kind is op.BRANCH:
-        return list(value[1])
-    if kind is op.SUBPATTERN:
-        return [value[3]]
-    if kind in _LOOKS:
-        return [value[1]]
-    if kind is op.GROUPREF_EXISTS:
-        return [part for part in value[1:] if part is not None]
-    return [value] if kind is op.ATOMIC_GROUP else []
-
-
-def _walk(tree: Iterable[Any]) -> Iterator[tuple[Any, Any]]:
-    for kind, value in tree:
-        yield kind, value
-        parts = [value[2]] if kind in _REPEATS else _list_parts(kind, value)
-        for part in parts:
-            yield from _walk(part)
