@@ -15,7 +15,7 @@ from daemon.proposer.candidate import (
 )
 from daemon.proposer.verification import CHECKS, Verdict, likeness, seed_of, verify
 from envs.airline.environment import Airline
-from envs.attribution.spelling import find_name
+from envs.attribution.spelling import find_name, has_id
 from envs.environment import Environment
 from envs.registry import open_environment
 from envs.retail.environment import Retail
@@ -198,6 +198,13 @@ def test_an_internal_id_leaks_however_it_is_spelled(spell: Callable[[str], str])
     for other in (item[:-1], item[::-1]):
         kept = changed(source, unknown_info=f"It is {spell(other)}, I think.")
         CHECKS["leak"](examined(kept, source=source, environment=retail))
+
+
+@pytest.mark.parametrize("sign", ["-", "_", "1", "a"])
+def test_an_id_of_many_signs_is_looked_for_in_linear_time(sign: str) -> None:
+    """A backtracking search for one of 40 signs, with a sign between any two, takes years."""
+    assert not has_id("1" + sign * 100_000, "1" + sign * 60 + "x")
+    assert has_id(f"it is 1{sign * 60}x", "1" + sign * 60 + "x")
 
 
 def test_leak_is_a_tool_of_the_user_too() -> None:
