@@ -38,6 +38,7 @@ from envs.footprint import (
     prepare_trials,
 )
 from envs.grading import replay_gold
+from envs.patterns.search import REMEDY
 from envs.schema import ToolSchema
 from envs.task import GENERATED
 from events.canonical import sha256
@@ -307,6 +308,8 @@ def _verdicts(
     """What is asked of tasks that the environment writes itself."""
     for trial in trials:
         yield from _check_episodes(trial)
+        if trial.task.script is not None and (fault := trial.task.script.find_fault()):
+            yield Problem("pattern", trial.subject, fault, REMEDY)
         with trial.stage("gold"):
             yield from _gold(environment, trial)
     for capability, distinct in report.distinct.items():

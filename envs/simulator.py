@@ -34,6 +34,7 @@ from envs.endpoint import (
 )
 from envs.environment import Environment
 from envs.episode import Termination
+from envs.patterns.search import matches
 from envs.task import TaskDefinition
 from envs.users import OUT_OF_SCOPE, STOP, STOP_TOKENS, TRANSFER
 from events.errors import KintsugiError
@@ -85,9 +86,7 @@ what the agent said last, invent nothing, and end the conversation only when it 
 Answer with its number alone.
 """
 
-_LABEL: Final = re.compile(
-    r"^\W*(agent|assistant|support|representative|system|tool)\W*:", re.IGNORECASE | re.MULTILINE
-)
+_LABEL: Final = r"(?m)^\W*(agent|assistant|support|representative|system|tool)\W*:"
 _CALL_MARK: Final = "<tool_call>"
 """What begins a call in Hermes' format; nothing is left of it in a message that could be read."""
 _NUMBER: Final = re.compile(r"\d+")
@@ -501,7 +500,7 @@ def find_breach(message: Message, *, opening: bool, acts: bool = False) -> str |
         return "it is empty"
     if _CALL_MARK in text:
         return f"it writes a call that cannot be read: {text[:80]!r}"
-    if _LABEL.search(text):
+    if matches(_LABEL, text):
         return f"it speaks for the agent: {text[:80]!r}"
     if opening and any(token in text for token in STOP_TOKENS):
         return f"it hangs up before it said what it wants: {text[:80]!r}"

@@ -23,6 +23,7 @@ from pydantic import (
 )
 
 from envs.milestones.graph import Milestones
+from envs.patterns.search import find_fault
 from events.canonical import canonical_json, exact_json, sha256
 from events.errors import KintsugiError
 from events.messages import Action, Message, Requestor, StrictModel
@@ -112,8 +113,8 @@ def _compiles(pattern: str) -> str:
 
 
 Pattern = Annotated[str, AfterValidator(_compiles)]
-"""A regular expression, searched in the agent's text without regard to case. Python's can take
-for ever where a repetition repeats another, as in (a+)+: no bound on a user's patience helps."""
+"""A regular expression, searched in the agent's text without regard to case (patterns/search.py).
+New tasks may have what RE2 takes; others are played where they are stored."""
 
 Line = Annotated[str, Field(min_length=1)]
 """Something that is said."""
@@ -139,6 +140,11 @@ class Script(StrictModel):
     """The agent is done and the user hangs up. Empty: never."""
     patience: int = Field(default=3, ge=1)
     """How often `otherwise` is said; then the user hangs up."""
+
+    def find_fault(self) -> str | None:
+        """Return why RE2 does not take one of the patterns; None where it takes all."""
+        patterns = (self.ends, *(answer.asks for answer in self.answers))
+        return next(filter(None, map(find_fault, patterns)), None)
 
 
 class StateCall(StrictModel):

@@ -7,12 +7,10 @@ for a scripted agent, and no person: let a model play the user (simulator.py) to
 agent on such a task.
 """
 
-import re
-from collections import Counter
-from collections.abc import Iterator, Sequence
-from functools import lru_cache
+from collections.abc import Sequence
 from typing import Final, Protocol
 
+from envs.patterns.search import matches
 from envs.task import Answer, Script, TaskDefinition
 from events.messages import Message
 
@@ -41,6 +39,7 @@ class ScriptUser:
 
     def __init__(self, task: TaskDefinition) -> None:
         self.script = task.script or improvise_script(task)
+        self._listener = Listener(self.script)
 
     def reply(self, messages: Sequence[Message]) -> Message:
         """The next line, given what was said so far."""
@@ -51,18 +50,51 @@ class ScriptUser:
             for message in _after_first_message(messages)
             if message.role == "assistant"
         ]
-        return Message(role="user", content=answer_line(self.script, heard))
+        return Message(role="user", content=self._listener.answer(heard))
 
 
-def answer_line(script: Script, heard: Sequence[str]) -> str:
-    """Return the answer of a script to the last of the agent's texts; `heard` has all of them."""
-    *_, line = _answers(script, [text[-HEARD_CHARACTERS:] for text in heard])
-    return line
+class Listener:
+    """Finds a script's answers to the texts of an agent. A text that it has heard in the same
+    conversation is not searched again."""
+
+    def __init__(self, script: Script) -> None:
+        self._script = script
+        self._forget()
+
+    def answer(self, heard: list[str]) -> str:
+        """Return the answer to the last of the agent's texts; `heard` has all of them."""
+        assert heard, "the agent speaks before a user answers"
+        if self._heard != heard[: len(self._heard)]:
+            self._forget()
+        for text in heard[len(self._heard) :]:
+            self._line = self._hear(text[-HEARD_CHARACTERS:])
+            self._heard.append(text)
+        return self._line
+
+    def _forget(self) -> None:
+        self._heard: list[str] = []
+        self._line = ""
+        """The answer to the last text."""
+        self._given: set[int] = set()
+        """Places of the answers that were given."""
+        self._patience = self._script.patience
+
+    def _hear(self, text: str) -> str:
+        if is_end(self._script, text):
+            return STOP
+        for place, answer in enumerate(self._script.answers):
+            if not (answer.once and place in self._given) and matches(answer.asks, text):
+                self._given.add(place)
+                return answer.says
+        if self._patience:
+            self._patience -= 1
+            return self._script.otherwise
+        return STOP
 
 
 def is_end(script: Script, text: str) -> bool:
     """Whether the user of a script hangs up at this text of the agent."""
-    return bool(script.ends) and _matches(script.ends, text[-HEARD_CHARACTERS:])
+    return bool(script.ends) and matches(script.ends, text[-HEARD_CHARACTERS:])
 
 
 def improvise_script(task: TaskDefinition) -> Script:
@@ -81,38 +113,3 @@ def improvise_script(task: TaskDefinition) -> Script:
 def _after_first_message(messages: Sequence[Message]) -> Sequence[Message]:
     first = next(i for i, message in enumerate(messages) if message.role == "user")
     return messages[first + 1 :]
-
-
-def _answers(script: Script, heard: Sequence[str]) -> Iterator[str]:
-    """The answer to each text of the agent, in order."""
-    counts: Counter[int] = Counter()
-    patience = script.patience
-    for text in heard:
-        if is_end(script, text):
-            yield STOP
-            continue
-        place = _first_match(script, text, counts)
-        if place is not None:
-            counts[place] += 1
-            yield script.answers[place].says
-        elif patience:
-            patience -= 1
-            yield script.otherwise
-        else:
-            yield STOP
-
-
-def _first_match(script: Script, text: str, counts: Counter[int]) -> int | None:
-    for place, answer in enumerate(script.answers):
-        if not (answer.once and counts[place]) and _matches(answer.asks, text):
-            return place
-    return None
-
-
-def _matches(pattern: str, text: str) -> bool:
-    return _compile(pattern).search(text) is not None
-
-
-@lru_cache(maxsize=1024)
-def _compile(pattern: str) -> re.Pattern[str]:
-    return re.compile(pattern, re.IGNORECASE)

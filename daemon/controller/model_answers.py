@@ -34,7 +34,8 @@ ANSWER_TOKENS: Final = 4096
 _QUOTED: Final = 4_000
 """Most characters of an answer that are sent back with the reason why it was not taken: servers may
 ignore the bound on its tokens, and a budget would be spent by what is no answer."""
-_FENCE: Final = re.compile(r"\s*```(?:json)?[ \t]*\n(.*?)\s*```\s*", re.DOTALL | re.IGNORECASE)
+_FENCE: Final = "```"
+_FENCE_BEGINS: Final = re.compile(r"```(?:json)?[ \t]*\n", re.IGNORECASE)
 BYTES_PER_TOKEN: Final = 3
 """A low guess, so that estimates of tokens are high; in UTF-8, so that a character of Chinese is a
 token."""
@@ -124,7 +125,7 @@ async def ask(
         text = ""
         try:
             text = (await endpoint.complete(asked, sampling=sampling)).message.text
-            return question.parse(_strip_fence(text))
+            return question.parse(strip_fence(text))
         except AnswerFailure as error:
             if error.termination != Termination.AGENT_ERROR:
                 raise
@@ -139,11 +140,14 @@ async def ask(
     raise ModelFailure(problem)
 
 
-def _strip_fence(text: str) -> str:
+def strip_fence(text: str) -> str:
     """Return what stands in a fence of Markdown, which many models put around JSON; a text without
     one as it is."""
-    fence = _FENCE.fullmatch(text)
-    return text if fence is None else fence[1]
+    stripped = text.strip()
+    begin = _FENCE_BEGINS.match(stripped)
+    if begin is None or not stripped.endswith(_FENCE, begin.end()):
+        return text
+    return stripped[begin.end() : -len(_FENCE)].rstrip()
 
 
 def spend(

@@ -22,12 +22,14 @@ from typing import Any, Final, cast
 
 from transformers import AutoTokenizer, GenerationConfig, PreTrainedTokenizerFast
 
-from envs.reflection.tags import BLOCK, split_reflection, write_reflection
+from envs.reflection.tags import CLOSING, OPENING, split_reflection, write_reflection
 from events.errors import KintsugiError
 from events.messages import Message, ToolCall
 
-_CALL: Final = re.compile(BLOCK + r"|<tool_call>\s*(.*?)\s*</tool_call>", re.DOTALL)
-"""A reflection, or a call: then it is group 1."""
+_CALL_BEGINS: Final = "<tool_call>"
+_CALL_ENDS: Final = "</tool_call>"
+_BEGINS: Final = re.compile(rf"(?i:{OPENING})|{_CALL_BEGINS}")
+_REFLECTION_ENDS: Final = re.compile(CLOSING, re.IGNORECASE)
 _PIECES: Final = 4096
 """Encoded pieces that are remembered, the last ones: a hundred conversations of forty. Every call
 brings new ones, so that for a server of many calls this is memory that it holds."""
@@ -231,29 +233,45 @@ def _with_object(function: Mapping[str, Any]) -> dict[str, Any]:
 
 def parse_answer(text: str, number: int = 0) -> Message:
     """An answer as a message: its tool calls, if all of them can be read, else the plain text."""
+    blocks = _find_calls(text)
     calls: list[ToolCall] = []
-    for written in _find_calls(text):
-        call = _call(written.group(1), f"call_{number}_{len(calls)}")
+    for begin, end in blocks:
+        written = text[begin + len(_CALL_BEGINS) : end - len(_CALL_ENDS)].strip()
+        call = _call(written, f"call_{number}_{len(calls)}")
         if call is None:
             return Message(role="assistant", content=text)
         calls.append(call)
     # Only at its end: what stands before the first call may have been streamed already.
-    content = _cut(text, _find_calls(text)).rstrip() if calls else text
+    content = _cut(text, blocks).rstrip() if calls else text
     return Message(role="assistant", content=content or None, tool_calls=tuple(calls))
 
 
-def _find_calls(text: str) -> list[re.Match[str]]:
-    """Return the blocks of calls outside of reflections, the call itself as group 1. Of a call and
-    a reflection, the one that begins first may quote the other."""
-    return [match for match in _CALL.finditer(text) if match.group(1) is not None]
+def _find_calls(text: str) -> list[tuple[int, int]]:
+    """Return where the blocks of calls outside of reflections begin and end. Of a call and a
+    reflection, the one that begins first may quote the other; a reflection that is never closed
+    ends where the text does."""
+    blocks: list[tuple[int, int]] = []
+    position = 0
+    while opening := _BEGINS.search(text, position):
+        if opening[0] == _CALL_BEGINS:
+            end = text.find(_CALL_ENDS, opening.end())
+            if end < 0:
+                break  # and no later call is closed
+            position = end + len(_CALL_ENDS)
+            blocks.append((opening.start(), position))
+        elif closing := _REFLECTION_ENDS.search(text, opening.end()):
+            position = closing.end()
+        else:
+            break
+    return blocks
 
 
-def _cut(text: str, blocks: Iterable[re.Match[str]]) -> str:
+def _cut(text: str, blocks: Iterable[tuple[int, int]]) -> str:
     """Return a text without some blocks of it."""
     kept, position = [], 0
-    for block in blocks:
-        kept.append(text[position : block.start()])
-        position = block.end()
+    for begin, end in blocks:
+        kept.append(text[position:begin])
+        position = end
     return "".join([*kept, text[position:]])
 
 

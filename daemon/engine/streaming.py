@@ -32,6 +32,8 @@ Reason = Literal["stop", "length", "tool_calls"]
 _OPEN: Final = "<tool_call>"
 _BROKEN: Final = "\ufffd"
 """What tokenizers write for bytes that are no character (yet)."""
+_LONGEST_CHARACTER: Final = 4
+"""Bytes of the longest character; a token has one byte or more."""
 _BYTE: Final = re.compile("<0x[0-9A-Fa-f]{2}>")
 
 
@@ -62,10 +64,26 @@ class Detokenizer:
             return ""
         text = self._new()
         if text.endswith(_BROKEN):
-            return ""
+            return self._release_bytes() if self._is_too_long() else ""
         self._window = self._window[self._given :]
         self._given = len(self._window)
         return text
+
+    def _is_too_long(self) -> bool:
+        """Whether more is held back than one character needs."""
+        return len(self._window) - self._given > _LONGEST_CHARACTER
+
+    def _release_bytes(self) -> str:
+        """Return the text of all ids but the last ones: bytes that are no character stay so. Empty
+        where both together have another text than apart, for a character is cut then."""
+        before, held = self._window[:-_LONGEST_CHARACTER], self._window[-_LONGEST_CHARACTER:]
+        text = self._decode(before)
+        if text + self._decode(held) != self._decode(self._window):
+            return ""
+        new = text[len(self._decode(self._window[: self._given])) :]
+        self._window = self._window[self._given :]
+        self._given = len(self._window) - _LONGEST_CHARACTER
+        return new
 
     def flush(self) -> str:
         """The rest, whatever it is."""
@@ -144,29 +162,38 @@ class ToolCallStream:
     """A text that may hold tool calls, in pieces."""
 
     def __init__(self) -> None:
-        self._text = ""
+        self._pieces: list[str] = []
         self._given = 0
+        """How many characters were given out."""
+        self._space: list[str] = []
+        """White space behind them, which is no word if a call follows it."""
+        self._held = ""
+        """What stands behind that and may begin a call."""
 
     def push(self, piece: str) -> list[Delta]:
         """The words that are certainly words."""
-        self._text += piece
-        certain = self._certain()
-        words = self._text[self._given : certain]
-        self._given = max(self._given, certain)
-        return [Words(words)] if words else []
+        self._pieces.append(piece)
+        if self._held == _OPEN:
+            return []
+        text = self._held + piece
+        opened = text.find(_OPEN)
+        end = opened if opened >= 0 else len(text) - overlap(text, _OPEN)
+        self._held = text[end : end + len(_OPEN)]
+        words = text[:end].rstrip()
+        space = text[len(words) : end]
+        if not words:
+            self._space.append(space)
+            return []
+        words = "".join([*self._space, words])
+        self._space = [space]
+        self._given += len(words)
+        return [Words(words)]
 
     def flush(self) -> list[Delta]:
         """What is left of the words, then the calls."""
-        message = parse_answer(self._text)
+        message = parse_answer("".join(self._pieces))
         words = message.text[self._given :]
         return [*([Words(words)] if words else []), *calls(message)]
-
-    def _certain(self) -> int:
-        """How far the text is content, whatever comes: up to a call, without the space before."""
-        opened = self._text.find(_OPEN, self._given)
-        if opened < 0:
-            opened = len(self._text) - overlap(self._text, _OPEN)
-        return len(self._text[:opened].rstrip())
 
 
 def calls(message: Message) -> list[Delta]:

@@ -47,6 +47,7 @@ from envs.episode import PrefixMismatch, check_prefix
 from envs.grading import grade
 from envs.lessons.checks import BadLesson, check_lesson
 from envs.lessons.making import find_split
+from envs.patterns.search import REMEDY
 from envs.task import GENERATED, TaskDefinition, has_nul, is_content_id, is_seed
 from events.learning import Check, Verified
 from events.messages import executed_calls
@@ -111,6 +112,8 @@ def schema(examined: CandidateFacts) -> str:
         )
     if TaskDefinition.model_validate_json(task.model_dump_json()) != task:
         raise CheckFailure("the definition does not survive being stored")
+    fault = task.script.find_fault() if task.script is not None else None
+    _refuse(fault and f"{fault}; {REMEDY}")
     if is_content_id(task.id) and has_nul(task.dump_body()):
         raise CheckFailure("a text of it has the character NUL, which cannot be stored; remove it")
     try:

@@ -31,6 +31,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any, Final, NoReturn, Self
 
 import httpx2
+import re2
 
 from daemon.adapters.fingerprint import (
     Expectation,
@@ -70,7 +71,7 @@ _SCORES: Final = 5
 _EMBEDDED: Final = "kintsugi"
 _VLLM: Final = "vllm"
 _STARTED: Final = re.compile(r"^process_start_time_seconds (\S+)", re.MULTILINE)
-_SLOTS: Final = re.compile(r'vllm:lora_requests_info\{[^}]*max_lora="(\d+)"')
+_SLOTS: Final = re2.compile(r'vllm:lora_requests_info\{[^}]*max_lora="(\d+)"')
 
 
 class ReplicaError(KintsugiError):

@@ -22,6 +22,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 from uuid import uuid4
 
+import re2
+
 from daemon.serving.replica import OLDEST_VLLM
 from daemon.status.doctor.finding import Finding
 from daemon.status.doctor.report import Check
@@ -262,7 +264,7 @@ def _adapter_of_no_weights() -> "Iterator[Path]":
 
 async def _slots(patient: Patient) -> Finding:
     answer = await patient.look("/metrics")
-    match = re.search(rb'vllm:lora_requests_info\{[^}]*max_lora="(\d+)"', answer.raw)
+    match = re2.search(rb'vllm:lora_requests_info\{[^}]*max_lora="(\d+)"', answer.raw)
     if match is None:
         return True, f"cannot be seen in its metrics; at least {NEEDED_SLOTS} are needed"
     slots = int(match[1])

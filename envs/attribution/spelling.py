@@ -11,6 +11,7 @@ from datetime import date
 from typing import Final
 
 from envs.attribution.words import squeeze, squeeze_word
+from envs.patterns.search import matches
 
 _LONG_NUMBER: Final = 4
 """Digits from which on a number names something."""
@@ -25,6 +26,8 @@ _OTHER_DATE: Final = re.compile(r"(\d\d?)([.-])(\d\d?)\2(\d{4}|\d\d)")
 """Day and month, in either order, before the year."""
 _SHORTEST_ID: Final = 5
 """Characters from which on an id is told from other numbers when it is spelled otherwise."""
+_LONGEST_ID: Final = 100
+"""Characters of the longest id that is looked for in other spellings."""
 _PARTICLES: Final = frozenset(
     {"in", "out", "up", "on", "off", "down", "back", "over", "away", "by", "through", "around"}
 )
@@ -59,12 +62,12 @@ def has_value(text: str, value: str) -> bool:
 def has_id(text: str, value: str) -> bool:
     """Whether a text has an id with a digit: as it is, behind a sign or a word, with a sign or a
     space between its characters, or with its digits in words."""
-    if len(value) < _SHORTEST_ID or not any(map(str.isdigit, value)):
+    if not _SHORTEST_ID <= len(value) <= _LONGEST_ID or not any(map(str.isdigit, value)):
         return False
     plain = _DIGIT_WORD.sub(lambda word: str(_DIGITS.index(word[0].lower())), text)
-    before = r"(?<!\d)" if value[0].isdigit() else r"(?<![^\W_])"
+    before = r"\D" if value[0].isdigit() else r"[\W_]"
     characters = r"[\W_]{0,2}".join(map(re.escape, value))
-    return re.search(rf"{before}{characters}(?!\d)", plain, re.IGNORECASE) is not None
+    return matches(rf"(?:^|{before}){characters}(?:\D|\Z)", plain)
 
 
 def find_name(

@@ -143,7 +143,8 @@ def _has(reflection: str, part: str) -> bool:
     """Whether a part stands in a text as a word of its own."""
     begin = reflection.find(part)
     while begin >= 0:
-        before, behind = reflection[:begin][-1:], reflection[begin + len(part) :][:1]
+        end = begin + len(part)
+        before, behind = reflection[max(0, begin - 1) : begin], reflection[end : end + 1]
         if not _is_word(before) and not _is_word(behind):
             return True
         begin = reflection.find(part, begin + 1)

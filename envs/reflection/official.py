@@ -141,10 +141,11 @@ def _has_bare_call(text: str) -> bool:
     while match := _BARE_OPEN.search(text, position):
         if brace < match.end():
             brace = text.find("}", match.end())
-        if brace < 0:
-            return False
-        if _BARE_CLOSE.match(text, brace + 1):
-            return True
+            if brace < 0:
+                return False
+            # Looked at once, however many calls begin before it.
+            if _BARE_CLOSE.match(text, brace + 1):
+                return True
         position = match.start() + 1
     return False
 

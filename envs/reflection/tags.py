@@ -18,9 +18,6 @@ from typing import Final
 OPENING: Final = "<reflect>"
 CLOSING: Final = "</reflect>"
 
-BLOCK: Final = r"(?is:<reflect>.*?(?:</reflect>\s*|\Z))"
-"""Pattern of a block, tags included; an unclosed one ends where the text does."""
-
 _TAGS: Final = {
     tag: re.compile(re.escape(tag), re.IGNORECASE | re.ASCII) for tag in (OPENING, CLOSING)
 }

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from typing import Final
 
 from envs.catalog import ToolCatalog
+from envs.patterns.search import matches
 from envs.task import TaskDefinition
 from events.messages import ExecutedCall, Message, ToolCall, executed_calls
 
@@ -38,7 +39,6 @@ ENDS: Final = r"\bdone\.|\bnot possible\."
 ASKS: Final = r"\bconfirm\b[\s\S]*\?"
 """A question for leave."""
 
-_ASKS: Final = re.compile(ASKS, re.IGNORECASE)
 _AGREES: Final = re.compile(r"\W*(yes|yeah|sure|ok|okay|correct|please do|go ahead)\b", re.I)
 _ANSWER: Final = re.compile(r"answer:[^.\n]*\.?", re.IGNORECASE)
 """Wherever it stands, also inside a word: so does an output (grading.py)."""
@@ -96,7 +96,7 @@ def _find_confirmation(before: Sequence[Message]) -> str | None:
     if len(before) < 2 or before[-1].role != "user" or before[-2].role != "assistant":
         return None
     question = before[-2].text
-    return question if _ASKS.search(question) and _AGREES.match(before[-1].text) else None
+    return question if matches(ASKS, question) and _AGREES.match(before[-1].text) else None
 
 
 def _find_foreign_value(call: ToolCall, question: str) -> str | None:

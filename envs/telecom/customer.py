@@ -19,7 +19,7 @@ from typing import Any, Final
 
 from envs.task import TaskDefinition
 from envs.telecom.user_tools import TelecomUserTools
-from envs.users import HEARD_CHARACTERS, STOP, ScriptUser, answer_line, is_end
+from envs.users import HEARD_CHARACTERS, STOP, Listener, ScriptUser, is_end
 from events.messages import Message, ToolCall
 
 SOLVED: Final = "It works now, thank you."
@@ -263,6 +263,9 @@ class ActingUser:
 
     def __init__(self, task: TaskDefinition) -> None:
         self.script = ScriptUser(task).script
+        self._listener = Listener(self.script)
+        self._understood: dict[str, tuple[Request, ...]] = {}
+        """Text of the agent -> what it asks for."""
         self.goal = _find_goal(task)
         """Tool and pattern that show whether what the user called for works; None: nothing does."""
 
@@ -280,10 +283,13 @@ class ActingUser:
             for message in messages[first + 1 :]
             if message.role == "assistant" and not self._understand(message.text)
         ]
-        return Message(role="user", content=answer_line(self.script, heard))
+        return Message(role="user", content=self._listener.answer(heard))
 
     def _understand(self, text: str) -> tuple[Request, ...]:
-        return () if is_end(self.script, text) else read_requests(text)
+        if text not in self._understood:
+            requests = () if is_end(self.script, text) else read_requests(text)
+            self._understood[text] = requests
+        return self._understood[text]
 
     def _act(self, requests: Sequence[Request], own: Sequence[Message], number: int) -> Message:
         """The next call that the requests need after the user's own, else what came of them."""

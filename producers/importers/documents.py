@@ -33,7 +33,8 @@ _BLANK: Final = " \t\r\n"
 _NOT_BLANK: Final = re.compile(r"[^ \t\r\n]")
 _NOT_UTF8: Final = re.compile("[\udc80-\udcff]")
 _OBJECT_IN_ARRAY: Final = re.compile(r"[\[,][ \t\r\n]*(?=\{)")
-_BRACKET_OR_STRING: Final = re.compile(r'"(?:[^"\\]|\\.)*+"|[\[\]{}]', re.DOTALL)
+_BRACKET_OR_STRING: Final = re.compile(r'"(?:[^"\\]|\\.)*+(?:"|\\?\Z)|[\[\]{}]', re.DOTALL)
+"""A string, closed or not, or a bracket outside of one."""
 _DEPTH: Final = {"[": 1, "{": 1, "]": -1, "}": -1}
 _DECODER: Final = json.JSONDecoder()
 

@@ -222,6 +222,14 @@ def test_tasks_that_only_need_a_refusal_are_caught(checked: Any) -> None:
     assert "an agent that calls tools at random gets" in found.problems[1]
 
 
+def test_a_pattern_that_is_not_searched_in_linear_time_is_caught(checked: Any) -> None:
+    found = checked(('asks="confirm"', 'asks="confirm(?! nothing)"'))
+    assert len(found.problems) == len(found.capabilities)
+    for problem in found.problems:
+        assert "the pattern 'confirm(?! nothing)' has a look-around" in problem
+        assert "write it without" in problem
+
+
 def test_ids_that_are_used_twice_are_caught(checked: Any) -> None:
     found = checked(("id=self.task_id(capability, seed)", "id=self.task_id(capability, seed // 2)"))
     assert "skeleton/lend/0: 2 tasks have this id" in found.problems[0]

@@ -314,6 +314,14 @@ def test_one_number_is_a_choice() -> None:
     assert parse_number("10" * 3000, 3) is None
 
 
+@pytest.mark.parametrize("piece", ["\n", " ", "-", "agent\n", "\u2014"])
+def test_no_line_of_a_user_takes_long_to_check(piece: str) -> None:
+    """20,000 newlines took 53 seconds."""
+    assert find_breach(Message(role="user", content=f"Hi.{piece * 100_000}"), opening=True) is None
+    labelled = Message(role="user", content=f"Hi.{piece * 100_000}\n**Agent** : Hello.")
+    assert "speaks for the agent" in (find_breach(labelled, opening=True) or "")
+
+
 def test_words_of_the_agent_that_fill_the_users_context_are_the_agents_failure() -> None:
     """A user's failure is not judged, so an agent could write its way out of every failure."""
 

@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
+from envs.retail.environment import Retail
 from envs.task import Answer, Criteria, Scenario, Script, TaskDefinition
 from envs.users import HEARD_CHARACTERS, STOP, ScriptUser
 from events.messages import Message
@@ -125,6 +126,44 @@ def test_of_a_novel_the_user_hears_the_end() -> None:
     script = Script(opening="Hi.", answers=(Answer(asks="^x.*name", says="Ada."),))
     assert answers(script, "x" * HEARD_CHARACTERS * 3 + " name?") == ["Ada."]
     assert answers(script, "x name?" + "y" * HEARD_CHARACTERS) == ["I have nothing to add."]
+
+
+def test_an_agent_that_writes_much_at_every_turn_is_answered_soon() -> None:
+    """Each text is heard once: 60 of 20,000 characters took an hour when all were at each turn."""
+    task = Retail().write_task("cancel", 1)
+    playing = Retail().user(task)
+    messages = [playing.reply([])]
+    for _ in range(60):
+        messages.append(said("zip" * 6_600))
+        messages.append(playing.reply(messages))
+    assert messages[-1].text
+
+
+def test_a_stored_task_with_a_pattern_that_re2_does_not_take_is_still_played() -> None:
+    script = Script(
+        opening="Hi.",
+        answers=(
+            Answer(asks=r"(?<!not )\bconfirm\b", says="Yes."),
+            Answer(asks=r"(\w+) or \1", says="Which?"),
+        ),
+        ends=r"bye(?!e)",
+    )
+    stored = Script.model_validate_json(script.model_dump_json())
+    assert answers(stored, "Confirm?", "I do not confirm.", "An A or a?", "Bye!") == [
+        "Yes.", script.otherwise, "Which?", STOP,
+    ]  # fmt: skip
+
+
+def test_a_user_that_hears_another_conversation_forgets_the_first() -> None:
+    script = Script(
+        opening="Hi.",
+        answers=(Answer(asks="name", says="Ada.", once=True), Answer(asks="name", says="I said.")),
+    )
+    playing = user(script)
+    first = [heard("Hi."), said("Your name?")]
+    assert playing.reply(first).text == "Ada."
+    assert playing.reply([*first, heard("Ada."), said("The name?")]).text == "I said."
+    assert playing.reply([heard("Hi."), said("What name?")]).text == "Ada."
 
 
 @pytest.mark.parametrize("pattern", ["(", "[a", "*", "(?P<a>x)(?P<a>y)", "a{99999999999}"])

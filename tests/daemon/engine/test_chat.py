@@ -1,9 +1,12 @@
 """Messages to ids and back, as the checkpoint's own tokenizer does it."""
 
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from transformers import PreTrainedTokenizerFast
 
 from daemon.engine.chat import Chat, NoTemplate, as_chat, parse_answer
@@ -117,6 +120,38 @@ def test_calls_are_read() -> None:
 def test_what_is_no_call_is_text(text: str) -> None:
     message = parse_answer(text)
     assert (message.content, message.tool_calls) == (text, ())
+
+
+_BLOCKS = re.compile(
+    r"(?is:<reflect>.*?(?:</reflect>\s*|\Z))|<tool_call>\s*(.*?)\s*</tool_call>", re.DOTALL
+)
+_CALL = '{"name": "get_user", "arguments": {}}'
+_PIECES = (
+    *("<tool_call>", "</tool_call>", "<reflect>", "</reflect>", "</REFLECT>", "<Reflect>"),
+    *("<TOOL_CALL>", "<tool_call", ">", "<", " ", "\n", "\u2003", "a", _CALL, '{"name": 1}'),
+)
+
+
+@given(st.lists(st.sampled_from(_PIECES), max_size=12).map("".join))
+def test_calls_are_found_outside_of_reflections(text: str) -> None:
+    """As one backtracking pattern finds them, in the square and the cube of the text's length."""
+    blocks = [block for block in _BLOCKS.finditer(text) if block[1] is not None]
+    message = parse_answer(text)
+    if not blocks or any(block[1] != _CALL for block in blocks):
+        assert (message.text, message.tool_calls) == (text, ())
+        return
+    assert len(message.tool_calls) == len(blocks)
+    ends = [0, *(block.end() for block in blocks)]
+    begins = [*(block.start() for block in blocks), len(text)]
+    kept = "".join(text[end:begin] for end, begin in zip(ends, begins, strict=True))
+    assert message.text == kept.rstrip()
+
+
+@pytest.mark.parametrize("piece", [" ", "\n", "<tool_call>", "<tool_call> ", "<reflect>", "</"])
+def test_no_answer_takes_long_to_read(piece: str) -> None:
+    """2,000 spaces after an opening tag took 21 seconds."""
+    text = "<tool_call>" + piece * 200_000
+    assert parse_answer(text).text == text
 
 
 def test_an_answer_is_what_is_written_after_the_prompt(chat: Chat) -> None:

@@ -95,6 +95,13 @@ def test_a_call_that_cannot_be_read_makes_words_of_all() -> None:
     assert stream.flush() == [Words(text)]
 
 
+@pytest.mark.parametrize("piece", ["a", " ", "<", "<tool_call>"])
+def test_a_long_answer_is_not_read_again_for_every_piece(piece: str) -> None:
+    stream = ToolCallStream()
+    shown = "".join(words(stream.push(piece)) for _ in range(400_000))
+    assert shown + words(stream.flush()) == piece * 400_000
+
+
 @given(cut(), st.lists(st.sampled_from((*PIECES, "t", "ai", "it. ")), min_size=1, max_size=3))
 def test_text_ends_before_the_stop_string_that_is_complete_first(
     given: tuple[str, list[str]], strings: list[str]
@@ -129,7 +136,11 @@ def shown(decode: Callable[[Sequence[int]], str], held: frozenset[int], ids: lis
 def test_any_bytes_come_out_as_the_tokenizer_decodes_them_whole(
     data: st.DataObject, byte_level: Tokenizer
 ) -> None:
-    ids = data.draw(st.lists(st.integers(0, 255), max_size=24))
+    begun = st.tuples(st.sampled_from("€😀é"), st.integers(1, 4)).map(
+        lambda drawn: byte_level.encode(drawn[0]).ids[: drawn[1]]
+    )
+    parts = data.draw(st.lists(begun | st.integers(0, 255).map(lambda byte: [byte]), max_size=40))
+    ids = [byte for part in parts for byte in part]
     assert shown(byte_level.decode, frozenset(), ids) == byte_level.decode(ids)
 
 
@@ -157,6 +168,18 @@ def test_half_a_character_is_held_back(byte_level: Tokenizer) -> None:
     detokenizer = Detokenizer(byte_level.decode)
     first, second = byte_level.encode("é").ids
     assert [detokenizer.push(first), detokenizer.push(second)] == ["", "é"]
+
+
+def test_bytes_that_are_no_character_are_not_held_back_for_ever(byte_level: Tokenizer) -> None:
+    lengths: list[int] = []
+
+    def decode(ids: Sequence[int]) -> str:
+        lengths.append(len(ids))
+        return str(byte_level.decode(list(ids)))
+
+    broken = byte_level.encode("é").ids[:1] * 2_000
+    assert shown(decode, frozenset(), broken) == "\ufffd" * 2_000
+    assert max(lengths) < 20
 
 
 class TestAnswer:

@@ -15,12 +15,12 @@ from daemon.proposer.candidate import (
 )
 from daemon.proposer.verification import CHECKS, Verdict, likeness, seed_of, verify
 from envs.airline.environment import Airline
-from envs.attribution.spelling import find_name
+from envs.attribution.spelling import find_name, has_id
 from envs.environment import Environment
 from envs.registry import open_environment
 from envs.retail.environment import Retail
 from envs.shop.environment import Shop
-from envs.task import TaskDefinition
+from envs.task import Answer, TaskDefinition
 from events.learning import Check, Mode
 from tests.envs.mini import Mini
 
@@ -93,6 +93,16 @@ def test_schema_asks_for_a_request_and_an_id_that_gives_the_task_again() -> None
     assert "another task" in refused("schema", examined(changed(task, unknown_info="All.")))
     assert "gives no task" in refused("schema", examined(changed(task, id="shop/none/1")))
     assert "'mini'" in refused("schema", examined(changed(task, environment="mini")))
+
+
+def test_schema_asks_for_patterns_that_are_searched_in_linear_time() -> None:
+    task = fresh()
+    assert task.script is not None
+    answer = Answer(asks=r"\bconfirm\b(?! nothing)", says="Yes.")
+    for update in ({"answers": (answer,)}, {"ends": r"(done) \1"}):
+        script = task.script.model_copy(update=update)
+        reason = refused("schema", examined(task.model_copy(update={"script": script})))
+        assert "which is not searched in linear time; write it without" in reason
 
 
 def test_gold_must_be_known_and_possible_and_change_what_it_says() -> None:
@@ -188,6 +198,13 @@ def test_an_internal_id_leaks_however_it_is_spelled(spell: Callable[[str], str])
     for other in (item[:-1], item[::-1]):
         kept = changed(source, unknown_info=f"It is {spell(other)}, I think.")
         CHECKS["leak"](examined(kept, source=source, environment=retail))
+
+
+@pytest.mark.parametrize("sign", ["-", "_", "1", "a"])
+def test_an_id_of_many_signs_is_looked_for_in_linear_time(sign: str) -> None:
+    """A backtracking search for one of 40 signs, with a sign between any two, takes years."""
+    assert not has_id("1" + sign * 100_000, "1" + sign * 60 + "x")
+    assert has_id(f"it is 1{sign * 60}x", "1" + sign * 60 + "x")
 
 
 def test_leak_is_a_tool_of_the_user_too() -> None:

@@ -138,6 +138,11 @@ def test_hostile_texts_have_a_verdict(text: str, dialect: Dialect) -> None:
     assert {type(verdict) for verdict in verdicts(text, text, dialect)} == {bool}
 
 
+def test_white_space_behind_many_bare_calls_is_read_once() -> None:
+    text = '{"name": "f", "arguments": {' * 20_000 + "}" + " " * 400_000
+    assert verdicts(text, F) == (False, False)
+
+
 @pytest.mark.benchmarks
 def test_gold_of_the_benchmark_itself(benchmarks: Path) -> None:
     """The first item's reflection quotes a call: official gold does not pass its own rule."""

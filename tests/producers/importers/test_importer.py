@@ -13,6 +13,7 @@ from events.memory import MemoryLog
 from events.rollouts import RolloutEnded
 from events.streams import ROLLOUTS
 from producers.importers import importer
+from producers.importers.documents import Damage, decode_at
 from producers.importers.importer import (
     RolloutImport,
     append_rollouts,
@@ -245,6 +246,14 @@ def test_half_a_surrogate_pair_is_replaced_and_the_id_is_the_records(tmp_path: P
     assert half.data.content.messages[0].content == "\ufffd!"
     path.write_text('{"messages": [{"role": "user", "content": "\\ufffd!"}]}')
     assert only(path).envelope.id != half.envelope.id
+
+
+def test_a_string_that_never_ends_is_read_once() -> None:
+    """Behind nesting that no parser takes: from each of its quotes to the end, it took hours."""
+    text = "[" * 100_000 + '"' + '\\"' * 400_000
+    damage = decode_at(text, 0, "line 1")
+    assert isinstance(damage, Damage)
+    assert (damage.end, damage.whole) == (len(text), False)
 
 
 def test_nesting_that_cannot_be_stored_is_rejected(tmp_path: Path) -> None:

@@ -1,0 +1,1 @@
+"""Patterns of tasks: what an agent says is searched with them, in linear time."""

@@ -1,0 +1,95 @@
+"""How much text `re` may search with a pattern that RE2 does not take.
+
+`re` backtracks: where n open repeats can share the characters of a text, it tries its length to the
+power of n. Where a repeat repeats choices, it tries some number to the power of the length.
+"""
+
+import math
+from collections.abc import Iterable, Iterator
+from re import _constants as op  # type: ignore[attr-defined]
+from typing import Any, Final
+
+MOST_CHARACTERS: Final = 2_000
+"""Characters of a text in which a pattern that RE2 does not take is searched, the last ones."""
+
+_MOST_STEPS: Final = 100_000_000
+"""Steps of backtracking that one search may take: a second, about."""
+
+_SHORT_REPEAT: Final = 24
+"""Times that a set of characters may be repeated at no cost to speak of."""
+_FEW_CHOICES: Final = 8
+"""The same for alternatives."""
+
+_REPEATS: Final = (op.MAX_REPEAT, op.MIN_REPEAT, op.POSSESSIVE_REPEAT)
+LOOKS: Final = (op.ASSERT, op.ASSERT_NOT)
+
+
+def bound_text(tree: Iterable[Any]) -> int:
+    """Return in how many characters `re` searches a pattern within `_MOST_STEPS` steps."""
+    degree = _measure_degree(tree)
+    if degree is not None:
+        repeats = (value for kind, value in _walk(tree) if kind in _REPEATS)
+        ways = math.prod(most - least + 1 for least, most, _ in repeats if most != op.MAXREPEAT)
+        return max(1, min(MOST_CHARACTERS, int((_MOST_STEPS / ways) ** (1 / (degree + 1)))))
+    choices = sum(
+        len(value[1]) if kind is op.BRANCH else kind in _REPEATS for kind, value in _walk(tree)
+    )
+    return int(math.log(_MOST_STEPS, max(2, choices)))
+
+
+def _measure_degree(tree: Iterable[Any]) -> int | None:
+    """Return how many repeats `re` may try in combination: the exponent of its time, without the
+    place where it begins. None where a repeat repeats choices, so that the time is exponential."""
+    degree = most = 0
+    for kind, value in tree:
+        inner = _measure_node(kind, value)
+        if inner is None:
+            return None
+        # A look-around is tried once for each way to come to it.
+        most = max(most, degree + inner)
+        degree += 0 if kind in LOOKS else inner
+    return most
+
+
+def _measure_node(kind: Any, value: Any) -> int | None:
+    if kind not in _REPEATS:
+        degrees = [_measure_degree(part) for part in _list_parts(kind, value)]
+        return None if None in degrees else max(filter(None, degrees), default=0)
+    _, most, tree = value
+    inner = _measure_degree(tree)
+    if inner is None or most == 1:
+        return inner
+    if not _has_choice(tree):
+        return int(most > _SHORT_REPEAT)
+    if inner == 0:
+        return 0 if most <= _FEW_CHOICES else None
+    return None if most == op.MAXREPEAT else int(most) * inner
+
+
+def _has_choice(tree: Iterable[Any]) -> bool:
+    """Whether one text can be read as a tree in several ways."""
+    return any(
+        kind is op.BRANCH or (kind in _REPEATS and value[0] < value[1])
+        for kind, value in _walk(tree)
+    )
+
+
+def _list_parts(kind: Any, value: Any) -> list[Any]:
+    """Return the trees in a node that is no repeat."""
+    if kind is op.BRANCH:
+        return list(value[1])
+    if kind is op.SUBPATTERN:
+        return [value[3]]
+    if kind in LOOKS:
+        return [value[1]]
+    if kind is op.GROUPREF_EXISTS:
+        return [part for part in value[1:] if part is not None]
+    return [value] if kind is op.ATOMIC_GROUP else []
+
+
+def _walk(tree: Iterable[Any]) -> Iterator[tuple[Any, Any]]:
+    for kind, value in tree:
+        yield kind, value
+        parts = [value[2]] if kind in _REPEATS else _list_parts(kind, value)
+        for part in parts:
+            yield from _walk(part)

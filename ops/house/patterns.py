@@ -1,0 +1,183 @@
+"""Uses of Python's backtracking `re`, and which of them take linear time.
+
+    for use in list_uses(root, packages):      each call of re.compile, re.search and the like
+        use.place                              `envs.simulator:_NUMBER`: module and symbol
+        is_linear(use)                         whether its pattern proves it
+
+A pattern proves it where it has no open repeat, so that the work at each place of a text is
+bounded. It also does where its one open repeat is of a set of characters and ends the pattern, so
+that a match takes what was read. Of any other a person has to say why its time is bounded.
+"""
+
+import ast
+import math
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+# The tree of a pattern is private in CPython, and a second parser of Python's syntax would differ.
+from re import _constants as op  # type: ignore[attr-defined]
+from re import _parser as parser  # type: ignore[attr-defined]
+from typing import Any, Final
+
+from ops.house.imports import python_files
+
+SEARCHES: Final = frozenset(
+    ["compile", "findall", "finditer", "fullmatch", "match", "search", "split", "sub", "subn"]
+)
+"""Functions of `re` that take a pattern."""
+OTHERS: Final = frozenset(["difflib", "fnmatch", "rapidfuzz", "regex"])
+"""Modules whose work on a text may grow faster than its length: their imports are uses."""
+
+_MOST_WAYS: Final = 100_000
+"""Ways in which a pattern without an open repeat may read a text from one place."""
+_REPEATS: Final = (op.MAX_REPEAT, op.MIN_REPEAT, op.POSSESSIVE_REPEAT)
+_SETS: Final = (op.ANY, op.IN, op.LITERAL, op.NOT_LITERAL)
+
+
+@dataclass(frozen=True, slots=True)
+class Use:
+    """A call that takes a pattern, or an import of another module that searches."""
+
+    place: str
+    line: int
+    pattern: str | bytes | None
+    """None where it is no constant of the module."""
+    flags: int = 0
+
+
+def list_uses(root: Path, packages: Sequence[str]) -> Iterator[Use]:
+    """Yield every use in some packages below `root`. Raises SyntaxError."""
+    for package in packages:
+        for path in python_files(root, package):
+            module = ".".join(path.relative_to(root).with_suffix("").parts)
+            yield from _Walk(module).collect(ast.parse(path.read_text(encoding="utf-8")))
+
+
+def is_linear(use: Use) -> bool:
+    """Whether a pattern proves that searching it takes linear time."""
+    if use.pattern is None:
+        return False
+    return _has_bound(tree := parser.parse(use.pattern, use.flags)) or _ends_in_run(list(tree))
+
+
+class _Walk:
+    """Reads one module."""
+
+    def __init__(self, module: str) -> None:
+        self._module = module
+        self._constants: dict[str, str | bytes] = {}
+
+    def collect(self, tree: ast.Module) -> Iterator[Use]:
+        for statement in tree.body:
+            yield from self._visit(statement, "")
+            for name, value in _list_bindings(statement):
+                if (text := self._evaluate(value)) is not None:
+                    self._constants[name] = text
+
+    def _visit(self, node: ast.AST, symbol: str) -> Iterator[Use]:
+        if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            symbol = f"{symbol}.{node.name}" if symbol else node.name
+        elif not symbol and (bindings := _list_bindings(node)):
+            symbol = bindings[0][0]
+        yield from self._read(node, symbol)
+        for child in ast.iter_child_nodes(node):
+            yield from self._visit(child, symbol)
+
+    def _read(self, node: ast.AST, symbol: str) -> Iterator[Use]:
+        place = f"{self._module}:{symbol}"
+        if isinstance(node, ast.Call) and _is_search(node.func):
+            pattern = self._evaluate(node.args[0]) if node.args else None
+            yield Use(place, node.lineno, pattern, _read_flags(node))
+        elif isinstance(node, ast.Import):
+            for alias in node.names:
+                # Under another name its calls would not be seen.
+                if alias.name in OTHERS or (alias.name == "re" and alias.asname):
+                    yield Use(f"{self._module}:{alias.name}", node.lineno, None)
+        elif isinstance(node, ast.ImportFrom) and node.module in OTHERS | {"re"}:
+            for alias in node.names:
+                yield Use(f"{self._module}:{node.module}.{alias.name}", node.lineno, None)
+
+    def _evaluate(self, node: ast.expr) -> str | bytes | None:
+        """Return the text that an expression is, as far as constants of the module make it."""
+        if isinstance(node, ast.Constant):
+            return node.value if isinstance(node.value, str | bytes) else None
+        if isinstance(node, ast.Name):
+            return self._constants.get(node.id)
+        if isinstance(node, ast.FormattedValue):
+            return self._evaluate(node.value)
+        if isinstance(node, ast.JoinedStr):
+            parts = [self._evaluate(part) for part in node.values]
+            texts = [part for part in parts if isinstance(part, str)]
+            return "".join(texts) if len(texts) == len(parts) else None
+        return None
+
+
+def _list_bindings(node: ast.AST) -> list[tuple[str, ast.expr]]:
+    """Return the names that a statement gives a value to."""
+    if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name) and node.value:
+        return [(node.target.id, node.value)]
+    if isinstance(node, ast.Assign):
+        return [(name.id, node.value) for name in node.targets if isinstance(name, ast.Name)]
+    return []
+
+
+def _is_search(function: ast.expr) -> bool:
+    return (
+        isinstance(function, ast.Attribute)
+        and function.attr in SEARCHES
+        and isinstance(function.value, ast.Name)
+        and function.value.id == "re"
+    )
+
+
+def _read_flags(call: ast.Call) -> int:
+    names = [node.attr for node in ast.walk(call) if isinstance(node, ast.Attribute)]
+    flags = [getattr(re, name) for name in names if isinstance(getattr(re, name, 0), re.RegexFlag)]
+    return sum({int(flag) for flag in flags})
+
+
+def _has_bound(tree: Iterable[tuple[Any, Any]]) -> bool:
+    """Whether the work at one place of a text has a bound."""
+    return _count_ways(tree) <= _MOST_WAYS
+
+
+def _count_ways(tree: Iterable[tuple[Any, Any]]) -> float:
+    """Return in how many ways a pattern may read a text from one place; infinite without a
+    bound."""
+    return math.prod(_count_node(kind, value) for kind, value in tree)
+
+
+def _count_node(kind: Any, value: Any) -> float:
+    if kind in _REPEATS:
+        least, most, tree = value
+        if most == op.MAXREPEAT:
+            return math.inf
+        ways: float = (most - least + 1) * _count_ways(tree) ** min(int(most), _MOST_WAYS)
+        return ways
+    if kind is op.BRANCH:
+        return sum(map(_count_ways, value[1]))
+    if kind is op.SUBPATTERN:
+        return _count_ways(value[3])
+    if kind in (op.ASSERT, op.ASSERT_NOT):
+        return _count_ways(value[1])
+    return _count_ways(value) if kind is op.ATOMIC_GROUP else 1
+
+
+def _ends_in_run(nodes: Sequence[tuple[Any, Any]]) -> bool:
+    """Whether the only open repeat is of one set, and nothing that could fail follows it."""
+    if not nodes:
+        return True
+    *before, (kind, value) = nodes
+    if not _has_bound(before):
+        return False
+    if kind in _REPEATS:
+        _, most, tree = value
+        if most == op.MAXREPEAT:
+            return kind is not op.MIN_REPEAT and len(tree) == 1 and tree[0][0] in _SETS
+    if kind is op.BRANCH:
+        return all(_ends_in_run(list(part)) for part in value[1])
+    if kind is op.SUBPATTERN:
+        return _ends_in_run(list(value[3]))
+    return _has_bound([(kind, value)])
