@@ -31,7 +31,7 @@ from envs.grading import Grade, flag_errors, grade
 from envs.players import LocalPlayer, Player
 from envs.reward import DEFAULT, UNSHAPED, Conduct, Reward, Shaping, conduct_of, shape
 from envs.task import TaskDefinition
-from events.errors import KintsugiError
+from events.errors import CheckpointFault, KintsugiError
 from events.messages import Message
 
 UNJUDGED: Final = frozenset({Termination.INFRASTRUCTURE_ERROR, Termination.USER_ERROR})
@@ -245,7 +245,7 @@ def environment_code(
     fault in a task that is made of a person's session nothing is quoted."""
     try:
         yield
-    except (EndpointRefusal, EndpointUnavailable, PrefixMismatch, UnknownTask):
+    except (CheckpointFault, EndpointRefusal, EndpointUnavailable, PrefixMismatch, UnknownTask):
         raise
     except Exception as error:
         quoted = "" if task is not None and task.salt is not None else f": {error}"

@@ -30,6 +30,7 @@ from difflib import get_close_matches
 from functools import partial
 from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
+from itertools import chain
 from pathlib import Path
 from types import ModuleType
 from typing import Any, Final
@@ -84,6 +85,17 @@ class EnvironmentEntry:
     """Its class. Raises EnvironmentBroken."""
     file: Path | None = None
     """File that defines it, where it was found by a path."""
+
+
+@dataclass(frozen=True, slots=True)
+class BrokenEntry:
+    """A file or folder of the settings from which no environment can be opened."""
+
+    name: str
+    """Its name, or that of the file."""
+    source: str
+    error: KintsugiError
+    """Why not, with the remedy."""
 
 
 def open_environment(
@@ -191,20 +203,44 @@ def environments(paths: Sequence[Path] = ()) -> list[EnvironmentEntry]:
 
     Raises EnvironmentBroken where two have one name or a file cannot be imported.
     """
-    entries = [
-        *_builtin_entries(),
-        *_plugin_entries(),
-        *(entry for path in paths for entry in _in_path(path)),
-    ]
+    entries, broken = survey(paths)
+    if broken:
+        raise broken[0].error
+    return entries
+
+
+def survey(
+    paths: Sequence[Path] = (),
+) -> tuple[list[EnvironmentEntry], list[BrokenEntry]]:
+    """Return the environments there are, in the order of `environments`, and what is in the way of
+    others."""
     known: dict[str, EnvironmentEntry] = {}
-    for entry in entries:
-        other = known.setdefault(entry.name, entry)
-        if other is not entry:
-            raise EnvironmentBroken(
+    broken: list[BrokenEntry] = []
+    for entry in chain(_builtin_entries(), _plugin_entries(), *map(_survey_path, paths)):
+        other = entry if isinstance(entry, BrokenEntry) else known.setdefault(entry.name, entry)
+        if isinstance(entry, BrokenEntry):
+            broken.append(entry)
+        elif other is not entry:
+            error = EnvironmentBroken(
                 f"two environments are called {entry.name!r}: {other.source} and {entry.source}; "
                 "rename one, or leave it out of environments.paths"
             )
-    return entries
+            broken.append(BrokenEntry(entry.name, entry.source, error))
+    return list(known.values()), broken
+
+
+def _survey_path(path: Path) -> Iterator[EnvironmentEntry | BrokenEntry]:
+    """The environments of a file or folder of the settings, and its files that cannot be used."""
+    try:
+        files = _list_files(path)
+    except UnknownEnvironment as error:
+        yield BrokenEntry(path.stem, str(path), error)
+        return
+    for file in files:
+        try:
+            yield from _in_file(file)
+        except EnvironmentBroken as error:
+            yield BrokenEntry(file.stem, str(file), error)
 
 
 def _is_path(text: str) -> bool:
@@ -277,6 +313,12 @@ def _from_entry_point(point: EntryPoint, owner: str) -> type[Environment]:
 
 def _in_path(path: Path) -> Iterator[EnvironmentEntry]:
     """The environments of a file, or of the files of a folder."""
+    return chain.from_iterable(map(_in_file, _list_files(path)))
+
+
+def _list_files(path: Path) -> list[Path]:
+    """The file, or the files of the folder, that may define environments. Raises
+    UnknownEnvironment."""
     if path.is_dir():
         files = sorted(file for file in path.iterdir() if _is_candidate(file))
         if not files:
@@ -288,9 +330,12 @@ def _in_path(path: Path) -> Iterator[EnvironmentEntry]:
             f"{path} is no file and no folder; correct the path or environments.paths, or write "
             "a new environment with kintsugi env new NAME"
         )
-    for file in files:
-        for cls in _find_classes(file):
-            yield EnvironmentEntry(cls.name, str(file), partial(_already, cls), file)
+    return files
+
+
+def _in_file(file: Path) -> Iterator[EnvironmentEntry]:
+    for cls in _find_classes(file):
+        yield EnvironmentEntry(cls.name, str(file), partial(_already, cls), file)
 
 
 def _already(cls: type[Environment]) -> type[Environment]:

@@ -13,6 +13,7 @@ KintsugiError
 │   ├── AheadOfLog     the position asked for lies beyond the end: wrong or wiped log
 │   ├── LogDiverged    another record stands where the last folded one stood: a restored log
 │   └── LogCorrupt     stored bytes do not match their checksum
+├── CheckpointFault    a model's files are at fault, and no environment
 └── BlobError          a blob is missing or its bytes do not match its name
     └── BlobUnavailable  transient: the folder of all blobs is away, or its disk errs
 """
@@ -32,6 +33,10 @@ class BadRecord(KintsugiError):
 
 class TooLarge(BadRecord):
     """A record above `streams.MAX_VALUE_BYTES`."""
+
+
+class CheckpointFault(KintsugiError):
+    """A checkpoint cannot be used as it is configured. No environment is at fault."""
 
 
 class SchemaAhead(KintsugiError):

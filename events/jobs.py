@@ -136,7 +136,7 @@ class AdapterUser(StrictModel):
 
     adapter: Name
     folder: str
-    """Its folder, absolute."""
+    """Its folder: relative to the home, or absolute for one outside of it."""
     sha256: Sha256
     """Of its weights."""
     temperature: Annotated[float, Field(ge=0)] = 1.0

@@ -412,7 +412,8 @@ class JobEnded(Decision):
     outcome: JobOutcome
     reason: Reason = ""
     adapter: str | None = None
-    """Folder of what it left, absolute, on the host that wrote this."""
+    """Folder of what it left: relative to the home, or absolute for one outside of it. Older events
+    have absolute paths alone."""
     sha256: Sha256 | None = None
     """Of the adapter's weights."""
     steps: Count = 0

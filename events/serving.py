@@ -79,7 +79,8 @@ class AdapterProduced(Decision):
     sha256: Sha256
     """Of its weights."""
     path: Text
-    """Its folder, absolute, on the host that wrote this."""
+    """Its folder: relative to the home, or absolute for one outside of it. Older events have
+    absolute paths alone."""
     capability: str | None = None
     """What it was trained for."""
     job: str | None = None

@@ -18,7 +18,7 @@ from sqlalchemy import Connection, Row, select
 
 from consumers.folds.task_states import ACTIVE
 from consumers.reads.repairs import read_repair
-from consumers.reads.succession import find_member_before
+from consumers.reads.succession import find_adapter_at, find_member_before
 from consumers.reads.synthesis.plans import (
     PlanSetLine,
     PlanState,
@@ -383,7 +383,8 @@ def _build_round_pattern_node(connection: Connection, row: Row[Any], quota: dict
 
 def _find_parent_adapter(connection: Connection, folder: str | None) -> Node | None:
     """The adapter from whose weights a job went on; what that rests on is asked for by its name."""
-    row = None if folder is None else _row(connection, Adapter, "path", folder)
+    parent = None if folder is None else find_adapter_at(connection, folder)
+    row = None if parent is None else _row(connection, Adapter, "adapter", parent.adapter)
     if row is None:
         return None
     rejected = "" if row.gate is None or row.state == "promoted" else _gate(row.gate)

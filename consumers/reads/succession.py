@@ -6,6 +6,7 @@ A caller reads within one `database.read_transaction`, which is one moment of th
 
 from collections.abc import Collection
 from dataclasses import dataclass
+from pathlib import PurePath
 from typing import Any, Final
 
 from sqlalchemy import Connection, Row, func, or_, select, true
@@ -106,9 +107,15 @@ def find_adapter_of_job(connection: Connection, job: str) -> AdapterRow | None:
 
 
 def find_adapter_at(connection: Connection, path: str) -> AdapterRow | None:
-    """The adapter whose files are in a folder."""
+    """The adapter whose files are in a folder: that of a recorded path, or of an absolute one in a
+    home, where rows are relative to it."""
     adapters = Adapter.table().c
-    query = select(adapters.adapter).where(adapters.path == path).order_by(adapters.offset.desc())
+    inside = str(PurePath(*PurePath(path).parts[-2:]))
+    query = (
+        select(adapters.adapter)
+        .where(adapters.path.in_((path, inside)))
+        .order_by(adapters.offset.desc())
+    )
     name = connection.execute(query.limit(1)).scalar()
     return None if name is None else serving.adapter_row(connection, name)
 

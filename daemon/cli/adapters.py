@@ -16,7 +16,10 @@ from daemon.cli.serving import (
     WhyNot,
     act_of,
     describe_members,
+    locate_files,
+    open_engines,
     open_publisher,
+    parse_share,
     print_live_route,
 )
 
@@ -106,13 +109,13 @@ def show(cli: Cli, adapter: Named) -> None:
     if cli.out.json:
         cli.out.document(
             {
-                **build_document(row),
+                **build_document(cli, row),
                 "steps": [asdict(step) for step in life],
                 "evaluations": [asdict(line) for line in measured],
             }
         )
         return
-    cli.out.show(_about(row), "")
+    cli.out.show(_about(cli, row), "")
     steps = [[step.time, step.state or "", step.refused or step.reason] for step in life]
     cli.out.show(table(["when", "state", "why"], steps, whole=("when", "state")))
     if row.gate is not None:
@@ -132,7 +135,7 @@ def _show_user_gate(gate: "UserEvaluated") -> Any:
     return table(columns, rows, right=columns[2:], whole=("fault", "verdict"))
 
 
-def build_document(row: "AdapterRow") -> dict[str, Any]:
+def build_document(cli: Cli, row: "AdapterRow") -> dict[str, Any]:
     """An adapter or a panel, for scripts."""
     gate = None if row.gate is None else row.gate.model_dump(mode="json")
     merge = None if row.merge is None else row.merge.model_dump(mode="json")
@@ -140,12 +143,12 @@ def build_document(row: "AdapterRow") -> dict[str, Any]:
     user_gate = None if row.user_gate is None else row.user_gate.model_dump(mode="json")
     named = {
         "state": str(row.state), "gate": gate, "merge": merge, "panel": panel,
-        "user_gate": user_gate,
+        "user_gate": user_gate, "path": locate_files(cli, row.path),
     }  # fmt: skip
     return {**asdict(row), **named}
 
 
-def _about(row: "AdapterRow") -> Any:
+def _about(cli: Cli, row: "AdapterRow") -> Any:
     proof = (
         "not proven"
         if row.distance is None or not row.replicas
@@ -158,7 +161,11 @@ def _about(row: "AdapterRow") -> Any:
             "state": f"{row.state}, since {row.since}",
             "for": f"{row.alias} on {row.base}, {_describe_role(row)}",
             "from": row.merge.summary if row.merge else row.job or row.origin,
-            **({"files": row.path} if row.panel is None else _describe_parts(row)),
+            **(
+                {"files": locate_files(cli, row.path)}
+                if row.panel is None
+                else _describe_parts(row)
+            ),
             "sha256": row.sha256,
             "proof": proof,
         }
@@ -243,10 +250,9 @@ def push_(
     reason: WhyNot = "",
 ) -> None:
     """Bring an adapter into the home, whoever trained it: checked, named and never changed."""
-    from daemon.serving.fleet import open_fleet
     from daemon.serving.push import push
 
-    with cli.app() as app, open_fleet(app.settings, upstream or ()) as fleet:
+    with cli.app() as app, open_engines(app, upstream) as fleet:
         pushed = push(
             app,
             fleet,
@@ -260,9 +266,9 @@ def push_(
         )
     row = pushed.adapter
     if cli.out.json:
-        cli.out.document({**build_document(row), "new": pushed.new})
+        cli.out.document({**build_document(cli, row), "new": pushed.new})
         return
-    cli.out.show(_about(row))
+    cli.out.show(_about(cli, row))
     if not pushed.new:
         cli.out.hint("these very files were pushed before")
     cli.out.hint(f"is it any good? kintsugi adapters evaluate {row.adapter} --env ENV")
@@ -295,11 +301,10 @@ def merge(
 
     It answers nothing until it has passed the gate, as any other.
     """
-    from daemon.serving.fleet import open_fleet
     from daemon.serving.merging import merge_adapters
 
     parts = _parse_parts(adapters, 1 / len(adapters) if method == "sum" else 1.0)
-    with cli.app() as app, open_fleet(app.settings, upstream or ()) as fleet:
+    with cli.app() as app, open_engines(app, upstream) as fleet:
         result = merge_adapters(
             app,
             fleet,
@@ -317,9 +322,9 @@ def merge(
             f"weights that sum to 1, or {ancestor}={1 - times:.3g} more, make it count once"
         )
     if cli.out.json:
-        cli.out.document({**build_document(row), "new": result.pushed.new})
+        cli.out.document({**build_document(cli, row), "new": result.pushed.new})
         return
-    cli.out.show(_about(row))
+    cli.out.show(_about(cli, row))
     if not result.pushed.new:
         cli.out.hint("these very adapters were merged so before")
     cli.out.hint(f"is it any good? kintsugi adapters evaluate {row.adapter} --env ENV")
@@ -393,9 +398,9 @@ def stage(
 
 def _print(cli: Cli, row: "AdapterRow") -> None:
     if cli.out.json:
-        cli.out.document(build_document(row))
+        cli.out.document(build_document(cli, row))
     else:
-        cli.out.show(_about(row))
+        cli.out.show(_about(cli, row))
 
 
 @command(group)
@@ -403,9 +408,9 @@ def promote(
     cli: Cli,
     adapter: Named,
     share: Annotated[
-        float,
-        typer.Option(help="Part of the sessions: below 1 it is a canary."),
-    ] = 1.0,
+        str,
+        typer.Option(metavar="SHARE", help="Part of the sessions: below 1 it is a canary."),
+    ] = "1",
     override: Annotated[
         bool, typer.Option("--override", help="Although no gate was passed; needs --reason.")
     ] = False,
@@ -414,11 +419,10 @@ def promote(
     reason: WhyNot = "",
 ) -> None:
     """Have an adapter answer its alias. It must have passed the gate."""
-    if not 0 < share <= 1:
-        raise typer.BadParameter(f"{share:g} is no share; above 0, up to 1", param_hint="--share")
+    part = parse_share(share, "--share")
     with open_publisher(cli, upstream) as publisher:
         act = act_of(actor, reason)
-        row = publisher.promote(adapter, act, share=share, override=override)
+        row = publisher.promote(adapter, act, share=part, override=override)
         print_live_route(cli, publisher.app, row)
 
 

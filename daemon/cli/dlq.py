@@ -28,6 +28,7 @@ def list_letters(
     """List the dead letters that nobody dropped."""
     with cli.app() as app:
         letters = [row for row in _letters(app) if everything or row.dropped is None]
+        halts, rest = _describe_fold(app)
     if cli.out.json:
         cli.out.document([asdict(letter) for letter in letters])
     elif letters:
@@ -36,8 +37,10 @@ def list_letters(
             for letter in letters
         ]
         cli.out.show(table(["stream", "place", "type", "reason"], rows))
+    for halt in halts:
+        cli.out.warn(halt)
     if not letters:
-        cli.out.hint("no dead letter: every event was folded")
+        cli.out.hint(f"no dead letter: {rest}")
 
 
 @command(group)
@@ -90,6 +93,7 @@ def retry(
             letters = [at(letters, stream, place)]
         with explain_errors(app.engine):
             attempts = [attempt(letter, app) for letter in letters]
+        halts, rest = _describe_fold(app)
     foldable = sum(result.foldable for result in attempts)
     unfolded = sum(result.foldable and not result.recorded for result in attempts)
     if cli.out.json:
@@ -111,13 +115,15 @@ def retry(
             where = f"{result.letter.stream} {result.letter.partition}:{result.letter.offset}"
             well = "is a rollout now" if result.recorded else "can be folded now"
             cli.out.show(plain(f"{where}: {result.reason or well}"))
+    for halt in halts:
+        cli.out.warn(halt)
     if unfolded:
         cli.out.hint(
             f"{unfolded:,} of {len(attempts):,} can be folded now; put them into the tables: "
             "kintsugi rebuild --yes"
         )
     elif not attempts:
-        cli.out.hint("no dead letter: every event was folded")
+        cli.out.hint(f"no dead letter: {rest}")
     if foldable == len(attempts):
         return DONE
     return PARTLY if foldable else FAILED
@@ -148,6 +154,27 @@ def drop(
         cli.out.document({"acted": acted, **named})
     else:
         cli.out.show(f"{stream} {place} is dropped; kintsugi dlq list --all still shows it")
+
+
+def _describe_fold(app: "App") -> tuple[list[str], str]:
+    """Return what halts the fold, as sentences, and how much of the log was folded."""
+    from daemon.core.health import find_halts, lag, read_fold_state
+    from events.errors import LogUnavailable
+
+    with app.reading() as connection:
+        reached = read_fold_state(connection)
+    try:
+        log = app.readable_log
+        halts, behind = find_halts(log, reached), sum(lag(log, reached).values())
+    except LogUnavailable as error:
+        # The letters are in the tables, which can be read without the log.
+        return [], f"whether every event was folded is not known ({error})"
+    if halts:
+        texts = [f"the fold is halted at {halt.place}: {halt.text}" for halt in halts]
+        return texts, f"{behind:,} events wait behind"
+    if behind:
+        return [], f"{behind:,} events are not folded yet (kintsugi consume)"
+    return [], "every event was folded"
 
 
 def _letters(app: "App") -> "list[DeadLetterLine]":

@@ -13,6 +13,7 @@ import typer
 
 from daemon.cli.command import DONE, FAILED, PARTLY, Cli, command, noun
 from daemon.cli.output import facts, table
+from events.errors import KintsugiError
 
 if TYPE_CHECKING:
     from daemon.maintenance.regrade import RegradeReport
@@ -43,22 +44,48 @@ def load_environment(cli: Cli, name_or_path: str) -> "Environment":
 
 
 @command(group)
-def ls(cli: Cli) -> None:
-    """List environments and their splits; real tasks where `benchmarks` names their folder."""
-    from envs.registry import environments
+def ls(cli: Cli) -> int:
+    """List environments and their splits; real tasks where `benchmarks` names their folder.
 
-    entries = environments(cli.settings.environments.paths)
-    rows = [row for entry in entries for row in _splits(cli, entry)]
+    One that cannot be opened has a row with the reason, and the exit code is 3.
+    """
+    from envs.registry import survey
+
+    entries, broken = survey(cli.settings.environments.paths)
+    rows = [row for entry in entries for row in _list_rows(cli, entry)]
+    rows += [_build_broken_row(entry.name, entry.source, str(entry.error)) for entry in broken]
+    code = PARTLY if any(row["reason"] for row in rows) else DONE
     if cli.out.json:
         cli.out.document(rows)
-        return
+        return code
     cells = [
         [row["env"], row["split"], f"{row['tasks']:,}", len(row["capabilities"]), row["source"]]
+        + ([] if code == DONE else [row["reason"]])
         for row in rows
     ]
     columns = ["env", "split", "tasks", "capabilities", "source"]
+    columns += [] if code == DONE else ["reason"]
     cli.out.show(table(columns, cells, right=("tasks", "capabilities"), whole=("env", "split")))
     cli.out.hint("write your own: kintsugi env new NAME")
+    return code
+
+
+def _list_rows(cli: Cli, entry: "EnvironmentEntry") -> list[dict[str, Any]]:
+    """A row for each split of one environment, or one that says why it cannot be opened."""
+    try:
+        return _splits(cli, entry)
+    # Whatever its code raises, or a package that it needs and that is missing: the others are
+    # listed.
+    except (Exception, SystemExit) as error:
+        kind = "" if isinstance(error, KintsugiError) else f"{type(error).__name__}: "
+        return [_build_broken_row(entry.name, entry.source, f"{kind}{error}")]
+
+
+def _build_broken_row(name: str, source: str, reason: str) -> dict[str, Any]:
+    return {
+        "env": name, "tasks": 0, "source": source, "split": None, "capabilities": [],
+        "reason": " ".join(reason.split()),
+    }  # fmt: skip
 
 
 def _splits(cli: Cli, entry: "EnvironmentEntry") -> list[dict[str, Any]]:
@@ -80,6 +107,7 @@ def _splits(cli: Cli, entry: "EnvironmentEntry") -> list[dict[str, Any]]:
                 else entry.source,
                 "split": split,
                 "capabilities": sorted(kinds) if real else list(environment.capabilities),
+                "reason": None,
             }
         )
     return rows

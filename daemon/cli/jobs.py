@@ -7,7 +7,7 @@ import typer
 
 from daemon.cli.command import Cli, command, noun
 from daemon.cli.output import facts, table
-from daemon.cli.serving import ActorName, WhyNot, act_of
+from daemon.cli.serving import ActorName, WhyNot, act_of, locate_files
 
 if TYPE_CHECKING:
     from consumers.reads.learning import JobRow
@@ -37,16 +37,17 @@ def ls(
         rows = learning.jobs(connection, alias, limit)
         called_off = find_job_cancellations(connection)
     if cli.out.json:
-        cli.out.document([_line(row, called_off) for row in rows])
+        cli.out.document([_line(cli, row, called_off) for row in rows])
     elif rows:
         cli.out.show(_build_table(rows, called_off))
     if not rows:
         cli.out.hint("no job was requested yet; a cycle requests one (kintsugi cycle ls)")
 
 
-def _line(row: "JobRow", called_off: dict[str, str]) -> dict[str, Any]:
+def _line(cli: Cli, row: "JobRow", called_off: dict[str, str]) -> dict[str, Any]:
     return {
         **{name: value for name, value in asdict(row).items() if name != "spec"},
+        "adapter": locate_files(cli, row.adapter),
         "called_off": called_off.get(row.job),
     }
 
@@ -83,9 +84,9 @@ def show(cli: Cli, job: Named) -> None:
         called_off = find_job_cancellations(connection)
     if cli.out.json:
         spec = row.spec.model_dump(mode="json")
-        cli.out.document({**_line(row, called_off), "spec": spec})
+        cli.out.document({**_line(cli, row, called_off), "spec": spec})
     else:
-        cli.out.show(_about(row, called_off.get(row.job)))
+        cli.out.show(_about(cli, row, called_off.get(row.job)))
 
 
 def _describe_aim(row: "JobRow") -> str:
@@ -94,7 +95,7 @@ def _describe_aim(row: "JobRow") -> str:
     return f"the {row.teaches}" if row.teaches else row.capability or "any kind of task"
 
 
-def _about(row: "JobRow", called_off: str | None) -> Any:
+def _about(cli: Cli, row: "JobRow", called_off: str | None) -> Any:
     came = f"open, called off: {called_off}" if called_off else "open"
     if row.outcome is not None:
         came = "; ".join(filter(None, [f"{row.outcome}, {row.ended}", row.reason]))
@@ -112,7 +113,7 @@ def _about(row: "JobRow", called_off: str | None) -> Any:
             "requested": f"{row.requested}, for {row.minutes:g} minutes at most",
             "came to": came,
             "done": done,
-            "adapter": row.adapter or "none",
+            "adapter": locate_files(cli, row.adapter) or "none",
             "tasks": ", ".join(map(_describe_pool, row.spec.pools)),
             "spec": row.spec.model_dump_json(),
         }

@@ -77,7 +77,7 @@ def compose(
         if stage:
             row = publisher.stage(row.adapter, act)
     if cli.out.json:
-        cli.out.document(build_document(row))
+        cli.out.document(build_document(cli, row))
     else:
         cli.out.show(_build_facts(row))
         _show_options(cli, row)

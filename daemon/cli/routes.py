@@ -1,6 +1,7 @@
 """`kintsugi route`: who answers an alias."""
 
 from dataclasses import asdict
+from math import fsum, isclose
 from typing import Annotated
 
 import typer
@@ -12,6 +13,7 @@ from daemon.cli.serving import (
     WhyNot,
     act_of,
     open_publisher,
+    parse_share,
     print_live_route,
     routes,
 )
@@ -20,6 +22,8 @@ group = noun("route", "Who answers an alias.")
 
 _BASE = "base"
 """What names the base where shares are given."""
+
+_HINT = "ADAPTER=SHARE"
 
 
 @command(group)
@@ -72,20 +76,21 @@ def set_(
 
 
 def _shares(parts: list[str]) -> dict[str | None, float]:
+    """Return policy -> its share, None for the base. Raises BadParameter."""
     shares: dict[str | None, float] = {}
     for part in parts:
-        name, _, share = part.rpartition("=")
-        try:
-            value = float(share)
-        except ValueError:
-            value = -1.0
-        if not name or not 0 < value <= 1:
+        name, _, text = part.rpartition("=")
+        if not name:
             raise typer.BadParameter(
-                f"{part!r} is not ADAPTER=SHARE with a share above 0, such as base=0.5",
-                param_hint="ADAPTER=SHARE",
+                f"{part!r} is not ADAPTER=SHARE, such as base=0.5", param_hint=_HINT
             )
-        shares[None if name == _BASE else name] = value
-    total = sum(shares.values())
-    if abs(total - 1) > 1e-9:
-        raise typer.BadParameter(f"the shares sum to {total:g}, not to 1", param_hint="shares")
+        policy = None if name == _BASE else name
+        if policy in shares:
+            raise typer.BadParameter(f"{name} has two shares; give it one", param_hint=_HINT)
+        shares[policy] = parse_share(text, _HINT)
+    total = fsum(shares.values())
+    if not isclose(total, 1.0, abs_tol=1e-9):
+        raise typer.BadParameter(
+            f"the shares sum to {total:.12g}, not to 1; correct one of them", param_hint=_HINT
+        )
     return shares

@@ -8,6 +8,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
+from math import nan
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from consumers.reads.serving import RouteLine, RouteRow
     from daemon.core.app import App
     from daemon.core.decision_log import Act
+    from daemon.serving.fleet import Fleet
     from daemon.serving.publisher import Publisher
 
 _FOLLOW_SECONDS: Final = 5.0
@@ -45,14 +47,47 @@ def act_of(actor: str | None, reason: str) -> "Act":
     return Act((actor or getpass.getuser())[:128], reason[:1000])
 
 
+def parse_share(text: str, hint: str) -> float:
+    """Return a share of the sessions. Raises BadParameter for one that no policy can have."""
+    from producers.gateway.routing.routes import SMALLEST_SHARE
+
+    try:
+        share = float(text)
+    except ValueError:
+        share = nan
+    if share != 1 and not SMALLEST_SHARE <= share <= 1 - SMALLEST_SHARE:
+        raise typer.BadParameter(
+            f"{text!r} is no share of the sessions; give a number from {SMALLEST_SHARE:f}, one "
+            f"session in a million, to {1 - SMALLEST_SHARE:f}, or 1",
+            param_hint=hint,
+        )
+    return share
+
+
+def locate_files(cli: Cli, path: str | None) -> str | None:
+    """Return the folder on this machine that a recorded path of an adapter means; what is no path
+    (None, the empty one of a panel) as it is."""
+    return str(cli.settings.adapter_paths.locate(path)) if path else path
+
+
 @contextmanager
 def open_publisher(cli: Cli, urls: list[str] | None = None) -> "Iterator[Publisher]":
-    """The publisher of the home, over the engines at `urls` or those of the settings."""
-    from daemon.serving.fleet import open_fleet
+    """The publisher of the home, over its engines (`open_engines`)."""
     from daemon.serving.publisher import Publisher
 
-    with cli.app() as app, open_fleet(app.settings, urls or ()) as fleet:
+    with cli.app() as app, open_engines(app, urls) as fleet:
         yield Publisher(app, fleet)
+
+
+def open_engines(app: "App", urls: list[str] | None) -> "Fleet":
+    """Return the engines at `urls`, else those of the settings, else that of the home's `up`."""
+    from daemon.core.own_engine import OwnEngine
+    from daemon.serving.fleet import open_fleet
+
+    if urls or app.settings.upstreams:
+        return open_fleet(app.settings, urls or ())
+    own = OwnEngine.read(app.home)
+    return open_fleet(app.settings, [own.url] if own.url else (), own.trouble)
 
 
 def print_live_route(cli: Cli, app: "App", row: "RouteRow") -> None:

@@ -19,12 +19,12 @@ def up(cli: Cli) -> None:
     """Run every role of this home, each in a process of its own, until stopped."""
     from daemon.core.start_mark import mint
     from daemon.roles.startup import prepare
-    from daemon.roles.supervisor import Supervisor, alone, gateway_of, programs
+    from daemon.roles.supervisor import Supervisor, alone, engine_of, gateway_of, programs
 
     roles = programs(cli.settings, cli.home)
     with cli.app() as app:
         home = app.home
-    with stop_on_signal(cli) as stop, alone(home):
+    with stop_on_signal(cli) as stop, alone(home, engine_of(cli.settings)):
         # Closed again before they run, for a supervisor that lives for weeks needs neither database
         # nor broker.
         if away := prepare(cli.settings, stop):

@@ -37,10 +37,12 @@ from pydantic_settings import (
     TomlConfigSettingsSource,
 )
 
+from daemon.config.adapter_paths import FOLDER, PATHS_VARIABLE, AdapterPaths
 from events.errors import KintsugiError
 from events.gate import GateSettings
 from producers.gateway.privacy.rules import BadRule, BuiltIn, find_builtin, own
 from producers.gateway.privacy.rules import Rule as RuleInUse
+from producers.gateway.routing.routes import SMALLEST_SHARE
 
 PREFIX: Final = "KINTSUGI_"
 CONFIG_VARIABLE: Final = "KINTSUGI_CONFIG"
@@ -49,10 +51,13 @@ _CREDENTIALS_VARIABLE: Final = "CREDENTIALS_DIRECTORY"
 """The variable in which systemd puts the folder of the credentials that LoadCredential= names."""
 
 _NO_SETTINGS: Final = frozenset(
-    {CONFIG_VARIABLE, SECRETS_VARIABLE, "KINTSUGI_KAFKA_CACHE", "KINTSUGI_VLLM_CACHE"}
-)
-"""Variables that are read elsewhere: where the TOML file and the secrets are, and where ops/kafka
-keeps its jars and ops/vllm its environments."""
+    {
+        CONFIG_VARIABLE, SECRETS_VARIABLE, PATHS_VARIABLE, "KINTSUGI_KAFKA_CACHE",
+        "KINTSUGI_VLLM_CACHE",
+    }
+)  # fmt: skip
+"""Variables that are read elsewhere: where the TOML file and the secrets are, where a job finds
+adapters, and where ops/kafka keeps its jars and ops/vllm its environments."""
 
 OLD_NAMES: Final[Mapping[str, str]] = {
     f"controller.analyzer.{last}": f"models.analyzer.{last}"
@@ -257,12 +262,22 @@ class Canary(Section):
     """Share of an agent's sessions that its base answers whatever is promoted, to measure what was
     won since the first promotion; 0 for none."""
 
+    @field_validator("holdout")
+    @classmethod
+    def _check_holdout(cls, share: float) -> float:
+        if 0 < share < SMALLEST_SHARE:
+            raise ValueError(f"give 0 for none, or {SMALLEST_SHARE:f} or more")
+        return share
+
     @field_validator("shares")
     @classmethod
     def _check_order(cls, shares: tuple[float, ...]) -> tuple[float, ...]:
-        within = all(0 < share < 1 for share in shares)
+        within = all(SMALLEST_SHARE <= share <= 1 - SMALLEST_SHARE for share in shares)
         if not (shares and within and list(shares) == sorted(set(shares))):
-            raise ValueError("they must rise, above 0 and below 1, and there must be one")
+            raise ValueError(
+                f"they must rise, from {SMALLEST_SHARE:f} to {1 - SMALLEST_SHARE:f}, and there "
+                "must be one"
+            )
         return shares
 
 
@@ -844,7 +859,12 @@ class Settings(BaseSettings):
     @property
     def adapters(self) -> Path:
         """The folder that holds adapters."""
-        return self.serving.adapters or self.home / "adapters"
+        return self.serving.adapters or self.home / FOLDER
+
+    @property
+    def adapter_paths(self) -> AdapterPaths:
+        """The paths of adapters in events and on this machine."""
+        return AdapterPaths(self.home, self.adapters)
 
     @property
     def environment_places(self) -> tuple[str, ...]:

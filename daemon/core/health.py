@@ -162,6 +162,8 @@ class Halt:
     reason: HaltReason
     text: str
     """What is wrong, as a sentence with the remedy."""
+    place: str = "all streams"
+    """Where it stands: the partition and the offset of the next event."""
 
 
 def halts(log: EventLog, reached: FoldState) -> list[str]:
@@ -200,5 +202,6 @@ def _halt_at(
     except LogUnavailable:
         raise
     except (SchemaAhead, LogError) as error:
-        return [Halt(_REASONS.get(type(error), "log"), str(error))]
+        place = f"{stream}/{partition} offset {stands.next_offset}"
+        return [Halt(_REASONS.get(type(error), "log"), str(error), place)]
     return []

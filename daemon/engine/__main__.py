@@ -90,12 +90,13 @@ def _server(options: Namespace, local: bool) -> "Server":
         torch.set_num_threads(options.threads)
     if not (options.model / "config.json").is_file():
         raise KintsugiError(f"{options.model} holds no checkpoint: it has no config.json")
+    chat = Chat(options.model)
     base = Policy.load(options.model, options.name or options.model.resolve().name)
     adapters = Adapters(base, str(options.model))
     for name, folder in options.lora:
         adapters.load(name, folder)
     length = min(base.context, options.length or _LENGTH)
-    return Server(adapters, Chat(options.model), Engine(base, options.slots, length), local)
+    return Server(adapters, chat, Engine(base, options.slots, length), local)
 
 
 def _bound(host: str, port: int) -> socket.socket:

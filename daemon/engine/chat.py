@@ -22,8 +22,9 @@ from typing import Any, Final, cast
 
 from transformers import AutoTokenizer, GenerationConfig, PreTrainedTokenizerFast
 
+from daemon.adapters.end_tokens import describe_missing, describe_other
 from envs.reflection.tags import CLOSING, OPENING, split_reflection, write_reflection
-from events.errors import KintsugiError
+from events.errors import CheckpointFault
 from events.messages import Message, ToolCall
 
 _CALL_BEGINS: Final = "<tool_call>"
@@ -35,19 +36,25 @@ _PIECES: Final = 4096
 brings new ones, so that for a server of many calls this is memory that it holds."""
 _LONGEST_PIECE: Final = 32 << 10
 """Characters of a piece that is remembered."""
+_WORD: Final = "answer"
+"""Content of an answer after which the template's end of a turn is looked for."""
 _COMPOSED: Final = 4
 """Characters that become one at most where a tokenizer composes them (Unicode's NFC)."""
 
 
-class NoTemplate(KintsugiError):
+class NoTemplate(CheckpointFault):
     """The checkpoint's tokenizer has no chat template, or one that does not take these messages."""
+
+
+class NoEndToken(CheckpointFault):
+    """No answer of the checkpoint would end."""
 
 
 class Chat:
     """A tokenizer with its chat template."""
 
     def __init__(self, directory: Path) -> None:
-        """Raises NoTemplate, OSError."""
+        """Raises NoTemplate, NoEndToken, OSError."""
         loaded = AutoTokenizer.from_pretrained(directory, local_files_only=True)
         self.tokenizer = cast(PreTrainedTokenizerFast, loaded)
         if not self.tokenizer.chat_template:
@@ -66,6 +73,32 @@ class Chat:
         plain = len(marks) == len(added)
         self._marks = re.compile(f"({'|'.join(map(re.escape, marks))})") if plain else None
         self._piece = lru_cache(_PIECES)(self._encode)
+        self._check_ends(directory)
+
+    def _check_ends(self, directory: Path) -> None:
+        """See that an answer ends: that an end token is configured, and that it is among those with
+        which the template ends a turn, where it ends one with special tokens. Raises NoEndToken."""
+        known = self.ends & set(self.tokenizer.get_vocab().values())
+        written = self._find_turn_end()
+        added = self.tokenizer.added_tokens_decoder
+        special = [token for token in written if token in added and added[token].special]
+        mark = self.text(special[:1]) or None
+        if not known:
+            raise NoEndToken(describe_missing(directory, mark))
+        if mark is not None and known.isdisjoint(written):
+            configured = " or ".join(self.text([token]) for token in sorted(known))
+            raise NoEndToken(describe_other(directory, configured, mark))
+
+    def _find_turn_end(self) -> tuple[int, ...]:
+        """Return what the template writes after an answer; nothing where it does not take a plain
+        question and answer."""
+        asked = {"role": "user", "content": "?"}
+        try:
+            text = self._render([asked, {"role": "assistant", "content": _WORD}], (), False, {})
+        except NoTemplate:
+            return ()
+        before, _, end = text.rpartition(_WORD)
+        return self.encode(end) if before else ()
 
     def prompt(
         self,

@@ -290,6 +290,17 @@ def load_base(
         raise WrongSetting(CHECKPOINT_SETTING, reason) from error
 
 
+def load_chat(checkpoint: Path) -> "Chat":
+    """Return the chat template of an agent's checkpoint. Raises WrongSetting where there is none,
+    and where no answer would end."""
+    from daemon.engine.chat import Chat, NoEndToken, NoTemplate
+
+    try:
+        return Chat(checkpoint)
+    except (NoEndToken, NoTemplate) as error:
+        raise WrongSetting(CHECKPOINT_SETTING, str(error)) from error
+
+
 def prove_adapter(checkpoint: Path, adapter: Adapter) -> Path:
     """The folder of an adapter, seen to hold what was produced. Raises BadAdapter, and WrongSetting
     where the checkpoint is of another base."""
@@ -297,9 +308,10 @@ def prove_adapter(checkpoint: Path, adapter: Adapter) -> Path:
     from daemon.adapters.compatibility import BadBase, fit
     from daemon.adapters.directory import BadAdapter
     from daemon.adapters.fingerprint import EXACT, distance
+    from daemon.config.adapter_paths import locate_for_job
     from daemon.engine.fingerprint import probe_checkpoint
 
-    folder = Path(adapter.folder)
+    folder = locate_for_job(adapter.folder)
     intact(folder, adapter.sha256, None, None)
     try:
         fit(folder, checkpoint)
@@ -326,11 +338,10 @@ def _play_chunk(
     chunk: Sequence[_Slot],
 ) -> Iterator[TrialAttempt]:
     """A chunk, in its own order; `meter` counts the tokens of a user's endpoint."""
-    from daemon.engine.chat import Chat
     from daemon.solver.sampling.local import Attempt
     from envs.evaluation import episode_seed
 
-    chat = Chat(Path(plan.checkpoint))
+    chat = load_chat(Path(plan.checkpoint))
     attempts = {
         plan.rollout(*slot): Attempt(
             task=environment.task(slot[1]),

@@ -34,7 +34,7 @@ from daemon.evaluation.plan_program import (
     open_plan_environment,
     run_program,
 )
-from daemon.evaluation.trial import Adapter, load_base, prove_adapter
+from daemon.evaluation.trial import Adapter, load_base, load_chat, prove_adapter
 from daemon.synthesis.manners import find_turn, vary_manner
 from envs.attribution.user_faults import FaultRule, find_user_fault
 from envs.episode import REGULAR
@@ -320,12 +320,10 @@ class _Players:
 
     def __init__(self, plan: UserPlan) -> None:
         """Raises WrongSetting, IncompatibleModel, BadAdapter, OSError."""
-        from daemon.engine.chat import Chat
-
         checkpoint, user = Path(plan.checkpoint), plan.user
         base = load_base(checkpoint, plan.base, plan.dtype, plan.threads)
         own = Adapter(name=user.adapter, folder=user.folder, sha256=user.sha256)
-        self._plan, self._chat = plan, Chat(checkpoint)
+        self._plan, self._chat = plan, load_chat(checkpoint)
         self._places = {task: place for place, task in enumerate(plan.tasks)}
         self._user: Policy = base.with_adapter(prove_adapter(checkpoint, own), own.name)
         self._agent: Policy = base

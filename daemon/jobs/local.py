@@ -13,9 +13,10 @@ import fcntl
 import os
 import signal
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from types import MappingProxyType
 from typing import Final
 
 from daemon.jobs.attempts import SHELL, Clock, JobFolder, number_in
@@ -41,14 +42,17 @@ class LocalRunner:
         grace: float = GRACE_SECONDS,
         mode: int = private.FOLDER,
         clock: Clock = time.monotonic,
+        variables: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
-        """`command` is given the spec's path and `--out DIR`; `mode` is of the folder `root`, and
-        `clock` is monotonic."""
+        """`command` is given the spec's path and `--out DIR`; `mode` is of the folder `root`,
+        `clock` is monotonic, and every job gets `variables`."""
         self._root = root
         self._mode = mode
         self._slots = slots
         self._command = tuple(command)
         self._grace = grace
+        self.variables: Final = dict(variables)
+        """Environment variables of every job."""
         self._clock = clock
         self._children: set[int] = set()
         """Processes that this one has to take note of when they end."""
@@ -137,7 +141,7 @@ class LocalRunner:
         """Start an attempt that holds these locks."""
         name = folder.begin(len(folder.attempts()) + 1, [key.id for key in job.keys])
         # Keys as a variable, which is written nowhere.
-        environment = {**job.environment, **write_keys(job.keys)}
+        environment = {**self.variables, **job.environment, **write_keys(job.keys)}
         arguments = [*self._command, *folder.arguments]
         # Not subprocess: its object would warn when this process ends before the job.
         with ExitStack() as opened:

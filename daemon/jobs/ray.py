@@ -15,10 +15,11 @@ left no trace is submitted again. Not covered: the setting is changed while a jo
 """
 
 import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 import httpx2
@@ -91,9 +92,10 @@ class RayRunner:
         slots: int = 1,
         grace: float = GRACE_SECONDS,
         mode: int = private.FOLDER,
+        variables: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
         """`command`: as the cluster's machines know it; it is given the spec's path and `--out
-        DIR`."""
+        DIR`. Every job gets `variables`."""
         self._root = root.absolute()
         self._mode = mode
         self._cluster = cluster
@@ -101,6 +103,7 @@ class RayRunner:
         self._needs = needs
         self._slots = slots
         self._grace = grace
+        self._variables = dict(variables)
 
     def folder(self, job: str) -> Path:
         """The folder of a job."""
@@ -189,7 +192,9 @@ class RayRunner:
 
     def _submit(self, job: Job, number: int, name: Path, arguments: Sequence[str]) -> None:
         """Raises JobStartError, RunnerUnavailable."""
-        variables = {_STOP_WAIT: str(round(self._grace)), **job.environment}
+        variables = {
+            _STOP_WAIT: str(round(self._grace)), **self._variables, **job.environment
+        }  # fmt: skip
         words = ["sh", "-c", _SHELL, "sh", str(name), *self._command, *arguments]
         attempt = self._name(job.id, number)
         refused = self._cluster.submit(

@@ -35,11 +35,14 @@ def _runner(settings: "Settings", folder: str, module: str) -> JobRunner:
     # An engine that another process started reads the policies of a job in its folder.
     mode = private.PASSAGE if settings.training.source == "endpoint" else private.FOLDER
     if settings.jobs.runner == "local":
-        return LocalRunner(root, slots=slots, command=(sys.executable, "-m", module), mode=mode)
+        return LocalRunner(
+            root, slots=slots, command=(sys.executable, "-m", module), mode=mode,
+            variables=settings.adapter_paths.variables,
+        )  # fmt: skip
     from daemon.jobs.ray import Needs, RayRunner, cluster_of
 
     ray = settings.jobs.ray
     return RayRunner(
         root, cluster_of(ray), slots=slots, command=(ray.python, "-m", module),
-        needs=Needs(ray.cpus, ray.gpus), mode=mode,
+        needs=Needs(ray.cpus, ray.gpus), mode=mode, variables=settings.adapter_paths.variables,
     )  # fmt: skip

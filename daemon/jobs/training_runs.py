@@ -349,8 +349,9 @@ class _Look:
         of = "user" if job.teaches == "user" else job.capability
         kind = job.alias if of is None else f"{job.alias}-{of}"
         checkpoint, store = Path(job.spec.checkpoint), self._app.settings.adapters
-        folder = Path(result.adapter or "")
-        if not folder.is_dir():
+        # Of its path the name alone: the home may have been moved since.
+        folder = self._runner.folder(job.job) / OUT / Path(result.adapter or "").name
+        if result.adapter is None or not folder.is_dir():
             raise BadAdapter(f"{folder} is no folder, and the job says that its adapter is there")
         adopted = adopt(folder, store, checkpoint, kind=kind)
         if adopted.sha256 != result.sha256:
@@ -373,13 +374,13 @@ class _Look:
         self, outcome: JobOutcome, reason: str, ended: Exit, adopted: HomeAdapter | None = None
     ) -> str:
         """Say how it ended, once and for all."""
-        job, result = self._job, ended.result
+        job, result, paths = self._job, ended.result, self._app.settings.adapter_paths
         decisions: dict[str, Decision] = {
             "job-ended": JobEnded(
                 job=job.job,
                 outcome=outcome,
                 reason=clip_reason(reason),
-                adapter=None if adopted is None else str(adopted.folder),
+                adapter=None if adopted is None else paths.record(adopted.folder),
                 sha256=None if adopted is None else adopted.sha256,
                 steps=0 if result is None else result.steps,
                 rollouts=0 if result is None else result.rollouts,
@@ -390,8 +391,8 @@ class _Look:
         if adopted is not None:
             decisions["produced"] = AdapterProduced(
                 adapter=adopted.name, alias=job.alias, base=job.base, sha256=adopted.sha256,
-                path=str(adopted.folder), capability=job.capability, job=job.job, origin="job",
-                role="user" if job.teaches == "user" else "agent",
+                path=paths.record(adopted.folder), capability=job.capability, job=job.job,
+                origin="job", role="user" if job.teaches == "user" else "agent",
             )  # fmt: skip
         Decisions(self._app).take_all(decisions, job.event, origin=job.job)
         because = f": {reason}" if reason else ""

@@ -35,6 +35,7 @@ from urllib.parse import urlsplit
 
 from daemon.config.settings import ConfigurationError
 from daemon.core import systemd
+from daemon.core.own_engine import LOCK
 from daemon.core.start_mark import VARIABLE, holder, whose
 from events import private
 from events.envelope import new_id
@@ -104,7 +105,7 @@ def programs(settings: "Settings", home: str | None = None) -> list[Program]:
     roles: list[Program] = []
     if not settings.upstreams:
         engine = _engine(settings)
-        upstream = ("--upstream", f"http://127.0.0.1:{settings.engine.port}/v1")
+        upstream = ("--upstream", str(engine_of(settings)))
         roles.append(engine)
     # Not /readyz: a remote engine may come up later, and everything else need not wait.
     at, grace = f"{gateway_of(settings)}/livez", settings.gateway.grace_seconds
@@ -119,6 +120,12 @@ def programs(settings: "Settings", home: str | None = None) -> list[Program]:
     if settings.tracing.endpoint:
         roles.append(Program("trace", ("daemon", "trace", *flags)))
     return roles
+
+
+def engine_of(settings: "Settings") -> str | None:
+    """Return the URL of the engine that this home runs itself; None where the settings name
+    others."""
+    return None if settings.upstreams else f"http://127.0.0.1:{settings.engine.port}/v1"
 
 
 def gateway_of(settings: "Settings") -> str:
@@ -281,21 +288,21 @@ def _port_error(program: Program) -> PortInUse:
 
 
 @contextmanager
-def alone(home: Path) -> Iterator[None]:
-    """Hold the lock of a home inside the block; the kernel releases it with the process. Raises
-    AlreadyUp."""
-    path = home / "up.lock"
+def alone(home: Path, engine: str | None = None) -> Iterator[None]:
+    """Hold the lock of a home inside the block; the kernel releases it with the process. Its file
+    says at which URL the home's own engine will answer, if any. Raises AlreadyUp."""
+    path = home / LOCK
     with open(path, "a+", opener=private.opener) as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
             lock.seek(0)
-            number = lock.read().strip() or "unknown"
+            number = lock.readline().strip() or "unknown"
             raise AlreadyUp(
                 f"home {home} is run by process {number} already; stop that one, or name another "
                 "home with --home or KINTSUGI_HOME"
             ) from error
         lock.truncate(0)
-        lock.write(f"{os.getpid()}\n")
+        lock.write("".join(f"{line}\n" for line in (os.getpid(), engine) if line is not None))
         lock.flush()
         yield

@@ -56,7 +56,7 @@ def collect_facts(app: "App", name: str) -> BundleFacts | PanelBundleFacts:
 
 
 def _collect_adapter(app: "App", connection: "Connection", row: AdapterRow) -> BundleFacts:
-    folder = Path(row.path)
+    folder = app.settings.adapter_paths.locate(row.path)
     _check_files(row, folder)
     measured = serving.evaluation_lines(connection, row.adapter)
     job = None if row.job is None else learning.job(connection, row.job)

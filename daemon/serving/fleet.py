@@ -16,7 +16,7 @@ and unloaded (desired_state.py, staging.py).
 
 import json
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
@@ -39,6 +39,7 @@ if TYPE_CHECKING:
 _EMBEDDED: Final = "kintsugi"
 _ENOUGH: Final = Room(1 << 20, 1 << 20)
 """Room of the embedded engine without a limit: each of its adapters has weights of its own."""
+_UNNAMED: Final = "no engine is named, neither by --upstream nor in the setting upstreams"
 _UNSAID: Final = 1
 """Slots assumed if neither settings nor engine name any: vLLM's default of --max-loras."""
 
@@ -110,6 +111,8 @@ class Look:
     holding: Mapping[str, ReplicaContents]
     """URL -> contents of the replicas that answered."""
     lost: Mapping[str, ReplicaError]
+    unnamed: str = _UNNAMED
+    """Why there is none, where there is none."""
 
     def of_base(self, base: str) -> list[str]:
         """Return the URLs of the replicas that answered and serve this base."""
@@ -119,14 +122,24 @@ class Look:
     def error_text(self) -> str:
         """Describe what is wrong with the replicas that gave no answer."""
         named = "; ".join(str(error) for error in self.lost.values())
-        return named or "no engine is named, neither by --upstream nor in the setting upstreams"
+        return named or self.unnamed
 
 
 class Fleet:
     """All replicas of a home. Used by one thread at a time."""
 
-    def __init__(self, engines: Sequence[Engine], calibrations: Path) -> None:
+    def __init__(
+        self,
+        engines: Sequence[Engine],
+        calibrations: Path,
+        locate: Callable[[str], Path] = Path,
+        unnamed: str = _UNNAMED,
+    ) -> None:
+        """`locate` returns the folder that an adapter's path in the tables means; `unnamed` says
+        why there is no engine, where there is none."""
+        self._unnamed = unnamed
         self.engines = {engine.url: engine for engine in engines}
+        self.locate = locate
         self._calibrations = calibrations
         self._expected: dict[str, Expectation] = {}
 
@@ -151,13 +164,13 @@ class Fleet:
                 holding[url] = engine.read_contents()
             except ReplicaError as error:
                 lost[url] = error
-        return Look(holding, lost)
+        return Look(holding, lost, self._unnamed)
 
     def read_expectation(self, row: AdapterRow) -> Expectation:
         """Return the answers expected of an adapter to the probes. Raises NoFingerprint,
         BadAdapter."""
         if row.path not in self._expected:
-            self._expected[row.path] = read_expectation(Path(row.path))
+            self._expected[row.path] = read_expectation(self.locate(row.path))
         return self._expected[row.path]
 
     def rivals(self, row: AdapterRow, others: Sequence[AdapterRow]) -> dict[str, Expectation]:
@@ -226,7 +239,7 @@ class Fleet:
     ) -> Proof:
         expected = self.read_expectation(row)
         tolerance = self._tolerance(engine, expected)
-        engine.replica.load(name, Path(row.path))
+        engine.replica.load(name, self.locate(row.path))
         try:
             proof = engine.replica.prove(name, expected, tolerance, rivals)
             if beside_base:
@@ -313,9 +326,9 @@ def check_room(
     return plan_together({**others, **ours}, wanted, engine.room(), engine.url).give_up
 
 
-def open_fleet(settings: "Settings", urls: Sequence[str] = ()) -> Fleet:
-    """Return the replicas that the settings name, or those at `urls`; there may be none. Raises
-    ConfigurationError."""
+def open_fleet(settings: "Settings", urls: Sequence[str] = (), unnamed: str = _UNNAMED) -> Fleet:
+    """Return the replicas that the settings name, or those at `urls`; there may be none, and
+    `unnamed` says why. Raises ConfigurationError."""
     from daemon.config.upstreams import key_of, upstreams
 
     known = {upstream.url.rstrip("/"): upstream for upstream in settings.upstreams}
@@ -323,7 +336,8 @@ def open_fleet(settings: "Settings", urls: Sequence[str] = ()) -> Fleet:
         _engine(upstream.url, key_of(settings, upstream.url), known.get(upstream.url))
         for upstream in (upstreams(settings, urls) if urls or known else ())
     ]
-    return Fleet(engines, settings.adapters / "calibrations.json")
+    calibrations = settings.adapters / "calibrations.json"
+    return Fleet(engines, calibrations, settings.adapter_paths.locate, unnamed)
 
 
 def _engine(url: str, key: str | None, upstream: "Upstream | None") -> Engine:

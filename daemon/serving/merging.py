@@ -81,7 +81,12 @@ def merge_adapters(
     with app.reading() as connection:
         members = sorted(
             (
-                _Member(row, weight, _read_ancestors(connection, row.adapter))
+                _Member(
+                    row,
+                    weight,
+                    _read_ancestors(connection, row.adapter),
+                    app.settings.adapter_paths.locate(row.path),
+                )
                 for row, weight in (
                     (serving.find_adapter(connection, part), weight) for part, weight in parts
                 )
@@ -95,11 +100,12 @@ def merge_adapters(
     with TemporaryDirectory(prefix=f"kintsugi-{KIND}-") as folder:
         source = Path(folder) / KIND
         for member in members:
-            intact(Path(member.row.path), member.row.sha256, None, None)
+            intact(member.folder, member.row.sha256, None, None)
         made = _compute(source, members, method, rank)
         with hold_serving_lock(app.home):
             adopted = adopt_for_fleet(app, fleet, source, KIND, name, checkpoint)
-            produced = _describe(members, adopted, method, made)
+            path = app.settings.adapter_paths.record(adopted.folder)
+            produced = _describe(members, adopted, path, method, made)
             arguments = {
                 "members": ", ".join(f"{m.row.adapter}={m.weight:g}" for m in members),
                 "method": method, "rank": str(made),
@@ -114,6 +120,7 @@ class _Member:
     weight: float
     ancestors: tuple[str, ...]
     """Adapters that it went on from, the nearest first."""
+    folder: Path
 
     @property
     def line(self) -> tuple[str, ...]:
@@ -122,13 +129,13 @@ class _Member:
 
 
 def _describe(
-    members: Sequence[_Member], adopted: HomeAdapter, method: MergeMethod, rank: int
+    members: Sequence[_Member], adopted: HomeAdapter, path: str, method: MergeMethod, rank: int
 ) -> AdapterProduced:
     row = members[0].row
     parts = tuple(MergedAdapter(adapter=m.row.adapter, weight=m.weight) for m in members)
     return AdapterProduced(
         adapter=adopted.name, alias=row.alias, base=row.base, sha256=adopted.sha256,
-        path=str(adopted.folder), origin="push",
+        path=path, origin="push",
         merge=AdapterMerge(method=method, rank=rank, members=parts),
     )  # fmt: skip
 
@@ -207,7 +214,7 @@ def _compute(
     """Write the merged directory; return its rank. Raises MergeRefusal."""
     if find_spec("torch") is None:
         raise MergeRefusal("adapters are merged by torch; install kintsugi[train] here")
-    members = [f"{member.row.path}={member.weight!r}" for member in merged]
+    members = [f"{member.folder}={member.weight!r}" for member in merged]
     options = [f"--method={method}"]
     options += [] if rank is None else [f"--rank={rank}"]
     command = [sys.executable, "-m", "daemon.engine.merging", str(out), *members, *options]

@@ -15,7 +15,6 @@ the router chooses well; that shows in the gate.
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from string import ascii_uppercase
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
@@ -91,7 +90,7 @@ def compose(app: "App", fleet: Fleet, composition: Composition, by: Act | str) -
         parts = _find_parts(connection, composition)
         first = _check_parts(parts, composition)
         trained = None if composition.router is None else parts[composition.router]
-        prompt = None if trained is None else _read_prompt(connection, trained, composition)
+        prompt = None if trained is None else _read_prompt(app, connection, trained, composition)
         descriptions = {} if prompt else _describe_skills(connection, first, composition)
     engine = find_engine(fleet, first.base)
     adapter = None if trained is None else trained.adapter
@@ -272,13 +271,13 @@ def _check_parts(parts: Mapping[str, AdapterRow], composition: Composition) -> A
 
 
 def _read_prompt(
-    connection: "Connection", router: AdapterRow, composition: Composition
-) -> PanelRouter | None:
+    app: "App", connection: "Connection", router: AdapterRow, composition: Composition
+) -> PanelRouter | None:  # fmt: skip
     """Return the prompt that a router was trained on, as its job says, or its files where no job of
     this home trained it; None where neither says one. Raises CompositionRefusal where it was
     trained on other skills, or on none, or its files are damaged."""
     job = None if router.job is None else learning.job(connection, router.job)
-    prompt = _read_stored_prompt(router) if job is None else job.spec.router
+    prompt = _read_stored_prompt(app, router) if job is None else job.spec.router
     if prompt is None and job is None:
         return None
     if prompt is None:
@@ -299,13 +298,14 @@ def _read_prompt(
     return prompt
 
 
-def _read_stored_prompt(router: AdapterRow) -> PanelRouter | None:
+def _read_stored_prompt(app: "App", router: AdapterRow) -> PanelRouter | None:
     """Return the prompt that the files of an adapter name; None where they name none, or are not on
     this machine. Raises CompositionRefusal."""
-    if not router.path or not Path(router.path).is_dir():
+    folder = app.settings.adapter_paths.locate(router.path)
+    if not router.path or not folder.is_dir():
         return None
     try:
-        stored = verify(Path(router.path)).spec.get("router")
+        stored = verify(folder).spec.get("router")
         return None if stored is None else PanelRouter.model_validate(stored)
     except (BadAdapter, ValidationError) as error:
         raise CompositionRefusal(

@@ -18,7 +18,8 @@ success routes no session. A route that the tables would refuse is refused befor
 Not covered: what a gateway does with a route (producers/gateway), and unloading (reconciler.py).
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Final
@@ -189,7 +190,9 @@ class Publisher:
         Raises PromotionRefusal, StageRefusal, NoRoom, RouteRefusal, DecisionRefusal.
         """
         self.app.settle()
-        rows = {name: self.adapter(name) for name in (*shares, shadow) if name is not None}
+        named = [name for name in (*shares, shadow) if name is not None]
+        rows = {name: self.adapter(name) for name in named}
+        _check_distinct([rows[name].adapter for name in named])
         for row in rows.values():
             _check_answers_clients(row)
         base = base or next((row.base for row in rows.values()), None) or self._base_of(alias)
@@ -400,6 +403,15 @@ def _shares(name: str, share: float, standing: RouteState) -> tuple[RouteShare, 
         RouteShare(adapter=name, share=share),
         RouteShare(adapter=standing.incumbent, share=1 - share),
     )
+
+
+def _check_distinct(adapters: Sequence[str]) -> None:
+    """Check that a route names each adapter once. Raises RouteRefusal."""
+    for adapter, count in Counter(adapters).items():
+        if count > 1:
+            raise routing.RouteRefusal(
+                f"{adapter} is named {count} times, as a share or as the shadow; name it once"
+            )
 
 
 def _check_answers_clients(row: AdapterRow) -> None:

@@ -59,7 +59,8 @@ def push(
         adopted = adopt_for_fleet(app, fleet, source, capability or alias, name, checkpoint)
         produced = AdapterProduced(
             adapter=adopted.name, alias=alias, base=base, sha256=adopted.sha256,
-            path=str(adopted.folder), capability=capability, origin="push",
+            path=app.settings.adapter_paths.record(adopted.folder), capability=capability,
+            origin="push",
         )  # fmt: skip
         return record_adapter(app, produced, act, "adapters push", {"from": str(source)})
 
@@ -105,7 +106,7 @@ def record_adapter(
     with app.reading() as connection:
         known = serving.adapter_row(connection, data.adapter)
     if known is not None:
-        _check_same(known, data)
+        _check_same(app, known, data)
         return PushResult(known, new=False)
     decisions = Decisions(app)
     cause = decisions.act(act, command, {"adapter": data.adapter, **arguments})
@@ -114,10 +115,11 @@ def record_adapter(
         return PushResult(serving.find_adapter(connection, data.adapter), new=True)
 
 
-def _check_same(known: AdapterRow, data: AdapterProduced) -> None:
+def _check_same(app: "App", known: AdapterRow, data: AdapterProduced) -> None:
     """Check that a known adapter has the pushed values. Raises PushRefusal."""
-    same = (known.sha256, known.path, known.alias, known.base)
-    if same != (data.sha256, data.path, data.alias, data.base):
+    locate = app.settings.adapter_paths.locate
+    same = (known.sha256, locate(known.path), known.alias, known.base)
+    if same != (data.sha256, locate(data.path), data.alias, data.base):
         raise PushRefusal(
             f"{data.adapter} is an adapter of {known.alias} on {known.base} already; give "
             "this one another --name"

@@ -249,7 +249,9 @@ class _Taker:
 
     def _load(self, step: Load) -> None:
         row, engine = self._row(step.adapter), self._fleet.engines[step.replica]
-        intact(Path(row.path), row.sha256, engine.started.checkpoint, engine.started.max_lora_rank)
+        started = engine.started
+        folder = self._fleet.locate(row.path)
+        intact(folder, row.sha256, started.checkpoint, started.max_lora_rank)
         holding, role = self._holding[step.replica], self._roles[step.adapter]
         for name in check_room(engine, holding, self._roles, {step.adapter: role}):
             if name == step.adapter:
@@ -281,7 +283,7 @@ class _Taker:
         self._decisions.take(moved, f"retired {row.adapter}", row.cause)
 
     def _delete(self, row: AdapterRow) -> None:
-        store, folder = self._app.settings.adapters, Path(row.path)
+        store, folder = self._app.settings.adapters, self._fleet.locate(row.path)
         ours = row.panel is None and folder.parent == store
         if ours:
             _remove(folder)

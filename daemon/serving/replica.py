@@ -11,10 +11,11 @@
 It holds no state but the connection: what is resident is what the engine says, each time it is
 asked. So the reconciler survives restarts of both.
 
-Guarantees: an adapter is never replaced (`load_inplace` is never said; a name that is there with
-another path is an error, the same name and path are loaded already); after a load every one of
-several fresh connections names it; every failure is an error of ours that says whether the engine
-refused or is gone. Not covered: what a timeout left behind (ask `list_models`), engines behind a
+Guarantees: an adapter is never replaced (`load_inplace` is never said; a name that is there from a
+folder of another name is an error, and one from a folder of the same name is loaded already, for
+the name of a folder ends with a hash of its content); after a load every one of several fresh
+connections names it; every failure is an error of ours that says whether the engine refused or is
+gone. Not covered: what a timeout left behind (ask `list_models`), engines behind a
 load balancer that sends all connections of one client to one of them, and the order in which
 things may be unloaded and files deleted.
 """
@@ -288,7 +289,8 @@ class Replica:
             if reply.status != 200 and not self._is_there(name, there, self.list_models()):
                 self._check_alive()
                 raise LoadRefusal(self._why_not(name, there, reply))
-        if any(models.adapters.get(name) != there for models in self._list_models_in_parallel()):
+        answers = self._list_models_in_parallel()
+        if not all(self._is_there(name, there, models) for models in answers):
             raise SeveralProcesses(
                 f"{self.url} loaded {name}, and not every connection names it: {_ONE_PROCESS}"
             )
@@ -398,16 +400,17 @@ class Replica:
         return int(match[1]) if match else None
 
     def _is_there(self, name: str, there: str, models: ModelList) -> bool:
-        """Whether the adapter is loaded from that folder. Raises NameConflict."""
+        """Whether the adapter is loaded from that folder, or from one of that name: an engine that
+        went on while the home was moved has it from the old place. Raises NameConflict."""
         if name in models.bases:
             raise NameConflict(f"{self.url} calls its base {name}; give the adapter another name")
         known = models.adapters.get(name)
-        if known not in (None, there):
+        if known is not None and PurePosixPath(known).name != PurePosixPath(there).name:
             raise NameConflict(
                 f"{self.url} serves {name} from {known}, and it was to be {there}: an adapter is "
                 "never replaced; give each version a name of its own, or unload that one"
             )
-        return known == there
+        return known is not None
 
     @contextmanager
     def _write_in_background(self, model: str, prompts: Prompts) -> Iterator["_Writing"]:

@@ -17,7 +17,6 @@ are restarted or join later (reconciler.py).
 import logging
 from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime
-from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from consumers.reads import serving
@@ -256,17 +255,18 @@ class Staging:
 
     def _of_base(self, row: AdapterRow, look: Look) -> list[str]:
         urls = look.of_base(row.base)
+        if not look.holding:
+            raise ReplicaAway(f"{row.adapter} would be on no replica: {look.error_text}")
         if not urls:
             bases = ", ".join(sorted({contents.base for contents in look.holding.values()}))
-            raise StageRefusal(
-                f"{row.adapter} is for {row.base}, and the engines serve {bases or 'nothing'}"
-            )
+            raise StageRefusal(f"{row.adapter} is for {row.base}, and the engines serve {bases}")
         return urls
 
     def _check_files(self, row: AdapterRow, engines: Iterable[Engine]) -> None:
+        folder = self._fleet.locate(row.path)
         for engine in engines:
             options = engine.started
-            intact(Path(row.path), row.sha256, options.checkpoint, options.max_lora_rank)
+            intact(folder, row.sha256, options.checkpoint, options.max_lora_rank)
 
     def _load_everywhere(self, row: AdapterRow, engines: Iterable[Engine]) -> list[Proof]:
         """Load an adapter on all engines, or none: what was loaded is unloaded again."""

@@ -11,6 +11,7 @@ from peft import PeftModel
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from daemon.adapters.directory import WEIGHTS, Base, WrongBase
+from daemon.config.adapter_paths import locate_for_job
 from daemon.engine.identity import weights_sha256
 from daemon.solver.lora import (
     attach,
@@ -42,7 +43,7 @@ def load_model(spec: JobSpec) -> tuple[PeftModel, Base, str | None]:
     loaded, base = load_base(spec)
     if spec.parent is None:
         return attach(loaded, spec.lora, spec.seed), base, None
-    adapted, provenance = continue_from(loaded, Path(spec.parent))
+    adapted, provenance = continue_from(loaded, locate_for_job(spec.parent))
     if provenance.lora != spec.lora:
         raise CannotBegin(
             f"{spec.parent} was trained with {provenance.lora!r}; give the spec the same `lora`"

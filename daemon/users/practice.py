@@ -4,7 +4,6 @@ read_user_practices(connection, settings)    one for each agent that was seen, b
 """
 
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from consumers.reads import agents
@@ -123,7 +122,7 @@ def _explain_rank(settings: "Settings", row: "AdapterRow") -> str:
     """Say what engines need to load an adapter whose rank is above the limit that the settings
     name, or above vLLM's default."""
     try:
-        rank = read_rank(Path(row.path))
+        rank = read_rank(settings.adapter_paths.locate(row.path))
     except BadAdapter as error:
         return f": {error}"
     limits = [upstream.max_lora_rank for upstream in settings.upstreams]

@@ -18,7 +18,6 @@ here touches a cycle.
 from collections.abc import Callable, Iterator
 from datetime import datetime
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from consumers.database import DatabaseError
@@ -121,7 +120,7 @@ class UserWorker:
     def _find_damage(self, row: AdapterRow) -> str | None:
         """Return what is wrong with the files of an adapter; None where nothing is, or where the
         folder of all adapters is away. They are read whole only after a change. Raises OSError."""
-        folder = Path(row.path)
+        folder = self._app.settings.adapter_paths.locate(row.path)
         if not folder.parent.is_dir():
             return None
         files = sorted(folder.iterdir()) if folder.is_dir() else []

@@ -12,18 +12,21 @@ one of the same log, which only the `head` that an export returned can tell.
 """
 
 import bisect
-import json
 from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Final, NoReturn
+from typing import Annotated, ClassVar, Final, NoReturn
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 from events.archive import segments
 from events.blobs import BlobStore
 from events.canonical import exact_json, sha256
 from events.errors import LogCorrupt, LogError, LogReadOnly
+from events.jobs import Sha256
 from events.log import Cursor, Entry, EventLog, Place, Record, check_bounds, within_bytes
+from events.registry import first_problem
 from events.streams import LEARNING, ROLLOUTS, STREAMS
 
 FORMAT: Final = 1
@@ -33,6 +36,9 @@ MANIFEST: Final = "manifest.json"
 _HELD: Final = 1 + sum(stream.partitions for stream in STREAMS.values())
 """Segments in memory: one per partition, since a round has all partitions read in turn."""
 
+_Number = Annotated[int, Field(ge=0, lt=1 << 62)]
+"""An offset, a partition or a size; the offset after it is a number that SQLite holds, too."""
+
 Cut = dict[tuple[str, int], int]
 """(stream, partition) -> offset."""
 
@@ -41,19 +47,21 @@ Cut = dict[tuple[str, int], int]
 class Segment:
     """An entry of the manifest."""
 
+    __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(strict=True, extra="forbid")
+
     stream: str
-    partition: int
-    first: int
+    partition: _Number
+    first: _Number
     """Offset of its first record."""
-    last: int
-    count: int
+    last: _Number
+    count: Annotated[_Number, Field(ge=1)]
     """Fewer than the offsets between, where the log had holes."""
-    size: int
+    size: _Number
     """Bytes before compression."""
-    sha256: str
+    sha256: Sha256
     """SHA-256 of the segment's uncompressed bytes."""
     file: str
-    previous: str
+    previous: Sha256
     """Hash of the previous entry; in the first entry, that of the manifest's general fields."""
 
     @property
@@ -221,31 +229,63 @@ class Archive:
         )
 
 
+class _Format(BaseModel):
+    """The field that tells how the others are to be read."""
+
+    model_config = ConfigDict(strict=True)
+
+    format: int
+
+
+class _ManifestFile(BaseModel):
+    """The manifest as it is stored."""
+
+    model_config = ConfigDict(strict=True, extra="forbid")
+
+    format: int
+    head: Sha256
+    source: str | None
+    starts: dict[str, list[_Number]]
+    segments: list[Segment]
+
+    @field_validator("starts")
+    @classmethod
+    def _check_partitions(cls, starts: dict[str, list[int]]) -> dict[str, list[int]]:
+        known = {name: stream.partitions for name, stream in STREAMS.items()}
+        if {name: len(offsets) for name, offsets in starts.items()} != known:
+            counts = ", ".join(f"{count} of {name}" for name, count in known.items())
+            raise ValueError(f"a log has these partitions: {counts}")
+        return starts
+
+
 def _load(folder: Path) -> Manifest:
     path = folder / MANIFEST
     try:
-        document: dict[str, Any] = json.loads(path.read_bytes())
-        if document["format"] != FORMAT:
+        text = path.read_bytes()
+        written = _Format.model_validate_json(text).format
+        if written != FORMAT:
             raise LogError(
-                f"{path} has format {document['format']!r}, this kintsugi reads {FORMAT}; upgrade "
-                "this process"
+                f"{path} has format {written}, this kintsugi reads {FORMAT}; upgrade this process"
             )
-        manifest = Manifest(
-            document["source"],
-            {stream: list(document["starts"][stream]) for stream in STREAMS},
-            tuple(Segment(**entry) for entry in document["segments"]),
-        )
+        document = _ManifestFile.model_validate_json(text)
     except FileNotFoundError as error:
         raise LogError(
             f"{folder} is no archive: it has no {MANIFEST}; name the folder of an export"
         ) from error
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise LogCorrupt(f"{path} cannot be read ({error}); restore it from a copy") from error
-    _check_chain(path, manifest, document.get("head"))
+    except OSError as error:
+        raise LogCorrupt(
+            f"{path} cannot be read ({error.strerror}); restore it from a copy"
+        ) from error
+    except ValidationError as error:
+        raise LogCorrupt(
+            f"{path} cannot be read ({first_problem(error)}); restore it from a copy"
+        ) from None
+    manifest = Manifest(document.source, document.starts, tuple(document.segments))
+    _check_chain(path, manifest, document.head)
     return manifest
 
 
-def _check_chain(path: Path, manifest: Manifest, head: object) -> None:
+def _check_chain(path: Path, manifest: Manifest, head: str) -> None:
     previous = manifest.root
     following = {
         (stream, p): offset
@@ -253,13 +293,19 @@ def _check_chain(path: Path, manifest: Manifest, head: object) -> None:
         for p, offset in enumerate(manifest.starts[stream])
     }
     for segment in manifest.segments:
-        if segment.file in ("", "..") or Path(segment.file).name != segment.file:
+        file = segment.file
+        if file in ("", "..") or "\0" in file or Path(file).name != file:
             raise LogCorrupt(
                 f"{path} names {segment.file!r}, which is not in its own folder; restore it from a "
                 "copy"
             )
         at = (segment.stream, segment.partition)
-        if segment.previous != previous or segment.first < following.get(at, 0):
+        if at not in following:
+            raise LogCorrupt(
+                f"{path} names {segment.file} as of {segment.stream[:64]}/{segment.partition}, "
+                "which no log has; restore it from a copy"
+            )
+        if segment.previous != previous or not following[at] <= segment.first <= segment.last:
             raise LogCorrupt(
                 f"{path} does not name {segment.file} where its chain of hashes has its place; "
                 "restore it from a copy"

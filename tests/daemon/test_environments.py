@@ -40,6 +40,34 @@ def test_ls_shows_files_of_the_settings(
     assert kintsugi("env", "check", "mine", "--json").json["problems"] == []
 
 
+def test_ls_lists_what_it_can_and_says_what_is_in_the_way_of_the_rest(
+    kintsugi: Kintsugi, clean: Path
+) -> None:
+    assert kintsugi("env", "new", "whole").code == 0
+    assert kintsugi("env", "new", "late").code == 0
+    late = (clean / "late.py").read_text()
+    (clean / "late.py").write_text(
+        late.replace("    def ", "    splits = property(exit)\n\n    def ", 1)
+    )
+    (clean / "needs.py").write_text("import a_package_that_is_missing\n")
+    (clean / "whole2.py").write_text((clean / "whole.py").read_text())
+    files = ["needs.py", "whole.py", "gone.py", "whole2.py", "late.py"]
+    (clean / "kintsugi.toml").write_text(f"[environments]\npaths = {files}\n")
+    listed = kintsugi("env", "ls", "--json")
+    assert listed.code == 3
+    rows = {row["env"]: row for row in listed.json if row["reason"] is None}
+    assert [*rows] == [*BUILT_IN, "whole"]
+    reasons = {row["source"]: row["reason"] for row in listed.json if row["reason"] is not None}
+    assert "a_package_that_is_missing" in reasons[str(clean / "needs.py")]
+    assert "two environments are called" in reasons[str(clean / "whole2.py")]
+    assert "no file and no folder" in reasons[str(clean / "gone.py")]
+    assert str(clean / "late.py") in reasons
+    shown = kintsugi("env", "ls")
+    assert shown.code == 3
+    assert "reason" in shown.out.splitlines()[0]
+    assert "whole" in shown.out
+
+
 def test_paths_of_a_variable_stand_side_by_side(
     clean: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

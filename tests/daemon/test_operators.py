@@ -147,6 +147,30 @@ def test_tables_of_another_fold_version_are_replaced_when_confirmed(
     assert kintsugi("diagnose").code == 0
 
 
+def test_without_dead_letters_it_is_said_how_much_was_folded(
+    imported: Path, kintsugi: Kintsugi
+) -> None:
+    assert kintsugi("diagnose").code == 0
+    assert "no dead letter: every event was folded" in kintsugi("dlq", "list").err
+    append_from_the_future()
+    assert kintsugi("diagnose").code == 4
+    for command in (["dlq", "list"], ["dlq", "list", "--json"], ["dlq", "retry"]):
+        listed = kintsugi(*command)
+        assert listed.code == 0
+        assert "every event was folded" not in listed.err
+        (halt,) = [line for line in listed.err.splitlines() if "the fold is halted" in line]
+        assert "rollouts/" in halt, "it says where"
+        assert "RolloutEnded" in halt, "and why"
+        assert "99" in halt
+    assert kintsugi("dlq", "list", "--json").json == []
+
+
+def test_events_that_wait_are_not_said_to_be_folded(imported: Path, kintsugi: Kintsugi) -> None:
+    assert kintsugi("diagnose").code == 0
+    append_raw(b"garbage")
+    assert "no dead letter: 1 events are not folded yet" in kintsugi("dlq", "list").err
+
+
 def test_an_event_from_the_future_halts_and_is_reported(imported: Path, kintsugi: Kintsugi) -> None:
     append_from_the_future()
     halted = kintsugi("diagnose")

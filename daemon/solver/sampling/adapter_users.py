@@ -20,6 +20,7 @@ from peft import PeftModel
 
 from daemon.adapters.adoption import intact
 from daemon.adapters.directory import has_provenance, verify
+from daemon.config.adapter_paths import locate_for_job
 from daemon.engine.chat import Chat
 from daemon.engine.generation import Emission, Engine, PromptTooLong, Request
 from daemon.engine.policy import Policy
@@ -76,7 +77,7 @@ def load_users(spec: JobSpec) -> UserPolicies | None:
 def prove_user(user: AdapterUser, checkpoint: Path | None) -> Path:
     """Return the folder of an adapter that plays users, seen to hold the weights of its sha256.
     Raises BadAdapter, BadBase."""
-    folder = Path(user.folder)
+    folder = locate_for_job(user.folder)
     intact(folder, user.sha256, checkpoint, None)
     return folder
 

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Final
 
 from daemon.adapters.compatibility import fit
+from daemon.config.adapter_paths import locate_for_job
 from daemon.engine.chat import Chat
 from daemon.engine.vllm import Vllm, VllmFailure
 from daemon.solver.sampling.adapter_users import list_adapter_users
@@ -125,7 +126,9 @@ def _python(place: VllmSource) -> str:
 
 def _flags(spec: JobSpec) -> tuple[str, ...]:
     users = list_adapter_users(pool.user for pool in spec.pools)
-    largest = max([spec.lora.rank, *(fit(Path(user.folder), None).rank for user in users)])
+    largest = max(
+        [spec.lora.rank, *(fit(locate_for_job(user.folder), None).rank for user in users)]
+    )
     rank = next(bound for bound in _RANKS if bound >= largest)
     # The next version is loaded before the previous one is unloaded.
     count = 2 + len(users)

@@ -33,6 +33,7 @@ CHECKS: Final[Mapping[str, Callable[[App], Finding]]] = {
     "gateways": serving.gateways,
     "canaries": serving.canaries,
     "holdout": serving.holdout,
+    "checkpoints": serving.checkpoints,
     "engines": serving.engines,
     "models": models.models,
     "tracing": tracing.tracing,

@@ -1,7 +1,6 @@
 """Checks of serving: files of adapters, routes of gateways, canaries and engines."""
 
 from dataclasses import asdict
-from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import httpx2
@@ -30,23 +29,24 @@ def adapters(app: "App") -> Finding:
         answering = list(_find_adapters_in_use(serving.route_table(connection)))
     # With the embedded log there is no other machine: a folder that is missing as a whole, as after
     # a restore of the log alone, is lost.
-    here = [row for row in answering if not app.on_kafka or Path(row.path).parent.exists()]
-    lost = [row for row in here if not Path(row.path).is_dir()]
+    folders = {row.adapter: app.settings.adapter_paths.locate(row.path) for row in answering}
+    here = [row for row in answering if not app.on_kafka or folders[row.adapter].parent.exists()]
+    lost = [row for row in here if not folders[row.adapter].is_dir()]
     if lost:
-        text = f"{lost[0].path} answers and is not there; restore it, or roll it back"
+        text = f"{folders[lost[0].adapter]} answers and is not there; restore it, or roll it back"
         return False, f"{text}: kintsugi adapters rollback {lost[0].alias} --reason TEXT"
-    check_whole(here)
+    check_whole(app, here)
     elsewhere = len(answering) - len(here)
     return True, f"{len(here)} answer and are whole; {elsewhere} are kept on other machines"
 
 
-def check_whole(rows: "Sequence[AdapterRow]") -> None:
+def check_whole(app: "App", rows: "Sequence[AdapterRow]") -> None:
     """Check the files of adapters. Raises BadAdapter for the first with other files than were
     produced."""
     from daemon.adapters.adoption import intact
 
     for row in rows:
-        intact(Path(row.path), row.sha256, None, None)
+        intact(app.settings.adapter_paths.locate(row.path), row.sha256, None, None)
 
 
 def _find_adapters_in_use(table: "RouteTable") -> "Iterator[AdapterRow]":
@@ -133,6 +133,18 @@ def _is_past_grace(route: "RouteRow") -> bool:
     if route.since is None:
         return True
     return (utc_now() - parse_timestamp(route.since)).total_seconds() > _HEARD_SECONDS
+
+
+def checkpoints(app: "App") -> Finding:
+    """Check that answers of the agents' checkpoints on this machine end."""
+    from daemon.adapters.end_tokens import find_trouble
+
+    folders = {agent.checkpoint for agent in app.settings.agents} | {app.settings.engine.model}
+    here = sorted(folder for folder in folders if folder is not None and folder.is_dir())
+    troubles = [trouble for folder in here if (trouble := find_trouble(folder)) is not None]
+    if troubles:
+        return False, "; ".join(troubles)
+    return True, f"{len(here)} on this machine"
 
 
 def engines(app: "App") -> Finding:

@@ -190,7 +190,7 @@ class Chain:
         self._tick(leader)
         clock("plan")
         self._progress, self._shown = None, 0
-        runner = InProcessRunner(app.home / "jobs", self._note)
+        runner = InProcessRunner(app.settings.adapter_paths, "jobs", self._note)
         while advance(app, runner):
             app.settle()
         clock("job")
@@ -289,13 +289,13 @@ class Chain:
         """Stage, evaluate and promote an adapter, as far as its gate lets it."""
         decisions, agent = Decisions(app), app.settings.agents[0]
         if row.state is State.PRODUCED:
-            expected = read_expectation(Path(row.path))
+            expected = read_expectation(app.settings.adapter_paths.locate(row.path))
             apart = distance(expected.adapter, expected.base)
             staged = AdapterStaged(
                 adapter=row.adapter, replicas=(_HERE,), distance=0.0, from_base=apart
             )
             decisions.take(staged, f"staged {row.adapter}", row.cause)
-        runner = InProcessRunner(app.home / "trials")
+        runner = InProcessRunner(app.settings.adapter_paths, "trials")
         while (row := self._read_adapter(app, row.adapter)).state in (
             State.STAGED,
             State.EVALUATED,
@@ -334,7 +334,9 @@ class Chain:
     def _load(self, app: App) -> Policy:
         """Who answers now."""
         row = self._read_incumbent(app)
-        return self._base if row is None else self._base.with_adapter(Path(row.path), row.adapter)
+        if row is None:
+            return self._base
+        return self._base.with_adapter(app.settings.adapter_paths.locate(row.path), row.adapter)
 
     def _measure(self, policy: Policy) -> dict[str, object]:
         """Held-out pass^1 of a policy, of every kind and weighted as the traffic is."""

@@ -3,12 +3,14 @@
 A job that was killed is absent to the next process, which starts it anew; its journal goes on.
 """
 
+import os
 import time
 from collections.abc import Callable
 from contextlib import redirect_stdout
 from pathlib import Path
 from typing import Final
 
+from daemon.config.adapter_paths import AdapterPaths
 from daemon.evaluation.trial import Plan, play
 from daemon.jobs.runner import OUT, SPEC, Absent, Exit, Job, Result, State
 from daemon.solver import job as learner
@@ -25,12 +27,19 @@ class _Ended(StrictModel):
 
 
 class InProcessRunner:
-    """Runs jobs below one folder; `report` is called after each update of a training job."""
+    """Runs jobs below one folder of a home; `report` is called after each update of a training
+    job."""
 
     hands_keys = True
 
-    def __init__(self, root: Path, report: Callable[[Progress], None] = lambda _: None) -> None:
-        self._root, self._report = root, report
+    def __init__(
+        self,
+        paths: AdapterPaths,
+        folder: str,
+        report: Callable[[Progress], None] = lambda _: None,
+    ) -> None:
+        self._root, self._report = paths.home / folder, report
+        os.environ.update(paths.variables)
 
     def check(self) -> None:
         """It can always be used."""

@@ -37,6 +37,9 @@ Policy = str | None
 _SHADOW: Final = "#shadow"
 _LONGEST_SESSION: Final = 256
 
+SMALLEST_SHARE: Final = 1e-6
+"""Smallest share that a route is given: one session in a million. A smaller one would get none."""
+
 _BITS: Final = 52
 """Bits of a hash. Half above a whole number, such a hash is still below 1 as a float."""
 

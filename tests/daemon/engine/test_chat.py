@@ -1,5 +1,6 @@
 """Messages to ids and back, as the checkpoint's own tokenizer does it."""
 
+import json
 import re
 from pathlib import Path
 from typing import Any
@@ -9,8 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from transformers import PreTrainedTokenizerFast
 
-from daemon.engine.chat import Chat, NoTemplate, as_chat, parse_answer
+from daemon.adapters.end_tokens import find_trouble
+from daemon.engine.chat import Chat, NoEndToken, NoTemplate, as_chat, parse_answer
 from daemon.solver.reference.demonstrations import transcript, vocabulary
+from daemon.solver.warm_start import reference
 from envs.shop.environment import Shop
 from events.messages import Message
 from tests.daemon.engine.random_model import checkpoint
@@ -232,3 +235,66 @@ def test_a_prompt_leaves_reflections_of_earlier_messages_out(chat: Chat) -> None
     bare = answer.model_copy(update={"reflection": None})
     assert chat.prompt([question, answer]) == chat.prompt([question, bare])
     assert chat.answer([question, answer, answer])[:1] != chat.answer([question, answer, bare])[:1]
+
+
+def configure(
+    directory: Path, folder: Path, *, eos: str | None, ids: object = None, template: str = ""
+) -> Path:
+    """A copy of a checkpoint's tokenizer with other end tokens, or another template."""
+    tokenizer = Chat(directory).tokenizer
+    tokenizer.save_pretrained(folder)
+    config = json.loads((folder / "tokenizer_config.json").read_bytes())
+    (folder / "tokenizer_config.json").write_text(json.dumps({**config, "eos_token": eos}))
+    if ids is not None:
+        (folder / "generation_config.json").write_text(json.dumps({"eos_token_id": ids}))
+    if template:
+        (folder / "chat_template.jinja").write_text(template)
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("eos", "ids", "words"),
+    [
+        (None, None, "no end token is configured"),
+        (None, [], "no end token is configured"),
+        (None, 10**6, "no end token is configured"),
+        ("<|endoftext|>", None, "ends an answer with <|endoftext|>"),
+        (None, 0, "ends an answer with <|endoftext|>"),
+    ],
+)
+def test_a_checkpoint_whose_answers_never_end_is_refused_with_the_remedy(
+    eos: str | None, ids: object, words: str, directory: Path, tmp_path: Path
+) -> None:
+    folder = configure(directory, tmp_path / "model", eos=eos, ids=ids)
+    with pytest.raises(NoEndToken) as refused:
+        Chat(folder)
+    assert words in str(refused.value)
+    assert "<|im_end|>" in str(refused.value), "it is what the template writes"
+    assert "set eos_token_id in its generation_config.json, or eos_token" in str(refused.value)
+    if ids != 10**6:
+        assert words in str(find_trouble(folder)), "doctor says so without torch"
+
+
+def test_a_checkpoint_that_ends_its_turns_in_some_way_is_taken(
+    directory: Path, tmp_path: Path
+) -> None:
+    named = configure(directory, tmp_path / "named", eos=None, ids=[0, 1])
+    plain = configure(
+        directory, tmp_path / "plain", eos="<|endoftext|>",
+        template="{% for m in messages %}{{ m.role + ': ' + m.content }}{% endfor %}",
+    )  # fmt: skip
+    strict = configure(
+        directory, tmp_path / "strict", eos="<|endoftext|>",
+        template="{{ raise_exception('a system message is missing') }}",
+    )  # fmt: skip
+    for folder in (directory, named, plain, strict):
+        assert Chat(folder).ends
+        assert find_trouble(folder) is None
+
+
+def test_a_template_that_ends_no_answer_is_no_fault_of_the_environment(directory: Path) -> None:
+    chat, shop = Chat(directory), Shop()
+    chat.tokenizer.chat_template = "{% for m in messages %}{{ m.role }}{% endfor %}"
+    task = shop.task(shop.generate(next(iter(shop.capabilities)), 3).id)
+    with pytest.raises(NoTemplate, match="does not write an answer after its own prompt"):
+        reference(shop, chat, task, "r")

@@ -143,7 +143,8 @@ def test_what_a_job_leaves_becomes_an_adapter_of_the_home_once(
     assert (adapter.job, adapter.alias, adapter.base) == ("j", "agent", "letters")
     assert (adapter.capability, adapter.sha256) == ("half", left["sha256"])
     assert adapter.adapter.startswith(f"agent-half-{left['steps']}-")
-    assert Path(adapter.path).parent == app.settings.adapters
+    assert Path(adapter.path).parent == Path("adapters"), "a home may be moved"
+    assert (app.settings.home / adapter.path).is_dir()
     assert found.adapter == adapter.path
 
 

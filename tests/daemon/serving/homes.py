@@ -5,6 +5,7 @@ import socket
 import threading
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any, Final
@@ -119,7 +120,9 @@ class Home:
         return name
 
     def row(self, name: str) -> AdapterRow:
-        return self.publisher.adapter(name)
+        """An adapter, with the folder that its path means."""
+        row = self.publisher.adapter(name)
+        return replace(row, path=str(self.app.settings.adapter_paths.locate(row.path)))
 
     def state(self, name: str) -> str:
         return self.row(name).state.value

@@ -354,7 +354,7 @@ def test_what_holds_no_records_is_damaged_whatever_its_hash(frames: bytes, tmp_p
     (tmp_path / "segments").mkdir()
     (tmp_path / "segments" / "a.segment").write_bytes(packed.stored)
     starts = {stream.name: [0] * stream.partitions for stream in STREAMS.values()}
-    entry = Segment("learning", 0, 0, 0, 1, packed.size, packed.sha256, "a.segment", "")
+    entry = Segment("learning", 0, 0, 0, 1, packed.size, packed.sha256, "a.segment", "0" * 64)
     written(tmp_path, Manifest(None, starts, (entry,)))
     with pytest.raises(LogCorrupt):
         Archive(tmp_path).read("learning", 0, 0)
@@ -374,10 +374,125 @@ def written(folder: Path, manifest: Manifest) -> None:
     (folder / MANIFEST).write_text(json.dumps(document))
 
 
-@pytest.mark.parametrize("file", ["../secret", "/etc/passwd", "a/b.segment", "..", ""])
+@pytest.mark.parametrize("file", ["../secret", "/etc/passwd", "a/b.segment", "..", "", "a\0b"])
 def test_a_manifest_names_files_of_its_own_folder_alone(file: str, tmp_path: Path) -> None:
     starts = {stream.name: [0] * stream.partitions for stream in STREAMS.values()}
-    entry = Segment("learning", 0, 0, 0, 1, 1, "0" * 64, file, "")
+    entry = Segment("learning", 0, 0, 0, 1, 1, "0" * 64, file, "0" * 64)
     written(tmp_path, Manifest(None, starts, (entry,)))
     with pytest.raises(LogCorrupt, match="its own folder"):
         Archive(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "words"),
+    [
+        (("format",), "1", "format"),
+        (("format",), 2, "has format 2"),
+        (("source",), 7, "source"),
+        (("starts",), {}, "starts"),
+        (("starts", "learning"), [], "starts"),
+        (("starts", "learning", 0), float("nan"), "starts.learning.0"),
+        (("segments",), {}, "segments"),
+        (("segments", 0), [], "segments.0"),
+        (("segments", 0, "stream"), "unknown", "unknown/0, which no log has"),
+        (("segments", 0, "partition"), 99, "learning/99, which no log has"),
+        (("segments", 0, "first"), "0", "segments.0.first"),
+        (("segments", 0, "count"), -1, "segments.0.count"),
+        (("segments", 0, "last"), 10**400, "segments.0.last"),
+        (("segments", 0, "file"), 3, "segments.0.file"),
+        (("segments", 0, "surplus"), 1, "segments.0.surplus"),
+        (("surplus",), None, "surplus"),
+    ],
+)
+def test_a_manifest_with_another_value_is_refused_by_file_and_field(
+    field: tuple[str | int, ...], value: object, words: str, log: SqliteLog, tmp_path: Path
+) -> None:
+    folder = tmp_path / "kept"
+    export(log, BlobStore(tmp_path / "blobs"), folder)
+    document = json.loads((folder / MANIFEST).read_bytes())
+    document["segments"].sort(key=lambda entry: entry["stream"] != "learning")
+    at = document
+    for step in field[:-1]:
+        at = at[step]
+    at[field[-1]] = value
+    (folder / MANIFEST).write_text(json.dumps(document))
+    with pytest.raises(LogError) as refused:
+        Archive(folder)
+    assert str(folder / MANIFEST) in str(refused.value)
+    assert words in str(refused.value)
+    assert "\n" not in str(refused.value)
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.text(max_size=5) | st.floats()
+    | st.integers(-(2**80), 2**80) | st.sampled_from(["learning", "rollouts", "a.segment", ".."]),
+    lambda inner: st.lists(inner, max_size=2) | st.dictionaries(st.text(max_size=3), inner),
+    max_leaves=3,
+)  # fmt: skip
+
+
+def list_places(value: object, at: tuple[str | int, ...] = ()) -> list[tuple[str | int, ...]]:
+    """Every place in a document, the document itself among them."""
+    keys: list[str | int] = []
+    if isinstance(value, dict):
+        keys = [*value]
+    elif isinstance(value, list):
+        keys = [*range(len(value))]
+    inner = [place for key in keys for place in list_places(value[key], (*at, key))]  # type: ignore[index]
+    return [at, *inner]
+
+
+def chain(document: object) -> object:
+    """The document with a chain of hashes that holds, where its form allows for one."""
+    with suppress(Exception):  # another form is left as it is
+        entries = [Segment(**entry) for entry in document["segments"]]  # type: ignore[index]
+        manifest = Manifest(document["source"], document["starts"], ())  # type: ignore[index]
+        chained: list[Segment] = []
+        for entry in entries:
+            previous = chained[-1].hash if chained else manifest.root
+            chained.append(replace(entry, previous=previous))
+        whole = replace(manifest, segments=tuple(chained))
+        return {
+            **document, "head": whole.head, "segments": [asdict(entry) for entry in chained],  # type: ignore[dict-item]
+        }  # fmt: skip
+    return document
+
+
+@settings(max_examples=300, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(data=st.data(), holds=st.booleans(), drop=st.booleans())
+def test_whatever_a_manifest_says_an_import_is_whole_or_refused_in_one_sentence(
+    data: st.DataObject, holds: bool, drop: bool, log: SqliteLog, tmp_path: Path
+) -> None:
+    folder = tmp_path / "kept"
+    if not (folder / "original").exists():
+        export(log, BlobStore(tmp_path / "blobs"), folder)
+        (folder / "original").write_bytes((folder / MANIFEST).read_bytes())
+    document = json.loads((folder / "original").read_bytes())
+    place = data.draw(st.sampled_from(list_places(document)))
+    at = {"": document}
+    for step in ("", *place)[:-1]:
+        at = at[step]  # type: ignore[index]
+    last = ("", *place)[-1]
+    if drop and place:
+        del at[last]  # type: ignore[arg-type]
+    else:
+        at[last] = data.draw(JSON)  # type: ignore[index]
+    changed = document if place else at[""]
+    (folder / MANIFEST).write_text(json.dumps(chain(changed) if holds else changed))
+    target = tmp_path / "restored.db"
+    refusal = try_restore(folder, target)
+    if refusal is None:
+        target.unlink()
+    else:
+        assert str(folder) in refusal
+        assert "\n" not in refusal
+        assert not target.exists()
+
+
+def try_restore(folder: Path, target: Path) -> str | None:
+    """Restore an archive; why it was refused, or None."""
+    try:
+        restore(Archive(folder), target, BlobStore(target.with_suffix(".blobs")))
+    except LogError as refused:
+        return str(refused)
+    return None

@@ -129,7 +129,7 @@ def test_an_adapter_that_answers_must_be_whole(tmp_path: Path) -> None:
         here = replace(row, path=str(tmp_path / "adapters" / ADAPTER))
         Path(here.path).mkdir(parents=True)
         with pytest.raises(BadAdapter, match=ADAPTER):
-            serving.check_whole([here])
+            serving.check_whole(app, [here])
 
 
 def test_a_key_that_an_engine_does_not_know_is_not_looked_for_in_its_log(tmp_path: Path) -> None:

@@ -1,0 +1,85 @@
+"""The tokens that end an answer, as the files of a checkpoint configure them; without torch.
+
+    find_trouble(checkpoint)     why no answer of it would end, with the remedy; None where one does
+
+`generation_config.json` and `tokenizer_config.json` name them, and the chat template writes one at
+the end of a turn. Not covered: a template that composes its end token of parts; the engine, which
+renders it, refuses such a checkpoint (daemon/engine/chat.py).
+"""
+
+import json
+import re
+from pathlib import Path
+from typing import Any, Final
+
+REMEDY: Final = (
+    "set eos_token_id in its generation_config.json, or eos_token in tokenizer_config.json"
+)
+
+_MARK: Final = re.compile(r"<[|｜][^<>\s]{1,60}[|｜]>|<end_of_turn>|</s>")
+"""How special tokens that end a turn are written."""
+
+
+def describe_missing(checkpoint: Path, written: str | None = None) -> str:
+    """Return the sentence for a checkpoint without end token; `written` is what its template ends a
+    turn with, where that is known."""
+    ends = f" (its chat template ends a turn with {written})" if written else ""
+    return (
+        f"no end token is configured for the checkpoint {checkpoint}{ends}, so each of its answers "
+        f"would run to max_tokens; {REMEDY}"
+    )
+
+
+def describe_other(checkpoint: Path, configured: str, written: str) -> str:
+    """Return the sentence for a checkpoint whose template ends a turn otherwise than its end token
+    says."""
+    return (
+        f"the checkpoint {checkpoint} ends an answer with {configured}, and its chat template ends "
+        f"a turn with {written}, so its answers would run past their end; {REMEDY}"
+    )
+
+
+def find_trouble(checkpoint: Path) -> str | None:
+    """Return why no answer of a checkpoint would end; None where one does, or where its files do
+    not tell."""
+    tokenizer = _read(checkpoint / "tokenizer_config.json")
+    named = _read(checkpoint / "generation_config.json").get("eos_token_id")
+    ids = [token for token in (named if isinstance(named, list) else [named]) if token is not None]
+    token = tokenizer.get("eos_token") or _read(checkpoint / "special_tokens_map.json").get(
+        "eos_token"
+    )
+    content = token.get("content") if isinstance(token, dict) else token
+    texts = {content} if isinstance(content, str) else set()
+    known = _read(checkpoint / "tokenizer.json").get("added_tokens", [])
+    by_id = {entry["id"]: entry["content"] for entry in known}
+    texts |= {by_id[number] for number in ids if number in by_id}
+    template = _read_template(checkpoint, tokenizer)
+    marks = [mark for mark in _MARK.findall(template) if _closes(mark)]
+    written = marks[0] if marks else None
+    if not ids and not texts:
+        return describe_missing(checkpoint, written)
+    unknown = len(by_id.keys() & {*ids}) < len(ids)
+    if written is None or unknown or "eos_token" in template or any(t in template for t in texts):
+        return None
+    return describe_other(checkpoint, " or ".join(sorted(texts)), written)
+
+
+def _closes(mark: str) -> bool:
+    """Whether a special token is of those that end something."""
+    return mark == "</s>" or "end" in mark or "eot" in mark
+
+
+def _read(path: Path) -> dict[str, Any]:
+    """Return a JSON object; an empty one where the file is missing or none."""
+    try:
+        document = json.loads(path.read_bytes())
+    except (OSError, ValueError):
+        return {}
+    return document if isinstance(document, dict) else {}
+
+
+def _read_template(checkpoint: Path, tokenizer: dict[str, Any]) -> str:
+    try:
+        return (checkpoint / "chat_template.jinja").read_text()
+    except (OSError, ValueError):
+        return str(tokenizer.get("chat_template") or "")

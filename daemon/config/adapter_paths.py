@@ -1,0 +1,65 @@
+"""Where the files of adapters lie: paths in events and rows, folders on this machine.
+
+    paths = settings.adapter_paths
+    paths.record(folder)        what an event says: relative to the home, for a folder in it
+    paths.locate(path)          the folder that a path of an event, a row or a job's spec means
+
+A home may be restored or moved under another path, and what it stored stays as it is. So paths in a
+home are stored relative to it. Older events hold absolute paths. One of these that lies in a folder
+called like the present one (`adapters`) means the adapter of that name in this home: names of
+adapters are never used twice. Any other absolute path means itself.
+
+Programs of jobs read specs with such paths and no settings; they are told in a variable.
+"""
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, Self
+
+FOLDER: Final = "adapters"
+"""Folder of the adapters in a home, unless the setting `serving.adapters` names another."""
+PATHS_VARIABLE: Final = "KINTSUGI_ADAPTER_PATHS"
+"""Variable of a job's program: home and folder of adapters, as a JSON list."""
+
+
+@dataclass(frozen=True, slots=True)
+class AdapterPaths:
+    """The paths of one home's adapters."""
+
+    home: Path
+    store: Path
+    """Folder that holds the adapters."""
+
+    @classmethod
+    def of_job(cls, environment: Mapping[str, str]) -> Self | None:
+        """Return the paths that a job was told; None for one that was started by hand."""
+        text = environment.get(PATHS_VARIABLE)
+        return None if text is None else cls(*map(Path, json.loads(text)))
+
+    @property
+    def variables(self) -> dict[str, str]:
+        """Return the variables from which a job reads them (`of_job`)."""
+        return {PATHS_VARIABLE: json.dumps([str(self.home), str(self.store)])}
+
+    def record(self, folder: Path) -> str:
+        """Return the path of a folder as events hold it."""
+        inside = folder.is_relative_to(self.home)
+        return str(folder.relative_to(self.home) if inside else folder)
+
+    def locate(self, path: str) -> Path:
+        """Return the folder that a recorded path means on this machine."""
+        folder = Path(os.path.normpath(self.home / path))  # An absolute path stays as it is.
+        is_ours = folder.parent in (self.store, self.home / FOLDER)
+        if is_ours or folder.parent.name not in (self.store.name, FOLDER):
+            return folder
+        return self.store / folder.name
+
+
+def locate_for_job(path: str) -> Path:
+    """Return the folder that a path in this job's spec means. Without a home, which is a job that
+    was started by hand, a path means itself."""
+    paths = AdapterPaths.of_job(os.environ)
+    return Path(path) if paths is None else paths.locate(path)

@@ -1,0 +1,49 @@
+"""The engine that `kintsugi up` runs for a home, for the commands beside it.
+
+    OwnEngine.read(home).url        where it answers; None where it does not
+
+`up` writes the address into the lock of the home, and a later start another one. What answers there
+is the home's engine only if it shows the mark of a start of this home (start_mark.py): another
+home's engine may have the port by now.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, Self
+
+from daemon.core.start_mark import mint, whose
+
+LOCK: Final = "up.lock"
+"""File in a home, locked by the `up` that runs it: its process number, then its engine's URL."""
+
+_REMEDY: Final = "start kintsugi up, or name an engine with --upstream"
+
+
+@dataclass(frozen=True, slots=True)
+class OwnEngine:
+    """The engine of a home's `up`."""
+
+    url: str | None
+    """Ends in `/v1`; None where it does not answer."""
+    trouble: str = ""
+    """Why it does not, with the remedy."""
+
+    @classmethod
+    def read(cls, home: Path) -> Self:
+        """Return the engine of a home as it is now."""
+        try:
+            lines = (home / LOCK).read_text().splitlines()
+        except FileNotFoundError:
+            lines = []
+        if len(lines) < 2:
+            return cls(
+                None,
+                "no engine is named, neither by --upstream nor in the setting upstreams, and "
+                f"kintsugi up has run none for {home}: {_REMEDY}",
+            )
+        url = lines[1]
+        owner = whose(f"{url.removesuffix('/v1')}/health", mint(home))
+        if owner == "home":
+            return cls(url)
+        state = "gives no answer" if owner == "nobody" else "has its port taken by another process"
+        return cls(None, f"the engine of kintsugi up at {url} {state}: {_REMEDY}")
