@@ -34,32 +34,33 @@ class UnstorableJson(KintsugiError, ValueError):
 def parse_arguments(raw: Any) -> dict[str, Any] | str:
     """Return the arguments of a call as an object, else as the text that the caller wrote.
 
-    `raw` is JSON text, or a value that was parsed already. None, the text `null` and a blank text
-    are an empty object: this is how callers write the arguments of a tool that takes none. A text
-    that is returned has U+FFFD in the place of each half of a surrogate pair.
+    `raw` is JSON text, or a value that was parsed already. Null and a blank text, themselves or in
+    JSON, are an empty object: callers write them for a tool that takes no arguments. A text that is
+    returned has U+FFFD in the place of each half of a surrogate pair.
     """
-    if raw is None or (isinstance(raw, str) and not raw.strip()):
+    if _is_blank(raw):
         return {}
     try:
         value = parse_json(raw) if isinstance(raw, str) else clean_json(raw)
     except UnstorableJson:
         return replace_half_pairs(raw if isinstance(raw, str) else _write(raw))
-    if value is None:
-        return {}
     if isinstance(value, dict):
         return value
+    if _is_blank(value):
+        return {}
     return replace_half_pairs(raw) if isinstance(raw, str) else _write(value)
 
 
-def parse_json(text: str) -> Any:
+def parse_json(text: str, levels: int = MAX_DEPTH) -> Any:
     """Return the value of a JSON text, with U+FFFD in the place of each half of a surrogate pair.
 
-    The last of equal keys counts, as in `json`. Raises UnstorableJson.
+    `levels` is the maximum depth of the value. The last of equal keys counts, as in `json`. Raises
+    UnstorableJson.
     """
     try:
         value = json.loads(replace_half_pairs(text), parse_constant=_refuse_constant)
     except RecursionError as error:
-        raise _too_deep() from error
+        raise _too_deep(levels) from error
     except UnstorableJson:
         raise
     except json.JSONDecodeError as error:
@@ -67,7 +68,7 @@ def parse_json(text: str) -> Any:
     except ValueError as error:
         # Python converts integers of at most `sys.get_int_max_str_digits` digits.
         raise _too_large() from error
-    check_json(value)
+    check_json(value, levels)
     return _replace_in(value) if _ESCAPED_HALF.search(text) else value
 
 
@@ -80,20 +81,24 @@ def clean_json(value: Any) -> Any:
     return _replace_in(value)
 
 
-def check_json(value: Any) -> None:
-    """Raise UnstorableJson for a number that is not finite in double precision, and for a value of
-    more than `MAX_DEPTH` levels."""
+def check_json(value: Any, levels: int = MAX_DEPTH) -> None:
+    """Raise UnstorableJson for a value of more than `levels` levels, and for a number that is not
+    finite in double precision."""
     level = [value]
-    for _ in range(MAX_DEPTH):
+    for _ in range(levels):
         level = _list_children(level)
         if not level:
             return
-    raise _too_deep()
+    raise _too_deep(levels)
 
 
 def replace_half_pairs(text: str) -> str:
     """Return `text` with U+FFFD in the place of each half of a surrogate pair: no UTF-8 has one."""
     return text if text.isascii() else _HALF_PAIR.sub("\ufffd", text)
+
+
+def _is_blank(value: Any) -> bool:
+    return value is None or (isinstance(value, str) and not value.strip())
 
 
 def _list_children(level: list[Any]) -> list[Any]:
@@ -134,8 +139,8 @@ def _refuse_constant(name: str) -> NoReturn:
     raise UnstorableJson(f"{name} is no JSON; use null")
 
 
-def _too_deep() -> UnstorableJson:
-    return UnstorableJson(f"it is nested deeper than {MAX_DEPTH} levels; flatten it")
+def _too_deep(levels: int) -> UnstorableJson:
+    return UnstorableJson(f"it is nested deeper than {levels} levels; flatten it")
 
 
 def _too_large() -> UnstorableJson:

@@ -16,6 +16,7 @@ from events.foreign_json import (
     clean_json,
     parse_arguments,
     parse_json,
+    replace_half_pairs,
 )
 from events.log import Record
 from events.messages import Message, ToolCall
@@ -105,11 +106,12 @@ def test_a_parsed_object_is_read_as_its_text_is(written: str) -> None:
         return
     if isinstance(value, dict):
         arguments, as_written = parse_arguments(value), parse_arguments(written)
-        assert arguments == as_written or (isinstance(arguments, str) and as_written == written)
+        # Of equal keys the last counts, so a value may pass whose text holds a constant.
+        assert arguments == as_written or as_written == replace_half_pairs(written)
         assert store(arguments) == arguments
 
 
-@pytest.mark.parametrize("blank", [None, "", " \n\t", "null", " null "])
+@pytest.mark.parametrize("blank", [None, "", " \n\t", "null", " null ", '""', '"\\n"'])
 def test_arguments_that_nobody_wrote_are_an_empty_object(blank: str | None) -> None:
     assert parse_arguments(blank) == {}
 
