@@ -124,6 +124,7 @@ TRAINED: Final[tuple[Json, ...]] = (
 """Specs of jobs of one step."""
 
 _USER: Final[Json] = {"url": "http://127.0.0.1:9/v1", "model": "small", "candidates": 2}
+_ELSEWHERE: Final[Json] = {"source": {"kind": "endpoint", "url": "http://x/v1", "model": "m"}}
 _ADAPTER: Final[Json] = {"adapter": "ada", "folder": "/ada", "sha256": "0" * 64}
 _PATTERN: Final[Json] = {
     "pattern": "a|b", "recurrence": 1, "streak": 1, "absent": 0, "pass_rate": 0.5, "attempts": 4,
@@ -141,9 +142,9 @@ READ: Final[tuple[Json, ...]] = (
         for preset in PRESETS.values()
     ),
     _PLAIN | {"rounds": _ROUNDS, "sampler": _PLAIN["sampler"] | {"rollouts": 8}},
-    _PLAIN | {"pools": [_POOL | {"user": _USER}]},
+    _PLAIN | {"pools": [_POOL | {"user": _USER}], "sampler": _ELSEWHERE},
     _PLAIN | {"pools": [_POOL | {"user": _ADAPTER}]},
-    _PLAIN | {"sampler": {"source": {"kind": "endpoint", "url": "http://x/v1", "model": "m"}}},
+    _PLAIN | {"sampler": _ELSEWHERE},
     _PLAIN | {"sampler": {"source": {"kind": "vllm", "arguments": ["--seed=1"]}}},
 )
 """Specs of every kind."""
@@ -207,7 +208,7 @@ def _replace(value: Any, chance: random.Random) -> Any:
     if isinstance(value, str) and chance.random() < 0.7:
         return chance.choice(_TEXTS)
     if isinstance(value, int | float) and not isinstance(value, bool) and chance.random() < 0.3:
-        return value * chance.choice((2, 10, 1000, 0.5, -1))
+        return value * chance.choice((2, 10, 1000, -1))
     return chance.choice(_NUMBERS)
 
 
@@ -324,11 +325,11 @@ def _run(place: Path) -> None:
     """Run a job as the program does, in a process that is nothing else."""
     from daemon.solver.__main__ import main
 
-    os.setpgid(0, 0)
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES, MEMORY_BYTES))
     os.chdir(place)
     for number, name in ((1, "stdout"), (2, "stderr")):
         os.dup2(os.open(place / name, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), number)
+    sys.stdout, sys.stderr = os.fdopen(1, "w"), os.fdopen(2, "w")
     code = main([str(place / "job.json"), "--out", str(place / "out")])
     sys.stdout.flush()
     sys.stderr.flush()
