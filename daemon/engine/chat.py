@@ -11,7 +11,6 @@ a reflection quotes (envs/reflection/tags.py) is no call. A reflection is for th
 begins: prompts leave it out of earlier ones, as clients that never see it do.
 """
 
-import json
 import re
 from array import array
 from collections.abc import Iterable, Mapping, Sequence
@@ -25,6 +24,7 @@ from transformers import AutoTokenizer, GenerationConfig, PreTrainedTokenizerFas
 from daemon.adapters.end_tokens import describe_missing, describe_other
 from envs.reflection.tags import CLOSING, OPENING, split_reflection, write_reflection
 from events.errors import CheckpointFault
+from events.foreign_json import MAX_DEPTH, UnstorableJson, parse_arguments, parse_json
 from events.messages import Message, ToolCall
 
 _CALL_BEGINS: Final = "<tool_call>"
@@ -256,12 +256,7 @@ def _parse_message(message: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _with_object(function: Mapping[str, Any]) -> dict[str, Any]:
-    arguments = function.get("arguments")
-    try:
-        parsed = json.loads(arguments) if isinstance(arguments, str) else arguments
-    except (ValueError, RecursionError):
-        parsed = None
-    return {**function, "arguments": parsed if isinstance(parsed, dict) else arguments or ""}
+    return {**function, "arguments": parse_arguments(function.get("arguments"))}
 
 
 def parse_answer(text: str, number: int = 0) -> Message:
@@ -309,11 +304,14 @@ def _cut(text: str, blocks: Iterable[tuple[int, int]]) -> str:
 
 
 def _call(written: str, name: str) -> ToolCall | None:
-    """None for what is no call."""
+    """Return the call that a text holds; None where it holds none, or one that cannot be stored."""
     try:
-        match json.loads(written):
-            case {"name": str(tool), "arguments": dict(arguments)}:
-                return ToolCall(name=tool, arguments=arguments, id=name)
-    except (ValueError, RecursionError):  # a ValueError also for an integer of too many digits
-        pass
+        document = parse_json(written, MAX_DEPTH + 1)  # the call is a level around its arguments
+    except UnstorableJson:
+        return None
+    match document:
+        case {"name": str(tool), "arguments": dict() | None as arguments}:
+            return ToolCall(name=tool, arguments=arguments or {}, id=name)
+        case {"name": str(tool), "arguments": str(blank)} if not blank.strip():
+            return ToolCall(name=tool, arguments={}, id=name)
     return None

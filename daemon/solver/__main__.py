@@ -6,9 +6,10 @@
     python -m daemon.solver reward FILE             rewards of repairs, without torch (rewards.py)
 
 Not part of `kintsugi`, which must start without torch. A job's stdout is JSON Lines: heartbeats,
-one line per update, and last its outcome; everything else goes to stderr. Exit codes: 0 done, 1
-failed (also when stopped: SIGTERM and SIGINT end it between two rollouts, and the same command goes
-on), 2 wrong usage, a bad spec or a bad line, 3 competence gap. Errors are one sentence on stderr.
+one line per update, and last its outcome, whatever ends it; everything else goes to stderr. Exit
+codes: 0 done, 1 failed (also when stopped: SIGTERM and SIGINT end it between two rollouts, and the
+same command goes on), 2 wrong usage, a bad spec or a bad line, 3 competence gap. Errors are one
+sentence on stderr, a traceback before it where the error is unexpected.
 """
 
 import json
@@ -18,13 +19,15 @@ import signal
 import sys
 import threading
 import time
+import traceback
 from argparse import ArgumentParser, Namespace
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, redirect_stdout, suppress
 from pathlib import Path
 from types import FrameType
-from typing import IO, TYPE_CHECKING, Any, Final, get_args
+from typing import IO, Any, Final, get_args
 
+from daemon.solver.outcome import Activity, Outcome, make_failure
 from daemon.solver.rewards import BadLine, compute_rewards
 from daemon.solver.sampling.seals import take_keys
 from daemon.solver.spec import BadSpec, read_spec
@@ -32,15 +35,14 @@ from events.algorithm import RepairForm
 from events.errors import KintsugiError
 from events.messages import StrictModel
 
-if TYPE_CHECKING:
-    from daemon.solver.job import Activity
-
 DONE, FAILED, WRONG_USAGE, GAP = 0, 1, 2, 3
 _EXIT: Final[Mapping[str, int]] = {"trained": DONE, "competence_gap": GAP, "failed": FAILED}
 
 HEARTBEAT_SECONDS: Final = 2.0
 
 Say = Callable[[Mapping[str, Any]], None]
+Run = Callable[[Namespace, Say, Activity, Callable[[], bool]], Outcome]
+"""How a job is run: options, what says its lines, its activity, whether it shall stop."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -51,9 +53,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if argv[:1] == ["reward"]:
         return _run_command(lambda: reward(_reward_parser().parse_args(argv[1:])))
     parsed = _job_parser().parse_args(argv)
-    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
-        return _run_command(lambda: spread(parsed))
-    return _run_command(lambda: job(parsed))
+    if int(os.environ.get("WORLD_SIZE", "1")) == 1:
+        return _run_command(lambda: job(parsed, _run_job))
+    if int(os.environ["RANK"]):
+        return _run_command(follow)
+    return _run_command(lambda: job(parsed, _lead))
 
 
 def _run_command(command: Callable[[], int]) -> int:
@@ -75,31 +79,61 @@ def _complain(what: object) -> None:
     print(f"daemon.solver: {what}", file=sys.stderr)
 
 
-def spread(options: Namespace) -> int:
-    """Run a job in the processes that torchrun started; return the first one's exit code."""
+def follow() -> int:
+    """Take part in the job of the first process that torchrun started; return its exit code."""
     from daemon.solver import follower, parallel
 
-    with parallel.join_group() as number:
-        if number:
-            take_keys(os.environ)  # nothing is theirs to open
-            # They stop when the first one does, which may have rollouts to finish.
-            with redirect_stdout(sys.stderr), _stop_signals():
-                return follower.follow()
-        code = _run_command(lambda: job(options))
-        with suppress(parallel.ProcessLoss):
-            parallel.broadcast(parallel.End(code))
-        return code
+    take_keys(os.environ)  # nothing is theirs to open
+    # They stop when the first one does, which may have rollouts to finish.
+    with redirect_stdout(sys.stderr), _stop_signals(), parallel.join_group():
+        return follower.follow()
 
 
-def job(options: Namespace) -> int:
-    """Run a job; its outcome is the last line of stdout."""
-    spec, keys = read_spec(options.spec), take_keys(os.environ)
-    say = _lines(sys.stdout)
+def job(options: Namespace, run: Run) -> int:
+    """Run a job and return its exit code; its outcome is the last line of stdout, whatever ends
+    it."""
+    say, activity = _lines(sys.stdout), Activity()
     # Output of libraries must not mix with the job's own lines.
-    with redirect_stdout(sys.stderr), _stop_signals() as stopping, _heartbeats(say) as watch:
-        # torch takes seconds to import, and the heartbeat should not wait for it.
-        from daemon.solver.job import Activity
+    with redirect_stdout(sys.stderr), _stop_signals() as stopping:
+        try:
+            outcome = run(options, say, activity, stopping)
+            code = _EXIT[outcome.outcome]
+        # The boundary of the process: a bug, memory that ran out, a library that calls sys.exit.
+        except BaseException as error:
+            outcome = make_failure(error, activity)
+            code = WRONG_USAGE if isinstance(error, BadSpec) else FAILED
+            if not isinstance(error, KintsugiError | OSError):
+                traceback.print_exc()
+        if outcome.outcome != "trained":
+            _complain(outcome.reason)
+        say(outcome.model_dump(mode="json"))
+    return code
 
+
+def _lead(
+    options: Namespace, say: Say, activity: Activity, stopping: Callable[[], bool]
+) -> Outcome:
+    """Run a job as the first of the processes that torchrun started."""
+    from daemon.solver import parallel
+
+    with parallel.join_group():
+        code = FAILED
+        try:
+            outcome = _run_job(options, say, activity, stopping)
+            code = _EXIT[outcome.outcome]
+            return outcome
+        finally:
+            with suppress(parallel.ProcessLoss):
+                parallel.broadcast(parallel.End(code))
+
+
+def _run_job(
+    options: Namespace, say: Say, activity: Activity, stopping: Callable[[], bool]
+) -> Outcome:
+    """Run a job in this process alone, or with those that follow it."""
+    spec, keys = read_spec(options.spec), take_keys(os.environ)
+    with _heartbeats(say, activity):
+        # torch takes seconds to import, and the heartbeat should not wait for it.
         if spec.teaches == "router":
             from daemon.solver.routing.job import run
         elif spec.teaches == "user":
@@ -107,16 +141,10 @@ def job(options: Namespace) -> int:
         else:
             from daemon.solver.job import run
 
-        activity = Activity()
-        watch(activity)
-        outcome = run(
+        return run(
             spec, options.out, lambda p: say(_line(p)),
             activity=activity, stopping=stopping, keys=keys,
         )  # fmt: skip
-    if outcome.outcome != "trained":
-        _complain(outcome.reason)
-    say(outcome.model_dump(mode="json"))
-    return _EXIT[outcome.outcome]
 
 
 def _line(value: StrictModel) -> dict[str, Any]:
@@ -129,7 +157,7 @@ def _lines(stream: IO[str]) -> Say:
 
     def say(value: Mapping[str, Any]) -> None:
         with lock:
-            stream.write(json.dumps(value) + "\n")
+            stream.write(json.dumps(value, allow_nan=False) + "\n")
             stream.flush()
 
     return say
@@ -153,17 +181,13 @@ def _stop_signals() -> Iterator[Callable[[], bool]]:
 
 
 @contextmanager
-def _heartbeats(say: Say) -> Iterator[Callable[["Activity"], None]]:
-    """Inside the block, a thread reports the activity every few seconds; yields how to set it."""
+def _heartbeats(say: Say, activity: Activity) -> Iterator[None]:
+    """Inside the block, a thread reports the activity every few seconds."""
     over, began = threading.Event(), time.monotonic()
-    watched: list[Activity] = []
 
     def beat() -> None:
-        status: dict[str, Any] = {"phase": "starting"}
         while True:
-            if watched:
-                now = watched[0]
-                status = {"phase": now.phase, "rollouts": now.rollouts, "steps": now.steps}
+            status = {name: getattr(activity, name) for name in ("phase", "rollouts", "steps")}
             say({"heartbeat": {"seconds": round(time.monotonic() - began, 1), **status}})
             if over.wait(HEARTBEAT_SECONDS):
                 return
@@ -171,7 +195,7 @@ def _heartbeats(say: Say) -> Iterator[Callable[["Activity"], None]]:
     thread = threading.Thread(target=beat, name="heartbeat", daemon=True)
     thread.start()
     try:
-        yield watched.append
+        yield
     finally:
         over.set()
         thread.join()

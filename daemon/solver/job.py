@@ -26,7 +26,6 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing
-from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, Final, Self
 
@@ -46,6 +45,7 @@ from daemon.solver.journal import (
     write_file,
 )
 from daemon.solver.lora import save
+from daemon.solver.outcome import Activity, Outcome, make_failure
 from daemon.solver.parallel import Anew, Update
 from daemon.solver.rounds.rounds import Rounds
 from daemon.solver.sampling.environments import drop_unplayable, open_environments
@@ -59,7 +59,6 @@ from daemon.solver.task_choice import Choice
 from daemon.solver.telemetry.metrics import Guard, StepMetrics, TrainingAbort
 from daemon.solver.telemetry.progress import (
     History,
-    Outcome,
     ProbeResult,
     Progress,
     WarmStartReport,
@@ -92,16 +91,6 @@ class JobInterrupt(KintsugiError):
     """The job was asked to stop; it can be resumed."""
 
 
-@dataclass(slots=True)
-class Activity:
-    """The present activity of a job, to be read from other threads."""
-
-    phase: str = "starting"
-    rollouts: int = 0
-    """Rollouts used of the budget, those of an unfinished batch included."""
-    steps: int = 0
-
-
 def run(
     spec: JobSpec,
     out: Path,
@@ -124,14 +113,6 @@ def run(
             return job.outcome
     except (KintsugiError, OSError) as error:
         return make_failure(error, activity)
-
-
-def make_failure(error: Exception, activity: Activity) -> Outcome:
-    """Return the outcome of a job that an error ended, with the error as one line."""
-    reason = " ".join(str(error).split())
-    return Outcome(
-        outcome="failed", steps=activity.steps, rollouts=activity.rollouts, reason=reason
-    )
 
 
 def outcome_of(spec: JobSpec, out: Path) -> Outcome | None:

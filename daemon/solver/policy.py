@@ -193,5 +193,5 @@ def check_ids(model: nn.Module, highest: int) -> None:
     if isinstance(head.weight, Tensor) and highest >= head.weight.shape[0]:
         raise IncompatibleModel(
             f"token id {highest} is outside the model's vocabulary of {head.weight.shape[0]}: the "
-            "trajectories are of another model"
+            "spec or the trajectories are of another model"
         )

@@ -108,7 +108,7 @@ def _step(
         loss += part.item()
     norm = clip_gradient(parameters, settings.optimizer.max_gradient_norm)
     if isinstance(norm, str) or not math.isfinite(loss):
-        raise UnstableUpdate(f"supervised step: loss {loss:g}, {norm}; lower the learning rate")
+        raise UnstableUpdate(f"supervised step: loss {loss:g}, {norm}; lower optimizer.lr")
     optimizer.step()
     return loss, norm
 

@@ -1,6 +1,7 @@
 """Read a job's spec (events/jobs.py) from a file, compute its identity, and what of it can be
 played.
 
+    spec = read_spec(path)                 raises where a value is none, or outside its range
     named = list_tasks(spec)               the tasks that it draws, shows or must not write again
     playable = drop_tasks(spec, missing)   without those whose body is missing
     check_supported(spec)                  raises where this learner does not do what it says
@@ -11,14 +12,18 @@ A dropped task changes what is played and not what was asked for: the digest is 
 from collections.abc import Collection
 from itertools import chain
 from pathlib import Path
+from typing import Final
 
 from pydantic import ValidationError
 
+from daemon.config.job_ranges import find_excess
 from daemon.synthesis.manners import MANNERS
 from events.canonical import exact_json, sha256
 from events.errors import KintsugiError
+from events.foreign_json import UnstorableJson, parse_json
 from events.jobs import EndpointUser, JobSpec, TaskPool
 from events.registry import first_problem
+from events.streams import MAX_VALUE_BYTES
 
 
 class NothingPlayable(KintsugiError):
@@ -26,15 +31,44 @@ class NothingPlayable(KintsugiError):
 
 
 class BadSpec(KintsugiError):
-    """The file is no spec of a job."""
+    """The file is no spec of a job, or one with a value outside its range."""
+
+
+_MOST_BYTES: Final = 4 * MAX_VALUE_BYTES
+"""Maximum size of a file: a spec fits into an event, and its file is indented."""
+_MOST_VALUES: Final = MAX_VALUE_BYTES // 4
+"""Maximum number of values: the shortest id in a list takes so many bytes."""
 
 
 def read_spec(path: Path) -> JobSpec:
     """Read the spec in a JSON file. Raises BadSpec, which names the field, and OSError."""
+    with path.open("rb") as file:
+        content = file.read(_MOST_BYTES + 1)
     try:
-        return JobSpec.model_validate_json(path.read_bytes())
+        return parse_spec(content)
+    except BadSpec as error:
+        raise BadSpec(f"{path} is no spec of a job: {error}") from None
+
+
+def parse_spec(content: bytes) -> JobSpec:
+    """Return the spec in a JSON text. Raises BadSpec, which names the field."""
+    if len(content) > _MOST_BYTES:
+        raise BadSpec(f"it is longer than {_MOST_BYTES:,} bytes; name fewer tasks")
+    # The model describes every wrong value, which takes a minute for some millions.
+    if content.count(b",") > _MOST_VALUES:
+        raise BadSpec(f"it has more than {_MOST_VALUES:,} values; name fewer tasks")
+    try:
+        parse_json(content.decode())
+        spec = JobSpec.model_validate_json(content)
+    except UnstorableJson as error:
+        raise BadSpec(str(error)) from None
+    except UnicodeDecodeError as error:
+        raise BadSpec(f"it is no UTF-8: {error.reason} at byte {error.start}") from None
     except ValidationError as error:
-        raise BadSpec(f"{path} is no spec of a job: {first_problem(error)}") from None
+        raise BadSpec(first_problem(error)) from None
+    if problem := find_excess(spec):
+        raise BadSpec(problem)
+    return spec
 
 
 class NotSupported(KintsugiError):
@@ -43,6 +77,8 @@ class NotSupported(KintsugiError):
 
 def check_supported(spec: JobSpec) -> None:
     """See that this learner does what a spec asks for. Raises NotSupported."""
+    if problem := find_excess(spec):
+        raise NotSupported(problem)
     if spec.teaches == "user":
         _check_user(spec)
     if spec.teaches == "router":

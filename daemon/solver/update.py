@@ -6,7 +6,8 @@ Sums are divided by the denominators of the whole mini-batch, known before the f
 so how it is cut into micro-batches, or spread over processes, changes nothing but rounding. A step
 is a function of weights, optimizer state and rollouts: nothing here draws a random number.
 
-A loss or gradient that is not finite raises `UnstableUpdate` before the optimizer sees it.
+A loss or gradient that is not finite raises `UnstableUpdate` before the optimizer sees it, and so
+does a figure that is not.
 """
 
 import math
@@ -41,7 +42,7 @@ from events.jobs import OptimizerSettings
 
 
 class UnstableUpdate(KintsugiError):
-    """A loss or a gradient was not finite; it did not change the weights."""
+    """A loss, a gradient or a figure of training was not finite."""
 
 
 def adamw(
@@ -127,6 +128,8 @@ class Learner:
         check_ids(self.model, max(max(row.sequence.ids) for row in batch))
         tally = Tally(self.algorithm.loss)
         losses, norms = self._update(rollouts, tally)
+        figures = tally.together().figures()
+        check_figures(f"optimizer step {self.steps}", figures)
         zero = sum(row.advantage == 0.0 for row in batch) / len(batch)
         changed = {
             "step": self.steps,
@@ -138,7 +141,7 @@ class Learner:
             "loss": math.fsum(losses) / len(losses),
             "gradient_norm": max(norms),
             "learning_rate": self.settings.lr,
-            **tally.together().figures(),
+            **figures,
         }
         return StepMetrics.model_validate({**metrics.model_dump(), **changed})
 
@@ -226,12 +229,21 @@ class Learner:
     def _unstable(self, what: str) -> UnstableUpdate:
         self.optimizer.zero_grad(set_to_none=True)
         return UnstableUpdate(
-            f"optimizer step {self.steps + 1}: {what}; the weights are as before it: lower the "
-            "learning rate, set loss.log_ratio_clamp, or look at the rollouts of this step"
+            f"optimizer step {self.steps + 1}: {what}; the weights are as before it: lower "
+            "optimizer.lr, set loss.log_ratio_clamp, or look at the rollouts of this step"
         )
 
     def _score(self, padded: MicroBatch) -> Scores:
         return score(self.model, padded, self.temperature)
+
+
+def check_figures(when: str, figures: Mapping[str, float | None]) -> None:
+    """Raise UnstableUpdate for a figure that is not finite."""
+    for name, value in figures.items():
+        if value is not None and not math.isfinite(value):
+            raise UnstableUpdate(
+                f"{when}: {name} is {value:g}: training diverged; lower optimizer.lr"
+            )
 
 
 def clip_gradient(parameters: Mapping[str, torch.nn.Parameter], limit: float) -> float | str:

@@ -21,8 +21,8 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 MAX_DEPTH: Final = 100
-"""Deepest nesting of a call (envs/endpoint.py has the same): Python's own limit depends on how deep
-its stack is already."""
+"""Deepest nesting of a call (events/foreign_json.py has the same): Python's own limit depends on
+how deep its stack is already."""
 
 MAX_DIGITS: Final = 640
 """Most digits of an integer: the least that Python converts in any process."""

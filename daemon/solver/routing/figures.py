@@ -6,6 +6,7 @@ from typing import Final
 
 from daemon.solver.routing.examples import Example
 from daemon.solver.telemetry.progress import RouterFigures
+from daemon.solver.update import check_figures
 from events.jobs import PanelRouter
 from producers.gateway.routing.label_router import decide
 
@@ -21,7 +22,9 @@ def summarize(
 ) -> RouterFigures:
     """Return the figures of a router from the scores of its options in nats, for each example a row
     per order of the labels; each row is a distribution over the options. `loss` is that of the last
-    step."""
+    step. Raises UnstableUpdate where the scores are not finite."""
+    held_out_loss = _compute_mean_loss(router, held_out, scores)
+    check_figures("assessment", {"the loss on held-out tasks": held_out_loss})
     answers = [decide(router, rows) for rows in scores]
     right: dict[str | None, list[bool]] = {option.skill: [] for option in router.options}
     doubts: dict[str, int] = {}
@@ -38,7 +41,7 @@ def summarize(
         most_frequent=max(map(len, right.values())) / count,
         options={skill or "": sum(own) / len(own) for skill, own in right.items() if own},
         doubts=dict(sorted(doubts.items())),
-        held_out_loss=_compute_mean_loss(router, held_out, scores),
+        held_out_loss=held_out_loss,
         loss=loss,
     )
 

@@ -25,12 +25,12 @@ from daemon.engine.chat import Chat
 from daemon.engine.routing import render_prompts
 from daemon.solver.base import checkpoint, load_base, load_model
 from daemon.solver.job import (
-    Activity,
     JobInterrupt,
     write_gap,
 )
 from daemon.solver.journal import read_definitions
 from daemon.solver.lora import attach_head
+from daemon.solver.outcome import Activity, Outcome
 from daemon.solver.policy import check, check_ids
 from daemon.solver.routing.examples import Example, collect_examples, split
 from daemon.solver.routing.head import assess, compute_inputs, fit
@@ -44,7 +44,7 @@ from daemon.solver.supervised.run import (
     run_supervised,
     save_result,
 )
-from daemon.solver.telemetry.progress import Outcome, Progress, RouterFigures
+from daemon.solver.telemetry.progress import Progress, RouterFigures
 from events.jobs import JobSpec
 from events.privacy.sealing import Key
 from producers.gateway.routing.label_router import build_calibration_prompts, list_label_tokens
@@ -171,7 +171,8 @@ def _fit_head(
     assert router is not None, "a job that teaches a router has one"
     examples = (*learnt, *held_out)
     check(model)
-    check_ids(model, max(max(example.prompts[0]) for example in examples))
+    highest = [max(example.prompts[0]) for example in examples]
+    check_ids(model, max(*highest, *list_label_tokens(router)))
     activity.phase = "states"
     inputs = compute_inputs(model, router, examples, spec.micro_tokens)
     if run.stopping():

@@ -64,7 +64,8 @@ class RouterTraining:
         assert spec.router is not None, "a job that teaches a router has one"
         check(model)
         everything = [p for e in (*training, *held_out) for p in e.prompts]
-        check_ids(model, max(max(prompt) for prompt in (*everything, *calibration)))
+        highest = [max(prompt) for prompt in (*everything, *calibration)]
+        check_ids(model, max(*highest, *list_label_tokens(spec.router)))
         self.model, self.spec, self.router = model, spec, spec.router
         self.taken = 0
         """Number of optimizer steps taken."""

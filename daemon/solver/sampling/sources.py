@@ -18,6 +18,7 @@ from daemon.adapters.directory import Provenance
 from daemon.engine.chat import Chat
 from daemon.engine.generation import Engine
 from daemon.engine.policy import Policy
+from daemon.solver.base import CannotBegin
 from daemon.solver.sampling.adapter_users import load_users
 from daemon.solver.sampling.environments import JobEnvironments
 from daemon.solver.sampling.local import Attempt, InProcess
@@ -104,11 +105,17 @@ class HereSource:
         self._policy: Policy | None = None
 
     def adopt(self, version: Version) -> None:
-        """Merge the adapter into a copy of the weights. Raises IncompatibleModel."""
+        """Merge the adapter into a copy of the weights. Raises IncompatibleModel, CannotBegin."""
         if self._users is None:
             self._policy = Policy.of(version.model, version.name)
         else:
             self._policy = self._users.adapt(version.model, version.name)
+        length, context = self._place.length, self._policy.context
+        if length is not None and length > context:
+            raise CannotBegin(
+                f"sampler.source.length is {length:,}, and the context of the model is "
+                f"{context:,} tokens; lower it"
+            )
 
     def play(self, batch: Batch) -> Iterator[Trajectory]:
         """Yield trajectories in the order in which they end. Raises EnvironmentFailure."""

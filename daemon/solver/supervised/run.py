@@ -21,17 +21,16 @@ from daemon.engine.fingerprint import probe_model
 from daemon.solver.base import CannotBegin
 from daemon.solver.job import (
     ADAPTER,
-    Activity,
     JobInterrupt,
     check_same_spec,
     lock_file,
-    make_failure,
     read_gap,
 )
 from daemon.solver.journal import write_file
 from daemon.solver.lora import save
+from daemon.solver.outcome import Activity, Outcome, make_failure
 from daemon.solver.spec import check_supported
-from daemon.solver.telemetry.progress import Outcome, Progress
+from daemon.solver.telemetry.progress import Progress
 from daemon.solver.telemetry.tracker import join_reports, open_tracker
 from events.errors import KintsugiError
 from events.jobs import JobSpec

@@ -1,5 +1,4 @@
-"""What a job tells while it works: figures per pool and capability, one `Progress` per update, and
-how it ended.
+"""What a job tells while it works: figures per pool and capability, one `Progress` per update.
 
 Counted from trajectories alone, so a resumed job has the same figures as one that ran through.
 Unjudged rollouts are in no figure; reference trajectories are the oracle's and in none either.
@@ -7,7 +6,6 @@ Unjudged rollouts are in no figure; reference trajectories are the oracle's and 
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Literal
 
 from daemon.solver.telemetry.metrics import StepMetrics
 from daemon.solver.trajectory import Trajectory
@@ -132,21 +130,6 @@ class Progress(StrictModel):
     update_seconds: float = 0.0
     round_seconds: float = 0.0
     """Seconds that the round before this update took; 0 where none was closed."""
-
-
-class Outcome(StrictModel):
-    """How a job ended; the last line of its output."""
-
-    outcome: Literal["trained", "competence_gap", "failed"]
-    adapter: str | None = None
-    """Directory of the adapter."""
-    sha256: str | None = None
-    """sha256 of the adapter's weights."""
-    steps: int
-    """Number of optimizer steps, supervised ones included."""
-    rollouts: int
-    """Rollouts used of the budget."""
-    reason: str | None = None
 
 
 @dataclass(slots=True)

@@ -23,6 +23,7 @@ from daemon.solver import sft
 from daemon.solver.lora import trainable_parameters
 from daemon.solver.telemetry.progress import UserFigures
 from daemon.solver.trajectory import TokenSequence
+from daemon.solver.update import check_figures
 from events.jobs import JobSpec, SftSettings
 
 _ASSESSMENTS: Final = 10
@@ -91,6 +92,7 @@ class UserTraining:
 
     def _assess(self, first: float, last: float) -> UserFigures:
         loss = sft.mean_loss(self.model, self._held_out, self._settings.micro_tokens)
+        check_figures(f"step {self.taken}", {"the loss on held-out dialogues": loss})
         return UserFigures(
             steps=self.taken,
             tokens=self.tokens,

@@ -17,7 +17,6 @@ several things is meant, and a model's may not ("cancel an order", of a customer
 Not covered: whether the words mean what they name; a comparison is believed as it is.
 """
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, Final
@@ -28,6 +27,7 @@ from envs.attribution.words import collect_user_text, leaves, words
 from envs.environment import Environment
 from envs.task import TaskDefinition
 from events.canonical import exact_json
+from events.foreign_json import UnstorableJson, parse_json
 from events.messages import Action
 
 _MOST_OTHERS: Final = 16
@@ -132,8 +132,8 @@ def _read_answers(calls: Sequence[SandboxCall]) -> list[tuple[str, Any]]:
     place, is left out."""
     answers = []
     for call in calls:
-        with suppress(ValueError):
-            answers.append((call.action.name, json.loads(call.result)))
+        with suppress(UnstorableJson):
+            answers.append((call.action.name, parse_json(call.result)))
     return answers
 
 

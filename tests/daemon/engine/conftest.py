@@ -21,7 +21,7 @@ from daemon.engine.server import Server
 from daemon.solver.reference.demonstrations import vocabulary
 from envs.shop.environment import Shop
 from tests.daemon.engine.random_model import checkpoint as random_checkpoint
-from tests.daemon.engine.reciting_model import reciting
+from tests.daemon.engine.reciting_model import reciting, with_token
 from tests.daemon.listening import at_a_port
 
 LENGTH = 8192
@@ -112,6 +112,24 @@ def live(base: Policy, served_chat: Chat) -> Iterator[Live]:
 
 Recite = Callable[[str], Live]
 
+HOSTILE_ARGUMENTS = (
+    r'{"a": "\ud800"}',
+    r'{"\udfff": [1]}',
+    '{"a": ' + "[" * 600 + "]" * 600 + "}",
+    '{"a":' * 5_000 + "1" + "}" * 5_000,
+    '{"a": NaN}',
+    '{"a": [-Infinity]}',
+    '{"a": 1e999}',
+    '{"a": ' + "9" * 401 + "}",
+    '{"a": ' + "9" * 5_000 + "}",
+)
+"""Arguments that a model may write and that no event, no JSON or no reader holds as written."""
+
+HOSTILE_ANSWERS = tuple(
+    f'<tool_call>\n{{"name": "get_user", "arguments": {arguments}}}\n</tool_call>'
+    for arguments in HOSTILE_ARGUMENTS
+)
+
 
 @pytest.fixture
 def recite(tmp_path: Path, shop_tokens: PreTrainedTokenizerFast) -> Iterator[Recite]:
@@ -119,7 +137,8 @@ def recite(tmp_path: Path, shop_tokens: PreTrainedTokenizerFast) -> Iterator[Rec
     with ExitStack() as stack:
 
         def serve(text: str) -> Live:
-            folder = reciting(tmp_path / "reciting", shop_tokens, text)
+            tokens = with_token(shop_tokens, text) if text in HOSTILE_ANSWERS else shop_tokens
+            folder = reciting(tmp_path / "reciting", tokens, text)
             return stack.enter_context(listening(Policy.load(folder, "tiny"), Chat(folder)))
 
         yield serve

@@ -1,10 +1,12 @@
 """A checkpoint that says one text by heart: real weights, so that tests know what is answered."""
 
+from copy import deepcopy
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import torch
+from tokenizers import AddedToken
 from transformers import PreTrainedTokenizerFast
 
 from daemon.engine.reference.tokenizer import END, START, encode, token_id
@@ -12,6 +14,13 @@ from tests.daemon.engine.random_model import random_model
 
 CERTAINTY = 40.0
 """How far a token's logit is above the others: no chance at temperature 1 matters."""
+
+
+def with_token(tokens: PreTrainedTokenizerFast, text: str) -> PreTrainedTokenizerFast:
+    """The tokenizer with one token more, which stands for a whole text."""
+    more = deepcopy(tokens)
+    more.add_tokens(AddedToken(text, normalized=False))
+    return more
 
 
 def reciting(directory: Path, tokens: PreTrainedTokenizerFast, text: str, **changes: Any) -> Path:

@@ -15,7 +15,9 @@ from daemon.engine.chat import Chat, NoEndToken, NoTemplate, as_chat, parse_answ
 from daemon.solver.reference.demonstrations import transcript, vocabulary
 from daemon.solver.warm_start import reference
 from envs.shop.environment import Shop
+from events.foreign_json import parse_arguments
 from events.messages import Message
+from tests.daemon.engine.conftest import HOSTILE_ANSWERS, HOSTILE_ARGUMENTS
 from tests.daemon.engine.random_model import checkpoint
 
 
@@ -118,6 +120,16 @@ def test_calls_are_read() -> None:
         '<tool_call>\n{"name": "get_user", "arguments": {}}',
         "<tool_call>" + "[" * 100_000 + "</tool_call>",
         '<tool_call>{"name": "pay", "arguments": {"n": ' + "9" * 5_000 + "}}</tool_call>",
+        '<tool_call>{"name": "pay", "arguments": {"n": ' + "9" * 401 + "}}</tool_call>",
+        '<tool_call>{"name": "pay", "arguments": {"n": NaN}}</tool_call>',
+        '<tool_call>{"name": "pay", "arguments": {"n": 1e999}}</tool_call>',
+        '<tool_call>{"name": "pay", "arguments": '
+        + '{"n":' * 600
+        + "1"
+        + "}" * 601
+        + "</tool_call>",
+        '<tool_call>{"name": "pay", "arguments": "{}"}</tool_call>',
+        '<tool_call>{"name": "pay", "arguments": []}</tool_call>',
     ],
 )
 def test_what_is_no_call_is_text(text: str) -> None:
@@ -155,6 +167,38 @@ def test_no_answer_takes_long_to_read(piece: str) -> None:
     """2,000 spaces after an opening tag took 21 seconds."""
     text = "<tool_call>" + piece * 200_000
     assert parse_answer(text).text == text
+
+
+@pytest.mark.parametrize("answer", HOSTILE_ANSWERS)
+def test_whatever_is_called_can_be_stored_and_rendered_again(answer: str, chat: Chat) -> None:
+    message = parse_answer(answer)
+    assert Message.model_validate_json(message.model_dump_json()) == message
+    assert json.loads(json.dumps(as_chat(message), allow_nan=False)) == as_chat(message)
+    assert chat.prompt([Message(role="user", content="Hello."), message])
+
+
+@given(st.sampled_from(HOSTILE_ARGUMENTS) | st.text().map(json.dumps), st.text().map(json.dumps))
+def test_a_call_has_the_arguments_that_the_guard_reads(arguments: str, name: str) -> None:
+    calls = parse_answer(
+        f'<tool_call>{{"name": {name}, "arguments": {arguments}}}</tool_call>'
+    ).tool_calls
+    read = parse_arguments(arguments)
+    assert [call.arguments for call in calls] == ([read] if isinstance(read, dict) else [])
+
+
+@pytest.mark.parametrize("nothing", ["null", '""', r'" \n"', "{}"])
+def test_arguments_that_nobody_wrote_are_an_empty_object(nothing: str) -> None:
+    (call,) = parse_answer(
+        f'<tool_call>{{"name": "list_orders", "arguments": {nothing}}}</tool_call>'
+    ).tool_calls
+    assert call.arguments == {}
+
+
+@pytest.mark.parametrize("arguments", HOSTILE_ARGUMENTS)
+def test_a_request_may_quote_any_arguments(arguments: str, chat: Chat) -> None:
+    call = {"type": "function", "function": {"name": "get_user", "arguments": arguments}}
+    prompt = chat.prompt([{"role": "assistant", "content": None, "tool_calls": [call]}])
+    assert "get_user" in chat.text(prompt)
 
 
 def test_an_answer_is_what_is_written_after_the_prompt(chat: Chat) -> None:

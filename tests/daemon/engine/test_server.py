@@ -19,8 +19,9 @@ from daemon.core.start_mark import VARIABLE, whose
 from daemon.engine.chat import Chat
 from daemon.engine.generation import Emission, Engine, Request, RequestFailure
 from daemon.engine.policy import Policy
+from events.foreign_json import parse_arguments
 from ops.adapter_damages import DAMAGES, copy_with_damage
-from tests.daemon.engine.conftest import LENGTH, Live, Recite, listening
+from tests.daemon.engine.conftest import HOSTILE_ANSWERS, LENGTH, Live, Recite, listening
 
 Json = dict[str, Any]
 
@@ -256,6 +257,31 @@ def test_a_call_is_a_call_streamed_or_not(recite: Recite) -> None:
     streamed = folded(chunks(live, tools=TOOLS, max_tokens=64))
     assert streamed["calls"] == {0: ["get_user", '{"user_id": "U12"}']}
     assert (streamed["content"], streamed["finish_reason"]) == ("L", "tool_calls")
+
+
+@pytest.mark.parametrize("answer", HOSTILE_ANSWERS)
+def test_whatever_a_model_calls_leaves_as_strict_json(answer: str, recite: Recite) -> None:
+    live = recite(answer)
+    body = {"messages": HELLO, "tools": TOOLS, "max_tokens": 16}
+    whole = post(live, "/v1/chat/completions", **body)
+    assert whole.status_code == 200, whole.text
+    message = json.loads(whole.text, parse_constant=no_constant)["choices"][0]["message"]
+    for call in message.get("tool_calls", ()):
+        arguments = call["function"]["arguments"]
+        assert json.loads(arguments, parse_constant=no_constant) == parse_arguments(arguments)
+    assert bool(message.get("tool_calls")) != (message["content"] == answer)
+    streamed = [
+        piece["choices"][0]["delta"] for piece in chunks(live, tools=TOOLS) if piece["choices"]
+    ]
+    assert "".join(delta.get("content") or "" for delta in streamed) == (message["content"] or "")
+    written = [call["function"]["arguments"] for d in streamed for call in d.get("tool_calls", ())]
+    assert "".join(written) == "".join(
+        call["function"]["arguments"] for call in message.get("tool_calls", ())
+    )
+
+
+def no_constant(name: str) -> None:
+    raise AssertionError(f"{name} is no JSON")
 
 
 def test_a_call_that_nobody_reads_is_text(recite: Recite) -> None:

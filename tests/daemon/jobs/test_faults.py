@@ -145,12 +145,12 @@ def test_what_diverges_fails_and_what_hangs_goes_on_in_the_next_cycle(
     tmp_path: Path, base: Path
 ) -> None:
     with loop(tmp_path, base, heartbeat_seconds=5, attempts=2) as here:
-        here.author.changes = {"optimizer": {"lr": 1e36}, "sampler": SMALL | {"rollouts": 320}}
+        here.author.changes = {
+            "optimizer": {"lr": 10, "weight_decay": 100}, "sampler": SMALL | {"rollouts": 320},
+        }  # fmt: skip
         diverged = here.over()
-        failed(
-            diverged, "after step 1 no answer of the policy has log-probabilities that are numbers"
-        )
-        assert diverged[1].rollouts == 32, "and what was left of the budget is not spent"
+        failed(diverged, "no answer of the policy has log-probabilities that are numbers")
+        assert diverged[1].rollouts < 320, "what was left of the budget is not spent"
         assert adapters(here.app) == []
         here.ask()
         name = here.folder().name

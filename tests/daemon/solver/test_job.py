@@ -17,8 +17,9 @@ from daemon.engine.generation import Engine, Request
 from daemon.engine.policy import Policy
 from daemon.solver.job import Job, JobInterrupt, run
 from daemon.solver.journal import SUCCESSES, write_successes
+from daemon.solver.outcome import Outcome
 from daemon.solver.spec import digest
-from daemon.solver.telemetry.progress import Outcome, Progress
+from daemon.solver.telemetry.progress import Progress
 from daemon.solver.warm_start import reference
 from envs.registry import open_place
 from events.jobs import JobSpec
@@ -84,6 +85,37 @@ def test_a_job_learns_and_leaves_an_adapter_that_is_better(base: Path, tmp_path:
     assert found.files["adapter_model.safetensors"] == outcome.sha256
     assert (found.steps, found.seed) == (outcome.steps, 3)
     assert found.spec == job.model_dump(mode="json")
+
+
+@pytest.mark.parametrize(
+    "optimizer",
+    [{"lr": 10, "weight_decay": 100}, {"lr": 10, "betas": [0.999999, 0.0], "eps": 1e-15}],
+)
+def test_a_job_that_diverges_is_a_failure_with_the_remedy(
+    optimizer: dict[str, Any], base: Path, tmp_path: Path
+) -> None:
+    outcome, _ = done(spec(base, optimizer=optimizer, lora={"alpha": 1e6}), tmp_path)
+    assert (outcome.outcome, outcome.adapter) == ("failed", None)
+    assert "lower optimizer.lr" in str(outcome.reason)
+    assert not (tmp_path / "adapter").exists()
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"optimizer": {"lr": 1e300}}, "optimizer.lr is 1e+300, outside of its range"),
+        (
+            {"sampler": {"source": {"kind": "in_process", "length": 65}, "rollouts": 64}},
+            "sampler.source.length is 65, and the context of the model is 64 tokens; lower it",
+        ),
+    ],
+)
+def test_a_number_that_no_training_takes_is_a_failure(
+    changes: dict[str, Any], reason: str, base: Path, tmp_path: Path
+) -> None:
+    outcome, said = done(spec(base, **changes), tmp_path)
+    assert (outcome.outcome, said) == ("failed", [])
+    assert reason in str(outcome.reason)
 
 
 def test_figures_add_up(base: Path, tmp_path: Path) -> None:

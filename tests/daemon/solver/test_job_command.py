@@ -97,7 +97,8 @@ def test_a_job_says_lines_of_json_and_last_its_outcome(whole: Done) -> None:
 def test_a_field_that_does_not_exist_is_named(base: Path, tmp_path: Path) -> None:
     done = ended([*COMMAND, *job(base, tmp_path, learning_rate=1)])
     assert done.code == 2
-    assert done.lines == []
+    assert [line["outcome"] for line in done.lines] == ["failed"]
+    assert "learning_rate: Extra inputs are not permitted" in done.last["reason"]
     assert "learning_rate: Extra inputs are not permitted" in done.complaint
     assert not (tmp_path / "out").exists()
 
@@ -118,6 +119,74 @@ def test_what_is_missing_is_a_failure_with_a_last_line(base: Path, tmp_path: Pat
     assert "nowhere holds no checkpoint" in done.last["reason"]
     assert "nowhere holds no checkpoint" in done.complaint
     assert "Traceback" not in done.complaint
+
+
+@pytest.mark.parametrize(
+    ("content", "code", "reason"),
+    [
+        (None, 1, "No such file"),
+        (b"{", 2, "is no spec of a job: it is no JSON"),
+        (b"[" * 100_000, 2, "nested deeper than 100 levels"),
+        (b"\xff", 2, "it is no UTF-8"),
+    ],
+)
+def test_a_spec_that_cannot_be_read_is_a_failure_with_a_last_line(
+    content: bytes | None, code: int, reason: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "job.json"
+    if content is not None:
+        path.write_bytes(content)
+    done = ended([*COMMAND, str(path), "--out", str(tmp_path / "out")])
+    assert (done.code, done.last["outcome"]) == (code, "failed")
+    assert reason in done.last["reason"]
+    assert "Traceback" not in done.complaint
+
+
+def test_a_number_outside_its_range_is_named(base: Path, tmp_path: Path) -> None:
+    done = ended([*COMMAND, *job(base, tmp_path, optimizer={"lr": 1e300})])
+    assert (done.code, done.last["outcome"]) == (2, "failed")
+    assert "optimizer.lr is 1e+300, outside of its range, 1e-12 to 10" in done.last["reason"]
+
+
+FAILING = """
+import sys
+
+from daemon.solver.journal import Journal
+
+
+def fail(*given):
+    raise {error}
+
+
+Journal.append = fail
+from daemon.solver.__main__ import main
+
+sys.exit(main(sys.argv[1:]))
+"""
+
+
+@pytest.mark.parametrize(
+    ("error", "reason"),
+    [
+        ("ValueError('odd \\ud800')", "ValueError: odd \ufffd; its log has the traceback"),
+        ("MemoryError", "MemoryError; its log has the traceback"),
+        ("RecursionError('x' * 100_000)", "RecursionError: xxx"),
+        ("KeyboardInterrupt", "KeyboardInterrupt; "),
+        ("SystemExit(0)", "SystemExit: 0; "),
+    ],
+)
+def test_an_error_that_nobody_expects_is_a_failure_with_a_last_line(
+    error: str, reason: str, base: Path, tmp_path: Path
+) -> None:
+    """A runner tries it again: the reason ends as that of any job that can go on."""
+    program = FAILING.format(error=error)
+    done = ended([sys.executable, "-c", program, *job(base, tmp_path)])
+    assert (done.code, done.last["outcome"]) == (1, "failed")
+    assert done.last["reason"].startswith(reason)
+    assert done.last["reason"].endswith("run the same command to go on")
+    assert len(json.dumps(done.last)) < 5_000
+    assert "Traceback" in done.complaint
+    assert done.complaint.splitlines()[-1].startswith(f"daemon.solver: {reason[:10]}")
 
 
 DEADLY = """

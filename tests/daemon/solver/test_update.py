@@ -16,7 +16,7 @@ from daemon.solver.loss import LossInputs, policy_loss
 from daemon.solver.policy import IncompatibleModel, score
 from daemon.solver.telemetry.metrics import Guard, StepMetrics, TrainingAbort
 from daemon.solver.trajectory import Trajectory, Turn
-from daemon.solver.update import Learner, UnstableUpdate
+from daemon.solver.update import Learner, UnstableUpdate, check_figures
 from events.algorithm import Algorithm, FilterConfig, KlConfig, LossConfig, TisConfig
 from events.jobs import Limits, LoraSettings, OptimizerSettings
 from tests.daemon.solver.tiny import (
@@ -297,6 +297,13 @@ def test_a_loss_that_is_not_finite_stops_before_the_weights_change() -> None:
     with pytest.raises(UnstableUpdate, match="the loss is nan"):
         one.step(groups(11))
     assert torch.equal(weights(one.model), before)
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_a_figure_that_is_not_finite_is_named_with_the_remedy(value: float) -> None:
+    check_figures("step 3", {"entropy": 1.0, "kl": None})
+    with pytest.raises(UnstableUpdate, match=r"step 3: kl is (nan|inf): .*lower optimizer\.lr"):
+        check_figures("step 3", {"entropy": 1.0, "kl": value})
 
 
 def test_rollouts_of_another_model_are_refused() -> None:

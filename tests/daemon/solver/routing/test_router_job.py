@@ -66,6 +66,37 @@ def build_spec(steps: int, skilled: tuple[str, ...], others: tuple[str, ...]) ->
 
 
 @pytest.mark.learning
+@pytest.mark.parametrize(
+    "optimizer",
+    [
+        OptimizerSettings(lr=10, weight_decay=100),
+        OptimizerSettings(lr=10, betas=(0.999999, 0.0), eps=1e-15),
+    ],
+)
+def test_a_router_that_diverges_is_a_failure_with_the_remedy(
+    optimizer: OptimizerSettings, tmp_path: Path
+) -> None:
+    """In a step, or where it is assessed."""
+    spec = build_spec(24, draw({SKILL: 1.0}, FIRST, 8), draw(OTHERS, FIRST, 8))
+    outcome = run(spec.model_copy(update={"optimizer": optimizer}), tmp_path)
+    assert (outcome.outcome, outcome.adapter) == ("failed", None)
+    assert str(outcome.reason).endswith("lower optimizer.lr")
+    assert not (tmp_path / ADAPTER).exists()
+
+
+@pytest.mark.learning
+def test_a_label_outside_the_vocabulary_is_a_failure(tmp_path: Path) -> None:
+    spec = build_spec(1, draw({SKILL: 1.0}, FIRST, 8), draw(OTHERS, FIRST, 8))
+    assert spec.router is not None
+    first, second = spec.router.options
+    options = (first.model_copy(update={"token": 2**31 - 1}), second)
+    router = spec.router.model_copy(update={"options": options})
+    outcome = run(spec.model_copy(update={"router": router}), tmp_path)
+    assert outcome.outcome == "failed"
+    assert "token id 2147483647 is outside the model's vocabulary" in str(outcome.reason)
+
+
+@pytest.mark.learning
 @pytest.mark.processes
 def test_a_router_learns_to_choose_and_is_the_same_after_a_kill(tmp_path: Path) -> None:
     spec = build_spec(24, draw({SKILL: 1.0}, FIRST, 40), draw(OTHERS, FIRST, 40))

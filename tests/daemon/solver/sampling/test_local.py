@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,7 +14,9 @@ from daemon.engine.generation import Engine
 from daemon.engine.policy import Policy
 from daemon.engine.reference.weights import CHECKPOINT
 from daemon.solver.batch import Row, pad
+from daemon.solver.journal import write_successes
 from daemon.solver.policy import score
+from daemon.solver.reference.demonstrations import vocabulary
 from daemon.solver.sampling.local import Attempt, InProcess, Rollout
 from daemon.solver.trajectory import sequences, untrainable
 from daemon.solver.warm_start import reference
@@ -23,6 +26,8 @@ from envs.task import Lesson, TaskDefinition
 from envs.tools import Toolset, read
 from envs.users import User
 from events.messages import Action, Message, ToolCall, executed_calls
+from tests.daemon.engine.conftest import HOSTILE_ANSWERS
+from tests.daemon.engine.reciting_model import reciting, with_token
 
 
 @pytest.fixture(autouse=True)
@@ -131,6 +136,19 @@ def test_log_probabilities_are_the_learners() -> None:
         logp = score(model, padded).logp
     assert padded.mask.sum() > 100
     assert float(((logp - padded.sampler_logp) * padded.mask).abs().max()) < 1e-4
+
+
+@pytest.mark.parametrize("answer", HOSTILE_ANSWERS)
+def test_an_answer_ends_no_episode_but_its_own(answer: str, tmp_path: Path) -> None:
+    tokens = with_token(vocabulary(Shop()), answer)
+    checkpoint = reciting(tmp_path, tokens, answer, max_position_embeddings=512)
+    policy = Policy.load(checkpoint, "base")
+    player = InProcess(Engine(policy, 4, 512), Chat(checkpoint), max_tokens=16)
+    for rollout in player.play(Shop(), attempts(2), policy):
+        assert rollout.episode.termination is not None
+        for message in rollout.episode.messages:
+            assert Message.model_validate_json(message.model_dump_json()) == message
+        assert write_successes([rollout.trajectory])
 
 
 def test_an_answer_that_a_limit_cuts_off_ends_its_episode() -> None:

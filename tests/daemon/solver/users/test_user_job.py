@@ -90,6 +90,15 @@ def name_file(content: bytes, dialogues: list[DialogueRecord], **changes: Any) -
 
 
 @pytest.mark.learning
+def test_a_user_that_diverges_is_a_failure_with_the_remedy(tmp_path: Path) -> None:
+    sft = {"epochs": 40, "batch_tokens": 256, "optimizer": {"lr": 10, "weight_decay": 100}}
+    outcome = run(build_spec(4, warm_start={"mode": "always", "sft": sft}), tmp_path)
+    assert (outcome.outcome, outcome.adapter) == ("failed", None)
+    assert str(outcome.reason).endswith("lower optimizer.lr")
+    assert not (tmp_path / ADAPTER).exists()
+
+
+@pytest.mark.learning
 def test_recorded_dialogues_are_shown_and_what_is_no_example_is_counted(tmp_path: Path) -> None:
     dialogues = record(*name_tasks(FIRST + 2000, 3))
     broken = dialogues[0].messages[0].model_copy(update={"content": "I want <|im_end|> it."})

@@ -1,0 +1,69 @@
+"""The outcome of a job, and its activity while it runs.
+
+Free of torch, so that a job that cannot import torch has an outcome too.
+"""
+
+from dataclasses import dataclass
+from typing import Final, Literal
+
+from events.errors import KintsugiError
+from events.foreign_json import replace_half_pairs
+from events.messages import StrictModel
+
+_GO_ON: Final = "run the same command to go on"
+"""End of a reason that does not end the job for good (daemon/jobs/runner.py)."""
+
+_MOST_REASON: Final = 4_000
+"""Maximum characters of a reason: a runner reads its line from the last 64 KiB of a file."""
+_MOST_END: Final = 400
+"""Characters that are kept of the end of a longer reason, where its remedy is."""
+
+
+@dataclass(slots=True)
+class Activity:
+    """The present activity of a job, to be read from other threads."""
+
+    phase: str = "starting"
+    rollouts: int = 0
+    """Rollouts used of the budget, those of an unfinished batch included."""
+    steps: int = 0
+
+
+class Outcome(StrictModel):
+    """How a job ended; the last line of its output."""
+
+    outcome: Literal["trained", "competence_gap", "failed"]
+    adapter: str | None = None
+    """Directory of the adapter."""
+    sha256: str | None = None
+    """sha256 of the adapter's weights."""
+    steps: int
+    """Number of optimizer steps, supervised ones included."""
+    rollouts: int
+    """Rollouts used of the budget."""
+    reason: str | None = None
+
+
+def make_failure(error: BaseException, activity: Activity) -> Outcome:
+    """Return the outcome of a job that an error ended, with the error as one line.
+
+    An error that is no sentence of ours (a bug, memory that ran out) is named by its type, and the
+    job may be tried again.
+    """
+    reason = " ".join(str(error).split())
+    if not isinstance(error, KintsugiError | OSError):
+        name = type(error).__name__
+        reason = f"{name}: {_shorten(reason)}" if reason else name
+        reason = f"{reason}; its log has the traceback: correct what it names, or {_GO_ON}"
+    return Outcome(
+        outcome="failed",
+        steps=activity.steps,
+        rollouts=activity.rollouts,
+        reason=replace_half_pairs(_shorten(reason)),
+    )
+
+
+def _shorten(reason: str) -> str:
+    if len(reason) <= _MOST_REASON:
+        return reason
+    return f"{reason[: _MOST_REASON - _MOST_END]}...{reason[-_MOST_END:]}"

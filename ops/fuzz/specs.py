@@ -1,0 +1,366 @@
+"""Give the learner job specs that no real daemon would write.
+
+    python -m ops.fuzz.specs [--specs 100000] [--jobs 200] [--seed 0] [--folder DIR]
+
+`--specs` mutants of valid specs go through the reader and every check of a spec in this process:
+each is accepted or refused by one sentence. `--jobs` accepted mutants are jobs of one step on the
+reference policy, each in a process of its own: the last line that each says is its outcome. A job
+that still runs after a second update, or after a minute, is told to stop. Prints one line of JSON
+with what became of them and what was wrong; exit code 1 if anything was.
+"""
+
+import argparse
+import json
+import multiprocessing
+import os
+import random
+import resource
+import signal
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import suppress
+from copy import deepcopy
+from itertools import islice
+from pathlib import Path
+from typing import Any, Final
+
+from daemon.config.job_ranges import RANGES
+from daemon.config.presets import PRESETS
+from daemon.engine.reference.weights import CHECKPOINT
+from daemon.jobs.attempts import last_lines
+from daemon.jobs.runner import result_of
+from daemon.solver.spec import (
+    BadSpec,
+    NothingPlayable,
+    NotSupported,
+    check_supported,
+    digest,
+    drop_tasks,
+    list_tasks,
+    parse_spec,
+)
+from events.jobs import JobSpec
+
+Json = dict[str, Any]
+Location = tuple[str | int, ...]
+"""Keys and indices that lead to a value of a document."""
+
+SLOW_SECONDS: Final = 30.0
+"""Seconds of this processor that no spec takes: the slowest takes a tenth of them."""
+STOP_SECONDS: Final = 60.0
+"""Seconds after which a job is told to stop."""
+GRACE_SECONDS: Final = 120.0
+"""Seconds that a job has to stop in."""
+MEMORY_BYTES: Final = 12 << 30
+"""Address space of a job: one that asks for more is refused it, and other programs keep theirs."""
+_HUGE: Final = "<1e999>"
+"""Stands for a number that Python would write as Infinity."""
+
+
+def _tasks(kind: str, first: int, count: int) -> list[str]:
+    return [f"shop/{kind}/{first + number}" for number in range(count)]
+
+
+_POOL: Final[Json] = {
+    "name": "target",
+    "tasks": _tasks("cancel", 1, 4),
+    "references": _tasks("cancel", 90, 2),
+}
+_PLAIN: Final[Json] = {
+    "job": "fuzzed",
+    "base": "reference",
+    "checkpoint": str(CHECKPOINT),
+    "environment": "shop",
+    "pools": [_POOL, {"name": "kept", "replay": True, "tasks": _tasks("question", 1, 2)}],
+    "sampler": {
+        "groups": 1, "size": 2, "rollouts": 2, "max_tokens": 16,
+        "source": {"kind": "in_process", "slots": 2, "length": 512},
+    },
+    "threads": 1,
+    # Groups of one verdict teach as well: no mutant ends for want of an update.
+    "algorithm": {
+        "filter": {"informative": False},
+        "advantage": {"center": "none", "scale": "none", "reward": {"offset": 0.5}},
+        "overlong": "keep",
+    },
+    "limits": {"kl": None, "ratio_low": None, "ratio_high": None, "entropy_factor": None},
+}  # fmt: skip
+_WARM: Final[Json] = {
+    "warm_start": {"mode": "always", "sft": {"optimizer": {"lr": 1e-3}, "batch_tokens": 512}},
+    "sampler": _PLAIN["sampler"] | {"rollouts": 4},
+}
+_OPTIONS: Final[list[Json]] = [
+    {"skill": "cancel", "label": "A", "token": 40, "description": "cancels orders"},
+    {"label": "B", "token": 41, "description": "none of these"},
+]
+_ROUTER_POOLS: Final[list[Json]] = [
+    {"name": "cancel", "skill": "cancel", "tasks": _tasks("cancel", 1, 6)},
+    {"name": "others", "tasks": _tasks("question", 1, 6)},
+]
+_ROUTER: Final[Json] = {
+    "teaches": "router",
+    "pools": _ROUTER_POOLS,
+    "router": {"options": _OPTIONS},
+    "sampler": {"groups": 1, "size": 4, "rollouts": 4},
+}
+
+TRAINED: Final[tuple[Json, ...]] = (
+    _PLAIN,
+    _PLAIN | _WARM,
+    _PLAIN | _WARM | {
+        "teaches": "user",
+        "grpo": False,
+        "pools": [_POOL | {"tasks": _tasks("cancel", 1, 2)}],
+    },
+    _PLAIN | _ROUTER,
+    _PLAIN | _ROUTER | {
+        "router": {"form": "head", "options": _OPTIONS},
+        "lora": {"rank": 2, "alpha": 2, "targets": ["lm_head"]},
+    },
+)  # fmt: skip
+"""Specs of jobs of one step."""
+
+_USER: Final[Json] = {"url": "http://127.0.0.1:9/v1", "model": "small", "candidates": 2}
+_ELSEWHERE: Final[Json] = {"source": {"kind": "endpoint", "url": "http://x/v1", "model": "m"}}
+_ADAPTER: Final[Json] = {"adapter": "ada", "folder": "/ada", "sha256": "0" * 64}
+_PATTERN: Final[Json] = {
+    "pattern": "a|b", "recurrence": 1, "streak": 1, "absent": 0, "pass_rate": 0.5, "attempts": 4,
+    "passes": 2, "learnability": 1, "status": "active", "anchors": {"write": 1.0},
+}  # fmt: skip
+_ROUNDS: Final[Json] = {
+    "count": 2, "cycle": "c", "alias": "agent", "history": 1, "tasks": 2, "explore": 0.5,
+    "replay": 0.1, "patterns": [_PATTERN], "known": ["shop/cancel/70"],
+}  # fmt: skip
+
+READ: Final[tuple[Json, ...]] = (
+    *TRAINED,
+    *(
+        _PLAIN | {"algorithm": preset.algorithm.model_dump(mode="json")}
+        for preset in PRESETS.values()
+    ),
+    _PLAIN | {"rounds": _ROUNDS, "sampler": _PLAIN["sampler"] | {"rollouts": 8}},
+    _PLAIN | {"pools": [_POOL | {"user": _USER}], "sampler": _ELSEWHERE},
+    _PLAIN | {"pools": [_POOL | {"user": _ADAPTER}]},
+    _PLAIN | {"sampler": _ELSEWHERE},
+    _PLAIN | {"sampler": {"source": {"kind": "vllm", "arguments": ["--seed=1"]}}},
+)
+"""Specs of every kind."""
+
+_EDGES: Final = sorted({edge for ranges in RANGES.values() for r in ranges.values() for edge in r})
+_NUMBERS: Final[tuple[Any, ...]] = (
+    0, -0.0, -1, 1, 2, 0.5, 1.5, 100, 1e-320, 1e-300, 1e-12, 1e30, 1e300, 1.7976931348623157e308,
+    float("nan"), float("inf"), -float("inf"), _HUGE, 2**31 - 1, 2**31, 2**53, 2**63 - 1, 2**63,
+    -(2**63), -(2**63) - 1, 2**64, 10**400, *_EDGES,
+)  # fmt: skip
+_TEXTS: Final[tuple[str, ...]] = (
+    "", " ", "\0", "a\0b", "\ud800", "x" * 5_000, "a\nb", "\u2028", "é" * 200, "../../etc", "/",
+    "cpu", "cuda:99999999999999999999", "cuda:0", "shop", "NaN", "wandb:x", "trackio:\0", "always",
+)  # fmt: skip
+_OTHERS: Final[tuple[Any, ...]] = (None, True, False, "1", [], {}, [[]], {"a": 1}, [0], ["x"])
+
+
+def build_specs(seed: int, bases: tuple[Json, ...]) -> Iterator[bytes]:
+    """Yield mutants of specs without end: the same for the same seed."""
+    chance = random.Random(f"specs {seed}")
+    whole = [json.loads(JobSpec.model_validate(base).model_dump_json()) for base in bases]
+    while True:
+        place = chance.randrange(len(bases))
+        document = deepcopy(chance.choice((bases[place], whole[place])))
+        for _ in range(chance.choice((1, 1, 1, 2, 3))):
+            _mutate(document, chance)
+        content = _write(document)
+        yield _damage(content, chance) if chance.random() < 0.05 else content
+
+
+def _mutate(document: Json, chance: random.Random) -> None:
+    """Change one value of a document, or what holds it."""
+    *path, key = chance.choice(list(_list_paths(document)))
+    holder: Any = document
+    for step in path:
+        holder = holder[step]
+    kind, value = chance.random(), holder[key]
+    if kind < 0.05:
+        del holder[key]
+    elif kind < 0.08 and isinstance(holder, dict):
+        holder["unknown"] = value
+    elif kind < 0.11:
+        holder[key] = _nest(value, chance.choice((1, 50, 99, 100, 101, 250)))
+    elif kind < 0.15 and isinstance(value, list):
+        holder[key] = value * chance.choice((2, 200, 2_000))
+    else:
+        holder[key] = _replace(value, chance)
+
+
+def _list_paths(value: Any, before: Location = ()) -> Iterator[Location]:
+    items = value.items() if isinstance(value, dict) else enumerate(value)
+    for key, item in items:
+        yield (*before, key)
+        if isinstance(item, dict | list):
+            yield from islice(_list_paths(item, (*before, key)), 400)
+
+
+def _replace(value: Any, chance: random.Random) -> Any:
+    if chance.random() < 0.15:
+        return chance.choice(_OTHERS)
+    if isinstance(value, str) and chance.random() < 0.7:
+        return chance.choice(_TEXTS)
+    if isinstance(value, int | float) and not isinstance(value, bool) and chance.random() < 0.3:
+        return value * chance.choice((2, 10, 1000, -1))
+    return chance.choice(_NUMBERS)
+
+
+def _nest(value: Any, levels: int) -> Any:
+    for _ in range(levels):
+        value = [value]
+    return value
+
+
+def _write(document: Json) -> bytes:
+    text = json.dumps(document)
+    return text.replace(f'"{_HUGE}"', "1e999").encode()
+
+
+def _damage(content: bytes, chance: random.Random) -> bytes:
+    """Cut a text, or put bytes into it."""
+    place = chance.randrange(len(content))
+    more = chance.choice(
+        (b"", b"\xff", b"[" * 100_000, b'{"a":' * 5_000, b"9" * 5_000, b"\0", b",")
+    )
+    return content[:place] + more + content[place + chance.randrange(2) :]
+
+
+def check_spec(content: bytes) -> str:
+    """Read a spec, and check all that is checked before a job begins; return `accepted`, or the
+    kind of the refusal. Raises what no spec may raise."""
+    try:
+        spec = parse_spec(content)
+        check_supported(spec)
+    except (BadSpec, NotSupported) as refusal:
+        return type(refusal).__name__
+    if JobSpec.model_validate_json(spec.model_dump_json()) != spec:
+        raise ValueError("it is stored otherwise than it was read")
+    digest(spec)
+    with suppress(NothingPlayable):
+        drop_tasks(spec, list_tasks(spec)[:1])
+    return "accepted"
+
+
+def check_specs(seed: int, count: int) -> tuple[Counter[str], list[str], float]:
+    """Check so many specs; return what became of them, what was wrong, and the most seconds of the
+    processor that one took."""
+    results: Counter[str] = Counter()
+    wrong: list[str] = []
+    slowest = 0.0
+    for content in islice(build_specs(seed, READ), count):
+        began = time.process_time()
+        try:
+            results[check_spec(content)] += 1
+        # Whatever a spec raises is a finding, and the next one is tried.
+        except Exception as error:
+            wrong.append(f"{type(error).__name__}: {error!s:.200}: {content[:2_000]!r}")
+        seconds = time.process_time() - began
+        slowest = max(slowest, seconds)
+        if seconds > SLOW_SECONDS:
+            wrong.append(f"it took {seconds:.1f} s: {content[:2_000]!r}")
+    return results, wrong, slowest
+
+
+def run_jobs(seed: int, count: int, folder: Path) -> tuple[Counter[str], list[str]]:
+    """Run so many jobs; return how they ended, and what was wrong."""
+    # Loaded once: each job is a fork of this process.
+    import daemon.solver.job
+    import daemon.solver.routing.job
+    import daemon.solver.users.job  # noqa: F401
+
+    results: Counter[str] = Counter()
+    wrong: list[str] = []
+    accepted = (c for c in build_specs(seed, TRAINED) if _is_accepted(c))
+    for number, content in enumerate(islice(accepted, count)):
+        place = folder / str(number)
+        place.mkdir(parents=True)
+        (place / "job.json").write_bytes(content)
+        code = run_job(place)
+        result = result_of(last_lines(place / "stdout"))
+        if result is None:
+            wrong.append(f"job {number} ended with {code} and no outcome: {content.decode()}")
+            continue
+        results[result.outcome] += 1
+        if "has the traceback" in (result.reason or ""):
+            results["failed with a traceback"] += 1
+    return results, wrong
+
+
+def _is_accepted(content: bytes) -> bool:
+    try:
+        return check_spec(content) == "accepted"
+    except Exception:  # `check_specs` reports it
+        return False
+
+
+def run_job(place: Path) -> int | None:
+    """Run the job in a folder, for an update or two; return its exit code, None where it had to be
+    killed."""
+    process = multiprocessing.get_context("fork").Process(target=_run, args=(place,))
+    process.start()
+    assert process.pid is not None, "it was started"
+    began = time.monotonic()
+    while process.is_alive():
+        process.join(0.1)
+        updates = sum(b'"batch"' in line for line in last_lines(place / "stdout"))
+        if updates < 2 and time.monotonic() - began < STOP_SECONDS:
+            continue
+        os.kill(process.pid, signal.SIGTERM)
+        process.join(GRACE_SECONDS)
+        if process.is_alive():
+            process.kill()
+            process.join()
+            return None
+    return process.exitcode
+
+
+def _run(place: Path) -> None:
+    """Run a job as the program does, in a process that is nothing else."""
+    from daemon.solver.__main__ import main
+
+    resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES, MEMORY_BYTES))
+    os.chdir(place)
+    for number, name in ((1, "stdout"), (2, "stderr")):
+        os.dup2(os.open(place / name, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), number)
+    sys.stdout, sys.stderr = os.fdopen(1, "w"), os.fdopen(2, "w")
+    code = main([str(place / "job.json"), "--out", str(place / "out")])
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
+
+
+def main() -> int:
+    """Run the command line."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--specs", type=int, default=2_000)
+    parser.add_argument("--jobs", type=int, default=0)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--folder", type=Path, help="where to work, kept; else a temporary one")
+    options = parser.parse_args()
+    results, wrong, slowest = check_specs(options.seed, options.specs)
+    with tempfile.TemporaryDirectory(prefix="kintsugi-specs-") as temporary:
+        jobs, failures = run_jobs(options.seed, options.jobs, options.folder or Path(temporary))
+    print(
+        json.dumps(
+            {
+                "specs": dict(sorted(results.items())),
+                "slowest": round(slowest, 2),
+                "jobs": dict(sorted(jobs.items())),
+                "wrong": wrong + failures,
+            }
+        )
+    )
+    return 1 if wrong or failures else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
