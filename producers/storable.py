@@ -1,18 +1,13 @@
 """What of foreign JSON can be stored and read back: depth, finite numbers, whole characters."""
 
 import json
-import math
 import re
 from typing import Any, Final
 
 from pydantic import BaseModel, ConfigDict
 
 from events.canonical import exact_json
-
-MAX_DEPTH: Final = 100
-"""Deepest nesting of arguments and content parts: pydantic reads back at most 200 levels of JSON,
-and the message around them takes a few."""
-
+from events.foreign_json import UnstorableJson, check_json
 
 _HALF_PAIR: Final = re.compile("[\ud800-\udfff]")
 
@@ -36,17 +31,8 @@ def readable(value: Any) -> Any:
 
 
 def check_storable(value: Any, what: str) -> None:
-    """Raise Unusable for what JSON cannot hold, or what no reader would take back."""
-    level = [value]
-    for _ in range(MAX_DEPTH):
-        level = [
-            child
-            for item in level
-            if isinstance(item, dict | list)
-            for child in (item.values() if isinstance(item, dict) else item)
-        ]
-        if any(isinstance(item, float) and not math.isfinite(item) for item in level):
-            raise Unusable(f"{what} hold a number that is not finite; JSON has none, use null")
-        if not level:
-            return
-    raise Unusable(f"{what} are nested deeper than {MAX_DEPTH} levels; flatten them")
+    """Raise Unusable for a value that cannot be stored and read back; `what` names it."""
+    try:
+        check_json(value)
+    except UnstorableJson as error:
+        raise Unusable(f"{what}: {error}") from error

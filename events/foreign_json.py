@@ -1,0 +1,142 @@
+"""The guard for JSON that a model, a customer or a tool wrote.
+
+Everything that reads such JSON (gateway, importers, endpoint, engine, sampler) reads it here, so
+that all of them agree on which arguments of a call are an object.
+
+Guarantee: a value that passes can be stored and read back. It is strict JSON, its numbers are
+finite in double precision, it has at most `MAX_DEPTH` levels, and its texts can be encoded as
+UTF-8. What does not pass raises UnstorableJson, whatever its depth, and no other error.
+Not covered: how large a value is.
+"""
+
+import json
+import math
+import re
+import sys
+from typing import Any, Final, NoReturn
+
+from events.canonical import exact_json
+from events.errors import KintsugiError
+
+MAX_DEPTH: Final = 100
+"""Maximum levels of a value, the innermost number or text included. Pydantic reads back 200 levels
+of JSON, and the event around a value takes a few."""
+
+_LARGEST_INTEGER: Final = int(sys.float_info.max)
+_HALF_PAIR: Final = re.compile("[\ud800-\udfff]")
+_ESCAPED_HALF: Final = re.compile(r"\\u[dD][89a-fA-F]")
+
+
+class UnstorableJson(KintsugiError, ValueError):
+    """A text is no JSON, or its value cannot be stored and read back."""
+
+
+def parse_arguments(raw: Any) -> dict[str, Any] | str:
+    """Return the arguments of a call as an object, else as the text that the caller wrote.
+
+    `raw` is JSON text, or a value that was parsed already. None, the text `null` and a blank text
+    are an empty object: this is how callers write the arguments of a tool that takes none. A text
+    that is returned has U+FFFD in the place of each half of a surrogate pair.
+    """
+    if raw is None or (isinstance(raw, str) and not raw.strip()):
+        return {}
+    try:
+        value = parse_json(raw) if isinstance(raw, str) else clean_json(raw)
+    except UnstorableJson:
+        return replace_half_pairs(raw if isinstance(raw, str) else _write(raw))
+    if value is None:
+        return {}
+    if isinstance(value, dict):
+        return value
+    return replace_half_pairs(raw) if isinstance(raw, str) else _write(value)
+
+
+def parse_json(text: str) -> Any:
+    """Return the value of a JSON text, with U+FFFD in the place of each half of a surrogate pair.
+
+    The last of equal keys counts, as in `json`. Raises UnstorableJson.
+    """
+    try:
+        value = json.loads(replace_half_pairs(text), parse_constant=_refuse_constant)
+    except RecursionError as error:
+        raise _too_deep() from error
+    except UnstorableJson:
+        raise
+    except json.JSONDecodeError as error:
+        raise UnstorableJson(f"it is no JSON: {error}") from error
+    except ValueError as error:
+        # Python converts integers of at most `sys.get_int_max_str_digits` digits.
+        raise _too_large() from error
+    check_json(value)
+    return _replace_in(value) if _ESCAPED_HALF.search(text) else value
+
+
+def clean_json(value: Any) -> Any:
+    """Return a parsed value with U+FFFD in the place of each half of a surrogate pair.
+
+    Raises UnstorableJson.
+    """
+    check_json(value)
+    return _replace_in(value)
+
+
+def check_json(value: Any) -> None:
+    """Raise UnstorableJson for a number that is not finite in double precision, and for a value of
+    more than `MAX_DEPTH` levels."""
+    level = [value]
+    for _ in range(MAX_DEPTH):
+        level = _list_children(level)
+        if not level:
+            return
+    raise _too_deep()
+
+
+def replace_half_pairs(text: str) -> str:
+    """Return `text` with U+FFFD in the place of each half of a surrogate pair: no UTF-8 has one."""
+    return text if text.isascii() else _HALF_PAIR.sub("\ufffd", text)
+
+
+def _list_children(level: list[Any]) -> list[Any]:
+    """Return the items of all objects and lists of a level. Raises UnstorableJson."""
+    children: list[Any] = []
+    for item in level:
+        if isinstance(item, dict):
+            children.extend(item.values())
+        elif isinstance(item, list | tuple):
+            children.extend(item)
+        elif isinstance(item, int):
+            if not -_LARGEST_INTEGER <= item <= _LARGEST_INTEGER:
+                raise _too_large()
+        elif isinstance(item, float) and not math.isfinite(item):
+            raise UnstorableJson("a number is not finite; JSON has none, use null")
+    return children
+
+
+def _replace_in(value: Any) -> Any:
+    """Return a checked value with U+FFFD in the place of each half of a surrogate pair."""
+    text = json.dumps(value, ensure_ascii=False)
+    if text.isascii() or _HALF_PAIR.search(text) is None:
+        return value
+    return json.loads(replace_half_pairs(text))
+
+
+def _write(value: Any) -> str:
+    """Return the JSON text of a value that is no storable object."""
+    try:
+        return exact_json(value)
+    except (RecursionError, ValueError) as error:
+        # Neither the levels nor the digits of such a value can be written: a text that says so is
+        # the evidence that remains of it.
+        return f"(arguments that cannot be written as text: {error})"
+
+
+def _refuse_constant(name: str) -> NoReturn:
+    raise UnstorableJson(f"{name} is no JSON; use null")
+
+
+def _too_deep() -> UnstorableJson:
+    return UnstorableJson(f"it is nested deeper than {MAX_DEPTH} levels; flatten it")
+
+
+def _too_large() -> UnstorableJson:
+    return UnstorableJson("a number is larger than a double holds; write it as a text")
