@@ -181,11 +181,14 @@ async def _proof(patient: Patient) -> list[Check]:
         await _run_check("return_token_ids", partial(_token_ids, result), patient),
         _proven("logprobs-mode", result.check_logprobs(), "those that tokens are drawn with"),
         _proven("generation-config", result.check_defaults(), "nothing is applied unasked"),
+        _proven(
+            "usage", result.check_counts(), "counts are those of the token ids, also with a stop"
+        ),
     ]
 
 
 def _proven(name: str, why_not: str | None, shown: str) -> Check:
-    return Check(name, why_not is None, why_not or f"{shown}, by three probes")
+    return Check(name, why_not is None, why_not or f"{shown}, by five probes")
 
 
 async def _token_ids(probes: Probes, patient: Patient) -> Finding:

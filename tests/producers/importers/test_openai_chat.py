@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from consumers.diagnosis.labels import label_rollout
+from events.foreign_json import parse_arguments
 from events.messages import Action
 from events.rollouts import ToolRoles
-from producers.conversation import parse_arguments
 from producers.importers.openai_chat import WireRollout
 from tests.producers.samples import Json, only, openai_call, openai_record, places, read, write
 
@@ -145,7 +145,7 @@ def test_tasks_of_undeclared_tools_keep_their_plain_id(tmp_path: Path) -> None:
         ('{"a": [1, 2.5, "x"]}', {"a": [1, 2.5, "x"]}),
         ({"a": 1}, {"a": 1}),
         (None, {}),
-        ("", ""),
+        ("", {}),
         ("{'a': 1}", "{'a': 1}"),
         ('{"a": 1', '{"a": 1'),
         ("[1]", "[1]"),
