@@ -22,7 +22,7 @@ from envs.model_answer import MessageReader, list_objects, read_count
 from events.messages import Message
 from events.rollouts import is_logprob
 from producers.gateway.http import sse
-from producers.gateway.http.stream_usage import is_silent
+from producers.gateway.http.stream_usage import find_kind, is_silent
 from producers.gateway.http.wire import Dialect, ExtraFields, Json, ModelRequest
 from producers.storable import readable
 
@@ -149,6 +149,8 @@ class Capture:
         """The first reason found to distrust the engine's answer; None while there is none."""
         self._whole = False
         """Whether the answer came whole, not streamed."""
+        self._counts_always = False
+        """Whether chunks with words tell usage too; then it is no reason to send a chunk."""
         self._choices: dict[int, _Choice] = {}
         self._prompts: dict[int, list[Any]] = {}
         self._usage: Json = {}
@@ -189,7 +191,6 @@ class Capture:
         """What the answer came to so far."""
         choices = [self._choices[number] for number in sorted(self._choices)]
         why = self._untrainable(choices)
-        prompt_ids = sum(map(len, self._prompts.values()))
         messages = tuple(choice.words.build_message() for choice in choices)
         return AnswerRecord(
             messages=messages,
@@ -197,7 +198,7 @@ class Capture:
             arrays={} if why else self._arrays(),
             untrainable_because=why,
             finish_reason=choices[0].finish if choices else None,
-            prompt_tokens=self._count("prompt_tokens", prompt_ids),
+            prompt_tokens=self._count("prompt_tokens", self._count_prompt_ids()),
             completion_tokens=self._count("completion_tokens", _count_ids(choices)),
             invalid_tool_calls=sum(map(self._invalid, choices, messages)),
             finished=bool(choices) and all(choice.finish is not None for choice in choices),
@@ -377,10 +378,14 @@ class Capture:
         usage, choices = self._added.usage, sent.get("choices")
         if usage is not None and usage.is_own_chunk(sent):
             return True
+        if sent.get("usage") is not None and find_kind(sent) == "words":
+            self._counts_always = True
         if not isinstance(choices, list) or not choices:
             return False
-        tells = any(restored.get(name) is not None for name in restored.keys() - _ENVELOPE)
-        return not tells and all(map(self._is_caused, choices, restored["choices"]))
+        if not all(map(self._is_caused, choices, restored["choices"])):
+            return False
+        told = (name for name in restored.keys() - _ENVELOPE if restored[name] is not None)
+        return all(name == "usage" and self._counts_always for name in told)
 
     def _is_caused(self, sent: Any, restored: Any) -> bool:
         """Whether a choice is in a chunk only for the tokens that the client did not ask for."""
@@ -408,15 +413,22 @@ class Capture:
         if not all(_is_id(token) for ids in self._prompts.values() for token in ids):
             return "a token id of the prompt is no number of 32 bits"
         why = next((why for choice in choices if (why := choice.untrainable())), None)
-        return why or self._miscounted("completion_tokens", _count_ids(choices), "token ids")
+        return (
+            why
+            or self._miscounted("completion_tokens", _count_ids(choices))
+            or self._miscounted("prompt_tokens", self._count_prompt_ids())
+        )
 
-    def _miscounted(self, name: str, counted: int, what: str) -> str | None:
+    def _miscounted(self, name: str, ids: int) -> str | None:
         """Why the ids are not all, or not only, those that the engine counted; None where they are,
         and where it counts none."""
         told = read_count(self._usage, name)
-        if told is None or told == counted:
+        if told is None or told == ids:
             return None
-        return f"the engine sent {counted} {what} and counts {told} ({name})"
+        return f"the engine sent {ids} token ids and counts {told} ({name})"
+
+    def _count_prompt_ids(self) -> int:
+        return sum(map(len, self._prompts.values()))
 
     def _arrays(self) -> dict[str, "array.array[Any]"]:
         arrays: dict[str, array.array[Any]] = {}
