@@ -34,8 +34,8 @@ import httpx2
 import stamina
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from envs.answers.reader import UNREAD_PART, BadAnswer, MessageReader, read_count, refuse
 from envs.episode import Termination
-from envs.model_answer import UNREAD_PART, BadAnswer, MessageReader, read_count, refuse
 from events.errors import KintsugiError
 from events.foreign_json import parse_json
 from events.messages import Message, ToolCall

@@ -1,6 +1,6 @@
 """Messages as other programs write them, in our one form, and what does not add up in them.
 
-OpenAI's chat format in the variants that logs hold; envs/model_answer.py reads the calls and the
+OpenAI's chat format in the variants that logs hold; envs/answers reads the calls and the
 contents of answers. Arguments that are no JSON object stay the text they were: that the model wrote
 them so is evidence.
 
@@ -14,7 +14,8 @@ from typing import Any, Final, Literal, NoReturn
 
 from pydantic import Field
 
-from envs.model_answer import MessageReader, is_thought, read_content
+from envs.answers.content import is_monologue, read_content
+from envs.answers.reader import MessageReader
 from envs.reflection.tags import ReflectionSplitter, split_reflection
 from events.messages import Message, executed_calls
 from producers.storable import Unusable, Wire
@@ -77,9 +78,9 @@ def read_parts(
     sources of a text, the parts stay parts."""
     if not isinstance(content, list):
         return content, ""
-    thoughts, rest = read_content(list(filter(is_thought, content))), content
+    thoughts, rest = read_content(list(filter(is_monologue, content))), content
     if not thoughts.unread:
-        rest = [part for part in content if not is_thought(part)]
+        rest = [part for part in content if not is_monologue(part)]
     text = read_content(rest)
     if not text.unread and not text.reasoning and all(map(_is_text, rest)):
         return text.text or None, thoughts.reasoning

@@ -15,8 +15,8 @@ import json
 import random
 import sys
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 import httpx2
@@ -54,7 +54,7 @@ class Style:
     comments: bool = False
     """Whether comments come between the events."""
     line_end: bytes = b"\n"
-    extra: Mapping[str, Any] | None = None
+    extra: Json = field(default_factory=dict)
     """Fields beside usage."""
 
 
@@ -150,7 +150,7 @@ def _write_chunks(style: Style, script: Iterable[Step], body: Json, usage: bool)
         yield chunk
     if usage and style.usage_in in ("bare", "silent", "each"):
         choices = [silent | {"finish_reason": None}] if style.usage_in == "silent" else []
-        last = _chunk(body, *choices) | {"usage": _count(written)} | (style.extra or {})
+        last = _chunk(body, *choices) | {"usage": _count(written)} | style.extra
         yield last | ({"system_fingerprint": style.fingerprint} if style.fingerprint else {})
 
 

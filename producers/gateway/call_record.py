@@ -366,7 +366,7 @@ class Record:
                 session, self.call, scope, conversation, to_client_message(message), self._keyid
             )
         if heard and merged is not None:
-            self._sessions.remember_merged_answer(
+            self._sessions.remember_answer_by_index(
                 session, scope, conversation, to_client_message(merged)
             )
         for message in messages[heard:]:

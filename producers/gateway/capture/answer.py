@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Final
 
-from envs.model_answer import MessageReader, list_objects, read_count
+from envs.answers.reader import MessageReader, list_objects, read_count
 from events.messages import Message
 from events.rollouts import is_logprob
 from producers.gateway.http import sse
@@ -382,12 +382,12 @@ class Capture:
             self._counts_always = True
         if not isinstance(choices, list) or not choices:
             return False
-        if not all(map(self._is_caused, choices, restored["choices"])):
+        if not all(map(self._is_for_tokens, choices, restored["choices"])):
             return False
         told = (name for name in restored.keys() - _ENVELOPE if restored[name] is not None)
         return all(name == "usage" and self._counts_always for name in told)
 
-    def _is_caused(self, sent: Any, restored: Any) -> bool:
+    def _is_for_tokens(self, sent: Any, restored: Any) -> bool:
         """Whether a choice is in a chunk only for the tokens that the client did not ask for."""
         if not isinstance(sent, dict) or not self._says_nothing(restored):
             return False
@@ -415,11 +415,11 @@ class Capture:
         why = next((why for choice in choices if (why := choice.untrainable())), None)
         return (
             why
-            or self._miscounted("completion_tokens", _count_ids(choices))
-            or self._miscounted("prompt_tokens", self._count_prompt_ids())
+            or self._check_count("completion_tokens", _count_ids(choices))
+            or self._check_count("prompt_tokens", self._count_prompt_ids())
         )
 
-    def _miscounted(self, name: str, ids: int) -> str | None:
+    def _check_count(self, name: str, ids: int) -> str | None:
         """Why the ids are not all, or not only, those that the engine counted; None where they are,
         and where it counts none."""
         told = read_count(self._usage, name)
@@ -447,7 +447,7 @@ class Capture:
 
     def _merge_calls(self, choice: _Choice, message: Message) -> Message | None:
         """Return the message with its calls as clients merge them; None where it is the same."""
-        calls = choice.words.build_merged_calls()
+        calls = choice.words.build_calls_by_index()
         return None if calls is None else message.model_copy(update={"tool_calls": calls})
 
     def _invalid(self, choice: _Choice, message: Message) -> int:
@@ -486,9 +486,9 @@ class MessagesCapture(Capture):
                 return super().chunk(document)
             case "message_start":
                 # Nothing was written yet: what it says of the answer's tokens is no count.
-                message = _dict(document.get("message"))
-                usage = {**_dict(message.get("usage")), "output_tokens": None}
-                self._take_message({**message, "usage": usage})
+                begun = _dict(document.get("message"))
+                counts = {**_dict(begun.get("usage")), "output_tokens": None}
+                self._take_message({**begun, "usage": counts})
             case "content_block_start":
                 self._begin_block(place, _dict(document.get("content_block")))
             case "content_block_delta":
@@ -521,9 +521,11 @@ class MessagesCapture(Capture):
         self._usage = {**self._usage, **{k: v for k, v in usage.items() if v is not None}}
 
     def _count(self, name: str, counted: int) -> int | None:
-        names = _PROMPT_PARTS if name == "prompt_tokens" else ("output_tokens",)
-        counts = [read_count(self._usage, name) for name in names]
-        return sum(filter(None, counts)) if any(count is not None for count in counts) else None
+        parts = _PROMPT_PARTS if name == "prompt_tokens" else ("output_tokens",)
+        counts = [read_count(self._usage, part) for part in parts]
+        told = [count for count in counts if count is not None]
+        # A prompt without a token is one that was not counted yet.
+        return sum(told) or (0 if told and name == "completion_tokens" else None)
 
     def _begin_block(self, number: int, block: Json) -> None:
         kind = block.get("type")

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from hashlib import blake2b
 from typing import Any, Final
 
-from envs.model_answer import read_content
+from envs.answers.content import read_content
 from envs.reflection.tags import split_reflection
 from events.canonical import exact_json
 from events.foreign_json import parse_arguments

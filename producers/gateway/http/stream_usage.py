@@ -89,11 +89,11 @@ def compare_streams(plain: Sequence[Json], asked: Sequence[Json]) -> StreamUsage
         told_in if len(told_in) < 2 else frozenset(get_args(ChunkKind)),
         told_in - kinds - {"words", "end"},
         any("usage" in chunk for chunk in plain),
-        dict(_find_moved(plain, asked, tellers)),
+        dict(_find_moves(plain, asked, tellers)),
     )
 
 
-def _find_moved(
+def _find_moves(
     plain: Sequence[Json], asked: Sequence[Json], tellers: Sequence[Json]
 ) -> Iterator[tuple[str, Any]]:
     """Yield the fields that end a choice in one stream and tell usage in the other."""

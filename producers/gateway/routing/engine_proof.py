@@ -21,7 +21,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from envs.model_answer import list_objects, read_count
+from envs.answers.reader import list_objects, read_count
 from producers.gateway.http import sse
 from producers.gateway.http.stream_usage import StreamUsage, compare_streams
 from producers.gateway.http.wire import Json
@@ -113,7 +113,8 @@ async def run_probes(complete: Complete) -> Probes | str:
         {"logprobs": 5},
         {"logprobs": 5, "temperature": 1.0, "top_p": 1.0, "top_k": 0},
     )
-    answers, counts = [], []
+    answers: list[list[Json]] = []
+    counts: list[Counts] = []
     for fields in asked:
         document = await _complete(complete, fields)
         if isinstance(document, str):
@@ -122,7 +123,8 @@ async def run_probes(complete: Complete) -> Probes | str:
         counts.append(_count([document]))
     plain, with_usage = await _stream(complete, answers[0])
     counts.append(_count(with_usage))
-    return Probes(*answers, counts, compare_streams(plain, with_usage))
+    certain, drawn, named = answers
+    return Probes(certain, drawn, named, counts, compare_streams(plain, with_usage))
 
 
 async def _complete(complete: Complete, fields: Json) -> Json | str:

@@ -67,7 +67,7 @@ def stream(*chunks: Json) -> Reply:
 
 
 Answering = Callable[[Json], Reply]
-Over = Callable[[Answering], tuple[Fronted, ModelServer]]
+Over = Callable[..., tuple[Fronted, ModelServer]]
 
 
 @pytest.fixture

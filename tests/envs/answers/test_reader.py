@@ -9,13 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from envs.model_answer import (
-    BadAnswer,
-    Content,
-    MessageReader,
-    read_content,
-    read_count,
-)
+from envs.answers.content import Content, read_content
+from envs.answers.reader import BadAnswer, MessageReader, read_count
 from events.messages import Message, ToolCall
 
 Json = dict[str, Any]
@@ -278,10 +273,10 @@ def test_clients_that_join_by_index_have_the_calls_of_an_index_as_one() -> None:
     )
     joined = '{"order": "W7"}{"item": "lamp"}'
     call = ToolCall(name="look_upstock", arguments=joined, id="AB")
-    assert reader.build_merged_calls() == (call,)
+    assert reader.build_calls_by_index() == (call,)
     again = stream(piece("stock", '{"item": ', "A", 0), piece("stock", '"lamp"}', "A", 0))
-    assert again.build_merged_calls() == (ToolCall(name="stockstock", arguments=ITEM, id="AA"),)
-    assert stream(piece("stock", "{}", "A", 0)).build_merged_calls() is None
+    assert again.build_calls_by_index() == (ToolCall(name="stockstock", arguments=ITEM, id="AA"),)
+    assert stream(piece("stock", "{}", "A", 0)).build_calls_by_index() is None
 
 
 @pytest.mark.parametrize("value", [None, -1, True, 1.0, "3", 2**63, 10**400])

@@ -24,6 +24,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple, NoReturn
 
+from envs.answers.content import read_content, read_monologue
 from envs.reflection.tags import split_reflection
 from events.canonical import exact_json
 from events.errors import KintsugiError
@@ -43,16 +44,6 @@ CALL_BYTES: Final = 1000
 ARGUMENT_BYTES: Final = 24
 """Bytes that a character of arguments may come to when they are parsed: a list takes three."""
 
-_THOUGHTS: Final = frozenset(
-    ("thinking", "reasoning", "reasoning.text", "reasoning_text", "summary_text")
-)
-"""Types of parts that are reasoning."""
-_THOUGHT_FIELDS: Final = ("thinking", "reasoning", "text", "content", "summary")
-"""Fields of such a part, of which the first with a value holds its text or parts of it."""
-_NESTING: Final = 4
-"""Levels of parts in parts."""
-
-
 UNREAD_PART: Final = "a part of the content is neither text nor reasoning"
 """The doubt about a content with a picture and the like."""
 
@@ -63,57 +54,6 @@ class BadAnswer(KintsugiError, ValueError):
 
 Doubt = Callable[[str, Any], object]
 """Takes what is wrong with an answer, and the value."""
-
-
-class Content(NamedTuple):
-    """A content in our form."""
-
-    text: str
-    reasoning: str
-    unread: bool
-    """Whether some part is neither text nor reasoning."""
-
-
-def read_content(content: Any) -> Content:
-    """Return the text and the reasoning of a content: of None, a text, or a list of parts."""
-    if isinstance(content, str):
-        return Content(content, "", False)
-    if not isinstance(content, list):
-        return Content("", "", content is not None)
-    texts, thoughts, unread = [], [], False
-    for part in content:
-        thought = is_thought(part)
-        words = _read_thought(part, _NESTING) if thought else _read_part(part)
-        unread = unread or words is None
-        (thoughts if thought else texts).append(words or "")
-    return Content("".join(texts), "".join(thoughts), unread)
-
-
-def is_thought(part: Any) -> bool:
-    """Return whether a part of a content is reasoning."""
-    kind = part.get("type") if isinstance(part, dict) else None
-    return isinstance(kind, str) and kind in _THOUGHTS
-
-
-def _read_part(part: Any) -> str | None:
-    """Return the text of a part; None for a part that has none."""
-    if isinstance(part, dict):
-        part = part.get("refusal" if part.get("type") == "refusal" else "text")
-    return part if isinstance(part, str) else None
-
-
-def _read_thought(value: Any, levels: int) -> str | None:
-    """Return the text of a thought: a text, a part, or a list of both. None where it has none, and
-    beyond so many `levels`."""
-    if isinstance(value, str):
-        return value
-    if levels and isinstance(value, dict):
-        inner = next((value[name] for name in _THOUGHT_FIELDS if value.get(name)), "")
-        return _read_thought(inner, levels - 1)
-    if levels and isinstance(value, list):
-        words = [_read_thought(item, levels - 1) for item in value]
-        return None if None in words else "".join(filter(None, words))
-    return None
 
 
 def read_count(usage: Mapping[str, Any], name: str) -> int | None:
@@ -201,7 +141,7 @@ def build_call(name: str, arguments: Any, id: str | None, custom: bool = False) 
     )
 
 
-class _Sent(NamedTuple):
+class _Fields(NamedTuple):
     """The fields of a call, or of a piece of one, wherever they stand."""
 
     name: Any
@@ -251,21 +191,22 @@ class MessageReader:
                 self.add_text(content)
             elif content is not None:
                 self._take_parts(content, name)
-        self._take_reasoning(words.get("reasoning") or words.get("reasoning_content"))
+        self.add_reasoning(words.get("reasoning") or words.get("reasoning_content"))
         self._add(self._refusals, words.get("refusal"), "refusal")
         if calls := words.get("tool_calls"):
             for place, call in enumerate(self._read_objects(calls, "tool_calls")):
                 self.take_call(call, place, whole)
-        if (call := words.get("function_call")) is not None:
-            self.take_call({"function": call}, "function_call", whole)
+        if (older := words.get("function_call")) is not None:
+            self.take_call({"function": older}, "function_call", whole)
 
     def add_text(self, text: Any) -> None:
         """Add a piece of text."""
         self._add(self._texts, text, "text")
 
     def add_reasoning(self, text: Any) -> None:
-        """Add a piece of reasoning."""
-        self._add(self._thoughts, text, "reasoning")
+        """Add a piece of reasoning: a text, or parts of it."""
+        words = read_monologue(text) if isinstance(text, list | dict) else text
+        self._add(self._thoughts, text if words is None else words, "reasoning")
 
     def take_call(self, piece: Mapping[str, Any], place: int | str, whole: bool = False) -> None:
         """Read a call, or a piece of one, that stands at a `place`."""
@@ -303,7 +244,7 @@ class MessageReader:
             reflection=replace_half_pairs(reflection) if reflection else None,
         )
 
-    def build_merged_calls(self) -> tuple[ToolCall, ...] | None:
+    def build_calls_by_index(self) -> tuple[ToolCall, ...] | None:
         """Return the calls as clients have them that join all pieces of an index, as OpenAI's own
         does: the ids, names and arguments one behind the other. None where that is the same."""
         groups: dict[int | None, list[CallPieces]] = {}
@@ -330,24 +271,18 @@ class MessageReader:
         self.add_text(read.text)
         self.add_reasoning(read.reasoning)
 
-    def _take_reasoning(self, reasoning: Any) -> None:
-        if isinstance(reasoning, list | dict):
-            read = _read_thought(reasoning, _NESTING)
-            reasoning = reasoning if read is None else read
-        self._add(self._thoughts, reasoning, "reasoning")
-
-    def _read_call(self, piece: Mapping[str, Any]) -> _Sent:
+    def _read_call(self, piece: Mapping[str, Any]) -> _Fields:
         """Return the fields of a call in OpenAI's envelope, of a custom tool, or without one."""
         for kind, field_name in (("function", "arguments"), ("custom", "input")):
             inner = piece.get(kind)
             if isinstance(inner, dict):
-                return _Sent(inner.get("name"), inner.get(field_name), kind == "custom")
+                return _Fields(inner.get("name"), inner.get(field_name), kind == "custom")
             if inner is not None:
                 self._doubt(f"the {kind} of a call is no object", inner)
-        return _Sent(piece.get("name"), piece.get("arguments"), False)
+        return _Fields(piece.get("name"), piece.get("arguments"), False)
 
     def _find(
-        self, index: int | None, id: str | None, place: int | str, sent: _Sent
+        self, index: int | None, id: str | None, place: int | str, sent: _Fields
     ) -> CallPieces | None:
         """Return the call that a piece belongs to; None where it begins one."""
         known = self._known
