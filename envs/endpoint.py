@@ -23,7 +23,6 @@ tokens come with the answer, or not at all. Not covered: streaming.
 
 import asyncio
 import json
-import math
 import os
 import re
 from collections.abc import Mapping, Sequence
@@ -35,9 +34,10 @@ import httpx2
 import stamina
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from envs.answers.reader import UNREAD_PART, BadAnswer, MessageReader, read_count, refuse
 from envs.episode import Termination
-from envs.reflection.tags import split_reflection
 from events.errors import KintsugiError
+from events.foreign_json import parse_json
 from events.messages import Message, ToolCall
 from events.registry import first_problem
 
@@ -48,9 +48,6 @@ refuse."""
 _MAX_ERROR_BYTES: Final = 16_384
 """Read of an error's body."""
 
-_MAX_DEPTH: Final = 100
-"""Deepest nesting of arguments that can be stored (producers/importers/records.py has the same)."""
-
 _QUOTED: Final = 200
 """Characters of an offending piece that a reason quotes."""
 
@@ -59,7 +56,6 @@ _MAX_RETRY_AFTER_SECONDS: Final = 120.0
 _LAST_PORT: Final = 65_535
 _CORRECT_URL: Final = "correct the base URL: it mostly ends in /v1"
 
-_HALF_PAIR: Final = re.compile("[\ud800-\udfff]")
 _CONTEXT: Final = re.compile(
     r"context[_ ](length|window|size)|maximum model length|prompt is too long|too many tokens",
     re.IGNORECASE,
@@ -281,7 +277,7 @@ class Endpoint:
         if not 200 <= status < 300:
             self._raise_refusal(status, answer)
         try:
-            return _parse_json(answer.decode("utf-8", "replace"))
+            return parse_json(answer.decode("utf-8", "replace"))
         except ValueError as error:
             raise _no_answer(f"it is no JSON ({error})", answer) from error
 
@@ -421,26 +417,8 @@ class _Wire(BaseModel):
     model_config = ConfigDict(strict=True, extra="ignore", frozen=True)
 
 
-class _Function(_Wire):
-    name: str
-    arguments: Any = None
-
-
-class _Call(_Wire):
-    id: Any = None
-    function: _Function
-
-
-class _Message(_Wire):
-    content: str | list[dict[str, Any]] | None = None
-    tool_calls: list[_Call] | None = None
-    reasoning: str | None = None
-    reasoning_content: str | None = None
-    refusal: str | None = None
-
-
 class _Choice(_Wire):
-    message: _Message
+    message: dict[str, Any]
     finish_reason: str | None = None
 
 
@@ -480,7 +458,7 @@ class _PromptTokens(_Wire):
 def _read_models(url: str, answer: bytes) -> tuple[str, ...]:
     """Return the names in a list of models, in OpenAI's form or without its frame."""
     try:
-        value = _parse_json(answer.decode("utf-8", "replace"))
+        value = parse_json(answer.decode("utf-8", "replace"))
         models = _ModelList.model_validate({"data": value} if isinstance(value, list) else value)
     except ValueError as error:
         raise EndpointRefusal(
@@ -492,7 +470,7 @@ def _read_models(url: str, answer: bytes) -> tuple[str, ...]:
 def _completion(answer: bytes, turn: int) -> Completion:
     """An answer in our form; raises AnswerFailure. `turn` makes the ids that are missing."""
     try:
-        parsed = _Answer.model_validate(_parse_json(answer.decode("utf-8", "replace")))
+        parsed = _Answer.model_validate(parse_json(answer.decode("utf-8", "replace")))
         choices, problems = _choices(parsed.choices, turn)
     except ValidationError as error:
         raise _no_answer(first_problem(error), answer) from error
@@ -502,14 +480,13 @@ def _completion(answer: bytes, turn: int) -> Completion:
     if not choices:
         raise _no_answer(problems[0], answer, tokens)
     whole = len(choices) == len(parsed.choices)
-    first, _ = choices[0]
     return Completion(
-        messages=tuple(message for _, message in choices),
-        finish_reason=first.finish_reason,
+        messages=tuple(choice.message for choice in choices),
+        finish_reason=choices[0].finish_reason,
         usage=_usage(parsed.usage),
         tokens=tokens if whole else None,
-        content=_content(first.message) or "",
-        finish_reasons=tuple(choice.finish_reason for choice, _ in choices),
+        content=choices[0].written,
+        finish_reasons=tuple(choice.finish_reason for choice in choices),
     )
 
 
@@ -526,93 +503,52 @@ def _tokens(answer: _Answer) -> Tokens | None:
     return Tokens(prompt, first.token_ids, logprobs)
 
 
-def _choices(raw: list[Any], turn: int) -> tuple[list[tuple[_Choice, Message]], list[str]]:
-    """The usable choices with their messages, and what is wrong with the others."""
-    usable: list[tuple[_Choice, Message]] = []
+@dataclass(frozen=True, slots=True)
+class _Usable:
+    """A choice that is a usable message."""
+
+    message: Message
+    finish_reason: str | None
+    written: str
+    """Content as the model wrote it, reflections included."""
+
+
+def _choices(raw: list[Any], turn: int) -> tuple[list[_Usable], list[str]]:
+    """The usable choices, and what is wrong with the others."""
+    usable: list[_Usable] = []
     problems: list[str] = []
     for item in raw:
+        words = MessageReader(_doubt)
         try:
             choice = _Choice.model_validate(item)
+            words.take(choice.message, whole=True)
         except ValidationError as error:
             problems.append(f"choices: {first_problem(error)}")
             continue
-        message = _message(choice.message, turn)
+        except BadAnswer as error:
+            problems.append(f"choices: {error}")
+            continue
+        message = _with_ids(words.build_message(), turn)
         if message.text.strip() or message.tool_calls:
-            usable.append((choice, message))
+            usable.append(_Usable(message, choice.finish_reason, words.text))
         else:
             problems.append(f"it is empty (finish_reason {choice.finish_reason!r})")
     return usable, problems
 
 
-def _message(answer: _Message, turn: int) -> Message:
+def _doubt(why: str, value: Any) -> None:
+    """Refuse what no engine writes; parts that are no text are left out."""
+    if why != UNREAD_PART:
+        refuse(why, value)
+
+
+def _with_ids(message: Message, turn: int) -> Message:
+    """Return the message with an id for each call."""
     calls = tuple(
-        ToolCall(
-            name=call.function.name,
-            arguments=_arguments(call.function.arguments),
-            id=call.id if isinstance(call.id, str) and call.id else f"call_{turn}_{place}",
-        )
-        for place, call in enumerate(answer.tool_calls or ())
+        call if call.id else call.model_copy(update={"id": f"call_{turn}_{place}"})
+        for place, call in enumerate(message.tool_calls)
     )
-    reflection, visible = split_reflection(_content(answer) or "")
-    return Message(
-        role="assistant",
-        content=visible or answer.refusal,
-        tool_calls=calls,
-        reasoning=answer.reasoning or answer.reasoning_content,
-        reflection=reflection,
-    )
-
-
-def _content(answer: _Message) -> str | None:
-    """The content as text; lists of parts are joined."""
-    if isinstance(answer.content, list):
-        return Message(role="assistant", content=answer.content).text
-    return answer.content
-
-
-def _arguments(raw: Any) -> dict[str, Any] | str:
-    """The arguments as an object where they are one, else as the text they were."""
-    if raw is None or (isinstance(raw, str) and not raw.strip()):
-        return {}
-    text = raw if isinstance(raw, str) else json.dumps(raw, ensure_ascii=False)
-    try:
-        parsed = _parse_json(text)
-        _check_storable(parsed)
-    except ValueError:
-        return text
-    return parsed if isinstance(parsed, dict) else text
-
-
-def _parse_json(text: str) -> Any:
-    """Strict JSON, with U+FFFD for each half of a surrogate pair; raises ValueError."""
-    try:
-        value = json.loads(text, parse_constant=_no_constant)
-        if "\\ud" in text.lower():
-            value = json.loads(_HALF_PAIR.sub("\ufffd", json.dumps(value, ensure_ascii=False)))
-    except RecursionError as error:
-        raise ValueError("nested too deeply") from error
-    return value
-
-
-def _check_storable(value: Any) -> None:
-    """Raise ValueError for numbers without end (1e999) and for nesting that no reader takes."""
-    level = [value]
-    for _ in range(_MAX_DEPTH):
-        if any(isinstance(item, float) and not math.isfinite(item) for item in level):
-            raise ValueError("a number is not finite")
-        level = [
-            child
-            for item in level
-            if isinstance(item, dict | list)
-            for child in (item.values() if isinstance(item, dict) else item)
-        ]
-        if not level:
-            return
-    raise ValueError(f"nested deeper than {_MAX_DEPTH} levels")
-
-
-def _no_constant(name: str) -> NoReturn:
-    raise ValueError(f"{name} is no JSON")
+    return message.model_copy(update={"tool_calls": calls})
 
 
 def _no_answer(problem: str, answer: bytes, tokens: Tokens | None = None) -> AnswerFailure:
@@ -622,11 +558,7 @@ def _no_answer(problem: str, answer: bytes, tokens: Tokens | None = None) -> Ans
 
 def _usage(raw: Any) -> Usage:
     counts = raw if isinstance(raw, dict) else {}
-    return Usage(1, _count(counts.get("prompt_tokens")), _count(counts.get("completion_tokens")))
-
-
-def _count(value: Any) -> int | None:
-    return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else None
+    return Usage(1, read_count(counts, "prompt_tokens"), read_count(counts, "completion_tokens"))
 
 
 def _sum(count: int | None, other: int | None) -> int | None:
@@ -651,7 +583,7 @@ def _retry_after(response: httpx2.Response) -> float | None:
 def _read_error(answer: bytes) -> str:
     """The message of an error in OpenAI's form, else the beginning of what was sent."""
     try:
-        value = _parse_json(answer.decode("utf-8", "replace"))
+        value = parse_json(answer.decode("utf-8", "replace"))
     except ValueError:
         return _quoted(answer)
     part = value

@@ -1,42 +1,26 @@
 """Messages as other programs write them, in our one form, and what does not add up in them.
 
-OpenAI's chat format in the variants that logs hold: arguments as text or as an object, calls in
-OpenAI's envelope or flat (tau2), the older `function_call` and role `function`. Arguments that are
-no JSON object stay the text they were: that the model wrote them so is evidence.
+OpenAI's chat format in the variants that logs hold; envs/answers reads the calls and the
+contents of answers. Arguments that are no JSON object stay the text they were: that the model wrote
+them so is evidence.
 
 Results are paired with calls by position (events/messages.py); `findings` says where the ids, the
 numbers or the names disagree.
 """
 
-import json
 from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
 from typing import Any, Final, Literal, NoReturn
 
 from pydantic import Field
 
+from envs.answers.content import is_monologue, read_content
+from envs.answers.reader import MessageReader
 from envs.reflection.tags import ReflectionSplitter, split_reflection
-from events.canonical import exact_json
-from events.messages import Message, ToolCall, executed_calls
-from producers.storable import Unusable, Wire, check_storable, readable
+from events.messages import Message, executed_calls
+from producers.storable import Unusable, Wire
 
 WireRole = Literal["system", "developer", "user", "assistant", "tool", "function"]
-
-
-class WireFunction(Wire):
-    """Name and arguments of a call."""
-
-    name: str
-    arguments: Any = None
-
-
-class WireCall(Wire):
-    """A call, in OpenAI's envelope or flat."""
-
-    id: str | None = None
-    function: WireFunction | None = None
-    name: str | None = None
-    arguments: Any = None
 
 
 class WireMessage(Wire):
@@ -44,8 +28,8 @@ class WireMessage(Wire):
 
     role: WireRole
     content: str | list[dict[str, Any]] | None = None
-    tool_calls: list[WireCall] | None = None
-    function_call: WireFunction | None = None
+    tool_calls: list[dict[str, Any]] | None = None
+    function_call: dict[str, Any] | None = None
     tool_call_id: str | None = None
     name: str | None = None
     error: bool | None = None
@@ -65,23 +49,48 @@ def parse_messages(raw: Any) -> tuple[Message, ...]:
 
 
 def to_message(wire: WireMessage) -> Message:
-    """One message in our form."""
-    calls = [_call(call) for call in wire.tool_calls or ()]
-    if wire.function_call is not None:
-        calls.append(_tool_call(wire.function_call.name, wire.function_call.arguments, None))
-    content, reflection = wire.content, None
+    """One message in our form. Raises Unusable."""
+    calls = MessageReader(_reject)
+    calls.take({"tool_calls": wire.tool_calls, "function_call": wire.function_call}, whole=True)
+    content, reasoning, reflection = wire.content, wire.reasoning or wire.reasoning_content, None
     if wire.role == "assistant":
+        content, thoughts = read_parts(content)
+        reasoning = reasoning or thoughts or None
         content, reflection = _split_content(content)
     return Message(
         role="tool" if wire.role == "function" else wire.role,
         content=content,
         reflection=reflection,
-        tool_calls=tuple(calls),
+        tool_calls=tuple(call.build() for call in calls.calls),
         tool_call_id=wire.tool_call_id,
         name=wire.name,
         error=wire.error,
-        reasoning=wire.reasoning or wire.reasoning_content,
+        reasoning=reasoning,
         sampled=wire.sampled,
+    )
+
+
+def read_parts(
+    content: str | list[dict[str, Any]] | None,
+) -> tuple[str | list[dict[str, Any]] | None, str]:
+    """Return the content of an answer without its reasoning, and the reasoning. Parts that hold
+    nothing but text are one text; where a part holds anything else, such as a picture or the
+    sources of a text, the parts stay parts."""
+    if not isinstance(content, list):
+        return content, ""
+    thoughts, rest = read_content(list(filter(is_monologue, content))), content
+    if not thoughts.unread:
+        rest = [part for part in content if not is_monologue(part)]
+    text = read_content(rest)
+    if not text.unread and not text.reasoning and all(map(_is_text, rest)):
+        return text.text or None, thoughts.reasoning
+    return rest, "" if thoughts.unread else thoughts.reasoning
+
+
+def _is_text(part: Any) -> bool:
+    """Whether nothing is lost where a part is taken for its text."""
+    return not isinstance(part, dict) or not any(
+        value for name, value in part.items() if name not in ("type", "text", "refusal")
     )
 
 
@@ -112,22 +121,6 @@ def _read_part(part: str | dict[str, Any]) -> str:
     """Return the text of a part of a content; "" for a part that is none."""
     text = part if isinstance(part, str) else part.get("text")
     return text if isinstance(text, str) else ""
-
-
-def parse_arguments(raw: Any) -> dict[str, Any] | str:
-    """The arguments as an object where they are one, else as the text they were."""
-    if raw is None:
-        return {}
-    if isinstance(raw, dict):
-        return raw
-    if not isinstance(raw, str):
-        return exact_json(raw)
-    try:
-        parsed = readable(json.loads(raw, parse_constant=_no_constant))
-        check_storable(parsed, "arguments")
-    except (ValueError, RecursionError, Unusable):
-        return raw
-    return parsed if isinstance(parsed, dict) else raw
 
 
 def findings(
@@ -169,17 +162,5 @@ _MAX_NAMED: Final = 5
 """Unknown tools named per rollout: a model that makes up names makes up many."""
 
 
-def _call(wire: WireCall) -> ToolCall:
-    if wire.function is not None:
-        return _tool_call(wire.function.name, wire.function.arguments, wire.id)
-    if wire.name is None:
-        raise Unusable("a tool call has neither `function` nor `name`; name the tool it calls")
-    return _tool_call(wire.name, wire.arguments, wire.id)
-
-
-def _tool_call(name: str, arguments: Any, call_id: str | None) -> ToolCall:
-    return ToolCall(name=name, arguments=parse_arguments(arguments), id=call_id)
-
-
-def _no_constant(name: str) -> NoReturn:
-    raise ValueError(f"{name} is no JSON")
+def _reject(why: str, _: object) -> NoReturn:
+    raise Unusable(why)

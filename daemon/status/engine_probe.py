@@ -191,7 +191,7 @@ def _proven(name: str, why_not: str | None, shown: str) -> Check:
 
 
 async def _token_ids(probes: Probes, patient: Patient) -> Finding:
-    if (why_not := probes.check_token_ids()) is not None:
+    if (why_not := probes.check_token_ids() or probes.check_counts()) is not None:
         return False, why_not
     asked = {**_HELLO, "max_tokens": 4, "return_token_ids": True, "logprobs": True, "stream": True}
     answer = await patient.ask("/chat/completions", asked)

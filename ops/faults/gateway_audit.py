@@ -17,13 +17,14 @@ from consumers.database import sqlite_url
 from events.blobs import BlobStore
 from events.bodies import Bodies
 from events.errors import BadRecord
+from events.foreign_json import parse_arguments
 from events.messages import Message
 from events.privacy.keys import KeyStore
 from events.rollouts import CallEnded, CallStarted, FeedbackReceived
 from events.sqlite.log import SqliteLog
 from events.streams import STREAMS
 from ops.faults.gateway_load import Answer, CallAttempt, Ledger
-from producers.conversation import parse_arguments, parse_messages
+from producers.conversation import parse_messages
 
 _PORTION: Final = 500
 

@@ -253,7 +253,9 @@ def _document(body: Json, script: Json) -> Json:
         finish = "tool_calls" if call else "stop"
         choice = {"index": number, "message": message, "finish_reason": finish}
         choices.append(choice | _exact(body, script.get("words", 1)))
-    usage = {"prompt_tokens": len(_PROMPT), "completion_tokens": 1, "total_tokens": 1}
+    written = len(choices) * script.get("words", 1)
+    usage = {"prompt_tokens": len(_PROMPT), "completion_tokens": written}
+    usage["total_tokens"] = sum(usage.values())
     return _common(body, "chat.completion") | {"choices": choices, "usage": usage}
 
 

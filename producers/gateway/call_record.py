@@ -295,7 +295,9 @@ class Record:
         receipt = await self._build_receipt(whole, redacted)
         event = await self._append(data, answer_record.arrays if why is None else None, receipt)
         recorded = started and event is not None
-        self._report = partial(self._report_end, outcome, recorded, answer_record.messages)
+        self._report = partial(
+            self._report_end, outcome, recorded, answer_record.messages, answer_record.merged
+        )
         return recorded
 
     def _build_end(
@@ -348,7 +350,13 @@ class Record:
         headers, body = whole.headers, whole.body
         return await run_in_thread_if_large(len(body), pack_receipt, retry, headers, body, redacted)
 
-    def _report_end(self, outcome: Outcome, recorded: bool, messages: Sequence[Message]) -> Outcome:
+    def _report_end(
+        self,
+        outcome: Outcome,
+        recorded: bool,
+        messages: Sequence[Message],
+        merged: Message | None = None,
+    ) -> Outcome:
         self._metrics.count_call(self._context.request.endpoint, outcome, recorded, self.seconds)
         session, scope = self._attributed.session, self._context.caller.scope
         conversation = self._context.conversation
@@ -356,6 +364,10 @@ class Record:
         for message in messages[:heard]:
             self._sessions.remember_answer(
                 session, self.call, scope, conversation, to_client_message(message), self._keyid
+            )
+        if heard and merged is not None:
+            self._sessions.remember_answer_by_index(
+                session, scope, conversation, to_client_message(merged)
             )
         for message in messages[heard:]:
             self._sessions.remember_possible_answer(

@@ -17,8 +17,9 @@ from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
 from events.canonical import exact_json
+from events.foreign_json import parse_arguments
 from events.messages import Message, ToolCall
-from producers.conversation import WireMessage, parse_arguments, to_message
+from producers.conversation import WireMessage, to_message
 from producers.storable import readable
 
 _FORCED: Final = "forced to quit"

@@ -13,7 +13,7 @@ from envs.catalog import catalog, identify
 from events.canonical import exact_json, sha256
 from events.messages import Action, Message, Requestor, executed_calls
 from events.rollouts import RolloutContent, RolloutEnded, Task
-from producers.conversation import WireCall, WireMessage, findings, mentions_all, to_message
+from producers.conversation import WireMessage, findings, mentions_all, to_message
 from producers.importers.records import (
     Identity,
     Record,
@@ -113,7 +113,6 @@ class WireTau2Message(WireMessage):
     """A message; a tool's has its call's id as `id`."""
 
     id: str | None = None
-    tool_calls: list[WireCall] | None = None
     cost: float | None = None
     usage: dict[str, Any] | None = None
     tool_messages: list["WireTau2Message"] | None = None

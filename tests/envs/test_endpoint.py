@@ -151,6 +151,27 @@ def test_arguments_that_are_no_text_are_taken_as_they_are() -> None:
     assert call.arguments == {"order": "#1"}
 
 
+@pytest.mark.parametrize("blank", ["", " ", None, "null"])
+def test_a_call_without_arguments_has_none(blank: Any) -> None:
+    message = called("look", {})
+    message["tool_calls"][0]["function"]["arguments"] = blank
+    with ModelServer(lambda _: message) as server:
+        (call,) = ask(server.url).message.tool_calls
+    assert call.arguments == {}
+
+
+def test_parts_of_an_answer_are_text_and_reasoning() -> None:
+    parts = [
+        {"type": "thinking", "thinking": "Hm."},
+        {"type": "image_url"},
+        {"type": "text", "text": "Hi"},
+    ]
+    with ModelServer(lambda _: {"role": "assistant", "content": parts}) as server:
+        completion = ask(server.url)
+    assert completion.message == Message(role="assistant", content="Hi", reasoning="Hm.")
+    assert completion.content == "Hi"
+
+
 @pytest.mark.parametrize("id", [None, "", 7])
 def test_a_call_without_an_id_gets_one(id: Any) -> None:
     with ModelServer(lambda _: called("look", {}, id=id)) as server:

@@ -18,12 +18,11 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Final
 
-from envs.reflection.tags import split_reflection
-from events.canonical import exact_json
-from events.messages import Message, ToolCall
+from envs.answers.reader import MessageReader, list_objects, read_count
+from events.messages import Message
 from events.rollouts import is_logprob
-from producers.conversation import parse_arguments
 from producers.gateway.http import sse
+from producers.gateway.http.stream_usage import find_kind, is_silent
 from producers.gateway.http.wire import Dialect, ExtraFields, Json, ModelRequest
 from producers.storable import readable
 
@@ -36,10 +35,8 @@ MAX_HELD_BYTES: Final = 128 << 20
 _TOKEN_BYTES: Final = 200
 """What is held of a token: its id, its log-probability and what it spells."""
 _ID_BYTES: Final = 40
-_PIECE_BYTES: Final = 64
-"""What is held of a piece of text, beside its characters."""
-_ENTRY_BYTES: Final = 1000
-"""What is held of a choice or a call."""
+_CHOICE_BYTES: Final = 1000
+"""What is held of a choice."""
 
 _STRAY_CHOICES: Final = 16
 """Choices held although they were not requested: enough to show what the engine did."""
@@ -48,26 +45,15 @@ _PROMPT_PARTS: Final = ("input_tokens", "cache_read_input_tokens", "cache_creati
 """Fields of Anthropic's usage whose sum is the number of prompt tokens."""
 
 
-@dataclass(slots=True)
-class _Call:
-    id: str | None = None
-    names: list[str] = field(default_factory=list)
-    pieces: list[str] = field(default_factory=list)
-
-    @property
-    def name(self) -> str:
-        return "".join(self.names)
-
-    @property
-    def arguments(self) -> str:
-        return "".join(self.pieces)
+_ENVELOPE: Final = frozenset(
+    ("id", "object", "created", "model", "choices", "system_fingerprint", "service_tier")
+)
+"""Fields of every chunk, which say nothing of the answer."""
 
 
 @dataclass(slots=True)
 class _Choice:
-    text: list[str] = field(default_factory=list)
-    reasoning: list[str] = field(default_factory=list)
-    calls: dict[int, _Call] = field(default_factory=dict)
+    words: MessageReader
     token_ids: list[Any] = field(default_factory=list)
     logprobs: list[Any] = field(default_factory=list)
     spelled: list[Any] = field(default_factory=list)
@@ -80,30 +66,10 @@ class _Choice:
         """Forget what cannot be trained on any more."""
         self.token_ids, self.logprobs, self.spelled = [], [], []
 
-    def message(self) -> Message:
-        reflection, text = split_reflection("".join(self.text))
-        calls = tuple(self._tool_call(self.calls[number]) for number in sorted(self.calls))
-        content = readable(text) if text or not calls else None
-        reasoning = "".join(self.reasoning)
-        return Message(
-            role="assistant",
-            content=content,
-            tool_calls=calls,
-            reasoning=readable(reasoning) if reasoning else None,
-            reflection=readable(reflection) if reflection else None,
-        )
-
     def collect_texts(self) -> tuple[str, ...]:
         """Everything that is known of what was said, as it was said."""
         tokens = b"".join(map(_raw, self.spelled)).decode(errors="replace")
-        calls = (text for call in self.calls.values() for text in (call.name, call.arguments))
-        return "".join(self.text), "".join(self.reasoning), tokens, *calls
-
-    def _tool_call(self, call: _Call) -> ToolCall:
-        arguments = parse_arguments(call.arguments)
-        if isinstance(arguments, str):
-            arguments = readable(arguments)
-        return ToolCall(name=readable(call.name), arguments=arguments, id=readable(call.id))
+        return *self.words.collect_texts(), tokens
 
     def untrainable(self) -> str | None:
         """Why this choice has no exact tokens; None when it has."""
@@ -130,6 +96,9 @@ class AnswerRecord:
 
     messages: tuple[Message, ...]
     """One per choice."""
+    merged: Message | None
+    """The first choice as a client has it that joins its calls by their index alone; None where it
+    is the same."""
     arrays: Mapping[str, "array.array[Any]"]
     """Empty when untrainable."""
     untrainable_because: str | None
@@ -142,7 +111,9 @@ class AnswerRecord:
     """Whether every choice that began has ended."""
 
 
-NOTHING: Final = AnswerRecord((), {}, "nothing was captured", None, None, None, 0, finished=False)
+NOTHING: Final = AnswerRecord(
+    (), None, {}, "nothing was captured", None, None, None, 0, finished=False
+)
 """What is recorded of an answer that could not be captured."""
 
 
@@ -176,6 +147,10 @@ class Capture:
         """Number of pieces kept so far: tokens, calls, and fragments of text and of calls."""
         self._odd: str | None = None
         """The first reason found to distrust the engine's answer; None while there is none."""
+        self._whole = False
+        """Whether the answer came whole, not streamed."""
+        self._counts_always = False
+        """Whether chunks with words tell usage too; then it is no reason to send a chunk."""
         self._choices: dict[int, _Choice] = {}
         self._prompts: dict[int, list[Any]] = {}
         self._usage: Json = {}
@@ -184,6 +159,7 @@ class Capture:
 
     def whole(self, document: Json) -> Json:
         """A whole response, as it would have been without our fields."""
+        self._whole = True
         self._take(document, "message" if self._chat else None)
         return self._strip(document)
 
@@ -195,7 +171,7 @@ class Capture:
             return document
         self._take(document, "delta" if self._chat else None)
         restored = self._strip(document)
-        return None if self._is_silent(restored) else restored
+        return None if self._is_ours(document, restored) else restored
 
     @property
     def has_begun(self) -> bool:
@@ -215,15 +191,16 @@ class Capture:
         """What the answer came to so far."""
         choices = [self._choices[number] for number in sorted(self._choices)]
         why = self._untrainable(choices)
-        counted = sum(len(choice.token_ids) for choice in choices)
+        messages = tuple(choice.words.build_message() for choice in choices)
         return AnswerRecord(
-            messages=tuple(choice.message() for choice in choices),
+            messages=messages,
+            merged=self._merge_calls(choices[0], messages[0]) if choices else None,
             arrays={} if why else self._arrays(),
             untrainable_because=why,
             finish_reason=choices[0].finish if choices else None,
-            prompt_tokens=self._count("prompt_tokens", sum(map(len, self._prompts.values()))),
-            completion_tokens=self._count("completion_tokens", counted),
-            invalid_tool_calls=sum(self._invalid(choice) for choice in choices),
+            prompt_tokens=self._count("prompt_tokens", self._count_prompt_ids()),
+            completion_tokens=self._count("completion_tokens", _count_ids(choices)),
+            invalid_tool_calls=sum(map(self._invalid, choices, messages)),
             finished=bool(choices) and all(choice.finish is not None for choice in choices),
         )
 
@@ -232,6 +209,8 @@ class Capture:
         self._take_prompt(0, document.get("prompt_token_ids"))
         if isinstance(usage := document.get("usage"), dict):
             self._usage = usage
+        elif usage is not None:
+            self._doubt("usage is no object")
 
         seen: set[int] = set()
         for place, choice in enumerate(self._read_objects(document, "choices")):
@@ -248,7 +227,7 @@ class Capture:
         ended, before = state.finish is not None, self._pieces
         self._take_prompt(self._prompt_of(number), choice.get("prompt_token_ids"))
         if isinstance(words, dict):
-            self._take_words(state, words)
+            state.words.take(words, whole=self._whole)
         elif words is not None:
             self._doubt("what a choice says is no object")
         self._take_tokens(state, choice)
@@ -259,9 +238,18 @@ class Capture:
 
     def _choice(self, number: int) -> _Choice | None:
         """Return the choice of this number; None where it is not held."""
-        if number not in self._choices and self._may_hold(number) and self._holds(_ENTRY_BYTES):
-            self._choices[number] = _Choice()
+        if number not in self._choices and self._may_hold(number) and self._holds(_CHOICE_BYTES):
+            self._choices[number] = self._begin_choice()
         return self._choices.get(number)
+
+    def _begin_choice(self) -> _Choice:
+        return _Choice(MessageReader(lambda why, _: self._doubt(why), self._keep))
+
+    def _keep(self, size: int) -> bool:
+        """Return whether a piece of `size` bytes of what the model said can be held."""
+        kept = self._holds(size)
+        self._pieces += kept
+        return kept
 
     def _may_hold(self, number: int) -> bool:
         """Return whether a choice may be held: all requested ones, and `_STRAY_CHOICES` others."""
@@ -296,46 +284,10 @@ class Capture:
         elif self._prompts[number] != ids:
             self._doubt("a prompt has two kinds of token ids")
 
-    def _take_words(self, state: _Choice, words: Json) -> None:
-        for name in ("content", "text"):
-            self._add(state.text, words.get(name), name)
-        reasoning = words.get("reasoning") or words.get("reasoning_content")
-        self._add(state.reasoning, reasoning, "reasoning")
-        for place, call in enumerate(self._read_objects(words, "tool_calls")):
-            number = call.get("index")
-            if number is not None and (type(number) is not int or number < 0):
-                self._doubt("a call has an index that is no number from 0")
-            self._take_call(state, number if type(number) is int else place, call)
-
-    def _take_call(self, state: _Choice, number: int, piece: Json) -> None:
-        if number not in state.calls and self._holds(_ENTRY_BYTES):
-            state.calls[number] = _Call()
-            self._pieces += 1
-        call = state.calls.get(number)
-        if call is None:
-            return
-        if isinstance(name := piece.get("id"), str) and call.id is None:
-            call.id = name
-        function = piece.get("function")
-        if isinstance(function, dict):
-            self._add(call.names, function.get("name"), "the name of a call")
-            self._add(call.pieces, function.get("arguments"), "arguments")
-        elif function is not None:
-            self._doubt("the function of a call is no object")
-
-    def _add(self, parts: list[str], text: Any, what: str) -> None:
-        """More of a text."""
-        if isinstance(text, str):
-            if text and self._holds(_PIECE_BYTES + len(text)):
-                parts.append(text)
-                self._pieces += 1
-        elif text is not None:
-            self._doubt(f"{what} is no text")
-
     def _read_objects(self, holder: Json, name: str) -> Iterable[Json]:
         """The objects of a list."""
         listed = holder.get(name)
-        objects = _dicts(listed)
+        objects = list_objects(listed)
         if listed is not None and (not isinstance(listed, list) or len(objects) < len(listed)):
             self._doubt(f"{name} is no list of objects")
         return objects
@@ -396,13 +348,15 @@ class Capture:
 
     def _strip(self, document: Json) -> Json:
         """Return the document without the fields that the gateway requested."""
-        if not (self._added.token_ids or self._added.logprobs):
+        if not (self._added.token_ids or self._added.logprobs or self._added.usage):
             return document
         restored = self._without_ids(document, "prompt_token_ids")
         choices = restored.get("choices")
         if isinstance(choices, list):
             restored = {**restored, "choices": [self._strip_choice(choice) for choice in choices]}
-        return restored
+        if self._added.usage is None:
+            return restored
+        return self._added.usage.strip(restored)
 
     def _strip_choice(self, choice: Any) -> Any:
         if not isinstance(choice, dict):
@@ -419,21 +373,33 @@ class Capture:
             return {name: None if name in names else value for name, value in holder.items()}
         return {name: value for name, value in holder.items() if name not in names}
 
-    def _is_silent(self, chunk: Json) -> bool:
+    def _is_ours(self, sent: Json, restored: Json) -> bool:
         """Whether the engine sent a chunk only to say what the client did not ask for."""
-        choices = chunk.get("choices")
-        if not (self._added.token_ids or self._added.logprobs) or not isinstance(choices, list):
+        usage, choices = self._added.usage, sent.get("choices")
+        if usage is not None and usage.is_own_chunk(sent):
+            return True
+        if sent.get("usage") is not None and find_kind(sent) == "words":
+            self._counts_always = True
+        if not isinstance(choices, list) or not choices:
             return False
-        return bool(choices) and all(map(self._says_nothing, choices))
+        if not all(map(self._is_for_tokens, choices, restored["choices"])):
+            return False
+        told = (name for name in restored.keys() - _ENVELOPE if restored[name] is not None)
+        return all(name == "usage" and self._counts_always for name in told)
 
-    def _says_nothing(self, choice: Any) -> bool:
-        if not isinstance(choice, dict) or choice.get("finish_reason") is not None:
+    def _is_for_tokens(self, sent: Any, restored: Any) -> bool:
+        """Whether a choice is in a chunk only for the tokens that the client did not ask for."""
+        if not isinstance(sent, dict) or not self._says_nothing(restored):
             return False
-        if choice.get("logprobs") is not None or choice.get("token_ids") is not None:
-            return False
-        if self._chat:
-            return not choice.get("delta")
-        return not choice.get("text") and not (self._dialect and self._dialect.silent_text)
+        return any(
+            sent.get(name) is not None and restored.get(name) is None
+            for name in ("token_ids", "logprobs")
+        )
+
+    def _says_nothing(self, choice: Json) -> bool:
+        return is_silent(choice) and (
+            self._chat or not (self._dialect and self._dialect.silent_text)
+        )
 
     def _untrainable(self, choices: list[_Choice]) -> str | None:
         if self._odd is not None:
@@ -446,7 +412,23 @@ class Capture:
             return f"{len(choices)} answers of {self._expected} to several prompts"
         if not all(_is_id(token) for ids in self._prompts.values() for token in ids):
             return "a token id of the prompt is no number of 32 bits"
-        return next((why for choice in choices if (why := choice.untrainable())), None)
+        why = next((why for choice in choices if (why := choice.untrainable())), None)
+        return (
+            why
+            or self._check_count("completion_tokens", _count_ids(choices))
+            or self._check_count("prompt_tokens", self._count_prompt_ids())
+        )
+
+    def _check_count(self, name: str, ids: int) -> str | None:
+        """Why the ids are not all, or not only, those that the engine counted; None where they are,
+        and where it counts none."""
+        told = read_count(self._usage, name)
+        if told is None or told == ids:
+            return None
+        return f"the engine sent {ids} token ids and counts {told} ({name})"
+
+    def _count_prompt_ids(self) -> int:
+        return sum(map(len, self._prompts.values()))
 
     def _arrays(self) -> dict[str, "array.array[Any]"]:
         arrays: dict[str, array.array[Any]] = {}
@@ -460,27 +442,27 @@ class Capture:
 
     def _count(self, name: str, counted: int) -> int | None:
         """Return the count that the engine reports, else `counted`, or None where that is 0."""
-        value = self._usage.get(name)
-        if type(value) is int and 0 <= value < 2**63:
-            return value
-        return counted or None
+        told = read_count(self._usage, name)
+        return told if told is not None else counted or None
 
-    def _invalid(self, choice: _Choice) -> int:
+    def _merge_calls(self, choice: _Choice, message: Message) -> Message | None:
+        """Return the message with its calls as clients merge them; None where it is the same."""
+        calls = choice.words.build_calls_by_index()
+        return None if calls is None else message.model_copy(update={"tool_calls": calls})
+
+    def _invalid(self, choice: _Choice, message: Message) -> int:
         """Calls that no tool could be called with."""
         tools = self._asked.tools
         if not tools:
             return 0
-        offered = {
-            name
-            for tool in tools
-            if isinstance(function := tool.get("function"), dict)
-            and isinstance(name := function.get("name"), str)
-        }
+        functions = [tool.get("function") or tool.get("custom") for tool in tools]
+        names = (function.get("name") for function in list_objects(functions))
+        offered = {name for name in names if isinstance(name, str)}
         broken = sum(
-            call.name not in offered or isinstance(parse_arguments(call.arguments), str)
-            for call in choice.calls.values()
+            call.name not in offered or isinstance(call.arguments, str)
+            for call in message.tool_calls
         )
-        return broken + ("".join(choice.text).count(_CALL_MARK))
+        return broken + choice.words.text.count(_CALL_MARK)
 
 
 class MessagesCapture(Capture):
@@ -491,9 +473,8 @@ class MessagesCapture(Capture):
     def whole(self, document: Json) -> Json:
         """A whole response, as it came."""
         self._take_message(document)
-        for number, block in enumerate(_dicts(document.get("content"))):
+        for number, block in enumerate(list_objects(document.get("content"))):
             self._begin_block(number, block)
-            self._end_block(number)
         return document
 
     def chunk(self, document: Json) -> Json | None:
@@ -504,13 +485,14 @@ class MessagesCapture(Capture):
             case "error":
                 return super().chunk(document)
             case "message_start":
-                self._take_message(_dict(document.get("message")))
+                # Nothing was written yet: what it says of the answer's tokens is no count.
+                begun = _dict(document.get("message"))
+                counts = {**_dict(begun.get("usage")), "output_tokens": None}
+                self._take_message({**begun, "usage": counts})
             case "content_block_start":
                 self._begin_block(place, _dict(document.get("content_block")))
             case "content_block_delta":
                 self._add_to_block(place, _dict(document.get("delta")))
-            case "content_block_stop":
-                self._end_block(place)
             case "message_delta":
                 usage = document.get("usage")
                 self._take_message({**_dict(document.get("delta")), "usage": usage})
@@ -528,43 +510,41 @@ class MessagesCapture(Capture):
 
     @property
     def _message(self) -> _Choice:
-        return self._choices.setdefault(0, _Choice())
+        if 0 not in self._choices:
+            self._choices[0] = self._begin_choice()
+        return self._choices[0]
 
     def _take_message(self, message: Json) -> None:
         if isinstance(stop := message.get("stop_reason"), str):
             self._message.finish = str(readable(stop))[:128]
         usage = _dict(message.get("usage"))
-        parts = [usage[name] for name in _PROMPT_PARTS if type(usage.get(name)) is int]
-        if parts:
-            self._usage = {**self._usage, "prompt_tokens": sum(parts)}
-        if "output_tokens" in usage:
-            self._usage = {**self._usage, "completion_tokens": usage["output_tokens"]}
+        self._usage = {**self._usage, **{k: v for k, v in usage.items() if v is not None}}
+
+    def _count(self, name: str, counted: int) -> int | None:
+        parts = _PROMPT_PARTS if name == "prompt_tokens" else ("output_tokens",)
+        counts = [read_count(self._usage, part) for part in parts]
+        told = [count for count in counts if count is not None]
+        # A prompt without a token is one that was not counted yet.
+        return sum(told) or (0 if told and name == "completion_tokens" else None)
 
     def _begin_block(self, number: int, block: Json) -> None:
-        kind, message = block.get("type"), self._message
+        kind = block.get("type")
         if kind != "tool_use":
             self._add_to_block(number, {**block, "type": f"{kind}_delta"})
             return
-        function = {"name": block.get("name")}
-        if arguments := block.get("input"):
-            function["arguments"] = _format_arguments(arguments)
-        self._take_call(message, number, {"id": block.get("id"), "function": function})
+        function = {"name": block.get("name"), "arguments": block.get("input") or None}
+        call = {"index": number, "id": block.get("id"), "function": function}
+        self._message.words.take_call(call, number)
 
     def _add_to_block(self, number: int, delta: Json) -> None:
-        kind, message = delta.get("type"), self._message
+        kind, words = delta.get("type"), self._message.words
         if kind == "text_delta":
-            self._add(message.text, delta.get("text"), "text")
+            words.add_text(delta.get("text"))
         elif kind == "thinking_delta":
-            self._add(message.reasoning, delta.get("thinking"), "thinking")
+            words.add_reasoning(delta.get("thinking"))
         elif kind == "input_json_delta":
             function = {"arguments": delta.get("partial_json")}
-            self._take_call(message, number, {"function": function})
-
-    def _end_block(self, number: int) -> None:
-        """A call without arguments says so by saying nothing."""
-        call = self._choices[0].calls.get(number) if 0 in self._choices else None
-        if call is not None and not call.pieces:
-            call.pieces.append("{}")
+            words.take_call({"index": number, "function": function}, number)
 
     def _untrainable(self, choices: list[_Choice]) -> str | None:
         return "over /v1/messages the engine tells no token ids"
@@ -573,14 +553,6 @@ class MessagesCapture(Capture):
 def make_capture(asked: ModelRequest, added: ExtraFields, dialect: Dialect | None) -> Capture:
     """What takes the answer to a request."""
     return (MessagesCapture if asked.endpoint == "messages" else Capture)(asked, added, dialect)
-
-
-def _format_arguments(arguments: Any) -> str:
-    """Arguments as the text that a stream of them comes to."""
-    try:
-        return exact_json(arguments)
-    except RecursionError:
-        return "nested too deeply to be read"
 
 
 def _raw(token: Any) -> bytes:
@@ -598,8 +570,8 @@ def _dict(value: Any) -> Json:
     return value if isinstance(value, dict) else {}
 
 
-def _dicts(value: Any) -> list[Json]:
-    return [item for item in value if isinstance(item, dict)] if isinstance(value, list) else []
+def _count_ids(choices: Iterable[_Choice]) -> int:
+    return sum(len(choice.token_ids) for choice in choices)
 
 
 def _is_id(token: Any) -> bool:

@@ -8,9 +8,11 @@ from dataclasses import dataclass
 from hashlib import blake2b
 from typing import Any, Final
 
+from envs.answers.content import read_content
 from envs.reflection.tags import split_reflection
 from events.canonical import exact_json
-from producers.conversation import parse_arguments
+from events.foreign_json import parse_arguments
+from producers.conversation import read_parts
 
 CUT_LETTERS: Final = 256
 """How many letters of a cut answer are kept; an answer that begins with them may be it."""
@@ -111,10 +113,9 @@ def _is_answer(message: Any) -> bool:
 def _bare(content: Any) -> Any:
     """The text of an answer, whole or in parts, without white space around it and with one way to
     end a line; anything else as it is."""
-    if isinstance(content, list) and all(isinstance(part, dict) for part in content):
-        texts = [part.get("text") for part in content]
-        if all(isinstance(text, str) for text in texts):
-            content = "".join(texts)
+    if isinstance(content, list):
+        read = read_content(content)
+        content = content if read.unread else read.text
     return _visible(content).replace("\r\n", "\n").strip() if isinstance(content, str) else content
 
 
@@ -138,7 +139,7 @@ def _text(message: Any) -> str:
 
 
 def _answer(message: Mapping[str, Any]) -> Any:
-    content = message.get("content")
+    content, _ = read_parts(message.get("content"))
     calls = message.get("tool_calls")
     return [
         "assistant",
@@ -148,7 +149,12 @@ def _answer(message: Mapping[str, Any]) -> Any:
 
 
 def _call(call: Any) -> Any:
-    function = call.get("function") if isinstance(call, dict) else None
-    if not isinstance(function, dict):
+    if not isinstance(call, dict):
         return call
-    return [call.get("id"), function.get("name"), parse_arguments(function.get("arguments"))]
+    function, custom = call.get("function"), call.get("custom")
+    if isinstance(function, dict):
+        arguments = parse_arguments(function.get("arguments"))
+        return [call.get("id") or None, function.get("name"), arguments]
+    if isinstance(custom, dict):
+        return [call.get("id") or None, custom.get("name"), {"input": custom.get("input")}]
+    return call

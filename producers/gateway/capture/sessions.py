@@ -197,6 +197,13 @@ class Sessions:
         self._remember(("said", session, scope[1], digest), known)
         self._add(scope, conversation.loose_digest_with_answer(answer), session, heard=True)
 
+    def remember_answer_by_index(
+        self, session: str, scope: Scope, conversation: Conversation, answer: Mapping[str, Any]
+    ) -> None:
+        """Remember another form in which the client may send the answer back to its call."""
+        if len(conversation):
+            self._add(scope, conversation.loose_digest_with_answer(answer), session, heard=True)
+
     def remember_possible_answer(
         self, session: str, scope: Scope, conversation: Conversation, answer: Mapping[str, Any]
     ) -> None:

@@ -12,7 +12,7 @@ import json
 import math
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final, Literal, NoReturn
 
 from pydantic import ValidationError
@@ -22,6 +22,7 @@ from events.errors import KintsugiError
 from events.messages import Message
 from producers.conversation import parse_messages
 from producers.gateway.http import anthropic, sse
+from producers.gateway.http.stream_usage import StreamUsage
 from producers.storable import Unusable, check_storable, readable
 
 Json = dict[str, Any]
@@ -107,6 +108,7 @@ class Dialect:
     """Whether ids that were not requested are null; else their fields are absent."""
     silent_text: bool
     """Whether a stream of /v1/completions sends chunks without text."""
+    usage: StreamUsage = field(default_factory=StreamUsage)
 
 
 EMBEDDED: Final = Dialect("kintsugi", null_fields=False, silent_text=False)
@@ -123,6 +125,8 @@ class ExtraFields:
 
     token_ids: bool = False
     logprobs: bool = False
+    usage: StreamUsage | None = None
+    """How a stream tells usage where we asked for it; None where we did not."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,7 +186,8 @@ class ModelRequest:
         if dialect is None or self.endpoint == "messages" or needed not in self.document:
             return ExtraFields()
         ids = self.document.get("return_token_ids") in (None, False)
-        return ExtraFields(token_ids=ids, logprobs=self._may_score())
+        usage = dialect.usage if dialect.usage.told_in and self._may_count() else None
+        return ExtraFields(token_ids=ids, logprobs=self._may_score(), usage=usage)
 
     def _may_score(self) -> bool:
         """Whether log-probabilities can be asked for without changing what the request means."""
@@ -192,6 +197,15 @@ class ModelRequest:
         needing = (self.document.get(name) for name in ("top_logprobs", "logprob_token_ids"))
         return self.document.get("logprobs") in (None, False) and not any(needing)
 
+    def _may_count(self) -> bool:
+        """Whether usage can be asked for without changing what the request means."""
+        options = self.document.get("stream_options")
+        if not self.stream or not (options is None or isinstance(options, dict)):
+            return False
+        # Other options may need it, or mean something else with it.
+        asked = (options or {}).get("include_usage")
+        return (asked is None or asked is False) and (options or {}).keys() <= {"include_usage"}
+
     def encode_for_engine(self, extras: ExtraFields) -> bytes:
         """The request as the engine gets it."""
         body = dict(self.document)
@@ -199,6 +213,8 @@ class ModelRequest:
             body["return_token_ids"] = True
         if extras.logprobs:
             body["logprobs"] = True if self.endpoint == "chat" else 0
+        if extras.usage is not None:
+            body["stream_options"] = {"include_usage": True}
         return encode_json(body)
 
     def with_model(self, model: str) -> "ModelRequest":

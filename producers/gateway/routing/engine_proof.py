@@ -2,14 +2,17 @@
 
 A gateway asks each engine for proof before it believes that calls can be trained on (upstreams.py),
 and `kintsugi doctor --upstream` reports the same findings one by one
-(daemon/status/engine_probe.py). Three tiny completions show three things:
+(daemon/status/engine_probe.py). Five tiny completions show four things:
 
     token ids            the engine tells them
     log-probabilities    are those of the distribution that is drawn from
     defaults             of its own do not bend that distribution
+    counts               of tokens are those of the ids, also where a stop string ends an answer
 
-Each finding is a sentence with the remedy, or None where all is well. Not seen: a default that
-leaves the likeliest first tokens as they are, such as a repetition penalty.
+Two of them are streams, one of which is asked for usage: they also show what else that changes
+(producers/gateway/http/stream_usage.py). Each finding is a sentence with the remedy, or None where
+all is well. Not seen: a default that leaves the likeliest first tokens as they are, such as a
+repetition penalty. An engine that refuses the streams, or counts nothing, contradicts nothing.
 """
 
 import json
@@ -18,6 +21,9 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+from envs.answers.reader import list_objects, read_count
+from producers.gateway.http import sse
+from producers.gateway.http.stream_usage import StreamUsage, compare_streams
 from producers.gateway.http.wire import Json
 
 Complete = Callable[[Json], Awaitable[tuple[int, bytes]]]
@@ -43,10 +49,18 @@ class Probes:
     """Choices without sampling parameters."""
     named: Sequence[Json]
     """Choices with the protocol's defaults given by name."""
+    counts: Sequence["Counts"] = ()
+    usage: StreamUsage | None = None
+    """How streams tell usage; None where that was not shown."""
 
     def unproven(self) -> str | None:
         """Why answers of this engine cannot be trained on; None when they can."""
-        return self.check_token_ids() or self.check_logprobs() or self.check_defaults()
+        return (
+            self.check_token_ids()
+            or self.check_logprobs()
+            or self.check_defaults()
+            or self.check_counts()
+        )
 
     def check_token_ids(self) -> str | None:
         """Whether token ids are missing."""
@@ -66,6 +80,31 @@ class Probes:
             "the engine samples with defaults of its own; start vLLM with --generation-config vllm"
         )
 
+    def check_counts(self) -> str | None:
+        """Whether the engine counts other tokens than it gives ids for."""
+        wrong = next((counts for counts in self.counts if counts.differ), None)
+        if wrong is None:
+            return None
+        return (
+            f"the engine gives {wrong.ids} token ids and counts {wrong.told} completion tokens; "
+            "update it, or switch off what hides tokens, such as a parser"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Counts:
+    """The tokens of one answer."""
+
+    ids: int | None
+    """Number of token ids; None where a choice has none."""
+    told: int | None
+    """The engine's own count; None where it tells none."""
+
+    @property
+    def differ(self) -> bool:
+        """Whether the engine contradicts itself."""
+        return self.ids is not None and self.told is not None and self.ids != self.told
+
 
 async def run_probes(complete: Complete) -> Probes | str:
     """The answers to the probes; a sentence where one is refused. Raises what `complete` does."""
@@ -74,32 +113,60 @@ async def run_probes(complete: Complete) -> Probes | str:
         {"logprobs": 5},
         {"logprobs": 5, "temperature": 1.0, "top_p": 1.0, "top_k": 0},
     )
-    answers = []
+    answers: list[list[Json]] = []
+    counts: list[Counts] = []
     for fields in asked:
-        answer = await _choices(complete, fields)
-        if isinstance(answer, str):
-            return answer
-        answers.append(answer)
-    return Probes(*answers)
+        document = await _complete(complete, fields)
+        if isinstance(document, str):
+            return document
+        answers.append(list_objects(document["choices"]))
+        counts.append(_count([document]))
+    plain, with_usage = await _stream(complete, answers[0])
+    counts.append(_count(with_usage))
+    certain, drawn, named = answers
+    return Probes(certain, drawn, named, counts, compare_streams(plain, with_usage))
 
 
-async def unproven(complete: Complete) -> str | None:
-    """Why an engine's answers cannot be trained on; None when they can. Raises what `complete`
-    does."""
-    probes = await run_probes(complete)
-    return probes if isinstance(probes, str) else probes.unproven()
-
-
-async def _choices(complete: Complete, fields: Json) -> list[Json] | str:
-    """The choices of a tiny completion; a sentence where it is refused."""
+async def _complete(complete: Complete, fields: Json) -> Json | str:
+    """The answer to a tiny completion; a sentence where it is refused."""
     body: Json = {"prompt": list(_PROMPTS), "max_tokens": 1, "seed": 1, "return_token_ids": True}
     status, raw = await complete(body | fields)
     document = parse_json(raw)
     choices = document.get("choices") if isinstance(document, dict) else None
     if status != 200 or not isinstance(choices, list):
         return f"the engine refuses a probe with status {status}"
-    choices = [choice for choice in choices if isinstance(choice, dict)]
-    return choices if len(choices) == len(_PROMPTS) else "the engine answers some probes only"
+    whole = len(list_objects(choices)) == len(_PROMPTS)
+    return document if whole else "the engine answers some probes only"
+
+
+async def _stream(complete: Complete, certain: Sequence[Json]) -> tuple[list[Json], list[Json]]:
+    """Return the chunks of a streamed completion that a stop string ends, as it is and with usage
+    and token ids; `certain` are the likeliest first tokens of the prompts, one of which is it."""
+    first = [(prompt, choice.get("text")) for prompt, choice in zip(_PROMPTS, certain, strict=True)]
+    prompt, stop = next((pair for pair in first if pair[1]), (_PROMPTS[0], None))
+    body: Json = {"prompt": [prompt], "max_tokens": 4, "seed": 1, "top_k": 1, "temperature": 1.0}
+    body |= {"stream": True} | ({"stop": [stop]} if isinstance(stop, str) else {})
+    asked: Json = {"return_token_ids": True, "logprobs": 0}
+    asked |= {"stream_options": {"include_usage": True}}
+    return await _read_chunks(complete, body), await _read_chunks(complete, body | asked)
+
+
+async def _read_chunks(complete: Complete, body: Json) -> list[Json]:
+    """Return the chunks of a stream; none where it is refused."""
+    status, raw = await complete(body)
+    if status != 200:
+        return []
+    events = (parse_json(sse.data(event) or b"") for event in sse.Splitter().feed(raw))
+    return [chunk for chunk in events if isinstance(chunk, dict)]
+
+
+def _count(documents: Sequence[Json]) -> Counts:
+    """Return the tokens of an answer, whole or in chunks."""
+    usages = [usage for document in documents if isinstance(usage := document.get("usage"), dict)]
+    choices = [choice for document in documents for choice in list_objects(document.get("choices"))]
+    ids = [choice["token_ids"] for choice in choices if isinstance(choice.get("token_ids"), list)]
+    told = read_count(usages[-1], "completion_tokens") if usages else None
+    return Counts(sum(map(len, ids)) if ids else None, told)
 
 
 def parse_json(raw: bytes) -> Any:

@@ -13,7 +13,7 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from hashlib import blake2b
 from typing import Final
@@ -21,8 +21,9 @@ from typing import Final
 from events.errors import KintsugiError
 from events.rollouts import NOBODY
 from producers.gateway.http.connections import ExchangeFailure, HttpClient, Reply
+from producers.gateway.http.stream_usage import StreamUsage
 from producers.gateway.http.wire import DIALECTS, Dialect, Json, encode_json
-from producers.gateway.routing.engine_proof import SECONDS, parse_json, unproven
+from producers.gateway.routing.engine_proof import SECONDS, parse_json, run_probes
 from producers.gateway.routing.first_token_times import FirstTokenTimes
 
 _POLL_SECONDS: Final = 2.0
@@ -66,6 +67,8 @@ class Upstream:
         self.well = False
         self.served: Mapping[str, EngineModel] = {}
         self.dialect: Dialect | None = None
+        self._usage: StreamUsage | None = None
+        """How its streams tell usage; None before they were looked at, and where they cannot be."""
         self.unproven: str | None = _NOT_YET
         """Why its calls cannot be trained on; None when they can."""
         self.first_tokens = FirstTokenTimes()
@@ -180,17 +183,28 @@ class Upstream:
         self._default = bases[0] if bases else EngineModel(NOBODY, NOBODY)
         owners = {card.get("owned_by") for card in names}
         self.dialect = DIALECTS.get(str(owners.pop())) if len(owners) == 1 else None
+        self._refine_dialect()
+
+    def _refine_dialect(self) -> None:
+        """Let the dialect say how the engine's own streams tell usage."""
+        if self.dialect is not None and self._usage is not None:
+            self.dialect = replace(self.dialect, usage=self._usage)
 
     async def _decide(self, client: HttpClient) -> None:
         if self.dialect is None:
             self.unproven = "the engine is neither vLLM nor the embedded one, so it is not asked"
             return
         try:
-            self.unproven = await unproven(partial(self.complete, client))
+            probes = await run_probes(partial(self.complete, client))
         except (UpstreamFailure, TimeoutError) as error:
             self.unproven = _NOT_YET
             _logger.warning("%s", error, extra={"action": "upstream_not_proven"})
             return
+        if isinstance(probes, str):
+            self.unproven = probes
+        else:
+            self.unproven, self._usage = probes.unproven(), probes.usage
+            self._refine_dialect()
         if self.unproven is not None:
             extra = {"action": "upstream_unproven"}
             _logger.warning("calls of %s train nothing: %s", self.url, self.unproven, extra=extra)

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from consumers.diagnosis.labels import label_rollout
+from events.foreign_json import parse_arguments
 from events.messages import Action
 from events.rollouts import ToolRoles
-from producers.conversation import parse_arguments
 from producers.importers.openai_chat import WireRollout
 from tests.producers.samples import Json, only, openai_call, openai_record, places, read, write
 
@@ -145,7 +145,7 @@ def test_tasks_of_undeclared_tools_keep_their_plain_id(tmp_path: Path) -> None:
         ('{"a": [1, 2.5, "x"]}', {"a": [1, 2.5, "x"]}),
         ({"a": 1}, {"a": 1}),
         (None, {}),
-        ("", ""),
+        ("", {}),
         ("{'a': 1}", "{'a': 1}"),
         ('{"a": 1', '{"a": 1'),
         ("[1]", "[1]"),
@@ -160,6 +160,47 @@ def test_tasks_of_undeclared_tools_keep_their_plain_id(tmp_path: Path) -> None:
 )
 def test_arguments_that_are_no_object_stay_the_text_they_were(raw: Any, parsed: Any) -> None:
     assert parse_arguments(raw) == parsed
+
+
+@pytest.mark.parametrize("blank", ["", "  ", None, "null", {}])
+def test_a_call_without_arguments_is_the_same_however_it_is_written(
+    tmp_path: Path, blank: Any
+) -> None:
+    messages = [{"role": "assistant", "tool_calls": [openai_call("restart", blank)]}]
+    rollout = one(tmp_path, messages=messages)
+    assert rollout.data.content.messages[0].tool_calls[0].arguments == {}
+    assert "the arguments of a call are no JSON object" not in rollout.warnings
+
+
+@pytest.mark.parametrize(
+    ("content", "text", "reasoning"),
+    [
+        ([{"type": "text", "text": "Hi"}, {"type": "output_text", "text": "."}], "Hi.", None),
+        ([{"type": "thinking", "thinking": "Hm."}, {"type": "text", "text": "Hi"}], "Hi", "Hm."),
+        ([{"type": "reasoning", "summary": [{"text": "Hm."}]}], None, "Hm."),
+        ([{"type": "image_url"}], [{"type": "image_url"}], None),
+        (
+            [{"type": "thinking", "thinking": "Hm."}, {"type": "text", "text": "a", "cites": [1]}],
+            [{"type": "text", "text": "a", "cites": [1]}],
+            "Hm.",
+        ),
+        ([{"type": "thinking", "data": 7}], [{"type": "thinking", "data": 7}], None),
+    ],
+)
+def test_parts_of_an_answer_are_text_and_reasoning(
+    tmp_path: Path, content: Any, text: Any, reasoning: str | None
+) -> None:
+    (message,) = one(
+        tmp_path, messages=[{"role": "assistant", "content": content}]
+    ).data.content.messages
+    assert (message.content, message.reasoning) == (text, reasoning)
+
+
+def test_a_call_of_a_custom_tool_is_read(tmp_path: Path) -> None:
+    call = {"id": "c1", "type": "custom", "custom": {"name": "shell", "input": "ls"}}
+    messages = [{"role": "assistant", "tool_calls": [call]}]
+    (read,) = one(tmp_path, messages=messages).data.content.messages[0].tool_calls
+    assert (read.id, read.name, read.arguments) == ("c1", "shell", {"input": "ls"})
 
 
 def test_malformed_arguments_are_evidence_and_no_reason_to_reject(tmp_path: Path) -> None:

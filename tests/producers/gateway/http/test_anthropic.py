@@ -178,6 +178,25 @@ def test_a_stream_that_is_cut_off_is_what_was_said_until_then() -> None:
     assert cut.invalid_tool_calls == 1
 
 
+@pytest.mark.parametrize("length", range(1, len(STREAM)))
+def test_an_answer_that_is_cut_off_has_no_count_of_its_tokens(length: int) -> None:
+    counts = {
+        "input_tokens": 4, "cache_read_input_tokens": 2, "output_tokens": 1,
+        "output_tokens_details": {"thinking_tokens": 1},
+    }  # fmt: skip
+    begin = {"type": "message_start", "message": {"role": "assistant", "usage": counts}}
+    found = captured(begin, *STREAM[1:length])
+    assert (found.prompt_tokens, found.completion_tokens) == (6, None)
+
+
+def test_what_was_counted_of_a_cut_answer_is_kept() -> None:
+    delta = {"type": "message_delta", "delta": {}, "usage": {"output_tokens": 5}}
+    begin = {"type": "message_start", "message": {"usage": {"input_tokens": 0, "output_tokens": 1}}}
+    found = captured(begin, *STREAM[1:4], delta)
+    assert (found.prompt_tokens, found.completion_tokens, found.finished) == (None, 5, False)
+    assert captured(*STREAM[:4], delta).prompt_tokens == 4
+
+
 def test_a_call_without_arguments_is_one() -> None:
     begin = {"type": "content_block_start", "index": 0, "content_block": USE | {"input": {}}}
     found = captured(STREAM[0], begin, {"type": "content_block_stop", "index": 0})

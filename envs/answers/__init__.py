@@ -1,0 +1,1 @@
+"""What a model answered, read from the wire."""

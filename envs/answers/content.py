@@ -1,0 +1,69 @@
+"""The content of a message: a text, or a list of parts.
+
+Parts of a monologue, as thinking or reasoning, are apart from what is said. Guarantee: parts in
+parts are read to a bounded depth. Pictures and sounds are not read.
+"""
+
+from typing import Any, Final, NamedTuple
+
+_MONOLOGUES: Final = frozenset(
+    ("thinking", "reasoning", "reasoning.text", "reasoning_text", "summary_text")
+)
+"""Types of parts that are reasoning."""
+_MONOLOGUE_FIELDS: Final = ("thinking", "reasoning", "text", "content", "summary")
+"""Fields of such a part, of which the first with a value holds its text or parts of it."""
+_NESTING: Final = 4
+"""Levels of parts in parts."""
+
+
+class Content(NamedTuple):
+    """A content in our form."""
+
+    text: str
+    reasoning: str
+    unread: bool
+    """Whether some part is neither text nor reasoning."""
+
+
+def read_content(content: Any) -> Content:
+    """Return the text and the reasoning of a content: of None, a text, or a list of parts."""
+    if isinstance(content, str):
+        return Content(content, "", False)
+    if not isinstance(content, list):
+        return Content("", "", content is not None)
+    texts: list[str] = []
+    thoughts: list[str] = []
+    unread = False
+    for part in content:
+        thought = is_monologue(part)
+        words = read_monologue(part) if thought else _read_part(part)
+        unread = unread or words is None
+        (thoughts if thought else texts).append(words or "")
+    return Content("".join(texts), "".join(thoughts), unread)
+
+
+def is_monologue(part: Any) -> bool:
+    """Return whether a part of a content is reasoning."""
+    kind = part.get("type") if isinstance(part, dict) else None
+    return isinstance(kind, str) and kind in _MONOLOGUES
+
+
+def _read_part(part: Any) -> str | None:
+    """Return the text of a part; None for a part that has none."""
+    if isinstance(part, dict):
+        part = part.get("refusal" if part.get("type") == "refusal" else "text")
+    return part if isinstance(part, str) else None
+
+
+def read_monologue(value: Any, levels: int = _NESTING) -> str | None:
+    """Return the text of a monologue: a text, a part, or a list of both. None where it has none,
+    and beyond so many `levels`."""
+    if isinstance(value, str):
+        return value
+    if levels and isinstance(value, dict):
+        inner = [value[name] for name in _MONOLOGUE_FIELDS if name in value]
+        return read_monologue(next(filter(None, inner), ""), levels - 1) if inner else None
+    if levels and isinstance(value, list):
+        words = [read_monologue(item, levels - 1) for item in value]
+        return None if None in words else "".join(filter(None, words))
+    return None

@@ -1,0 +1,370 @@
+"""What a model answered, as its engine wrote it, whole or in pieces (wire -> Message).
+
+    MessageReader     a message of /v1/chat/completions: the deltas of a stream, or all at once
+    read_content      a content: a text, or a list of parts
+    read_count        a number of tokens in `usage`
+
+The gateway, the importers and the endpoint's client all read answers here, so that they agree on
+what was said. Engines differ in how they write the same thing; what is tolerated is this:
+
+    a call        is known by its index and its id together. An empty id is none, and one that comes
+                  later is the call's. A piece without an id belongs to the last call of its index,
+                  one without an index to the call of its id, and one without both to the last call
+                  of its place in the list.
+    its name      may come whole, again with each piece, or in fragments.
+    its arguments may be a text, an object, or nothing, which is an empty object.
+    a content     may be a list of parts; those of a thought are reasoning, a refusal is text.
+
+Guarantee: calls are in the order in which they began, and reading takes time and memory linear in
+the size of the pieces. What no engine writes is reported to `doubt`; the rest is still read.
+Not covered: reflections inside of parts, and pictures or sounds, which are no text.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final, NamedTuple, NoReturn
+
+from envs.answers.content import read_content, read_monologue
+from envs.reflection.tags import split_reflection
+from events.canonical import exact_json
+from events.errors import KintsugiError
+from events.foreign_json import (
+    UnstorableJson,
+    clean_json,
+    parse_arguments,
+    parse_json,
+    replace_half_pairs,
+)
+from events.messages import Message, ToolCall
+
+PIECE_BYTES: Final = 64
+"""Bytes that a piece of text takes beside its characters."""
+CALL_BYTES: Final = 1000
+"""Bytes that a call takes beside its texts."""
+ARGUMENT_BYTES: Final = 24
+"""Bytes that a character of arguments may come to when they are parsed: a list takes three."""
+
+UNREAD_PART: Final = "a part of the content is neither text nor reasoning"
+"""The doubt about a content with a picture and the like."""
+
+
+class BadAnswer(KintsugiError, ValueError):
+    """An answer holds what no engine writes."""
+
+
+Doubt = Callable[[str, Any], object]
+"""Takes what is wrong with an answer, and the value."""
+
+
+def read_count(usage: Mapping[str, Any], name: str) -> int | None:
+    """Return a number of tokens that an engine reports; None where it reports none."""
+    value = usage.get(name)
+    return value if type(value) is int and 0 <= value < 2**63 else None
+
+
+def refuse(why: str, value: Any) -> NoReturn:
+    """Raise BadAnswer: the `doubt` of readers that take no answer with a fault."""
+    quoted = f", got {str(value)[:40]!r}" if isinstance(value, str | int | float) else ""
+    raise BadAnswer(why + quoted)
+
+
+@dataclass(slots=True)
+class CallPieces:
+    """A tool call of an answer, as far as it has come."""
+
+    index: int | None = None
+    id: str | None = None
+    custom: bool = False
+    """Whether it is a call of a custom tool, whose input is a text and no JSON."""
+    names: list[str] = field(default_factory=list)
+    arguments: list[str] = field(default_factory=list)
+    value: Any = None
+    """The arguments of a whole call that were no text."""
+    raw_ids: list[str] = field(default_factory=list)
+    """Ids as they came, also again."""
+    raw_names: list[str] = field(default_factory=list)
+    """Names as they came, also again."""
+    _name_length: int = 0
+    _is_fragmented: bool = False
+    """Whether its arguments are known to come in fragments, each with the name."""
+
+    @property
+    def name(self) -> str:
+        """The name so far."""
+        return "".join(self.names)
+
+    @property
+    def text(self) -> str:
+        """The arguments so far, as they were written."""
+        if self.value is None:
+            return "".join(self.arguments)
+        return self.value if isinstance(self.value, str) else _write(self.value)
+
+    def add_name(self, piece: str) -> None:
+        """Add a piece of the name. One that begins with all that came before is the whole name,
+        sent again or with more of it; any other is a fragment."""
+        self.raw_names.append(piece)
+        # Compared with texts that are no longer than itself, the pieces take linear time.
+        if len(piece) >= self._name_length and piece.startswith(self.name):
+            self.names, self._name_length = [piece], len(piece)
+        else:
+            self.names.append(piece)
+            self._name_length += len(piece)
+
+    def is_over(self, name: Any, arguments: Any) -> bool:
+        """Return whether a piece of the same place, without an id, begins another call: it has
+        another name although the arguments have begun, or the arguments are whole and begin
+        again."""
+        if not isinstance(name, str) or not name or not self.arguments:
+            return False
+        if len(name) != self._name_length or name != self.name:
+            return True
+        begins = not isinstance(arguments, str) or arguments.lstrip().startswith("{")
+        if self._is_fragmented or not arguments or not begins:
+            return False
+        # At most one look at them for each call: another would cost the square of their number.
+        self._is_fragmented = not _is_object(self.text)
+        return not self._is_fragmented
+
+    def build(self) -> ToolCall:
+        """Return the call in our form."""
+        arguments = self.text if self.value is None else self.value
+        return build_call(self.name, arguments, self.id, self.custom)
+
+
+def build_call(name: str, arguments: Any, id: str | None, custom: bool = False) -> ToolCall:
+    """Return a call in our form; the input of a custom tool is its argument `input`."""
+    return ToolCall(
+        name=replace_half_pairs(name),
+        arguments=parse_arguments({"input": arguments} if custom else arguments),
+        id=None if id is None else replace_half_pairs(id),
+    )
+
+
+class _Fields(NamedTuple):
+    """The fields of a call, or of a piece of one, wherever they stand."""
+
+    name: Any
+    arguments: Any
+    custom: bool
+
+
+class MessageReader:
+    """Reads one message of a model: all deltas of a stream, or the whole of it."""
+
+    def __init__(
+        self,
+        doubt: Doubt = refuse,
+        keep: Callable[[int], bool] = lambda _: True,
+    ) -> None:
+        """`doubt` gets what no engine writes; `keep` is asked before so many bytes are kept."""
+        self._doubt = doubt
+        self._keep = keep
+        self._texts: list[str] = []
+        self._thoughts: list[str] = []
+        self._refusals: list[str] = []
+        self.calls: list[CallPieces] = []
+        """The calls in the order in which they began."""
+        self._known: dict[Any, CallPieces] = {}
+        """The last call of an index, an id, both, or a place."""
+
+    @property
+    def text(self) -> str:
+        """The text so far, reflections included."""
+        return "".join(self._texts)
+
+    @property
+    def reasoning(self) -> str:
+        """The reasoning so far."""
+        return "".join(self._thoughts)
+
+    def collect_texts(self) -> tuple[str, ...]:
+        """Return everything that is known of what was said, as it was said."""
+        calls = (text for call in self.calls for text in (call.name, call.text))
+        return self.text, self.reasoning, "".join(self._refusals), *calls
+
+    def take(self, words: Mapping[str, Any], whole: bool = False) -> None:
+        """Read a delta, or a message that is `whole`: then each item of its calls is a call."""
+        for name in ("content", "text"):
+            content = words.get(name)
+            if isinstance(content, str):
+                self.add_text(content)
+            elif content is not None:
+                self._take_parts(content, name)
+        self.add_reasoning(words.get("reasoning") or words.get("reasoning_content"))
+        self._add(self._refusals, words.get("refusal"), "refusal")
+        if calls := words.get("tool_calls"):
+            for place, call in enumerate(self._read_objects(calls, "tool_calls")):
+                self.take_call(call, place, whole)
+        if (older := words.get("function_call")) is not None:
+            self.take_call({"function": older}, "function_call", whole)
+
+    def add_text(self, text: Any) -> None:
+        """Add a piece of text."""
+        self._add(self._texts, text, "text")
+
+    def add_reasoning(self, text: Any) -> None:
+        """Add a piece of reasoning: a text, or parts of it."""
+        words = read_monologue(text) if isinstance(text, list | dict) else text
+        self._add(self._thoughts, text if words is None else words, "reasoning")
+
+    def take_call(self, piece: Mapping[str, Any], place: int | str, whole: bool = False) -> None:
+        """Read a call, or a piece of one, that stands at a `place`."""
+        sent, id, index = self._read_call(piece), piece.get("id"), piece.get("index")
+        if index is not None and (type(index) is not int or index < 0):
+            self._doubt("a call has an index that is no number from 0", index)
+            index = None
+        id = id if isinstance(id, str) and id else None
+        call = None if whole else self._find(index, id, place, sent)
+        if call is None:
+            if whole and sent.name is None:
+                self._doubt("a tool call has neither `function` nor `name`; name its tool", None)
+            if not self._keep(CALL_BYTES):
+                return
+            call = CallPieces()
+            self.calls.append(call)
+            self._known["place", place] = call
+        self._note(call, index, id, place)
+        call.custom = call.custom or sent.custom
+        self._take_name(call, sent.name)
+        if whole and not isinstance(sent.arguments, str):
+            self._take_value(call, sent.arguments)
+        else:
+            self._take_arguments(call, sent.arguments)
+
+    def build_message(self) -> Message:
+        """Return what was said so far as a message, its reflection apart."""
+        reflection, text = split_reflection(self.text)
+        text, reasoning = text or "".join(self._refusals), self.reasoning
+        return Message(
+            role="assistant",
+            content=replace_half_pairs(text) if text or not self.calls else None,
+            tool_calls=tuple(call.build() for call in self.calls),
+            reasoning=replace_half_pairs(reasoning) or None,
+            reflection=replace_half_pairs(reflection) if reflection else None,
+        )
+
+    def build_calls_by_index(self) -> tuple[ToolCall, ...] | None:
+        """Return the calls as clients have them that join all pieces of an index, as OpenAI's own
+        does: the ids, names and arguments one behind the other. None where that is the same."""
+        groups: dict[int | None, list[CallPieces]] = {}
+        for call in self.calls:
+            groups.setdefault(call.index, []).append(call)
+        again = any(call.raw_names != call.names or call.raw_ids[1:] for call in self.calls)
+        if None in groups or (len(groups) == len(self.calls) and not again):
+            return None
+        return tuple(
+            build_call(
+                "".join(name for call in group for name in call.raw_names),
+                "".join(call.text for call in group),
+                "".join(id for call in group for id in call.raw_ids) or None,
+                group[0].custom,
+            )
+            for group in groups.values()
+        )
+
+    def _take_parts(self, content: Any, name: str) -> None:
+        read = read_content(content)
+        if read.unread:
+            known = isinstance(content, list) and all(isinstance(p, str | dict) for p in content)
+            self._doubt(UNREAD_PART if known else f"{name} is no text", content)
+        self.add_text(read.text)
+        self.add_reasoning(read.reasoning)
+
+    def _read_call(self, piece: Mapping[str, Any]) -> _Fields:
+        """Return the fields of a call in OpenAI's envelope, of a custom tool, or without one."""
+        for kind, field_name in (("function", "arguments"), ("custom", "input")):
+            inner = piece.get(kind)
+            if isinstance(inner, dict):
+                return _Fields(inner.get("name"), inner.get(field_name), kind == "custom")
+            if inner is not None:
+                self._doubt(f"the {kind} of a call is no object", inner)
+        return _Fields(piece.get("name"), piece.get("arguments"), False)
+
+    def _find(
+        self, index: int | None, id: str | None, place: int | str, sent: _Fields
+    ) -> CallPieces | None:
+        """Return the call that a piece belongs to; None where it begins one."""
+        known = self._known
+        if id is not None:
+            call = known.get((index, id)) or known.get(("id", id))
+            if call is not None and (index is None or call.index in (None, index)):
+                return call
+        call = known.get(("place", place) if index is None else index)
+        if call is None and index is not None:
+            call = known.get(("place", place))
+            call = call if call is not None and call.index is None else None
+        if call is None or (id is not None and call.id is not None):
+            return None
+        return None if call.is_over(sent.name, sent.arguments) else call
+
+    def _note(self, call: CallPieces, index: int | None, id: str | None, place: int | str) -> None:
+        """Remember by what a call is known."""
+        known = self._known
+        if ("place", place) in known:  # else there would be more places than calls
+            known["place", place] = call
+        if index is not None:
+            call.index = index
+            known[index] = call
+        if id is not None and self._keep(PIECE_BYTES + len(id)):
+            call.id = id
+            known["id", id] = known[call.index, id] = call
+            call.raw_ids.append(id)
+
+    def _take_name(self, call: CallPieces, name: Any) -> None:
+        if not isinstance(name, str):
+            if name is not None:
+                self._doubt("the name of a call is no text", name)
+        elif name and self._keep(PIECE_BYTES + len(name)):
+            call.add_name(name)
+
+    def _take_value(self, call: CallPieces, arguments: Any) -> None:
+        try:
+            call.value = clean_json(arguments)
+        except UnstorableJson as error:
+            self._doubt(f"the arguments of a call: {error}", None)
+            call.value = _write(arguments)
+
+    def _take_arguments(self, call: CallPieces, arguments: Any) -> None:
+        if arguments is None:
+            return
+        text = arguments if isinstance(arguments, str) else _write(arguments)
+        if text and self._keep(PIECE_BYTES + len(text) * ARGUMENT_BYTES):
+            call.arguments.append(text)
+
+    def _add(self, pieces: list[str], text: Any, what: str) -> None:
+        """Append `text` to `pieces` unless no more is kept."""
+        if not isinstance(text, str):
+            if text is not None:
+                self._doubt(f"{what} is no text", text)
+        elif text and self._keep(PIECE_BYTES + len(text)):
+            pieces.append(text)
+
+    def _read_objects(self, listed: Any, what: str) -> Iterable[Mapping[str, Any]]:
+        """Return the objects of a list."""
+        objects = list_objects(listed)
+        if not isinstance(listed, list) or len(objects) < len(listed):
+            self._doubt(f"{what} is no list of objects", listed)
+        return objects
+
+
+def list_objects(listed: Any) -> list[dict[str, Any]]:
+    """Return the objects of a list; none where it is no list."""
+    return [item for item in listed if isinstance(item, dict)] if isinstance(listed, list) else []
+
+
+def _write(arguments: Any) -> str:
+    """Return arguments that are no text as the text that a stream of them comes to."""
+    try:
+        return exact_json(clean_json(arguments))
+    except UnstorableJson:
+        text = parse_arguments(arguments)
+        assert isinstance(text, str), "arguments that cannot be stored are no object"
+        return text
+
+
+def _is_object(text: str) -> bool:
+    try:
+        return isinstance(parse_json(text), dict)
+    except UnstorableJson:
+        return False

@@ -1,0 +1,103 @@
+"""How an engine tells the usage of a stream, so that asking for it can be undone.
+
+`compare_streams` looks at two streams of an engine, of which one was asked for usage; `StreamUsage`
+then restores the chunks of such a stream to those of one that was not. Pure.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, Literal, get_args
+
+Json = dict[str, Any]
+
+ChunkKind = Literal["bare", "silent", "words", "end"]
+"""A chunk has no choices, says nothing, says something, or ends a choice."""
+
+_TOKEN_FIELDS: Final = frozenset(("index", "delta", "text", "token_ids", "logprobs"))
+_WORD_FIELDS: Final = frozenset(("index", "delta", "text"))
+
+
+def find_kind(chunk: Json) -> ChunkKind:
+    """Return the kind of a chunk, whatever tokens it has."""
+    choices = chunk.get("choices")
+    if not isinstance(choices, list) or not choices:
+        return "bare"
+    if any(isinstance(choice, dict) and choice.get("finish_reason") for choice in choices):
+        return "end"
+    return "silent" if all(_is_empty(choice, _TOKEN_FIELDS) for choice in choices) else "words"
+
+
+def is_silent(choice: Any) -> bool:
+    """Return whether a choice of a chunk tells its client nothing."""
+    return _is_empty(choice, _WORD_FIELDS)
+
+
+def _is_empty(choice: Any, but: frozenset[str]) -> bool:
+    """Return whether a choice has no words, and no other value in a field outside of `but`."""
+    if not isinstance(choice, dict) or choice.get("text"):
+        return False
+    delta = choice.get("delta")
+    said = delta.values() if isinstance(delta, dict) else [delta]
+    fields = (value for name, value in choice.items() if name not in but)
+    return all(value is None for values in (said, fields) for value in values)
+
+
+@dataclass(frozen=True, slots=True)
+class StreamUsage:
+    """Difference that asking for usage makes to the streams of an engine."""
+
+    told_in: frozenset[ChunkKind] = frozenset(("bare",))
+    """Kinds of chunks with usage. Empty for an engine that is not asked, for it tells usage of
+    itself or never."""
+    own_chunks: frozenset[ChunkKind] = frozenset(("bare",))
+    """Kinds of chunks that are sent only to tell usage."""
+    null: bool = False
+    """Whether chunks have the field with null where usage was not asked for."""
+    moved: Mapping[str, Any] = field(default_factory=dict)
+    """Fields that then stand beside usage and not on the chunk that ends a choice."""
+
+    def is_own_chunk(self, chunk: Json) -> bool:
+        """Return whether a chunk was sent only to tell usage."""
+        return chunk.get("usage") is not None and find_kind(chunk) in self.own_chunks
+
+    def strip(self, chunk: Json) -> Json:
+        """Return the chunk as it would have been; the same object where nothing changes."""
+        if "usage" in chunk:
+            asked = chunk["usage"] is None or find_kind(chunk) in self.told_in
+            if asked and self.null:
+                chunk = {**chunk, "usage": None}
+            elif asked:
+                chunk = {name: value for name, value in chunk.items() if name != "usage"}
+        if self.moved and find_kind(chunk) == "end":
+            missing = {k: v for k, v in self.moved.items() if chunk.get(k) is None}
+            chunk = {**chunk, **missing}
+        return chunk
+
+
+def compare_streams(plain: Sequence[Json], asked: Sequence[Json]) -> StreamUsage | None:
+    """Return how usage is told, from the chunks of a stream and of one that was asked for it; None
+    where one of them has none."""
+    if not plain or not asked:
+        return None
+    kinds = {find_kind(chunk) for chunk in plain}
+    tellers = [chunk for chunk in asked if chunk.get("usage") is not None]
+    if any(chunk.get("usage") is not None for chunk in plain):
+        return StreamUsage(frozenset(), frozenset())
+    told_in = frozenset(map(find_kind, tellers))
+    return StreamUsage(
+        # An engine with usage in chunks of two kinds has it in all; a short stream may lack some.
+        told_in if len(told_in) < 2 else frozenset(get_args(ChunkKind)),
+        told_in - kinds - {"words", "end"},
+        any("usage" in chunk for chunk in plain),
+        dict(_find_moves(plain, asked, tellers)),
+    )
+
+
+def _find_moves(
+    plain: Sequence[Json], asked: Sequence[Json], tellers: Sequence[Json]
+) -> Iterator[tuple[str, Any]]:
+    """Yield the fields that end a choice in one stream and tell usage in the other."""
+    ends = [next((c for c in s if find_kind(c) == "end"), Json()) for s in (plain, asked)]
+    for name, value in ends[0].items():
+        if ends[1].get(name) is None and any(chunk.get(name) == value for chunk in tellers):
+            yield name, value

@@ -1,0 +1,80 @@
+"""What asking for usage changes in a stream is undone, whatever the engine's habits."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from ops.fuzz.streams import STYLES, Style, check, prove
+from producers.gateway.http.stream_usage import StreamUsage, compare_streams, find_kind
+
+Json = dict[str, Any]
+VLLM = STYLES[0]
+
+
+def test_a_client_reads_the_same_with_and_without_the_additions() -> None:
+    streams, differences = check(seed=1, count=300)
+    assert differences == []
+    assert sum(streams.values()) == 300
+    assert len(streams) == len(STYLES) >= 6
+
+
+def of(delta: Json, **fields: Any) -> Json:
+    return {"choices": [{"index": 0, "delta": delta, "finish_reason": None} | fields]}
+
+
+@pytest.mark.parametrize(
+    ("chunk", "kind"),
+    [
+        ({"choices": []}, "bare"),
+        ({"usage": {}}, "bare"),
+        (of({}), "silent"),
+        (of({"content": None}, logprobs={"content": []}, token_ids=[7]), "silent"),
+        ({"choices": [{"index": 0, "text": ""}]}, "silent"),
+        (of({"content": ""}), "words"),
+        (of({}, timings={"a": 1}), "words"),
+        ({"choices": ["x"]}, "words"),
+        ({"choices": [{"index": 0, "text": "Hi"}]}, "words"),
+        (of({}, finish_reason="stop"), "end"),
+    ],
+)
+def test_the_kind_of_a_chunk_follows_from_what_its_choices_say(chunk: Json, kind: str) -> None:
+    assert find_kind(chunk) == kind
+
+
+def test_the_proof_shows_how_an_engine_tells_usage() -> None:
+    shown = {style.name: prove(style).usage for style in STYLES}
+    fingerprint = {"system_fingerprint": VLLM.fingerprint}
+    assert shown["kintsugi"] == StreamUsage()
+    assert shown["vllm"] == StreamUsage(moved=fingerprint)
+    assert shown["mistral"] == StreamUsage(frozenset(("end",)), frozenset())
+    assert shown["litellm"] == StreamUsage(frozenset(("silent",)), frozenset(("silent",)))
+    for name in ("ollama", "forced", "empty choice"):
+        assert shown[name] == StreamUsage(frozenset(), frozenset())
+
+
+def test_an_engine_that_refuses_a_stream_shows_nothing() -> None:
+    assert compare_streams([], [{"choices": []}]) is None
+    assert compare_streams([{"choices": []}], []) is None
+
+
+def test_an_engine_that_never_tells_usage_is_not_asked() -> None:
+    chunks = [of({"content": "a"}, finish_reason="stop")]
+    assert compare_streams(chunks, chunks) == StreamUsage(frozenset(), frozenset())
+
+
+def test_a_chunk_without_usage_is_the_same_object() -> None:
+    chunk = of({"content": "a"})
+    assert StreamUsage().strip(chunk) is chunk
+    assert not StreamUsage().is_own_chunk({"choices": [], "timings": {}})
+
+
+def test_null_stays_where_an_engine_writes_it_unasked() -> None:
+    usage = StreamUsage(null=True)
+    assert usage.strip({"choices": [], "usage": {"completion_tokens": 1}})["usage"] is None
+    assert "usage" not in replace(usage, null=False).strip(of({"content": "a"}) | {"usage": None})
+
+
+def test_engines_that_differ_in_one_habit_are_told_apart() -> None:
+    style = Style("other", usage_in="end", fingerprint="fp")
+    assert prove(style).usage == StreamUsage(frozenset(("end",)), frozenset())
