@@ -17,6 +17,7 @@ from pydantic import Field
 
 from envs.reflection.tags import ReflectionSplitter, split_reflection
 from events.canonical import exact_json
+from events.json_size import find_excess
 from events.messages import Message, ToolCall, executed_calls
 from producers.storable import Unusable, Wire, check_storable, readable
 
@@ -122,6 +123,8 @@ def parse_arguments(raw: Any) -> dict[str, Any] | str:
         return raw
     if not isinstance(raw, str):
         return exact_json(raw)
+    if find_excess(raw) is not None:
+        return raw
     try:
         parsed = readable(json.loads(raw, parse_constant=_no_constant))
         check_storable(parsed, "arguments")

@@ -40,6 +40,8 @@ _PIECE_BYTES: Final = 64
 """What is held of a piece of text, beside its characters."""
 _ENTRY_BYTES: Final = 1000
 """What is held of a choice or a call."""
+_ARGUMENT_BYTES: Final = 24
+"""What a byte of arguments may come to when they are read: a list takes three."""
 
 _STRAY_CHOICES: Final = 16
 """Choices held although they were not requested: enough to show what the engine did."""
@@ -198,6 +200,11 @@ class Capture:
         return None if self._is_silent(restored) else restored
 
     @property
+    def held(self) -> int:
+        """About how many bytes are held of the answer."""
+        return self._held
+
+    @property
     def has_begun(self) -> bool:
         """Whether anything that the model said has come: a token, a word, or a part of a call."""
         return self._pieces > 0
@@ -319,14 +326,14 @@ class Capture:
         function = piece.get("function")
         if isinstance(function, dict):
             self._add(call.names, function.get("name"), "the name of a call")
-            self._add(call.pieces, function.get("arguments"), "arguments")
+            self._add(call.pieces, function.get("arguments"), "arguments", _ARGUMENT_BYTES)
         elif function is not None:
             self._doubt("the function of a call is no object")
 
-    def _add(self, parts: list[str], text: Any, what: str) -> None:
-        """More of a text."""
+    def _add(self, parts: list[str], text: Any, what: str, weight: int = 1) -> None:
+        """More of a text, each character of which comes to `weight` bytes."""
         if isinstance(text, str):
-            if text and self._holds(_PIECE_BYTES + len(text)):
+            if text and self._holds(_PIECE_BYTES + len(text) * weight):
                 parts.append(text)
                 self._pieces += 1
         elif text is not None:

@@ -12,16 +12,18 @@ import json
 import math
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final, Literal, NoReturn
 
 from pydantic import ValidationError
 
 from events.canonical import exact_json, sha256
 from events.errors import KintsugiError
+from events.json_size import find_excess
 from events.messages import Message
 from producers.conversation import parse_messages
 from producers.gateway.http import anthropic, sse
+from producers.gateway.http.request_limits import TooMany, check_counts
 from producers.storable import Unusable, check_storable, readable
 
 Json = dict[str, Any]
@@ -132,6 +134,8 @@ class ModelRequest:
     endpoint: Endpoint
     document: Json
     """The request's body as the client sent it."""
+    size: int = 0
+    """Bytes of the body."""
 
     @property
     def model(self) -> str | None:
@@ -203,7 +207,7 @@ class ModelRequest:
 
     def with_model(self, model: str) -> "ModelRequest":
         """Return the same request for another model."""
-        return ModelRequest(self.endpoint, {**self.document, "model": model})
+        return replace(self, document={**self.document, "model": model})
 
     def encode_event(self, document: Json) -> bytes:
         """An event of an answer that is streamed."""
@@ -221,7 +225,8 @@ class ModelRequest:
 
 
 def parse_request(endpoint: Endpoint, body: bytes) -> ModelRequest:
-    """A request's body. Raises Refused where it is no JSON object."""
+    """A request's body. Raises Refused where it is no JSON object, or holds more than is taken."""
+    check_size(body)
     try:
         document = json.loads(body, parse_constant=_reject_constant, parse_float=_parse_finite)
     except (ValueError, RecursionError) as error:
@@ -230,7 +235,18 @@ def parse_request(endpoint: Endpoint, body: bytes) -> ModelRequest:
         raise bad_request(
             f"the body is {type(document).__name__}, not a JSON object; send an object"
         )
-    return ModelRequest(endpoint, document)
+    try:
+        check_counts(document)
+    except TooMany as error:
+        raise bad_request(str(error), error.param) from error
+    return ModelRequest(endpoint, document, len(body))
+
+
+def check_size(body: bytes) -> None:
+    """Raise Refused for a body that holds more JSON than is taken, before it is parsed."""
+    excess = find_excess(body)
+    if excess is not None:
+        raise Refused(413, f"the body holds {excess}, which is the most that is taken; send less")
 
 
 def set_model(document: Json, model: str | None) -> Json:
@@ -285,13 +301,17 @@ def identifier(value: str | None, what: str) -> str | None:
 
 
 def _read_prompts(prompt: Any) -> tuple[str | tuple[int, ...], ...]:
-    if isinstance(prompt, str):
-        return (str(readable(prompt)),)
-    if not isinstance(prompt, list):
-        return ()
-    if prompt and all(type(token) is int for token in prompt):
-        return (tuple(prompt),) if all(0 <= token < 2**31 for token in prompt) else ()
-    return tuple(text for item in prompt for text in _read_prompts(item))
+    """The prompts of a request, which has one or a list of them."""
+    several = isinstance(prompt, list) and not _is_tokens(prompt)
+    return tuple(
+        str(readable(item)) if isinstance(item, str) else tuple(item)
+        for item in (prompt if several else [prompt])
+        if isinstance(item, str) or (_is_tokens(item) and min(item) >= 0 and max(item) < 2**31)
+    )
+
+
+def _is_tokens(prompt: Any) -> bool:
+    return isinstance(prompt, list) and set(map(type, prompt)) == {int}
 
 
 def _shorten(value: Any) -> Any:
