@@ -31,7 +31,7 @@ class JsonSize:
 
 MAX_JSON: Final = JsonSize(values=500_000, containers=100_000, keys=150_000)
 """The most that the body of a request may hold. A prompt of 400,000 token ids is within it, and so
-are 2,000 messages beside 128 tools with schemas of 500 objects each."""
+are 2,000 messages of 5 objects each beside 128 tools with schemas of 400."""
 
 _PIECE_BYTES: Final = 64 << 10
 """Bytes that are looked at in one step, between which other threads get their turn."""

@@ -14,6 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 from daemon.engine.generation import Request
 from events.errors import KintsugiError
+from events.json_size import JsonSize, find_excess
 from events.registry import first_problem
 
 _HARMLESS: Final = frozenset(
@@ -79,6 +80,8 @@ MAX_MESSAGES: Final = 1 << 16
 MAX_STOPS: Final = 64
 """Stop strings: each is looked for after each token."""
 MAX_STOP_CHARACTERS: Final = 256
+MAX_JSON: Final = JsonSize(values=500_000, containers=30_000, keys=100_000)
+"""The most that a request holds. What is refused is copied into complaints several times."""
 
 Json = dict[str, Any]
 
@@ -156,9 +159,9 @@ class ChatMessage(Wire):
     """A message of the conversation."""
 
     role: Literal["system", "developer", "user", "assistant", "tool"]
-    content: str | list[dict[str, Any]] | None = None
+    content: str | Annotated[list[dict[str, Any]], Field(fail_fast=True)] | None = None
     name: str | None = None
-    tool_calls: list[_Call] | None = None
+    tool_calls: Annotated[list[_Call], Field(fail_fast=True)] | None = None
     tool_call_id: str | None = None
     reasoning: str | None = None
     reasoning_content: str | None = None
@@ -332,7 +335,7 @@ class ChatRequest(GenerationRequest):
     ) = None
     """Tokens whose log-probabilities are reported, as vLLM does: in `top_logprobs` of each token,
     after the token itself, however many `top_logprobs` were asked for."""
-    tools: list[_Tool] | None = None
+    tools: Annotated[list[_Tool], Field(fail_fast=True)] | None = None
     tool_choice: Literal["auto", "none"] | None = None
     chat_template_kwargs: dict[str, Any] | None = None
 
@@ -439,6 +442,8 @@ M = TypeVar("M", bound=Wire)
 
 def parse_body(model: type[M], body: bytes) -> M:
     """A request's body. Raises ApiError that names the first thing wrong with it."""
+    if (excess := find_excess(body, most=MAX_JSON)) is not None:
+        raise ApiError(413, "BadRequestError", f"the body holds {excess}; send less")
     try:
         return model.model_validate_json(body)
     except ValidationError as error:

@@ -4,11 +4,11 @@
 
 Each shape (shapes.py) goes to a gateway of its own over an engine that answers at once (flood.py),
 under a name of a session, of a person and of an idempotency key. Meanwhile `/livez` is asked every
-few milliseconds, and a short call is made again and again. Prints one line of JSON: how long the
-slowest of each took, beside one of an idle gateway, and the most memory, as a ratio to that of a gateway that was sent one text of
-the same size; exit code 1 where one took SECONDS longer than the idle one's, or the ratio is above
-RATIO. `--rules`
-has the built-in rules of redaction read everything. Linux only.
+few milliseconds, there and of an idle gateway, and a short call is made again and again. Prints one
+line of JSON: the longest time that each took, and the most memory, as a ratio to that of a gateway
+that was sent one text of the same size. Exit code 1 where one took SECONDS more than on the idle
+gateway, or the ratio is above RATIO. `--rules` has the built-in rules of redaction read everything.
+Linux only.
 """
 
 import argparse

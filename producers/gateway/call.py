@@ -38,9 +38,11 @@ from producers.gateway.http.wire import (
     ModelRequest,
     Refused,
     encode_json,
+    encode_large_json,
+    keep_object,
     set_model,
 )
-from producers.gateway.large_work import Turn, run_in_thread_if_large
+from producers.gateway.large_work import LARGE_BYTES, Turn, run_in_thread_if_large
 from producers.gateway.metrics.registry import Metrics
 from producers.gateway.privacy.redaction import Redaction
 from producers.gateway.request_context import RequestContext
@@ -394,7 +396,10 @@ class Call(Response):
         if self._engine_request.reflections is not None:
             restored = self._engine_request.reflections.take_from_whole(restored)
         restored = set_model(restored, self._engine_request.model_name)
-        return document, body if restored is document else _rewrite(body, encode_json, restored)
+        if restored is document:
+            return document, body
+        encode = encode_large_json if len(body) >= LARGE_BYTES else encode_json
+        return document, _rewrite(body, encode, restored)
 
     async def _relay_stream(self, response: Reply, send: Send) -> None:
         recorded = await self._record.wait_for_start()
@@ -620,7 +625,7 @@ async def _wait_for_disconnect(receive: Receive) -> None:
 
 def _parse_object(body: bytes) -> dict[str, Any] | None:
     try:
-        document = json.loads(body)
+        document = json.loads(body, object_hook=keep_object if len(body) >= LARGE_BYTES else None)
     except (ValueError, RecursionError):
         return None
     return document if isinstance(document, dict) else None

@@ -43,6 +43,8 @@ _ENTRY_BYTES: Final = 1000
 _ARGUMENT_BYTES: Final = 24
 """What a byte of arguments may come to when they are read: a list takes three."""
 
+_MOST_CALLS: Final = 1_000
+"""Tool calls held of one choice."""
 _STRAY_CHOICES: Final = 16
 """Choices held although they were not requested: enough to show what the engine did."""
 
@@ -315,6 +317,9 @@ class Capture:
             self._take_call(state, number if type(number) is int else place, call)
 
     def _take_call(self, state: _Choice, number: int, piece: Json) -> None:
+        if len(state.calls) == _MOST_CALLS and number not in state.calls:
+            self._doubt(f"a choice has more than {_MOST_CALLS:,} tool calls")
+            return
         if number not in state.calls and self._holds(_ENTRY_BYTES):
             state.calls[number] = _Call()
             self._pieces += 1

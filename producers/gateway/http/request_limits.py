@@ -17,17 +17,17 @@ from typing import Any, Final
 from events.errors import KintsugiError
 from events.json_size import JsonSize, find_excess
 
-MAX_MESSAGES: Final = 10_000
-MAX_PARTS: Final = 20_000
-MAX_TOOL_CALLS: Final = 10_000
+MAX_MESSAGES: Final = 20_000
+MAX_PARTS: Final = 40_000
+MAX_TOOL_CALLS: Final = 20_000
 MAX_TOOLS: Final = 2_000
 MAX_STOPS: Final = 1_000
 MAX_PROMPTS: Final = 2_048
 MAX_CHOICES: Final = 2_048
 """Answers to all prompts of a request."""
 
-MAX_ANSWER_JSON: Final = JsonSize(values=1_500_000, containers=300_000, keys=500_000)
-"""The most that an answer of an engine, or one event of it, may hold: 100,000 tokens with their
+MAX_ANSWER_JSON: Final = JsonSize(values=2_000_000, containers=400_000, keys=600_000)
+"""The most that an answer of an engine, or one event of it, may hold: 128,000 tokens with their
 log-probabilities."""
 
 _STOPS: Final = ("stop", "stop_sequences", "stop_token_ids")

@@ -19,11 +19,13 @@ from pydantic import ValidationError
 
 from events.canonical import exact_json, sha256
 from events.errors import KintsugiError
-from events.json_size import find_excess
+from events.json_pieces import encode_in_pieces
+from events.json_size import MAX_JSON, JsonSize, find_excess
 from events.messages import Message
 from producers.conversation import parse_messages
 from producers.gateway.http import anthropic, sse
 from producers.gateway.http.request_limits import TooMany, check_counts
+from producers.gateway.large_work import LARGE_BYTES
 from producers.storable import Unusable, check_storable, readable
 
 Json = dict[str, Any]
@@ -203,7 +205,7 @@ class ModelRequest:
             body["return_token_ids"] = True
         if extras.logprobs:
             body["logprobs"] = True if self.endpoint == "chat" else 0
-        return encode_json(body)
+        return (encode_large_json if self.size >= LARGE_BYTES else encode_json)(body)
 
     def with_model(self, model: str) -> "ModelRequest":
         """Return the same request for another model."""
@@ -228,7 +230,12 @@ def parse_request(endpoint: Endpoint, body: bytes) -> ModelRequest:
     """A request's body. Raises Refused where it is no JSON object, or holds more than is taken."""
     check_size(body)
     try:
-        document = json.loads(body, parse_constant=_reject_constant, parse_float=_parse_finite)
+        document = json.loads(
+            body,
+            parse_constant=_reject_constant,
+            parse_float=_parse_finite,
+            object_hook=keep_object if len(body) >= LARGE_BYTES else None,
+        )
     except (ValueError, RecursionError) as error:
         raise bad_request(f"the body is no JSON: {error}; send a JSON object") from error
     if not isinstance(document, dict):
@@ -242,9 +249,9 @@ def parse_request(endpoint: Endpoint, body: bytes) -> ModelRequest:
     return ModelRequest(endpoint, document, len(body))
 
 
-def check_size(body: bytes) -> None:
+def check_size(body: bytes, most: JsonSize = MAX_JSON) -> None:
     """Raise Refused for a body that holds more JSON than is taken, before it is parsed."""
-    excess = find_excess(body)
+    excess = find_excess(body, most=most)
     if excess is not None:
         raise Refused(413, f"the body holds {excess}, which is the most that is taken; send less")
 
@@ -283,7 +290,22 @@ def storable_tools(tools: Sequence[Json]) -> tuple[Json, ...] | None:
 
 def encode_json(document: Any) -> bytes:
     """Compact JSON; half a surrogate pair, legal in JSON text, is written as it was read."""
-    return json.dumps(document, separators=(",", ":")).encode()
+    return _write_json(document).encode()
+
+
+def encode_large_json(document: Any) -> bytes:
+    """The same of a large document, from which other threads get their turn meanwhile."""
+    return encode_in_pieces(document, _write_json).encode()
+
+
+def _write_json(document: Any) -> str:
+    return json.dumps(document, separators=(",", ":"))
+
+
+def keep_object(fields: Json) -> Json:
+    """Return an object as it was read. A parser that calls this lets other threads have their turn
+    between the objects of a large text."""
+    return fields
 
 
 _NAME: Final = re.compile(r"[\x21-\x7e]{1,256}")
