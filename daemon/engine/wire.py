@@ -443,7 +443,7 @@ M = TypeVar("M", bound=Wire)
 def parse_body(model: type[M], body: bytes) -> M:
     """A request's body. Raises ApiError that names the first thing wrong with it."""
     if (excess := find_excess(body, most=MAX_JSON)) is not None:
-        raise ApiError(413, "BadRequestError", f"the body holds {excess}; send less")
+        raise bad_request(f"the body holds {excess}, which is the most that is taken; send less")
     try:
         return model.model_validate_json(body)
     except ValidationError as error:

@@ -16,6 +16,7 @@ import json
 from collections.abc import Callable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final, Literal
 
 from starlette.responses import Response
@@ -39,7 +40,7 @@ from producers.gateway.http.wire import (
     Refused,
     encode_json,
     encode_large_json,
-    keep_object,
+    parse_large_json,
     set_model,
 )
 from producers.gateway.large_work import LARGE_BYTES, Turn, run_in_thread_if_large
@@ -476,7 +477,8 @@ class Call(Response):
         held = self._held_events.pop(id(restored), None)
         if held is not None:
             return held[1]
-        return _rewrite(event, self._request.encode_event, restored)
+        encode = partial(self._request.encode_event, large=len(event) >= LARGE_BYTES)
+        return _rewrite(event, encode, restored)
 
     def _keep_for_retry(self, event: bytes) -> None:
         """Keep what the client gets where the call has an idempotency key."""
@@ -625,7 +627,7 @@ async def _wait_for_disconnect(receive: Receive) -> None:
 
 def _parse_object(body: bytes) -> dict[str, Any] | None:
     try:
-        document = json.loads(body, object_hook=keep_object if len(body) >= LARGE_BYTES else None)
+        document = (parse_large_json if len(body) >= LARGE_BYTES else json.loads)(body)
     except (ValueError, RecursionError):
         return None
     return document if isinstance(document, dict) else None

@@ -19,7 +19,7 @@ HUGE_BYTES: Final = 256 << 10
 _LONG_SECONDS: Final = 0.02
 _REST_SECONDS: Final = 0.005
 
-TURN_SECONDS: Final = 0.01
+TURN_SECONDS: Final = 0.005
 """Longest time, in seconds, for which one call keeps the loop while others wait."""
 
 T = TypeVar("T")

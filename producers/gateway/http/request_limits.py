@@ -76,8 +76,9 @@ def _check_arguments(calls: Iterable[Mapping[str, Any]]) -> None:
 
 def _check_choices(document: Mapping[str, Any]) -> None:
     prompt, n = document.get("prompt"), document.get("n")
-    several = isinstance(prompt, list) and not all(type(item) is int for item in prompt)
-    prompts = len(prompt) if several else 1
+    # A list of token ids alone is one prompt.
+    several = isinstance(prompt, list) and set(map(type, prompt)) != {int}
+    prompts = max(1, _count(document, "prompt")) if several else 1
     _check(prompts, MAX_PROMPTS, "prompts", "prompt")
     choices = prompts * (n if type(n) is int and n > 0 else 1)
     _check(choices, MAX_CHOICES, "choices for all prompts", "n")

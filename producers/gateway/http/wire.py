@@ -211,10 +211,10 @@ class ModelRequest:
         """Return the same request for another model."""
         return replace(self, document={**self.document, "model": model})
 
-    def encode_event(self, document: Json) -> bytes:
+    def encode_event(self, document: Json, large: bool = False) -> bytes:
         """An event of an answer that is streamed."""
         name = document.get("type") if self.endpoint == "messages" else None
-        return sse.event(encode_json(document), name)
+        return sse.event((encode_large_json if large else encode_json)(document), name)
 
     def encode_error_event(self, error: Refused) -> bytes:
         """The event that ends a stream with an error of ours."""
@@ -234,7 +234,7 @@ def parse_request(endpoint: Endpoint, body: bytes) -> ModelRequest:
             body,
             parse_constant=_reject_constant,
             parse_float=_parse_finite,
-            object_hook=keep_object if len(body) >= LARGE_BYTES else None,
+            object_hook=_keep_object if len(body) >= LARGE_BYTES else None,
         )
     except (ValueError, RecursionError) as error:
         raise bad_request(f"the body is no JSON: {error}; send a JSON object") from error
@@ -253,7 +253,7 @@ def check_size(body: bytes, most: JsonSize = MAX_JSON) -> None:
     """Raise Refused for a body that holds more JSON than is taken, before it is parsed."""
     excess = find_excess(body, most=most)
     if excess is not None:
-        raise Refused(413, f"the body holds {excess}, which is the most that is taken; send less")
+        raise bad_request(f"the body holds {excess}, which is the most that is taken; send less")
 
 
 def set_model(document: Json, model: str | None) -> Json:
@@ -302,10 +302,18 @@ def _write_json(document: Any) -> str:
     return json.dumps(document, separators=(",", ":"))
 
 
-def keep_object(fields: Json) -> Json:
-    """Return an object as it was read. A parser that calls this lets other threads have their turn
-    between the objects of a large text."""
+def parse_large_json(body: bytes) -> Any:
+    """What a large text says, during which other threads get their turn: between objects, and
+    between numbers. Raises as json.loads."""
+    return json.loads(body, object_hook=_keep_object, parse_float=_read_float)
+
+
+def _keep_object(fields: Json) -> Json:
     return fields
+
+
+def _read_float(text: str) -> float:
+    return float(text)
 
 
 _NAME: Final = re.compile(r"[\x21-\x7e]{1,256}")

@@ -98,7 +98,7 @@ def test_a_body_that_holds_more_than_is_taken_is_refused_before_it_is_parsed(
     monkeypatch.setattr(json, "loads", None)
     with pytest.raises(Refused, match=r"the body holds more than .* send less") as refused:
         parse_request("chat", body)
-    assert refused.value.status == 413
+    assert refused.value.status == 400
 
 
 @pytest.mark.parametrize(
