@@ -43,7 +43,13 @@ from producers.gateway.http.wire import (
     parse_large_json,
     set_model,
 )
-from producers.gateway.large_work import LARGE_BYTES, Turn, run_in_thread_if_large
+from producers.gateway.large_work import (
+    LARGE_BYTES,
+    SMALL_BYTES,
+    Turn,
+    measure_work,
+    run_in_thread_if_large,
+)
 from producers.gateway.metrics.registry import Metrics
 from producers.gateway.privacy.redaction import Redaction
 from producers.gateway.request_context import RequestContext
@@ -369,7 +375,7 @@ class Call(Response):
         self._stop_engine_clock()
         is_answer = response.status_code == 200
         document, body = await run_in_thread_if_large(
-            len(body), self._restore_whole, body, is_answer
+            measure_work(body), self._restore_whole, body, is_answer
         )
         if is_answer and document is not None:
             recorded = await self._record_end("completed", body=body)
@@ -399,7 +405,7 @@ class Call(Response):
         restored = set_model(restored, self._engine_request.model_name)
         if restored is document:
             return document, body
-        encode = encode_large_json if len(body) >= LARGE_BYTES else encode_json
+        encode = encode_large_json if _is_large(body) else encode_json
         return document, _rewrite(body, encode, restored)
 
     async def _relay_stream(self, response: Reply, send: Send) -> None:
@@ -413,12 +419,18 @@ class Call(Response):
         async for data in response.aiter_bytes():
             turn = Turn()
             for event in splitter.feed(data):
-                is_last, event = await run_in_thread_if_large(len(event), self._read_event, event)
+                if len(event) < SMALL_BYTES:
+                    is_last, event = self._read_event(event)
+                else:
+                    is_last, event = await run_in_thread_if_large(
+                        measure_work(event), self._read_event, event
+                    )
                 if is_last:
                     await self._finish_stream(send, event, recorded)
                     return
                 await self._send_event(send, event)
-                await turn.give_way()
+                if turn.is_over:
+                    await turn.give_way()
         if answer.error is None:
             # Cut off, however politely: without a word of ours it would look whole to a client.
             cut = f"its stream ended without {answer.LAST}"
@@ -430,9 +442,10 @@ class Call(Response):
         """Return whether an event of the engine ends the stream, and the events that the client
         gets for it; b"" for none. Raises EventTooLong for one that holds more than is taken."""
         payload, answer = sse.data(event), self._engine_request.answer
-        excess = find_excess(payload or b"", most=MAX_ANSWER_JSON)
-        if excess is not None:
-            raise sse.EventTooLong(f"the upstream sent an event that holds {excess}")
+        if payload is not None and len(payload) >= SMALL_BYTES:
+            excess = find_excess(payload, most=MAX_ANSWER_JSON)
+            if excess is not None:
+                raise sse.EventTooLong(f"the upstream sent an event that holds {excess}")
         if answer.is_last(payload):
             return True, event
         document, began = _parse_object(payload or b""), answer.has_begun
@@ -477,8 +490,10 @@ class Call(Response):
         held = self._held_events.pop(id(restored), None)
         if held is not None:
             return held[1]
-        encode = partial(self._request.encode_event, large=len(event) >= LARGE_BYTES)
-        return _rewrite(event, encode, restored)
+        encode = self._request.encode_event
+        return _rewrite(
+            event, partial(encode, large=True) if _is_large(event) else encode, restored
+        )
 
     def _keep_for_retry(self, event: bytes) -> None:
         """Keep what the client gets where the call has an idempotency key."""
@@ -625,9 +640,13 @@ async def _wait_for_disconnect(receive: Receive) -> None:
         pass
 
 
+def _is_large(body: bytes) -> bool:
+    return measure_work(body) >= LARGE_BYTES
+
+
 def _parse_object(body: bytes) -> dict[str, Any] | None:
     try:
-        document = (parse_large_json if len(body) >= LARGE_BYTES else json.loads)(body)
+        document = (parse_large_json if _is_large(body) else json.loads)(body)
     except (ValueError, RecursionError):
         return None
     return document if isinstance(document, dict) else None

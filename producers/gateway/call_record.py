@@ -345,7 +345,10 @@ class Record:
             # The receipt holds the whole body, also fields that the capture does not read.
             spoken.append(client_answer.body.decode(errors="replace"))
         return await run_in_thread_if_large(
-            sum(map(len, spoken)), self._redaction.redact_answer, messages, spoken
+            self._redaction.weigh(sum(map(len, spoken))),
+            self._redaction.redact_answer,
+            messages,
+            spoken,
         )
 
     async def _build_receipt(

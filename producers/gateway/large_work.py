@@ -12,10 +12,15 @@ from collections.abc import Callable
 from typing import Final, ParamSpec, TypeVar
 from weakref import WeakKeyDictionary
 
-LARGE_BYTES: Final = 64 << 10
+LARGE_BYTES: Final = 1 << 20
 """Bytes, or characters, from which on work is done beside the loop: some ten milliseconds."""
-HUGE_BYTES: Final = 256 << 10
+HUGE_BYTES: Final = 4 << 20
 """Bytes, or characters, from which on only one piece of work is done at a time."""
+_CONTAINER_BYTES: Final = 256
+"""Bytes of text that are as much work as an object or a list."""
+_NO_OPENING: Final = bytes(set(range(256)) - set(b"[{"))
+SMALL_BYTES: Final = LARGE_BYTES // (_CONTAINER_BYTES + 1)
+"""Bytes below which nothing is large, whatever it holds."""
 _LONG_SECONDS: Final = 0.02
 _REST_SECONDS: Final = 0.005
 
@@ -27,6 +32,13 @@ P = ParamSpec("P")
 
 _locks: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Lock] = WeakKeyDictionary()
 """Loop -> what is held while work on something huge is done beside it."""
+
+
+def measure_work(body: bytes) -> int:
+    """Bytes of text that are about as much work as a JSON text."""
+    if len(body) < SMALL_BYTES:
+        return len(body)
+    return len(body) + _CONTAINER_BYTES * len(body.translate(None, _NO_OPENING))
 
 
 async def run_in_thread_if_large(
@@ -63,8 +75,12 @@ class Turn:
     def __init__(self) -> None:
         self._ends = time.monotonic() + TURN_SECONDS
 
+    @property
+    def is_over(self) -> bool:
+        """Whether others shall have the loop."""
+        return time.monotonic() > self._ends
+
     async def give_way(self) -> None:
-        """Let others have the loop, where the time is over."""
-        if time.monotonic() > self._ends:
-            await asyncio.sleep(0)
-            self._ends = time.monotonic() + TURN_SECONDS
+        """Let others have the loop, and begin another turn."""
+        await asyncio.sleep(0)
+        self._ends = time.monotonic() + TURN_SECONDS

@@ -30,7 +30,7 @@ from producers.gateway.http.wire import (
     identifier,
     parse_request,
 )
-from producers.gateway.large_work import run_in_thread_if_large
+from producers.gateway.large_work import measure_work, run_in_thread_if_large
 from producers.gateway.privacy.keys import Client, ClientKeys
 from producers.gateway.privacy.keys import Scope as KeyScope
 from producers.gateway.privacy.redaction import RedactedRequest, Redaction
@@ -109,9 +109,11 @@ class RequestReader:
         caller = read_caller(request, client, path_names, redaction)
         session = _read_session_name(request, client, path_names, redaction)
         body = await read_body(request, self._max_body_bytes)
-        size = len(body)
+        size = measure_work(body)
         model_request = await run_in_thread_if_large(size, parse_request, endpoint, body)
-        redacted = await run_in_thread_if_large(size, redaction.redact_request, model_request)
+        redacted = await run_in_thread_if_large(
+            redaction.weigh(size), redaction.redact_request, model_request
+        )
         return RequestContext(
             model_request,
             redacted,

@@ -41,7 +41,7 @@ from producers.gateway.http.wire import (
     parse_request,
     storable_tools,
 )
-from producers.gateway.large_work import run_in_thread_if_large
+from producers.gateway.large_work import measure_work, run_in_thread_if_large
 from producers.gateway.privacy.redaction import RedactedRequest
 from producers.gateway.request_context import Caller
 from producers.gateway.routing.routes import choose
@@ -94,7 +94,7 @@ class _SpanCall:
     session: str
     about: About
     size: int
-    """About how many bytes it says."""
+    """Bytes of text that are as much work."""
 
     @property
     def id(self) -> str:
@@ -166,7 +166,7 @@ class Traces:
             redacted,
             redaction.redact_name(session) or session,
             About(person, TraceContext(span.trace, span.span).header),
-            len(body) + len(encode_json(chat.answer)),
+            measure_work(body) + measure_work(encode_json(chat.answer)),
         )
 
     async def _record_session(
@@ -201,7 +201,8 @@ class Traces:
         if parent is not None and parent.keyid != keyid:
             parent = None  # the person was erased since: no link to events under the former key
         start = self._build_start(call, caller, messages, tools, parent)
-        end, answers = await run_in_thread_if_large(call.size, self._build_end, call, conversation)
+        size = max(call.size, self._gateway.redaction.weigh(call.size))
+        end, answers = await run_in_thread_if_large(size, self._build_end, call, conversation)
         first, last = (derive_id(call.id, step) for step in ("started", "ended"))
         try:
             await self._gateway.recorder.append_all(

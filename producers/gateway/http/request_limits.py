@@ -30,6 +30,9 @@ MAX_ANSWER_JSON: Final = JsonSize(values=2_000_000, containers=400_000, keys=600
 """The most that an answer of an engine, or one event of it, may hold: 128,000 tokens with their
 log-probabilities."""
 
+_FEWEST_BYTES: Final = 2 * min(MAX_MESSAGES, MAX_PARTS, MAX_TOOL_CALLS)
+"""Bytes of a body that cannot hold too many messages, nor anything that these hold."""
+
 _STOPS: Final = ("stop", "stop_sequences", "stop_token_ids")
 
 
@@ -42,8 +45,18 @@ class TooMany(KintsugiError):
         """Field of the request."""
 
 
-def check_counts(document: Mapping[str, Any]) -> None:
-    """Raise TooMany for a request that has more of something than is taken."""
+def check_counts(document: Mapping[str, Any], size: int) -> None:
+    """Raise TooMany for a request that has more of something than is taken; `size` is that of its
+    body, in bytes."""
+    for name in _STOPS:
+        _check(_count(document, name), MAX_STOPS, "stops", name)
+    _check(_count(document, "tools"), MAX_TOOLS, "tools", "tools")
+    _check_choices(document)
+    if size >= _FEWEST_BYTES:
+        _check_messages(document)
+
+
+def _check_messages(document: Mapping[str, Any]) -> None:
     messages = _objects(document.get("messages"))
     contents = [_objects(message.get("content")) for message in messages]
     results = [part for parts in contents for part in parts if part.get("type") == "tool_result"]
@@ -52,11 +65,7 @@ def check_counts(document: Mapping[str, Any]) -> None:
     _check(_count(document, "messages") + len(results), MAX_MESSAGES, "messages", "messages")
     _check(parts, MAX_PARTS, "parts of messages", "messages")
     _check(len(calls), MAX_TOOL_CALLS, "tool calls", "messages")
-    _check(_count(document, "tools"), MAX_TOOLS, "tools", "tools")
-    for name in _STOPS:
-        _check(_count(document, name), MAX_STOPS, "stops", name)
     _check_arguments(calls)
-    _check_choices(document)
 
 
 def _check_arguments(calls: Iterable[Mapping[str, Any]]) -> None:

@@ -25,7 +25,7 @@ from events.messages import Message
 from producers.conversation import parse_messages
 from producers.gateway.http import anthropic, sse
 from producers.gateway.http.request_limits import TooMany, check_counts
-from producers.gateway.large_work import LARGE_BYTES
+from producers.gateway.large_work import LARGE_BYTES, measure_work
 from producers.storable import Unusable, check_storable, readable
 
 Json = dict[str, Any]
@@ -137,7 +137,7 @@ class ModelRequest:
     document: Json
     """The request's body as the client sent it."""
     size: int = 0
-    """Bytes of the body."""
+    """Bytes of text that are as much work as the body."""
 
     @property
     def model(self) -> str | None:
@@ -229,12 +229,13 @@ class ModelRequest:
 def parse_request(endpoint: Endpoint, body: bytes) -> ModelRequest:
     """A request's body. Raises Refused where it is no JSON object, or holds more than is taken."""
     check_size(body)
+    size = measure_work(body)
     try:
         document = json.loads(
             body,
             parse_constant=_reject_constant,
             parse_float=_parse_finite,
-            object_hook=_keep_object if len(body) >= LARGE_BYTES else None,
+            object_hook=_keep_object if size >= LARGE_BYTES else None,
         )
     except (ValueError, RecursionError) as error:
         raise bad_request(f"the body is no JSON: {error}; send a JSON object") from error
@@ -243,10 +244,10 @@ def parse_request(endpoint: Endpoint, body: bytes) -> ModelRequest:
             f"the body is {type(document).__name__}, not a JSON object; send an object"
         )
     try:
-        check_counts(document)
+        check_counts(document, len(body))
     except TooMany as error:
         raise bad_request(str(error), error.param) from error
-    return ModelRequest(endpoint, document, len(body))
+    return ModelRequest(endpoint, document, size)
 
 
 def check_size(body: bytes, most: JsonSize = MAX_JSON) -> None:
