@@ -17,7 +17,7 @@ from pydantic import Field
 
 from envs.reflection.tags import ReflectionSplitter, split_reflection
 from events.canonical import exact_json
-from events.json_size import find_excess
+from events.json_text.size import find_excess
 from events.messages import Message, ToolCall, executed_calls
 from producers.storable import Unusable, Wire, check_storable, readable
 

@@ -14,7 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 from daemon.engine.generation import Request
 from events.errors import KintsugiError
-from events.json_size import JsonSize, find_excess
+from events.json_text.size import JsonSize, find_excess
 from events.registry import first_problem
 
 _HARMLESS: Final = frozenset(

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Final
 
-from events.json_size import MAX_JSON
+from events.json_text.size import MAX_JSON
 from ops.fuzz.flood import ANSWERS
 from producers.gateway.http.request_limits import (
     MAX_CHOICES,

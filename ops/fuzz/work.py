@@ -4,11 +4,11 @@
 
 Each shape (shapes.py) goes to a gateway of its own over an engine that answers at once (flood.py),
 under a name of a session, of a person and of an idempotency key. Meanwhile `/livez` is asked every
-few milliseconds, there and of an idle gateway, and a short call is made again and again. Prints one
-line of JSON: the longest time that each took, and the most memory, as a ratio to that of a gateway
-that was sent one text of the same size. Exit code 1 where one took SECONDS more than on the idle
-gateway, or the ratio is above RATIO. `--rules` has the built-in rules of redaction read everything.
-Linux only.
+few milliseconds, and a short call is made again and again, there and on an idle gateway over the
+same engine and disk. Prints one line of JSON: the longest time that each took, and the most memory,
+as a ratio to that of a gateway that was sent one text of the same size. Exit code 1 where `/livez`
+took more than SECONDS, a call SECONDS more than on the idle gateway, or the ratio is above RATIO.
+`--rules` has the built-in rules of redaction read everything. Linux only.
 """
 
 import argparse
@@ -81,7 +81,7 @@ class Measurement:
     livez_seconds: float
     call_seconds: float
     idle_seconds: float
-    """Longest time in which a gateway that has nothing to do answered meanwhile."""
+    """Longest time that such a call took on the idle gateway meanwhile."""
     peak_bytes: int
 
 
@@ -154,8 +154,9 @@ def measure(shape: Shape, at: Stage) -> Measurement:
     """Send a shape to a gateway that is started for it."""
     gateway = at.start(shape.name)
     try:
-        livez, idle = Asker(_LIVEZ, gateway.port), Asker(_LIVEZ, at.idle.port)
-        calls = Asker(_post("/v1/chat/completions", _ASK), gateway.port)
+        livez = Asker(_LIVEZ, gateway.port)
+        call = _post("/v1/chat/completions", _ASK)
+        calls, idle = Asker(call, gateway.port), Asker(call, at.idle.port)
         named = {"x_kintsugi_session": "s", "x_kintsugi_user": "rosa", "idempotency_key": "k"}
         with livez.asking(), calls.asking(), idle.asking():
             time.sleep(_SETTLE_SECONDS)
@@ -195,7 +196,7 @@ def _judge(
     streams = shape.answer.startswith("stream")
     alike = "short" if shape.answer == "short" else "stream_text" if streams else "text"
     ratio = measured.peak_bytes / text_peak(len(shape.body), alike)
-    slowest = max(measured.livez_seconds, measured.call_seconds) - measured.idle_seconds
+    slowest = max(measured.livez_seconds, measured.call_seconds - measured.idle_seconds)
     wrong = []
     if slowest > SECONDS:
         wrong.append(f"{shape.name}: others waited {slowest:.3f} seconds")

@@ -22,7 +22,7 @@ from typing import Any, Final, Literal
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from events.json_size import find_excess
+from events.json_text.size import find_excess
 from events.rollouts import MemberChoice, Outcome
 from producers.gateway.call_record import ClientAnswer, Record, ServedBy
 from producers.gateway.capture.answer import Capture, make_capture

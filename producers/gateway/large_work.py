@@ -26,6 +26,8 @@ _REST_SECONDS: Final = 0.005
 
 TURN_SECONDS: Final = 0.005
 """Longest time, in seconds, for which one call keeps the loop while others wait."""
+_BREAK_SECONDS: Final = 0.002
+"""Time, in seconds, in which threads that append to the log get on as well."""
 
 T = TypeVar("T")
 P = ParamSpec("P")
@@ -82,5 +84,5 @@ class Turn:
 
     async def give_way(self) -> None:
         """Let others have the loop, and begin another turn."""
-        await asyncio.sleep(0)
+        await asyncio.sleep(_BREAK_SECONDS)
         self._ends = time.monotonic() + TURN_SECONDS

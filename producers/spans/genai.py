@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Final
 
-from events.json_size import find_excess
+from events.json_text.size import find_excess
 from producers.spans.conventions import (
     CONVERSATION,
     DETAILS,

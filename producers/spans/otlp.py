@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from events.errors import KintsugiError
-from events.json_size import find_excess
+from events.json_text.size import find_excess
 from producers.spans.protobuf_size import TooMuch, check_size
 
 if TYPE_CHECKING:

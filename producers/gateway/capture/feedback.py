@@ -12,7 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 from events.codec import decode
 from events.envelope import derive_id, new_id
 from events.errors import BadRecord
-from events.json_size import JsonSize
+from events.json_text.size import JsonSize
 from events.log import Record
 from events.registry import first_problem
 from events.rollouts import CallStarted, FeedbackContent, FeedbackReceived

@@ -28,7 +28,7 @@ from starlette.types import Scope as AsgiScope
 
 from events.canonical import exact_json, sha256
 from events.errors import LogError
-from events.json_pieces import encode_in_pieces
+from events.json_text.pieces import encode_in_pieces
 from events.sqlite.receipts import MAX_RECEIPT_BYTES, Receipt
 from producers.gateway.capture.receipts import MAX_OVERHEAD_BYTES
 from producers.gateway.http.wire import Refused, bad_request, encode_json

@@ -8,14 +8,14 @@ redacted, checked and stored. Their limits are beyond what agents send; OpenAI t
     parts         of all messages
     tool calls    of all messages; their arguments, which are texts, hold no more JSON than a body
 
-What a body holds in all is counted on its bytes, before this (events/json_size.py). Pure.
+What a body holds in all is counted on its bytes, before this (events/json_text/size.py). Pure.
 """
 
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 from events.errors import KintsugiError
-from events.json_size import JsonSize, find_excess
+from events.json_text.size import JsonSize, find_excess
 
 MAX_MESSAGES: Final = 20_000
 MAX_PARTS: Final = 40_000

@@ -19,8 +19,8 @@ from pydantic import ValidationError
 
 from events.canonical import exact_json, sha256
 from events.errors import KintsugiError
-from events.json_pieces import encode_in_pieces
-from events.json_size import MAX_JSON, JsonSize, find_excess
+from events.json_text.pieces import encode_in_pieces
+from events.json_text.size import MAX_JSON, JsonSize, find_excess
 from events.messages import Message
 from producers.conversation import parse_messages
 from producers.gateway.http import anthropic, sse

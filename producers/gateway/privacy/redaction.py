@@ -25,7 +25,7 @@ from hashlib import blake2b
 from typing import Any, Final
 
 from events.canonical import exact_json
-from events.json_size import find_excess
+from events.json_text.size import find_excess
 from events.messages import Message, ToolCall
 from producers.gateway.http.wire import Json, ModelRequest
 from producers.gateway.privacy.rules import Rule, Span

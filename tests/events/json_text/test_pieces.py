@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from events import json_pieces
 from events.canonical import exact_json
-from events.json_pieces import encode_in_pieces
+from events.json_text import pieces as json_pieces
+from events.json_text.pieces import encode_in_pieces
 
 json_value = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(),

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from events import json_size
-from events.json_size import MAX_JSON, JsonSize, find_excess
+from events.json_text import size as json_size
+from events.json_text.size import MAX_JSON, JsonSize, find_excess
 
 texts = st.text() | st.text('[]{},:"\\ \n')
 json_value = st.recursive(
