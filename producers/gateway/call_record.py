@@ -195,12 +195,13 @@ class Record:
             self._warn(CallStarted.TYPE, error)
             return False
         size = self._context.request.size
-        data = await run_in_thread_if_large(size, self._build_start, served_by)
+        log_content = await run_in_thread_if_large(size, self._build_log_content)
+        data = await run_in_thread_if_large(size, self._build_start, served_by, log_content)
         self._start_event = await self._append(data, size=size)
         if self._start_event is None:
             return False
         self._sessions.remember_call(self.call, data.session)
-        if data.parent_messages or (data.content and data.content.messages):
+        if log_content.messages:
             person, conversation = self._context.caller.person, self._context.conversation
             self._sessions.remember_request(
                 data.session, self.call, conversation, person, self._keyid
@@ -219,8 +220,7 @@ class Record:
             parent = None  # the person was erased since: no link to events under the former key
         return _LogContent(messages, tools, parent)
 
-    def _build_start(self, served_by: ServedBy) -> CallStarted:
-        log_content = self._build_log_content()
+    def _build_start(self, served_by: ServedBy, log_content: _LogContent) -> CallStarted:
         redacted, caller = self._context.redacted.request, self._context.caller
         parent, tools = log_content.parent, log_content.tools
         known = 0 if parent is None else parent.messages

@@ -22,7 +22,9 @@ _NO_OPENING: Final = bytes(set(range(256)) - set(b"[{"))
 SMALL_BYTES: Final = LARGE_BYTES // (_CONTAINER_BYTES + 1)
 """Bytes below which nothing is large, whatever it holds."""
 _LONG_SECONDS: Final = 0.02
-_REST_SECONDS: Final = 0.005
+_REST_SECONDS: Final = 0.02
+"""Rest, in seconds, after huge work that took longer than `_LONG_SECONDS`: in it, a short call gets
+through most of its steps."""
 
 TURN_SECONDS: Final = 0.005
 """Longest time, in seconds, for which one call keeps the loop while others wait."""

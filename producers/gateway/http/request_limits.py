@@ -19,7 +19,7 @@ from events.json_text.size import JsonSize, find_excess
 
 MAX_MESSAGES: Final = 20_000
 MAX_PARTS: Final = 40_000
-MAX_TOOL_CALLS: Final = 20_000
+MAX_TOOL_CALLS: Final = 10_000
 MAX_TOOLS: Final = 2_000
 MAX_STOPS: Final = 1_000
 MAX_PROMPTS: Final = 2_048

@@ -348,7 +348,7 @@ def _is_tokens(prompt: Any) -> bool:
 def _shorten(value: Any) -> Any:
     try:
         check_storable([value], "a parameter")
-        text = exact_json(readable(value))
+        text = encode_in_pieces(readable(value), exact_json, sort_keys=True)
     except (Unusable, RecursionError):
         return {"unreadable": type(value).__name__}
     if len(text) <= _LONGEST_VALUE:
