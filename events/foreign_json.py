@@ -17,6 +17,7 @@ from typing import Any, Final, NoReturn
 
 from events.canonical import exact_json
 from events.errors import KintsugiError
+from events.json_text.size import find_excess
 
 MAX_DEPTH: Final = 100
 """Maximum levels of a value, the innermost number or text included. Pydantic reads back 200 levels
@@ -41,7 +42,7 @@ def parse_arguments(raw: Any) -> dict[str, Any] | str:
     if _is_blank(raw):
         return {}
     try:
-        value = parse_json(raw) if isinstance(raw, str) else clean_json(raw)
+        value = _parse_bounded(raw) if isinstance(raw, str) else clean_json(raw)
     except UnstorableJson:
         return replace_half_pairs(raw if isinstance(raw, str) else _write(raw))
     if isinstance(value, dict):
@@ -95,6 +96,15 @@ def check_json(value: Any, levels: int = MAX_DEPTH) -> None:
 def replace_half_pairs(text: str) -> str:
     """Return `text` with U+FFFD in the place of each half of a surrogate pair: no UTF-8 has one."""
     return text if text.isascii() else _HALF_PAIR.sub("\ufffd", text)
+
+
+def _parse_bounded(text: str) -> Any:
+    """Return the value of a JSON text that holds no more than a request may. Raises
+    UnstorableJson."""
+    excess = find_excess(text)
+    if excess is not None:
+        raise UnstorableJson(f"it has {excess}; write less of them")
+    return parse_json(text)
 
 
 def _is_blank(value: Any) -> bool:

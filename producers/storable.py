@@ -24,10 +24,24 @@ class Wire(BaseModel):
 
 def readable(value: Any) -> Any:
     """`value` with U+FFFD in the place of each half of a surrogate pair."""
-    text = exact_json(value)
-    if text.isascii() or _HALF_PAIR.search(text) is None:
+    if not _has_half_pair(value):
         return value
-    return json.loads(_HALF_PAIR.sub("\ufffd", text))
+    return json.loads(_HALF_PAIR.sub("\ufffd", exact_json(value)))
+
+
+def _has_half_pair(value: Any) -> bool:
+    waiting = [value]
+    while waiting:
+        item = waiting.pop()
+        if isinstance(item, str):
+            if not item.isascii() and _HALF_PAIR.search(item):
+                return True
+        elif isinstance(item, dict):
+            waiting += item
+            waiting += item.values()
+        elif isinstance(item, list | tuple):
+            waiting += item
+    return False
 
 
 def check_storable(value: Any, what: str) -> None:

@@ -22,6 +22,7 @@ from pydantic_core import PydanticCustomError
 
 from daemon.engine.generation import Request
 from events.errors import KintsugiError
+from events.json_text.size import JsonSize, find_excess
 from events.registry import describe_problem
 
 _HARMLESS: Final = frozenset(
@@ -108,6 +109,8 @@ _Count = Annotated[int, Field(ge=1, lt=2**31), _NUMBER]
 _Likeliest = Annotated[int, Field(ge=0, le=MAX_TOP_LOGPROBS), _NUMBER]
 _TokenId = Annotated[int, Field(strict=True, ge=0, lt=2**31)]
 _ModelName = Annotated[str, Field(max_length=MAX_NAME)]
+MAX_JSON: Final = JsonSize(values=500_000, containers=30_000, keys=100_000)
+"""The most that a request holds. What is refused is copied into complaints several times."""
 
 Json = dict[str, Any]
 
@@ -185,9 +188,9 @@ class ChatMessage(Wire):
     """A message of the conversation."""
 
     role: Literal["system", "developer", "user", "assistant", "tool"]
-    content: str | list[dict[str, Any]] | None = None
+    content: str | Annotated[list[dict[str, Any]], Field(fail_fast=True)] | None = None
     name: str | None = None
-    tool_calls: list[_Call] | None = None
+    tool_calls: Annotated[list[_Call], Field(fail_fast=True)] | None = None
     tool_call_id: str | None = None
     reasoning: str | None = None
     reasoning_content: str | None = None
@@ -363,7 +366,7 @@ class ChatRequest(GenerationRequest):
     ) = None
     """Tokens whose log-probabilities are reported, as vLLM does: in `top_logprobs` of each token,
     after the token itself, however many `top_logprobs` were asked for."""
-    tools: list[_Tool] | None = None
+    tools: Annotated[list[_Tool], Field(fail_fast=True)] | None = None
     tool_choice: Literal["auto", "none"] | None = None
     chat_template_kwargs: dict[str, Any] | None = None
 
@@ -483,6 +486,8 @@ M = TypeVar("M", bound=Wire)
 
 def parse_body(model: type[M], body: bytes) -> M:
     """A request's body. Raises ApiError that names the first thing wrong with it."""
+    if (excess := find_excess(body, most=MAX_JSON)) is not None:
+        raise bad_request(f"the body holds {excess}, which is the most that is taken; send less")
     try:
         return model.model_validate_json(body)
     except ValidationError as error:

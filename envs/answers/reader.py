@@ -156,9 +156,12 @@ class MessageReader:
         self,
         doubt: Doubt = refuse,
         keep: Callable[[int], bool] = lambda _: True,
+        max_calls: int | None = None,
     ) -> None:
-        """`doubt` gets what no engine writes; `keep` is asked before so many bytes are kept."""
+        """`doubt` gets what no engine writes; `keep` is asked before so many bytes are kept. Calls
+        after the first `max_calls` are left out."""
         self._doubt = doubt
+        self._max_calls = max_calls
         self._keep = keep
         self._texts: list[str] = []
         self._thoughts: list[str] = []
@@ -219,6 +222,9 @@ class MessageReader:
         if call is None:
             if whole and sent.name is None:
                 self._doubt("a tool call has neither `function` nor `name`; name its tool", None)
+            if len(self.calls) == self._max_calls:
+                self._doubt(f"a choice has more than {self._max_calls:,} tool calls", None)
+                return
             if not self._keep(CALL_BYTES):
                 return
             call = CallPieces()

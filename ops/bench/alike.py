@@ -65,7 +65,8 @@ def _say(sessions: Sessions, customer: _Customer, unlike: bool) -> None:
     attribution = sessions.attribute(None, _SCOPE, conversation, call)
     answer = {"role": "assistant", "content": call if unlike else f"An answer to {words}"}
     sessions.remember_request(attribution.session, call, conversation)
-    sessions.remember_answer(attribution.session, call, _SCOPE, conversation, answer)
+    heard = conversation.digest_answer(answer)
+    sessions.remember_answer(attribution.session, call, _SCOPE, conversation, heard)
     sessions.settle(attribution.claim, completed=True)
     customer.history.append(answer)
     customer.sessions.append(attribution.session)

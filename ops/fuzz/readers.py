@@ -34,9 +34,9 @@ from envs.telecom.environment import Telecom
 from envs.toolsandbox.device.search import measure_likeness
 from envs.toolsandbox.environment import ToolSandbox
 from envs.toolsandbox.similarity import measure_rouge_l
+from events.foreign_json import parse_arguments
 from events.messages import Message, Role, ToolCall
 from events.rollouts import RolloutContent, RolloutEnded, Task
-from producers.conversation import parse_arguments
 from producers.gateway.capture.digests import Conversation
 from producers.gateway.http.sse import Splitter
 from producers.gateway.privacy.redaction import Redaction

@@ -16,11 +16,13 @@ import json
 from collections.abc import Callable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final, Literal
 
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
+from events.json_text.size import find_excess
 from events.rollouts import MemberChoice, Outcome
 from producers.gateway.call_record import ClientAnswer, Record, ServedBy
 from producers.gateway.capture.answer import Capture, make_capture
@@ -30,13 +32,23 @@ from producers.gateway.capture.reflections import Reflections, make_reflections
 from producers.gateway.capture.sessions import CallAttribution, Sessions
 from producers.gateway.http import sse
 from producers.gateway.http.connections import AnswerTooLong, HttpClient, Reply
+from producers.gateway.http.request_limits import MAX_ANSWER_JSON
 from producers.gateway.http.wire import (
     PATHS,
     ExtraFields,
     ModelRequest,
     Refused,
     encode_json,
+    encode_large_json,
+    parse_large_json,
     set_model,
+)
+from producers.gateway.large_work import (
+    LARGE_BYTES,
+    SMALL_BYTES,
+    Turn,
+    measure_work,
+    run_in_thread_if_large,
 )
 from producers.gateway.metrics.registry import Metrics
 from producers.gateway.privacy.redaction import Redaction
@@ -257,12 +269,15 @@ class Call(Response):
         """Relay the answer of the attempt's engine; False where the engine has lost the adapter, or
         got an alias before it said what it serves. Raises UpstreamFailure."""
         request = self._engine_request
+        body = await run_in_thread_if_large(
+            self._request.size, request.request.encode_for_engine, request.extras
+        )
         self._engine_start = self._record.seconds
         async with request.upstream.request(
             self._gateway.client,
             "POST",
             PATHS[self._request.endpoint],
-            request.request.encode_for_engine(request.extras),
+            body,
             self._gateway.timeout_seconds,
         ) as response:
             if response.status_code == 404 and await self._lacks_model(request.attempt):
@@ -355,17 +370,14 @@ class Call(Response):
         except AnswerTooLong as error:
             # Asked again, it would be as long.
             raise Refused(
-                502, f"the engine's answer is too long: {error}; ask for fewer tokens or stream it"
+                502, f"the engine's answer is too long: {error}; {_ASK_FOR_LESS}"
             ) from error
         self._stop_engine_clock()
-        document = _parse_object(body)
-        if response.status_code == 200 and document is not None:
-            restored = self._engine_request.answer.whole(document)
-            if self._engine_request.reflections is not None:
-                restored = self._engine_request.reflections.take_from_whole(restored)
-            restored = set_model(restored, self._engine_request.model_name)
-            if restored is not document:
-                body = _rewrite(body, encode_json, restored)
+        is_answer = response.status_code == 200
+        document, body = await run_in_thread_if_large(
+            measure_work(body), self._restore_whole, body, is_answer
+        )
+        if is_answer and document is not None:
             recorded = await self._record_end("completed", body=body)
         else:
             recorded = await self._record_end("failed", _read_engine_error(document, response))
@@ -376,6 +388,26 @@ class Call(Response):
         await self._send_headers(send, response.status_code, headers, recorded)
         await self._send_last(send, body)
 
+    def _restore_whole(self, body: bytes, is_answer: bool) -> tuple[dict[str, Any] | None, bytes]:
+        """Return what an engine says, if that is an object, and the body that the client gets.
+        Raises Refused for one that holds more than is taken."""
+        excess = find_excess(body, most=MAX_ANSWER_JSON)
+        if excess is not None:
+            raise Refused(
+                502, f"the engine's answer is too long: it holds {excess}; {_ASK_FOR_LESS}"
+            )
+        document = _parse_object(body)
+        if document is None or not is_answer:
+            return document, body
+        restored = self._engine_request.answer.whole(document)
+        if self._engine_request.reflections is not None:
+            restored = self._engine_request.reflections.take_from_whole(restored)
+        restored = set_model(restored, self._engine_request.model_name)
+        if restored is document:
+            return document, body
+        encode = encode_large_json if _is_large(body) else encode_json
+        return document, _rewrite(body, encode, restored)
+
     async def _relay_stream(self, response: Reply, send: Send) -> None:
         recorded = await self._record.wait_for_start()
         if not recorded and self._gateway.capture == "required":
@@ -385,11 +417,20 @@ class Call(Response):
         await self._send_headers(send, 200, self._engine_headers, recorded)
         splitter, answer = sse.Splitter(), self._engine_request.answer
         async for data in response.aiter_bytes():
+            turn = Turn()
             for event in splitter.feed(data):
-                if answer.is_last(sse.data(event)):
+                if len(event) < SMALL_BYTES:
+                    is_last, event = self._read_event(event)
+                else:
+                    is_last, event = await run_in_thread_if_large(
+                        measure_work(event), self._read_event, event
+                    )
+                if is_last:
                     await self._finish_stream(send, event, recorded)
                     return
                 await self._send_event(send, event)
+                if turn.is_over:
+                    await turn.give_way()
         if answer.error is None:
             # Cut off, however politely: without a word of ours it would look whole to a client.
             cut = f"its stream ended without {answer.LAST}"
@@ -397,8 +438,16 @@ class Call(Response):
         await self._record_end("failed", answer.error)
         await self._send_last(send, splitter.rest())
 
-    async def _send_event(self, send: Send, event: bytes) -> None:
+    def _read_event(self, event: bytes) -> tuple[bool, bytes]:
+        """Return whether an event of the engine ends the stream, and the events that the client
+        gets for it; b"" for none. Raises EventTooLong for one that holds more than is taken."""
         payload, answer = sse.data(event), self._engine_request.answer
+        if payload is not None and len(payload) >= SMALL_BYTES:
+            excess = find_excess(payload, most=MAX_ANSWER_JSON)
+            if excess is not None:
+                raise sse.EventTooLong(f"the upstream sent an event that holds {excess}")
+        if answer.is_last(payload):
+            return True, event
         document, began = _parse_object(payload or b""), answer.has_begun
         if payload and document is None:
             # It is passed on as it came, and the answer is not trained on.
@@ -408,6 +457,9 @@ class Call(Response):
         if answer.has_begun and not began:
             seconds = self._record.seconds - self._engine_start
             self._engine_request.upstream.first_tokens.add(seconds)
+        return False, event
+
+    async def _send_event(self, send: Send, event: bytes) -> None:
         if event:
             self._keep_for_retry(event)
             await send({"type": "http.response.body", "body": event, "more_body": True})
@@ -438,7 +490,10 @@ class Call(Response):
         held = self._held_events.pop(id(restored), None)
         if held is not None:
             return held[1]
-        return _rewrite(event, self._request.encode_event, restored)
+        encode = self._request.encode_event
+        return _rewrite(
+            event, partial(encode, large=True) if _is_large(event) else encode, restored
+        )
 
     def _keep_for_retry(self, event: bytes) -> None:
         """Keep what the client gets where the call has an idempotency key."""
@@ -552,6 +607,8 @@ class Call(Response):
             self._shadow(shadow)
 
 
+_ASK_FOR_LESS: Final = "ask for fewer tokens or log-probabilities, or stream it"
+
 _UNRECORDED: Final = Refused(
     503, "the call cannot be recorded and capture is required; free space on the gateway's disk"
 )
@@ -583,9 +640,13 @@ async def _wait_for_disconnect(receive: Receive) -> None:
         pass
 
 
+def _is_large(body: bytes) -> bool:
+    return measure_work(body) >= LARGE_BYTES
+
+
 def _parse_object(body: bytes) -> dict[str, Any] | None:
     try:
-        document = json.loads(body)
+        document = (parse_large_json if _is_large(body) else json.loads)(body)
     except (ValueError, RecursionError):
         return None
     return document if isinstance(document, dict) else None

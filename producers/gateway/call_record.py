@@ -35,13 +35,15 @@ from events.rollouts import (
 )
 from events.sqlite.receipts import Receipt
 from producers.gateway.capture.answer import NOTHING, AnswerRecord, Capture
+from producers.gateway.capture.digests import AnswerDigests
 from producers.gateway.capture.idempotency import receipt as pack_receipt
 from producers.gateway.capture.recorder import About, Recorder
 from producers.gateway.capture.session_recovery import to_client_message
 from producers.gateway.capture.sessions import CallAttribution, Parent, Sessions
 from producers.gateway.http.wire import storable_tools
+from producers.gateway.large_work import run_in_thread_if_large
 from producers.gateway.metrics.registry import Metrics
-from producers.gateway.privacy.redaction import Redaction, run_in_thread_if_large
+from producers.gateway.privacy.redaction import Redaction
 from producers.gateway.request_context import RequestContext
 from producers.gateway.routing.upstreams import EngineModel
 
@@ -192,9 +194,10 @@ class Record:
         except KintsugiError as error:
             self._warn(CallStarted.TYPE, error)
             return False
-        log_content = self._build_log_content()
-        data = self._build_start(served_by, log_content)
-        self._start_event = await self._append(data)
+        size = self._context.request.size
+        log_content = await run_in_thread_if_large(size, self._build_log_content)
+        data = await run_in_thread_if_large(size, self._build_start, served_by, log_content)
+        self._start_event = await self._append(data, size=size)
         if self._start_event is None:
             return False
         self._sessions.remember_call(self.call, data.session)
@@ -279,7 +282,7 @@ class Record:
         error: str | None,
         client_answer: ClientAnswer | None,
     ) -> bool:
-        answer_record = answer.build_record()
+        answer_record = await run_in_thread_if_large(answer.held, answer.build_record)
         error = None if error is None else self._redaction.redact_text(error)[:_LONGEST_ERROR]
         messages, redacted = await self._redact_answer(
             answer, answer_record.messages, client_answer
@@ -290,14 +293,19 @@ class Record:
             why = error or outcome
         elif not self._storable and redacted is None:
             why = "the messages are in a form that the log does not hold"
-        data = self._build_end(outcome, answer_record, messages, why, error)
+        data = await run_in_thread_if_large(
+            answer.held, self._build_end, outcome, answer_record, messages, why, error
+        )
         whole = client_answer if started and outcome == "completed" else None
         receipt = await self._build_receipt(whole, redacted)
-        event = await self._append(data, answer_record.arrays if why is None else None, receipt)
-        recorded = started and event is not None
-        self._report = partial(
-            self._report_end, outcome, recorded, answer_record.messages, answer_record.merged
+        event = await self._append(
+            data, answer_record.arrays if why is None else None, receipt, answer.held
         )
+        recorded = started and event is not None
+        answers, merged = answer_record.messages, answer_record.merged
+        heard = await run_in_thread_if_large(answer.held, self._digest_answers, answers)
+        joined = self._digest_answers(() if merged is None else (merged,))
+        self._report = partial(self._report_end, outcome, recorded, heard, joined)
         return recorded
 
     def _build_end(
@@ -332,12 +340,15 @@ class Record:
         """An answer as it may be written, and why it may keep no tokens."""
         if not self._redaction.active:
             return messages, None
-        spoken = list(answer.collect_texts())
+        spoken = list(await run_in_thread_if_large(answer.held, answer.collect_texts))
         if self._context.retry is not None and client_answer is not None:
             # The receipt holds the whole body, also fields that the capture does not read.
             spoken.append(client_answer.body.decode(errors="replace"))
         return await run_in_thread_if_large(
-            sum(map(len, spoken)), self._redaction.redact_answer, messages, spoken
+            self._redaction.weigh(sum(map(len, spoken))),
+            self._redaction.redact_answer,
+            messages,
+            spoken,
         )
 
     async def _build_receipt(
@@ -350,29 +361,29 @@ class Record:
         headers, body = whole.headers, whole.body
         return await run_in_thread_if_large(len(body), pack_receipt, retry, headers, body, redacted)
 
+    def _digest_answers(self, messages: Sequence[Message]) -> list[AnswerDigests]:
+        conversation = self._context.conversation
+        return [conversation.digest_answer(to_client_message(message)) for message in messages]
+
     def _report_end(
         self,
         outcome: Outcome,
         recorded: bool,
-        messages: Sequence[Message],
-        merged: Message | None = None,
+        answers: Sequence[AnswerDigests],
+        merged: Sequence[AnswerDigests],
     ) -> Outcome:
         self._metrics.count_call(self._context.request.endpoint, outcome, recorded, self.seconds)
         session, scope = self._attributed.session, self._context.caller.scope
         conversation = self._context.conversation
         heard = 1 if recorded and outcome == "completed" else 0
-        for message in messages[:heard]:
+        for answer in answers[:heard]:
             self._sessions.remember_answer(
-                session, self.call, scope, conversation, to_client_message(message), self._keyid
+                session, self.call, scope, conversation, answer, self._keyid
             )
-        if heard and merged is not None:
-            self._sessions.remember_answer_by_index(
-                session, scope, conversation, to_client_message(merged)
-            )
-        for message in messages[heard:]:
-            self._sessions.remember_possible_answer(
-                session, scope, conversation, to_client_message(message)
-            )
+        for answer in merged[:heard]:
+            self._sessions.remember_answer_by_index(session, scope, conversation, answer)
+        for answer in answers[heard:]:
+            self._sessions.remember_possible_answer(session, scope, conversation, answer)
         return outcome
 
     @property
@@ -380,13 +391,23 @@ class Record:
         return About(self._context.caller.person, self._context.caller.traceparent)
 
     async def _append(
-        self, data: EventData, arrays: Arrays | None = None, receipt: Receipt | None = None
+        self,
+        data: EventData,
+        arrays: Arrays | None = None,
+        receipt: Receipt | None = None,
+        size: int = 0,
     ) -> str | None:
-        """The id of the event, which is in the log now; None when it is not."""
+        """The id of the event, which is in the log now; None when it is not. `size` is about how
+        many bytes it has."""
         try:
             with self._metrics.time_append(data.STREAM, data.TYPE):
                 return await self._recorder.append(
-                    data, self._about, cause=self._start_event, arrays=arrays, receipt=receipt
+                    data,
+                    self._about,
+                    cause=self._start_event,
+                    arrays=arrays,
+                    receipt=receipt,
+                    size=size,
                 )
         except KintsugiError as error:
             self._warn(data.TYPE, error)

@@ -33,6 +33,7 @@ from producers.gateway.request_context import (
 )
 from producers.gateway.traces import Traces
 from producers.spans import otlp
+from producers.spans.protobuf_size import TooMuch
 
 _MAX_FEEDBACK_BYTES: Final = 1 << 20
 
@@ -182,7 +183,7 @@ def _parse_spans(body: bytes, kind: otlp.Kind, gzip: bool, most: int) -> list[ot
     """The spans of a body. Raises Refused."""
     try:
         return otlp.spans(otlp.inflate(body, most) if gzip else body, kind)
-    except otlp.TooMuch as error:
+    except TooMuch as error:
         raise Refused(413, str(error)) from error
     except otlp.BadTraces as error:
         raise bad_request(str(error)) from error

@@ -30,13 +30,10 @@ from producers.gateway.http.wire import (
     identifier,
     parse_request,
 )
+from producers.gateway.large_work import measure_work, run_in_thread_if_large
 from producers.gateway.privacy.keys import Client, ClientKeys
 from producers.gateway.privacy.keys import Scope as KeyScope
-from producers.gateway.privacy.redaction import (
-    RedactedRequest,
-    Redaction,
-    run_in_thread_if_large,
-)
+from producers.gateway.privacy.redaction import RedactedRequest, Redaction
 
 _PATH_NAMES: Final = ("session", "task", "user")
 
@@ -112,16 +109,25 @@ class RequestReader:
         caller = read_caller(request, client, path_names, redaction)
         session = _read_session_name(request, client, path_names, redaction)
         body = await read_body(request, self._max_body_bytes)
-        model_request = parse_request(endpoint, body)
-        redacted = await run_in_thread_if_large(len(body), redaction.redact_request, model_request)
+        size = measure_work(body)
+        model_request = await run_in_thread_if_large(size, parse_request, endpoint, body)
+        redacted = await run_in_thread_if_large(
+            redaction.weigh(size), redaction.redact_request, model_request
+        )
         return RequestContext(
             model_request,
             redacted,
-            retry=_read_retry_key(request, caller, redacted, redaction),
-            conversation=Conversation.of(model_request.raw_messages, model_request.tools),
+            retry=await run_in_thread_if_large(
+                size, _read_retry_key, request, caller, redacted, redaction
+            ),
+            conversation=await run_in_thread_if_large(size, _digest, model_request),
             caller=caller,
             session=session,
         )
+
+
+def _digest(request: ModelRequest) -> Conversation:
+    return Conversation.of(request.raw_messages, request.tools)
 
 
 def parse_path_names(request: Request) -> Mapping[str, str]:

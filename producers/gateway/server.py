@@ -43,6 +43,7 @@ from producers.gateway.http.models import with_aliases
 from producers.gateway.http.request_guard import TRACES, RequestGuard
 from producers.gateway.http.wire import Endpoint, Refused, encode_json, parse_request
 from producers.gateway.ingest_routes import IngestRoutes
+from producers.gateway.large_work import measure_work, run_in_thread_if_large
 from producers.gateway.metrics.registry import Metrics
 from producers.gateway.privacy.keys import ClientKeys
 from producers.gateway.privacy.redaction import Redaction
@@ -260,12 +261,14 @@ class Gateway:
     async def _count_tokens(self, request: Request) -> Response:
         self._reader.authenticate(request, "call")
         body = await read_body(request, self._options.max_body_bytes)
-        model_request = parse_request("messages", body)
+        size = measure_work(body)
+        model_request = await run_in_thread_if_large(size, parse_request, "messages", body)
         with self.context.routing.begin(model_request.model, "", goes_on=False) as lease:
             async with aclosing(lease.attempts(self._upstreams.for_session(""))) as attempts:
                 attempt = await anext(attempts)
             if attempt.name is not None:
-                body = encode_json(model_request.with_model(attempt.name).document)
+                named = model_request.with_model(attempt.name).document
+                body = await run_in_thread_if_large(size, encode_json, named)
             path = "/messages/count_tokens"
             return _json_response(*await self._ask_engine(attempt.upstream, "POST", path, body))
 

@@ -18,7 +18,7 @@ import asyncio
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
 from events.envelope import derive_id
 from events.errors import KintsugiError, TooLarge
@@ -27,7 +27,7 @@ from events.rollouts import CallEndContent, CallEnded, CallStartContent, CallSta
 from events.sqlite.receipts import Receipt
 from producers.gateway.call import GatewayContext
 from producers.gateway.capture.answer import make_capture
-from producers.gateway.capture.digests import Conversation
+from producers.gateway.capture.digests import AnswerDigests, Conversation
 from producers.gateway.capture.idempotency import IdempotentRequest, Retries
 from producers.gateway.capture.recorder import About
 from producers.gateway.capture.session_recovery import to_client_message
@@ -41,7 +41,8 @@ from producers.gateway.http.wire import (
     parse_request,
     storable_tools,
 )
-from producers.gateway.privacy.redaction import RedactedRequest, run_in_thread_if_large
+from producers.gateway.large_work import measure_work, run_in_thread_if_large
+from producers.gateway.privacy.redaction import RedactedRequest
 from producers.gateway.request_context import Caller
 from producers.gateway.routing.routes import choose
 from producers.spans.genai import Chat, chat_of
@@ -53,6 +54,8 @@ Result = Literal["recorded", "repeated", "ignored", "rejected"]
 
 BECAUSE: Final = "a trace told of the call, and traces have no token ids"
 _UNKNOWN: Final = "unknown"
+_SESSIONS_AT_ONCE: Final = 64
+"""Sessions whose spans are recorded at the same time, and share an fsync."""
 _LONGEST_NAME: Final = 128
 _MOST_REASONS: Final = 3
 _LONGEST_REASON: Final = 300
@@ -90,6 +93,8 @@ class _SpanCall:
     redacted: RedactedRequest
     session: str
     about: About
+    size: int
+    """Bytes of text that are as much work."""
 
     @property
     def id(self) -> str:
@@ -107,10 +112,27 @@ class Traces:
         """Record the calls of spans. Raises Refused where the log refuses; the spans that were
         recorded until then are skipped when they are sent again."""
         result = TraceResult()
+        sessions = iter(await asyncio.to_thread(self._parse_calls, spans, caller, result))
+
+        async def work() -> None:
+            # Those of one session one after the other: each may go on from the one before.
+            for calls in sessions:
+                await self._record_session(calls, caller, result)
+
+        tasks = [work() for _ in range(_SESSIONS_AT_ONCE)]
+        for failure in await asyncio.gather(*tasks, return_exceptions=True):
+            if isinstance(failure, BaseException):
+                raise failure
+        return result
+
+    def _parse_calls(
+        self, spans: Sequence[ClientSpan], caller: Caller, result: TraceResult
+    ) -> list[list[_SpanCall]]:
+        """The calls of spans, by session."""
         sessions: dict[str, list[_SpanCall]] = {}
         for span in sorted(spans, key=lambda span: span.began):
             try:
-                call = await self._parse_call(span, caller)
+                call = self._parse_call(span, caller)
             except (Unusable, Refused) as error:
                 result.reject(str(error))
                 continue
@@ -121,14 +143,9 @@ class Traces:
                 result.counts["ignored"] += 1
             else:
                 sessions.setdefault(call.session, []).append(call)
-        # Those of one session one after the other: each may go on from the one before.
-        tasks = [self._record_session(calls, caller, result) for calls in sessions.values()]
-        for failure in await asyncio.gather(*tasks, return_exceptions=True):
-            if isinstance(failure, BaseException):
-                raise failure
-        return result
+        return list(sessions.values())
 
-    async def _parse_call(self, span: ClientSpan, caller: Caller) -> _SpanCall | None:
+    def _parse_call(self, span: ClientSpan, caller: Caller) -> _SpanCall | None:
         """Raises Unusable, Refused."""
         chat = chat_of(span)
         if chat is None:
@@ -139,7 +156,7 @@ class Traces:
         # Parsed as a request: a body that the gateway would refuse is not stored from here either.
         body = encode_json(chat.request)
         request = parse_request("chat", body)
-        redacted = await run_in_thread_if_large(len(body), redaction.redact_request, request)
+        redacted = redaction.redact_request(request)
         session = identifier(chat.conversation, "gen_ai.conversation.id") or f"trace-{span.trace}"
         person = caller.person or redaction.redact_name(identifier(chat.person, "user.id"))
         return _SpanCall(
@@ -149,6 +166,7 @@ class Traces:
             redacted,
             redaction.redact_name(session) or session,
             About(person, TraceContext(span.trace, span.span).header),
+            measure_work(body) + measure_work(encode_json(chat.answer)),
         )
 
     async def _record_session(
@@ -169,17 +187,13 @@ class Traces:
 
     async def _append(self, call: _SpanCall, caller: Caller) -> None:
         """Raises Unusable, TooLarge; Refused where the log does not take it."""
-        messages = call.redacted.request.messages()
-        tools = storable_tools(call.redacted.request.tools)
-        if messages is None or tools is None:
-            raise Unusable("its messages or its tools are in a form that the log does not hold")
+        messages, tools, conversation = await run_in_thread_if_large(call.size, _read_content, call)
         try:
             keyid = await self._gateway.recorder.keyid(call.about)
         except KintsugiError as error:
             raise _append_error(error) from error
         sessions = self._gateway.sessions
         scope = caller.client, call.about.person
-        conversation = Conversation.of(call.request.raw_messages, call.request.tools)
         attributed = sessions.attribute(
             SessionName(call.session, "header"), scope, conversation, call.session
         )
@@ -187,13 +201,15 @@ class Traces:
         if parent is not None and parent.keyid != keyid:
             parent = None  # the person was erased since: no link to events under the former key
         start = self._build_start(call, caller, messages, tools, parent)
-        end, answers = await self._build_end(call)
+        size = max(call.size, self._gateway.redaction.weigh(call.size))
+        end, answers = await run_in_thread_if_large(size, self._build_end, call, conversation)
         first, last = (derive_id(call.id, step) for step in ("started", "ended"))
         try:
             await self._gateway.recorder.append_all(
                 [(first, None, start), (last, first, end)],
                 call.about,
                 Receipt(call.id, b""),
+                call.size,
             )
         except TooLarge:
             sessions.settle(attributed.claim, completed=False)
@@ -204,10 +220,8 @@ class Traces:
         sessions.settle(attributed.claim, completed=end.outcome == "completed")
         sessions.remember_call(call.id, call.session)
         sessions.remember_request(call.session, call.id, conversation, scope[1], keyid)
-        for message in answers[:1]:
-            sessions.remember_answer(
-                call.session, call.id, scope, conversation, to_client_message(message), keyid
-            )
+        for heard in answers:
+            sessions.remember_answer(call.session, call.id, scope, conversation, heard, keyid)
 
     def _build_start(
         self,
@@ -238,14 +252,14 @@ class Traces:
             content=CallStartContent(messages=messages[known:], tools=() if same_tools else tools),
         )
 
-    async def _build_end(self, call: _SpanCall) -> tuple[CallEnded, tuple[Message, ...]]:
-        """The end of the call, and the answer as it was given."""
+    def _build_end(
+        self, call: _SpanCall, conversation: Conversation
+    ) -> tuple[CallEnded, list[AnswerDigests]]:
+        """The end of the call, and the digests of the answer as it was given."""
         redaction, answer = self._gateway.redaction, make_capture(call.request, ExtraFields(), None)
         answer.whole(call.chat.answer)
         answer_record, spoken = answer.build_record(), answer.collect_texts()
-        messages, because = await run_in_thread_if_large(
-            sum(map(len, spoken)), redaction.redact_answer, answer_record.messages, spoken
-        )
+        messages, because = redaction.redact_answer(answer_record.messages, spoken)
         error = call.span.error
         because = call.redacted.because or because or BECAUSE
         finish = answer_record.finish_reason and redaction.redact_text(answer_record.finish_reason)
@@ -262,7 +276,20 @@ class Traces:
             error=None if error is None else redaction.redact_text(error)[:_LONGEST_ERROR],
             content=CallEndContent(messages=messages) if messages else None,
         )
-        return end, answer_record.messages if error is None else ()
+        heard = answer_record.messages[:1] if error is None else ()
+        return end, [conversation.digest_answer(to_client_message(message)) for message in heard]
+
+
+def _read_content(
+    call: _SpanCall,
+) -> tuple[tuple[Message, ...], tuple[dict[str, Any], ...], Conversation]:
+    """Messages and tools as the log holds them, and the digests of the messages as they came.
+    Raises Unusable."""
+    messages = call.redacted.request.messages()
+    tools = storable_tools(call.redacted.request.tools)
+    if messages is None or tools is None:
+        raise Unusable("its messages or its tools are in a form that the log does not hold")
+    return messages, tools, Conversation.of(call.request.raw_messages, call.request.tools)
 
 
 def _append_error(error: KintsugiError) -> Refused:

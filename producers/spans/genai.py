@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Final
 
+from events.json_text.size import find_excess
 from producers.spans.conventions import (
     CONVERSATION,
     DETAILS,
@@ -127,6 +128,8 @@ def _structure(attributes: Attributes, name: str) -> Any:
     value = attributes.get(name)
     if not isinstance(value, str):
         return value
+    if (excess := find_excess(value)) is not None:
+        raise Unusable(f"its {name} holds {excess}; send less")
     try:
         return json.loads(value)
     except (ValueError, RecursionError) as error:

@@ -16,6 +16,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from events.errors import KintsugiError
+from events.json_text.size import find_excess
+from producers.spans.protobuf_size import TooMuch, check_size
 
 if TYPE_CHECKING:
     from google.protobuf.message import Message
@@ -29,6 +31,9 @@ PROTOBUF: Final[Kind] = "application/x-protobuf"
 JSON: Final[Kind] = "application/json"
 
 _IDS: Final = ("traceId", "spanId", "parentSpanId")
+MAX_SPANS: Final = 20_000
+"""Spans of one request; a collector sends 8,192 at once, an SDK 512."""
+
 _ID_BYTES: Final = (16, 8)
 _GZIP: Final = 16 + zlib.MAX_WBITS
 _ERROR: Final = 2
@@ -43,10 +48,6 @@ class OtlpUnavailable(KintsugiError):
 
 class BadTraces(KintsugiError):
     """A body that is no request of OTLP."""
-
-
-class TooMuch(KintsugiError):
-    """A body that becomes too large when it is inflated."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,13 +75,14 @@ class ClientSpan:
 
 
 def spans(body: bytes, kind: Kind) -> list[ClientSpan]:
-    """The spans of a request. Raises BadTraces, OtlpUnavailable."""
+    """The spans of a request. Raises BadTraces, TooMuch, OtlpUnavailable."""
     request = _service().ExportTraceServiceRequest()
     if kind == JSON:
         _read_json(body, request)
     else:
         from google.protobuf.message import DecodeError
 
+        check_size(body, request.DESCRIPTOR)
         try:
             request.ParseFromString(body)
         except DecodeError as error:
@@ -88,12 +90,13 @@ def spans(body: bytes, kind: Kind) -> list[ClientSpan]:
                 f"the body of {len(body):,} bytes is no ExportTraceServiceRequest ({error}); send "
                 "OTLP as protobuf, or as JSON with content-type application/json"
             ) from error
-    return [
-        _read_span(span)
-        for resource in request.resource_spans
-        for scope in resource.scope_spans
-        for span in scope.spans
-    ]
+    scopes = [scope for resource in request.resource_spans for scope in resource.scope_spans]
+    if (count := sum(len(scope.spans) for scope in scopes)) > MAX_SPANS:
+        raise TooMuch(
+            f"the body has {count:,} spans, and at most {MAX_SPANS:,} are taken; send smaller "
+            "batches"
+        )
+    return [_read_span(span) for scope in scopes for span in scope.spans]
 
 
 def inflate(body: bytes, most: int) -> bytes:
@@ -151,6 +154,8 @@ def _serialize(kind: Kind, message: "Message") -> bytes:
 def _read_json(body: bytes, request: "service.ExportTraceServiceRequest") -> None:
     from google.protobuf.json_format import ParseDict, ParseError
 
+    if (excess := find_excess(body)) is not None:
+        raise TooMuch(f"the body holds {excess}; send smaller batches")
     try:
         document = json.loads(body)
         for item in _spans_of(document):

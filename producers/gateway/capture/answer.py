@@ -38,6 +38,8 @@ _ID_BYTES: Final = 40
 _CHOICE_BYTES: Final = 1000
 """What is held of a choice."""
 
+_MOST_CALLS: Final = 1_000
+"""Tool calls held of one choice."""
 _STRAY_CHOICES: Final = 16
 """Choices held although they were not requested: enough to show what the engine did."""
 
@@ -174,6 +176,11 @@ class Capture:
         return None if self._is_ours(document, restored) else restored
 
     @property
+    def held(self) -> int:
+        """About how many bytes are held of the answer."""
+        return self._held
+
+    @property
     def has_begun(self) -> bool:
         """Whether anything that the model said has come: a token, a word, or a part of a call."""
         return self._pieces > 0
@@ -243,7 +250,7 @@ class Capture:
         return self._choices.get(number)
 
     def _begin_choice(self) -> _Choice:
-        return _Choice(MessageReader(lambda why, _: self._doubt(why), self._keep))
+        return _Choice(MessageReader(lambda why, _: self._doubt(why), self._keep, _MOST_CALLS))
 
     def _keep(self, size: int) -> bool:
         """Return whether a piece of `size` bytes of what the model said can be held."""

@@ -62,13 +62,24 @@ class Conversation:
         heard = self.last if last is None else AnswerPrefix.of(last)
         return Conversation(tuple(beginnings), self.tools, tuple(answers), tuple(loose), heard)
 
-    def digest_with_answer(self, message: Mapping[str, Any]) -> Digest:
-        """The digest with an answer at its end."""
-        return _digest(_texts(message)[0], self.beginnings[-1])
+    def digest_answer(self, message: Mapping[str, Any]) -> "AnswerDigests":
+        """Return the digests of the conversation with an answer at its end."""
+        exact, bare = _texts(message)
+        return AnswerDigests(
+            _digest(exact, self.beginnings[-1]),
+            _digest(bare, self.loose[-1]),
+            AnswerPrefix.of(message),
+        )
 
-    def loose_digest_with_answer(self, message: Mapping[str, Any]) -> Digest:
-        """The same without the white space around answers."""
-        return _digest(_texts(message)[1], self.loose[-1])
+
+@dataclass(frozen=True, slots=True)
+class AnswerDigests:
+    """A conversation with an answer at its end."""
+
+    exact: Digest
+    loose: Digest
+    """The digest without the white space around answers."""
+    prefix: "AnswerPrefix"
 
 
 @dataclass(frozen=True, slots=True)

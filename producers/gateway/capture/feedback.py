@@ -12,12 +12,13 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 from events.codec import decode
 from events.envelope import derive_id, new_id
 from events.errors import BadRecord
+from events.json_text.size import JsonSize
 from events.log import Record
 from events.registry import first_problem
 from events.rollouts import CallStarted, FeedbackContent, FeedbackReceived
 from events.streams import ROLLOUTS
 from producers.gateway.capture.recorder import Spool
-from producers.gateway.http.wire import bad_request, identifier
+from producers.gateway.http.wire import bad_request, check_size, identifier
 from producers.gateway.privacy.redaction import Redaction
 from producers.storable import readable
 
@@ -25,6 +26,9 @@ _Text = Annotated[str, Field(max_length=256)]
 
 CLOCK_MS: Final = 60_000
 """How far the clock that minted an id and the one that recorded its call may be apart."""
+
+_MAX_JSON: Final = JsonSize(values=1_000, containers=100, keys=100)
+"""The most that a body holds; 7 fields and 100 tags are taken."""
 
 _PORTION: Final = 200
 """Records that are read at once while a call is looked for."""
@@ -72,6 +76,7 @@ class FeedbackBody(BaseModel):
 
 def parse_feedback(body: bytes) -> FeedbackBody:
     """A request's body. Raises Refused that names the first thing wrong with it."""
+    check_size(body, _MAX_JSON)
     try:
         feedback = FeedbackBody.model_validate_json(body)
     except ValidationError as error:

@@ -28,6 +28,7 @@ from starlette.types import Scope as AsgiScope
 
 from events.canonical import exact_json, sha256
 from events.errors import LogError
+from events.json_text.pieces import encode_in_pieces
 from events.sqlite.receipts import MAX_RECEIPT_BYTES, Receipt
 from producers.gateway.capture.receipts import MAX_OVERHEAD_BYTES
 from producers.gateway.http.wire import Refused, bad_request, encode_json
@@ -60,7 +61,7 @@ class IdempotentRequest:
     def of(key: str, redacted: RedactedRequest) -> "IdempotentRequest":
         """A request under a key. Raises Refused for one that cannot be compared."""
         try:
-            written = exact_json(redacted.request.document)
+            written = encode_in_pieces(redacted.request.document, exact_json, sort_keys=True)
         except RecursionError as error:
             raise bad_request(
                 "the body is nested too deeply to be compared with a later one; flatten it, or "

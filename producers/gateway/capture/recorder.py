@@ -21,6 +21,7 @@ from events.privacy.sealing import Key
 from events.rollouts import EventData
 from events.sqlite.receipts import Receipt
 from producers.gateway.capture.receipts import open_receipt, seal_receipt
+from producers.gateway.large_work import run_in_thread_if_large
 
 
 class Spool(Protocol):
@@ -101,10 +102,14 @@ class Recorder:
         cause: str | None = None,
         arrays: Arrays | None = None,
         receipt: Receipt | None = None,
+        size: int = 0,
     ) -> str:
-        """The event's id, once it is safe. Raises LogError, or TooLarge; then it is not there."""
+        """The event's id, once it is safe. `size` is about how many bytes it has. Raises LogError,
+        or TooLarge; then it is not there."""
         owner = await self._owner(about)
-        encoded = _encode(data, about, id or new_id(), cause, arrays, owner)
+        encoded = await run_in_thread_if_large(
+            size, _encode, data, about, id or new_id(), cause, arrays, owner
+        )
         await self._append([encoded], receipt, owner)
         return encoded.id
 
@@ -113,11 +118,15 @@ class Recorder:
         events: Sequence[tuple[str, str | None, EventData]],
         about: About,
         receipt: Receipt | None = None,
+        size: int = 0,
     ) -> None:
-        """Append several events (id, cause, data); the log gets all of them or none. Raises as
-        `append`."""
+        """Append several events (id, cause, data); the log gets all of them or none. `size` and
+        errors are those of `append`."""
         owner = await self._owner(about)
-        batch = [_encode(data, about, event, cause, None, owner) for event, cause, data in events]
+        batch = [
+            await run_in_thread_if_large(size, _encode, data, about, event, cause, None, owner)
+            for event, cause, data in events
+        ]
         await self._append(batch, receipt, owner)
 
     async def _append(

@@ -192,17 +192,16 @@ class _Memory:
                 known.conversation,
                 to_client_message(message),
             )
+            digests = conversation.digest_answer(answer)
             if completed and place == 0:
                 self._calls[data.call] = replace(known, answer=answer)
                 self.sessions.remember_answer(
-                    data.session, data.call, scope, conversation, answer, known.keyid
+                    data.session, data.call, scope, conversation, digests, known.keyid
                 )
                 if claim is not None:
-                    self._last.append(
-                        (self._now, claim, conversation.loose_digest_with_answer(answer))
-                    )
+                    self._last.append((self._now, claim, digests.loose))
             else:
-                self.sessions.remember_possible_answer(data.session, scope, conversation, answer)
+                self.sessions.remember_possible_answer(data.session, scope, conversation, digests)
 
     def _conversation(self, data: CallStarted) -> Conversation | None:
         """What was asked, from the parent on; None where it is not known word for word."""

@@ -37,13 +37,13 @@ restart and that a client comes back to an hour after the moment from which on a
 """
 
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from events.log import now_ms
 from events.rollouts import Attribution
-from producers.gateway.capture.digests import AnswerPrefix, Conversation, Digest
+from producers.gateway.capture.digests import AnswerDigests, Conversation, Digest
 from producers.gateway.capture.lookalikes import Alike, BloomFilter, Cut
 
 MAX_KNOWN: Final = 65_536
@@ -186,35 +186,34 @@ class Sessions:
         call: str,
         scope: Scope,
         conversation: Conversation,
-        answer: Mapping[str, Any],
+        answer: AnswerDigests,
         keyid: str | None = None,
     ) -> None:
         """Remember a call whose answer is in the log; `answer` is its first choice."""
         if not len(conversation):
             return
-        digest = conversation.digest_with_answer(answer)
         known = Parent(call, len(conversation) + 1, keyid=keyid), conversation.tools
-        self._remember(("said", session, scope[1], digest), known)
-        self._add(scope, conversation.loose_digest_with_answer(answer), session, heard=True)
+        self._remember(("said", session, scope[1], answer.exact), known)
+        self._add(scope, answer.loose, session, heard=True)
 
     def remember_answer_by_index(
-        self, session: str, scope: Scope, conversation: Conversation, answer: Mapping[str, Any]
+        self, session: str, scope: Scope, conversation: Conversation, answer: AnswerDigests
     ) -> None:
         """Remember another form in which the client may send the answer back to its call."""
         if len(conversation):
-            self._add(scope, conversation.loose_digest_with_answer(answer), session, heard=True)
+            self._add(scope, answer.loose, session, heard=True)
 
     def remember_possible_answer(
-        self, session: str, scope: Scope, conversation: Conversation, answer: Mapping[str, Any]
+        self, session: str, scope: Scope, conversation: Conversation, answer: AnswerDigests
     ) -> None:
         """Remember an answer that the client may or may not have taken for the answer to its
         call."""
         if not len(conversation):
             return
-        self._add(scope, conversation.loose_digest_with_answer(answer), session, heard=False)
+        self._add(scope, answer.loose, session, heard=False)
         key = ("cut", scope, conversation.loose[-1])
         cut = self._known.get(key) or Cut(crowded=key in self._forgotten)
-        cut.add(session, AnswerPrefix.of(answer))
+        cut.add(session, answer.prefix)
         self._remember(key, cut)
 
     def remember_call(self, call: str, session: str) -> None:

@@ -11,6 +11,9 @@ from events.errors import KintsugiError
 MAX_EVENT_BYTES: Final = 32 << 20
 """Largest event, in bytes: a bound against an upstream that never ends one."""
 
+MAX_EVENT_LINES: Final = 10_000
+"""Lines of one event. Engines write one or two."""
+
 DONE: Final = b"[DONE]"
 """The data of the event that ends a stream of OpenAI's."""
 
@@ -38,6 +41,7 @@ class Splitter:
         at = 0
         while (match := _END.search(self._rest, max(at, begin))) is not None:
             events.append(bytes(self._rest[at : match.end()]))
+            _check_lines(events[-1])
             at = match.end()
         del self._rest[:at]
         if len(self._rest) > MAX_EVENT_BYTES:
@@ -50,6 +54,16 @@ class Splitter:
     def rest(self) -> bytes:
         """What came after the last whole event."""
         return bytes(self._rest)
+
+
+def _check_lines(event: bytes) -> None:
+    if len(event) <= MAX_EVENT_LINES:
+        return
+    if event.count(b"\n") + event.count(b"\r") > MAX_EVENT_LINES:
+        raise EventTooLong(
+            f"the upstream sent an event of more than {MAX_EVENT_LINES:,} lines; it is no "
+            "OpenAI-compatible stream"
+        )
 
 
 def data(event: bytes) -> bytes | None:

@@ -12,17 +12,21 @@ import json
 import math
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final, Literal, NoReturn
 
 from pydantic import ValidationError
 
 from events.canonical import exact_json, sha256
 from events.errors import KintsugiError
+from events.json_text.pieces import encode_in_pieces
+from events.json_text.size import MAX_JSON, JsonSize, find_excess
 from events.messages import Message
 from producers.conversation import parse_messages
 from producers.gateway.http import anthropic, sse
+from producers.gateway.http.request_limits import TooMany, check_counts
 from producers.gateway.http.stream_usage import StreamUsage
+from producers.gateway.large_work import LARGE_BYTES, measure_work
 from producers.storable import Unusable, check_storable, readable
 
 Json = dict[str, Any]
@@ -136,6 +140,8 @@ class ModelRequest:
     endpoint: Endpoint
     document: Json
     """The request's body as the client sent it."""
+    size: int = 0
+    """Bytes of text that are as much work as the body."""
 
     @property
     def model(self) -> str | None:
@@ -215,16 +221,16 @@ class ModelRequest:
             body["logprobs"] = True if self.endpoint == "chat" else 0
         if extras.usage is not None:
             body["stream_options"] = {"include_usage": True}
-        return encode_json(body)
+        return (encode_large_json if self.size >= LARGE_BYTES else encode_json)(body)
 
     def with_model(self, model: str) -> "ModelRequest":
         """Return the same request for another model."""
-        return ModelRequest(self.endpoint, {**self.document, "model": model})
+        return replace(self, document={**self.document, "model": model})
 
-    def encode_event(self, document: Json) -> bytes:
+    def encode_event(self, document: Json, large: bool = False) -> bytes:
         """An event of an answer that is streamed."""
         name = document.get("type") if self.endpoint == "messages" else None
-        return sse.event(encode_json(document), name)
+        return sse.event((encode_large_json if large else encode_json)(document), name)
 
     def encode_error_event(self, error: Refused) -> bytes:
         """The event that ends a stream with an error of ours."""
@@ -237,16 +243,34 @@ class ModelRequest:
 
 
 def parse_request(endpoint: Endpoint, body: bytes) -> ModelRequest:
-    """A request's body. Raises Refused where it is no JSON object."""
+    """A request's body. Raises Refused where it is no JSON object, or holds more than is taken."""
+    check_size(body)
+    size = measure_work(body)
     try:
-        document = json.loads(body, parse_constant=_reject_constant, parse_float=_parse_finite)
+        document = json.loads(
+            body,
+            parse_constant=_reject_constant,
+            parse_float=_parse_finite,
+            object_hook=_keep_object if size >= LARGE_BYTES else None,
+        )
     except (ValueError, RecursionError) as error:
         raise bad_request(f"the body is no JSON: {error}; send a JSON object") from error
     if not isinstance(document, dict):
         raise bad_request(
             f"the body is {type(document).__name__}, not a JSON object; send an object"
         )
-    return ModelRequest(endpoint, document)
+    try:
+        check_counts(document, len(body))
+    except TooMany as error:
+        raise bad_request(str(error), error.param) from error
+    return ModelRequest(endpoint, document, size)
+
+
+def check_size(body: bytes, most: JsonSize = MAX_JSON) -> None:
+    """Raise Refused for a body that holds more JSON than is taken, before it is parsed."""
+    excess = find_excess(body, most=most)
+    if excess is not None:
+        raise bad_request(f"the body holds {excess}, which is the most that is taken; send less")
 
 
 def set_model(document: Json, model: str | None) -> Json:
@@ -283,7 +307,30 @@ def storable_tools(tools: Sequence[Json]) -> tuple[Json, ...] | None:
 
 def encode_json(document: Any) -> bytes:
     """Compact JSON; half a surrogate pair, legal in JSON text, is written as it was read."""
-    return json.dumps(document, separators=(",", ":")).encode()
+    return _write_json(document).encode()
+
+
+def encode_large_json(document: Any) -> bytes:
+    """The same of a large document, from which other threads get their turn meanwhile."""
+    return encode_in_pieces(document, _write_json).encode()
+
+
+def _write_json(document: Any) -> str:
+    return json.dumps(document, separators=(",", ":"))
+
+
+def parse_large_json(body: bytes) -> Any:
+    """What a large text says, during which other threads get their turn: between objects, and
+    between numbers. Raises as json.loads."""
+    return json.loads(body, object_hook=_keep_object, parse_float=_read_float)
+
+
+def _keep_object(fields: Json) -> Json:
+    return fields
+
+
+def _read_float(text: str) -> float:
+    return float(text)
 
 
 _NAME: Final = re.compile(r"[\x21-\x7e]{1,256}")
@@ -301,19 +348,23 @@ def identifier(value: str | None, what: str) -> str | None:
 
 
 def _read_prompts(prompt: Any) -> tuple[str | tuple[int, ...], ...]:
-    if isinstance(prompt, str):
-        return (str(readable(prompt)),)
-    if not isinstance(prompt, list):
-        return ()
-    if prompt and all(type(token) is int for token in prompt):
-        return (tuple(prompt),) if all(0 <= token < 2**31 for token in prompt) else ()
-    return tuple(text for item in prompt for text in _read_prompts(item))
+    """The prompts of a request, which has one or a list of them."""
+    several = isinstance(prompt, list) and not _is_tokens(prompt)
+    return tuple(
+        str(readable(item)) if isinstance(item, str) else tuple(item)
+        for item in (prompt if several else [prompt])
+        if isinstance(item, str) or (_is_tokens(item) and min(item) >= 0 and max(item) < 2**31)
+    )
+
+
+def _is_tokens(prompt: Any) -> bool:
+    return isinstance(prompt, list) and set(map(type, prompt)) == {int}
 
 
 def _shorten(value: Any) -> Any:
     try:
         check_storable([value], "a parameter")
-        text = exact_json(readable(value))
+        text = encode_in_pieces(readable(value), exact_json, sort_keys=True)
     except (Unusable, RecursionError):
         return {"unreadable": type(value).__name__}
     if len(text) <= _LONGEST_VALUE:

@@ -17,15 +17,15 @@ what a call stores beside its parent stays true. Not covered: what no rule descr
 encoded (base64, percent signs, pictures), and what is spread over several messages or cut off.
 """
 
-import asyncio
 import json
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from hashlib import blake2b
-from typing import Any, Final, ParamSpec, TypeVar
+from typing import Any, Final
 
 from events.canonical import exact_json
+from events.json_text.size import find_excess
 from events.messages import Message, ToolCall
 from producers.gateway.http.wire import Json, ModelRequest
 from producers.gateway.privacy.rules import Rule, Span
@@ -37,27 +37,13 @@ _MOST_ESCAPED: Final = 4
 _ESCAPE: Final = re.compile(r'\\(?:u([0-9a-fA-F]{4})|(["\\/bfnrt]))')
 _SHORT_ESCAPES: Final = {"b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t"}
 
+_RULES_WEIGHT: Final = 16
+
 _LETTERS: Final = str.maketrans("0123456789", "ghijklmnop")
 """Makes a digest that no rule for numbers can match."""
 
 _TOO_DEEP: Final = "it is nested too deeply for the redaction rules to be read"
 _TOKEN_PROMPT: Final = "the redaction rules cannot read a prompt of token ids"
-
-
-_LARGE_CHARACTERS: Final = 64 << 10
-"""Characters from which on a text is read beside the loop: RE2 lets other threads run meanwhile."""
-
-T = TypeVar("T")
-P = ParamSpec("P")
-
-
-async def run_in_thread_if_large(
-    size: int, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs
-) -> T:
-    """What `work` returns of a text of this size, without holding up the loop for a large one."""
-    if size < _LARGE_CHARACTERS:
-        return work(*args, **kwargs)
-    return await asyncio.to_thread(work, *args, **kwargs)
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +67,10 @@ class Redaction:
         """Whether there is any rule."""
         return bool(self._rules)
 
+    def weigh(self, size: int) -> int:
+        """Bytes of text whose other work takes about as long as to read `size` by the rules."""
+        return size * _RULES_WEIGHT if self._rules else 0
+
     def redact_request(self, request: ModelRequest) -> RedactedRequest:
         """A request as it may be written. Its model's name is replaced too, and says nothing of
         the tokens."""
@@ -97,8 +87,8 @@ class Redaction:
             unread = _take_token_prompt(document)
             safe = {**redactor.value(document), **({} if model is None else {"model": model})}
         except RecursionError:
-            return RedactedRequest(ModelRequest(request.endpoint, {}), _TOO_DEEP)
-        return RedactedRequest(ModelRequest(request.endpoint, safe), redactor.because or unread)
+            return RedactedRequest(replace(request, document={}), _TOO_DEEP)
+        return RedactedRequest(replace(request, document=safe), redactor.because or unread)
 
     def redact_answer(
         self, messages: Iterable[Message], spoken: Iterable[str]
@@ -199,11 +189,12 @@ class _Redactor:
         whole = "".join(item["text"] for item in texts)
         if (safe := self.text(whole)) == whole:
             return items
-        others = [item for item in items if all(item is not text for text in texts)]
+        joined = set(map(id, texts))
+        others = [item for item in items if id(item) not in joined]
         return [{**texts[0], "text": safe}, *others]
 
     def _redact_json(self, text: str) -> str:
-        if text.lstrip()[:1] not in ("{", "[", '"'):
+        if text.lstrip()[:1] not in ("{", "[", '"') or find_excess(text) is not None:
             return text
         try:
             parsed = json.loads(text)

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from producers.spans import conventions as names
 from producers.spans.genai import Chat, chat_of
-from producers.spans.otlp import JSON, PROTOBUF, BadTraces, ClientSpan, TooMuch, inflate, spans
+from producers.spans.otlp import JSON, PROTOBUF, BadTraces, ClientSpan, inflate, spans
+from producers.spans.protobuf_size import TooMuch
 from producers.storable import Unusable
 
 USER = {"role": "user", "parts": [{"type": "text", "content": "Hello"}]}

@@ -97,7 +97,8 @@ class World:
         conversation = Conversation.of(messages)
         self.sessions.settle(found.claim, outcome == "completed")
         for message in said:
-            where = found.session, SCOPE, conversation, to_client_message(message)
+            heard = conversation.digest_answer(to_client_message(message))
+            where = found.session, SCOPE, conversation, heard
             if outcome == "completed":
                 self.sessions.remember_answer(where[0], call, *where[1:])
             else:

@@ -193,7 +193,8 @@ def test_it_is_what_a_gateway_knew_that_was_never_restarted(log: SqliteLog) -> N
         call(log, f"c{number}", messages[known:], answer, found.parent, found.session)
         before.remember_call(f"c{number}", found.session)
         before.remember_request(found.session, f"c{number}", conversation)
-        before.remember_answer(found.session, f"c{number}", SCOPE, conversation, answer)
+        heard = conversation.digest_answer(answer)
+        before.remember_answer(found.session, f"c{number}", SCOPE, conversation, heard)
         before.settle(found.claim, completed=True)
         told.append(([*messages, answer], found.session))
     # Long enough before the end for every answer to have been heard.

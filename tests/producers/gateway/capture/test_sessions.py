@@ -26,7 +26,7 @@ def known(scope: Any = SCOPE, most: int = 100) -> Sessions:
     sessions = Sessions(most)
     asked = Conversation.of([USER], [{"a": 1}])
     sessions.remember_request("s", "c1", asked)
-    sessions.remember_answer("s", "c1", scope, asked, ANSWER)
+    sessions.remember_answer("s", "c1", scope, asked, asked.digest_answer(ANSWER))
     return sessions
 
 
@@ -115,7 +115,8 @@ class Talks:
         found = self.asks(*messages, scope=scope, named=named)
         conversation, call = Conversation.of(messages), f"c{self._calls}"
         self.sessions.remember_request(found.session, call, conversation)
-        self.sessions.remember_answer(found.session, call, scope, conversation, answer)
+        heard = conversation.digest_answer(answer)
+        self.sessions.remember_answer(found.session, call, scope, conversation, heard)
         self.sessions.settle(found.claim, completed=True)
         return found.session
 
@@ -187,8 +188,9 @@ def test_what_a_client_can_have_of_a_cut_answer_may_be_anothers() -> None:
     for cut, by in (("Hello the", "none"), ("Hel", "prefix"), ("Good", "prefix")):
         talks = Talks()
         talks.says(USER)
-        answer = {"role": "assistant", "content": cut}
-        talks.sessions.remember_possible_answer("other", SCOPE, Conversation.of([USER]), answer)
+        asked = Conversation.of([USER])
+        answer = asked.digest_answer({"role": "assistant", "content": cut})
+        talks.sessions.remember_possible_answer("other", SCOPE, asked, answer)
         assert talks.tries(USER, ANSWER, NEXT).by == by, cut
 
 
@@ -219,9 +221,10 @@ def test_a_long_conversation_whose_answers_may_not_have_been_heard_is_settled() 
     for _ in range(1_200):
         messages.append(NEXT)
         claim, conversation = talks.asks(*messages).claim, Conversation.of(messages)
-        talks.sessions.remember_answer("s", "c", SCOPE, conversation, ANSWER)
+        heard = conversation.digest_answer(ANSWER)
+        talks.sessions.remember_answer("s", "c", SCOPE, conversation, heard)
         talks.sessions.settle(claim, completed=True)
-        answers.append((claim, conversation.loose_digest_with_answer(ANSWER)))
+        answers.append((claim, heard.loose))
         messages.append(ANSWER)
     for claim, answer in reversed(answers[1:]):
         talks.sessions.doubt_delivery(claim, answer)
@@ -297,7 +300,8 @@ def test_a_parent_is_of_the_same_person() -> None:
         assert talks.asks(USER, scope=scope, named=named).parent is None
         conversation = Conversation.of([USER])
         talks.sessions.remember_request("desk", f"of-{scope[1]}", conversation, scope[1])
-        talks.sessions.remember_answer("desk", f"of-{scope[1]}", scope, conversation, ANSWER)
+        heard = conversation.digest_answer(ANSWER)
+        talks.sessions.remember_answer("desk", f"of-{scope[1]}", scope, conversation, heard)
     for scope in people:
         found = talks.asks(USER, ANSWER, NEXT, scope=scope, named=named)
         assert found.parent == Parent(f"of-{scope[1]}", 2, same_tools=True)

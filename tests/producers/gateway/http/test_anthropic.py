@@ -103,7 +103,8 @@ def test_a_marker_of_caching_that_moves_does_not_begin_a_new_conversation() -> N
     sessions, scope = Sessions(), (None, None)
     one = Conversation.of(first.raw_messages)
     sessions.remember_request("s", "call-1", one)
-    sessions.remember_answer("s", "call-1", scope, one, {"role": "assistant", "content": "b"})
+    heard = one.digest_answer({"role": "assistant", "content": "b"})
+    sessions.remember_answer("s", "call-1", scope, one, heard)
     found = sessions.attribute(None, scope, Conversation.of(then.raw_messages), "fresh")
     assert (found.session, found.by) == ("s", "prefix")
     assert found.parent is not None

@@ -1,0 +1,1 @@
+"""JSON texts: how much they hold, and how large ones are written."""

@@ -1,0 +1,73 @@
+"""Encodes a large JSON document piece by piece (document -> the text of one call of the encoder).
+
+    encode_in_pieces(document, exact_json)
+
+An encoder keeps the interpreter to itself until it has written all. Here other threads get their
+turn between the items of long lists and large objects, and between the fields of small ones.
+
+Guarantee: the text is that of `encode(document)`, for documents whose keys are texts. Pure.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import islice
+from typing import Any, Final
+
+_FEW: Final = 64
+"""Items of a list, or keys of an object, that are encoded each by itself: they may be large."""
+_AT_ONCE: Final = 1_000
+_DEPTH: Final = 8
+"""Levels that are taken apart."""
+
+
+def encode_in_pieces(document: Any, encode: Callable[[Any], str], sort_keys: bool = False) -> str:
+    """The JSON of a document; `encode` writes that of a value, without spaces. `sort_keys`: as it
+    does."""
+    return "".join(_write(document, encode, sort_keys, _DEPTH))
+
+
+def _write(value: Any, encode: Callable[[Any], str], sort_keys: bool, depth: int) -> Iterator[str]:
+    if not depth or not value or not isinstance(value, list | dict):
+        yield encode(value)
+        return
+    if isinstance(value, list):
+        begin, end, parts = "[", "]", _write_list(value, encode, sort_keys, depth)
+    else:
+        begin, end, parts = "{", "}", _write_object(value, encode, sort_keys, depth)
+    yield begin
+    for number, part in enumerate(parts):
+        if number:
+            yield ","
+        yield from part
+    yield end
+
+
+def _write_list(
+    items: Sequence[Any], encode: Callable[[Any], str], sort_keys: bool, depth: int
+) -> Iterator[Iterator[str]]:
+    if len(items) <= _FEW:
+        for item in items:
+            yield _write(item, encode, sort_keys, depth - 1)
+        return
+    for at in range(0, len(items), _AT_ONCE):
+        yield iter([encode(items[at : at + _AT_ONCE])[1:-1]])
+
+
+def _write_object(
+    fields: Mapping[str, Any], encode: Callable[[Any], str], sort_keys: bool, depth: int
+) -> Iterator[Iterator[str]]:
+    items = iter(
+        sorted(fields.items(), key=lambda field: field[0]) if sort_keys else fields.items()
+    )
+    if len(fields) <= _FEW:
+        for name, item in items:
+            yield _write_field(name, item, encode, sort_keys, depth)
+        return
+    while some := dict(islice(items, _AT_ONCE)):
+        yield iter([encode(some)[1:-1]])
+
+
+def _write_field(
+    name: str, item: Any, encode: Callable[[Any], str], sort_keys: bool, depth: int
+) -> Iterator[str]:
+    yield f"{encode(name)}:"
+    yield from _write(item, encode, sort_keys, depth - 1)

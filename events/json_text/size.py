@@ -1,0 +1,112 @@
+"""How much a JSON text holds, counted on its bytes before anything is made of it.
+
+    find_excess(body)    what a text has too much of, as words; None where it is within the limits
+
+A body of a few megabytes can hold millions of values, and each costs a parser, and whatever reads
+the document, many times what its bytes cost. Commas and brackets inside of texts are no values:
+they are told apart only where the cheap count, which takes them for some, is above the limit.
+
+Guarantee: the count is that of the document which `json.loads` makes of the text, duplicate keys
+included. Of a text that is no JSON it is at least what a parser has made before it sees that. Time
+and memory grow with the number of bytes alone, and other threads run meanwhile. Pure.
+"""
+
+import json
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Final
+
+
+@dataclass(frozen=True, slots=True)
+class JsonSize:
+    """How much a JSON text holds."""
+
+    values: int
+    """Objects, lists, texts, numbers, true, false and null; a key is none."""
+    containers: int
+    """Objects and lists."""
+    keys: int
+    """Keys of objects, each as often as it is written."""
+
+
+MAX_JSON: Final = JsonSize(values=500_000, containers=100_000, keys=150_000)
+"""The most that the body of a request may hold. A prompt of 400,000 token ids is within it, and so
+are 2,000 messages of 5 objects each beside 128 tools with schemas of 400."""
+
+_PIECE_BYTES: Final = 64 << 10
+"""Bytes that are looked at in one step, between which other threads get their turn."""
+
+_SPACE: Final = b" \t\n\r"
+_NO_MARKS: Final = bytes(set(range(256)) - set(b",:[{"))
+
+
+def find_excess(*texts: bytes | str, most: JsonSize = MAX_JSON) -> str | None:
+    """What some JSON texts have in all more of than `most`, as words; None where it is within."""
+    if sum(map(len, texts)) < min(most.values, most.containers, most.keys):
+        return None  # whatever is counted takes a byte
+    bodies = [
+        text.encode("utf-8", "surrogatepass") if isinstance(text, str) else text for text in texts
+    ]
+    # Those in texts are counted as well: there are no more than this.
+    marks = b"".join(body.translate(None, _NO_MARKS) for body in bodies)
+    containers = marks.count(b"[") + marks.count(b"{")
+    values = len(bodies) + marks.count(b",") + containers
+    if values <= most.values and containers <= most.containers and marks.count(b":") <= most.keys:
+        return None
+    return _scan(bodies, most)
+
+
+def _scan(bodies: Iterable[bytes], most: JsonSize) -> str | None:
+    values = containers = keys = 0
+    for body in bodies:
+        values += 1
+        # The first byte of a piece is the last one of the piece before it.
+        for piece in _read_structure(_to_utf8(body)):
+            opened = piece.count(b"[", 1) + piece.count(b"{", 1)
+            containers += opened
+            keys += piece.count(b":", 1)
+            values += piece.count(b",", 1) + opened - piece.count(b"[]") - piece.count(b"{}")
+            # What was opened last may turn out to be empty.
+            if values - piece.endswith((b"[", b"{")) > most.values:
+                return f"more than {most.values:,} values"
+            if containers > most.containers:
+                return f"more than {most.containers:,} objects and lists"
+            if keys > most.keys:
+                return f"more than {most.keys:,} keys of objects"
+    return None
+
+
+def _to_utf8(body: bytes) -> bytes:
+    encoding = json.detect_encoding(body)
+    if encoding.startswith("utf-8"):
+        return body
+    try:
+        return body.decode(encoding, "surrogatepass").encode("utf-8", "surrogatepass")
+    except UnicodeDecodeError:
+        return b""  # a parser sees that first, and makes nothing of it
+
+
+def _read_structure(body: bytes) -> Iterator[bytes]:
+    """Yield what stands outside of texts, without white space and with a quote for each text. Each
+    piece begins with the last byte of the one before it."""
+    inside, last = False, b" "
+    for piece in _cut(body):
+        # In pairs from the left, as a parser reads them; then no quote that is left is escaped.
+        parts = piece.replace(b"\\\\", b"").replace(b'\\"', b"").split(b'"')
+        outside = b'"'.join(parts[inside::2]).translate(None, _SPACE)
+        inside ^= len(parts) % 2 == 0
+        structure = last + outside + (b'"' if inside else b"")
+        yield structure
+        last = structure[-1:]
+
+
+def _cut(body: bytes) -> Iterator[bytes]:
+    """Yield the text in pieces, none of which ends in the middle of an escape."""
+    begin = 0
+    while begin < len(body):
+        piece = body[begin : begin + _PIECE_BYTES]
+        backslashes = len(piece) - len(piece.rstrip(b"\\"))
+        if backslashes % 2:
+            piece = body[begin : begin + len(piece) + 1]
+        yield piece
+        begin += len(piece)

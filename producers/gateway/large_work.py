@@ -1,0 +1,90 @@
+"""Runs what takes long beside the loop that answers (work and its size -> its result).
+
+A thread does not free the loop by itself: one call of a parser or an encoder keeps the interpreter
+to itself until it returns, and each answer of the loop may have to wait for several of them. So
+what one such call may hold is bounded (http/request_limits.py); work on what is huge is done one
+after the other; and the loop has the interpreter for a moment after each that took long.
+"""
+
+import asyncio
+import time
+from collections.abc import Callable
+from typing import Final, ParamSpec, TypeVar
+from weakref import WeakKeyDictionary
+
+LARGE_BYTES: Final = 1 << 20
+"""Bytes, or characters, from which on work is done beside the loop: some ten milliseconds."""
+HUGE_BYTES: Final = 4 << 20
+"""Bytes, or characters, from which on only one piece of work is done at a time."""
+_CONTAINER_BYTES: Final = 256
+"""Bytes of text that are as much work as an object or a list."""
+_NO_OPENING: Final = bytes(set(range(256)) - set(b"[{"))
+SMALL_BYTES: Final = LARGE_BYTES // (_CONTAINER_BYTES + 1)
+"""Bytes below which nothing is large, whatever it holds."""
+_LONG_SECONDS: Final = 0.02
+_REST_SECONDS: Final = 0.02
+"""Rest, in seconds, after huge work that took longer than `_LONG_SECONDS`: in it, a short call gets
+through most of its steps."""
+
+TURN_SECONDS: Final = 0.005
+"""Longest time, in seconds, for which one call keeps the loop while others wait."""
+_BREAK_SECONDS: Final = 0.002
+"""Time, in seconds, in which threads that append to the log get on as well."""
+
+T = TypeVar("T")
+P = ParamSpec("P")
+
+_locks: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Lock] = WeakKeyDictionary()
+"""Loop -> what is held while work on something huge is done beside it."""
+
+
+def measure_work(body: bytes) -> int:
+    """Bytes of text that are about as much work as a JSON text."""
+    if len(body) < SMALL_BYTES:
+        return len(body)
+    return len(body) + _CONTAINER_BYTES * len(body.translate(None, _NO_OPENING))
+
+
+async def run_in_thread_if_large(
+    size: int, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs
+) -> T:
+    """What `work` returns of something of this size, without holding up the loop for large ones.
+
+    A caller that is cancelled waits for the end of the work, so nothing goes on behind its back.
+    """
+    if size < LARGE_BYTES:
+        return work(*args, **kwargs)
+    if size < HUGE_BYTES:
+        return await _run_in_thread(lambda: work(*args, **kwargs))
+    async with _locks.setdefault(asyncio.get_running_loop(), asyncio.Lock()):
+        began = time.monotonic()
+        done = await _run_in_thread(lambda: work(*args, **kwargs))
+        if time.monotonic() - began > _LONG_SECONDS:
+            await asyncio.sleep(_REST_SECONDS)
+        return done
+
+
+async def _run_in_thread(work: Callable[[], T]) -> T:
+    running = asyncio.ensure_future(asyncio.to_thread(work))
+    try:
+        return await asyncio.shield(running)
+    except asyncio.CancelledError:
+        await asyncio.wait((running,))
+        raise
+
+
+class Turn:
+    """The time for which many small pieces of work may keep the loop."""
+
+    def __init__(self) -> None:
+        self._ends = time.monotonic() + TURN_SECONDS
+
+    @property
+    def is_over(self) -> bool:
+        """Whether others shall have the loop."""
+        return time.monotonic() > self._ends
+
+    async def give_way(self) -> None:
+        """Let others have the loop, and begin another turn."""
+        await asyncio.sleep(_BREAK_SECONDS)
+        self._ends = time.monotonic() + TURN_SECONDS
