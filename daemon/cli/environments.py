@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from daemon.cli.command import DONE, FAILED, PARTLY, Cli, command, noun
-from daemon.cli.output import facts, table
+from daemon.cli.output import facts, plain_line, table
 
 if TYPE_CHECKING:
     from daemon.maintenance.regrade import RegradeReport
@@ -227,9 +227,7 @@ def _conclusions(report: "Check") -> list[str]:
 
 
 def _bullet(problem: str) -> str:
-    from daemon.cli.output import plain
-
-    return f"- {plain(problem)}"
+    return f"- {plain_line(problem)}"
 
 
 @command(group)
