@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from daemon.cli.command import DONE, FAILED, Cli, command
-from daemon.cli.output import plain
+from daemon.cli.output import plain_line
 from daemon.cli.replay import place_text
 
 if TYPE_CHECKING:
@@ -93,7 +93,7 @@ def _show_logs(
         cli.out.show(f"equal: {comparison.events:,} events")
     else:
         for each in kept:
-            cli.out.show(plain(_sentence(each, left_name, right_name)))
+            cli.out.show(plain_line(_sentence(each, left_name, right_name)))
     return FAILED if comparison.divergences else DONE
 
 
@@ -160,12 +160,12 @@ def _show_tables(
     elif difference is None:
         cli.out.show("equal")
     else:
-        cli.out.show(plain(difference.between(left_name, right_name)))
+        cli.out.show(plain_line(difference.between(left_name, right_name)))
         if parted is not None:
             before = 0 if parted.equal is None else parted.equal.events
             cli.out.show(f"they parted after event {before:,} and up to {parted.one.events:,}")
         if first is not None:
-            cli.out.show(plain(_event_sentence(first)))
+            cli.out.show(plain_line(_event_sentence(first)))
         for name, rows in comparison.changed.items():
             cli.out.show(f"changed: {name}, {rows:,} rows")
     return DONE if difference is None else FAILED

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from daemon.cli.command import DONE, FAILED, PARTLY, Cli, command, noun
-from daemon.cli.output import facts, plain, table
+from daemon.cli.output import facts, plain_line, table
 from daemon.cli.serving import ActorName, WhyNot, act_of
 
 if TYPE_CHECKING:
@@ -114,7 +114,7 @@ def retry(
         for result in attempts:
             where = f"{result.letter.stream} {result.letter.partition}:{result.letter.offset}"
             well = "is a rollout now" if result.recorded else "can be folded now"
-            cli.out.show(plain(f"{where}: {result.reason or well}"))
+            cli.out.show(plain_line(f"{where}: {result.reason or well}"))
     for halt in halts:
         cli.out.warn(halt)
     if unfolded:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from daemon.cli.command import DONE, FAILED, PARTLY, Cli, command, noun
-from daemon.cli.output import facts, table
+from daemon.cli.output import facts, plain_line, table
 from events.errors import KintsugiError
 
 if TYPE_CHECKING:
@@ -255,9 +255,7 @@ def _conclusions(report: "Check") -> list[str]:
 
 
 def _bullet(problem: str) -> str:
-    from daemon.cli.output import plain
-
-    return f"- {plain(problem)}"
+    return f"- {plain_line(problem)}"
 
 
 @command(group)

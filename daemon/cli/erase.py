@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from daemon.cli.command import DONE, FAILED, PARTLY, Cli, command
-from daemon.cli.output import plain, table
+from daemon.cli.output import plain_line, table
 
 if TYPE_CHECKING:
     from daemon.maintenance.erasure import PersonData
@@ -102,7 +102,7 @@ def _show(cli: Cli, held: "PersonData", person: str | None, done: bool, dry_run:
         )
         return
     for line in _summarize(held, done, dry_run):
-        cli.out.show(plain(line))
+        cli.out.show(plain_line(line))
     if held.adapters:
         rows: list[list[Any]] = [
             [adapter.adapter, adapter.state, adapter.job, ", ".join(adapter.because)]

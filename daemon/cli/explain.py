@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from daemon.cli.command import Cli, command
+from daemon.cli.output import plain_line
 from events.errors import KintsugiError
 
 if TYPE_CHECKING:
@@ -71,7 +72,8 @@ def tree(node: "Node") -> "Tree":
     from rich.text import Text
     from rich.tree import Tree
 
-    drawn = Tree(Text.assemble((f"{node.kind} ", "dim"), (node.node, "bold"), f"  {node.said}"))
+    name, why = plain_line(node.node), plain_line(node.said)
+    drawn = Tree(Text.assemble((f"{node.kind} ", "dim"), (name, "bold"), f"  {why}"))
     tasks = [child for child in node.because if child.kind == "task"]
     left_out = set(map(id, tasks[_TASKS:]))
     for child in node.because:

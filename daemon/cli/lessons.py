@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 import typer
 
 from daemon.cli.command import DONE, PARTLY, Cli, command, noun
-from daemon.cli.output import facts, table
+from daemon.cli.output import facts, plain, plain_line, table
 from daemon.cli.serving import ActorName, WhyNot, act_of
 from daemon.cli.tasks import (
     DIGEST,
@@ -127,10 +127,10 @@ def _write_message(message: "Message") -> Any:
 
     failed = " (error)" if message.error else ""
     text = Text(f"{message.role}{failed}: ", "bold")
-    text.append(message.text)
+    text.append(plain(message.text))
     for call in message.tool_calls:
         arguments = json.dumps(call.arguments, ensure_ascii=False)
-        text.append(f"\n    -> {call.name} {arguments}", "cyan")
+        text.append(f"\n    -> {plain_line(f'{call.name} {arguments}')}", "cyan")
     return text
 
 

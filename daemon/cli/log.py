@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from daemon.cli.command import DONE, FAILED, Cli, command, noun
-from daemon.cli.output import plain, table
+from daemon.cli.output import plain_line, table
 
 if TYPE_CHECKING:
     from events.bodies import Bodies
@@ -105,7 +105,7 @@ def verify(cli: Cli) -> int:
     if cli.out.json:
         cli.out.document({"ok": report.ok, "events": report.events, "problems": report.problems})
     else:
-        cli.out.show(*(plain(problem) for problem in report.problems))
+        cli.out.show(*(plain_line(problem) for problem in report.problems))
         problems = f"{len(report.problems):,} problems" if report.problems else "no problem"
         cli.out.show(f"{report.events:,} events, {problems}")
     return DONE if report.ok else FAILED
@@ -163,7 +163,7 @@ def _print_event(cli: Cli, record: "Record", bodies: "Bodies", tokens: bool) -> 
     else:
         place = f"{line['stream']}/{line['partition']}@{line['offset']}"
         what = line.get("error") or f"{line['type']} {line['subject']}"
-        cli.out.show(plain(f"{line['time'] or '-':27}  {place:16}  {what}"))
+        cli.out.show(plain_line(f"{line['time'] or '-':27}  {place:16}  {what}"))
 
 
 def _check_stream(stream: str) -> None:

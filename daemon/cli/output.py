@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
+    from rich.text import Text
 
 _UNWRAPPED: Final = 10_000
 """Width of what is not a terminal: a script that cuts columns needs them whole."""
@@ -26,6 +27,9 @@ _CONTROL: Final = {
 )  # fmt: skip
 """C0 controls as their pictures, DEL and C1 (which some terminals obey) likewise, and what turns
 the direction of the text behind it (Unicode's UAX 9)."""
+
+_LINE_BREAKS: Final = {ord("\n"): 0x240A, ord("\t"): 0x2409, 0x2028: 0xFFFD, 0x2029: 0xFFFD}
+"""Characters that would begin a line, or move to another column, within a line."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +47,8 @@ class Output:
         """Text for a person, on stdout; where that is no terminal, as wide as `columns`."""
         console = _console(columns)
         for renderable in renderables:
+            if isinstance(renderable, str):
+                renderable = plain(renderable)
             # A terminal wraps long lines itself, and then they can still be copied whole.
             console.print(renderable, soft_wrap=isinstance(renderable, str))
 
@@ -105,17 +111,23 @@ def plain(text: str) -> str:
     return text.translate(_CONTROL)
 
 
+def plain_line(text: str) -> str:
+    """Return `text` as one line that cannot drive a terminal: its line breaks are visible."""
+    return plain(text).translate(_LINE_BREAKS)
+
+
 def table(
     columns: Sequence[str],
     rows: Sequence[Sequence[Any]],
     right: Sequence[str] = (),
     whole: Sequence[str] = (),
 ) -> Any:
-    """A table without frames; None is an empty cell. Columns `right` are aligned there; these and
-    `whole` are never wrapped."""
+    """Return a table without frames; None is an empty cell, and line breaks in a cell are visible.
+
+    Columns `right` are aligned there; these and `whole` are never wrapped.
+    """
     from rich.box import SIMPLE_HEAD
     from rich.table import Table
-    from rich.text import Text
 
     grid = Table(box=SIMPLE_HEAD, pad_edge=False, show_edge=False, padding=(0, 1, 0, 0))
     for column in columns:
@@ -126,17 +138,20 @@ def table(
             overflow="fold",
         )
     for row in rows:
-        grid.add_row(
-            *[
-                cell if isinstance(cell, Text) else Text("" if cell is None else plain(str(cell)))
-                for cell in row
-            ]
-        )
+        grid.add_row(*map(_write_cell, row))
     return grid
 
 
+def _write_cell(cell: Any) -> "Text":
+    from rich.text import Text
+
+    text = cell if isinstance(cell, Text) else Text("" if cell is None else str(cell))
+    text.plain = plain_line(text.plain)
+    return text
+
+
 def facts(values: Mapping[str, Any]) -> Any:
-    """Names and values, one under the other."""
+    """Return names and values, one under the other; only a Text may have several lines."""
     from rich.table import Table
     from rich.text import Text
 
@@ -144,7 +159,9 @@ def facts(values: Mapping[str, Any]) -> Any:
     grid.add_column(style="dim", no_wrap=True)
     grid.add_column(overflow="fold")
     for name, value in values.items():
-        grid.add_row(name, value if isinstance(value, Text) else Text(plain(str(value))))
+        grid.add_row(
+            plain_line(name), value if isinstance(value, Text) else _write_cell(str(value))
+        )
     return grid
 
 

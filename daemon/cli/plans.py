@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from daemon.cli.command import Cli, command, noun
-from daemon.cli.output import facts, table
+from daemon.cli.output import facts, plain_line, table
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection
@@ -213,7 +213,10 @@ def _build_plans_table(states: "tuple[PlanState, ...]") -> Any:
 
 
 def _describe_plan(state: "PlanState") -> Any:
+    from rich.text import Text
+
     plan = state.plan
+    rules = (f"{rule.aspect}, {rule.check}: {rule.text}" for rule in plan.rules)
     values = {
         "plan": plan.plan,
         "about": plan.summary,
@@ -221,7 +224,7 @@ def _describe_plan(state: "PlanState") -> Any:
         "revision": str(state.revision),
         "writing": plan.writing,
         "judging": plan.judging,
-        "rules": "\n".join(f"{rule.aspect}, {rule.check}: {rule.text}" for rule in plan.rules),
+        "rules": Text("\n".join(map(plain_line, rules))),
         "tries": f"{_describe_acceptance(state.counts)} accepted",
         "faults": _describe_faults(state.counts),
         "disagreements": str(state.counts.disagreements or ""),

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from daemon.cli.command import Cli, command, noun
-from daemon.cli.output import facts, plain, table
+from daemon.cli.output import facts, plain, plain_line, table
 
 if TYPE_CHECKING:
     from consumers.reads.repairs import RepairRow
@@ -299,7 +299,7 @@ def _message(turn: int, message: "Message", is_evidence: bool, full: bool) -> An
 
     text = Text("▶ " if is_evidence else "  ", "bold red")
     text.append(f"[{turn}] ", "bold red" if is_evidence else "dim")
-    named = f" {plain(message.name)}" if message.name else ""
+    named = f" {plain_line(message.name)}" if message.name else ""
     text.append(f"{message.role}{named}: ", _ROLE_STYLES.get(message.role, "bold"))
     content = plain(message.text)
     if message.role in ("system", "developer") and not full:
@@ -307,6 +307,6 @@ def _message(turn: int, message: "Message", is_evidence: bool, full: bool) -> An
     text.append(content, "red" if message.error else "")
     requestor = "user" if message.role == "user" else "assistant"
     for call in message.tool_calls:
-        written = plain(_format_call(call.name, call.arguments, requestor, full))
+        written = plain_line(_format_call(call.name, call.arguments, requestor, full))
         text.append(f"\n      → {written}", "cyan")
     return text

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from daemon.cli.command import Cli, command
-from daemon.cli.output import plain, table
+from daemon.cli.output import plain_line, table
 from daemon.cli.replay import From, To
 
 if TYPE_CHECKING:
@@ -125,4 +125,4 @@ def _show_whatif(
     )
     for alias, missing in result.waiting.items():
         for sentence in missing:
-            cli.out.show(plain(f"at the end {alias} would wait for: {sentence}"))
+            cli.out.show(plain_line(f"at the end {alias} would wait for: {sentence}"))

@@ -9,7 +9,7 @@ import pytest
 
 from events.sqlite.log import SqliteLog
 from tests.consumers.folding import diagnosed
-from tests.daemon.commands import tau_bench_run, write_lines
+from tests.daemon.commands import failed_rollout, tau_bench_run, write_lines
 from tests.daemon.conftest import Kintsugi
 
 ROLLOUT = {
@@ -300,3 +300,17 @@ def test_an_empty_answer_comes_with_a_hint(
 ) -> None:
     assert "kintsugi import" in kintsugi(*command).err
     assert kintsugi(*command, "--quiet").err == ""
+
+
+def test_a_name_with_line_breaks_stays_on_its_line_in_every_list(
+    home: Path, kintsugi: Kintsugi, tmp_path: Path
+) -> None:
+    name = "t1\nforged-rollout  forged-task\tpassed\u2028again\u202e"
+    kintsugi("import", write_lines(tmp_path / "a.jsonl", failed_rollout(name)))
+    (line,) = kintsugi("rollouts", "ls", "--json").json
+    assert line["task"] == name
+    for command in (("rollouts", "ls"), ("rollouts", "show", line["rollout"]), ("patterns",)):
+        shown = kintsugi(*command).out
+        assert not any(text.lstrip().startswith("forged") for text in shown.splitlines())
+        assert not {"\u2028", "\u202e"} & set(shown)
+    assert "t1␊forged-rollout" in kintsugi("rollouts", "ls").out
