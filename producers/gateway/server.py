@@ -38,10 +38,10 @@ from producers.gateway.capture.recorder import Recorder
 from producers.gateway.capture.session_recovery import recover_sessions
 from producers.gateway.capture.sessions import Sessions
 from producers.gateway.http.connections import HttpClient
-from producers.gateway.http.errors import as_json, handlers
+from producers.gateway.http.errors import as_json, handlers, unavailable
 from producers.gateway.http.models import with_aliases
 from producers.gateway.http.request_guard import TRACES, RequestGuard
-from producers.gateway.http.wire import Endpoint, Refused, encode_json, parse_request
+from producers.gateway.http.wire import Endpoint, encode_json, parse_request
 from producers.gateway.ingest_routes import IngestRoutes
 from producers.gateway.metrics.registry import Metrics
 from producers.gateway.privacy.keys import ClientKeys
@@ -276,8 +276,11 @@ class Gateway:
         try:
             async with upstream.request(self.context.client, method, path, payload, 10) as response:
                 return await response.aread(), response.status_code
-        except (UpstreamFailure, TimeoutError) as error:
-            raise Refused(503, f"no engine answers: {error}; try again", retry_after=1) from error
+        except UpstreamFailure as error:
+            _logger.warning("%s", error, extra={"action": "unavailable"})
+            raise error.refusal from error
+        except TimeoutError as error:
+            raise unavailable("no engine answers in time; try again", error, 1) from error
 
     async def _readyz(self, _: Request) -> Response:
         if self._reader.stopping:
