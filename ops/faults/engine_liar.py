@@ -228,8 +228,8 @@ def run(count: int, folder: Path, seed: int = 0) -> dict[str, Any]:
             why = ask.ask_status(lie, streamed)
             wrong += [f"status {lie}, streamed {streamed}: {why}"] if why else []
         for number, streamed in itertools.product(range(len(SPLICED)), (False, True)):
-            for lie in (number, _TRUTH):
-                call, why = ask.ask_lie(lie, streamed)
+            for told in (number, _TRUTH):
+                call, why = ask.ask_lie(told, streamed)
                 honest.add(call)
                 wrong += [f"splice {number}, streamed {streamed}: {why}"] if why else []
         for lie in ENDLESS:

@@ -9,6 +9,7 @@ again under the same idempotency key is appended once.
 import asyncio
 import time
 from typing import Any, Final, get_args
+from urllib.parse import unquote
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -114,10 +115,10 @@ class IngestRoutes:
     async def end_session(self, request: Request) -> Response:
         """End a session that the client says is over."""
         self._reader.authenticate(request, "call")
-        session = self._redaction.redact_name(
-            identifier(request.path_params["ended"], "the session")
-        )
-        assert session is not None, "a path parameter is never empty"
+        ended = unquote(request.path_params["ended"])
+        session = self._redaction.redact_name(identifier(ended, "the session"))
+        if session is None:
+            raise Refused(404, "the path names no session; post to /v1/sessions/SESSION/end")
         cause: EndCause = "asked"
         await self._append(SessionEnded(session=session, because=cause), About(), new_id())
         self._gateway.routing.end_session(session)

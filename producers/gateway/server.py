@@ -27,6 +27,7 @@ from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from events.envelope import derive_id, new_id, utc_now
 from events.errors import LogError
@@ -148,7 +149,9 @@ class Gateway:
         )
         # No redirects: their target would be built from headers that the client sends.
         application.router.redirect_slashes = False
-        self.app = RequestGuard(application, keyring.open, self.metrics.count_rejection)
+        self.app = RequestGuard(
+            _EncodedPaths(application), keyring.open, self.metrics.count_rejection
+        )
 
     def _build_routes(self, ingest: IngestRoutes) -> list[Route]:
         """The routes of the gateway itself; those below /v1 also below the prefix /r/."""
@@ -159,7 +162,7 @@ class Gateway:
             ("/v1/messages/count_tokens", self._count_tokens, "POST"),
             ("/v1/models", self._models, "GET"),
             ("/v1/feedback", ingest.feedback, "POST"),
-            ("/v1/sessions/{ended}/end", ingest.end_session, "POST"),
+            ("/v1/sessions/{ended:path}/end", ingest.end_session, "POST"),
             (TRACES, ingest.traces, "POST"),
         )
         return [
@@ -296,6 +299,21 @@ class Gateway:
         accepted = request.headers.get("accept", "")
         body, media_type = await asyncio.to_thread(self.metrics.exposition, accepted)
         return Response(body, media_type=media_type)
+
+
+class _EncodedPaths:
+    """ASGI middleware: routes are matched against the path as it was sent.
+
+    In the decoded path, an encoded slash of a name would separate two names.
+    """
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http":
+            scope = {**scope, "path": scope["raw_path"].decode("latin-1")}
+        await self._app(scope, receive, send)
 
 
 async def _openapi(_: Request) -> Response:
