@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any, Final, TypeVar
 
 from sqlalchemy import Connection, Engine, create_engine, event, inspect, text
-from sqlalchemy.engine import make_url
 from sqlalchemy.exc import (
     ArgumentError,
     DataError,
@@ -28,6 +27,7 @@ from sqlalchemy.exc import (
 )
 
 from events import private
+from events.database_url import hide_secrets, parse_database_url, render_database_url
 from events.errors import KintsugiError, WrongUsage
 from events.sqlite.file import readable
 
@@ -41,6 +41,11 @@ _POSTGRES_OPTIONS: Final = "-c idle_in_transaction_session_timeout=15s -c lock_t
 
 _FOLDED: Final = "positions"
 """A table that every database which was folded into has."""
+
+_REVISION: Final = "alembic_version"
+"""The table that names the revision of the others."""
+
+_NAMES: Final = "SELECT name FROM sqlite_master WHERE type IN ('table', 'view')"
 
 _TRANSIENT_STATES: Final = frozenset({"08", "25", "40", "53", "55", "57", "58"})
 """SQLSTATE classes: connection, transaction state, rollback, resources, locks, operator, system."""
@@ -80,11 +85,31 @@ def open_tables(name: str) -> Engine:
         raise explain(error, engine) from error
     if _FOLDED not in tables:
         engine.dispose()
-        shown = engine.url.render_as_string(hide_password=True) if "://" in name else repr(name)
+        shown = render_database_url(engine.url) if "://" in name else repr(name)
         raise NoTables(
             f"{shown} holds no tables of kintsugi; name a kintsugi.db, or what kintsugi replay made"
         )
     return engine
+
+
+def refuse_foreign(engine: Engine) -> None:
+    """Raise DatabaseMismatch where the SQLite file of an engine holds another program's tables.
+
+    The file is opened for reading only. One that is missing, empty or no database passes.
+    """
+    path = Path(engine.url.database or "")
+    if engine.dialect.name != "sqlite" or not path.is_file():
+        return
+    try:
+        with closing(readable(path)) as connection:
+            names = sorted(name for (name,) in connection.execute(_NAMES))
+    except sqlite3.Error:
+        return  # whoever opens it for its tables meets the same error, and explains it
+    if names and not {_FOLDED, _REVISION} <= set(names):
+        raise DatabaseMismatch(
+            f"database {path} holds tables of another program ({', '.join(names)[:80]}); move it "
+            "away, or set database_url to another file"
+        )
 
 
 def tables_in(path: Path) -> set[str]:
@@ -102,7 +127,10 @@ def open_database(url: str, schema: str | None = None) -> Engine:
     """An engine for `url`; nothing is connected yet. `schema` (PostgreSQL only) is where it finds
     its tables instead of the default."""
     try:
-        parsed = make_url(url)
+        parsed = parse_database_url(url)
+    except ValueError as error:
+        raise DatabaseError(f"database URL cannot be used: {error}") from error
+    try:
         if parsed.get_backend_name() == "sqlite":
             return _sqlite(url)
         if parsed.get_backend_name() != "postgresql":
@@ -118,7 +146,8 @@ def open_database(url: str, schema: str | None = None) -> Engine:
             connect_args={"connect_timeout": 5, "options": options},
         )
     except (ArgumentError, NoSuchModuleError, ValueError) as error:
-        raise DatabaseError(f"database URL cannot be used: {error}") from error
+        why = hide_secrets(str(error), parsed)
+        raise DatabaseError(f"database URL cannot be used: {why}") from error
 
 
 def sqlite_url(path: Path) -> str:
@@ -230,8 +259,9 @@ def _lacks_table(error: BaseException) -> bool:
 
 def explain(error: DBAPIError, engine: Engine) -> DatabaseError:
     """The error of a driver as one sentence of ours."""
-    where = engine.url.render_as_string(hide_password=True)
+    where = render_database_url(engine.url)
     cause = str(error.orig).strip().splitlines()[0] if error.orig else str(error)
+    cause = hide_secrets(cause, engine.url)
     if isinstance(error, ProgrammingError) or _lacks_table(error):
         return DatabaseMismatch(
             f"database {where} lacks what this version needs ({cause}); run kintsugi db upgrade"

@@ -19,6 +19,7 @@ from sqlalchemy import Engine, text
 
 from consumers.database import DatabaseMismatch, read_transaction, write_transaction
 from consumers.tables import METADATA, REVISION
+from events.database_url import render_database_url
 from migrations.head import lay_out
 
 _LOCK: Final = 0x6B696E74
@@ -64,8 +65,7 @@ def require_head(engine: Engine) -> None:
     _refuse_newer(engine, revision)
     if revision != head():
         raise DatabaseMismatch(
-            f"database {engine.url.render_as_string(hide_password=True)} is at revision "
-            f"{revision}, "
+            f"database {render_database_url(engine.url)} is at revision {revision}, "
             f"this version needs {head()}; run kintsugi db upgrade"
         )
 
@@ -75,8 +75,7 @@ def _refuse_newer(engine: Engine, revision: str | None) -> None:
     known = {script.revision for script in _scripts().walk_revisions()}
     if revision is not None and revision not in known:
         raise DatabaseMismatch(
-            f"database {engine.url.render_as_string(hide_password=True)} is at revision "
-            f"{revision}, "
+            f"database {render_database_url(engine.url)} is at revision {revision}, "
             f"which this version does not know (it needs {head()}); run the newer kintsugi that "
             "made it"
         )

@@ -46,8 +46,11 @@ def show(
 def check(cli: Cli) -> None:
     """Say whether the settings can be used; exit 2 when not."""
     from daemon.config.settings import config_file
+    from daemon.config.upstreams import upstreams
 
     settings = cli.settings
+    if settings.upstreams:
+        upstreams(settings, ())
     if settings.kafka_bootstrap_servers:
         from daemon.core.broker import client_security
 

@@ -38,10 +38,12 @@ def diff(
 ) -> int:
     """Where two logs part, event by event, or two foldings, row by row; exit 1 when they do."""
     from daemon.replay import diff as comparing
+    from events.database_url import render_name
 
     with ExitStack() as opened:
         sides = [comparing.side(name, opened) for name in (one, other)]
         left, right = sides
+        one, other = render_name(one), render_name(other)
         if left.kind != right.kind:
             raise comparing.Incomparable(
                 f"{one} is a {left.kind} and {other} is a {right.kind}; name two of a kind, or "

@@ -49,6 +49,7 @@ def consume(cli: Cli) -> None:
     from daemon.core.app import FoldHaltError
     from daemon.metrics.exposition import serve_metrics
     from daemon.metrics.roles import fold_metrics
+    from events.database_url import render_database_url
     from events.errors import KintsugiError
 
     with (
@@ -61,7 +62,7 @@ def consume(cli: Cli) -> None:
             return
         registry.register(fold_metrics(runner.counters))
         systemd.notify_ready()
-        log.info("folding into %s", app.database.url.render_as_string(hide_password=True))
+        log.info("folding into %s", render_database_url(app.database.url))
         try:
             runner.run(stop)
         except KintsugiError as error:

@@ -29,14 +29,21 @@ def upstreams(settings: Settings, urls: Sequence[str]) -> list[Upstream]:
 
 def _check_url(url: str) -> None:
     """A key in a URL would be in every event and every message that names its engine."""
-    parts = urlsplit(url)
+    try:
+        parts = urlsplit(url)
+        whole = bool(parts.hostname) and parts.port != 0 and _SENDABLE.fullmatch(url) is not None
+    except ValueError:
+        # The parser's reason may quote a part of a key.
+        raise ConfigurationError(
+            "an upstream is no URL; write http://HOST:PORT/v1, with a port from 1 to 65535"
+        ) from None
     if "@" in parts.netloc or parts.query or parts.fragment:
         shown = f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
         raise ConfigurationError(
             f"upstream {shown!r} has more than scheme, host and path; put a key into "
             "upstreams[].api_key"
         )
-    if parts.scheme not in ("http", "https") or not parts.netloc or not url.endswith("/v1"):
+    if parts.scheme not in ("http", "https") or not whole or not url.endswith("/v1"):
         raise ConfigurationError(f"upstream {url!r} is no http URL that ends in /v1")
 
 

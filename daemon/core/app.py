@@ -176,6 +176,7 @@ class App:
             engine = database.open_database(self.settings.database)
         except database.DatabaseError as error:
             raise ConfigurationError(f"setting database_url: {error}") from error
+        database.refuse_foreign(engine)
         self._open.append(engine.dispose)
         if engine.dialect.name == "sqlite" and engine.url.database:
             folder = Path(engine.url.database).parent

@@ -16,14 +16,13 @@ from pathlib import Path
 from typing import Any, Final, Literal
 
 from sqlalchemy import Engine
-from sqlalchemy.engine import make_url
-from sqlalchemy.exc import ArgumentError
 
 from consumers import database
 from consumers.digest import Difference, count_differences, first_difference
 from consumers.snapshots import SnapshotDivergence, find_divergence, find_divergence_after
 from events.archive.archive import Archive, Cut, is_archive
 from events.archive.views import ArchiveWithLog, starts
+from events.database_url import parse_database_url, render_name
 from events.errors import WrongUsage
 from events.log import EventLog, Record, read_all
 from events.sqlite.log import SqliteLog
@@ -112,13 +111,13 @@ def _path(name: str) -> Path | None:
     if "://" not in name:
         return Path(name)
     try:
-        url = make_url(name)
-    except ArgumentError as error:
-        raise Incomparable(f"{name!r} is no database URL: {error}") from error
+        url = parse_database_url(name)
+    except ValueError as error:
+        raise Incomparable(f"a name is no database URL: {error}") from error
     if url.get_backend_name() != "sqlite":
         return None
     if not url.database:
-        raise Incomparable(f"{name!r} names no file; name one that is there")
+        raise Incomparable(f"{render_name(name)!r} names no file; name one that is there")
     return Path(url.database)
 
 

@@ -15,14 +15,13 @@ from typing import TYPE_CHECKING
 
 from pydantic import ValidationError
 from sqlalchemy import Engine
-from sqlalchemy.engine import make_url
-from sqlalchemy.exc import ArgumentError
 
 from consumers import database, snapshots
 from consumers.digest_tracker import DigestTracker
 from consumers.replay import is_empty, replay
 from daemon.config.settings import ConfigurationError, Scheduler
 from events.archive.archive import Cut
+from events.database_url import parse_database_url, render_database_url, render_name
 from events.errors import KintsugiError, WrongUsage
 from events.log import EventLog
 from migrations.upgrade import upgrade
@@ -106,7 +105,7 @@ def replay_into(
         raise
     engine.dispose()
     seconds = time.monotonic() - began
-    into = request.into if path is not None else engine.url.render_as_string(hide_password=True)
+    into = render_name(request.into)
     return ReplayResult(done.events, seconds, done.hash, done.end, begun, snapshot_count, into)
 
 
@@ -115,22 +114,23 @@ def _file(app: "App", request: Request) -> Path | None:
     named = request.into
     if "://" in named:
         try:
-            url = make_url(named)
-            live = url == make_url(app.settings.database)
-        except ArgumentError as error:
+            url = parse_database_url(named)
+            live = url == parse_database_url(app.settings.database)
+        except ValueError as error:
             raise WrongUsage(f"--into is no database URL: {error}") from error
         if live:
-            shown = url.render_as_string(hide_password=True)
+            shown = render_database_url(url)
             raise NoTarget(f"{shown} is the live database; name another one")
         if url.get_backend_name() != "sqlite":
             if request.every is not None or request.snapshots is not None:
-                shown = url.render_as_string(hide_password=True)
+                shown = render_database_url(url)
                 raise WrongUsage(f"snapshots are of SQLite alone: name a file, and not {shown}")
             return None
         # A file, however it is named, must not exist yet.
         named = url.database or ""
     if named in ("", ":memory:"):
-        raise WrongUsage(f"--into {request.into!r} names no file; name one that is to be made")
+        shown = render_name(request.into)
+        raise WrongUsage(f"--into {shown!r} names no file; name one that is to be made")
     path = Path(named).absolute()
     if path.exists():
         raise NoTarget(f"{path} exists; name a file that does not, or remove it")
@@ -144,8 +144,7 @@ def _file(app: "App", request: Request) -> Path | None:
 def _check_empty(engine: Engine) -> None:
     if not is_empty(engine):
         raise NoTarget(
-            f"database {engine.url.render_as_string(hide_password=True)} holds tables; "
-            "name an empty one"
+            f"database {render_database_url(engine.url)} holds tables; name an empty one"
         )
 
 

@@ -9,9 +9,10 @@ overwritten in the file. A key that was looked up is used for `FRESH_SECONDS` be
 asked again. Not covered: copies of the file, and what a disk keeps of overwritten blocks.
 """
 
+import sqlite3
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any, Final
 from uuid import uuid4
@@ -30,7 +31,7 @@ from sqlalchemy import (
     insert,
     select,
 )
-from sqlalchemy.engine import URL, make_url
+from sqlalchemy.engine import URL
 from sqlalchemy.exc import (
     ArgumentError,
     DBAPIError,
@@ -40,8 +41,10 @@ from sqlalchemy.exc import (
 )
 
 from events import private
+from events.database_url import hide_secrets, parse_database_url, render_database_url
 from events.errors import LogUnavailable
 from events.privacy.sealing import Key, new_secret
+from events.sqlite.file import readable
 
 FRESH_SECONDS: Final = 5.0
 """Seconds for which a cached key is used although it may have been destroyed since: what it seals
@@ -73,7 +76,7 @@ class KeyStore:
         self._by_person: dict[str, tuple[Key, float]] = {}
         self._by_id: dict[str, tuple[Key, float]] = {}
         self._engine = _open_engine(url)
-        self._where = self._engine.url.render_as_string(hide_password=True)
+        self._where = render_database_url(self._engine.url)
         self._has_table = False
 
     def close(self) -> None:
@@ -161,7 +164,7 @@ class KeyStore:
             raise
         except (DBAPIError, OSError) as error:
             why = error.orig if isinstance(error, DBAPIError) else error
-            message = " ".join(str(why).split())
+            message = hide_secrets(" ".join(str(why).split()), self._engine.url)
             raise KeysUnavailable(
                 f"the key store {self._where} cannot be used: {message}; make it reachable and "
                 "writable, or set privacy.keys_url"
@@ -174,7 +177,10 @@ def _fresh(remembered: tuple[Key, float] | None, now: float) -> Key | None:
 
 def _open_engine(url: str) -> Engine:
     try:
-        parsed = make_url(url)
+        parsed = parse_database_url(url)
+    except ValueError as error:
+        raise _unusable_url(str(error)) from error
+    try:
         if parsed.get_backend_name() == "sqlite":
             return _sqlite(parsed)
         return create_engine(
@@ -184,14 +190,35 @@ def _open_engine(url: str) -> Engine:
             connect_args={"connect_timeout": _BUSY_SECONDS},
         )
     except (ArgumentError, NoSuchModuleError, ValueError, OSError) as error:
+        raise _unusable_url(hide_secrets(str(error), parsed)) from error
+
+
+def _unusable_url(why: str) -> KeysUnavailable:
+    return KeysUnavailable(
+        f"setting privacy.keys_url cannot be used: {why}; write sqlite:///PATH or "
+        "postgresql://USER@HOST/NAME"
+    )
+
+
+def _refuse_foreign(path: Path) -> None:
+    """Raise KeysUnavailable where a file holds another program's tables. It is only read."""
+    if not path.is_file():
+        return
+    try:
+        with closing(readable(path)) as connection:
+            names = [name for (name,) in connection.execute("SELECT name FROM sqlite_master")]
+    except sqlite3.Error:
+        return  # whoever opens it for a key meets the same error, and explains it
+    if names and _KEYS.name not in names:
         raise KeysUnavailable(
-            f"setting privacy.keys_url cannot be used: {error}; write sqlite:///PATH or "
-            "postgresql://USER@HOST/NAME"
-        ) from error
+            f"the key store {path} holds tables of another program; move it away, or set "
+            "privacy.keys_url to another file"
+        )
 
 
 def _sqlite(url: URL) -> Engine:
     path = Path(str(url.database))
+    _refuse_foreign(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     # Before SQLite does: it would be readable for others.
     private.create_file(path)

@@ -192,9 +192,13 @@ def _wal(path: Path) -> Path:
 def identity(connection: sqlite3.Connection, path: Path) -> str:
     """The log's id; raises LogError when the file holds no log, or one of a later layout."""
     tables = {name for (name,) in connection.execute("SELECT name FROM sqlite_master")}
-    if not {"meta", "partition", "record"} <= tables:
+    columns = {name for (name,) in connection.execute("SELECT name FROM pragma_table_info('meta')")}
+    row = None
+    if {"meta", "partition", "record"} <= tables and {"log", "layout"} <= columns:
+        row = connection.execute("SELECT log, layout FROM meta").fetchone()
+    if row is None or not isinstance(row[1], int):
         raise LogError(f"{path} is no log of kintsugi; move it away or name another file")
-    log, layout = connection.execute("SELECT log, layout FROM meta").fetchone()
+    log, layout = row
     if layout > WITH_COPIES:
         raise LogError(
             f"{path} has layout {layout}, this kintsugi reads up to {WITH_COPIES}; upgrade this "

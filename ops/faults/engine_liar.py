@@ -3,14 +3,16 @@
     python -m ops.faults.engine_liar --count 100
 
 A gateway over an engine that answers each call with the next lie: an index that was not asked for,
-a log-probability of 1e300, arrays of two lengths, bodies and heads without end, gzip. Between them
-it tells the truth. Passes when a client got what the engine said, or an error of the gateway where
-that has no end; when every call ended in the log, and only those of the truth may be trained on;
+a log-probability of 1e300, arrays of two lengths, statuses that HTTP does not have, two answers in
+one segment, bodies and heads without end, gzip. Between them it tells the truth. Passes when a
+client got what the engine said first, or an error of the gateway where that is no answer of HTTP or
+has no end; when every call ended in the log, and only those of the truth may be trained on;
 when no stored number is infinite; and when the gateway's memory stays within BOUND_BYTES above its
 start.
 """
 
 import asyncio
+import itertools
 import json
 import math
 import random
@@ -108,6 +110,13 @@ ENDLESS: Final = ("body", "head", "line", "events", "trailer", "gzip")
 """What goes on without end."""
 
 
+STATUSES: Final = ("000", "099", "600", "999")
+"""Statuses that HTTP does not have."""
+
+SPLICED: Final = (b"HTTP/1.1 200 OK\r\ncontent-length: 7\r\n\r\nspliced", b"HTTP/1.1 1", b"spliced")
+"""Bytes that follow a true answer in its segment."""
+
+
 class Liar(Engine):
     """A scripted engine that answers a call with the lie that its request names."""
 
@@ -122,6 +131,14 @@ class Liar(Engine):
                 async for piece in _endless(lie):
                     writer.write(piece)
                     await writer.drain()
+            elif lie in STATUSES:
+                writer.write(answer(_TRUTH, streamed).replace(b"200 OK", lie.encode()))
+                await writer.drain()
+            elif isinstance(lie, int):
+                kept = answer(_TRUTH, streamed).replace(b"connection: close\r\n", b"")
+                writer.write(kept + SPLICED[lie])
+                await writer.drain()
+                return True
             else:
                 writer.write(answer(lie, streamed))
                 await writer.drain()
@@ -207,6 +224,14 @@ def run(count: int, folder: Path, seed: int = 0) -> dict[str, Any]:
                 wrong += [f"{lie}, streamed {streamed}: {why}"] if why else []
                 if lie == _TRUTH:
                     honest.add(call)
+        for lie, streamed in itertools.product(STATUSES, (False, True)):
+            why = ask.ask_status(lie, streamed)
+            wrong += [f"status {lie}, streamed {streamed}: {why}"] if why else []
+        for number, streamed in itertools.product(range(len(SPLICED)), (False, True)):
+            for told in (number, _TRUTH):
+                call, why = ask.ask_lie(told, streamed)
+                honest.add(call)
+                wrong += [f"splice {number}, streamed {streamed}: {why}"] if why else []
         for lie in ENDLESS:
             why = ask.ask_endless(lie)
             wrong += [f"{lie}: {why}"] if why else []
@@ -243,13 +268,14 @@ class Asker:
         self._url = f"{url}/chat/completions"
         self.asked = 0
 
-    def _body(self, lie: str, streamed: bool) -> Json:
+    def _body(self, lie: str | int, streamed: bool) -> Json:
         self.asked += 1
         messages = [{"role": "user", "content": f"{self.asked}"}]
         return {"messages": messages, "stream": streamed, "script": {"lie": lie}}
 
-    def ask_lie(self, lie: str, streamed: bool) -> tuple[str, str]:
-        """The call, and what is wrong with its answer."""
+    def ask_lie(self, lie: str | int, streamed: bool) -> tuple[str, str]:
+        """Return the call, and why its answer is wrong; "" where it is right. `lie` is a number for
+        the truth with a splice behind it."""
         reply = self._client.post(self._url, json=self._body(lie, streamed))
         call = reply.headers.get("x-kintsugi-call", "")
         if reply.status_code != 200 or reply.headers.get("x-kintsugi-recorded") != "yes":
@@ -261,9 +287,17 @@ class Asker:
                 return call, f"events {events[1:]!r}"[:200]
             text = events[0] if len(events) == 2 else ""
         # Equal as JSON text, since no number that is none equals itself.
-        expected = json.dumps(strip_tokens(document(lie, streamed)))
+        said = document(_TRUTH if isinstance(lie, int) else lie, streamed)
+        expected = json.dumps(strip_tokens(said))
         got = json.dumps(json.loads(text)) if text else ""
         return call, "" if got == expected else f"the client got {got[:200]}"
+
+    def ask_status(self, lie: str, streamed: bool) -> str:
+        """Return why the answer to a status that HTTP does not have is wrong; "" where it is
+        right."""
+        reply = self._client.post(self._url, json=self._body(lie, streamed))
+        right = reply.status_code == 502 and "error" in reply.json()
+        return "" if right else f"{reply.status_code} {reply.text[:200]}"
 
     def ask_endless(self, lie: str) -> str:
         """What is wrong with how an answer without end is ended."""

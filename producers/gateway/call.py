@@ -61,6 +61,8 @@ from producers.gateway.routing.upstreams import EngineModel, Upstream, UpstreamF
 CaptureMode = Literal["best_effort", "required"]
 
 _NOT_RECORDED: Final = b": x-kintsugi-recorded: no\n\n"
+_BODILESS: Final = (204, 304)
+"""Statuses of answers that end with their head."""
 _ENGINE_HEADERS: Final = ("content-type", "retry-after", "x-request-id")
 """Headers of an engine that the client gets."""
 
@@ -216,9 +218,10 @@ class Call(Response):
             seconds = self._gateway.timeout_seconds
             refusal = Refused(504, f"the engine gave no whole answer in {seconds:g} seconds")
             await self._send_error(send, refusal, "timeout")
-        except (UpstreamFailure, sse.EventTooLong) as error:
-            refusal = Refused(503, f"the engine was lost: {error}; try again", retry_after=1)
-            await self._send_error(send, refusal, "failed")
+        except UpstreamFailure as error:
+            await self._send_error(send, error.refusal, "failed", str(error))
+        except sse.EventTooLong as error:
+            await self._send_error(send, Refused(502, str(error)), "failed")
         except Refused as refusal:
             await self._send_error(send, refusal, "failed")
 
@@ -384,7 +387,9 @@ class Call(Response):
         if not recorded and self._gateway.capture == "required":
             await self._send_refusal(send, _UNRECORDED, recorded=False)
             return
-        headers = [*self._engine_headers, ("content-length", str(len(body)))]
+        headers = list(self._engine_headers)
+        if response.status_code not in _BODILESS:
+            headers.append(("content-length", str(len(body))))
         await self._send_headers(send, response.status_code, headers, recorded)
         await self._send_last(send, body)
 
@@ -515,14 +520,19 @@ class Call(Response):
         notice = _NOT_RECORDED if promised and not recorded else b""
         await self._send_last(send, notice + event)
 
-    async def _send_error(self, send: Send, refusal: Refused, outcome: Outcome) -> None:
-        """Send an error of the gateway: as the response, or as the last event of a stream."""
+    async def _send_error(
+        self, send: Send, refusal: Refused, outcome: Outcome, reason: str | None = None
+    ) -> None:
+        """Send an error of the gateway: as the response, or as the last event of a stream.
+
+        `reason` is recorded instead of the client's text, which must name no address.
+        """
         if self._complete:
             return
         began = self._headers_sent
         if not began:
             self._record.status = refusal.status
-        recorded = await self._record_end(outcome, str(refusal))
+        recorded = await self._record_end(outcome, reason or str(refusal))
         if began:
             await self._send_last(send, self._request.encode_error_event(refusal))
         else:

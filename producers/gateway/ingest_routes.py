@@ -9,6 +9,7 @@ again under the same idempotency key is appended once.
 import asyncio
 import time
 from typing import Any, Final, get_args
+from urllib.parse import unquote
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -21,7 +22,7 @@ from producers.gateway.call import GatewayContext
 from producers.gateway.capture.feedback import FeedbackBody, Rate, parse_feedback, session_of
 from producers.gateway.capture.idempotency import IdempotentRequest, Retries
 from producers.gateway.capture.recorder import About
-from producers.gateway.http.errors import as_json
+from producers.gateway.http.errors import as_json, unavailable
 from producers.gateway.http.wire import Refused, bad_request, identifier
 from producers.gateway.request_context import (
     RequestReader,
@@ -110,17 +111,15 @@ class IngestRoutes:
         try:
             return session_of(self._gateway.recorder.spool, call)
         except LogError as error:
-            raise Refused(
-                503, f"the log cannot be read: {error}; send it again later", retry_after=5
-            ) from error
+            raise unavailable("the log cannot be read; send it again later", error, 5) from error
 
     async def end_session(self, request: Request) -> Response:
         """End a session that the client says is over."""
         self._reader.authenticate(request, "call")
-        session = self._redaction.redact_name(
-            identifier(request.path_params["ended"], "the session")
-        )
-        assert session is not None, "a path parameter is never empty"
+        ended = unquote(request.path_params["ended"])
+        session = self._redaction.redact_name(identifier(ended, "the session"))
+        if session is None:
+            raise Refused(404, "the path names no session; post to /v1/sessions/SESSION/end")
         cause: EndCause = "asked"
         await self._append(SessionEnded(session=session, because=cause), About(), new_id())
         self._gateway.routing.end_session(session)
@@ -157,9 +156,7 @@ class IngestRoutes:
             with self._gateway.metrics.time_append(data.STREAM, data.TYPE):
                 await self._gateway.recorder.append(data, about, id=event_id, receipt=receipt)
         except KintsugiError as error:
-            raise Refused(
-                503, f"it cannot be recorded: {error}; send it again later", retry_after=5
-            ) from error
+            raise unavailable("it cannot be recorded; send it again later", error, 5) from error
         return True
 
 

@@ -12,6 +12,7 @@ idempotency key.
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final, get_args
+from urllib.parse import unquote
 
 from starlette.requests import Request
 
@@ -135,7 +136,7 @@ def parse_path_names(request: Request) -> Mapping[str, str]:
     path = request.path_params.get("given")
     if path is None:
         return {}
-    parts = path.split("/")
+    parts = [unquote(part) for part in path.split("/")]
     names = dict(zip(parts[::2], parts[1::2], strict=False))
     if len(parts) % 2 or len(names) * 2 != len(parts) or not names.keys() <= set(_PATH_NAMES):
         raise Refused(

@@ -27,6 +27,7 @@ from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from events.envelope import derive_id, new_id, utc_now
 from events.errors import LogError
@@ -38,10 +39,10 @@ from producers.gateway.capture.recorder import Recorder
 from producers.gateway.capture.session_recovery import recover_sessions
 from producers.gateway.capture.sessions import Sessions
 from producers.gateway.http.connections import HttpClient
-from producers.gateway.http.errors import as_json, handlers
+from producers.gateway.http.errors import as_json, handlers, unavailable
 from producers.gateway.http.models import with_aliases
 from producers.gateway.http.request_guard import TRACES, RequestGuard
-from producers.gateway.http.wire import Endpoint, Refused, encode_json, parse_request
+from producers.gateway.http.wire import Endpoint, encode_json, parse_request
 from producers.gateway.ingest_routes import IngestRoutes
 from producers.gateway.large_work import measure_work, run_in_thread_if_large
 from producers.gateway.metrics.registry import Metrics
@@ -149,7 +150,9 @@ class Gateway:
         )
         # No redirects: their target would be built from headers that the client sends.
         application.router.redirect_slashes = False
-        self.app = RequestGuard(application, keyring.open, self.metrics.count_rejection)
+        self.app = RequestGuard(
+            _EncodedPaths(application), keyring.open, self.metrics.count_rejection
+        )
 
     def _build_routes(self, ingest: IngestRoutes) -> list[Route]:
         """The routes of the gateway itself; those below /v1 also below the prefix /r/."""
@@ -160,7 +163,7 @@ class Gateway:
             ("/v1/messages/count_tokens", self._count_tokens, "POST"),
             ("/v1/models", self._models, "GET"),
             ("/v1/feedback", ingest.feedback, "POST"),
-            ("/v1/sessions/{ended}/end", ingest.end_session, "POST"),
+            ("/v1/sessions/{ended:path}/end", ingest.end_session, "POST"),
             (TRACES, ingest.traces, "POST"),
         )
         return [
@@ -279,8 +282,11 @@ class Gateway:
         try:
             async with upstream.request(self.context.client, method, path, payload, 10) as response:
                 return await response.aread(), response.status_code
-        except (UpstreamFailure, TimeoutError) as error:
-            raise Refused(503, f"no engine answers: {error}; try again", retry_after=1) from error
+        except UpstreamFailure as error:
+            _logger.warning("%s", error, extra={"action": "unavailable"})
+            raise error.refusal from error
+        except TimeoutError as error:
+            raise unavailable("no engine answers in time; try again", error, 1) from error
 
     async def _readyz(self, _: Request) -> Response:
         if self._reader.stopping:
@@ -296,6 +302,21 @@ class Gateway:
         accepted = request.headers.get("accept", "")
         body, media_type = await asyncio.to_thread(self.metrics.exposition, accepted)
         return Response(body, media_type=media_type)
+
+
+class _EncodedPaths:
+    """ASGI middleware: routes are matched against the path as it was sent.
+
+    In the decoded path, an encoded slash of a name would separate two names.
+    """
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http":
+            scope = {**scope, "path": scope["raw_path"].decode("latin-1")}
+        await self._app(scope, receive, send)
 
 
 async def _openapi(_: Request) -> Response:

@@ -32,6 +32,7 @@ from producers.gateway.capture.idempotency import IdempotentRequest, Retries
 from producers.gateway.capture.recorder import About
 from producers.gateway.capture.session_recovery import to_client_message
 from producers.gateway.capture.sessions import Parent, SessionName
+from producers.gateway.http.errors import unavailable
 from producers.gateway.http.wire import (
     ExtraFields,
     ModelRequest,
@@ -293,4 +294,4 @@ def _read_content(
 
 
 def _append_error(error: KintsugiError) -> Refused:
-    return Refused(503, f"the spans cannot be recorded: {error}; send them again", retry_after=5)
+    return unavailable("the spans cannot be recorded; send them again", error, 5)

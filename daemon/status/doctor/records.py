@@ -50,9 +50,10 @@ def database(app: "App") -> Finding:
     """Check the tables' revision."""
     from consumers.database import read_revision
     from consumers.tables import REVISION
+    from events.database_url import render_database_url
 
     engine = app.database
-    where = engine.url.render_as_string(hide_password=True)
+    where = render_database_url(engine.url)
     current = read_revision(engine)
     if current == REVISION:
         return True, f"{where} at revision {current}"

@@ -31,6 +31,7 @@ from events.errors import LogError
 from events.json_text.pieces import encode_in_pieces
 from events.sqlite.receipts import MAX_RECEIPT_BYTES, Receipt
 from producers.gateway.capture.receipts import MAX_OVERHEAD_BYTES
+from producers.gateway.http.errors import unavailable
 from producers.gateway.http.wire import Refused, bad_request, encode_json
 from producers.gateway.privacy.redaction import RedactedRequest
 
@@ -148,12 +149,8 @@ class Retries:
         try:
             return await asyncio.to_thread(self._receipts.receipt, keyed.key)
         except LogError as error:
-            raise Refused(
-                503,
-                f"the log cannot say whether this idempotency key was answered: {error}; send it "
-                "again later",
-                retry_after=5,
-            ) from error
+            message = "the log cannot say whether this idempotency key was answered; send it again"
+            raise unavailable(f"{message} later", error, 5) from error
 
 
 def _reply(keyed: IdempotentRequest, unpacked: bytes) -> Response:

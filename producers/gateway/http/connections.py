@@ -6,12 +6,14 @@ gateway does. This one does what an engine needs, with llhttp (httptools) to rea
 Guarantee: a body comes out byte by byte as it came, whatever the pieces. A caller that leaves a
 reply before its end closes the connection, so the engine can stop its work; a caller that reads
 slowly slows the engine down. A connection that the engine closed while it was kept is
-replaced, once, if not a byte was answered on it. No engine makes it hold more than a body's bound,
+replaced, once, if not a byte was answered on it. Bytes behind an answer belong to no answer, and
+their connection is not used again. No engine makes it hold more than a body's bound,
 a head's, and what was not taken yet. Not covered: proxies, redirects, compression.
 """
 
 import asyncio
 import re
+import select
 import ssl
 import time
 from collections import deque
@@ -42,7 +44,11 @@ class ExchangeFailure(Exception):
     """An engine could not be reached, or broke off; the text says how."""
 
 
-class AnswerTooLong(ExchangeFailure):
+class BadAnswer(ExchangeFailure):
+    """An engine answered, and the answer is none that HTTP has; the text says why."""
+
+
+class AnswerTooLong(BadAnswer):
     """A body is longer than it may be; the text says how long that is."""
 
 
@@ -78,7 +84,7 @@ class _Connection(asyncio.Protocol):
     def _reset(self) -> None:
         self._parser = httptools.HttpResponseParser(self)
         self._waiter: asyncio.Future[None] | None = None
-        self._failure: str | None = None
+        self._failure: ExchangeFailure | None = None
         self._head_bytes = 0
         """Bytes received since the last byte of a body: of the head, or of what follows the
         body."""
@@ -98,7 +104,7 @@ class _Connection(asyncio.Protocol):
         self._reset()
         self._expecting = True
         if self._transport is None:
-            self._failure = "the connection was closed"
+            self._failure = ExchangeFailure("the connection was closed")
         else:
             self._transport.write(request)
 
@@ -137,6 +143,16 @@ class _Connection(asyncio.Protocol):
         """Whether the connection can be used."""
         return self._transport is not None and not self._transport.is_closing()
 
+    @property
+    def is_quiet(self) -> bool:
+        """Whether the connection has no bytes to read: while it rests, any would belong to no
+        exchange, and the end of the stream is read as well."""
+        if self._transport is None:
+            return False
+        poll = select.poll()
+        poll.register(self._transport.get_extra_info("socket").fileno(), select.POLLIN)
+        return not poll.poll(0)
+
     def close(self) -> None:
         """Close the connection at once, without waiting for the engine to finish."""
         if self._transport is not None:
@@ -144,7 +160,7 @@ class _Connection(asyncio.Protocol):
 
     async def _more(self) -> None:
         if self._failure is not None:
-            raise ExchangeFailure(self._failure)
+            raise self._failure
         self._waiter = self._loop.create_future()
         try:
             await self._waiter
@@ -156,7 +172,7 @@ class _Connection(asyncio.Protocol):
             self._waiter.set_result(None)
 
     def _fail(self, why: str) -> None:
-        self._failure = self._failure or why
+        self._failure = self._failure or BadAnswer(why)
         self.close()
         self._wake()
 
@@ -171,7 +187,8 @@ class _Connection(asyncio.Protocol):
         if self._ends_at_close and error is None:
             self._whole = True
         if not self._whole:
-            self._failure = self._failure or str(error or "the connection was closed")
+            why = str(error or "the connection was closed")
+            self._failure = self._failure or ExchangeFailure(why)
         self._wake()
 
     @property
@@ -197,15 +214,24 @@ class _Connection(asyncio.Protocol):
 
     # llhttp's side
 
+    def on_message_begin(self) -> None:
+        if self._whole:
+            self.close()  # another answer follows, which belongs to no request
+
     def on_header(self, name: bytes, value: bytes) -> None:
         if self.status:
             return  # a trailer, after the body: it is not read, and changes no header
         self.headers[name.lower().decode("latin-1")] = value.decode("latin-1")
 
     def on_headers_complete(self) -> None:
+        if self._whole:
+            return
         status = self._parser.get_status_code()
-        if status < 200:
+        if 100 <= status < 200:
             self.headers.clear()  # of an interim answer: the answer follows
+            return
+        if not 200 <= status < 600:
+            self._fail(f"it answers with status {status:03}, which HTTP does not have")
             return
         encoding = self.headers.get("content-encoding", "identity")
         if encoding != "identity":
@@ -215,6 +241,8 @@ class _Connection(asyncio.Protocol):
         self._wake()
 
     def on_body(self, body: bytes) -> None:
+        if self._whole:
+            return
         self._head_bytes = 0
         self._pieces.append(body)
         self._held += len(body)
@@ -224,7 +252,7 @@ class _Connection(asyncio.Protocol):
         self._wake()
 
     def on_message_complete(self) -> None:
-        if self.status:
+        if self.status and not self._whole:
             self._whole = True
             self._keeps = self._parser.should_keep_alive()
             self._wake()
@@ -316,7 +344,8 @@ class HttpClient:
         kept = self._kept.get(origin, [])
         while kept:
             connection = kept.pop()
-            if connection.is_open and time.monotonic() - connection.rested_since < _KEPT_SECONDS:
+            fresh = time.monotonic() - connection.rested_since < _KEPT_SECONDS
+            if fresh and connection.is_open and connection.is_quiet:
                 return connection
             connection.close()
         return None

@@ -44,6 +44,15 @@ def handlers(rejected: Callable[[int], None]) -> Mapping[Any, Any]:
     }
 
 
+def unavailable(message: str, cause: Exception, retry_after: int) -> Refused:
+    """Return the refusal of a request that can be sent again later.
+
+    The cause may name hosts and paths of this deployment: it goes to the log of the process only.
+    """
+    _logger.warning("%s: %s", message, cause, extra={"action": "unavailable"})
+    return Refused(503, message, retry_after=retry_after)
+
+
 def as_json(document: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
     """A document as an answer."""
     return Response(encode_json(document), status, headers, media_type="application/json")

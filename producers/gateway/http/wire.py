@@ -51,6 +51,9 @@ _SAMPLING: Final = (
 _DEFAULTS: Final[Json] = {"temperature": 1.0, "top_p": 1.0, "top_k": 0}
 """What an engine does without them: proven of an upstream before its calls may be trained on."""
 
+_DOUBLE_DIGITS: Final = 309
+"""Digits of the largest double; an integer of fewer is finite as one."""
+
 _LONGEST_VALUE: Final = 2000
 """Characters of a sampling parameter's JSON that are recorded; of a longer one, its hash."""
 
@@ -252,6 +255,7 @@ def parse_request(endpoint: Endpoint, body: bytes) -> ModelRequest:
             parse_constant=_reject_constant,
             parse_float=_parse_finite,
             object_hook=_keep_object if size >= LARGE_BYTES else None,
+            parse_int=_parse_integer,
         )
     except (ValueError, RecursionError) as error:
         raise bad_request(f"the body is no JSON: {error}; send a JSON object") from error
@@ -378,6 +382,13 @@ def _parse_finite(text: str) -> float:
     if not math.isfinite(number):
         raise ValueError(f"{text[:40]} is too large a number")
     return number
+
+
+def _parse_integer(text: str) -> int:
+    """An integer is a number like any other: engines and databases read it as a double."""
+    if len(text) >= _DOUBLE_DIGITS:
+        _parse_finite(text)
+    return int(text)
 
 
 def _reject_constant(name: str) -> NoReturn:

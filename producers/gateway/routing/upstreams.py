@@ -20,9 +20,9 @@ from typing import Final
 
 from events.errors import KintsugiError
 from events.rollouts import NOBODY
-from producers.gateway.http.connections import ExchangeFailure, HttpClient, Reply
+from producers.gateway.http.connections import BadAnswer, ExchangeFailure, HttpClient, Reply
 from producers.gateway.http.stream_usage import StreamUsage
-from producers.gateway.http.wire import DIALECTS, Dialect, Json, encode_json
+from producers.gateway.http.wire import DIALECTS, Dialect, Json, Refused, encode_json
 from producers.gateway.routing.engine_proof import SECONDS, parse_json, run_probes
 from producers.gateway.routing.first_token_times import FirstTokenTimes
 
@@ -43,7 +43,25 @@ class NoUpstream(KintsugiError):
 
 
 class UpstreamFailure(KintsugiError):
-    """An engine could not be reached, or the connection to it broke."""
+    """An engine could not be reached, or the connection to it broke.
+
+    The text is for operators: it names the engine's URL.
+    """
+
+    @property
+    def refusal(self) -> Refused:
+        """The error that a client gets, without any address of this deployment."""
+        return Refused(503, "no engine gave a whole answer; try again", retry_after=1)
+
+
+class UpstreamBadAnswer(UpstreamFailure):
+    """An engine's answer is none that HTTP has, or too long."""
+
+    @property
+    def refusal(self) -> Refused:
+        return Refused(
+            502, "the engine's answer is no proper answer of HTTP; the gateway's log says why"
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +133,8 @@ class Upstream:
             raise TimeoutError(f"{self.url} gave no whole answer in {timeout:g} s") from error
         except ExchangeFailure as error:
             self.well = False
-            raise UpstreamFailure(f"{self.url}: {error}") from error
+            kind = UpstreamBadAnswer if isinstance(error, BadAnswer) else UpstreamFailure
+            raise kind(f"{self.url}: {error}") from error
 
     async def complete(self, client: HttpClient, body: Json) -> tuple[int, bytes]:
         """Ask its base model for completions; the status and the body of its answer.

@@ -2,6 +2,7 @@
 `python -m ops.fuzz --requests 100000 --examples 2000`."""
 
 import json
+import math
 import socketserver
 import threading
 from collections.abc import Iterator
@@ -12,6 +13,8 @@ from typing import Any
 
 import httpx2
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from ops.fuzz.__main__ import run
 from ops.fuzz.requests import requests
@@ -19,6 +22,7 @@ from ops.fuzz.schema import schemathesis
 from ops.fuzz.sockets import send, send_all
 from ops.fuzz.stage import stage
 from ops.isolated import InstallError
+from producers.gateway.http.wire import Refused, parse_request
 from producers.gateway.openapi import DOCUMENT
 from tests.conftest import missing
 from tests.daemon.engine.conftest import Live
@@ -30,7 +34,7 @@ HEADS = '{"messages": [{"role": "user", "content": "Hello"}], "max_tokens": 2'
 
 def test_the_description_lists_exactly_the_routes(front: Fronted) -> None:
     routes = {
-        (route.path, method.lower())
+        (route.path.replace("{ended:path}", "{ended}"), method.lower())
         for route in front.gateway.routes
         for method in (route.methods or set()) - {"HEAD"}
         if not route.path.startswith("/r/")
@@ -38,7 +42,10 @@ def test_the_description_lists_exactly_the_routes(front: Fronted) -> None:
     described = {(path, method) for path, of in DOCUMENT["paths"].items() for method in of}
     assert described == routes
     below = {
-        (route.path.removeprefix("/r/{given:path}"), method.lower())
+        (
+            route.path.removeprefix("/r/{given:path}").replace("{ended:path}", "{ended}"),
+            method.lower(),
+        )
         for route in front.gateway.routes
         for method in (route.methods or set()) - {"HEAD"}
         if route.path.startswith("/r/")
@@ -56,6 +63,9 @@ def test_the_description_lists_exactly_the_routes(front: Fronted) -> None:
         HEADS + ', "temperature": -Infinity}',
         HEADS + ', "temperature": 1e999}',
         HEADS + ', "seed": ' + "9" * 5000 + "}",
+        HEADS + ', "seed": 1' + "0" * 400 + "}",
+        HEADS + ', "seed": -1' + "0" * 309 + "}",
+        HEADS + ', "x": [{"y": ' + "9" * 309 + "}]}",
         HEADS,
         HEADS + "}}",
         "\x00",
@@ -124,7 +134,22 @@ def test_a_session_that_no_table_could_hold_takes_no_feedback(front: Fronted, se
     assert front.records() == []
 
 
-@pytest.mark.parametrize("score", ["1e999", "NaN", "9" * 5000, "1e308", '"1"', "true", "[1]"])
+@given(digits=st.integers(290, 330), first=st.sampled_from("19"), sign=st.sampled_from(["", "-"]))
+def test_an_integer_is_taken_exactly_where_it_is_finite_as_a_double(
+    digits: int, first: str, sign: str
+) -> None:
+    integer = sign + first * digits
+    body = f'{{"seed": {integer}}}'.encode()
+    if math.isfinite(float(integer)):
+        assert parse_request("chat", body).document == {"seed": int(integer)}
+    else:
+        with pytest.raises(Refused, match="too large a number"):
+            parse_request("chat", body)
+
+
+@pytest.mark.parametrize(
+    "score", ["1e999", "NaN", "9" * 5000, "9" * 401, "1e308", '"1"', "true", "[1]"]
+)
 def test_a_score_is_a_number(front: Fronted, score: str) -> None:
     sent = f'{{"session": "s", "score": {score}}}'
     answer = httpx2.post(f"{front.url}/v1/feedback", content=sent)

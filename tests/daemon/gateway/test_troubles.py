@@ -1,5 +1,6 @@
 """Whatever goes wrong with a call becomes its event, and nobody is told what is not so."""
 
+import http.client
 import json
 import socket
 from collections.abc import Iterator
@@ -8,9 +9,12 @@ from contextlib import contextmanager
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import httpx2
 import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
 
 from events.rollouts import CallEnded, FeedbackReceived, SessionEnded
 from events.sqlite.log import SqliteLog
@@ -256,6 +260,54 @@ def test_a_session_is_ended_by_its_outcome_or_by_asking(front: Fronted) -> None:
     assert post(front.url, "/v1/sessions/two/end").json() == {"session": "two", "ended": True}
     ends = [e.data for e in front.events() if isinstance(e.data, SessionEnded)]
     assert {(end.session, end.because) for end in ends} == {("one", "feedback"), ("two", "asked")}
+
+
+@given(name=st.text([chr(code) for code in range(0x21, 0x7F)], min_size=1, max_size=256))
+@example(name="a/b")
+@example(name="a%2Fb")
+@example(name="/")
+@example(name="//x//")
+@example(name="a/end")
+@example(name="/v1/sessions/b/end")
+@example(name=".")
+@example(name="..")
+@example(name="a?b#c;d")
+@settings(max_examples=40)
+def test_every_session_that_is_accepted_can_be_ended(front_with_names: Fronted, name: str) -> None:
+    front, encoded = front_with_names, quote(name, safe="")
+    body = {"messages": HELLO, "max_tokens": 1}
+    headers = {"x-kintsugi-session": name}
+    for prefix, named in (("", headers), (f"/r/session/{encoded}/user/a%2Fb", {})):
+        answer = send_as_written(front.url, f"{prefix}{CHAT}", body, named)
+        assert (answer.status, answer.getheader("x-kintsugi-session")) == (200, name)
+        ended = send_as_written(front.url, f"{prefix}/v1/sessions/{encoded}/end", {}, {})
+        assert (ended.status, json.loads(ended.read())) == (200, {"session": name, "ended": True})
+    ends = [e.data.session for e in front.events() if isinstance(e.data, SessionEnded)]
+    assert ends[-1] == name
+
+
+@pytest.fixture(scope="module")
+def front_with_names(live: Live, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fronted]:
+    with fronting(tmp_path_factory.mktemp("names"), [live.url]) as fronted:
+        yield fronted
+
+
+def send_as_written(
+    url: str, path: str, body: dict[str, Any], headers: dict[str, str]
+) -> http.client.HTTPResponse:
+    """POST to exactly this path: other clients resolve dots in it."""
+    connection = http.client.HTTPConnection(url.removeprefix("http://"), timeout=60)
+    connection.request("POST", path, json.dumps(body), headers)
+    return connection.getresponse()
+
+
+def test_a_session_may_be_ended_by_its_name_as_it_is(front: Fronted) -> None:
+    ended = post(front.url, "/v1/sessions/a/b/end")
+    assert ended.json() == {"session": "a/b", "ended": True}
+    for path in ("/v1/sessions//end", "/v1/sessions/a%20b/end", "/v1/sessions/a%00/end"):
+        refused = post(front.url, path)
+        assert refused.status_code in (400, 404)
+        assert "session" in refused.json()["error"]["message"]
 
 
 def test_an_engine_that_breaks_in_a_stream_is_recorded(recite: Recite, front_over: Front) -> None:

@@ -1,16 +1,20 @@
 """Connections to engines, against a server that answers as a script says, byte by byte."""
 
 import asyncio
+import os
 import socket
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any
 
 import pytest
 import uvloop
+from hypothesis import given
+from hypothesis import strategies as st
 
 from producers.gateway.http.connections import (
     MAX_ANSWER_BYTES,
     AnswerTooLong,
+    BadAnswer,
     ExchangeFailure,
     HttpClient,
     Reply,
@@ -29,6 +33,8 @@ class Server:
         self._script = script
         self.connections = 0
         self.requests: list[bytes] = []
+        self.sockets: list[int] = []
+        """The file descriptors of its connections."""
         self.left = asyncio.Event()
         """The client closed a connection while it was answered."""
 
@@ -43,6 +49,7 @@ class Server:
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.connections += 1
+        self.sockets.append(writer.get_extra_info("socket").fileno())
         try:
             await self._script(self, reader, writer)
         except (asyncio.IncompleteReadError, ConnectionError):
@@ -336,6 +343,110 @@ def test_a_header_cannot_hold_another() -> None:
                 pass
 
     assert tried(saying(WHOLE), ask)[1].requests == []
+
+
+def _with_length(body: bytes) -> bytes:
+    return OK + b"content-length: %d\r\n\r\n%s" % (len(body), body)
+
+
+def _in_chunks(body: bytes) -> bytes:
+    return OK + b"transfer-encoding: chunked\r\n\r\n%x\r\n%s\r\n0\r\n\r\n" % (len(body), body)
+
+
+def _with_trailer(body: bytes) -> bytes:
+    return _in_chunks(body)[:-2] + b"content-type: other\r\n\r\n"
+
+
+def _after_interim(body: bytes) -> bytes:
+    interim = b"HTTP/1.1 100 Continue\r\ncontent-length: 9\r\n\r\n"
+    return interim + b"HTTP/1.1 103 Early Hints\r\nx: y\r\n\r\n" + _with_length(body)
+
+
+FORMS = (_with_length, _in_chunks, _with_trailer, _after_interim)
+SURPLUS = (
+    _with_length(b"spliced"),
+    _in_chunks(b"spliced"),
+    b"HTTP/1.1 500 No\r\ncontent-length: 0\r\n\r\n",
+    b"HTTP/1.1 100 Continue\r\n\r\n",
+    OK[:9],
+    b"spliced",
+    b"\x00",
+)
+"""Bytes that may follow an answer on its connection, and belong to no request."""
+
+
+def numbering(form: Callable[[bytes], bytes], surplus: bytes, cut: int) -> Script:
+    """Answers each request with its number, and the first one with a surplus, in pieces of `cut`
+    bytes."""
+
+    async def script(
+        server: Server, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
+        while True:
+            await server.request(reader)
+            number = len(server.requests)
+            answer = form(b"answer %d" % number) + (surplus if number == 1 else b"")
+            for at in range(0, len(answer), cut):
+                writer.write(answer[at : at + cut])
+                await writer.drain()
+                await asyncio.sleep(0)
+
+    return script
+
+
+async def read_twice(client: HttpClient, server: Server) -> list[tuple[int, bytes]]:
+    return [await read(client, server) for _ in range(2)]
+
+
+@pytest.mark.parametrize("surplus", SURPLUS)
+@pytest.mark.parametrize("form", FORMS)
+def test_bytes_behind_an_answer_in_one_segment_belong_to_no_answer(
+    form: Callable[[bytes], bytes], surplus: bytes
+) -> None:
+    found, server = tried(numbering(form, surplus, cut=10_000), read_twice)
+    assert found == [(200, b"answer 1"), (200, b"answer 2")]
+    assert server.connections == 2
+
+
+@given(form=st.sampled_from(FORMS), surplus=st.sampled_from(SURPLUS) | st.binary(min_size=1))
+def test_whatever_follows_an_answer_is_in_neither_this_nor_the_next(
+    form: Callable[[bytes], bytes], surplus: bytes
+) -> None:
+    found, _ = tried(numbering(form, surplus, cut=10_000), read_twice)
+    assert found == [(200, b"answer 1"), (200, b"answer 2")]
+
+
+def test_an_answer_without_a_body_ends_with_its_head() -> None:
+    async def ask(client: HttpClient, server: Server) -> list[tuple[int, bytes]]:
+        return [await read(client, server) for _ in range(2)]
+
+    for status in (b"204 No Content", b"304 Not Modified"):
+        answer = b"HTTP/1.1 " + status + b"\r\ncontent-length: 7\r\n\r\nspliced"
+        found, server = tried(saying(answer), ask)
+        assert found == [(int(status[:3]), b"")] * 2
+        assert server.connections == 2
+
+
+def test_an_answer_that_nobody_asked_for_is_not_the_next_calls() -> None:
+    async def ask(client: HttpClient, server: Server) -> list[tuple[int, bytes]]:
+        first = await read(client, server)
+        # It lies in the kernel at the moment at which the connection is to be used again.
+        with socket.socket(fileno=os.dup(server.sockets[0])) as connection:
+            connection.send(_with_length(b"spliced"))
+        return [first, await read(client, server)]
+
+    found, server = tried(numbering(_with_length, b"", cut=10_000), ask)
+    assert found == [(200, b"answer 1"), (200, b"answer 2")]
+    assert server.connections == 2
+
+
+@pytest.mark.parametrize("status", ["000", "007", "099", "600", "700", "999"])
+def test_a_status_that_http_does_not_have_is_no_answer(status: str) -> None:
+    async def ask(client: HttpClient, server: Server) -> None:
+        with pytest.raises(BadAnswer, match=f"status {status}"):
+            await read(client, server)
+
+    tried(saying(f"HTTP/1.1 {status} Odd\r\ncontent-length: 5\r\n\r\nhello".encode()), ask)
 
 
 def test_a_body_without_end_is_read_to_a_bound() -> None:

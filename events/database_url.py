@@ -1,0 +1,78 @@
+"""URLs of databases: how they are read, and how they are shown without the secrets in them.
+
+Guarantee: no text that is made here holds a password, whether it stood before the host or in the
+query. Of the query, only the values of options that are known to be no secret are shown.
+"""
+
+from typing import Final
+from urllib.parse import quote, quote_plus
+
+from sqlalchemy.engine import URL, make_url
+from sqlalchemy.exc import ArgumentError
+
+HIDDEN: Final = "***"
+"""Stands where a secret was."""
+
+_SHOWN: Final = frozenset(
+    (
+        "application_name", "channel_binding", "client_encoding", "connect_timeout", "dbname",
+        "gssencmode", "host", "hostaddr", "load_balance_hosts", "port", "require_auth", "sslmode",
+        "sslnegotiation", "sslrootcert", "target_session_attrs", "user",
+    )
+)  # fmt: skip
+"""Options of libpq whose values are no secret."""
+
+
+def parse_database_url(text: str) -> URL:
+    """Return a database's URL. Raises ValueError, whose text holds nothing of it."""
+    try:
+        return make_url(text)
+    except (ArgumentError, ValueError):
+        # Neither text nor cause of the error is kept: they may quote a part of a password.
+        raise ValueError(
+            "it cannot be read as a URL; percent-encode what a user or a password has of / @ : # ?"
+        ) from None
+
+
+def render_database_url(url: URL) -> str:
+    """Return a database's URL with `***` for each secret."""
+    shown = url.set(query={}).render_as_string(hide_password=True)
+    query = "&".join(
+        f"{quote(name)}={quote(value, safe='/:,') if name in _SHOWN else HIDDEN}"
+        for name, value in _list_query(url)
+    )
+    return f"{shown}?{query}" if query else shown
+
+
+def render_name(name: str) -> str:
+    """Return a file's name as it is, and a database's URL with `***` for each secret."""
+    if "://" not in name:
+        return name
+    try:
+        url = parse_database_url(name)
+    except ValueError:
+        return HIDDEN
+    return render_database_url(url) if _list_secrets(url) else name
+
+
+def hide_secrets(text: str, url: URL) -> str:
+    """Return a text, such as the message of a driver, with `***` for each secret of a URL."""
+    forms = (str, quote, quote_plus)
+    written = {form(secret) for secret in _list_secrets(url) for form in forms if secret}
+    for secret in sorted(written, key=len, reverse=True):
+        text = text.replace(secret, HIDDEN)
+    return text
+
+
+def _list_secrets(url: URL) -> list[str]:
+    secrets = [value for name, value in _list_query(url) if name not in _SHOWN]
+    return secrets if url.password is None else [*secrets, str(url.password)]
+
+
+def _list_query(url: URL) -> list[tuple[str, str]]:
+    """Return name and value of each option in the query, repeated ones too."""
+    return [
+        (name, value)
+        for name, values in url.query.items()
+        for value in ((values,) if isinstance(values, str) else values)
+    ]
