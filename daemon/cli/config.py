@@ -2,12 +2,15 @@
 
 import json
 from dataclasses import asdict
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from daemon.cli.command import Cli, command, noun
 from daemon.cli.output import table
+
+if TYPE_CHECKING:
+    from daemon.config.settings import Scheduler
 
 group = noun("config", "What is set, and by whom.")
 
@@ -56,10 +59,32 @@ def check(cli: Cli) -> None:
 
         client_security(settings.kafka.security)
     file = config_file(cli.home)
+    document = {"ok": True, "file": None if file is None else str(file)}
+    document |= _describe_schedule(cli, settings.scheduler)
     if cli.out.json:
-        cli.out.document({"ok": True, "file": None if file is None else str(file)})
+        cli.out.document(document)
     else:
         cli.out.show(f"the settings can be used (file: {file or 'none'})")
+
+
+def _describe_schedule(cli: Cli, scheduler: "Scheduler") -> dict[str, Any]:
+    """Print the next times of `scheduler.cron`, and return what the document has of them."""
+    if not scheduler.cron:
+        return {}
+    from daemon.config.crontab import list_next_times
+    from daemon.status.doctor.loop import find_unconfirmed_days
+    from events.envelope import timestamp, utc_now
+
+    now = utc_now()
+    times = list_next_times(scheduler.cron, now)
+    notice = find_unconfirmed_days(scheduler, now)
+    if notice is not None:
+        cli.out.warn(notice)
+    if not cli.out.json:
+        shown = ", ".join(f"{time:%a %Y-%m-%d %H:%M}" for time in times)
+        cli.out.show(f"scheduler.cron {scheduler.cron!r}: next {shown} UTC")
+    schedule = {"cron": scheduler.cron, "next": [timestamp(time) for time in times]}
+    return {"schedule": schedule | ({} if notice is None else {"notice": notice})}
 
 
 @command(group)

@@ -1,7 +1,8 @@
 """`kintsugi import`: files of rollouts into the log, folded and diagnosed."""
 
+from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -12,7 +13,7 @@ if TYPE_CHECKING:
     from producers.importers.importer import ImportResult
 
 _SHOWN = 20
-"""Rejections and warnings named on stderr; `--json` has all rejections."""
+"""Rejections, warnings and skipped files named on stderr; `--json` has all of them."""
 
 
 def register(app: typer.Typer) -> None:
@@ -62,7 +63,7 @@ def _append(
     from consumers.position import position
     from consumers.reads.rollouts import filter_rollout_ids
     from daemon.core.backlog import read_pending_ids
-    from producers.importers.importer import append_rollouts, read_rollouts, total_bytes
+    from producers.importers.importer import Notes, append_rollouts, read_rollouts, total_bytes
 
     with app.reading() as connection:
         reached = position(connection)
@@ -73,9 +74,15 @@ def _append(
         with app.reading() as connection:
             return filter_rollout_ids(connection, ids) | waiting.intersection(ids)
 
+    notes = Notes()
     with cli.out.progress("Reading", total_bytes(paths), "bytes") as advance:
-        rollouts = read_rollouts(paths, alias=alias, base=base, format=format, progress=advance)
-        return append_rollouts(app.spool, app.blobs, rollouts, find_duplicates)
+        rollouts = read_rollouts(
+            paths, alias=alias, base=base, format=format, progress=advance, notes=notes
+        )
+        result = append_rollouts(app.spool, app.blobs, rollouts, find_duplicates)
+    result.warnings[:0] = notes.warnings
+    result.skipped = notes.skipped
+    return result
 
 
 def _fold(cli: Cli, app: "App", diagnose: bool) -> None:
@@ -93,30 +100,42 @@ def _print(cli: Cli, appended: "ImportResult", paths: list[Path]) -> None:
         )
     for rejection in appended.rejected[:_SHOWN]:
         cli.out.warn(f"{rejection.file} {rejection.position}: {rejection.reason}")
-    for what, items in (("warnings", appended.warnings), ("rejections", appended.rejected)):
-        if len(items) > _SHOWN:
-            cli.out.warn(f"{len(items) - _SHOWN:,} more {what}")
+    for skipped in appended.skipped[:_SHOWN]:
+        cli.out.warn(f"skipped {skipped.file}: {skipped.reason}")
+    for what, count in (
+        ("warnings", len(appended.warnings)),
+        ("rejections", len(appended.rejected)),
+        ("skipped files", len(appended.skipped)),
+    ):
+        if count > _SHOWN:
+            cli.out.warn(f"{count - _SHOWN:,} more {what}")
     if cli.out.json:
-        cli.out.document(
-            {
-                "imported": appended.imported,
-                "duplicates": appended.duplicates,
-                "rejected": [
-                    {"file": item.file, "position": item.position, "reason": item.reason}
-                    for item in appended.rejected
-                ],
-            }
-        )
+        cli.out.document(_document(appended))
     else:
+        skips = f", skipped {len(appended.skipped):,} files" if appended.skipped else ""
         cli.out.show(
             f"imported {appended.imported:,}, duplicates {appended.duplicates:,}, "
-            f"rejected {len(appended.rejected):,}"
+            f"rejected {len(appended.rejected):,}{skips}"
         )
     if _nothing(appended):
         cli.out.warn(
             f"nothing to import in {', '.join(str(path) for path in paths)}: of a folder, files "
             "named *.json and *.jsonl are read"
         )
+
+
+def _document(appended: "ImportResult") -> dict[str, Any]:
+    """Return what `--json` prints; `warnings` and `skipped` are there when they hold something."""
+    document: dict[str, Any] = {
+        "imported": appended.imported,
+        "duplicates": appended.duplicates,
+        "rejected": [asdict(item) for item in appended.rejected],
+    }
+    if appended.warnings:
+        document["warnings"] = [asdict(item) for item in appended.warnings]
+    if appended.skipped:
+        document["skipped"] = [asdict(item) for item in appended.skipped]
+    return document
 
 
 def _nothing(appended: "ImportResult") -> bool:

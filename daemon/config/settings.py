@@ -407,9 +407,12 @@ class Scheduler(Section):
     max_age_seconds: float = Field(default=604800.0, gt=0)
     """Seconds since the last cycle after which one is due whatever happened."""
     cron: str = ""
-    """Points in time, UTC, at which a cycle is due, in crontab's five fields; empty: none. Name
-    days of the week (`mon`): as a number, 0 is Monday. Where a day of the month is given too, both
-    must hold."""
+    """Points in time, UTC, at which a cycle is due, in the five fields of crontab(5) or as
+    `@daily`; empty: none. 0 and 7 are Sunday. Where a day of the month is given too, either of them
+    counts."""
+    cron_days: Literal["unconfirmed", "crontab"] = "unconfirmed"
+    """`crontab` confirms that the days of `cron` are meant as crontab(5) reads them. Until then,
+    `config check` and `doctor` name a schedule whose days an earlier version read otherwise."""
     min_failures: int = Field(default=8, ge=1)
     """Fewest new failures with which a cycle is started, unless a person starts it."""
     cooldown_seconds: float = Field(default=600.0, ge=0)
@@ -426,9 +429,9 @@ class Scheduler(Section):
     @classmethod
     def _crontab(cls, cron: str) -> str:
         if cron:
-            from apscheduler.triggers.cron import CronTrigger
+            from daemon.config.crontab import read_crontab
 
-            CronTrigger.from_crontab(cron, timezone="UTC")
+            read_crontab(cron)
         return cron
 
 

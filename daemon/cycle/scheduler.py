@@ -25,10 +25,9 @@ Source of the triggers: SENTINEL, arXiv 2606.12908, section 3; docs/loop.md has 
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime, time, timedelta
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
-from apscheduler.triggers.cron import CronTrigger
-
+from daemon.config.crontab import list_next_times, read_crontab
 from events.envelope import timestamp
 from events.learning import Trigger
 from events.position import Position
@@ -177,11 +176,8 @@ def list_change_times(facts: Facts, settings: "Scheduler", now: datetime) -> lis
     if since is not None:
         moments.append(since + timedelta(seconds=settings.max_age_seconds))
     if settings.cron and since is not None and find_last_slot(settings.cron, since, now) is None:
-        trigger = CronTrigger.from_crontab(settings.cron, timezone="UTC")
-        moments.append(
-            trigger.get_next_fire_time(None, max(since, now) + timedelta(microseconds=1))
-        )
-    return sorted(moment for moment in moments if moment is not None and moment > now)
+        moments += list_next_times(settings.cron, max(since, now), 1)
+    return sorted(moment for moment in moments if moment > now)
 
 
 def find_last_slot(cron: str, since: datetime | None, now: datetime) -> datetime | None:
@@ -194,7 +190,7 @@ def find_last_slot(cron: str, since: datetime | None, now: datetime) -> datetime
     """
     if not cron or since is None:
         return None
-    trigger = CronTrigger.from_crontab(cron, timezone="UTC")
+    trigger = read_crontab(cron)
     last = _next_slot(trigger, since, now)
     if last is None:
         return None
@@ -209,7 +205,7 @@ def find_last_slot(cron: str, since: datetime | None, now: datetime) -> datetime
     return last
 
 
-def _next_slot(trigger: CronTrigger, after: datetime, until: datetime) -> datetime | None:
+def _next_slot(trigger: Any, after: datetime, until: datetime) -> datetime | None:
     """The first point of a schedule after `after` and not after `until`."""
     slot: datetime | None = trigger.get_next_fire_time(None, after + timedelta(microseconds=1))
     return None if slot is None or slot > until else slot

@@ -41,7 +41,7 @@ from producers.gateway.capture.digests import Conversation
 from producers.gateway.http.sse import Splitter
 from producers.gateway.privacy.redaction import Redaction
 from producers.gateway.privacy.rules import find_builtin
-from producers.importers.bfcl_conversation import parse_call, parse_calls
+from producers.importers.call_text import parse_call, parse_calls
 from producers.importers.documents import decode_at, items
 from producers.storable import readable
 

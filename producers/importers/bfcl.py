@@ -2,12 +2,14 @@
 
 `bfcl generate` writes `BFCL_v4_<category>_result.json`, `bfcl evaluate` writes
 `BFCL_v4_<category>_score.json`, into equal trees `result/` and `score/` (or side by side). A score
-file holds a summary and the failures only, so it judges its result file and is nothing by itself:
-the answers named there failed, and if it judged as many as the result file holds, the others
-passed. Without it there is no verdict.
+file holds a summary and the failures only, so it judges its result file: the answers named there
+failed, and if it judged as many as the result file holds, the others passed. Without it there is no
+verdict. Without the result file, the failures alone are imported, with a warning. A pass rate that
+differs from the summary's is a warning too.
 
-The conversation is in `inference_log`; without that, `result` gives the calls alone, per turn and
-step. Calls are text of the model: they are parsed, never run. Mapping: docs/formats.md.
+The conversation is in `inference_log`; without that, `result` gives the answers alone, per turn and
+step, or of a single turn. Calls are text of the model: they are parsed, never run. Mapping:
+docs/formats.md.
 """
 
 from collections.abc import Iterator
@@ -19,16 +21,25 @@ from events.canonical import exact_json, sha256
 from events.messages import Action, Message
 from events.rollouts import RolloutContent, RolloutEnded, Task
 from producers.conversation import findings
-from producers.importers.bfcl_conversation import hit_step_limit, parse_call, read_log, read_result
+from producers.importers.bfcl_conversation import hit_step_limit, read_log, read_result
+from producers.importers.call_text import parse_call, to_call
 from producers.importers.documents import RawRecord, Shape, lines, records
-from producers.importers.records import Record, Rejection, RolloutImport, Source
-from producers.storable import Unusable, Wire
+from producers.importers.records import FileWarning, Record, Rejection, RolloutImport, Source
+from producers.storable import Unusable, Wire, check_storable, readable
 
 NAME: Final = "bfcl"
 GRADER: Final = "bfcl evaluate"
 
 _SUMMARY: Final = frozenset({"accuracy", "total_count"})
+_ANSWERS: Final = ("model_result_raw", "model_result", "model_result_decoded")
+"""Keys of a failure that hold what the model answered, the best first."""
+_NO_ANSWER: Final = (
+    "has no answer of the model: the file holds only the failures of a result file; import that "
+    "file with this beside"
+)
 _INFERENCE_ERROR: Final = "Error during inference"
+_ROUNDED: Final = 5e-4
+"""How far the accuracy of a summary may be off: some versions round it."""
 
 
 class WireVerdict(Wire):
@@ -37,7 +48,8 @@ class WireVerdict(Wire):
     id: str
     valid: bool
     model_name: str | None = None
-    possible_answer: list[list[str]] | None = None
+    possible_answer: Any = None
+    """Calls as text per turn, calls with the values that are right, or texts that are right."""
 
 
 class WireResult(Wire):
@@ -62,17 +74,41 @@ class WireRow(Wire):
 class _Score:
     """What a score file says."""
 
-    failures: dict[str, Any] = field(default_factory=dict)
+    verdicts: dict[str, Any] = field(default_factory=dict)
     summary: dict[str, Any] = field(default_factory=dict)
     model_name: str | None = None
 
     def covers_all(self, rows: int) -> bool:
-        """Return whether every answer that is not among the failures passed: all answers were
-        judged, and every counted failure is here, so the file was not cut off."""
+        """Return whether every answer without a verdict passed: all answers were judged, and every
+        counted failure is here, so the file was not cut off."""
         total, correct = self.summary.get("total_count"), self.summary.get("correct_count")
         if not isinstance(total, int) or not isinstance(correct, int):
             return False
-        return total >= rows and len(self.failures) == total - correct
+        failures = sum(row.get("valid") is not True for row in self.verdicts.values())
+        return total >= rows and failures == total - correct
+
+    def differs_from(self, tally: "_Tally") -> bool:
+        """Return whether the rate of the rollouts is another than the summary's."""
+        total, correct = self.summary.get("total_count"), self.summary.get("correct_count")
+        accuracy = self.summary.get("accuracy")
+        if (correct, total) != (tally.passed, tally.judged) or not isinstance(
+            accuracy, int | float
+        ):
+            return True
+        return abs(accuracy * tally.judged - tally.passed) > _ROUNDED * tally.judged
+
+
+@dataclass(slots=True)
+class _Tally:
+    """Verdicts of the rollouts of one file."""
+
+    passed: int = 0
+    judged: int = 0
+
+    def count(self, item: RolloutImport | Rejection) -> None:
+        success = item.data.success if isinstance(item, RolloutImport) else None
+        self.passed += success is True
+        self.judged += success is not None
 
 
 def recognises(shape: Shape, keys: frozenset[str]) -> bool:
@@ -87,16 +123,90 @@ def is_record(value: Any) -> bool:
 def read(source: Source, shape: Shape) -> Iterator[RolloutImport | Rejection]:
     """Every answer of a result file; a score file is read with its result file."""
     if _is_score(source.path):
-        if _partner(source.path, "score", "result") is None:
-            reason = "holds only the failures of a result file; import that file with this beside"
-            yield source.rejection("file", reason)
+        yield from _read_score(source)
         return
-    score = _score(_partner(source.path, "result", "score"))
+    if source.may_skip and not _begins_with_answer(source.path, shape):
+        yield from source.leave("holds `id` and `result`, and they are no answer to a case of BFCL")
+        return
+    score = _score(_partner(source, "result", "score"))
     rows = sum(isinstance(item, RawRecord) for item in records(source.path, shape, is_record))
     complete = score.covers_all(rows)
+    tally = _Tally()
     for item in source.track_progress(records(source.path, shape, is_record)):
         row = _attach_verdict(item, score, complete) if isinstance(item, RawRecord) else item
-        yield source.attempt(row, lambda record: _parse(source, record, score.model_name))
+        outcome = source.attempt(row, lambda record: _parse(source, record, score))
+        tally.count(outcome)
+        yield outcome
+    if score.summary and score.differs_from(tally):
+        _warn(source, _describe_difference(score.summary, tally))
+
+
+def _read_score(source: Source) -> Iterator[RolloutImport | Rejection]:
+    """The failures of a score file whose result file is nowhere."""
+    partner = _partner(source, "score", "result")
+    if partner is not None:
+        if partner not in source.siblings:
+            yield from source.leave(f"judges the answers in {partner}; import that file")
+        return
+    score = _score(source.path)
+    for item in source.track_progress(lines(source.path)):
+        if isinstance(item, RawRecord) and isinstance(item.value, dict):
+            if item.value.keys() >= _SUMMARY:
+                continue
+            if not item.value.keys() & {*_ANSWERS, "inference_log"}:
+                yield source.rejection(item.position, _NO_ANSWER)
+                continue
+            item = RawRecord(item.position, _restore_row(item.value), item.end)
+        yield source.attempt(item, lambda record: _parse(source, record, score))
+    passed = score.summary.get("correct_count")
+    _warn(
+        source,
+        f"holds the failures alone: the {passed} answers that passed are in the result file, "
+        "which is not here, so the rate of these rollouts is not the model's; import that file "
+        "with this one",
+    )
+
+
+def _restore_row(failure: dict[str, Any]) -> dict[str, Any]:
+    """Return the record of a failure without its result file, as far as it says the answer."""
+    kept = ("id", "model_name", "inference_log")
+    row = {key: failure[key] for key in kept if failure.get(key)}
+    answer = next((failure[key] for key in _ANSWERS if key in failure), None)
+    return {"result": row | {"result": answer}, "verdict": _keep_verdict(failure)}
+
+
+def _warn(source: Source, text: str) -> None:
+    source.notes.warnings.append(FileWarning(str(source.path), text, 1, "file"))
+
+
+def _describe_difference(summary: dict[str, Any], tally: _Tally) -> str:
+    rate = f"{tally.passed / tally.judged:.4g}" if tally.judged else "unknown"
+    accuracy, correct, total = (
+        str(summary.get(key))[:20] for key in ("accuracy", "correct_count", "total_count")
+    )
+    return (
+        f"the pass rate is {rate} ({tally.passed:,} of {tally.judged:,} judged), and the score "
+        f"file says {accuracy} ({correct} of {total}); answers that were rejected, not judged, or "
+        "lost to an error of inference make the difference"
+    )
+
+
+def _begins_with_answer(path: Path, shape: Shape) -> bool:
+    """Return whether the first record that can be read is an answer to a case."""
+    first = next((item for item in records(path, shape, is_record) if _is_object(item)), None)
+    if not isinstance(first, RawRecord):
+        return True
+    name, answer = first.value.get("id"), first.value.get("result")
+    return isinstance(name, str) and _category(name) is not None and _is_answer(answer)
+
+
+def _is_object(item: Any) -> bool:
+    return isinstance(item, RawRecord) and isinstance(item.value, dict)
+
+
+def _is_answer(answer: Any) -> bool:
+    """Return whether a model can have answered this: text, calls, or nothing."""
+    return answer is None or isinstance(answer, str | list) or to_call(answer) is not None
 
 
 def _is_score(path: Path) -> bool:
@@ -108,19 +218,24 @@ def _is_score(path: Path) -> bool:
     )
 
 
-def _partner(path: Path, own: str, other: str) -> Path | None:
-    """The file that goes with this one: beside it, or at the same place of the other tree."""
+def _partner(source: Source, own: str, other: str) -> Path | None:
+    """Return the file that goes with this one: beside it, at the same place of the other tree, or
+    the only one of its name in the import."""
+    path = source.path
     name = path.name.replace(f"_{own}.json", f"_{other}.json")
     if name == path.name:
         return None
-    parts = list(path.parent.parts)
+    parts = path.parent.parts
     folders = [path.parent]
     for index in reversed(range(len(parts))):
         if parts[index].startswith(own):
             folder = parts[index].replace(own, other, 1)
             folders.append(Path(*parts[:index], folder, *parts[index + 1 :]))
-            break
-    return next((folder / name for folder in folders if (folder / name).is_file()), None)
+    for candidate in folders:
+        if (candidate / name).is_file():
+            return candidate / name
+    same = [sibling for sibling in source.siblings if sibling.name == name]
+    return same[0] if len(same) == 1 else None
 
 
 def _score(path: Path | None) -> _Score:
@@ -133,31 +248,42 @@ def _score(path: Path | None) -> _Score:
         if value.keys() >= _SUMMARY:
             score.summary = value
         elif isinstance(value.get("id"), str):
-            score.failures[value["id"]] = value
+            score.verdicts[value["id"]] = value
             if isinstance(value.get("model_name"), str):
-                score.model_name = value["model_name"]
+                score.model_name = readable(value["model_name"])
     return score
 
 
 def _attach_verdict(item: RawRecord, score: _Score, complete: bool) -> RawRecord:
     name = item.value.get("id") if isinstance(item.value, dict) else None
-    verdict = score.failures.get(name) if isinstance(name, str) else None
+    verdict = score.verdicts.get(name) if isinstance(name, str) else None
     value: dict[str, Any] = {"result": item.value}
     if verdict is not None:
-        kept = ("id", "valid", "model_name", "possible_answer")
-        value["verdict"] = {key: verdict[key] for key in kept if key in verdict}
+        value["verdict"] = _keep_verdict(verdict)
     elif complete:
         value["passed"] = True
     return RawRecord(item.position, value, item.end)
 
 
-def _parse(source: Source, record: Record, model_name: str | None) -> RolloutImport:
+def _keep_verdict(verdict: dict[str, Any]) -> dict[str, Any]:
+    """Return what the record holds of a verdict: ids follow from it, so it stays what it is."""
+    kept = ("id", "valid", "model_name", "possible_answer")
+    return {key: verdict[key] for key in kept if key in verdict}
+
+
+def _parse(source: Source, record: Record, score: _Score) -> RolloutImport:
     row = WireRow.model_validate(record.value)
+    if not _is_answer(row.result.result):
+        raise Unusable(
+            "`result` is neither text nor a list of calls, so it is no answer of a model"
+        )
     broken = isinstance(row.result.result, str) and row.result.result.startswith(_INFERENCE_ERROR)
-    messages = tuple(read_log(row.result.inference_log) or read_result(row.result.result))
-    if not messages and not broken:
-        raise Unusable("`result` holds no turn; nothing was recorded")
-    identity = source.identity(NAME, record, row.result.model_name or model_name)
+    category = _category(row.result.id)
+    messages = tuple(
+        read_log(row.result.inference_log)
+        or read_result(row.result.result, literal="java" not in (category or ""))
+    )
+    identity = source.identity(NAME, record, row.result.model_name or score.model_name)
     success = None if broken else _success(row)
     data = RolloutEnded(
         rollout=identity.id,
@@ -188,18 +314,37 @@ def _termination(row: WireRow, broken: bool) -> str | None:
     return "max_steps" if hit_step_limit(row.result.inference_log) else None
 
 
+def _category(name: str) -> str | None:
+    """Return the category in the id of a case, such as `simple_python_3` or `live_simple_0-0-0`."""
+    category, _, number = name.partition(":")[0].rpartition("_")
+    return category if number[:1].isdigit() else None
+
+
 def _task(row: WireRow, messages: tuple[Message, ...]) -> Task:
     asked = [message.text for message in messages if message.role == "user"]
     answer = row.verdict.possible_answer if row.verdict else None
+    check_storable(answer, "values of `possible_answer`")
     return Task(
         id=row.result.id,
-        capability=row.result.id.rpartition("_")[0] or None,
+        capability=row.result.id.partition(":")[0].rpartition("_")[0] or None,
         instruction="\n".join(asked) or None,
-        gold_actions=None
-        if answer is None
-        else tuple(_gold(text) for turn in answer for text in turn),
+        gold_actions=_gold_actions(answer),
         definition=None if answer is None else sha256(exact_json([row.result.id, asked, answer])),
     )
+
+
+def _gold_actions(answer: Any) -> tuple[Action, ...] | None:
+    """Return the calls of a `possible_answer`; None where it names none, as for texts to say."""
+    items = answer if isinstance(answer, list) else []
+    if items and all(isinstance(turn, list) for turn in items):
+        texts = [text for turn in items for text in turn]
+        return tuple(map(_gold, texts)) if all(isinstance(text, str) for text in texts) else None
+    calls = [call.popitem() for call in map(dict, filter(_is_gold_call, items))]
+    return tuple(_gold_choice(*call) for call in calls) if len(calls) == len(items) > 0 else None
+
+
+def _is_gold_call(item: Any) -> bool:
+    return isinstance(item, dict) and [type(value) for value in item.values()] == [dict]
 
 
 def _gold(text: str) -> Action:
@@ -209,4 +354,35 @@ def _gold(text: str) -> Action:
     named = tuple(name for name in arguments if not name.isdigit())
     return Action(
         name=call.name, arguments=arguments, compare=named if len(named) < len(arguments) else None
+    )
+
+
+def _gold_choice(name: str, choices: dict[str, Any]) -> Action:
+    """Return a call whose arguments have lists of the values that are right, "" for none. Arguments
+    with one right value count."""
+    chosen = {key: _choose(values) for key, values in choices.items()}
+    return Action(
+        name=name,
+        arguments={key: value for key, (value, _) in chosen.items() if value != ""},
+        compare=tuple(key for key, (_, is_only) in chosen.items() if is_only),
+    )
+
+
+def _choose(values: Any) -> tuple[Any, bool]:
+    """Return the first right value, and whether no other is right."""
+    if not isinstance(values, list) or not values:
+        return values, False
+    value = values[0] if values[0] != "" else values[-1]
+    items = value if isinstance(value, list) else [value]
+    if not any(isinstance(item, dict) for item in items):
+        return value, len(values) == 1
+    # An object within has lists of right values again.
+    return [_choose_within(item) for item in items] if isinstance(value, list) else _choose_within(
+        value
+    ), False
+
+
+def _choose_within(item: Any) -> Any:
+    return (
+        {key: _choose(value)[0] for key, value in item.items()} if isinstance(item, dict) else item
     )

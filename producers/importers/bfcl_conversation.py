@@ -4,15 +4,12 @@ The log of a run is a list: an object per turn (`begin_of_turn_query`, `step_0`,
 between them lists of states, which are no part of the conversation. A model with native calls
 answers `[{"ls": "{\\"a\\": true}"}]`; one without writes text such as `[ls(a=True)]`.
 
-Model text is parsed with `ast` and never run: only literals are arguments. An argument by position
-is named by its place, "0", "1", because its name is not known here. What cannot be parsed stays the
-text it was.
+Model text is parsed and never run (call_text.py): only literals are arguments. An argument by
+position is named by its place, "0", "1", because its name is not known here. A call that cannot be
+parsed stays the text it was.
 """
 
-import ast
 import json
-import re
-import warnings
 from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
@@ -20,11 +17,10 @@ from events.canonical import exact_json
 from events.foreign_json import parse_arguments
 from events.messages import Message, ToolCall
 from producers.conversation import WireMessage, to_message
-from producers.storable import readable
+from producers.importers.call_text import parse_call, parse_calls, to_call
 
 _FORCED: Final = "forced to quit"
 _EXECUTION_ERROR: Final = "Error during execution"
-_HEAD: Final = re.compile(r"\s*([^\s(]{1,100})\s*(.*)", re.DOTALL)
 
 
 def read_log(log: Sequence[Any]) -> list[Message]:
@@ -41,11 +37,15 @@ def read_log(log: Sequence[Any]) -> list[Message]:
     return messages
 
 
-def read_result(result: Any) -> list[Message]:
-    """The calls alone, of a `result`: per turn and step, or one answer of a single-turn case."""
-    if not isinstance(result, list) or not all(isinstance(turn, list) for turn in result):
-        return [_assistant(result, None)] if result else []
-    return [_assistant(step, None) for turn in result for step in turn]
+def read_result(result: Any, *, literal: bool = True) -> list[Message]:
+    """Return the answers of a `result`: per turn and step, or the one of a single-turn case.
+
+    Without `literal`, the arguments of calls in text are expressions of Java or JavaScript.
+    """
+    if isinstance(result, list) and result and all(isinstance(turn, list) for turn in result):
+        steps = [_assistant(step, None, literal) for turn in result for step in turn]
+        return steps or [_assistant(None, None)]
+    return [_assistant(result, None, literal)]
 
 
 def hit_step_limit(log: Sequence[Any]) -> bool:
@@ -59,24 +59,6 @@ def hit_step_limit(log: Sequence[Any]) -> bool:
         for entry in entries
         if isinstance(entry, dict) and entry.get("role") == "handler_log"
     )
-
-
-def parse_calls(text: str) -> list[ToolCall]:
-    """The calls of `[f(a=1), g()]` or `f(a=1)`; none where the text is anything else."""
-    body = _parse_expression(text)
-    nodes = body.elts if isinstance(body, ast.List | ast.Tuple) else [body]
-    calls = [node for node in nodes if isinstance(node, ast.Call)]
-    return [_to_call(call) for call in calls] if calls and len(calls) == len(nodes) else []
-
-
-def parse_call(text: str) -> ToolCall:
-    """One call; what is none keeps its name and, as text, the rest."""
-    body = _parse_expression(text)
-    if isinstance(body, ast.Call):
-        return _to_call(body)
-    head = _HEAD.match(text)
-    name, rest = head.groups() if head else ("", text)
-    return ToolCall(name=name, arguments=rest)
 
 
 def _step(entries: list[dict[str, Any]]) -> Iterator[Message]:
@@ -97,25 +79,37 @@ def _step(entries: list[dict[str, Any]]) -> Iterator[Message]:
             yield Message(role="tool", content=text, error=_is_error(text))
 
 
-def _assistant(content: Any, decoded: Any) -> Message:
+def _assistant(content: Any, decoded: Any, literal: bool = True) -> Message:
     if isinstance(content, str):
         texts = decoded if isinstance(decoded, list) else []
         calls = [parse_call(text) for text in texts if isinstance(text, str)]
         return Message(
             role="assistant",
             content=content,
-            tool_calls=tuple(calls if decoded is not None else parse_calls(content)),
+            tool_calls=tuple(calls or parse_calls(content, literal=literal)),
         )
-    native: list[ToolCall] = []
-    for call in content if isinstance(content, list) else []:
-        if isinstance(call, dict):
-            native += [
-                ToolCall(name=name, arguments=parse_arguments(arguments))
-                for name, arguments in call.items()
-            ]
-        elif isinstance(call, str):
-            native += parse_calls(call) or [parse_call(call)]
-    return Message(role="assistant", tool_calls=tuple(native))
+    items = content if isinstance(content, list) else [content] if content else []
+    # Where a model with native calls makes none, some handlers give the parts of its text.
+    texts = [item for item in items if isinstance(item, str)]
+    native = [call for item in items for call in _read_item(item, literal)]
+    return Message(
+        role="assistant", content="\n".join(texts) if texts else None, tool_calls=tuple(native)
+    )
+
+
+def _read_item(item: Any, literal: bool) -> list[ToolCall]:
+    """Return the calls of one item of an answer; an object or number that is none is malformed."""
+    if isinstance(item, str):
+        return parse_calls(item, literal=literal)
+    if not isinstance(item, dict):
+        return [ToolCall(name="", arguments=exact_json(item))]
+    whole = to_call(item)
+    if whole is not None:
+        return [whole]
+    return [
+        ToolCall(name=name, arguments=parse_arguments(arguments))
+        for name, arguments in item.items()
+    ]
 
 
 def _is_error(text: str) -> bool:
@@ -126,28 +120,3 @@ def _is_error(text: str) -> bool:
     except (ValueError, RecursionError):
         return False
     return isinstance(value, dict) and "error" in value
-
-
-def _parse_expression(text: str) -> ast.expr | None:
-    try:
-        with warnings.catch_warnings():
-            # The compiler warns of odd escapes in the model's strings; they are not our code.
-            warnings.simplefilter("ignore")
-            body = ast.parse(text.strip(), mode="eval").body
-            ast.unparse(body)  # raises where the text is nested too deeply to be read
-            return body
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
-        return None
-
-
-def _to_call(call: ast.Call) -> ToolCall:
-    """`ast.unparse` and `literal_eval` read the tree; neither runs anything."""
-    name = ast.unparse(call.func)
-    places = {str(place): node for place, node in enumerate(call.args)}
-    named = {keyword.arg or "**": keyword.value for keyword in call.keywords}
-    try:
-        literals = {key: ast.literal_eval(node) for key, node in (places | named).items()}
-        arguments = parse_arguments(json.dumps(literals))
-    except (ValueError, TypeError):  # not a literal, or one that JSON has not
-        arguments = ", ".join(ast.unparse(node) for node in [*call.args, *call.keywords])
-    return ToolCall(name=name, arguments=readable(arguments))

@@ -4,7 +4,8 @@
     append_rollouts(log)  encodes them in batches, leaves out the known ones, appends
 
 A folder is walked recursively in sorted order; of its files those named *.json and *.jsonl are
-read, hidden ones are not. A tau2 folder of `results.json` and `simulations/` is one source.
+read, hidden ones are not. A tau2 folder of `results.json` and `simulations/` is one source. A file
+of a folder that is not read, or that is whole and in no format, is noted as skipped.
 
 Guarantees: a damaged record never stops the others, and everything that was not imported is named;
 importing again, whole or in part, appends nothing twice. A blob is stored before its event.
@@ -32,14 +33,23 @@ from producers.importers.documents import (
     shape_of,
     skip_blank,
 )
-from producers.importers.records import Rejection, RolloutImport, Source
+from producers.importers.records import (
+    FileWarning,
+    Notes,
+    Rejection,
+    RolloutImport,
+    Skipped,
+    Source,
+)
 
 __all__ = [
     "FORMATS",
     "FileWarning",
     "ImportResult",
+    "Notes",
     "Rejection",
     "RolloutImport",
+    "Skipped",
     "append_rollouts",
     "read_rollouts",
     "total_bytes",
@@ -71,17 +81,6 @@ _MODULES: Final[tuple[Format, ...]] = (tau_bench, tau2, openai_chat, bfcl)
 FORMATS: Final[dict[str, Format]] = {module.NAME: module for module in _MODULES}
 
 
-@dataclass(frozen=True, slots=True)
-class FileWarning:
-    """A finding about records of one file."""
-
-    file: str
-    warning: str
-    count: int
-    position: str
-    """Position of the first record with this finding."""
-
-
 @dataclass(slots=True)
 class ImportResult:
     """The result of an import."""
@@ -90,6 +89,7 @@ class ImportResult:
     duplicates: int = 0
     rejected: list[Rejection] = field(default_factory=list)
     warnings: list[FileWarning] = field(default_factory=list)
+    skipped: list[Skipped] = field(default_factory=list)
 
 
 def read_rollouts(
@@ -99,15 +99,22 @@ def read_rollouts(
     base: str | None = None,
     format: str = "auto",
     progress: Callable[[int], None] = lambda _: None,
+    notes: Notes | None = None,
 ) -> Iterator[RolloutImport | Rejection]:
     """Every record of the files and folders.
 
     `progress` is told the bytes read since it was last told; their sum is `total_bytes(paths)`.
-    Raises ValueError for a format that does not exist.
+    `notes` receives what is said beside the records. Raises ValueError for a format that does not
+    exist.
     """
     if format != "auto" and format not in FORMATS:
         raise ValueError(f"format {format!r} is not one of auto, {', '.join(FORMATS)}")
-    for path in _sources(paths):
+    notes = Notes() if notes is None else notes
+    paths = list(paths)
+    files = list(_sources(paths, notes.skipped))
+    siblings = frozenset(files)
+    explicit = siblings.intersection(paths)
+    for path in files:
         bytes_read = 0
 
         def advance(count: int) -> None:
@@ -115,7 +122,8 @@ def read_rollouts(
             bytes_read += count
             progress(count)
 
-        source = Source(path, alias, base, advance)
+        may_skip = format == "auto" and path not in explicit
+        source = Source(path, alias, base, advance, notes, siblings, may_skip)
         try:
             yield from _read_file(source, format)
         except OSError as error:
@@ -163,7 +171,7 @@ def append_rollouts(
 
 def total_bytes(paths: Iterable[Path]) -> int:
     """Bytes that `read_rollouts` will report as read."""
-    return sum(_size(path) for path in _sources(paths))
+    return sum(_size(path) for path in _sources(paths, []))
 
 
 def _append_batch(
@@ -201,7 +209,11 @@ def _read_file(source: Source, format: str) -> Iterator[RolloutImport | Rejectio
         if module.recognises(shape, keys):
             yield from module.read(source, shape)
             return
-    yield source.rejection("file", _unknown(source.path, keys))
+    reason = _unknown(source.path, keys)
+    if _is_whole(source.path, shape):
+        yield from source.leave(reason)
+    else:
+        yield source.rejection("file", reason)
 
 
 def _first_keys(path: Path, shape: Shape) -> frozenset[str]:
@@ -215,6 +227,12 @@ def _first_keys(path: Path, shape: Shape) -> frozenset[str]:
     text = read_text(path)
     start = _first_object(text)
     return frozenset(key for key, _ in members(text, start)) if start is not None else frozenset()
+
+
+def _is_whole(path: Path, shape: Shape) -> bool:
+    """Return whether a file is JSON without damage, so that another program may want it so."""
+    items = list(records(path, shape, _is_any_record))
+    return bool(items) and all(isinstance(item, RawRecord) for item in items)
 
 
 def _is_any_record(value: Any) -> bool:
@@ -243,25 +261,48 @@ def _unknown(path: Path, keys: frozenset[str]) -> str:
     )
 
 
-def _sources(paths: Iterable[Path]) -> Iterator[Path]:
+def _sources(paths: Iterable[Path], skipped: list[Skipped]) -> Iterator[Path]:
+    """Give the files to read; those of folders that are not read are added to `skipped`."""
     for path in paths:
         if path.is_dir():
-            yield from _walk(path)
+            yield from _walk(path, skipped)
         else:
             yield path
 
 
-def _walk(folder: Path) -> Iterator[Path]:
+def _walk(folder: Path, skipped: list[Skipped]) -> Iterator[Path]:
     for root, folders, files in os.walk(folder):
         is_tau2 = tau2.RESULTS in files
+        hidden = sorted(name for name in folders if name.startswith("."))
         folders[:] = sorted(
             name
             for name in folders
             if not name.startswith(".") and not (is_tau2 and name == tau2.SIMULATIONS)
         )
+        links = [name for name in folders if Path(root, name).is_symlink()]
+        skipped += [Skipped(str(Path(root, name)), "is a hidden folder") for name in hidden]
+        skipped += [
+            Skipped(str(Path(root, name)), "is a link to a folder; name that folder to import it")
+            for name in links
+        ]
         for name in sorted(files):
-            if name.lower().endswith((".json", ".jsonl")) and not name.startswith("."):
-                yield Path(root, name)
+            path = Path(root, name)
+            if (reason := _reason_to_skip(path)) is None:
+                yield path
+            else:
+                skipped.append(Skipped(str(path), reason))
+
+
+def _reason_to_skip(path: Path) -> str | None:
+    """Return why a file of a folder is not read; None for one that is."""
+    if path.name.startswith("."):
+        return "is a hidden file"
+    if not path.name.lower().endswith((".json", ".jsonl")):
+        return "is not named *.json or *.jsonl"
+    # A link that leads nowhere is read, so that its rejection names it.
+    if path.exists() and not path.is_file():
+        return "is no regular file"
+    return None
 
 
 def _size(path: Path) -> int:

@@ -7,7 +7,7 @@ U+FFFD in its place; the id is that of the record as written.
 """
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
@@ -35,6 +35,33 @@ class Rejection:
     position: str
     """Position that a person can find: `[17]`, `simulations[3]`, `line 12`, or `file`."""
     reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Skipped:
+    """A file of a folder that holds no rollouts."""
+
+    file: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class FileWarning:
+    """A finding about records of one file."""
+
+    file: str
+    warning: str
+    count: int
+    position: str
+    """Position of the first record with this finding, or `file`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Notes:
+    """What an import says beside its records."""
+
+    skipped: list[Skipped] = field(default_factory=list)
+    warnings: list[FileWarning] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,9 +111,21 @@ class Source:
     """The base model by the caller's word; it goes before the file's."""
     advance: Callable[[int], None] = lambda _: None
     """Called with the number of bytes read since the last call."""
+    notes: Notes = field(default_factory=Notes)
+    siblings: frozenset[Path] = frozenset()
+    """Every file of the same import."""
+    may_skip: bool = False
+    """Whether the file was found in a folder, where files that hold no rollouts are skipped."""
 
     def rejection(self, position: str, reason: str) -> Rejection:
         return Rejection(str(self.path), position, reason)
+
+    def leave(self, reason: str) -> Iterator[Rejection]:
+        """Note that the file holds no rollouts; one that the caller named is rejected."""
+        if self.may_skip:
+            self.notes.skipped.append(Skipped(str(self.path), reason))
+        else:
+            yield self.rejection("file", reason)
 
     def track_progress(self, items: Iterable[RawRecord | Damage]) -> Iterator[RawRecord | Damage]:
         """The records one by one; `advance` is told of each after it was used."""

@@ -64,6 +64,27 @@ def test_where_nothing_can_be_read_the_import_failed(
     assert together.code == 3
 
 
+def test_skipped_files_and_warnings_of_files_are_printed(
+    home: Path, kintsugi: Kintsugi, tmp_path: Path
+) -> None:
+    folder = tmp_path / "runs"
+    folder.mkdir()
+    (folder / "README.md").write_text("Runs.")
+    write_lines(folder / "a_result.json", {"id": "irrelevance_0", "result": "No."})
+    summary = {"accuracy": 0.5, "correct_count": 1, "total_count": 2}
+    row = {"id": "irrelevance_1", "valid": False, "model_name": "m"}
+    write_lines(folder / "a_score.json", summary, row)
+    result = kintsugi("import", folder, "--json")
+    assert (result.code, result.json["imported"], result.json["rejected"]) == (0, 1, [])
+    assert [Path(one["file"]).name for one in result.json["skipped"]] == ["README.md"]
+    (warning,) = result.json["warnings"]
+    assert (warning["position"], "says 0.5 (1 of 2)" in warning["warning"]) == ("file", True)
+    plain = kintsugi("import", folder)
+    assert "skipped 1 files" in plain.out
+    assert "README.md: is not named *.json or *.jsonl" in plain.err
+    assert "the pass rate is 1 (1 of 1 judged)" in plain.err
+
+
 def test_an_unknown_format_is_wrong_usage(home: Path, kintsugi: Kintsugi, tmp_path: Path) -> None:
     result = kintsugi("import", tmp_path, "--format", "csv")
     assert (result.code, result.out) == (2, "")

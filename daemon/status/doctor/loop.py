@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from sqlalchemy import Connection
 
     from consumers.reads.learning import CycleRow
-    from daemon.config.settings import Settings
+    from daemon.config.settings import Scheduler, Settings
     from daemon.core.app import App
 
 STUCK_SECONDS: Final = 4 * 3600.0
@@ -81,6 +81,37 @@ def _check_progress(
     if step != Step.WATCH and stands > STUCK_SECONDS:
         return False, f"{text}; see kintsugi cycle show {row.cycle}"
     return True, text
+
+
+def schedule(app: "App") -> Finding:
+    """Check that the days of `scheduler.cron` are meant as they are read."""
+    from daemon.config.crontab import list_next_times
+    from events.envelope import timestamp, utc_now
+
+    scheduler, now = app.settings.scheduler, utc_now()
+    if not scheduler.cron:
+        return True, "no scheduler.cron"
+    notice = find_unconfirmed_days(scheduler, now)
+    if notice is not None:
+        return False, notice
+    times = [timestamp(time) for time in list_next_times(scheduler.cron, now, 1)]
+    return True, f"scheduler.cron {scheduler.cron!r} is next due at {', '.join(times) or 'no time'}"
+
+
+def find_unconfirmed_days(scheduler: "Scheduler", now: "datetime") -> str | None:
+    """Return how the days of a schedule are read otherwise than by earlier versions, with the
+    remedy; None where they are not, or where that is confirmed."""
+    from daemon.config.crontab import describe_changed_days
+
+    if not scheduler.cron or scheduler.cron_days == "crontab":
+        return None
+    change = describe_changed_days(scheduler.cron, now)
+    if change is None:
+        return None
+    return (
+        f'scheduler.cron {change}; set scheduler.cron_days = "crontab" to confirm it, or write the '
+        "days that are meant, by name (sun)"
+    )
 
 
 def jobs(app: "App") -> Finding:

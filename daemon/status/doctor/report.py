@@ -27,6 +27,7 @@ CHECKS: Final[Mapping[str, Callable[[App], Finding]]] = {
     "keys": records.keys,
     "leader": loop.leader,
     "cycle": loop.cycle,
+    "schedule": loop.schedule,
     "jobs": loop.jobs,
     "sessions": loop.sessions,
     "adapters": serving.adapters,

@@ -1,5 +1,6 @@
 """Flags, environment, TOML and defaults: who wins, and what is refused."""
 
+from datetime import datetime
 from pathlib import Path
 
 import pytest
@@ -308,3 +309,43 @@ def test_settings_that_are_built_in_code_take_old_names_too() -> None:
 def test_the_names_of_variables_follow_from_those_of_settings() -> None:
     assert variable("kafka.security.ca_file") == "KINTSUGI_KAFKA__SECURITY__CA_FILE"
     assert {"home", "database_url", "log.durability"} <= set(names())
+
+
+def test_the_next_times_of_the_schedule_are_printed(
+    kintsugi: Kintsugi, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("KINTSUGI_SCHEDULER__CRON", "0 3 * * sun")
+    document = kintsugi("config", "check", "--json").json
+    times = [datetime.fromisoformat(time) for time in document["schedule"]["next"]]
+    assert [(time.isoweekday(), time.hour, time.minute) for time in times] == [(7, 3, 0)] * 3
+    assert "notice" not in document["schedule"]
+    assert f"next Sun {times[0]:%Y-%m-%d} 03:00" in kintsugi("config", "check").out
+
+
+def test_days_that_mean_another_now_are_named_until_they_are_confirmed(
+    kintsugi: Kintsugi, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("KINTSUGI_SCHEDULER__CRON", "0 3 * * 0")
+    result = kintsugi("config", "check", "--json")
+    assert result.code == 0
+    assert 'set scheduler.cron_days = "crontab"' in result.json["schedule"]["notice"]
+    assert "it would run on Mon" in result.err
+    (check,) = [
+        item for item in kintsugi("doctor", "--json").json["checks"] if item["check"] == "schedule"
+    ]
+    assert (check["ok"], check["detail"]) == (False, result.json["schedule"]["notice"])
+    monkeypatch.setenv("KINTSUGI_SCHEDULER__CRON_DAYS", "crontab")
+    assert "notice" not in kintsugi("config", "check", "--json").json["schedule"]
+    (check,) = [
+        item for item in kintsugi("doctor", "--json").json["checks"] if item["check"] == "schedule"
+    ]
+    assert check["ok"]
+
+
+def test_a_line_that_is_no_schedule_names_its_field(
+    kintsugi: Kintsugi, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("KINTSUGI_SCHEDULER__CRON", "0 3 * * someday")
+    result = kintsugi("config", "check")
+    assert result.code == 2
+    assert "in the field day of week" in result.err

@@ -9,6 +9,7 @@ from apscheduler.triggers.cron import CronTrigger
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from daemon.config.crontab import read_crontab
 from daemon.config.settings import Scheduler
 from daemon.cycle.scheduler import Due, Facts, NotDue, decide, find_last_slot
 
@@ -159,7 +160,7 @@ def test_the_last_slot_is_that_of_a_walk_through_all_of_them(
 ) -> None:
     now = NOW + timedelta(seconds=shift, milliseconds=shift % 1000)
     since = now - timedelta(seconds=missed)
-    trigger = CronTrigger.from_crontab(cron, timezone="UTC")
+    trigger = read_crontab(cron)
     walked, following = None, trigger.get_next_fire_time(None, since + timedelta(microseconds=1))
     while following is not None and following <= now:
         walked = following

@@ -1,6 +1,7 @@
 """Files and folders become events: detection, damage, identity, batches, duplicates."""
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from events.streams import ROLLOUTS
 from producers.importers import importer
 from producers.importers.documents import Damage, decode_at
 from producers.importers.importer import (
+    Notes,
     RolloutImport,
     append_rollouts,
     read_rollouts,
@@ -379,3 +381,47 @@ def test_warnings_are_counted_per_file(tmp_path: Path) -> None:
     assert [(one.warning, one.count, one.position) for one in result.warnings] == [
         ("calls the unknown tool 'get_order_details'", 2, "line 2")
     ]
+
+
+def test_other_files_of_a_folder_are_skipped_and_named(tmp_path: Path) -> None:
+    write(tmp_path / "a.jsonl", openai_record())
+    write(tmp_path / "analysis.json", {"failures": 3, "by_tool": {}})
+    write(tmp_path / "notes.json", {"id": "summary", "result": "Most failures are dates."})
+    write(tmp_path / "table.json", {"id": "simple_0", "result": {"accuracy": 0.5}})
+    write(tmp_path / "checkpoint-3" / "trainer_state.json", {"epoch": 1.0})
+    (tmp_path / ".cache").mkdir()
+    for name in ("README.md", "data.csv", ".DS_Store", ".hidden.json"):
+        (tmp_path / name).write_text("x")
+    os.mkfifo(tmp_path / "pipe.json")
+    (tmp_path / "link").symlink_to(tmp_path, target_is_directory=True)
+    notes = Notes()
+    rollouts, rejections = read(tmp_path, notes=notes)
+    assert (len(rollouts), rejections) == (1, [])
+    assert {Path(one.file).name: one.reason.split(":")[0] for one in notes.skipped} == {
+        ".cache": "is a hidden folder",
+        ".DS_Store": "is a hidden file",
+        ".hidden.json": "is a hidden file",
+        "README.md": "is not named *.json or *.jsonl",
+        "analysis.json": "is in none of the formats tau-bench, tau2, openai, bfcl",
+        "data.csv": "is not named *.json or *.jsonl",
+        "link": "is a link to a folder; name that folder to import it",
+        "notes.json": "holds `id` and `result`, and they are no answer to a case of BFCL",
+        "pipe.json": "is no regular file",
+        "table.json": "holds `id` and `result`, and they are no answer to a case of BFCL",
+        "trainer_state.json": "is in none of the formats tau-bench, tau2, openai, bfcl",
+    }
+
+
+def test_a_damaged_file_of_a_folder_is_rejected_and_not_skipped(tmp_path: Path) -> None:
+    (tmp_path / "a.json").write_text('{"failures": 3')
+    (tmp_path / "b.json").write_text("")
+    notes = Notes()
+    _, rejections = read(tmp_path, notes=notes)
+    assert (places(rejections), notes.skipped) == (["file", "file"], [])
+
+
+def test_a_file_that_the_caller_names_is_rejected_and_not_skipped(tmp_path: Path) -> None:
+    path = write(tmp_path / "analysis.json", {"failures": 3})
+    notes = Notes()
+    _, rejections = read(path, tmp_path, notes=notes)
+    assert (set(places(rejections)), notes.skipped) == ({"file"}, [])

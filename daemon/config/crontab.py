@@ -1,0 +1,206 @@
+"""Schedules in the fields of crontab(5), as triggers of APScheduler.
+
+    read_crontab(line)            the trigger of a schedule, in UTC
+    list_next_times(line, ...)    its next times
+    describe_changed_days(line)   how days are read otherwise than by earlier versions
+
+Five fields: minute, hour, day of month, month, day of week. 0 and 7 are Sunday. Names are those of
+months and days, in English, by three letters. Where both kinds of days are restricted, a day that
+fits one of them counts. Where one of the two fields begins with `*`, a day must fit both. Beyond
+crontab(5), a range of named days may run over the end of the week (`fri-sun`), and `5/15` is
+`5-59/15`.
+
+UTC has no summer time, so each time of the schedule comes once.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any, Final
+
+from apscheduler.triggers.combining import OrTrigger
+from apscheduler.triggers.cron import CronTrigger
+
+NICKNAMES: Final = {
+    "@yearly": "0 0 1 1 *",
+    "@annually": "0 0 1 1 *",
+    "@monthly": "0 0 1 * *",
+    "@weekly": "0 0 * * 0",
+    "@daily": "0 0 * * *",
+    "@midnight": "0 0 * * *",
+    "@hourly": "0 * * * *",
+}
+_DAYS: Final = ("sun", "mon", "tue", "wed", "thu", "fri", "sat")
+_LONGEST: Final = (31, 29, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31)
+_COMPARED_DAYS: Final = 60
+"""Days by which two readings are compared: they differ in the first weeks or nowhere."""
+
+
+class CrontabError(ValueError):
+    """A line that is no schedule; its text names the field and the remedy."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Field:
+    """One of the five fields."""
+
+    name: str
+    low: int
+    high: int
+    names: Sequence[str] = ()
+    """Names of the values, from `low` on."""
+    is_cyclic: bool = False
+    """Whether a range that ends with a name may run over the end."""
+
+
+_FIELDS: Final = (
+    _Field("minute", 0, 59),
+    _Field("hour", 0, 23),
+    _Field("day of month", 1, 31),
+    _Field(
+        "month", 1, 12,
+        ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec"),
+    ),
+    _Field("day of week", 0, 7, _DAYS, is_cyclic=True),
+)  # fmt: skip
+
+
+def read_crontab(line: str) -> Any:
+    """Return the trigger of a schedule, whose times are in UTC. Raises CrontabError."""
+    texts = _split_line(line)
+    minute, hour, day, month, weekday = (
+        _read_field(field, text) for field, text in zip(_FIELDS, texts, strict=True)
+    )
+    weekdays = {number % 7 for number in weekday}
+    is_either = not texts[2].startswith("*") and not texts[4].startswith("*")
+    if not is_either and not any(
+        first <= _LONGEST[number - 1] for first in day for number in month
+    ):
+        raise CrontabError(
+            f"the fields day of month {texts[2]!r} and month {texts[3]!r} name no day of a year; "
+            "correct one of them"
+        )
+    every = set(range(1, 32))
+    choices = [(day, set(range(7))), (every, weekdays)] if is_either else [(day, weekdays)]
+    triggers = [
+        CronTrigger(
+            minute=_join(minute),
+            hour=_join(hour),
+            day=_join(days),
+            month=_join(month),
+            # APScheduler counts the days from Monday.
+            day_of_week=_join({(number - 1) % 7 for number in numbers}),
+            timezone=UTC,
+        )
+        for days, numbers in choices
+    ]
+    return triggers[0] if len(triggers) == 1 else OrTrigger(triggers)
+
+
+def list_next_times(line: str, after: datetime, count: int = 3) -> list[datetime]:
+    """Return the next times of a schedule behind `after`."""
+    return _list_times(read_crontab(line), after, count)
+
+
+def describe_changed_days(line: str, now: datetime) -> str | None:
+    """Return how the days of a schedule are read otherwise than by versions that counted them from
+    Monday and joined both kinds of days by "and"; None where they are read alike.
+
+    A line that those versions refused has not changed.
+    """
+    texts = _split_line(line)
+    days = " ".join(("0", "0", *texts[2:]))
+    try:
+        before = CronTrigger.from_crontab(line, timezone=UTC)
+        days_before = CronTrigger.from_crontab(days, timezone=UTC)
+    except ValueError:
+        return None
+    first = now.astimezone(UTC)
+    if _list_times(days_before, first, _COMPARED_DAYS) == list_next_times(
+        days, first, _COMPARED_DAYS
+    ):
+        return None
+    (following,) = list_next_times(line, first, 1)
+    earlier = next(iter(_list_times(before, first, 1)), None)
+    instead = "never" if earlier is None else f"on {earlier:%a %Y-%m-%d %H:%M}"
+    return (
+        f"{line!r} is read as crontab(5) says, with 0 and 7 for Sunday and either kind of day: its "
+        f"next time is {following:%a %Y-%m-%d %H:%M} UTC; by earlier versions, which counted days "
+        f"from Monday and wanted both kinds, it would run {instead}"
+    )
+
+
+def _list_times(trigger: Any, after: datetime, count: int) -> list[datetime]:
+    times: list[datetime] = []
+    for _ in range(count):
+        time = trigger.get_next_fire_time(None, after + timedelta(microseconds=1))
+        if time is None:
+            break
+        times.append(time)
+        after = time
+    return times
+
+
+def _split_line(line: str) -> list[str]:
+    """Return the five fields of a line, or of the line that a nickname stands for."""
+    texts = line.split()
+    if len(texts) == 1 and texts[0].startswith("@"):
+        if (known := NICKNAMES.get(texts[0].lower())) is None:
+            raise CrontabError(f"{texts[0][:40]!r} is not one of {', '.join(NICKNAMES)}")
+        return known.split()
+    if len(texts) != len(_FIELDS):
+        raise CrontabError(
+            f"{line[:80]!r} has {len(texts)} fields; write five: minute, hour, day of month, "
+            "month, day of week"
+        )
+    return texts
+
+
+def _read_field(field: _Field, text: str) -> set[int]:
+    """Return the values of a field: `*`, numbers, names and ranges, with steps, by commas."""
+    return {number for item in text.split(",") for number in _read_item(field, item)}
+
+
+def _read_item(field: _Field, item: str) -> range:
+    body, slash, step_text = item.partition("/")
+    first, dash, last = body.partition("-")
+    highest = 6 if field.is_cyclic else field.high
+    if body == "*":
+        low, high = field.low, highest
+    else:
+        low = _read_value(field, first)
+        high = _read_value(field, last) if dash else highest if slash else low
+        if field.is_cyclic and dash and high < low and not last.isdecimal():
+            high += 7
+    if high < low:
+        raise CrontabError(
+            f"the range {body[:20]!r} in the field {field.name} ends before it begins; write two: "
+            f"{low}-{field.high},{field.low}-{high}"
+        )
+    step = int(step_text) if _is_number(step_text) else 0
+    if slash and not 1 <= step <= field.high - field.low:
+        raise CrontabError(
+            f"the step {step_text[:20]!r} in the field {field.name} is no number from 1 to "
+            f"{field.high - field.low}"
+        )
+    return range(low, high + 1, step or 1)
+
+
+def _read_value(field: _Field, text: str) -> int:
+    if text.lower() in field.names:
+        return field.low + field.names.index(text.lower())
+    if _is_number(text) and field.low <= int(text) <= field.high:
+        return int(text)
+    names = f", or one of {', '.join(field.names)}" if field.names else ""
+    raise CrontabError(
+        f"{text[:20]!r} in the field {field.name} is no number from {field.low} to {field.high}"
+        f"{names}"
+    )
+
+
+def _is_number(text: str) -> bool:
+    return text.isascii() and text.isdecimal() and len(text) <= 2
+
+
+def _join(numbers: set[int]) -> str:
+    return ",".join(map(str, sorted(numbers)))

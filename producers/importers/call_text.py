@@ -1,0 +1,400 @@
+"""Calls that a model wrote as text, as models of the Berkeley Function-Calling Leaderboard do.
+
+    parse_calls(text)  the calls of an answer, in any notation
+    parse_call(text)   one call in Python's notation
+    to_call(value)     one call as a JSON value
+
+Notations: Python (`[f(a=1), g()]`), JSON (`{"name": "f", "arguments": {}}`, a list of these, or
+`{"f": {}}`), XML (`<functions>`), and the expressions of Java and JavaScript. A call stands on
+lines of its own, in a fenced block, or behind a tag such as `<tool_call>`.
+
+A text that begins as a call does and is none becomes a call whose arguments are that text: the
+model wrote a call, and no program can read it. Any other text holds no call.
+
+Guarantees: the text is parsed and never run; reading takes time linear in its length and does not
+raise. Not covered: a call in Python or XML of more than `MAX_CHARACTERS` counts as malformed.
+"""
+
+import ast
+import json
+import warnings
+from collections.abc import Iterator
+from itertools import islice
+from typing import Any, Final, NoReturn
+from xml.etree import ElementTree
+
+from events.canonical import exact_json
+from events.foreign_json import parse_arguments
+from events.messages import ToolCall
+from producers.storable import Unusable, check_storable, readable
+
+MAX_CHARACTERS: Final = 1 << 15
+"""Longest text that the parsers of Python and XML read: their trees take far more memory."""
+
+_MAX_NAME: Final = 100
+_MAX_STARTS: Final = 4
+"""Lines of an answer that are tried as the first line of its calls: each may cost a scan."""
+_FENCE: Final = "```"
+_XML: Final = "<functions>"
+_TAGS: Final = {
+    "<tool_call>": "</tool_call>",
+    "<tool_calls>": "</tool_calls>",
+    "<TOOLCALL>": "</TOOLCALL>",
+    "<|tool_call|>": "<|/tool_call|>",
+    "<function_call>": "</function_call>",
+    "[TOOL_CALLS]": "[/TOOL_CALLS]",
+    "<|python_tag|>": "<|eom_id|>",
+    _XML: "</functions>",
+}
+"""Tags that open a call, and those that close it."""
+_NAMES: Final = ("name", "function", "function_name", "tool_name", "tool")
+_ARGUMENTS: Final = ("arguments", "parameters", "args", "params")
+_OTHER_KEYS: Final = frozenset({"id", "type", "index"})
+_CLOSING: Final = {"(": ")", "[": "]", "{": "}"}
+_BLANK: Final = " \t\r\n"
+
+
+def parse_calls(text: str, *, literal: bool = True) -> list[ToolCall]:
+    """Return the calls of an answer; none where it is prose.
+
+    Without `literal`, values are expressions of Java or JavaScript, kept as text.
+    """
+    answer = text.rpartition("</think>")[2]
+    for opening, closing in _TAGS.items():
+        if opening in answer:
+            bodies = [body.partition(closing)[0] for body in answer.split(opening)[1:]]
+            return [call for body in bodies for call in _read_tagged(opening, body, literal)]
+    parts = answer.split(_FENCE)
+    blocks = (_drop_language(block) for block in parts[1::2])
+    fenced = [call for block in blocks for call in _read_notation(block, literal)]
+    return fenced or _read_lines("".join(parts[::2]).partition("<think>")[0], literal)
+
+
+def parse_call(text: str, *, literal: bool = True) -> ToolCall:
+    """Return the call that the text is; what is none keeps its name and, as text, the rest."""
+    if not literal:
+        name, opening, rest = text.strip().partition("(")
+        if opening and rest.endswith(")") and _is_name(name):
+            return ToolCall(name=name, arguments=readable(_read_expressions(f"({rest}")))
+    body = _parse_expression(text)
+    return _from_node(body) if isinstance(body, ast.Call) else _malformed(text)
+
+
+def to_call(value: Any) -> ToolCall | None:
+    """Return the call that a JSON value is: `{"name": "f", "arguments": {}}`, the same under
+    `function`, or `{"f": {}}`. Return None for any other value."""
+    if not isinstance(value, dict):
+        return None
+    inner = value.get("function")
+    call = inner if isinstance(inner, dict) else value
+    name = next((key for key in _NAMES if _is_name(call.get(key))), None)
+    arguments = next((key for key in _ARGUMENTS if key in call), None)
+    if name is not None and call.keys() <= {name, arguments, *_OTHER_KEYS}:
+        return _named_call(call[name], {} if arguments is None else call[arguments])
+    if len(value) == 1:
+        ((key, content),) = value.items()
+        whole = parse_arguments(content) if isinstance(content, str | dict) else None
+        if _is_name(key) and key not in _ARGUMENTS and isinstance(whole, dict):
+            return _named_call(key, whole)
+    return None
+
+
+def _named_call(name: str, arguments: Any) -> ToolCall:
+    # Read from text again, arguments that JSON cannot hold count as malformed.
+    text = arguments if isinstance(arguments, str) else json.dumps(arguments)
+    return ToolCall(name=name, arguments=readable(parse_arguments(text)))
+
+
+def _malformed(text: str) -> ToolCall:
+    """Return a call that cannot be read: its name as far as it has one, and the rest as text."""
+    body = text.lstrip()
+    if body[:1] in ("{", "["):
+        after = body.replace("'", '"').partition('"name"')[2].lstrip(_BLANK + ":").lstrip('"')
+        name = after[: _MAX_NAME + 1].partition('"')[0]
+        return ToolCall(name=name if _is_name(name) else "", arguments=text)
+    head = body[:_MAX_NAME].partition("(")[0].split(maxsplit=1)
+    if not head or body.startswith(("(", "<")):
+        return ToolCall(name="", arguments=text)
+    return ToolCall(name=head[0], arguments=body[len(head[0]) :].lstrip())
+
+
+def _is_name(value: Any) -> bool:
+    """Return whether a value can name a function: letters, digits and `._-`, no digit first."""
+    return (
+        isinstance(value, str)
+        and 0 < len(value) <= _MAX_NAME
+        and not value[0].isdigit()
+        and all(sign.isalnum() or sign in "._-" for sign in value)
+    )
+
+
+def _begins_call(text: str, at: int = 0) -> bool:
+    """Return whether a name and `(` stand at `at`."""
+    name, opening, _ = text[at : at + _MAX_NAME + 1].partition("(")
+    return bool(opening) and _is_name(name)
+
+
+def _read_tagged(opening: str, body: str, literal: bool) -> list[ToolCall]:
+    """Return the calls between two tags, where nothing else belongs."""
+    calls = _read_xml(body) if opening == _XML else _read_notation(body, literal)
+    return calls or [_malformed(body)]
+
+
+def _read_notation(text: str, literal: bool) -> list[ToolCall]:
+    """Return the calls of a text that holds nothing else; none where it is no call."""
+    body = text.strip()
+    if body.startswith(_FENCE):
+        body = _drop_language(body.strip("`"))
+    body = body.strip("`" + _BLANK)
+    if body.startswith(_XML):
+        return _read_xml(body.removeprefix(_XML).partition("</functions>")[0])
+    return _read_json(body) or _read_python(body, literal)
+
+
+def _drop_language(block: str) -> str:
+    """Return a fenced block without the language that its first line names."""
+    first, _, rest = block.partition("\n")
+    word, _, behind = first.strip().partition(" ")
+    return f"{behind}\n{rest}" if word.replace("_", "").isalnum() else block
+
+
+def _read_lines(text: str, literal: bool) -> list[ToolCall]:
+    """Return the calls that begin a line, or stand behind its colon, beside prose."""
+    for start in islice(_list_starts(text), _MAX_STARTS):
+        if calls := _read_notation(text[start:], literal):
+            return calls
+    return []
+
+
+def _list_starts(text: str) -> Iterator[int]:
+    """Give the places where calls may begin."""
+    at = 0
+    for line in text.splitlines(keepends=True):
+        behind = at + len(line.partition(": ")[0]) + 2
+        if _may_begin(text, at):
+            yield at
+        # Behind a colon a name with brackets is part of a sentence; a list or object is none.
+        elif line[behind - at : behind - at + 1] in ("[", "{") and _may_begin(text, behind):
+            yield behind
+        at += len(line)
+
+
+def _may_begin(text: str, at: int) -> bool:
+    """Return whether what stands at `at` looks like the beginning of calls."""
+    start = text[at : at + 2 * _MAX_NAME].lstrip("`" + _BLANK)
+    inner = start.lstrip("[" + _BLANK)
+    return inner.startswith("{") or _begins_call(inner)
+
+
+def _read_json(text: str) -> list[ToolCall]:
+    """Return the calls of JSON values that follow each other; none where they are no calls."""
+    values: list[Any] = []
+    broken: str | None = None
+    at = 0
+    while text[at : at + 1] in ("{", "["):
+        value, end = _decode(text, at)
+        if end is None:
+            broken = text[at:]
+            break
+        values += value if isinstance(value, list) else [value]
+        at = end
+        while at < len(text) and text[at] in _BLANK + ",;":
+            at += 1
+    read = [(value, _read_value(value)) for value in values]
+    if not any(calls for _, calls in read) and not _resembles_json_call(text):
+        return []
+    calls = [call for value, calls in read for call in calls or [_malformed(exact_json(value))]]
+    return calls if broken is None else [*calls, _malformed(broken)]
+
+
+def _decode(text: str, at: int) -> tuple[Any, int | None]:
+    """Return the value that starts at `at`, and its end; the end is None where it is broken."""
+    try:
+        value, end = _DECODER.raw_decode(text, at)
+    except (ValueError, RecursionError):
+        value, end = _evaluate(text[at:]), len(text)
+    try:
+        check_storable(value, "a call")
+    except Unusable:
+        return None, None
+    return value, None if value is None else end
+
+
+def _read_value(value: Any) -> list[ToolCall]:
+    """Return the calls of one JSON value, which may be a whole message."""
+    nested = value.get("tool_calls") if isinstance(value, dict) else None
+    calls = [to_call(item) for item in (nested if isinstance(nested, list) else [value])]
+    return [call for call in calls if call is not None]
+
+
+def _evaluate(text: str) -> Any:
+    """Return the JSON value of a literal in Python's notation; None where it is none."""
+    try:
+        return json.loads(json.dumps(ast.literal_eval(text[:MAX_CHARACTERS])))
+    except (SyntaxError, ValueError, TypeError, RecursionError, MemoryError):
+        return None
+
+
+def _resembles_json_call(text: str) -> bool:
+    """Return whether the keys of a call stand in a text that begins as JSON does."""
+    start = "".join(text[: 2 * _MAX_NAME].replace("'", '"').split())
+    if not start.startswith(('{"', '[{"')):
+        return False
+    name, _, behind = start.partition('"')[2].partition('":')
+    if _is_name(name) and behind.startswith(("{", '"{')):
+        return True
+    return any(f'"{key}"' in text or f"'{key}'" in text for key in (*_NAMES[:2], *_ARGUMENTS[:2]))
+
+
+def _read_python(text: str, literal: bool) -> list[ToolCall]:
+    """Return the calls of `[f(a=1), g()]`, or of calls that follow each other."""
+    if not text.startswith("["):
+        return _read_bare_calls(text, literal)
+    if not _begins_call(text[1:].lstrip("[" + _BLANK)):
+        return []
+    end, pieces = _split_group(text, 0)
+    if end is None:
+        return [_malformed(text[1:])]
+    if text[end:].partition("\n")[0].strip():
+        return []  # a line of prose that begins with a bracket
+    return [parse_call(piece, literal=literal) for piece in pieces if piece.strip()]
+
+
+def _read_bare_calls(text: str, literal: bool) -> list[ToolCall]:
+    calls: list[ToolCall] = []
+    at = 0
+    while _begins_call(text, at):
+        end, _ = _split_group(text, text.index("(", at))
+        if end is None:
+            return [*calls, _malformed(text[at:])]
+        calls.append(parse_call(text[at:end], literal=literal))
+        at = end
+        while at < len(text) and text[at] in " \t,;":
+            at += 1
+        if at < len(text) and text[at] not in "\r\n" and not _begins_call(text, at):
+            return []  # a sentence that begins with a name and a bracket
+        while at < len(text) and text[at] in _BLANK:
+            at += 1
+    return calls
+
+
+def _split_group(text: str, start: int) -> tuple[int | None, list[str]]:
+    """Return the end of the brackets that open at `start`, and the pieces between their commas.
+
+    Brackets and commas in strings do not count. The end is None where the brackets do not close.
+    """
+    expected: list[str] = []
+    pieces: list[str] = []
+    begin = start + 1
+    for at, sign in _list_signs(text, start):
+        if sign in _CLOSING:
+            expected.append(_CLOSING[sign])
+        elif sign == ",":
+            if len(expected) == 1:
+                pieces.append(text[begin:at])
+                begin = at + 1
+        elif sign != expected.pop():
+            break
+        elif not expected:
+            return at + 1, [*pieces, text[begin:at]]
+    return None, []
+
+
+def _list_signs(text: str, start: int) -> Iterator[tuple[int, str]]:
+    """Give each bracket and comma from `start` on that stands in no string, with its place."""
+    quote, at = "", start
+    while at < len(text):
+        sign = text[at]
+        if quote and sign == "\\":
+            at += 1
+        elif quote:
+            quote = "" if sign == quote else quote
+        elif sign in "'\"":
+            quote = sign
+        elif sign in "()[]{},":
+            yield at, sign
+        at += 1
+
+
+def _parse_expression(text: str) -> ast.expr | None:
+    if len(text) > MAX_CHARACTERS:
+        return None
+    try:
+        with warnings.catch_warnings():
+            # The compiler warns of odd escapes in the model's strings; they are not our code.
+            warnings.simplefilter("ignore")
+            body = ast.parse(text.strip(), mode="eval").body
+            ast.unparse(body)  # raises where the text is nested too deeply to be read
+            return body
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return None
+
+
+def _from_node(call: ast.Call) -> ToolCall:
+    """`ast.unparse` and `literal_eval` read the tree; neither runs anything."""
+    name = ast.unparse(call.func)
+    places = {str(place): node for place, node in enumerate(call.args)}
+    named = {keyword.arg or "**": keyword.value for keyword in call.keywords}
+    try:
+        literals = {key: ast.literal_eval(node) for key, node in (places | named).items()}
+        arguments = parse_arguments(json.dumps(literals))
+    except (ValueError, TypeError):  # not a literal, or one that JSON has not
+        arguments = ", ".join(ast.unparse(node) for node in [*call.args, *call.keywords])
+    return ToolCall(name=name, arguments=readable(arguments))
+
+
+def _read_expressions(group: str) -> dict[str, Any]:
+    """Return the arguments of a call in Java or JavaScript: JSON's values, else their text."""
+    _, pieces = _split_group(group, 0)
+    arguments: dict[str, Any] = {}
+    for place, piece in enumerate(piece for piece in pieces if piece.strip()):
+        key, sign, value = (part.strip() for part in piece.partition("="))
+        named = bool(sign) and _is_name(key) and not value.startswith(("=", ">"))
+        arguments[key if named else str(place)] = _read_expression(value if named else piece)
+    return arguments
+
+
+def _read_expression(text: str) -> Any:
+    body = text.strip()
+    if len(body) > 1 and body[0] == body[-1] == "'":
+        return body[1:-1]
+    value = parse_arguments(f'{{"value": {body}}}')
+    return value["value"] if isinstance(value, dict) and value.keys() == {"value"} else body
+
+
+def _read_xml(text: str) -> list[ToolCall]:
+    """Return the calls of `<function name="f"><param name="a" type="integer">1</param></function>`,
+    values as text or as the attribute `value`; none where it is no XML."""
+    if len(text) > MAX_CHARACTERS or "<!" in text:
+        return []
+    try:
+        root = ElementTree.fromstring(f"{_XML}{text}</functions>")
+    except (ElementTree.ParseError, ValueError):  # half of a surrogate pair is a ValueError
+        return []
+    calls = [(function.get("name", ""), function) for function in root.findall("function")]
+    return [
+        _named_call(
+            name, {item.get("name", ""): _read_parameter(item) for item in function.iter("param")}
+        )
+        if _is_name(name)
+        else ToolCall(name="", arguments=text)
+        for name, function in calls
+    ]
+
+
+def _read_parameter(item: ElementTree.Element) -> Any:
+    text = item.get("value", item.text or "")
+    kind = item.get("type", "string")
+    if kind == "string":
+        return text
+    if kind == "boolean":
+        return text.strip().lower() == "true"
+    value = _evaluate(text.strip())
+    return text if value is None else value
+
+
+def _refuse_constant(name: str) -> NoReturn:
+    raise ValueError(f"{name} is no JSON")
+
+
+_DECODER: Final = json.JSONDecoder(parse_constant=_refuse_constant)
