@@ -72,12 +72,12 @@ def _describe_schedule(cli: Cli, scheduler: "Scheduler") -> dict[str, Any]:
     if not scheduler.cron:
         return {}
     from daemon.config.crontab import list_next_times
-    from daemon.status.doctor.loop import find_unconfirmed_days
+    from daemon.status.doctor.loop import find_day_change
     from events.envelope import timestamp, utc_now
 
     now = utc_now()
     times = list_next_times(scheduler.cron, now)
-    notice = find_unconfirmed_days(scheduler, now)
+    notice = find_day_change(scheduler, now)
     if notice is not None:
         cli.out.warn(notice)
     if not cli.out.json:

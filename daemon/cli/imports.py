@@ -81,7 +81,7 @@ def _append(
         )
         result = append_rollouts(app.spool, app.blobs, rollouts, find_duplicates)
     result.warnings[:0] = notes.warnings
-    result.skipped = notes.skipped
+    result.skips = notes.skips
     return result
 
 
@@ -100,19 +100,19 @@ def _print(cli: Cli, appended: "ImportResult", paths: list[Path]) -> None:
         )
     for rejection in appended.rejected[:_SHOWN]:
         cli.out.warn(f"{rejection.file} {rejection.position}: {rejection.reason}")
-    for skipped in appended.skipped[:_SHOWN]:
-        cli.out.warn(f"skipped {skipped.file}: {skipped.reason}")
+    for skip in appended.skips[:_SHOWN]:
+        cli.out.warn(f"skipped {skip.file}: {skip.reason}")
     for what, count in (
         ("warnings", len(appended.warnings)),
         ("rejections", len(appended.rejected)),
-        ("skipped files", len(appended.skipped)),
+        ("skipped files", len(appended.skips)),
     ):
         if count > _SHOWN:
             cli.out.warn(f"{count - _SHOWN:,} more {what}")
     if cli.out.json:
         cli.out.document(_document(appended))
     else:
-        skips = f", skipped {len(appended.skipped):,} files" if appended.skipped else ""
+        skips = f", skipped {len(appended.skips):,} files" if appended.skips else ""
         cli.out.show(
             f"imported {appended.imported:,}, duplicates {appended.duplicates:,}, "
             f"rejected {len(appended.rejected):,}{skips}"
@@ -133,8 +133,8 @@ def _document(appended: "ImportResult") -> dict[str, Any]:
     }
     if appended.warnings:
         document["warnings"] = [asdict(item) for item in appended.warnings]
-    if appended.skipped:
-        document["skipped"] = [asdict(item) for item in appended.skipped]
+    if appended.skips:
+        document["skipped"] = [asdict(item) for item in appended.skips]
     return document
 
 

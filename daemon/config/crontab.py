@@ -2,7 +2,7 @@
 
     read_crontab(line)            the trigger of a schedule, in UTC
     list_next_times(line, ...)    its next times
-    describe_changed_days(line)   how days are read otherwise than by earlier versions
+    describe_day_change(line)   how days are read otherwise than by earlier versions
 
 Five fields: minute, hour, day of month, month, day of week. 0 and 7 are Sunday. Names are those of
 months and days, in English, by three letters. Where both kinds of days are restricted, a day that
@@ -102,7 +102,7 @@ def list_next_times(line: str, after: datetime, count: int = 3) -> list[datetime
     return _list_times(read_crontab(line), after, count)
 
 
-def describe_changed_days(line: str, now: datetime) -> str | None:
+def describe_day_change(line: str, now: datetime) -> str | None:
     """Return how the days of a schedule are read otherwise than by versions that counted them from
     Monday and joined both kinds of days by "and"; None where they are read alike.
 

@@ -77,7 +77,7 @@ def parse_call(text: str, *, literal: bool = True) -> ToolCall:
         if opening and rest.endswith(")") and _is_name(name):
             return ToolCall(name=name, arguments=readable(_read_expressions(f"({rest}")))
     body = _parse_expression(text)
-    return _from_node(body) if isinstance(body, ast.Call) else _malformed(text)
+    return _from_node(body) if isinstance(body, ast.Call) else _mark_malformed(text)
 
 
 def to_call(value: Any) -> ToolCall | None:
@@ -90,22 +90,22 @@ def to_call(value: Any) -> ToolCall | None:
     name = next((key for key in _NAMES if _is_name(call.get(key))), None)
     arguments = next((key for key in _ARGUMENTS if key in call), None)
     if name is not None and call.keys() <= {name, arguments, *_OTHER_KEYS}:
-        return _named_call(call[name], {} if arguments is None else call[arguments])
+        return _make_call(call[name], {} if arguments is None else call[arguments])
     if len(value) == 1:
         ((key, content),) = value.items()
         whole = parse_arguments(content) if isinstance(content, str | dict) else None
         if _is_name(key) and key not in _ARGUMENTS and isinstance(whole, dict):
-            return _named_call(key, whole)
+            return _make_call(key, whole)
     return None
 
 
-def _named_call(name: str, arguments: Any) -> ToolCall:
+def _make_call(name: str, arguments: Any) -> ToolCall:
     # Read from text again, arguments that JSON cannot hold count as malformed.
     text = arguments if isinstance(arguments, str) else json.dumps(arguments)
     return ToolCall(name=name, arguments=readable(parse_arguments(text)))
 
 
-def _malformed(text: str) -> ToolCall:
+def _mark_malformed(text: str) -> ToolCall:
     """Return a call that cannot be read: its name as far as it has one, and the rest as text."""
     body = text.lstrip()
     if body[:1] in ("{", "["):
@@ -137,7 +137,7 @@ def _begins_call(text: str, at: int = 0) -> bool:
 def _read_tagged(opening: str, body: str, literal: bool) -> list[ToolCall]:
     """Return the calls between two tags, where nothing else belongs."""
     calls = _read_xml(body) if opening == _XML else _read_notation(body, literal)
-    return calls or [_malformed(body)]
+    return calls or [_mark_malformed(body)]
 
 
 def _read_notation(text: str, literal: bool) -> list[ToolCall]:
@@ -203,8 +203,10 @@ def _read_json(text: str) -> list[ToolCall]:
     read = [(value, _read_value(value)) for value in values]
     if not any(calls for _, calls in read) and not _resembles_json_call(text):
         return []
-    calls = [call for value, calls in read for call in calls or [_malformed(exact_json(value))]]
-    return calls if broken is None else [*calls, _malformed(broken)]
+    calls = [
+        call for value, calls in read for call in calls or [_mark_malformed(exact_json(value))]
+    ]
+    return calls if broken is None else [*calls, _mark_malformed(broken)]
 
 
 def _decode(text: str, at: int) -> tuple[Any, int | None]:
@@ -229,9 +231,10 @@ def _read_value(value: Any) -> list[ToolCall]:
 
 def _evaluate(text: str) -> Any:
     """Return the JSON value of a literal in Python's notation; None where it is none."""
+    body = _parse_expression(text)
     try:
-        return json.loads(json.dumps(ast.literal_eval(text[:MAX_CHARACTERS])))
-    except (SyntaxError, ValueError, TypeError, RecursionError, MemoryError):
+        return None if body is None else json.loads(json.dumps(ast.literal_eval(body)))
+    except (ValueError, TypeError, RecursionError):
         return None
 
 
@@ -254,7 +257,7 @@ def _read_python(text: str, literal: bool) -> list[ToolCall]:
         return []
     end, pieces = _split_group(text, 0)
     if end is None:
-        return [_malformed(text[1:])]
+        return [_mark_malformed(text[1:])]
     if text[end:].partition("\n")[0].strip():
         return []  # a line of prose that begins with a bracket
     return [parse_call(piece, literal=literal) for piece in pieces if piece.strip()]
@@ -266,7 +269,7 @@ def _read_bare_calls(text: str, literal: bool) -> list[ToolCall]:
     while _begins_call(text, at):
         end, _ = _split_group(text, text.index("(", at))
         if end is None:
-            return [*calls, _malformed(text[at:])]
+            return [*calls, _mark_malformed(text[at:])]
         calls.append(parse_call(text[at:end], literal=literal))
         at = end
         while at < len(text) and text[at] in " \t,;":
@@ -373,7 +376,7 @@ def _read_xml(text: str) -> list[ToolCall]:
         return []
     calls = [(function.get("name", ""), function) for function in root.findall("function")]
     return [
-        _named_call(
+        _make_call(
             name, {item.get("name", ""): _read_parameter(item) for item in function.iter("param")}
         )
         if _is_name(name)

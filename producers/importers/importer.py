@@ -38,7 +38,7 @@ from producers.importers.records import (
     Notes,
     Rejection,
     RolloutImport,
-    Skipped,
+    Skip,
     Source,
 )
 
@@ -49,7 +49,7 @@ __all__ = [
     "Notes",
     "Rejection",
     "RolloutImport",
-    "Skipped",
+    "Skip",
     "append_rollouts",
     "read_rollouts",
     "total_bytes",
@@ -59,6 +59,7 @@ BATCH_ROLLOUTS: Final = 128
 BATCH_BYTES: Final = 16 << 20
 """Bytes that end a batch, unless `BATCH_ROLLOUTS` do first; both bound what is held in memory."""
 
+_DISPLAYS: Final = "messages_display"
 _SAMPLE_RECORDS: Final = 100
 """Damaged records skipped before a file's format is given up on."""
 
@@ -89,7 +90,7 @@ class ImportResult:
     duplicates: int = 0
     rejected: list[Rejection] = field(default_factory=list)
     warnings: list[FileWarning] = field(default_factory=list)
-    skipped: list[Skipped] = field(default_factory=list)
+    skips: list[Skip] = field(default_factory=list)
 
 
 def read_rollouts(
@@ -111,7 +112,7 @@ def read_rollouts(
         raise ValueError(f"format {format!r} is not one of auto, {', '.join(FORMATS)}")
     notes = Notes() if notes is None else notes
     paths = list(paths)
-    files = list(_sources(paths, notes.skipped))
+    files = list(_sources(paths, notes.skips))
     siblings = frozenset(files)
     explicit = siblings.intersection(paths)
     for path in files:
@@ -210,7 +211,8 @@ def _read_file(source: Source, format: str) -> Iterator[RolloutImport | Rejectio
             yield from module.read(source, shape)
             return
     reason = _unknown(source.path, keys)
-    if _is_whole(source.path, shape):
+    # Displays of rollouts have a remedy; another program's document is no business of the import.
+    if source.may_skip and _DISPLAYS not in keys and _is_whole(source.path, shape):
         yield from source.leave(reason)
     else:
         yield source.rejection("file", reason)
@@ -249,7 +251,7 @@ def _first_object(text: str) -> int | None:
 def _unknown(path: Path, keys: frozenset[str]) -> str:
     if not path.stat().st_size:
         return "is empty"
-    if "messages_display" in keys:
+    if _DISPLAYS in keys:
         return (
             "holds few-shot displays: text for a prompt, without the names of the tools; import "
             "the rollouts they were made from"
@@ -261,16 +263,16 @@ def _unknown(path: Path, keys: frozenset[str]) -> str:
     )
 
 
-def _sources(paths: Iterable[Path], skipped: list[Skipped]) -> Iterator[Path]:
-    """Give the files to read; those of folders that are not read are added to `skipped`."""
+def _sources(paths: Iterable[Path], skips: list[Skip]) -> Iterator[Path]:
+    """Give the files to read; those of folders that are not read are added to `skips`."""
     for path in paths:
         if path.is_dir():
-            yield from _walk(path, skipped)
+            yield from _walk(path, skips)
         else:
             yield path
 
 
-def _walk(folder: Path, skipped: list[Skipped]) -> Iterator[Path]:
+def _walk(folder: Path, skips: list[Skip]) -> Iterator[Path]:
     for root, folders, files in os.walk(folder):
         is_tau2 = tau2.RESULTS in files
         hidden = sorted(name for name in folders if name.startswith("."))
@@ -280,9 +282,9 @@ def _walk(folder: Path, skipped: list[Skipped]) -> Iterator[Path]:
             if not name.startswith(".") and not (is_tau2 and name == tau2.SIMULATIONS)
         )
         links = [name for name in folders if Path(root, name).is_symlink()]
-        skipped += [Skipped(str(Path(root, name)), "is a hidden folder") for name in hidden]
-        skipped += [
-            Skipped(str(Path(root, name)), "is a link to a folder; name that folder to import it")
+        skips += [Skip(str(Path(root, name)), "is a hidden folder") for name in hidden]
+        skips += [
+            Skip(str(Path(root, name)), "is a link to a folder; name that folder to import it")
             for name in links
         ]
         for name in sorted(files):
@@ -290,7 +292,7 @@ def _walk(folder: Path, skipped: list[Skipped]) -> Iterator[Path]:
             if (reason := _reason_to_skip(path)) is None:
                 yield path
             else:
-                skipped.append(Skipped(str(path), reason))
+                skips.append(Skip(str(path), reason))
 
 
 def _reason_to_skip(path: Path) -> str | None:

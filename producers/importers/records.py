@@ -38,7 +38,7 @@ class Rejection:
 
 
 @dataclass(frozen=True, slots=True)
-class Skipped:
+class Skip:
     """A file of a folder that holds no rollouts."""
 
     file: str
@@ -60,7 +60,7 @@ class FileWarning:
 class Notes:
     """What an import says beside its records."""
 
-    skipped: list[Skipped] = field(default_factory=list)
+    skips: list[Skip] = field(default_factory=list)
     warnings: list[FileWarning] = field(default_factory=list)
 
 
@@ -123,7 +123,7 @@ class Source:
     def leave(self, reason: str) -> Iterator[Rejection]:
         """Note that the file holds no rollouts; one that the caller named is rejected."""
         if self.may_skip:
-            self.notes.skipped.append(Skipped(str(self.path), reason))
+            self.notes.skips.append(Skip(str(self.path), reason))
         else:
             yield self.rejection("file", reason)
 

@@ -91,21 +91,21 @@ def schedule(app: "App") -> Finding:
     scheduler, now = app.settings.scheduler, utc_now()
     if not scheduler.cron:
         return True, "no scheduler.cron"
-    notice = find_unconfirmed_days(scheduler, now)
+    notice = find_day_change(scheduler, now)
     if notice is not None:
         return False, notice
     times = [timestamp(time) for time in list_next_times(scheduler.cron, now, 1)]
     return True, f"scheduler.cron {scheduler.cron!r} is next due at {', '.join(times) or 'no time'}"
 
 
-def find_unconfirmed_days(scheduler: "Scheduler", now: "datetime") -> str | None:
+def find_day_change(scheduler: "Scheduler", now: "datetime") -> str | None:
     """Return how the days of a schedule are read otherwise than by earlier versions, with the
     remedy; None where they are not, or where that is confirmed."""
-    from daemon.config.crontab import describe_changed_days
+    from daemon.config.crontab import describe_day_change
 
     if not scheduler.cron or scheduler.cron_days == "crontab":
         return None
-    change = describe_changed_days(scheduler.cron, now)
+    change = describe_day_change(scheduler.cron, now)
     if change is None:
         return None
     return (

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from daemon.config.crontab import (
     CrontabError,
-    describe_changed_days,
+    describe_day_change,
     list_next_times,
     read_crontab,
 )
@@ -175,7 +175,7 @@ def test_any_line_is_a_schedule_or_a_named_error(line: str) -> None:
     ],
 )
 def test_days_that_were_read_otherwise_are_named(line: str, read_before: str) -> None:
-    change = describe_changed_days(line, NOW)
+    change = describe_day_change(line, NOW)
     assert change is not None
     assert change.startswith(repr(line))
     assert change.endswith(read_before)
@@ -194,4 +194,4 @@ def test_days_that_were_read_otherwise_are_named(line: str, read_before: str) ->
     ],
 )
 def test_days_that_were_read_alike_or_refused_are_not_named(line: str) -> None:
-    assert describe_changed_days(line, NOW) is None
+    assert describe_day_change(line, NOW) is None

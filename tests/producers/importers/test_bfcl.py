@@ -185,7 +185,7 @@ def test_a_score_file_whose_result_file_is_not_imported_names_it(tmp_path: Path)
     single_turn(tmp_path, "parallel", ["f()"], summarise(0, 1), fail("parallel_0"))
     rollouts, rejections, notes = import_notes(tmp_path / "score")
     assert (rollouts, rejections) == ([], [])
-    assert "result.json; import that file" in notes.skipped[0].reason
+    assert "result.json; import that file" in notes.skips[0].reason
 
 
 def test_a_score_file_in_a_tree_of_any_name_judges(tmp_path: Path) -> None:
@@ -268,8 +268,8 @@ def test_whatever_stands_in_two_files_each_row_ends_in_one_way(data: st.DataObje
         write(Path(folder, "a_result.json"), *results)
         write(Path(folder, "a_score.json"), *scores)
         rollouts, rejections, notes = import_notes(Path(folder))
-    skipped = [item.file for item in notes.skipped]
+    skipped = [item.file for item in notes.skips]
     rows = 0 if any(file.endswith("a_result.json") for file in skipped) else len(results)
     of_results = [one for one in [*rollouts, *rejections] if one.file.endswith("a_result.json")]
     assert len(of_results) == rows
-    assert all(one.reason for one in [*rejections, *notes.skipped])
+    assert all(one.reason for one in [*rejections, *notes.skips])

@@ -397,7 +397,7 @@ def test_other_files_of_a_folder_are_skipped_and_named(tmp_path: Path) -> None:
     notes = Notes()
     rollouts, rejections = read(tmp_path, notes=notes)
     assert (len(rollouts), rejections) == (1, [])
-    assert {Path(one.file).name: one.reason.split(":")[0] for one in notes.skipped} == {
+    assert {Path(one.file).name: one.reason.split(":")[0] for one in notes.skips} == {
         ".cache": "is a hidden folder",
         ".DS_Store": "is a hidden file",
         ".hidden.json": "is a hidden file",
@@ -417,11 +417,11 @@ def test_a_damaged_file_of_a_folder_is_rejected_and_not_skipped(tmp_path: Path) 
     (tmp_path / "b.json").write_text("")
     notes = Notes()
     _, rejections = read(tmp_path, notes=notes)
-    assert (places(rejections), notes.skipped) == (["file", "file"], [])
+    assert (places(rejections), notes.skips) == (["file", "file"], [])
 
 
 def test_a_file_that_the_caller_names_is_rejected_and_not_skipped(tmp_path: Path) -> None:
     path = write(tmp_path / "analysis.json", {"failures": 3})
     notes = Notes()
     _, rejections = read(path, tmp_path, notes=notes)
-    assert (set(places(rejections)), notes.skipped) == ({"file"}, [])
+    assert (set(places(rejections)), notes.skips) == ({"file"}, [])
