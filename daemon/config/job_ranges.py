@@ -129,6 +129,22 @@ RANGES: Final[dict[type[BaseModel], dict[str, Range]]] = {
 }
 """Model -> field -> range of its numbers."""
 
+_SAMPLER: Final = ("rollouts", "groups", "size", "temperature", "max_tokens", "momentum")
+TRAINING: Final[dict[str, Range]] = {
+    **{name: RANGES[jobs.Sampler][name] for name in _SAMPLER},
+    "rounds": (1, RANGES[jobs.JobRounds]["count"][1]),
+    "kl": RANGES[algorithm.KlConfig]["beta"],
+    "lr": RANGES[jobs.OptimizerSettings]["lr"],
+    "lora_rank": RANGES[jobs.LoraSettings]["rank"],
+    "lora_alpha": RANGES[jobs.LoraSettings]["alpha"],
+    "probe_groups": RANGES[jobs.Probe]["groups"],
+    "warm_start_lr": RANGES[jobs.OptimizerSettings]["lr"],
+    "warm_start_epochs": RANGES[jobs.SftSettings]["epochs"],
+    "requests_per_second": RANGES[jobs.EndpointSource]["max_requests_per_second"],
+    "threads": RANGES[jobs.JobSpec]["threads"],
+}
+"""Setting of the section `training` -> range of the number of a spec that it becomes."""
+
 MOST_ITEMS: Final = 100_000
 _SIZES: Final[dict[tuple[type[BaseModel], str], int]] = {
     (jobs.LoraSettings, "targets"): 1000,

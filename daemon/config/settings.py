@@ -550,6 +550,19 @@ class Training(Section):
         return name
 
     @model_validator(mode="after")
+    def _check_ranges(self) -> Self:
+        """Refuse here what each job would refuse."""
+        from daemon.config.job_ranges import TRAINING
+
+        for name, (low, high) in TRAINING.items():
+            value = getattr(self, name)
+            if value is not None and not low <= value <= high:
+                raise ValueError(
+                    f"{name} is {value!r}, outside of its range, {low!r} to {high!r}; correct it"
+                )
+        return self
+
+    @model_validator(mode="after")
     def _check_recipe(self) -> Self:
         if self.recipe == "published":
             from daemon.config.presets import PRESETS

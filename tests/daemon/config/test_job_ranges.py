@@ -6,10 +6,11 @@ from collections.abc import Iterator
 from typing import Any, Literal, get_args, get_origin
 
 import pytest
-from pydantic import BaseModel
+from pydantic import BaseModel, ValidationError
 
-from daemon.config.job_ranges import MOST_CHARACTERS, RANGES, find_excess
+from daemon.config.job_ranges import MOST_CHARACTERS, RANGES, TRAINING, find_excess
 from daemon.config.presets import PRESETS
+from daemon.config.settings import Training
 from events.jobs import JobSpec
 
 LEAST: dict[str, Any] = {
@@ -101,3 +102,18 @@ def test_the_first_value_outside_its_range_is_named(changes: dict[str, Any], pro
 
 def test_a_text_of_the_greatest_length_is_taken() -> None:
     assert find_excess(build(checkpoint="x" * MOST_CHARACTERS)) is None
+
+
+@pytest.mark.parametrize("name", TRAINING)
+def test_a_setting_that_no_job_takes_is_refused(name: str) -> None:
+    low, high = TRAINING[name]
+    assert getattr(Training(**{name: high}), name) == high
+    with pytest.raises(ValidationError, match=name):
+        Training(**{name: high * 2})
+    assert low < high
+
+
+def test_every_number_of_the_settings_that_becomes_one_of_a_spec_has_its_range() -> None:
+    numbers = {n for n, f in Training.model_fields.items() if holds_numbers(f.annotation)}
+    shares = {"probe_below", "references_most"}
+    assert numbers - TRAINING.keys() - shares == {"references"}, "counts tasks that there are"
