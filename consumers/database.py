@@ -27,8 +27,8 @@ from sqlalchemy.exc import (
 )
 
 from events import private
-from events.database_url import hide_secrets, parse_database_url, render_database_url
 from events.errors import KintsugiError, WrongUsage
+from events.privacy.database_url import hide_secrets, parse_database_url, render_database_url
 from events.sqlite.file import readable
 
 T = TypeVar("T")

@@ -37,7 +37,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from envs.answers.reader import UNREAD_PART, BadAnswer, MessageReader, read_count, refuse
 from envs.episode import Termination
 from events.errors import KintsugiError
-from events.foreign_json import parse_json
+from events.json_text.guard import parse_json
 from events.messages import Message, ToolCall
 from events.registry import first_problem
 

@@ -19,7 +19,7 @@ from sqlalchemy import Engine, text
 
 from consumers.database import DatabaseMismatch, read_transaction, write_transaction
 from consumers.tables import METADATA, REVISION
-from events.database_url import render_database_url
+from events.privacy.database_url import render_database_url
 from migrations.head import lay_out
 
 _LOCK: Final = 0x6B696E74

@@ -7,7 +7,7 @@ from typing import Any, Final
 from pydantic import BaseModel, ConfigDict
 
 from events.canonical import exact_json
-from events.foreign_json import UnstorableJson, check_json
+from events.json_text.guard import UnstorableJson, check_json
 
 _HALF_PAIR: Final = re.compile("[\ud800-\udfff]")
 

@@ -38,7 +38,7 @@ def diff(
 ) -> int:
     """Where two logs part, event by event, or two foldings, row by row; exit 1 when they do."""
     from daemon.replay import diff as comparing
-    from events.database_url import render_name
+    from events.privacy.database_url import render_name
 
     with ExitStack() as opened:
         sides = [comparing.side(name, opened) for name in (one, other)]

@@ -49,8 +49,8 @@ def consume(cli: Cli) -> None:
     from daemon.core.app import FoldHaltError
     from daemon.metrics.exposition import serve_metrics
     from daemon.metrics.roles import fold_metrics
-    from events.database_url import render_database_url
     from events.errors import KintsugiError
+    from events.privacy.database_url import render_database_url
 
     with (
         stop_on_signal(cli) as stop,

@@ -24,7 +24,7 @@ from transformers import AutoTokenizer, GenerationConfig, PreTrainedTokenizerFas
 from daemon.adapters.end_tokens import describe_missing, describe_other
 from envs.reflection.tags import CLOSING, OPENING, split_reflection, write_reflection
 from events.errors import CheckpointFault
-from events.foreign_json import MAX_DEPTH, UnstorableJson, parse_arguments, parse_json
+from events.json_text.guard import MAX_DEPTH, UnstorableJson, parse_arguments, parse_json
 from events.messages import Message, ToolCall
 
 _CALL_BEGINS: Final = "<tool_call>"

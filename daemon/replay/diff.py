@@ -22,9 +22,9 @@ from consumers.digest import Difference, count_differences, first_difference
 from consumers.snapshots import SnapshotDivergence, find_divergence, find_divergence_after
 from events.archive.archive import Archive, Cut, is_archive
 from events.archive.views import ArchiveWithLog, starts
-from events.database_url import parse_database_url, render_name
 from events.errors import WrongUsage
 from events.log import EventLog, Record, read_all
+from events.privacy.database_url import parse_database_url, render_name
 from events.sqlite.log import SqliteLog
 
 _FIELDS: Final = ("source", "sequence", "recorded_ms", "key", "headers", "value")

@@ -21,9 +21,9 @@ from consumers.digest_tracker import DigestTracker
 from consumers.replay import is_empty, replay
 from daemon.config.settings import ConfigurationError, Scheduler
 from events.archive.archive import Cut
-from events.database_url import parse_database_url, render_database_url, render_name
 from events.errors import KintsugiError, WrongUsage
 from events.log import EventLog
+from events.privacy.database_url import parse_database_url, render_database_url, render_name
 from migrations.upgrade import upgrade
 
 if TYPE_CHECKING:

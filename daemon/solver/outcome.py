@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Final, Literal
 
 from events.errors import KintsugiError
-from events.foreign_json import replace_half_pairs
+from events.json_text.guard import replace_half_pairs
 from events.messages import StrictModel
 
 _GO_ON: Final = "run the same command to go on"

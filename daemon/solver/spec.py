@@ -20,8 +20,8 @@ from daemon.config.job_ranges import find_excess
 from daemon.synthesis.manners import MANNERS
 from events.canonical import exact_json, sha256
 from events.errors import KintsugiError
-from events.foreign_json import UnstorableJson, parse_json
 from events.jobs import EndpointUser, JobSpec, TaskPool
+from events.json_text.guard import UnstorableJson, parse_json
 from events.registry import first_problem
 from events.streams import MAX_VALUE_BYTES
 

@@ -28,7 +28,7 @@ from envs.answers.content import read_content, read_monologue
 from envs.reflection.tags import split_reflection
 from events.canonical import exact_json
 from events.errors import KintsugiError
-from events.foreign_json import (
+from events.json_text.guard import (
     UnstorableJson,
     clean_json,
     parse_arguments,

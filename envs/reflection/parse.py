@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 MAX_DEPTH: Final = 100
-"""Deepest nesting of a call (events/foreign_json.py has the same): Python's own limit depends on
+"""Deepest nesting of a call (events/json_text/guard.py has the same): Python's own limit depends on
 how deep its stack is already."""
 
 MAX_DIGITS: Final = 640

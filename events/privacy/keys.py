@@ -41,8 +41,8 @@ from sqlalchemy.exc import (
 )
 
 from events import private
-from events.database_url import hide_secrets, parse_database_url, render_database_url
 from events.errors import LogUnavailable
+from events.privacy.database_url import hide_secrets, parse_database_url, render_database_url
 from events.privacy.sealing import Key, new_secret
 from events.sqlite.file import readable
 

@@ -17,7 +17,7 @@ from consumers.database import sqlite_url
 from events.blobs import BlobStore
 from events.bodies import Bodies
 from events.errors import BadRecord
-from events.foreign_json import parse_arguments
+from events.json_text.guard import parse_arguments
 from events.messages import Message
 from events.privacy.keys import KeyStore
 from events.rollouts import CallEnded, CallStarted, FeedbackReceived

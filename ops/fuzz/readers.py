@@ -34,7 +34,7 @@ from envs.telecom.environment import Telecom
 from envs.toolsandbox.device.search import measure_likeness
 from envs.toolsandbox.environment import ToolSandbox
 from envs.toolsandbox.similarity import measure_rouge_l
-from events.foreign_json import parse_arguments
+from events.json_text.guard import parse_arguments
 from events.messages import Message, Role, ToolCall
 from events.rollouts import RolloutContent, RolloutEnded, Task
 from producers.gateway.capture.digests import Conversation

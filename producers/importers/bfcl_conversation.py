@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
 from events.canonical import exact_json
-from events.foreign_json import parse_arguments
+from events.json_text.guard import parse_arguments
 from events.messages import Message, ToolCall
 from producers.conversation import WireMessage, to_message
 from producers.importers.call_text import parse_call, parse_calls, to_call

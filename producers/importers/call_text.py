@@ -24,7 +24,7 @@ from typing import Any, Final, NoReturn
 from xml.etree import ElementTree
 
 from events.canonical import exact_json
-from events.foreign_json import parse_arguments
+from events.json_text.guard import parse_arguments
 from events.messages import ToolCall
 from producers.storable import Unusable, check_storable, readable
 

@@ -15,7 +15,7 @@ from pydantic import Field
 
 from envs.catalog import catalog, identify
 from events.canonical import exact_json, sha256
-from events.foreign_json import parse_arguments
+from events.json_text.guard import parse_arguments
 from events.messages import Action, Message, Requestor, executed_calls
 from events.rollouts import RolloutContent, RolloutEnded, Task, ToolRoles
 from producers.conversation import findings, parse_messages

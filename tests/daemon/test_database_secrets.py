@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sqlalchemy import URL
 
-from events.database_url import hide_secrets, parse_database_url, render_database_url
+from events.privacy.database_url import hide_secrets, parse_database_url, render_database_url
 from tests.daemon.conftest import Kintsugi
 from tests.daemon.gateway.program import running
 

@@ -50,7 +50,7 @@ def database(app: "App") -> Finding:
     """Check the tables' revision."""
     from consumers.database import read_revision
     from consumers.tables import REVISION
-    from events.database_url import render_database_url
+    from events.privacy.database_url import render_database_url
 
     engine = app.database
     where = render_database_url(engine.url)

@@ -27,7 +27,7 @@ from envs.attribution.words import collect_user_text, leaves, words
 from envs.environment import Environment
 from envs.task import TaskDefinition
 from events.canonical import exact_json
-from events.foreign_json import UnstorableJson, parse_json
+from events.json_text.guard import UnstorableJson, parse_json
 from events.messages import Action
 
 _MOST_OTHERS: Final = 16

@@ -11,7 +11,7 @@ from typing import Any, Final
 from envs.answers.content import read_content
 from envs.reflection.tags import split_reflection
 from events.canonical import exact_json
-from events.foreign_json import parse_arguments
+from events.json_text.guard import parse_arguments
 from producers.conversation import read_parts
 
 CUT_LETTERS: Final = 256

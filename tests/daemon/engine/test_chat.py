@@ -15,7 +15,7 @@ from daemon.engine.chat import Chat, NoEndToken, NoTemplate, as_chat, parse_answ
 from daemon.solver.reference.demonstrations import transcript, vocabulary
 from daemon.solver.warm_start import reference
 from envs.shop.environment import Shop
-from events.foreign_json import parse_arguments
+from events.json_text.guard import parse_arguments
 from events.messages import Message
 from tests.daemon.engine.conftest import HOSTILE_ANSWERS, HOSTILE_ARGUMENTS
 from tests.daemon.engine.random_model import checkpoint

@@ -19,7 +19,7 @@ from daemon.core.start_mark import VARIABLE, whose
 from daemon.engine.chat import Chat
 from daemon.engine.generation import Emission, Engine, Request, RequestFailure
 from daemon.engine.policy import Policy
-from events.foreign_json import parse_arguments
+from events.json_text.guard import parse_arguments
 from ops.adapter_damages import DAMAGES, copy_with_damage
 from tests.daemon.engine.conftest import HOSTILE_ANSWERS, LENGTH, Live, Recite, listening
 

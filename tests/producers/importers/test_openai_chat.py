@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from consumers.diagnosis.labels import label_rollout
-from events.foreign_json import parse_arguments
+from events.json_text.guard import parse_arguments
 from events.messages import Action
 from events.rollouts import ToolRoles
 from producers.importers.openai_chat import WireRollout

@@ -42,7 +42,7 @@ def parse_arguments(raw: Any) -> dict[str, Any] | str:
     if _is_blank(raw):
         return {}
     try:
-        value = _parse_bounded(raw) if isinstance(raw, str) else clean_json(raw)
+        value = _parse_small(raw) if isinstance(raw, str) else clean_json(raw)
     except UnstorableJson:
         return replace_half_pairs(raw if isinstance(raw, str) else _write(raw))
     if isinstance(value, dict):
@@ -98,7 +98,7 @@ def replace_half_pairs(text: str) -> str:
     return text if text.isascii() else _HALF_PAIR.sub("\ufffd", text)
 
 
-def _parse_bounded(text: str) -> Any:
+def _parse_small(text: str) -> Any:
     """Return the value of a JSON text that holds no more than a request may. Raises
     UnstorableJson."""
     excess = find_excess(text)

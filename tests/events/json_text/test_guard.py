@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from events.codec import decode, encode
 from events.envelope import Envelope
-from events.foreign_json import (
+from events.json_text.guard import (
     MAX_DEPTH,
     UnstorableJson,
     check_json,
