@@ -79,7 +79,7 @@ class Job:
 
 
 class Result(StrictModel):
-    """The last line that a job says: the learner (daemon/solver/outcome.py),
+    """The last line that a job says: the learner (daemon/solver/telemetry/outcome.py),
     or a trial (daemon/evaluation/trial.py), which has `played`."""
 
     # A later version may say more.

@@ -27,10 +27,10 @@ from pathlib import Path
 from types import FrameType
 from typing import IO, Any, Final, get_args
 
-from daemon.solver.outcome import Activity, Outcome, make_failure
 from daemon.solver.rewards import BadLine, compute_rewards
 from daemon.solver.sampling.seals import take_keys
 from daemon.solver.spec import BadSpec, read_spec
+from daemon.solver.telemetry.outcome import Activity, Outcome, make_failure
 from events.algorithm import RepairForm
 from events.errors import KintsugiError
 from events.messages import StrictModel

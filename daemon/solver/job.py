@@ -45,7 +45,6 @@ from daemon.solver.journal import (
     write_file,
 )
 from daemon.solver.lora import save
-from daemon.solver.outcome import Activity, Outcome, make_failure
 from daemon.solver.parallel import Anew, Update
 from daemon.solver.rounds.rounds import Rounds
 from daemon.solver.sampling.environments import drop_unplayable, open_environments
@@ -57,6 +56,7 @@ from daemon.solver.sampling.sources import Batch, HereSource, Source, Version, b
 from daemon.solver.spec import check_supported, digest
 from daemon.solver.task_choice import Choice
 from daemon.solver.telemetry.metrics import Guard, StepMetrics, TrainingAbort
+from daemon.solver.telemetry.outcome import Activity, Outcome, make_failure
 from daemon.solver.telemetry.progress import (
     History,
     ProbeResult,

@@ -30,7 +30,6 @@ from daemon.solver.job import (
 )
 from daemon.solver.journal import read_definitions
 from daemon.solver.lora import attach_head
-from daemon.solver.outcome import Activity, Outcome
 from daemon.solver.policy import check, check_ids
 from daemon.solver.routing.examples import Example, collect_examples, split
 from daemon.solver.routing.head import assess, compute_inputs, fit
@@ -44,6 +43,7 @@ from daemon.solver.supervised.run import (
     run_supervised,
     save_result,
 )
+from daemon.solver.telemetry.outcome import Activity, Outcome
 from daemon.solver.telemetry.progress import Progress, RouterFigures
 from events.jobs import JobSpec
 from events.privacy.sealing import Key

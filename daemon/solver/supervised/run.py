@@ -28,8 +28,8 @@ from daemon.solver.job import (
 )
 from daemon.solver.journal import write_file
 from daemon.solver.lora import save
-from daemon.solver.outcome import Activity, Outcome, make_failure
 from daemon.solver.spec import check_supported
+from daemon.solver.telemetry.outcome import Activity, Outcome, make_failure
 from daemon.solver.telemetry.progress import Progress
 from daemon.solver.telemetry.tracker import join_reports, open_tracker
 from events.errors import KintsugiError

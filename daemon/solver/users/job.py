@@ -23,7 +23,6 @@ import torch
 from daemon.engine.chat import Chat
 from daemon.solver.base import checkpoint, load_model
 from daemon.solver.journal import read_definitions
-from daemon.solver.outcome import Activity, Outcome
 from daemon.solver.sampling.environments import (
     JobEnvironments,
     drop_unplayable,
@@ -38,6 +37,7 @@ from daemon.solver.supervised.run import (
     run_supervised,
     save_result,
 )
+from daemon.solver.telemetry.outcome import Activity, Outcome
 from daemon.solver.telemetry.progress import Progress, UserFigures
 from daemon.solver.trajectory import TokenSequence, sequences
 from daemon.solver.users.dialogue_file import DialogueRecord, read_dialogues

@@ -17,8 +17,8 @@ from daemon.engine.generation import Engine, Request
 from daemon.engine.policy import Policy
 from daemon.solver.job import Job, JobInterrupt, run
 from daemon.solver.journal import SUCCESSES, write_successes
-from daemon.solver.outcome import Outcome
 from daemon.solver.spec import digest
+from daemon.solver.telemetry.outcome import Outcome
 from daemon.solver.telemetry.progress import Progress
 from daemon.solver.warm_start import reference
 from envs.registry import open_place

@@ -22,7 +22,6 @@ from daemon.proposer.verification import CHECKS, seed_of
 from daemon.solver import journal
 from daemon.solver.job import JOURNAL, Job, run
 from daemon.solver.journal import rollout_id
-from daemon.solver.outcome import Outcome
 from daemon.solver.rounds.reconstruction import UnreadableRollout, build_event
 from daemon.solver.rounds.record import RoundRecord, read_record, record_path
 from daemon.solver.rounds.rounds import Rounds
@@ -30,6 +29,7 @@ from daemon.solver.sampling.environments import JobEnvironments
 from daemon.solver.sampling.local import Attempt, InProcess
 from daemon.solver.sampling.sources import batch_of
 from daemon.solver.spec import digest
+from daemon.solver.telemetry.outcome import Outcome
 from daemon.solver.telemetry.progress import Progress
 from envs.registry import open_place
 from events.jobs import EndpointUser, JobRounds, JobSpec

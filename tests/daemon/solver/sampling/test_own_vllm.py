@@ -15,9 +15,9 @@ from daemon.engine.chat import Chat
 from daemon.engine.reference.weights import CHECKPOINT
 from daemon.solver.job import run
 from daemon.solver.journal import DEFINITIONS, read, write_definitions
-from daemon.solver.outcome import Outcome
 from daemon.solver.sampling.own_vllm import LOG, PYTHON_VARIABLE
 from daemon.solver.spec import digest
+from daemon.solver.telemetry.outcome import Outcome
 from daemon.solver.trajectory import sequences, untrainable
 from envs.episode import Episode, Party, play
 from envs.shop.environment import Shop

@@ -18,8 +18,8 @@ from starlette.routing import Route
 from daemon.engine.chat import Chat
 from daemon.engine.policy import Policy
 from daemon.solver.job import run
-from daemon.solver.outcome import Outcome
 from daemon.solver.sampling.remote import Pace
+from daemon.solver.telemetry.outcome import Outcome
 from daemon.solver.telemetry.progress import Progress
 from events.jobs import JobSpec
 from tests.daemon.engine.conftest import Live, listening
