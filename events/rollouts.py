@@ -169,7 +169,7 @@ class RolloutEnded(EventData):
 
     TYPE: ClassVar[str] = "RolloutEnded"
     STREAM: ClassVar[str] = "rollouts"
-    PRIVATE: ClassVar[tuple[str, ...]] = ("reason",)
+    PRIVATE: ClassVar[tuple[str, ...]] = ("reason", "known_tools")
 
     rollout: Id
     alias: Name

@@ -16,6 +16,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from hashlib import sha256
 from typing import Any, Final
 
 from events.codec import Arrays
@@ -23,6 +24,7 @@ from events.envelope import new_id
 from events.errors import KintsugiError
 from events.messages import Message
 from events.rollouts import (
+    NOBODY,
     CallEndContent,
     CallEnded,
     CallStartContent,
@@ -220,6 +222,14 @@ class Record:
             parent = None  # the person was erased since: no link to events under the former key
         return _LogContent(messages, tools, parent)
 
+    def _name_policy(self, served: EngineModel) -> str:
+        """Return the name of the policy. A name that no engine has is a client's own text: of a
+        person whose data is sealed, its hash is stored."""
+        unknown = served.base == NOBODY != served.policy
+        if self._keyid is None or not unknown:
+            return served.policy
+        return f"unknown-{sha256(served.policy.encode()).hexdigest()[:16]}"
+
     def _build_start(self, served_by: ServedBy, log_content: _LogContent) -> CallStarted:
         redacted, caller = self._context.redacted.request, self._context.caller
         parent, tools = log_content.parent, log_content.tools
@@ -230,7 +240,7 @@ class Record:
             session=self._attributed.session,
             alias=served_by.alias,
             base=served_by.served.base,
-            policy=served_by.served.policy,
+            policy=self._name_policy(served_by.served),
             task=caller.task,
             parent=None if parent is None else parent.call,
             parent_messages=known,

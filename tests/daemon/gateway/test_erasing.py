@@ -70,6 +70,7 @@ def talk(front: Fronted, person: str, task: str, retry: str | None = None) -> ht
         "messages": [{"role": "user", "content": f"I am {person}, I live in {MARK}"}],
         "max_tokens": 24,
         "stop": [f"stop-{MARK}"],
+        "tools": [{"type": "function", "function": {"name": f"tool_of_{MARK}"}}],
     }
     answer = httpx2.post(
         f"{front.url}/v1/chat/completions", json=body, timeout=60,
@@ -77,6 +78,14 @@ def talk(front: Fronted, person: str, task: str, retry: str | None = None) -> ht
     )  # fmt: skip
     assert answer.status_code == 200, answer.text
     return answer
+
+
+def ask_for_a_model_that_is_not_there(front: Fronted, person: str) -> None:
+    """A person's client puts what they said into the name of the model."""
+    headers = {**KEYED, "x-kintsugi-user": person, "x-kintsugi-session": f"of-{len(person)}"}
+    body = {"messages": [{"role": "user", "content": "Hello"}], "model": f"model-{MARK}"}
+    url = f"{front.url}/v1/chat/completions"
+    assert httpx2.post(url, json=body, headers=headers, timeout=60).status_code == 404
 
 
 def say_how_it_was(front: Fronted, person: str) -> None:
@@ -141,6 +150,7 @@ def test_an_erased_person_is_in_no_byte_of_the_home(
             first = talk(front, person, task, retry="again")
             assert talk(front, person, task, retry="again").headers["x-kintsugi-replayed"] == "yes"
             assert ANSWER in first.text
+            ask_for_a_model_that_is_not_there(front, person)
             say_how_it_was(front, person)
     say_much(home, people, ROSA)
     assert kintsugi("work", "--once").json["rollouts"] == 3
@@ -158,8 +168,8 @@ def test_an_erased_person_is_in_no_byte_of_the_home(
     assert kintsugi("rebuild", "--json").json["equal"] is True
 
     looked = kintsugi("erase", "--person", ROSA, "--dry-run", "--json").json
-    # 2 x call, feedback, session, rollout; and the large call, its session and rollout.
-    assert (looked["erased"], looked["events"], looked["rollouts"]) == (False, 8, 2)
+    # 4 x call, feedback, session, rollout; and the large call, its session and rollout.
+    assert (looked["erased"], looked["events"], looked["rollouts"]) == (False, 10, 2)
     refused = kintsugi("erase", "--person", ROSA, "--json")
     assert (refused.code, "--yes" in refused.err) == (2, True)
     done = kintsugi("erase", "--person", ROSA, "--yes", "--json")
