@@ -280,7 +280,8 @@ class Record:
             # A bug of the gateway is no reason for a call without an end.
             why = f"the gateway failed: {type(bug).__name__}"
             event = await self._append(self._build_end("failed", NOTHING, (), why, why))
-            self._report = partial(self._report_end, "failed", started and event is not None, ())
+            recorded = started and event is not None
+            self._report = partial(self._report_end, "failed", recorded, (), ())
             raise
 
     async def _append_answer(

@@ -38,7 +38,7 @@ def reference() -> Iterator[Live]:
 
 def run(*arguments: str) -> str:
     """What a program prints that has the framework, and of ours no more than the environments."""
-    python = interpreter(FRAMEWORK, *ours("openai", "pydantic"))
+    python = interpreter(FRAMEWORK, *ours("google-re2", "openai", "pydantic"))
     done = subprocess.run(
         [python, *arguments],
         env={**os.environ, "PYTHONPATH": str(ROOT)},

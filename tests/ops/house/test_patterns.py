@@ -30,7 +30,6 @@ BOUNDED: Final[Mapping[str, tuple[str, ...]]] = {
         "envs.attribution.utterances:_YES",
         "envs.reflection.official:_BARE_CLOSE",
         "envs.shop.policy:_AGREES",
-        "producers.importers.bfcl_conversation:_HEAD",
     ),
     "it begins where the text begins, once": (
         "daemon.synthesis.manners:_GREETING",
