@@ -129,7 +129,7 @@ RANGES: Final[dict[type[BaseModel], dict[str, Range]]] = {
 }
 """Model -> field -> range of its numbers."""
 
-_SAMPLER: Final = ("rollouts", "groups", "size", "temperature", "max_tokens", "momentum")
+_SAMPLER: Final = ("rollouts", "groups", "size", "temperature", "max_tokens")
 TRAINING: Final[dict[str, Range]] = {
     **{name: RANGES[jobs.Sampler][name] for name in _SAMPLER},
     "rounds": (1, RANGES[jobs.JobRounds]["count"][1]),

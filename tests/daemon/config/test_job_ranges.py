@@ -115,5 +115,5 @@ def test_a_setting_that_no_job_takes_is_refused(name: str) -> None:
 
 def test_every_number_of_the_settings_that_becomes_one_of_a_spec_has_its_range() -> None:
     numbers = {n for n, f in Training.model_fields.items() if holds_numbers(f.annotation)}
-    shares = {"probe_below", "references_most"}
+    shares = {"probe_below", "references_most", "momentum"}
     assert numbers - TRAINING.keys() - shares == {"references"}, "counts tasks that there are"
