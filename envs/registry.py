@@ -88,7 +88,7 @@ class EnvironmentEntry:
 
 
 @dataclass(frozen=True, slots=True)
-class BrokenEntry:
+class EntryFault:
     """A file or folder of the settings from which no environment can be opened."""
 
     name: str
@@ -211,36 +211,36 @@ def environments(paths: Sequence[Path] = ()) -> list[EnvironmentEntry]:
 
 def survey(
     paths: Sequence[Path] = (),
-) -> tuple[list[EnvironmentEntry], list[BrokenEntry]]:
+) -> tuple[list[EnvironmentEntry], list[EntryFault]]:
     """Return the environments there are, in the order of `environments`, and what is in the way of
     others."""
     known: dict[str, EnvironmentEntry] = {}
-    broken: list[BrokenEntry] = []
+    broken: list[EntryFault] = []
     for entry in chain(_builtin_entries(), _plugin_entries(), *map(_survey_path, paths)):
-        other = entry if isinstance(entry, BrokenEntry) else known.setdefault(entry.name, entry)
-        if isinstance(entry, BrokenEntry):
+        other = entry if isinstance(entry, EntryFault) else known.setdefault(entry.name, entry)
+        if isinstance(entry, EntryFault):
             broken.append(entry)
         elif other is not entry:
             error = EnvironmentBroken(
                 f"two environments are called {entry.name!r}: {other.source} and {entry.source}; "
                 "rename one, or leave it out of environments.paths"
             )
-            broken.append(BrokenEntry(entry.name, entry.source, error))
+            broken.append(EntryFault(entry.name, entry.source, error))
     return list(known.values()), broken
 
 
-def _survey_path(path: Path) -> Iterator[EnvironmentEntry | BrokenEntry]:
+def _survey_path(path: Path) -> Iterator[EnvironmentEntry | EntryFault]:
     """The environments of a file or folder of the settings, and its files that cannot be used."""
     try:
         files = _list_files(path)
     except UnknownEnvironment as error:
-        yield BrokenEntry(path.stem, str(path), error)
+        yield EntryFault(path.stem, str(path), error)
         return
     for file in files:
         try:
             yield from _in_file(file)
         except EnvironmentBroken as error:
-            yield BrokenEntry(file.stem, str(file), error)
+            yield EntryFault(file.stem, str(file), error)
 
 
 def _is_path(text: str) -> bool:

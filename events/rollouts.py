@@ -6,6 +6,7 @@ destroyed per person without touching the head. Token ids and log-probabilities 
 that no fold ever reads (codec.py).
 """
 
+from hashlib import sha256
 from typing import Annotated, Any, ClassVar, Final, Literal
 
 from pydantic import Field
@@ -47,6 +48,16 @@ the session; it had the session before; or whoever was chosen could not be asked
 
 EndCause = Literal["asked", "feedback", "idle"]
 """Why a session was closed: somebody said so; its outcome was posted; nothing came for long."""
+
+
+def has_unknown_model(base: str, policy: str) -> bool:
+    """Return whether `policy` is a client's own text: the name of a model that no engine has."""
+    return base == NOBODY != policy and not policy.startswith(f"{NOBODY}-")
+
+
+def hash_model_name(name: str) -> str:
+    """Return the name that is stored in the place of a client's own text."""
+    return f"{NOBODY}-{sha256(name.encode()).hexdigest()[:16]}"
 
 
 def clip_reason(text: str) -> str:

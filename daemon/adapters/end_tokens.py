@@ -20,7 +20,7 @@ _MARK: Final = re.compile(r"<[|｜][^<>\s]{1,60}[|｜]>|<end_of_turn>|</s>")
 """How special tokens that end a turn are written."""
 
 
-def describe_missing(checkpoint: Path, written: str | None = None) -> str:
+def describe_absence(checkpoint: Path, written: str | None = None) -> str:
     """Return the sentence for a checkpoint without end token; `written` is what its template ends a
     turn with, where that is known."""
     ends = f" (its chat template ends a turn with {written})" if written else ""
@@ -57,7 +57,7 @@ def find_trouble(checkpoint: Path) -> str | None:
     marks = [mark for mark in _MARK.findall(template) if _closes(mark)]
     written = marks[0] if marks else None
     if not ids and not texts:
-        return describe_missing(checkpoint, written)
+        return describe_absence(checkpoint, written)
     unknown = len(by_id.keys() & {*ids}) < len(ids)
     if written is None or unknown or "eos_token" in template or any(t in template for t in texts):
         return None

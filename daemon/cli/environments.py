@@ -53,7 +53,7 @@ def ls(cli: Cli) -> int:
 
     entries, broken = survey(cli.settings.environments.paths)
     rows = [row for entry in entries for row in _list_rows(cli, entry)]
-    rows += [_build_broken_row(entry.name, entry.source, str(entry.error)) for entry in broken]
+    rows += [_build_fault_row(entry.name, entry.source, str(entry.error)) for entry in broken]
     code = PARTLY if any(row["reason"] for row in rows) else DONE
     if cli.out.json:
         cli.out.document(rows)
@@ -78,10 +78,10 @@ def _list_rows(cli: Cli, entry: "EnvironmentEntry") -> list[dict[str, Any]]:
     # listed.
     except (Exception, SystemExit) as error:
         kind = "" if isinstance(error, KintsugiError) else f"{type(error).__name__}: "
-        return [_build_broken_row(entry.name, entry.source, f"{kind}{error}")]
+        return [_build_fault_row(entry.name, entry.source, f"{kind}{error}")]
 
 
-def _build_broken_row(name: str, source: str, reason: str) -> dict[str, Any]:
+def _build_fault_row(name: str, source: str, reason: str) -> dict[str, Any]:
     return {
         "env": name, "tasks": 0, "source": source, "split": None, "capabilities": [],
         "reason": " ".join(reason.split()),

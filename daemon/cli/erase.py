@@ -33,8 +33,8 @@ def erase(
     ] = False,
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
 ) -> int:
-    """Destroy a person's key, and list the adapters that learnt from them; exit 3 where events of
-    theirs were never sealed."""
+    """Destroy a person's key, and list the adapters that learnt from them; exit 3 where something
+    of theirs was never sealed."""
     from daemon.maintenance import erasure
     from daemon.roles.gateway import redaction
 
@@ -53,7 +53,7 @@ def erase(
             erasure.erase(app, held)
             done = True
     _show(cli, held, person, done, dry_run)
-    return PARTLY if held.unsealed and not dry_run else DONE
+    return PARTLY if (held.unsealed or held.readable_names) and not dry_run else DONE
 
 
 def _check_name(person: str) -> None:
@@ -96,6 +96,7 @@ def _show(cli: Cli, held: "PersonData", person: str | None, done: bool, dry_run:
                 "lessons": len(held.live_lessons),
                 "unsealed": held.unsealed,
                 "leaning": held.leaning,
+                "readable_names": held.readable_names,
                 "adapters": [asdict(adapter) for adapter in held.adapters],
                 "limits": [*LIMITS, *_beyond(held)],
             }
@@ -133,6 +134,11 @@ def _beyond(held: "PersonData") -> list[str]:
     if held.unsealed:
         text = "events of this person were recorded unsealed and stay readable in the log"
         limits.append(f"{held.unsealed:,} {text}")
+    if held.readable_names:
+        limits.append(
+            f"{held.readable_names:,} events of this person were recorded by an earlier version with "
+            "the names of offered tools, or of a model that no engine has, which stay readable"
+        )
     if held.leaning:
         limits.append(
             f"{held.leaning:,} calls of others go on from what this person said, and were recorded "

@@ -21,7 +21,7 @@ from typing import Any, Final, cast
 
 from transformers import AutoTokenizer, GenerationConfig, PreTrainedTokenizerFast
 
-from daemon.adapters.end_tokens import describe_missing, describe_other
+from daemon.adapters.end_tokens import describe_absence, describe_other
 from envs.reflection.tags import CLOSING, OPENING, split_reflection, write_reflection
 from events.errors import CheckpointFault
 from events.json_text.guard import MAX_DEPTH, UnstorableJson, parse_arguments, parse_json
@@ -84,7 +84,7 @@ class Chat:
         special = [token for token in written if token in added and added[token].special]
         mark = self.text(special[:1]) or None
         if not known:
-            raise NoEndToken(describe_missing(directory, mark))
+            raise NoEndToken(describe_absence(directory, mark))
         if mark is not None and known.isdisjoint(written):
             configured = " or ".join(self.text([token]) for token in sorted(known))
             raise NoEndToken(describe_other(directory, configured, mark))

@@ -31,7 +31,7 @@ from events.envelope import Envelope, derive_id, from_headers, utc_now
 from events.errors import BadRecord, KintsugiError, SchemaAhead
 from events.learning import Decision, PersonErased, TaskRetired
 from events.log import EventLog, Record, now_ms, read_all
-from events.rollouts import CallStarted, RolloutEnded
+from events.rollouts import CallStarted, RolloutEnded, has_unknown_model
 from events.streams import ROLLOUTS
 
 if TYPE_CHECKING:
@@ -66,6 +66,9 @@ class PersonData:
     adapters: list[AdapterDependence] = field(default_factory=list)
     leaning: int = 0
     """Number of other persons' calls that are stored as additions to calls of this person."""
+    readable_names: int = 0
+    """Number of the person's sealed events whose head names tools that the agent was offered, or a
+    model by a client's own text: earlier versions wrote them so."""
     lessons: list[SealedTask] = field(default_factory=list)
     """Tasks that are made of the person's sessions, and sealed with the key."""
     announced: bool = False
@@ -192,6 +195,7 @@ def _count(held: PersonData, record: Record, person: str | None, lost: set[str])
             held.unsealed += 1
         elif sealed:
             held.events += 1
+            held.readable_names += _has_readable_names(record, envelope.type)
         else:
             return
         if envelope.type == RolloutEnded.TYPE:
@@ -200,6 +204,17 @@ def _count(held: PersonData, record: Record, person: str | None, lost: set[str])
             held.rollouts.append(data.rollout)
     except (BadRecord, SchemaAhead):
         return  # a dead letter of the fold
+
+
+def _has_readable_names(record: Record, kind: str) -> bool:
+    """Return whether the head of a sealed event names what is sealed, or hashed, in new events."""
+    if kind not in (RolloutEnded.TYPE, CallStarted.TYPE):
+        return False
+    data = decode(record, content=False).data
+    if isinstance(data, RolloutEnded):
+        return bool(data.known_tools)
+    assert isinstance(data, CallStarted), "its envelope says so"
+    return has_unknown_model(data.base, data.policy)
 
 
 def _count_dependents(held: PersonData, record: Record, sealed: bool, lost: set[str]) -> None:

@@ -16,7 +16,6 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from hashlib import sha256
 from typing import Any, Final
 
 from events.codec import Arrays
@@ -24,7 +23,6 @@ from events.envelope import new_id
 from events.errors import KintsugiError
 from events.messages import Message
 from events.rollouts import (
-    NOBODY,
     CallEndContent,
     CallEnded,
     CallStartContent,
@@ -34,6 +32,8 @@ from events.rollouts import (
     MemberChoice,
     Outcome,
     Routed,
+    has_unknown_model,
+    hash_model_name,
 )
 from events.sqlite.receipts import Receipt
 from producers.gateway.capture.answer import NOTHING, AnswerRecord, Capture
@@ -225,10 +225,9 @@ class Record:
     def _name_policy(self, served: EngineModel) -> str:
         """Return the name of the policy. A name that no engine has is a client's own text: of a
         person whose data is sealed, its hash is stored."""
-        unknown = served.base == NOBODY != served.policy
-        if self._keyid is None or not unknown:
+        if self._keyid is None or not has_unknown_model(served.base, served.policy):
             return served.policy
-        return f"unknown-{sha256(served.policy.encode()).hexdigest()[:16]}"
+        return hash_model_name(served.policy)
 
     def _build_start(self, served_by: ServedBy, log_content: _LogContent) -> CallStarted:
         redacted, caller = self._context.redacted.request, self._context.caller

@@ -22,7 +22,15 @@ from events.envelope import Envelope, derive_id, utc_now
 from events.learning import Decision, Directive, DirectiveWritten, Quota
 from events.messages import Message
 from events.privacy.keys import KeyStore
-from events.rollouts import CallStartContent, CallStarted, SessionEnded
+from events.rollouts import (
+    NOBODY,
+    CallStartContent,
+    CallStarted,
+    Labels,
+    RolloutContent,
+    RolloutEnded,
+    SessionEnded,
+)
 from events.serving import AdapterProduced
 from producers.gateway.capture.recorder import About, Recorder
 from producers.gateway.privacy.keys import ClientKey, hash_key
@@ -34,6 +42,9 @@ from tests.daemon.gateway.conftest import Fronted, fronting
 __all__ = ["clean", "home", "kintsugi"]
 
 MARK = "elmstreet"
+NO_LABELS = Labels(
+    messages=0, tool_calls=0, tool_errors=0, malformed_calls=0, loops=0, pivot="", trace_key=""
+)
 ROSA = "rosa.lindqvist"
 """A person; long enough that no sealed bytes hold the name by chance."""
 ANSWER = "waxfjordbunk"
@@ -200,6 +211,31 @@ def test_an_erased_person_is_in_no_byte_of_the_home(
     people.close()
     assert fresh is not None
     assert fresh.id != looked["key"], "who comes back is somebody new"
+
+
+def test_names_that_earlier_versions_left_readable_are_counted(
+    home: Path, kintsugi: Kintsugi, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    home.mkdir()
+    people = KeyStore(sqlite_url(home / "keys.db"))
+    say_much(home, people, ROSA)
+    assert kintsugi("erase", "--person", ROSA, "--dry-run", "--json").json["readable_names"] == 0
+    call = CallStarted(
+        call="old", session="old", alias="agent", base=NOBODY, policy=MARK,
+        content=CallStartContent(messages=(Message(role="user", content="Hello"),)),
+    )  # fmt: skip
+    rollout = RolloutEnded(
+        rollout="old", alias="agent", base="tiny", policy="tiny", source="live",
+        known_tools=(MARK,), labels=NO_LABELS, content=RolloutContent(),
+    )  # fmt: skip
+    with monkeypatch.context() as earlier, App(load()) as app:
+        earlier.setattr(RolloutEnded, "PRIVATE", ("reason",))
+        recorder = Recorder(app.spool, BlobStore(home / "blobs"), people)
+        for data in (call, rollout):
+            asyncio.run(recorder.append(data, About(ROSA)))
+    people.close()
+    done = kintsugi("erase", "--person", ROSA, "--yes", "--json")
+    assert (done.code, done.json["readable_names"]) == (3, 2)
 
 
 def test_without_sealing_the_same_words_are_found(
