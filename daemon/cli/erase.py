@@ -136,8 +136,8 @@ def _beyond(held: "PersonData") -> list[str]:
         limits.append(f"{held.unsealed:,} {text}")
     if held.readable_names:
         limits.append(
-            f"{held.readable_names:,} events of this person were recorded by an earlier version with "
-            "the names of offered tools, or of a model that no engine has, which stay readable"
+            f"{held.readable_names:,} events of this person were recorded by an earlier version "
+            "with names of offered tools, or of a model that no engine has, which stay readable"
         )
     if held.leaning:
         limits.append(
