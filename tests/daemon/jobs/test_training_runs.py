@@ -1,6 +1,8 @@
 """From a job that is wanted to an adapter of the home."""
 
 import json
+import os
+import signal
 from collections.abc import Iterator
 from hashlib import sha256
 from pathlib import Path
@@ -170,7 +172,7 @@ def test_a_job_waits_while_the_model_of_its_users_is_away(
     with ModelServer(lambda _: said("Hello.")) as server:
         user = {"url": server.url, "model": "customer"}
     pools = [{"name": "half", "tasks": ["letters/half/0"], "user": user}]
-    requested(app, base, "memory", pools=pools)
+    requested(app, base, "waits", pools=pools)
     here = runner(tmp_path)
     for _ in range(4):
         (told,) = advance(app, here)
@@ -184,6 +186,8 @@ def test_a_job_waits_while_the_model_of_its_users_is_away(
     with ModelServer(lambda _: said("Hello."), port=httpx2.URL(server.url).port or 0) as server:
         assert advance(app, here) == ["job j was started, attempt 1"]
         assert situation(app)["job"]["waits_for"] == []
+        speaking(here, tmp_path)
+        os.killpg(int((tmp_path / "jobs/j/attempts/1.pid").read_text()), signal.SIGKILL)
         ended(here)
     for _ in range(4):
         (told,) = advance(app, here)
