@@ -223,7 +223,7 @@ def test_a_model_plays_the_users_of_both_and_what_it_spoils_is_told(
     customer: EndpointUser,
 ) -> None:  # fmt: skip
     recorded(monkeypatch, target=(0.3, 0.9), other=(1.0, 1.0))
-    monkeypatch.setenv(FAULTS, "[0.02, 0.02]")
+    monkeypatch.setenv(FAULTS, "[0.01, 0.01]")
     row = staged(large, unchanged, base, TARGET)
     told = examined(large, row, base, COMMAND, RECORDED, customer)
     assert "PROMOTE at look 1" in told[-2]
