@@ -48,12 +48,19 @@ def odd_engine() -> Iterator[Odd]:
 
     class Handler(socketserver.StreamRequestHandler):
         def handle(self) -> None:
-            while (head := b"".join(iter(self.rfile.readline, b"\r\n"))).endswith(b"\r\n"):
+            while head := self._read_head():
                 length = re.search(rb"content-length: (\d+)", head)
                 self.rfile.read(int(length[1]) if length else 0)
                 self.wfile.write(odd.cards if head.startswith(b"GET") else odd.answer)
                 if odd.answer.startswith(b"HTTP/1.0"):
                     return
+
+        def _read_head(self) -> bytes:
+            """Return the lines before the empty one; none at the end of the connection."""
+            lines = []
+            while (line := self.rfile.readline()) not in (b"", b"\r\n"):
+                lines.append(line)
+            return b"".join(lines)
 
     class Server(socketserver.ThreadingTCPServer):
         daemon_threads = True
