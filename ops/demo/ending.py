@@ -93,7 +93,7 @@ def measure(
     tasks. Raises PlayError, TrainingError."""
     players: list[Adapter | None] = [
         None,
-        *(Adapter(name=row.adapter, folder=row.path, sha256=row.sha256) for row in adapters),
+        *(heldout.describe(place, row) for row in adapters),
     ]
     columns = TextColumn("{task.description:>14}"), BarColumn(), MofNCompleteColumn()
     with Progress(*columns, console=console, disable=not console.is_terminal) as shown:

@@ -16,6 +16,7 @@ from random import Random
 from statistics import fmean
 from typing import Final
 
+from consumers.reads.serving import AdapterRow
 from daemon.evaluation.trial import CHUNK, Adapter, Plan, read_attempts
 from daemon.jobs.runner import JOURNAL
 from envs.shop.environment import Shop
@@ -68,6 +69,12 @@ def measure(
             )
     on_progress(whole, whole)
     return _outcomes(plans, folders, len(players))
+
+
+def describe(place: Place, row: AdapterRow) -> Adapter:
+    """Return the player that has this adapter of the place's home."""
+    folder = place.settings().adapter_paths.locate(row.path)
+    return Adapter(name=row.adapter, folder=str(folder), sha256=row.sha256)
 
 
 def _plan(place: Place, base: str, players: Sequence[Adapter | None], part: int) -> Plan:

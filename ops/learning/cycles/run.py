@@ -123,7 +123,7 @@ def _make_loop(place: Place, settings: Settings, folder: Path) -> _Policy:
     with App(place.settings()) as app, app.reading() as connection:
         results = progress.read_results(connection, settings.cycles)
     row = results[-1].incumbent
-    player = row and Adapter(name=row.adapter, folder=row.path, sha256=row.sha256)
+    player = row and heldout.describe(place, row)
     spent = sum(item.job.rollouts or 0 for item in results if item.job is not None)
     return _Policy(player=player, rollouts=spent, cycles=tuple(report["cycles"]))
 
