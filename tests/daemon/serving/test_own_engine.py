@@ -83,6 +83,16 @@ def test_a_home_without_up_and_another_homes_engine_are_told(
         assert "taken by another process" in OwnEngine.read(other).trouble
 
 
+@pytest.mark.parametrize("way", ["link", "other/../home"])
+def test_a_home_by_another_path_has_the_engine_of_its_up(
+    way: str, name: str, engine: Restartable, tmp_path: Path
+) -> None:
+    (tmp_path / "other").mkdir()
+    (tmp_path / "link").symlink_to("home")
+    with alone(tmp_path / "home", engine.url):
+        assert OwnEngine.read(tmp_path / way).url == engine.url
+
+
 def test_going_back_to_the_base_waits_for_no_engine(
     name: str, engine: Restartable, tmp_path: Path
 ) -> None:
