@@ -227,6 +227,13 @@ def test_arguments_in_java_and_javascript_are_no_malformed_ones(
     )  # fmt: skip
 
 
+def test_a_comma_between_the_types_of_java_ends_no_argument(tmp_path: Path) -> None:
+    text = "[f(m=new HashMap<String, Object>() {{ put(1, 2); }}, b=true)]"
+    path = write(tmp_path / "a_result.json", {"id": "java_0", "result": text})
+    (call,) = message(path).tool_calls
+    assert call.arguments == {"m": "new HashMap<String, Object>() {{ put(1, 2); }}", "b": True}
+
+
 def test_a_call_that_the_handler_could_not_decode_is_malformed(tmp_path: Path) -> None:
     steps = [
         {"role": "assistant", "content": '<tool_call>\n{"name": "ls", "argu'},
