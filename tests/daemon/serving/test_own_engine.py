@@ -60,16 +60,18 @@ def test_promote_rollback_and_route_set_find_the_engine_of_up(
 
 
 def test_a_push_knows_the_model_that_the_engine_of_up_serves(
-    adapters: Adapters, engine: Restartable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    adapters: Adapters, engine: Restartable, tmp_path: Path
 ) -> None:
     (tmp_path / "home").mkdir()
     foreign = tmp_path / "foreign"
     foreign.mkdir()
     for name in ("adapter_config.json", "adapter_model.safetensors"):
         shutil.copy(adapters["v2"] / name, foreign)
-    monkeypatch.setenv("KINTSUGI_ENGINE__MODEL", str(CHECKPOINT))
+    settings = {
+        "KINTSUGI_HOME": str(tmp_path / "home"), "KINTSUGI_ENGINE__MODEL": str(CHECKPOINT),
+    }  # fmt: skip
     with alone(tmp_path / "home", engine.url):
-        pushed = run(tmp_path, "adapters", "push", str(foreign))
+        pushed = run_here(["adapters", "push", str(foreign)], settings)
     assert pushed.code == 0, pushed.err
 
 
