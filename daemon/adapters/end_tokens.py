@@ -1,14 +1,17 @@
 """The tokens that end an answer, as the files of a checkpoint configure them; without torch.
 
     find_trouble(checkpoint)     why no answer of it would end, with the remedy; None where one does
+    read_end_ids(checkpoint)     ids of end tokens, as the settings for generation name them
 
 `generation_config.json` and `tokenizer_config.json` name them, and the chat template writes one at
-the end of a turn. Not covered: a template that composes its end token of parts; the engine, which
-renders it, refuses such a checkpoint (daemon/engine/chat.py).
+the end of a turn. A checkpoint without the first has its settings in `config.json`. Not covered: a
+template that composes its end token of parts; the engine, which renders it, refuses such a
+checkpoint (daemon/engine/chat.py).
 """
 
 import json
 import re
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Final
 
@@ -20,13 +23,15 @@ _MARK: Final = re.compile(r"<[|｜][^<>\s]{1,60}[|｜]>|<end_of_turn>|</s>")
 """How special tokens that end a turn are written."""
 
 
-def describe_absence(checkpoint: Path, written: str | None = None) -> str:
+def describe_absence(checkpoint: Path, written: str | None = None, ids: Iterable[int] = ()) -> str:
     """Return the sentence for a checkpoint without end token; `written` is what its template ends a
-    turn with, where that is known."""
+    turn with, where that is known, and `ids` are in its settings and not in its vocabulary."""
+    unknown = ", ".join(map(str, sorted(ids)))
+    instead = f" (eos_token_id {unknown} is not in its vocabulary)" if unknown else ""
     ends = f" (its chat template ends a turn with {written})" if written else ""
     return (
-        f"no end token is configured for the checkpoint {checkpoint}{ends}, so each of its answers "
-        f"would run to max_tokens; {REMEDY}"
+        f"no end token is configured for the checkpoint {checkpoint}{instead}{ends}, so each of "
+        f"its answers would run to max_tokens; {REMEDY}"
     )
 
 
@@ -39,18 +44,43 @@ def describe_other(checkpoint: Path, configured: str, written: str) -> str:
     )
 
 
+class WrongEndToken(ValueError):
+    """Settings for generation whose end tokens cannot be read; the text has the remedy."""
+
+
+def read_end_ids(checkpoint: Path) -> list[int]:
+    """Return the ids of the end tokens that a checkpoint's settings for generation name. Raises
+    WrongEndToken."""
+    own = checkpoint / "generation_config.json"
+    file = own if own.exists() else checkpoint / "config.json"
+    settings = _load(file)
+    if settings is None and file == own:
+        raise WrongEndToken(f"{own} holds no settings; correct it, or remove the file")
+    named = (settings or {}).get("eos_token_id")
+    ids = [token for token in (named if isinstance(named, list) else [named]) if token is not None]
+    wrong = next((token for token in ids if type(token) is not int), None)
+    if wrong is not None:
+        raise WrongEndToken(
+            f"eos_token_id in {file} holds {str(wrong)[:40]!r}, which is no id of a token; write "
+            "the number of the token, or a list of numbers"
+        )
+    return ids
+
+
 def find_trouble(checkpoint: Path) -> str | None:
     """Return why no answer of a checkpoint would end; None where one does, or where its files do
     not tell."""
     tokenizer = _read(checkpoint / "tokenizer_config.json")
-    named = _read(checkpoint / "generation_config.json").get("eos_token_id")
-    ids = [token for token in (named if isinstance(named, list) else [named]) if token is not None]
+    try:
+        ids = read_end_ids(checkpoint)
+    except WrongEndToken as error:
+        return str(error)
     token = tokenizer.get("eos_token") or _read(checkpoint / "special_tokens_map.json").get(
         "eos_token"
     )
     content = token.get("content") if isinstance(token, dict) else token
     texts = {content} if isinstance(content, str) else set()
-    known = _read(checkpoint / "tokenizer.json").get("added_tokens", [])
+    known = _read(checkpoint / "tokenizer.json").get("added_tokens") or []
     by_id = {entry["id"]: entry["content"] for entry in known}
     texts |= {by_id[number] for number in ids if number in by_id}
     template = _read_template(checkpoint, tokenizer)
@@ -58,7 +88,7 @@ def find_trouble(checkpoint: Path) -> str | None:
     written = marks[0] if marks else None
     if not ids and not texts:
         return describe_absence(checkpoint, written)
-    unknown = len(by_id.keys() & {*ids}) < len(ids)
+    unknown = len(by_id.keys() & {*ids}) < len(ids) or written not in by_id.values()
     if written is None or unknown or "eos_token" in template or any(t in template for t in texts):
         return None
     return describe_other(checkpoint, " or ".join(sorted(texts)), written)
@@ -71,11 +101,16 @@ def _closes(mark: str) -> bool:
 
 def _read(path: Path) -> dict[str, Any]:
     """Return a JSON object; an empty one where the file is missing or none."""
+    return _load(path) or {}
+
+
+def _load(path: Path) -> dict[str, Any] | None:
+    """Return a JSON object; None where the file is missing or none."""
     try:
         document = json.loads(path.read_bytes())
     except (OSError, ValueError):
-        return {}
-    return document if isinstance(document, dict) else {}
+        return None
+    return document if isinstance(document, dict) else None
 
 
 def _read_template(checkpoint: Path, tokenizer: dict[str, Any]) -> str:

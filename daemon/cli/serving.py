@@ -82,12 +82,15 @@ def open_publisher(cli: Cli, urls: list[str] | None = None) -> "Iterator[Publish
 def open_engines(app: "App", urls: list[str] | None) -> "Fleet":
     """Return the engines at `urls`, else those of the settings, else that of the home's `up`."""
     from daemon.core.own_engine import OwnEngine
-    from daemon.serving.fleet import open_fleet
+    from daemon.serving.fleet import EngineOptions, open_fleet
 
     if urls or app.settings.upstreams:
         return open_fleet(app.settings, urls or ())
     own = OwnEngine.read(app.home)
-    return open_fleet(app.settings, [own.url] if own.url else (), own.trouble)
+    fleet = open_fleet(app.settings, [own.url] if own.url else (), own.trouble)
+    for engine in fleet.engines.values():
+        engine.started = EngineOptions(app.settings.engine_checkpoint)
+    return fleet
 
 
 def print_live_route(cli: Cli, app: "App", row: "RouteRow") -> None:
@@ -135,13 +138,18 @@ def describe_members(members: "Mapping[str, str | None] | None", base: str) -> s
     return f" ({', '.join(f'{skill}: {name or base}' for skill, name in members.items())})"
 
 
+def _format_share(share: float) -> str:
+    """Return a share in percent, with as many digits as the smallest one needs."""
+    return f"{share:.1%}" if 0.001 <= share <= 0.999 or share == 1 else f"{share:.4%}"
+
+
 def routes(lines: "list[RouteLine]") -> Any:
     """Routes as a table."""
     rows = [
         [
             line.alias,
             _name_policy(line),
-            "shadow" if line.shadow else f"{line.share:.1%}",
+            "shadow" if line.shadow else _format_share(line.share),
             line.why,
             line.since,
             line.reason,

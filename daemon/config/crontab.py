@@ -115,18 +115,19 @@ def describe_day_change(line: str, now: datetime) -> str | None:
         days_before = CronTrigger.from_crontab(days, timezone=UTC)
     except ValueError:
         return None
-    first = now.astimezone(UTC)
-    if _list_times(days_before, first, _COMPARED_DAYS) == list_next_times(
-        days, first, _COMPARED_DAYS
-    ):
+    start = now.astimezone(UTC)
+    days_after = list_next_times(days, start, _COMPARED_DAYS)
+    first = min({*_list_times(days_before, start, _COMPARED_DAYS)} ^ {*days_after}, default=None)
+    if first is None:
         return None
-    (following,) = list_next_times(line, first, 1)
-    earlier = next(iter(_list_times(before, first, 1)), None)
+    start = max(start, first - timedelta(microseconds=1))
+    (following,) = list_next_times(line, start, 1)
+    earlier = next(iter(_list_times(before, start, 1)), None)
     instead = "never" if earlier is None else f"on {earlier:%a %Y-%m-%d %H:%M}"
     return (
         f"{line!r} is read as crontab(5) says, with 0 and 7 for Sunday and either kind of day: its "
-        f"next time is {following:%a %Y-%m-%d %H:%M} UTC; by earlier versions, which counted days "
-        f"from Monday and wanted both kinds, it would run {instead}"
+        f"first time that differs is {following:%a %Y-%m-%d %H:%M} UTC; by earlier versions, which "
+        f"counted days from Monday and wanted both kinds, it would run {instead}"
     )
 
 
@@ -151,13 +152,17 @@ def _split_line(line: str) -> list[str]:
     if len(texts) != len(_FIELDS):
         raise CrontabError(
             f"{line[:80]!r} has {len(texts)} fields; write five: minute, hour, day of month, "
-            "month, day of week"
+            "month, day of week; times are in UTC"
         )
     return texts
 
 
 def _read_field(field: _Field, text: str) -> set[int]:
     """Return the values of a field: `*`, numbers, names and ranges, with steps, by commas."""
+    if "" in text.split(","):
+        raise CrontabError(
+            f"{text[:20]!r} in the field {field.name} has a comma beside nothing; leave it out"
+        )
     return {number for item in text.split(",") for number in _read_item(field, item)}
 
 
@@ -194,7 +199,8 @@ def _read_value(field: _Field, text: str) -> int:
     names = f", or one of {', '.join(field.names)}" if field.names else ""
     raise CrontabError(
         f"{text[:20]!r} in the field {field.name} is no number from {field.low} to {field.high}"
-        f"{names}"
+        f"{names}; write numbers, ranges such as {field.low}-{field.high}, steps such as */2, and "
+        "commas between them: L, W, #, ? and ~ are not of crontab(5)"
     )
 
 

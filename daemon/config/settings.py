@@ -883,6 +883,12 @@ class Settings(BaseSettings):
         return AdapterPaths(self.home, self.adapters)
 
     @property
+    def engine_checkpoint(self) -> Path | None:
+        """The folder of the model that this home's own engine serves."""
+        checkpoints = (agent.checkpoint for agent in self.agents if agent.checkpoint is not None)
+        return self.engine.model or next(checkpoints, None)
+
+    @property
     def environment_places(self) -> tuple[str, ...]:
         """Where the agents' tasks are played: names and paths that an event may name as well."""
         return tuple(agent.environment for agent in self.agents if agent.environment is not None)

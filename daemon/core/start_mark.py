@@ -41,7 +41,8 @@ def mint(home: Path) -> str:
 
 
 def _beginning(home: Path) -> str:
-    return f"{sha256(str(home.absolute()))[:_HOME_DIGITS]}-"
+    # A home is the same folder through a link, or by a path with `..`.
+    return f"{sha256(str(home.resolve()))[:_HOME_DIGITS]}-"
 
 
 def headers() -> dict[str, str]:

@@ -19,9 +19,14 @@ from itertools import chain
 from pathlib import Path
 from typing import Any, Final, cast
 
-from transformers import AutoTokenizer, GenerationConfig, PreTrainedTokenizerFast
+from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
-from daemon.adapters.end_tokens import describe_absence, describe_other
+from daemon.adapters.end_tokens import (
+    WrongEndToken,
+    describe_absence,
+    describe_other,
+    read_end_ids,
+)
 from envs.reflection.tags import CLOSING, OPENING, split_reflection, write_reflection
 from events.errors import CheckpointFault
 from events.json_text.guard import MAX_DEPTH, UnstorableJson, parse_arguments, parse_json
@@ -84,7 +89,7 @@ class Chat:
         special = [token for token in written if token in added and added[token].special]
         mark = self.text(special[:1]) or None
         if not known:
-            raise NoEndToken(describe_absence(directory, mark))
+            raise NoEndToken(describe_absence(directory, mark, self.ends))
         if mark is not None and known.isdisjoint(written):
             configured = " or ".join(self.text([token]) for token in sorted(known))
             raise NoEndToken(describe_other(directory, configured, mark))
@@ -209,12 +214,14 @@ class Chat:
 
 
 def _ends(directory: Path, tokenizer: PreTrainedTokenizerFast) -> frozenset[int]:
-    """The tokenizer's end token and those of the checkpoint's generation settings."""
-    ids = {cast(int, tokenizer.eos_token_id)}
-    if (directory / "generation_config.json").exists():
-        named = GenerationConfig.from_pretrained(directory, local_files_only=True).eos_token_id
-        ids |= set(named) if isinstance(named, list) else {named}
-    return frozenset(token for token in ids if token is not None)
+    """The tokenizer's end token and those of the checkpoint's generation settings. Raises
+    NoEndToken."""
+    own = tokenizer.eos_token_id
+    try:
+        ids = read_end_ids(directory)
+    except WrongEndToken as error:
+        raise NoEndToken(str(error)) from error
+    return frozenset([*ids, *([] if own is None else [cast(int, own)])])
 
 
 def as_chat(message: Message) -> dict[str, Any]:

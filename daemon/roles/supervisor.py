@@ -135,8 +135,7 @@ def gateway_of(settings: "Settings") -> str:
 
 
 def _engine(settings: "Settings") -> Program:
-    checkpoints = [agent.checkpoint for agent in settings.agents if agent.checkpoint is not None]
-    model = settings.engine.model or next(iter(checkpoints), None)
+    model = settings.engine_checkpoint
     if model is None:
         raise ConfigurationError(
             "there is no engine to answer calls: name one in the setting upstreams, or the "

@@ -23,7 +23,7 @@ from events.rollouts import RolloutContent, RolloutEnded, Task
 from producers.conversation import findings
 from producers.importers.bfcl_conversation import hit_step_limit, read_log, read_result
 from producers.importers.call_text import parse_call, to_call
-from producers.importers.documents import RawRecord, Shape, lines, records
+from producers.importers.documents import Damage, RawRecord, Shape, records, shape_of
 from producers.importers.records import FileWarning, Record, Rejection, RolloutImport, Source
 from producers.storable import Unusable, Wire, check_storable, readable
 
@@ -31,6 +31,7 @@ NAME: Final = "bfcl"
 GRADER: Final = "bfcl evaluate"
 
 _SUMMARY: Final = frozenset({"accuracy", "total_count"})
+_FAILURE: Final = frozenset({"id", "model_name", "valid"})
 _ANSWERS: Final = ("model_result_raw", "model_result", "model_result_decoded")
 """Keys of a failure that hold what the model answered, the best first."""
 _NO_ANSWER: Final = (
@@ -84,8 +85,10 @@ class _Score:
         total, correct = self.summary.get("total_count"), self.summary.get("correct_count")
         if not isinstance(total, int) or not isinstance(correct, int):
             return False
-        failures = sum(row.get("valid") is not True for row in self.verdicts.values())
-        return total >= rows and failures == total - correct
+        return total >= rows and self.count_failures() == total - correct
+
+    def count_failures(self) -> int:
+        return sum(row.get("valid") is not True for row in self.verdicts.values())
 
     def differs_from(self, tally: "_Tally") -> bool:
         """Return whether the rate of the rollouts is another than the summary's."""
@@ -113,7 +116,7 @@ class _Tally:
 
 def recognises(shape: Shape, keys: frozenset[str]) -> bool:
     """Whether the first record's keys are those of a result or a score file."""
-    return {"id", "result"} <= keys or keys >= _SUMMARY
+    return {"id", "result"} <= keys or keys >= _SUMMARY or keys >= _FAILURE
 
 
 def is_record(value: Any) -> bool:
@@ -128,7 +131,8 @@ def read(source: Source, shape: Shape) -> Iterator[RolloutImport | Rejection]:
     if source.may_skip and not _begins_with_answer(source.path, shape):
         yield from source.leave("holds `id` and `result`, and they are no answer to a case of BFCL")
         return
-    score = _score(_partner(source, "result", "score"))
+    partner = _partner(source, "result", "score")
+    score = _score(partner)
     rows = sum(isinstance(item, RawRecord) for item in records(source.path, shape, is_record))
     complete = score.covers_all(rows)
     tally = _Tally()
@@ -137,8 +141,12 @@ def read(source: Source, shape: Shape) -> Iterator[RolloutImport | Rejection]:
         outcome = source.attempt(row, lambda record: _parse(source, record, score))
         tally.count(outcome)
         yield outcome
-    if score.summary and score.differs_from(tally):
-        _warn(source, _describe_difference(score.summary, tally))
+    if partner is None and not tally.judged:
+        _warn(source, "has no score file, so its answers are not judged; import that file with it")
+    elif partner is not None and not score.summary:
+        _warn(source, f"is judged by {partner}, which has no summary: only failures are known")
+    elif score.summary and score.differs_from(tally):
+        _warn(source, _describe_difference(score, tally))
 
 
 def _read_score(source: Source) -> Iterator[RolloutImport | Rejection]:
@@ -149,19 +157,23 @@ def _read_score(source: Source) -> Iterator[RolloutImport | Rejection]:
             yield from source.leave(f"judges the answers in {partner}; import that file")
         return
     score = _score(source.path)
-    for item in source.track_progress(lines(source.path)):
+    if score.summary and not score.verdicts:
+        yield from source.leave("holds a summary and no answers; import the result file it is of")
+        return
+    for item in source.track_progress(_read_rows(source.path)):
         if isinstance(item, RawRecord) and isinstance(item.value, dict):
             if item.value.keys() >= _SUMMARY:
                 continue
             if not item.value.keys() & {*_ANSWERS, "inference_log"}:
                 yield source.rejection(item.position, _NO_ANSWER)
                 continue
-            item = RawRecord(item.position, _restore_row(item.value), item.end)
+            item = RawRecord(item.position, _restore_row(_name_case(item.value)), item.end)
         yield source.attempt(item, lambda record: _parse(source, record, score))
     passed = score.summary.get("correct_count")
+    count = "" if passed is None else f"{passed} "
     _warn(
         source,
-        f"holds the failures alone: the {passed} answers that passed are in the result file, "
+        f"holds the failures alone: the {count}answers that passed are in the result file, "
         "which is not here, so the rate of these rollouts is not the model's; import that file "
         "with this one",
     )
@@ -179,15 +191,16 @@ def _warn(source: Source, text: str) -> None:
     source.notes.warnings.append(FileWarning(str(source.path), text, 1, "file"))
 
 
-def _describe_difference(summary: dict[str, Any], tally: _Tally) -> str:
+def _describe_difference(score: _Score, tally: _Tally) -> str:
     rate = f"{tally.passed / tally.judged:.4g}" if tally.judged else "unknown"
     accuracy, correct, total = (
-        str(summary.get(key))[:20] for key in ("accuracy", "correct_count", "total_count")
+        str(score.summary.get(key))[:20] for key in ("accuracy", "correct_count", "total_count")
     )
     return (
         f"the pass rate is {rate} ({tally.passed:,} of {tally.judged:,} judged), and the score "
-        f"file says {accuracy} ({correct} of {total}); answers that were rejected, not judged, or "
-        "lost to an error of inference make the difference"
+        f"file says {accuracy} ({correct} of {total}) and names {score.count_failures():,} "
+        "failures; answers that were rejected, not judged, or lost to an error of inference make "
+        "the difference"
     )
 
 
@@ -210,12 +223,25 @@ def _is_answer(answer: Any) -> bool:
 
 
 def _is_score(path: Path) -> bool:
-    first = next(lines(path), None)
-    return (
-        isinstance(first, RawRecord)
-        and isinstance(first.value, dict)
-        and (first.value.keys() >= _SUMMARY)
-    )
+    first = next(_read_rows(path), None)
+    if not isinstance(first, RawRecord) or not isinstance(first.value, dict):
+        return False
+    keys = first.value.keys()
+    return keys >= _SUMMARY or (keys >= _FAILURE and "result" not in keys)
+
+
+def _read_rows(path: Path) -> Iterator[RawRecord | Damage]:
+    """Give the records of a score file, also of one that was written again as an array."""
+    return records(path, shape_of(path), is_record)
+
+
+def _name_case(failure: dict[str, Any]) -> dict[str, Any]:
+    """Return a failure with its case as `id`, which versions that numbered failures have within
+    `prompt`."""
+    prompt = failure.get("prompt")
+    case = prompt.get("id") if isinstance(prompt, dict) else None
+    known = isinstance(failure.get("id"), str) or not isinstance(case, str)
+    return failure if known else failure | {"id": case}
 
 
 def _partner(source: Source, own: str, other: str) -> Path | None:
@@ -241,14 +267,14 @@ def _partner(source: Source, own: str, other: str) -> Path | None:
 def _score(path: Path | None) -> _Score:
     """What can be read of it; what cannot is missing in the count."""
     score = _Score()
-    for line in lines(path) if path is not None else ():
+    for line in _read_rows(path) if path is not None else ():
         value = line.value if isinstance(line, RawRecord) else None
         if not isinstance(value, dict):
             continue
         if value.keys() >= _SUMMARY:
             score.summary = value
-        elif isinstance(value.get("id"), str):
-            score.verdicts[value["id"]] = value
+        elif isinstance((failure := _name_case(value)).get("id"), str):
+            score.verdicts[failure["id"]] = failure
             if isinstance(value.get("model_name"), str):
                 score.model_name = readable(value["model_name"])
     return score

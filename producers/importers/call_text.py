@@ -5,8 +5,9 @@
     to_call(value)     one call as a JSON value
 
 Notations: Python (`[f(a=1), g()]`), JSON (`{"name": "f", "arguments": {}}`, a list of these, or
-`{"f": {}}`), XML (`<functions>`), and the expressions of Java and JavaScript. A call stands on
-lines of its own, in a fenced block, or behind a tag such as `<tool_call>`.
+`{"f": {}}`), XML (`<functions>`), a name before its arguments (`<function=f>{}</function>`,
+`[TOOL_CALLS]f[ARGS]{}`), and the expressions of Java and JavaScript. A call stands on lines of its
+own, in a fenced block, or behind a tag such as `<tool_call>`.
 
 A text that begins as a call does and is none becomes a call whose arguments are that text: the
 model wrote a call, and no program can read it. Any other text holds no call.
@@ -19,7 +20,8 @@ import ast
 import json
 import warnings
 from collections.abc import Iterator
-from itertools import islice
+from contextlib import suppress
+from itertools import dropwhile, islice
 from typing import Any, Final, NoReturn
 from xml.etree import ElementTree
 
@@ -36,6 +38,7 @@ _MAX_STARTS: Final = 4
 """Lines of an answer that are tried as the first line of its calls: each may cost a scan."""
 _FENCE: Final = "```"
 _XML: Final = "<functions>"
+_FUNCTION: Final = "<function="
 _TAGS: Final = {
     "<tool_call>": "</tool_call>",
     "<tool_calls>": "</tool_calls>",
@@ -44,11 +47,21 @@ _TAGS: Final = {
     "<function_call>": "</function_call>",
     "[TOOL_CALLS]": "[/TOOL_CALLS]",
     "<|python_tag|>": "<|eom_id|>",
+    "<|plugin|>": "<|action_end|>",
+    "<|tool_call_begin|>": "<|tool_call_end|>",
+    "<｜tool▁call▁begin｜>": "<｜tool▁call▁end｜>",
+    "<function_calls>": "</function_calls>",
     _XML: "</functions>",
+    _FUNCTION: "</function>",
 }
 """Tags that open a call, and those that close it."""
+_SEPARATORS: Final = ("[CALL_ID]", "[ARGS]", "<|tool_call_argument_begin|>", "<｜tool▁sep｜>")
+"""Tokens between the name of a call and its arguments."""
+_ENDS: Final = ("|>", "｜>", "</s>")
+"""Endings of the tokens that end an answer; some servers leave them in its text."""
+_MAX_ENDS: Final = 4
 _NAMES: Final = ("name", "function", "function_name", "tool_name", "tool")
-_ARGUMENTS: Final = ("arguments", "parameters", "args", "params")
+_ARGUMENTS: Final = ("arguments", "parameters", "args", "params", "input")
 _OTHER_KEYS: Final = frozenset({"id", "type", "index"})
 _CLOSING: Final = {"(": ")", "[": "]", "{": "}"}
 _BLANK: Final = " \t\r\n"
@@ -59,7 +72,7 @@ def parse_calls(text: str, *, literal: bool = True) -> list[ToolCall]:
 
     Without `literal`, values are expressions of Java or JavaScript, kept as text.
     """
-    answer = text.rpartition("</think>")[2]
+    answer = _drop_end(text.rpartition("</think>")[2]).strip().removeprefix("functools")
     for opening, closing in _TAGS.items():
         if opening in answer:
             bodies = [body.partition(closing)[0] for body in answer.split(opening)[1:]]
@@ -68,6 +81,17 @@ def parse_calls(text: str, *, literal: bool = True) -> list[ToolCall]:
     blocks = (_drop_language(block) for block in parts[1::2])
     fenced = [call for block in blocks for call in _read_notation(block, literal)]
     return fenced or _read_lines("".join(parts[::2]).partition("<think>")[0], literal)
+
+
+def _drop_end(text: str) -> str:
+    """Return an answer without the tokens that end it."""
+    body = text.rstrip()
+    for _ in range(_MAX_ENDS):
+        start = body.rfind("<", -_MAX_NAME)
+        if start < 0 or not body.endswith(_ENDS) or body[start:] in _TAGS:
+            break
+        body = body[:start].rstrip()
+    return body
 
 
 def parse_call(text: str, *, literal: bool = True) -> ToolCall:
@@ -136,8 +160,70 @@ def _begins_call(text: str, at: int = 0) -> bool:
 
 def _read_tagged(opening: str, body: str, literal: bool) -> list[ToolCall]:
     """Return the calls between two tags, where nothing else belongs."""
-    calls = _read_xml(body) if opening == _XML else _read_notation(body, literal)
+    if opening in (_XML, "<function_calls>"):
+        calls = _read_xml(body)
+    elif opening == _FUNCTION:
+        calls = [_read_function(body)]
+    else:
+        calls = (
+            _read_notation(body, literal)
+            or [_read_function(piece) for piece in body.split(_FUNCTION)[1:]]
+            or _read_name_first(body)
+        )
     return calls or [_mark_malformed(body)]
+
+
+def _read_function(text: str) -> ToolCall:
+    """Return the call of `f>{"a": 1}</function>`, or of `f><parameter=a>1</parameter></function>`,
+    whose values are JSON or text."""
+    name, closing, body = (part.strip() for part in text.partition(">"))
+    if not closing or not _is_name(name):
+        return ToolCall(name="", arguments=text)
+    body = body.partition("</function>")[0].strip()
+    if not body.startswith("<parameter="):
+        return _make_call(name, body)
+    return _read_pairs(name, body, "<parameter=", ">", "</parameter>")
+
+
+def _read_pairs(name: str, body: str, opening: str, middle: str, closing: str) -> ToolCall:
+    """Return the call whose arguments stand between three marks: key, value, end. One that was cut
+    off is malformed."""
+    arguments = {}
+    for piece in body.split(opening)[1:]:
+        key, _, rest = piece.partition(middle)
+        value, end, _ = rest.partition(closing)
+        if not end:
+            return ToolCall(name=name, arguments=body)
+        arguments[key.strip()] = _read_value_text(value)
+    return _make_call(name, arguments)
+
+
+def _read_value_text(text: str) -> Any:
+    """Return the JSON value that a text is, else the text."""
+    body = text.strip()
+    value = parse_arguments(f'{{"value": {body}}}')
+    return value["value"] if isinstance(value, dict) and value.keys() == {"value"} else body
+
+
+def _read_name_first(body: str) -> list[ToolCall]:
+    """Return the call of `f{"a": 1}`, `f[ARGS]{"a": 1}`, or a name and `<arg_key>` with
+    `<arg_value>`, as models write it behind a tag; none where no name comes first."""
+    has_pairs = "<arg_key>" in body
+    at = body.find("<arg_key>" if has_pairs else "{")
+    head = body[: max(at, 0)]
+    for separator in _SEPARATORS:
+        head = head.replace(separator, "\n")
+    words = [word.removeprefix("functions.").partition(":")[0] for word in head.split()]
+    name = next((word for word in words if word != "function"), "")
+    if not _is_name(name):
+        return []
+    if has_pairs:
+        pairs = body[at:].replace("<arg_value>", "")
+        return [_read_pairs(name, pairs, "<arg_key>", "</arg_key>", "</arg_value>")]
+    arguments, _ = _decode(body, at)
+    if not isinstance(arguments, dict):
+        return [ToolCall(name=name, arguments=body[at:])]
+    return [_make_call(name, arguments)]
 
 
 def _read_notation(text: str, literal: bool) -> list[ToolCall]:
@@ -146,6 +232,11 @@ def _read_notation(text: str, literal: bool) -> list[ToolCall]:
     if body.startswith(_FENCE):
         body = _drop_language(body.strip("`"))
     body = body.strip("`" + _BLANK)
+    if body.startswith("#"):
+        lines = body.splitlines(keepends=True)
+        body = "".join(
+            dropwhile(lambda line: line.lstrip().startswith(("#", "\n")), lines)
+        ).lstrip()
     if body.startswith(_XML):
         return _read_xml(body.removeprefix(_XML).partition("</functions>")[0])
     return _read_json(body) or _read_python(body, literal)
@@ -274,6 +365,9 @@ def _read_bare_calls(text: str, literal: bool) -> list[ToolCall]:
         at = end
         while at < len(text) and text[at] in " \t,;":
             at += 1
+        if text[at : at + 1] == "#":  # a comment
+            end = text.find("\n", at)
+            at = len(text) if end < 0 else end
         if at < len(text) and text[at] not in "\r\n" and not _begins_call(text, at):
             return []  # a sentence that begins with a name and a bracket
         while at < len(text) and text[at] in _BLANK:
@@ -338,10 +432,12 @@ def _from_node(call: ast.Call) -> ToolCall:
     name = ast.unparse(call.func)
     places = {str(place): node for place, node in enumerate(call.args)}
     named = {keyword.arg or "**": keyword.value for keyword in call.keywords}
-    try:
+    arguments = None
+    # Literals that JSON has not are a TypeError, what is no literal a ValueError.
+    with suppress(ValueError, TypeError):
         literals = {key: ast.literal_eval(node) for key, node in (places | named).items()}
         arguments = parse_arguments(json.dumps(literals))
-    except (ValueError, TypeError):  # not a literal, or one that JSON has not
+    if arguments is None or len(named) < len(call.keywords):
         arguments = ", ".join(ast.unparse(node) for node in [*call.args, *call.keywords])
     return ToolCall(name=name, arguments=readable(arguments))
 
@@ -349,20 +445,24 @@ def _from_node(call: ast.Call) -> ToolCall:
 def _read_expressions(group: str) -> dict[str, Any]:
     """Return the arguments of a call in Java or JavaScript: JSON's values, else their text."""
     _, pieces = _split_group(group, 0)
-    arguments: dict[str, Any] = {}
+    texts: dict[str, list[str]] = {}
+    last = ""
     for place, piece in enumerate(piece for piece in pieces if piece.strip()):
         key, sign, value = (part.strip() for part in piece.partition("="))
-        named = bool(sign) and _is_name(key) and not value.startswith(("=", ">"))
-        arguments[key if named else str(place)] = _read_expression(value if named else piece)
-    return arguments
+        if sign and _is_name(key) and not value.startswith(("=", ">")):
+            last, texts[key] = key, [value]
+        elif last:  # Behind a name no argument goes by position: `m=new HashMap<String, Object>()`.
+            texts[last].append(piece)
+        else:
+            texts[str(place)] = [piece]
+    return {key: _read_expression(",".join(parts)) for key, parts in texts.items()}
 
 
 def _read_expression(text: str) -> Any:
     body = text.strip()
     if len(body) > 1 and body[0] == body[-1] == "'":
         return body[1:-1]
-    value = parse_arguments(f'{{"value": {body}}}')
-    return value["value"] if isinstance(value, dict) and value.keys() == {"value"} else body
+    return _read_value_text(body)
 
 
 def _read_xml(text: str) -> list[ToolCall]:
@@ -374,10 +474,16 @@ def _read_xml(text: str) -> list[ToolCall]:
         root = ElementTree.fromstring(f"{_XML}{text}</functions>")
     except (ElementTree.ParseError, ValueError):  # half of a surrogate pair is a ValueError
         return []
-    calls = [(function.get("name", ""), function) for function in root.findall("function")]
+    elements = [*root.findall("function"), *root.findall("invoke")]
+    calls = [(function.get("name", ""), function) for function in elements]
     return [
         _make_call(
-            name, {item.get("name", ""): _read_parameter(item) for item in function.iter("param")}
+            name,
+            {
+                item.get("name", ""): _read_parameter(item)
+                for item in function.iter()
+                if item.tag in ("param", "parameter")
+            },
         )
         if _is_name(name)
         else ToolCall(name="", arguments=text)

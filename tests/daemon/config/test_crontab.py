@@ -142,7 +142,11 @@ def test_a_line_means_what_crontab_says(line: str, times: list[str]) -> None:
         ("*/0 * * * *", "the step '0' in the field minute is no number from 1 to 59"),
         ("*/60 * * * *", "the step '60' in the field minute"),
         ("1-5/ * * * *", "the step '' in the field minute"),
-        ("1, * * * *", "'' in the field minute"),
+        ("1,,2 * * * *", "'1,,2' in the field minute has a comma beside nothing"),
+        ("0 0 L * *", "'L' in the field day of month is no number from 1 to 31; write numbers"),
+        ("0 0 * * 1#2", "L, W, #, ? and ~ are not of crontab(5)"),
+        ("CRON_TZ=Europe/Berlin 0 3 * * *", "has 6 fields; write five"),
+        ("CRON_TZ=Europe/Berlin 0 3 * * *", "times are in UTC"),
         ("-1 * * * *", "'' in the field minute"),
         ("² * * * *", "'²' in the field minute"),
         ("9" * 5_000 + " * * * *", "in the field minute is no number"),
@@ -168,7 +172,8 @@ def test_any_line_is_a_schedule_or_a_named_error(line: str) -> None:
     ("line", "read_before"),
     [
         ("0 3 * * 0", "Mon 2026-03-09 03:00"),
-        ("0 3 * * 1-5", "Thu 2026-03-05 03:00"),
+        ("0 3 * * 1-5", "Sat 2026-03-07 03:00"),
+        ("0 3 * * mon-fri/2", "Thu 2026-03-05 03:00"),
         ("0 3 * * */2", "Fri 2026-03-06 03:00"),
         ("0 3 13 * fri", "Fri 2026-03-13 03:00"),
         ("0 3 30 2 mon", "never"),
@@ -179,6 +184,8 @@ def test_days_that_were_read_otherwise_are_named(line: str, read_before: str) ->
     assert change is not None
     assert change.startswith(repr(line))
     assert change.endswith(read_before)
+    _, _, after = change.partition("that differs is ")
+    assert not after.startswith(read_before), "the two times are not the same"
 
 
 @pytest.mark.parametrize(

@@ -301,7 +301,7 @@ def configure(
     [
         (None, None, "no end token is configured"),
         (None, [], "no end token is configured"),
-        (None, 10**6, "no end token is configured"),
+        (None, 10**6, "(eos_token_id 1000000 is not in its vocabulary)"),
         ("<|endoftext|>", None, "ends an answer with <|endoftext|>"),
         (None, 0, "ends an answer with <|endoftext|>"),
     ],
@@ -317,6 +317,41 @@ def test_a_checkpoint_whose_answers_never_end_is_refused_with_the_remedy(
     assert "set eos_token_id in its generation_config.json, or eos_token" in str(refused.value)
     if ids != 10**6:
         assert words in str(find_trouble(folder)), "doctor says so without torch"
+
+
+@pytest.mark.parametrize("ids", [[[1]], {"a": 1}, "<|im_end|>", True, 1.0, [1, "2"]])
+def test_an_end_token_that_is_no_id_is_named_with_the_remedy(
+    ids: object, directory: Path, tmp_path: Path
+) -> None:
+    folder = configure(directory, tmp_path / "model", eos="<|im_end|>", ids=ids)
+    with pytest.raises(NoEndToken) as refused:
+        Chat(folder)
+    assert "generation_config.json holds" in str(refused.value)
+    assert "write the number of the token" in str(refused.value)
+    assert find_trouble(folder) == str(refused.value)
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]"])
+def test_generation_settings_that_cannot_be_read_are_named(
+    text: str, directory: Path, tmp_path: Path
+) -> None:
+    folder = configure(directory, tmp_path / "model", eos="<|im_end|>")
+    (folder / "generation_config.json").write_text(text)
+    with pytest.raises(NoEndToken, match="holds no settings; correct it"):
+        Chat(folder)
+    assert "holds no settings" in str(find_trouble(folder))
+
+
+def test_a_checkpoint_without_generation_settings_has_those_of_its_model(
+    directory: Path, tmp_path: Path
+) -> None:
+    folder = configure(directory, tmp_path / "model", eos=None)
+    (folder / "config.json").write_text(json.dumps({"eos_token_id": [1]}))
+    assert Chat(folder).ends == {1}
+    assert find_trouble(folder) is None
+    empty = configure(directory, tmp_path / "empty", eos="<|im_end|>", ids=[])
+    (empty / "generation_config.json").write_text("{}")
+    assert Chat(empty).ends == {1}
 
 
 def test_a_checkpoint_that_ends_its_turns_in_some_way_is_taken(

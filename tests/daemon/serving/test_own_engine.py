@@ -1,5 +1,6 @@
 """Commands beside `kintsugi up` find the engine that it runs, and say where there is none."""
 
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -9,6 +10,7 @@ from daemon.core.own_engine import OwnEngine
 from daemon.core.start_mark import VARIABLE, mint
 from daemon.engine.chat import Chat
 from daemon.engine.policy import Policy
+from daemon.engine.reference.weights import CHECKPOINT
 from daemon.roles.supervisor import alone
 from ops.random_adapters import Adapters
 from tests.daemon.commands import Result, run_here
@@ -50,8 +52,27 @@ def test_promote_rollback_and_route_set_find_the_engine_of_up(
         assert promoted.json["route"][0]["adapter"] == name
         halves = (f"{name}=0.5", "base=0.5")
         assert run(tmp_path, "route", "set", "agent", *halves).code == 0
+        least = run(tmp_path, "route", "set", "agent", f"{name}=0.000001", "base=0.999999").out
+        assert "99.9999%" in least
+        assert " 0.0001%" in least
         assert run(tmp_path, "adapters", "rollback").code == 0
         assert run(tmp_path, "adapters", "promote", name, *why).code == 0
+
+
+def test_a_push_knows_the_model_that_the_engine_of_up_serves(
+    adapters: Adapters, engine: Restartable, tmp_path: Path
+) -> None:
+    (tmp_path / "home").mkdir()
+    foreign = tmp_path / "foreign"
+    foreign.mkdir()
+    for name in ("adapter_config.json", "adapter_model.safetensors"):
+        shutil.copy(adapters["v2"] / name, foreign)
+    settings = {
+        "KINTSUGI_HOME": str(tmp_path / "home"), "KINTSUGI_ENGINE__MODEL": str(CHECKPOINT),
+    }  # fmt: skip
+    with alone(tmp_path / "home", engine.url):
+        pushed = run_here(["adapters", "push", str(foreign)], settings)
+    assert pushed.code == 0, pushed.err
 
 
 def test_an_engine_that_is_stopped_is_named_with_the_remedy(
@@ -81,6 +102,16 @@ def test_a_home_without_up_and_another_homes_engine_are_told(
     with alone(other, engine.url):
         assert OwnEngine.read(other).url is None
         assert "taken by another process" in OwnEngine.read(other).trouble
+
+
+@pytest.mark.parametrize("way", ["link", "other/../home"])
+def test_a_home_by_another_path_has_the_engine_of_its_up(
+    way: str, name: str, engine: Restartable, tmp_path: Path
+) -> None:
+    (tmp_path / "other").mkdir()
+    (tmp_path / "link").symlink_to("home")
+    with alone(tmp_path / "home", engine.url):
+        assert OwnEngine.read(tmp_path / way).url == engine.url
 
 
 def test_going_back_to_the_base_waits_for_no_engine(

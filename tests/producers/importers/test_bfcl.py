@@ -181,6 +181,45 @@ def test_a_score_file_by_itself_gives_its_failures_and_says_so(tmp_path: Path) -
     assert "the 8 answers that passed are in the result file" in notes.warnings[0].warning
 
 
+def test_a_score_file_of_failures_alone_judges_what_it_names(tmp_path: Path) -> None:
+    results = ["[f()]"] * 2
+    failure = fail("simple_1", model_result_raw="[f()]")
+    path = single_turn(tmp_path, "simple", results, failure)
+    rollouts, rejections, notes = import_notes(path)
+    assert not rejections
+    assert [rollout.data.success for rollout in rollouts] == [None, False]
+    (warning,) = notes.warnings
+    assert "which has no summary" in warning.warning
+    score = write(tmp_path / "alone" / "BFCL_v3_simple_score.json", failure)
+    (rollout,), rejections, notes = import_notes(score)
+    assert (rollout.data.success, rejections) == (False, [])
+    assert "the answers that passed are in the result file" in notes.warnings[0].warning
+
+
+@pytest.mark.parametrize("shape", ["lines", "array"])
+def test_a_failure_that_is_numbered_is_known_by_its_prompt(tmp_path: Path, shape: str) -> None:
+    results = ["[f()]"] * 4
+    failure = fail("simple_2") | {"id": 3, "prompt": {"id": "simple_2"}}
+    path = single_turn(tmp_path, "simple", results, summarise(3, 4), failure)
+    if shape == "array":
+        (score,) = tmp_path.rglob("*_score.json")
+        rows = score.read_text().splitlines()
+        score.write_text(f"[\n{', '.join(rows)}\n]")
+    rollouts, rejections, notes = import_notes(path)
+    assert not rejections
+    assert [rollout.data.success for rollout in rollouts] == [True, True, False, True]
+    assert not notes.warnings
+
+
+def test_answers_that_nobody_judged_and_a_summary_alone_are_named(tmp_path: Path) -> None:
+    write(tmp_path / "BFCL_v3_simple_result.json", {"id": "simple_0", "result": "[f()]"})
+    write(tmp_path / "overall.json", summarise(1, 2))
+    (rollout,), rejections, notes = import_notes(tmp_path)
+    assert (rollout.data.success, rejections) == (None, [])
+    assert "has no score file" in notes.warnings[0].warning
+    assert ["holds a summary and no answers" in skip.reason for skip in notes.skips] == [True]
+
+
 def test_a_score_file_whose_result_file_is_not_imported_names_it(tmp_path: Path) -> None:
     single_turn(tmp_path, "parallel", ["f()"], summarise(0, 1), fail("parallel_0"))
     rollouts, rejections, notes = import_notes(tmp_path / "score")
@@ -225,6 +264,13 @@ def test_arguments_in_java_and_javascript_are_no_malformed_ones(
         {"map": "mapArea", "at": "{x: 1}", "n": 5, "l": 'new List<>(of("a","b"))', "s": "q",
          "t": True},
     )  # fmt: skip
+
+
+def test_a_comma_between_the_types_of_java_ends_no_argument(tmp_path: Path) -> None:
+    text = "[f(m=new HashMap<String, Object>() {{ put(1, 2); }}, b=true)]"
+    path = write(tmp_path / "a_result.json", {"id": "java_0", "result": text})
+    (call,) = message(path).tool_calls
+    assert call.arguments == {"m": "new HashMap<String, Object>() {{ put(1, 2); }}", "b": True}
 
 
 def test_a_call_that_the_handler_could_not_decode_is_malformed(tmp_path: Path) -> None:

@@ -24,6 +24,7 @@ from producers.importers.call_text import MAX_CHARACTERS, parse_call, parse_call
         ("(" * 5_000, "", "(" * 5_000),
         ("f('\\d')", "f", {"0": "\\d"}),
         ("f(a=1e999)", "f", '{"a": Infinity}'),
+        ("f(a=1, a=2)", "f", "a=1, a=2"),
     ],
 )
 def test_calls_are_parsed_and_never_run(text: str, name: str, arguments: Any) -> None:
@@ -74,6 +75,29 @@ CALLS: dict[str, list[tuple[str, Any]]] = {
     'type="boolean"/><param name="b" value="x"/></params></function></functions></TOOLCALL>': [
         ("f", {"a": True, "b": "x"})
     ],
+    '<function=f>{"a": 1}</function>': [("f", {"a": 1})],
+    "I look.\n<function=f>\n<parameter=a>\n1\n</parameter>\n<parameter=b>x y</parameter>\n"
+    "</function>": [("f", {"a": 1, "b": "x y"})],
+    "<tool_call>\n<function=f>\n</function>\n<function=g>\n<parameter=a>[1]</parameter>\n"
+    "</function>\n</tool_call>": [("f", {}), ("g", {"a": [1]})],
+    '<tool_call>{"name": "f", "arguments": {"a": "<function=g>"}}</tool_call>': [
+        ("f", {"a": "<function=g>"})
+    ],
+    '[TOOL_CALLS]f{"a": 1}': [("f", {"a": 1})],
+    '[TOOL_CALLS]f[ARGS]{"a": 1}[TOOL_CALLS]g[CALL_ID]x1[ARGS]{}</s>': [("f", {"a": 1}), ("g", {})],
+    '<|tool_calls_section_begin|><|tool_call_begin|>functions.f:0<|tool_call_argument_begin|>{"a": '
+    "1}<|tool_call_end|><|tool_calls_section_end|>": [("f", {"a": 1})],
+    "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>function<｜tool▁sep｜>f\n```json\n"
+    '{"a": 1}\n```<｜tool▁call▁end｜><｜tool▁calls▁end｜>': [("f", {"a": 1})],
+    "<tool_call>f\n<arg_key>a</arg_key>\n<arg_value>1</arg_value>\n<arg_key>b</arg_key>\n"
+    "<arg_value>x</arg_value>\n</tool_call>": [("f", {"a": 1, "b": "x"})],
+    '<function_calls>\n<invoke name="f">\n<parameter name="a">x</parameter>\n</invoke>\n'
+    "</function_calls>": [("f", {"a": "x"})],
+    'functools[{"name": "f", "arguments": {}}]': [("f", {})],
+    '{"type": "tool_use", "id": "t", "name": "f", "input": {"a": 1}}': [("f", {"a": 1})],
+    '<|python_tag|>f.call(a="x")<|eot_id|>': [("f.call", {"a": "x"})],
+    "[f(a=1)]<|im_end|></s>": [("f", {"a": 1})],
+    "```python\n# First\n\nf(a=1)  # of all\ng()\n```": [("f", {"a": 1}), ("g", {})],
 }
 
 BROKEN: dict[str, tuple[str, Any]] = {
@@ -90,6 +114,11 @@ BROKEN: dict[str, tuple[str, Any]] = {
     '[{"f": {"a": 1': ("", '[{"f": {"a": 1'),
     '<tool_call>{"name": "f", "argu': ("f", '{"name": "f", "argu'),
     "<tool_call></tool_call>": ("", ""),
+    '<function=f>{"a": ': ("f", '{"a":'),
+    "<function=f": ("", "f"),
+    "<function=f><parameter=a>1": ("f", "<parameter=a>1"),
+    "<tool_call>f<arg_key>a</arg_key><arg_value>1": ("f", "<arg_key>a</arg_key>1"),
+    '[TOOL_CALLS]f[ARGS]{"a": ': ("f", '{"a":'),
     "<tool_call>I do not know</tool_call>": ("I", "do not know"),
     "<TOOLCALL><functions><function></functions></TOOLCALL>": (
         "",
@@ -134,7 +163,8 @@ def test_the_whole_calls_beside_a_broken_one_stay() -> None:
 PIECES = [
     "f(", "a=", "[", "]", "{", "}", ")", "(", '"', "'", ",", ";", ":", "\n", " ", "\\", "1", "```",
     "json", '"name"', '"arguments"', "f", "<tool_call>", "</tool_call>", "<functions>", "<param ",
-    "</think>", "<TOOLCALL>", '{"f": {', "-", "*", "not ", ".x", "[0]", "\ud800", "é", ": ",
+    "</think>", "<TOOLCALL>", '{"f": {', "<function=", "<parameter=a>", "[TOOL_CALLS]", "[ARGS]",
+    "#", "<arg_key>", "<|im_end|>", "-", "*", "not ", ".x", "[0]", "\ud800", "é", ": ",
 ]  # fmt: skip
 
 
@@ -181,7 +211,8 @@ def test_every_notation_gives_back_the_calls_that_were_written(calls: list[Any])
 
 LONG = (
     "f(", "[", "(", "{", "<tool_call>", "```", "f(a=1)\n", "[f(\n", '{"a": ', "[{", "-", ": [",
-    "a.", "f(x) = 1\n", "<functions>", "not ", '[{"name": ', "'", '{"f": {}},', "null,", "f'{a}'",
+    "a.", "f(x) = 1\n", "<functions>", "<function=f>", "<parameter=a>", "|>", "#\n", "<arg_key>a",
+    "[TOOL_CALLS]f{", "not ", '[{"name": ', "'", '{"f": {}},', "null,", "f'{a}'",
 )  # fmt: skip
 
 
