@@ -105,6 +105,9 @@ _RULES: Final[Mapping[str, tuple[Any, ...]]] = {
 }
 """The same of masks and rules. `parallel_tool_calls` is one: vLLM 0.32 makes a grammar of it."""
 
+_CLASSED: Final = dict.fromkeys((*sorted(_LIMITS | _PROMPT), *_BENDS, *_RULES))
+"""All fields of known classes, in an order that stays."""
+
 _FREE: Final[Mapping[str, tuple[Any, ...]]] = {
     "response_format": ("text",),
     "thinking": ("adaptive", "disabled"),
@@ -193,21 +196,16 @@ def find_departures(sampling: Mapping[str, Any]) -> list[str]:
 
 
 def _list_known(document: Mapping[str, Any]) -> list[str]:
-    """Return the fields of known classes that have a value, in the order of the classes."""
-    known = (*sorted(_LIMITS), *sorted(_PROMPT), *_BENDS, *_RULES)
-    return [name for name in known if document.get(name) is not None]
+    """Return the fields of known classes that have a value."""
+    return [name for name in _CLASSED if document.get(name) is not None]
 
 
 def _list_unknown(document: Mapping[str, Any], endpoint: str) -> Iterator[str]:
     """Yield the fields without a class that have a value, however many there are."""
     for name, value in document.items():
-        known = name in _SILENT or name in _WORDS[endpoint] or _has_class(name)
+        known = name in _CLASSED or name in _SILENT or name in _WORDS[endpoint]
         if value is not None and not known:
             yield name
-
-
-def _has_class(name: str) -> bool:
-    return name in _LIMITS or name in _PROMPT or name in _BENDS or name in _RULES
 
 
 def _is_rule(name: str, value: Any) -> bool:

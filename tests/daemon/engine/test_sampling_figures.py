@@ -54,7 +54,7 @@ OF_VLLM: list[Json] = [
 
 @pytest.fixture(scope="module")
 def model() -> Any:
-    return AutoModelForCausalLM.from_pretrained(CHECKPOINT, dtype=torch.float32).eval()
+    return AutoModelForCausalLM.from_pretrained(CHECKPOINT, dtype=torch.float32)
 
 
 @pytest.fixture(scope="module")

@@ -17,7 +17,8 @@ from daemon.engine.wire import (
 )
 
 HELLO = {"messages": [{"role": "user", "content": "Hi"}]}
-TOOL = {"type": "function", "function": {"name": "f", "parameters": {}, "strict": False}}
+FUNCTION: dict[str, Any] = {"name": "f", "parameters": {}, "strict": False}
+TOOL = {"type": "function", "function": FUNCTION}
 
 
 def chat(**fields: Any) -> ChatRequest:
@@ -99,7 +100,7 @@ def test_fields_that_change_nothing_are_taken(fields: dict[str, Any]) -> None:
         ({"tools": [TOOL], "tool_choice": "required"}, "tool_choice"),
         ({"tools": [{"type": "function", "function": {}}]}, "name"),
         (
-            {"tools": [{**TOOL, "function": {**TOOL["function"], "strict": True}}]},
+            {"tools": [{**TOOL, "function": FUNCTION | {"strict": True}}]},
             "leave strict out",
         ),
         ({"chat_template_kwargs": {"tools": []}}, "may not set tools"),

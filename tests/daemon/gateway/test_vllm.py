@@ -71,8 +71,9 @@ def test_an_answer_is_vllms(vllm: str, tmp_path: Path, path: str, body: Json, st
         assert front.arrays(ended.call)["token_ids"]
 
 
-STRICT = [{**tool, "function": {**tool["function"], "strict": True}} for tool in TOOLS]
-LOOSE = [{**tool, "function": {**tool["function"], "strict": False}} for tool in TOOLS]
+FUNCTION: Json = {"name": "get_user", "parameters": {"type": "object", "properties": {}}}
+LOOSE: list[Json] = [{"type": "function", "function": FUNCTION}]
+STRICT: list[Json] = [{"type": "function", "function": FUNCTION | {"strict": True}}]
 MASKED: list[tuple[Json, str | None]] = [
     ({"tools": LOOSE}, None),
     ({"tools": LOOSE, "tool_choice": "auto", "reasoning_effort": "low"}, None),
