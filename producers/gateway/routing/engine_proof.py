@@ -13,8 +13,8 @@ and `kintsugi doctor --upstream` reports the same findings one by one
 Two of them are streams, one of which is asked for usage: they also show what else that changes
 (producers/gateway/http/stream_usage.py). Each finding is a sentence with the remedy, or None where
 all is well. Not seen: a default that leaves the likeliest first tokens as they are, such as a
-repetition penalty. An engine that refuses the streams or the chat, or counts nothing, contradicts
-nothing.
+repetition penalty, and a grammar behind thoughts that a chat template cannot switch off. An engine
+that refuses the streams or the chat, or counts nothing, contradicts nothing.
 
 A grammar of tools masks nothing before the model begins a call, so a plain chat seldom shows it.
 The chat asks for a grammar of its own, whose answers all begin with a quotation mark. An engine
