@@ -77,6 +77,8 @@ class CallRow:
     upstream: str | None
     completion_tokens: int | None
     """Tokens that the model wrote; None where the engine did not say."""
+    sampling: str | None
+    """Effective sampling parameters, as JSON; None where none were recorded."""
 
 
 def read_idle_sessions(connection: Connection, before: datetime) -> list[IdleSession]:
@@ -187,7 +189,7 @@ def _call_columns() -> tuple[ColumnElement[Any], ...]:
     return (
         calls.call, calls.session, calls.alias, calls.base, calls.policy, calls.task, calls.parent,
         calls.purpose, calls.started, calls.partition, calls.started_offset, calls.ended_offset,
-        calls.outcome, calls.upstream, calls.completion_tokens,
+        calls.outcome, calls.upstream, calls.completion_tokens, calls.sampling,
     )  # fmt: skip
 
 
@@ -241,4 +243,5 @@ def _read_call(row: Row[Any]) -> CallRow:
         outcome=row.outcome,
         upstream=row.upstream,
         completion_tokens=row.completion_tokens,
+        sampling=row.sampling,
     )

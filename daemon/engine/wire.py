@@ -55,6 +55,11 @@ _NEUTRAL: Final[Mapping[str, Any]] = {
 """Fields that are not served, with the value that asks for nothing. Of any other, that is what is
 empty: null, false, 0, an empty text or list."""
 
+_MEANT_WHEN_EMPTY: Final = frozenset(
+    {"do_sample", "thinking_token_budget", "truncate_prompt_tokens"},
+)
+"""Fields that are not served, and whose false or 0 asks for something."""
+
 _RESERVED: Final = frozenset(
     {
         "add_generation_prompt",
@@ -164,7 +169,9 @@ def _says_nothing(name: str, value: Any) -> bool:
     """Whether the answer is the same without a field."""
     if value is None or name in _HARMLESS:
         return True
-    return value == _NEUTRAL[name] if name in _NEUTRAL else not value
+    if name in _NEUTRAL:
+        return bool(value == _NEUTRAL[name])
+    return not value and name not in _MEANT_WHEN_EMPTY
 
 
 class _Echo(BaseModel):
@@ -230,6 +237,16 @@ class _ToolFunction(BaseModel):
     model_config = ConfigDict(extra="allow", frozen=True)
 
     name: Annotated[str, Field(min_length=1)]
+    strict: Any = None
+
+    @model_validator(mode="after")
+    def _has_no_grammar(self) -> Self:
+        if self.strict not in (None, False):
+            raise ValueError(
+                f"tool {self.name[:80]!r} has strict={str(self.strict)[:20]}, and this engine has "
+                "no grammars; leave strict out"
+            )
+        return self
 
 
 class _Tool(BaseModel):

@@ -4,14 +4,17 @@
     content = read_file(app, connection, rollouts)          the file that a job reads
 
 A success is a live session of the agent on this base whose verdict an environment computed by
-replay, to which no rule objects, and all of whose calls hold the exact tokens. It is on a task of
-the pool's own generator (or the very task where none is generated), and on no seed that is reserved
-for reports and gates. The file follows from the log alone, so it can be made anywhere and again.
+replay, to which no rule objects, and all of whose calls hold the exact tokens. Supervised training
+applies no sampling parameter, so these tokens were drawn from the plain softmax at temperature 1.
+It is on a task of the pool's own generator (or the very task where none is generated), and on no
+seed that is reserved for reports and gates. The file follows from the log alone, so it can be made
+anywhere and again.
 
 A person's sealed session is left out: its words would lie unsealed in the job's folder. Rollouts of
 probes, trials and earlier jobs are left out too, because the log holds no tokens of them.
 """
 
+import json
 import logging
 from collections.abc import Iterator, Sequence
 from hashlib import sha256
@@ -32,6 +35,7 @@ from events.errors import BlobError, BlobUnavailable, KintsugiError, LogTruncate
 from events.jobs import TaskPool
 from events.rollouts import CallEnded, RolloutEnded
 from events.streams import ROLLOUTS
+from producers.gateway.http.sampling_fields import find_departures
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection
@@ -158,6 +162,11 @@ def _read_turns(
         row = find_call(connection, name)
         if row is None or row.ended_offset is None:
             raise NotShown(f"call {name} of rollout {rollout} has no end")
+        if departures := find_departures(json.loads(row.sampling or "{}")):
+            raise NotShown(
+                f"call {name} of rollout {rollout} was not drawn from the plain softmax at "
+                f"temperature 1: it has {', '.join(departures)}"
+            )
         whole = read_event(app, rollout, row.partition, row.ended_offset, arrays=True)
         data = whole.event.data
         if not isinstance(data, CallEnded) or data.call != name or not data.trainable:

@@ -183,11 +183,21 @@ async def _proof(patient: Patient) -> list[Check]:
         await _run_check("return_token_ids", partial(_token_ids, result), patient),
         _proven("logprobs-mode", result.check_logprobs(), "those that tokens are drawn with"),
         _proven("generation-config", result.check_defaults(), "nothing is applied unasked"),
+        _tool_strict_level(result),
     ]
 
 
 def _proven(name: str, why_not: str | None, shown: str) -> Check:
     return Check(name, why_not is None, why_not or f"{shown}, by three probes")
+
+
+def _tool_strict_level(probes: Probes) -> Check:
+    name, why_not = "tool-strict-level", probes.check_tools()
+    if why_not is not None:
+        return Check(name, False, why_not)
+    if probes.masks_tools is None:
+        return Check(name, True, "cannot be seen, for a guided chat with a tool is not answered")
+    return Check(name, True, "tools are no grammar unless a request says so, by a guided chat")
 
 
 async def _token_ids(probes: Probes, patient: Patient) -> Finding:

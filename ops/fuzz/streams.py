@@ -181,7 +181,9 @@ def _count(written: int) -> Json:
 
 
 def answer_probe(style: Style, body: Json) -> bytes:
-    """Return the answer to a completion that the gateway's proof asks for."""
+    """Return the answer to a request of the gateway's proof; these engines guide no chat."""
+    if "messages" in body:
+        return encode_json({"choices": []})
     if body.get("stream"):
         return answer(style, [(0, {"content": "a"}, 1, "stop")], body)
     drawn = 0.0 if body.get("top_k") == 1 else -0.5

@@ -42,6 +42,7 @@ from producers.gateway.capture.idempotency import receipt as pack_receipt
 from producers.gateway.capture.recorder import About, Recorder
 from producers.gateway.capture.session_recovery import to_client_message
 from producers.gateway.capture.sessions import CallAttribution, Parent, Sessions
+from producers.gateway.http.sampling_fields import Rule, explain_rules
 from producers.gateway.http.wire import storable_tools
 from producers.gateway.large_work import run_in_thread_if_large
 from producers.gateway.metrics.registry import Metrics
@@ -121,6 +122,8 @@ class Record:
         self._end: asyncio.Task[bool] | None = None
         self._start_event: str | None = None
         self._storable = False
+        self._rules: Sequence[Rule] = ()
+        """What in the request makes the answer untrainable; known at the call's end."""
         self._keyid: str | None = None
         """The id of the key that seals the events of the call; None where nothing is sealed."""
         self._report: Callable[[], Outcome] | None = None
@@ -298,7 +301,10 @@ class Record:
             answer, answer_record.messages, client_answer
         )
         redacted = self._context.redacted.because or redacted
-        why = redacted or answer_record.untrainable_because or unproven
+        request = self._context.request
+        self._rules = await run_in_thread_if_large(request.size, request.find_rules)
+        why = redacted or explain_rules(self._rules)
+        why = why or answer_record.untrainable_because or unproven
         if outcome != "completed":
             why = error or outcome
         elif not self._storable and redacted is None:
@@ -383,6 +389,7 @@ class Record:
         merged: Sequence[AnswerDigests],
     ) -> Outcome:
         self._metrics.count_call(self._context.request.endpoint, outcome, recorded, self.seconds)
+        self._metrics.count_rules({rule.label for rule in self._rules})
         session, scope = self._attributed.session, self._context.caller.scope
         conversation = self._context.conversation
         heard = 1 if recorded and outcome == "completed" else 0

@@ -17,7 +17,6 @@ from typing import Any, Final, Literal, NoReturn
 
 from pydantic import ValidationError
 
-from events.canonical import exact_json, sha256
 from events.errors import KintsugiError
 from events.json_text.pieces import encode_in_pieces
 from events.json_text.size import MAX_JSON, JsonSize, find_excess
@@ -25,6 +24,7 @@ from events.messages import Message
 from producers.conversation import parse_messages
 from producers.gateway.http import anthropic, sse
 from producers.gateway.http.request_limits import TooMany, check_counts
+from producers.gateway.http.sampling_fields import Rule, find_rules, read_sampling
 from producers.gateway.http.stream_usage import StreamUsage
 from producers.gateway.large_work import LARGE_BYTES, measure_work
 from producers.storable import Unusable, check_storable, readable
@@ -40,22 +40,8 @@ PATHS: Final[Mapping[Endpoint, str]] = {
 }
 """Path of each endpoint, relative to the `/v1` of an upstream."""
 
-_SAMPLING: Final = (
-    "best_of", "frequency_penalty", "ignore_eos", "length_penalty", "logit_bias",
-    "max_completion_tokens", "max_tokens", "min_p", "min_tokens", "n", "output_config",
-    "presence_penalty", "repetition_penalty", "response_format", "seed", "stop", "stop_sequences",
-    "stop_token_ids", "temperature", "thinking", "tool_choice", "top_k", "top_p",
-)  # fmt: skip
-"""Fields that say how an answer is drawn."""
-
-_DEFAULTS: Final[Json] = {"temperature": 1.0, "top_p": 1.0, "top_k": 0}
-"""What an engine does without them: proven of an upstream before its calls may be trained on."""
-
 _DOUBLE_DIGITS: Final = 309
 """Digits of the largest double; an integer of fewer is finite as one."""
-
-_LONGEST_VALUE: Final = 2000
-"""Characters of a sampling parameter's JSON that are recorded; of a longer one, its hash."""
 
 
 class Refused(KintsugiError):
@@ -182,10 +168,11 @@ class ModelRequest:
     @property
     def sampling(self) -> Json:
         """How the answer is drawn, with the defaults of the protocol."""
-        values = {
-            name: self.document[name] for name in _SAMPLING if self.document.get(name) is not None
-        }
-        return {name: _shorten(value) for name, value in (_DEFAULTS | values).items()}
+        return read_sampling(self.document, self.endpoint)
+
+    def find_rules(self) -> list[Rule]:
+        """What in the request makes its answer untrainable, each once."""
+        return find_rules(self.document, self.endpoint, self.raw_messages)
 
     def choose_extras(self, dialect: Dialect | None) -> ExtraFields:
         """What to ask an engine of this dialect for; nothing where the dialect is unknown, and
@@ -363,17 +350,6 @@ def _read_prompts(prompt: Any) -> tuple[str | tuple[int, ...], ...]:
 
 def _is_tokens(prompt: Any) -> bool:
     return isinstance(prompt, list) and set(map(type, prompt)) == {int}
-
-
-def _shorten(value: Any) -> Any:
-    try:
-        check_storable([value], "a parameter")
-        text = encode_in_pieces(readable(value), exact_json, sort_keys=True)
-    except (Unusable, RecursionError):
-        return {"unreadable": type(value).__name__}
-    if len(text) <= _LONGEST_VALUE:
-        return readable(value)
-    return {"sha256": sha256(text), "characters": len(text)}
 
 
 def _parse_finite(text: str) -> float:

@@ -20,6 +20,7 @@ from prometheus_client.exposition import choose_encoder
 
 from events.errors import BlobError, LogError
 from events.rollouts import Outcome
+from producers.gateway.http.sampling_fields import LABELS
 from producers.gateway.http.wire import Endpoint
 from producers.gateway.metrics.counters import Count, Inside, Level, Spread
 from producers.gateway.metrics.gauges import Engine, Engines, SpoolFigures
@@ -56,6 +57,14 @@ class Metrics:
             ("endpoint", "outcome", "recorded"),
             self.registry,
         )
+        self._rules = Counter(
+            "kintsugi_gateway_untrainable_requests",
+            "Calls that a field of their request makes untrainable, for each such field.",
+            ("field",),
+            registry=self.registry,
+        )
+        for label in LABELS:
+            self._rules.labels(label)
         self._in_flight = Inside(
             "kintsugi_gateway_calls_in_flight", "Calls that are being answered.", self.registry
         )
@@ -191,6 +200,11 @@ class Metrics:
         self._duration.add(seconds, endpoint)
         if not recorded:
             self._dropped.inc()
+
+    def count_rules(self, labels: Iterable[str]) -> None:
+        """Count a call that each of these fields of its request makes untrainable."""
+        for label in labels:
+            self._rules.labels(label).inc()
 
     def time_overhead(self, endpoint: Endpoint, seconds: float) -> None:
         """Observe the seconds of a completed call that were not spent in its engine."""

@@ -2,17 +2,24 @@
 
 A gateway asks each engine for proof before it believes that calls can be trained on (upstreams.py),
 and `kintsugi doctor --upstream` reports the same findings one by one
-(daemon/status/engine_probe.py). Five tiny completions show four things:
+(daemon/status/engine_probe.py). Five tiny completions and a chat show five things:
 
     token ids            the engine tells them
     log-probabilities    are those of the distribution that is drawn from
     defaults             of its own do not bend that distribution
     counts               of tokens are those of the ids, also where a stop string ends an answer
+    tools                of a chat are no grammar unless the request says so
 
 Two of them are streams, one of which is asked for usage: they also show what else that changes
 (producers/gateway/http/stream_usage.py). Each finding is a sentence with the remedy, or None where
 all is well. Not seen: a default that leaves the likeliest first tokens as they are, such as a
-repetition penalty. An engine that refuses the streams, or counts nothing, contradicts nothing.
+repetition penalty, and a grammar behind thoughts that a chat template cannot switch off. An engine
+that refuses the streams or the chat, or counts nothing, contradicts nothing.
+
+A grammar of tools masks nothing before the model begins a call, so a plain chat seldom shows it.
+The chat asks for a grammar of its own, whose answers all begin with a quotation mark. An engine
+that makes a grammar of every tool joins both, and a call may begin with something else: vLLM 0.32
+does so with `--tool-strict-level`, and for tool parsers that have such a level of their own.
 """
 
 import json
@@ -22,12 +29,14 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from envs.answers.reader import list_objects, read_count
+from events.rollouts import is_logprob
 from producers.gateway.http import sse
 from producers.gateway.http.stream_usage import StreamUsage, compare_streams
 from producers.gateway.http.wire import Json
 
 Complete = Callable[[Json], Awaitable[tuple[int, bytes]]]
-"""Asks an engine's base model for completions; the status and the body of its answer."""
+"""Asks an engine's base model for completions, or for a chat where the body has messages; the
+status and the body of its answer."""
 
 SECONDS: Final = 120.0
 """Seconds to wait for the answer to a probe: an engine's first one may take long."""
@@ -37,6 +46,28 @@ _EXACT: Final = 1e-4
 """Nats by which the log-probability of a certain token may differ from 0."""
 _CLOSE: Final = 0.05
 """Nats by which the same distribution may differ between two requests."""
+
+_TOOL: Final[Json] = {
+    "type": "function",
+    "function": {"name": "kintsugi_probe", "parameters": {"type": "object", "properties": {}}},
+}
+_ONLY_ANSWER: Final = '"~"'
+_GUIDED_CHAT: Final[Json] = {
+    "messages": [{"role": "user", "content": "1 + 1"}],
+    "tools": [_TOOL],
+    "tool_choice": "auto",
+    "structured_outputs": {"json": {"enum": [json.loads(_ONLY_ANSWER)]}},
+    # Where an engine has a reasoning parser, a grammar begins after the thoughts.
+    "chat_template_kwargs": {"enable_thinking": False},
+    "max_tokens": 1,
+    "seed": 1,
+    "temperature": 1.0,
+    "top_p": 1.0,
+    "top_k": 0,
+    "logprobs": True,
+    "top_logprobs": 20,
+    "return_tokens_as_token_ids": False,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +83,8 @@ class Probes:
     counts: Sequence["Counts"] = ()
     usage: StreamUsage | None = None
     """How streams tell usage; None where that was not shown."""
+    masks_tools: bool | None = None
+    """Whether the tools of every chat are a grammar; None where that was not shown."""
 
     def unproven(self) -> str | None:
         """Why answers of this engine cannot be trained on; None when they can."""
@@ -60,6 +93,7 @@ class Probes:
             or self.check_logprobs()
             or self.check_defaults()
             or self.check_counts()
+            or self.check_tools()
         )
 
     def check_token_ids(self) -> str | None:
@@ -88,6 +122,16 @@ class Probes:
         return (
             f"the engine gives {wrong.ids} token ids and counts {wrong.told} completion tokens; "
             "update it, or switch off what hides tokens, such as a parser"
+        )
+
+    def check_tools(self) -> str | None:
+        """Whether log-probabilities of chats with tools are those of a masked distribution."""
+        if not self.masks_tools:
+            return None
+        return (
+            "the engine makes a grammar of the tools of every chat; start vLLM without "
+            "--tool-strict-level, or with VLLM_ENFORCE_STRICT_TOOL_CALLING=0 where its tool parser "
+            "has such a level of its own"
         )
 
 
@@ -123,8 +167,27 @@ async def run_probes(complete: Complete) -> Probes | str:
         counts.append(_count([document]))
     plain, with_usage = await _stream(complete, answers[0])
     counts.append(_count(with_usage))
+    masks_tools = _read_masks(*await complete(_GUIDED_CHAT))
     certain, drawn, named = answers
-    return Probes(certain, drawn, named, counts, compare_streams(plain, with_usage))
+    return Probes(certain, drawn, named, counts, compare_streams(plain, with_usage), masks_tools)
+
+
+def _read_masks(status: int, raw: bytes) -> bool | None:
+    """Return whether the guided chat could have begun with anything but its only answer; None where
+    it is refused, or its log-probabilities show no mask at all."""
+    document = parse_json(raw)
+    choices = list_objects(document.get("choices")) if isinstance(document, dict) else []
+    scores = choices[0].get("logprobs") if status == 200 and choices else None
+    tokens = list_objects(scores.get("content")) if isinstance(scores, dict) else []
+    likeliest = list_objects(tokens[0].get("top_logprobs")) if tokens else []
+    allowed = [
+        str(token.get("token")).strip()
+        for token in likeliest
+        if isinstance(logprob := token.get("logprob"), int | float) and is_logprob(logprob)
+    ]
+    if not allowed or len(allowed) == len(likeliest):
+        return None
+    return not all(_ONLY_ANSWER.startswith(token) for token in allowed)
 
 
 async def _complete(complete: Complete, fields: Json) -> Json | str:

@@ -22,7 +22,7 @@ from events.errors import KintsugiError
 from events.rollouts import NOBODY
 from producers.gateway.http.connections import BadAnswer, ExchangeFailure, HttpClient, Reply
 from producers.gateway.http.stream_usage import StreamUsage
-from producers.gateway.http.wire import DIALECTS, Dialect, Json, Refused, encode_json
+from producers.gateway.http.wire import DIALECTS, PATHS, Dialect, Json, Refused, encode_json
 from producers.gateway.routing.engine_proof import SECONDS, parse_json, run_probes
 from producers.gateway.routing.first_token_times import FirstTokenTimes
 
@@ -137,12 +137,14 @@ class Upstream:
             raise kind(f"{self.url}: {error}") from error
 
     async def complete(self, client: HttpClient, body: Json) -> tuple[int, bytes]:
-        """Ask its base model for completions; the status and the body of its answer.
+        """Ask its base model for completions, or for a chat where the body has messages; the
+        status and the body of its answer.
 
         Raises UpstreamFailure, TimeoutError.
         """
+        path = PATHS["chat" if "messages" in body else "completions"]
         sent = encode_json(self.build_model_field() | body)
-        async with self.request(client, "POST", "/completions", sent, SECONDS) as response:
+        async with self.request(client, "POST", path, sent, SECONDS) as response:
             return response.status_code, await response.aread()
 
     async def check(self, client: HttpClient) -> None:

@@ -17,7 +17,8 @@ from daemon.engine.wire import (
 )
 
 HELLO = {"messages": [{"role": "user", "content": "Hi"}]}
-TOOL = {"type": "function", "function": {"name": "f", "parameters": {}, "strict": True}}
+FUNCTION: dict[str, Any] = {"name": "f", "parameters": {}, "strict": False}
+TOOL = {"type": "function", "function": FUNCTION}
 
 
 def chat(**fields: Any) -> ChatRequest:
@@ -50,6 +51,8 @@ def completion(**fields: Any) -> CompletionRequest:
         ("chat_template", "{{ messages }}"),
         ("include_stop_str_in_output", True),
         ("truncate_prompt_tokens", 5),
+        ("thinking_token_budget", 0),
+        ("do_sample", False),
         ("a_field_of_next_year", "on"),
     ],
 )
@@ -96,6 +99,10 @@ def test_fields_that_change_nothing_are_taken(fields: dict[str, Any]) -> None:
         ({"tool_choice": "auto"}, "there are no tools"),
         ({"tools": [TOOL], "tool_choice": "required"}, "tool_choice"),
         ({"tools": [{"type": "function", "function": {}}]}, "name"),
+        (
+            {"tools": [{**TOOL, "function": FUNCTION | {"strict": True}}]},
+            "leave strict out",
+        ),
         ({"chat_template_kwargs": {"tools": []}}, "may not set tools"),
         ({"temperature": float("nan")}, "temperature"),
     ],

@@ -195,6 +195,12 @@ def raw_vllm(shop_tokens: PreTrainedTokenizerFast) -> Iterator[str]:
 
 
 @pytest.fixture(scope="module")
+def strict_vllm(shop_tokens: PreTrainedTokenizerFast) -> Iterator[str]:
+    """As it must be, but that it makes a grammar of the tools of every chat."""
+    yield from serving(shop_tokens, "--tool-strict-level=function")
+
+
+@pytest.fixture(scope="module")
 def bare_vllm(shop_tokens: PreTrainedTokenizerFast) -> Iterator[str]:
     """Without adapters and tools, and with the checkpoint's sampling parameters."""
     yield from serving(

@@ -17,6 +17,9 @@ from pydantic_ai import Agent, Tool  # type: ignore[import-not-found, unused-ign
 from pydantic_ai.models.openai import (  # type: ignore[import-not-found, unused-ignore]
     OpenAIChatModel,
 )
+from pydantic_ai.profiles.openai import (  # type: ignore[import-not-found, unused-ignore]
+    OpenAIModelProfile,
+)
 from pydantic_ai.providers.openai import (  # type: ignore[import-not-found, unused-ignore]
     OpenAIProvider,
 )
@@ -33,9 +36,12 @@ Speak = Callable[[str, Any], Awaitable[tuple[str, Any]]]
 
 
 def agent_of(url: str, shop: Environment, task: TaskDefinition, tools: Toolset) -> Any:
-    """The agent with the policy and the tools of the environment."""
+    """The agent with the policy and the tools of the environment. Its tools are not strict: an
+    engine makes a grammar of those that are."""
+    provider = OpenAIProvider(base_url=url, api_key="none")
+    profile = OpenAIModelProfile(openai_supports_strict_tool_definition=False)
     return Agent(
-        OpenAIChatModel("reference", provider=OpenAIProvider(base_url=url, api_key="none")),
+        OpenAIChatModel("reference", provider=provider, profile=profile),
         system_prompt=shop.policy(task),
         tools=[tool(tools, schema["function"]) for schema in shop.schemas(task)],
         model_settings={"temperature": 0.0},

@@ -20,8 +20,8 @@ from tests.daemon.listening import at_a_port
 Json = dict[str, Any]
 
 EVERYWHERE = [
-    "models", "version", "return_token_ids", "logprobs-mode", "generation-config", "processes",
-    "enable-auto-tool-choice", "enable-lora",
+    "models", "version", "return_token_ids", "logprobs-mode", "generation-config",
+    "tool-strict-level", "processes", "enable-auto-tool-choice", "enable-lora",
 ]  # fmt: skip
 
 

@@ -1,5 +1,5 @@
-"""An agent framework that was told another base URL and nothing else, with real tools and a model
-that knows how to use them: what it did is in the log, token by token."""
+"""An agent framework that was told another base URL, and to have no strict tools, with real tools
+and a model that knows how to use them: what it did is in the log, token by token."""
 
 import json
 import os

@@ -3,8 +3,10 @@
 from pathlib import Path
 from typing import Any
 
+import httpx2
 import pytest
 
+from events.rollouts import LOWEST_LOGPROB
 from tests.daemon.gateway.conftest import fronting, post
 from tests.daemon.gateway.test_exactness import (
     CHAT,
@@ -67,6 +69,49 @@ def test_an_answer_is_vllms(vllm: str, tmp_path: Path, path: str, body: Json, st
         (ended,) = front.ended()
         assert (ended.outcome, ended.untrainable_because) == ("completed", None)
         assert front.arrays(ended.call)["token_ids"]
+
+
+FUNCTION: Json = {"name": "get_user", "parameters": {"type": "object", "properties": {}}}
+LOOSE: list[Json] = [{"type": "function", "function": FUNCTION}]
+STRICT: list[Json] = [{"type": "function", "function": FUNCTION | {"strict": True}}]
+MASKED: list[tuple[Json, str | None]] = [
+    ({"tools": LOOSE}, None),
+    ({"tools": LOOSE, "tool_choice": "auto", "reasoning_effort": "low"}, None),
+    ({"tools": STRICT}, "tools.strict"),
+    ({"tools": LOOSE, "parallel_tool_calls": False}, "parallel_tool_calls"),
+    ({"tools": LOOSE, "tool_choice": "required"}, "tool_choice"),
+    ({"response_format": {"type": "json_object"}}, "response_format"),
+]
+
+
+@pytest.mark.parametrize(("fields", "named"), MASKED)
+def test_an_answer_under_a_grammar_of_vllm_trains_nothing(
+    vllm: str, tmp_path: Path, fields: Json, named: str | None
+) -> None:
+    body = COLD | {"messages": HELLO, "logprobs": True, "top_logprobs": 20} | fields
+    with fronting(tmp_path, [vllm], patience=300) as front:
+        (choice,) = post(front.url, **body).json()["choices"]
+        scores = [
+            top["logprob"] for e in choice["logprobs"]["content"] for top in e["top_logprobs"]
+        ]
+        assert (min(scores) < LOWEST_LOGPROB) is (named is not None), "a grammar masks"
+        (ended,) = front.ended()
+        reason = named and f"{named}: a mask or rule that cannot be applied again"
+        assert (ended.trainable, ended.untrainable_because) == (named is None, reason)
+        assert bool(front.arrays(ended.call)) is (named is None)
+
+
+def test_an_unknown_field_of_a_client_is_recorded_and_trains_nothing(
+    vllm: str, tmp_path: Path
+) -> None:
+    with fronting(tmp_path, [vllm], patience=300) as front:
+        assert post(front.url, messages=HELLO, **COLD, verbosity_2028="low").status_code == 200
+        (started,), (ended,) = front.started(), front.ended()
+        assert started.sampling["verbosity_2028"] == "low"
+        assert "unknown field verbosity_2028" in (ended.untrainable_because or "")
+        shown = httpx2.get(f"{front.url}/metrics").text
+        assert 'kintsugi_gateway_untrainable_requests_total{field="unknown_field"} 1.0' in shown
+        assert "verbosity" not in shown
 
 
 @pytest.mark.long

@@ -30,18 +30,27 @@ BEGIN: Final = datetime(2026, 1, 1, tzinfo=UTC)
 
 
 def record(
-    app: App, task: str, *, sealed: bool = False, tokens: bool = True, prompt: int = 0, **ended: Any
+    app: App,
+    task: str,
+    *,
+    sealed: bool = False,
+    tokens: bool = True,
+    prompt: int = 0,
+    sampling: dict[str, Any] | None = None,
+    **ended: Any,
 ) -> str:
     """A live session of two calls on this task, whose prompts begin with so many further tokens;
-    `ended` changes its end. Its id."""
+    the second has these sampling parameters, and `ended` changes its end. Its id."""
     name = derive_id(task, str(ended))
     noise = [Random(number).getrandbits(30) for number in range(prompt)]
     data: list[tuple[EventData, Arrays]] = []
     for turn in range(2):
         call = f"{name}/{turn}"
-        data.append(
-            (CallStarted(call=call, session=name, alias="agent", base="base", policy="p1"), {})
-        )
+        started = CallStarted(
+            call=call, session=name, alias="agent", base="base", policy="p1",
+            sampling=sampling or {} if turn else {},
+        )  # fmt: skip
+        data.append((started, {}))
         arrays: Arrays = {
             "prompt_token_ids": array("i", [*noise, *[7, 8, 9][: turn + 2]]),
             "token_ids": array("i", [10 + turn, 1]),
@@ -118,6 +127,38 @@ def test_what_is_no_verified_success_of_the_pool_is_not_shown(
 ) -> None:
     record(app, task, **changes)
     assert offered(app) == ([WEAK, KEPT], None)
+
+
+@pytest.mark.parametrize(
+    "sampling",
+    [
+        {"temperature": 0.0},
+        {"temperature": 0.7, "top_p": 1.0, "top_k": 0},
+        {"top_p": 0.9},
+        {"top_k": 20},
+        {"min_p": 0.05},
+        {"logit_bias": {"7": -100}},
+        {"repetition_penalty": 1.1},
+        {"response_format": {"type": "json_object"}},
+    ],
+    ids=lambda sampling: next(iter(sampling)),
+)
+def test_a_success_that_was_not_drawn_from_the_plain_softmax_is_not_shown(
+    app: App, sampling: dict[str, Any]
+) -> None:
+    name = record(app, "shop/cancel/5", sampling=sampling)
+    assert offered(app) == ([WEAK, KEPT], None)
+    with app.reading() as connection, pytest.raises(NotShown, match=next(iter(sampling))):
+        read_file(app, connection, [name])
+
+
+def test_parameters_that_change_no_probability_keep_a_success(app: App) -> None:
+    sampling = {
+        "temperature": 1, "top_p": 1.0, "top_k": -1, "max_tokens": 64, "seed": 3, "stop": ["x"],
+        "frequency_penalty": 0, "tool_choice": "auto", "reasoning_effort": "low",
+    }  # fmt: skip
+    name = record(app, "shop/cancel/5", sampling=sampling)
+    assert offered(app)[0][0].successes == (name,)
 
 
 def test_the_same_file_is_made_from_the_log_of_another_home(app: App, tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,13 @@ from producers.gateway.capture.answer import AnswerRecord, Capture, make_capture
 from producers.gateway.capture.digests import Conversation
 from producers.gateway.capture.recorder import Recorder
 from producers.gateway.capture.sessions import CallAttribution, Sessions
-from producers.gateway.http.wire import ExtraFields, encode_json, parse_request
+from producers.gateway.http.wire import (
+    EMBEDDED,
+    ExtraFields,
+    ModelRequest,
+    encode_json,
+    parse_request,
+)
 from producers.gateway.metrics.registry import Metrics
 from producers.gateway.privacy.redaction import RedactedRequest, Redaction
 from producers.gateway.request_context import Caller, RequestContext
@@ -41,8 +48,9 @@ class Journal:
         self.metrics = Metrics()
         self._recorder = Recorder(self.log, BlobStore(folder / "blobs"))
 
-    def record(self) -> Record:
-        return Record(self._recorder, self.sessions, self.metrics, Redaction(), CONTEXT, ATTRIBUTED)
+    def record(self, request: ModelRequest = REQUEST) -> Record:
+        context = replace(CONTEXT, request=request, redacted=RedactedRequest(request, None))
+        return Record(self._recorder, self.sessions, self.metrics, Redaction(), context, ATTRIBUTED)
 
     def events(self) -> list[EventData]:
         found = [
@@ -196,3 +204,43 @@ def test_a_log_that_refuses_is_said_and_not_raised(journal: Journal) -> None:
         return await record.wait_for_start(), await record.end("completed", answer(), None)
 
     assert asyncio.run(calls()) == (False, False)
+
+
+@pytest.mark.parametrize(
+    ("fields", "field"),
+    [
+        ({}, None),
+        ({"reasoning_effort": "low", "temperature": 0.5}, None),
+        ({"response_format": {"type": "json_object"}}, "response_format"),
+        (
+            {"tools": [{"type": "function", "function": {"name": "f", "strict": True}}]},
+            "tools.strict",
+        ),
+        ({"a_field_of_2028": 1}, "unknown_field"),
+    ],
+)
+def test_a_call_under_a_rule_keeps_no_tokens_and_is_counted_by_its_field(
+    journal: Journal, fields: dict[str, Any], field: str | None
+) -> None:
+    request = parse_request("chat", encode_json({"messages": HELLO, **fields}))
+    capture = make_capture(request, ExtraFields(token_ids=True, logprobs=True), EMBEDDED)
+    choice = {
+        "index": 0, "message": {"role": "assistant", "content": "Hi"}, "finish_reason": "stop",
+        "token_ids": [7], "logprobs": {"content": [{"token": "Hi", "logprob": -0.5}]},
+    }  # fmt: skip
+    capture.whole({"choices": [choice], "prompt_token_ids": [4, 5]})
+
+    async def calls() -> None:
+        record = journal.record(request)
+        record.begin(BASE)
+        assert await record.end("completed", capture, None)
+        record.settle()
+
+    asyncio.run(calls())
+    started, ended = journal.events()
+    assert isinstance(started, CallStarted)
+    assert isinstance(ended, CallEnded)
+    assert ended.trainable is (field is None), ended.untrainable_because
+    assert fields.keys() - {"tools"} <= started.sampling.keys()
+    name = "kintsugi_gateway_untrainable_requests_total"
+    assert journal.metrics.value(name, field=field or "response_format") == (field is not None)

@@ -97,6 +97,7 @@ def test_keys_numbers_and_parts_of_one_content_are_text() -> None:
         tools=[{"type": "function", "function": {"name": "f", "enum": {MAIL: 1, "a@b.de": 2}}}],
         stop=[MAIL],
         user=MAIL,
+        **{f"of {MAIL}": MAIL},
     )
     kept = ALL.redact_request(asked)
     written = json.dumps(kept.request.document)
@@ -107,6 +108,7 @@ def test_keys_numbers_and_parts_of_one_content_are_text() -> None:
     assert messages is not None
     assert messages[1].tool_calls[0].arguments == {"card": "[redacted:card]"}
     assert kept.request.sampling["stop"] == ["[redacted:email]"]
+    assert kept.request.sampling["of [redacted:email]"] == "[redacted:email]"
 
 
 def test_a_request_without_a_match_is_as_it_was() -> None:
