@@ -51,6 +51,9 @@ _SAMPLING: Final = (
 _DEFAULTS: Final[Json] = {"temperature": 1.0, "top_p": 1.0, "top_k": 0}
 """What an engine does without them: proven of an upstream before its calls may be trained on."""
 
+_FREE_OPTIONS: Final = ("include_obfuscation",)
+"""Options of streams that have nothing to do with usage."""
+
 _DOUBLE_DIGITS: Final = 309
 """Digits of the largest double; an integer of fewer is finite as one."""
 
@@ -211,9 +214,12 @@ class ModelRequest:
         options = self.document.get("stream_options")
         if not self.stream or not (options is None or isinstance(options, dict)):
             return False
-        # Other options may need it, or mean something else with it.
-        asked = (options or {}).get("include_usage")
-        return (asked is None or asked is False) and (options or {}).keys() <= {"include_usage"}
+        # Other options may need it, or mean something else with it, unless they are off.
+        return all(
+            value is None or value is False
+            for name, value in (options or {}).items()
+            if name not in _FREE_OPTIONS
+        )
 
     def encode_for_engine(self, extras: ExtraFields) -> bytes:
         """The request as the engine gets it."""
@@ -223,7 +229,10 @@ class ModelRequest:
         if extras.logprobs:
             body["logprobs"] = True if self.endpoint == "chat" else 0
         if extras.usage is not None:
-            body["stream_options"] = {"include_usage": True}
+            body["stream_options"] = {
+                **(self.document.get("stream_options") or {}),
+                "include_usage": True,
+            }
         return (encode_large_json if self.size >= LARGE_BYTES else encode_json)(body)
 
     def with_model(self, model: str) -> "ModelRequest":
