@@ -63,8 +63,8 @@ class Output:
             print(plain(text), file=sys.stderr)
 
     def warn(self, text: str) -> None:
-        """What must be known, whatever the flags."""
-        print(f"warning: {plain(text)}", file=sys.stderr)
+        """What must be known, whatever the flags: one line, whatever names it holds."""
+        print(f"warning: {plain_line(text)}", file=sys.stderr)
 
     @contextmanager
     def progress(

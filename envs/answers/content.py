@@ -51,7 +51,8 @@ def is_monologue(part: Any) -> bool:
 def _read_part(part: Any) -> str | None:
     """Return the text of a part; None for a part that has none."""
     if isinstance(part, dict):
-        part = part.get("refusal" if part.get("type") == "refusal" else "text")
+        name = "refusal" if part.get("type") == "refusal" else "text"
+        part = (part[name] or "") if name in part else None
     return part if isinstance(part, str) else None
 
 

@@ -11,6 +11,8 @@ what was said. Engines differ in how they write the same thing; what is tolerate
                   later is the call's. A piece without an id belongs to the last call of its index,
                   one without an index to the call of its id, and one without both to the last call
                   of its place in the list.
+                  A new id without a name goes on with the call of its index: some engines make one
+                  for each piece.
     its name      may come whole, again with each piece, or in fragments.
     its arguments may be a text, an object, or nothing, which is an empty object.
     a content     may be a list of parts; those of a thought are reasoning, a refusal is text.
@@ -199,7 +201,8 @@ class MessageReader:
         if calls := words.get("tool_calls"):
             for place, call in enumerate(self._read_objects(calls, "tool_calls")):
                 self.take_call(call, place, whole)
-        if (older := words.get("function_call")) is not None:
+        older = words.get("function_call")
+        if any(older.values()) if isinstance(older, dict) else older is not None:
             self.take_call({"function": older}, "function_call", whole)
 
     def add_text(self, text: Any) -> None:
@@ -300,8 +303,10 @@ class MessageReader:
         if call is None and index is not None:
             call = known.get(("place", place))
             call = call if call is not None and call.index is None else None
-        if call is None or (id is not None and call.id is not None):
+        if call is None:
             return None
+        if id is not None and call.id is not None:
+            return call if index is not None and sent.arguments and not sent.name else None
         return None if call.is_over(sent.name, sent.arguments) else call
 
     def _note(self, call: CallPieces, index: int | None, id: str | None, place: int | str) -> None:
@@ -313,7 +318,7 @@ class MessageReader:
             call.index = index
             known[index] = call
         if id is not None and self._keep(PIECE_BYTES + len(id)):
-            call.id = id
+            call.id = call.id or id
             known["id", id] = known[call.index, id] = call
             call.raw_ids.append(id)
 

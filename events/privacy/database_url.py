@@ -26,19 +26,25 @@ _SHOWN: Final = frozenset(
 def parse_database_url(text: str) -> URL:
     """Return a database's URL. Raises ValueError, whose text holds nothing of it."""
     try:
-        return make_url(text)
+        url = make_url(text)
     except (ArgumentError, ValueError):
         # Neither text nor cause of the error is kept: they may quote a part of a password.
+        url = None
+    # After a password with @, its end is taken for the beginning of the host.
+    if url is None or "@" in (url.host or ""):
         raise ValueError(
             "it cannot be read as a URL; percent-encode what a user or a password has of / @ : # ?"
-        ) from None
+        )
+    return url
 
 
 def render_database_url(url: URL) -> str:
     """Return a database's URL with `***` for each secret."""
     shown = url.set(query={}).render_as_string(hide_password=True)
+    if _is_connection(url):
+        shown = url.set(query={}, database="").render_as_string(hide_password=True) + HIDDEN
     query = "&".join(
-        f"{quote(name)}={quote(value, safe='/:,') if name in _SHOWN else HIDDEN}"
+        f"{quote(name)}={HIDDEN if _is_secret(name, value) else quote(value, safe='/:,')}"
         for name, value in _list_query(url)
     )
     return f"{shown}?{query}" if query else shown
@@ -65,8 +71,20 @@ def hide_secrets(text: str, url: URL) -> str:
 
 
 def _list_secrets(url: URL) -> list[str]:
-    secrets = [value for name, value in _list_query(url) if name not in _SHOWN]
+    secrets = [value for name, value in _list_query(url) if _is_secret(name, value)]
+    if _is_connection(url):
+        secrets.append(str(url.database))
     return secrets if url.password is None else [*secrets, str(url.password)]
+
+
+def _is_connection(url: URL) -> bool:
+    """Return whether the name of a server's database is a connection string, in libpq's words."""
+    return url.get_backend_name() != "sqlite" and "=" in (url.database or "")
+
+
+def _is_secret(name: str, value: str) -> bool:
+    # A database's name may be a connection string with a password in it.
+    return name not in _SHOWN or "=" in value or "://" in value
 
 
 def _list_query(url: URL) -> list[tuple[str, str]]:

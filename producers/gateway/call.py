@@ -361,7 +361,7 @@ class Call(Response):
         self._record.status = response.status_code
         self._record.upstream = self._engine_request.upstream.url
         self._engine_headers = _select_headers(response)
-        kind = response.headers.get("content-type", "")
+        kind = response.headers.get("content-type", "").lower()
         if response.status_code == 200 and kind.startswith("text/event-stream"):
             await self._relay_stream(response, send)
         else:
@@ -436,12 +436,17 @@ class Call(Response):
                 await self._send_event(send, event)
                 if turn.is_over:
                     await turn.give_way()
+        rest = splitter.rest()
+        if answer.is_last(sse.data(rest)):
+            # Its own end is only that of the body.
+            await self._finish_stream(send, rest, recorded)
+            return
         if answer.error is None:
             # Cut off, however politely: without a word of ours it would look whole to a client.
             cut = f"its stream ended without {answer.LAST}"
             raise UpstreamFailure(f"{self._engine_request.upstream.url}: {cut}")
         await self._record_end("failed", answer.error)
-        await self._send_last(send, splitter.rest())
+        await self._send_last(send, rest)
 
     def _read_event(self, event: bytes) -> tuple[bool, bytes]:
         """Return whether an event of the engine ends the stream, and the events that the client

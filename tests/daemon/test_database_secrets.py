@@ -11,7 +11,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sqlalchemy import URL
 
-from events.privacy.database_url import hide_secrets, parse_database_url, render_database_url
+from events.privacy.database_url import (
+    hide_secrets,
+    parse_database_url,
+    render_database_url,
+    render_name,
+)
 from tests.daemon.conftest import Kintsugi
 from tests.daemon.gateway.program import running
 
@@ -147,6 +152,26 @@ def test_what_is_shown_of_a_url_is_the_same_whatever_its_secrets_are(
     assert render_database_url(read) == shown
     for secret in (password, option, quote(password), quote(option)):
         assert hide_secrets(f"«{secret}»", read) == "«***»"
+
+
+@given(SECRETS)
+def test_a_connection_string_for_the_name_of_a_database_is_a_secret(password: str) -> None:
+    inner = (f"password={password}", f"postgresql://daemon:{password}@db/tables")
+    for text in (f"password={password} dbname=tables", *inner):
+        read = URL.create("postgresql", host="db", query={"dbname": text})
+        assert render_database_url(read) == "postgresql://db?dbname=***"
+        assert hide_secrets(f"«{text}»", read) == "«***»"
+    named = URL.create("postgresql", host="db", database=inner[0])
+    assert render_database_url(named) == "postgresql://db/***"
+    assert hide_secrets(f"«{inner[0]}»", named) == "«***»"
+
+
+def test_a_password_with_an_at_sign_is_not_shown_as_a_host() -> None:
+    text = "postgresql://daemon:pass@word@db/tables"
+    with pytest.raises(ValueError, match="percent-encode") as refusal:
+        parse_database_url(text)
+    assert "word@" not in str(refusal.value)
+    assert render_name(text) == "***"
 
 
 def test_what_is_no_secret_of_a_url_is_shown() -> None:

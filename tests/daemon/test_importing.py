@@ -85,6 +85,18 @@ def test_skipped_files_and_warnings_of_files_are_printed(
     assert "the pass rate is 1 (1 of 1 judged)" in plain.err
 
 
+def test_a_line_break_in_the_name_of_a_file_begins_no_line(
+    home: Path, kintsugi: Kintsugi, tmp_path: Path
+) -> None:
+    folder = tmp_path / "runs"
+    folder.mkdir()
+    write_lines(folder / "a\nwarning: b.json", {"messages": [{"role": "x"}]})
+    (folder / "c\nwarning: d.txt").write_text("Runs.")
+    warnings = kintsugi("import", folder).err.splitlines()
+    assert len(warnings) == 2
+    assert all("␊warning: " in line for line in warnings)
+
+
 def test_an_unknown_format_is_wrong_usage(home: Path, kintsugi: Kintsugi, tmp_path: Path) -> None:
     result = kintsugi("import", tmp_path, "--format", "csv")
     assert (result.code, result.out) == (2, "")

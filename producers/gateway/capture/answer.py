@@ -186,8 +186,9 @@ class Capture:
         return self._pieces > 0
 
     def is_last(self, payload: bytes | None) -> bool:
-        """Whether an event that says this ends a whole stream."""
-        return payload == sse.DONE
+        """Whether an event that says this ends a whole stream; clients take no notice of what
+        follows the mark."""
+        return payload is not None and payload.startswith(sse.DONE)
 
     def collect_texts(self) -> tuple[str, ...]:
         """Everything that is known of what was said so far: words, raw arguments of calls, and what
@@ -221,6 +222,8 @@ class Capture:
 
         seen: set[int] = set()
         for place, choice in enumerate(self._read_objects(document, "choices")):
+            if choice.get("index") is None and not (self._whole or any(choice.values())):
+                continue  # an empty choice beside usage
             number = self._number(choice.get("index"), place)
             if number in seen:
                 self._doubt("two choices have one index")
@@ -477,6 +480,12 @@ class MessagesCapture(Capture):
 
     LAST: ClassVar[str] = "message_stop"
 
+    def __init__(self, asked: ModelRequest, added: ExtraFields, dialect: Dialect | None) -> None:
+        super().__init__(asked, added, dialect)
+        self._inputs: dict[int, list[str] | None] = {}
+        """Block -> the input at its start, which deltas replace; None for a block that is no call
+        of the client."""
+
     def whole(self, document: Json) -> Json:
         """A whole response, as it came."""
         self._take_message(document)
@@ -537,11 +546,15 @@ class MessagesCapture(Capture):
     def _begin_block(self, number: int, block: Json) -> None:
         kind = block.get("type")
         if kind != "tool_use":
+            self._inputs[number] = None
             self._add_to_block(number, {**block, "type": f"{kind}_delta"})
             return
         function = {"name": block.get("name"), "arguments": block.get("input") or None}
         call = {"index": number, "id": block.get("id"), "function": function}
-        self._message.words.take_call(call, number)
+        words = self._message.words
+        before = len(words.calls)
+        words.take_call(call, number)
+        self._inputs[number] = words.calls[-1].arguments if len(words.calls) > before else []
 
     def _add_to_block(self, number: int, delta: Json) -> None:
         kind, words = delta.get("type"), self._message.words
@@ -550,7 +563,13 @@ class MessagesCapture(Capture):
         elif kind == "thinking_delta":
             words.add_reasoning(delta.get("thinking"))
         elif kind == "input_json_delta":
+            begun = self._inputs.get(number, [])
+            if begun is None:
+                return
             function = {"arguments": delta.get("partial_json")}
+            if function["arguments"]:
+                begun.clear()
+                self._inputs[number] = []
             words.take_call({"index": number, "function": function}, number)
 
     def _untrainable(self, choices: list[_Choice]) -> str | None:

@@ -233,8 +233,8 @@ class _Connection(asyncio.Protocol):
         if not 200 <= status < 600:
             self._fail(f"it answers with status {status:03}, which HTTP does not have")
             return
-        encoding = self.headers.get("content-encoding", "identity")
-        if encoding != "identity":
+        encoding = self.headers.get("content-encoding", "")
+        if encoding.lower() not in ("", "identity"):
             self._fail(f"it compresses answers ({encoding[:40]}) although it was asked not to")
             return
         self.status = status

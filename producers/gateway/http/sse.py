@@ -17,7 +17,8 @@ MAX_EVENT_LINES: Final = 10_000
 DONE: Final = b"[DONE]"
 """The data of the event that ends a stream of OpenAI's."""
 
-_END: Final = re.compile(rb"\r\n\r\n|\n\n|\r\r")
+_END: Final = re.compile(rb"\n\r?\n|\r\r")
+"""A line's end and an empty line, which may end otherwise than the line before."""
 
 
 class EventTooLong(KintsugiError):

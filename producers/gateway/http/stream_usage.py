@@ -4,6 +4,7 @@
 then restores the chunks of such a stream to those of one that was not. Pure.
 """
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal, get_args
@@ -42,6 +43,14 @@ def _is_empty(choice: Any, but: frozenset[str]) -> bool:
     return all(value is None for values in (said, fields) for value in values)
 
 
+def _is_blank(choice: Any) -> bool:
+    """Return whether a choice has nothing but empty texts."""
+    delta = choice.get("delta") if isinstance(choice, dict) else None
+    if not isinstance(delta, dict) or not all(said in (None, "") for said in delta.values()):
+        return False
+    return _is_empty({**choice, "delta": None}, _TOKEN_FIELDS)
+
+
 @dataclass(frozen=True, slots=True)
 class StreamUsage:
     """Difference that asking for usage makes to the streams of an engine."""
@@ -58,7 +67,12 @@ class StreamUsage:
 
     def is_own_chunk(self, chunk: Json) -> bool:
         """Return whether a chunk was sent only to tell usage."""
-        return chunk.get("usage") is not None and find_kind(chunk) in self.own_chunks
+        if chunk.get("usage") is None:
+            return False
+        kind = find_kind(chunk)
+        if kind == "words" and kind not in self.told_in and all(map(_is_blank, chunk["choices"])):
+            kind = "silent"
+        return kind in self.own_chunks
 
     def strip(self, chunk: Json) -> Json:
         """Return the chunk as it would have been; the same object where nothing changes."""
@@ -79,7 +93,6 @@ def compare_streams(plain: Sequence[Json], asked: Sequence[Json]) -> StreamUsage
     where one of them has none."""
     if not plain or not asked:
         return None
-    kinds = {find_kind(chunk) for chunk in plain}
     tellers = [chunk for chunk in asked if chunk.get("usage") is not None]
     if any(chunk.get("usage") is not None for chunk in plain):
         return StreamUsage(frozenset(), frozenset())
@@ -87,10 +100,24 @@ def compare_streams(plain: Sequence[Json], asked: Sequence[Json]) -> StreamUsage
     return StreamUsage(
         # An engine with usage in chunks of two kinds has it in all; a short stream may lack some.
         told_in if len(told_in) < 2 else frozenset(get_args(ChunkKind)),
-        told_in - kinds - {"words", "end"},
+        frozenset(_find_own_kinds(plain, asked, tellers)),
         any("usage" in chunk for chunk in plain),
         dict(_find_moves(plain, asked, tellers)),
     )
+
+
+def _find_own_kinds(
+    plain: Sequence[Json], asked: Sequence[Json], tellers: Sequence[Json]
+) -> Iterator[ChunkKind]:
+    """Yield the kinds of the chunks that one stream has more than the other, to tell usage."""
+    before, after, telling = (Counter(map(find_kind, chunks)) for chunks in (plain, asked, tellers))
+    # Asking for tokens adds silent chunks, too.
+    if telling["silent"] and not before["silent"]:
+        yield "silent"
+    if telling["bare"] and after["bare"] - before["bare"] >= telling["bare"]:
+        yield "bare"
+    if telling["end"] and before["end"] and after["end"] - before["end"] >= telling["end"]:
+        yield "end"
 
 
 def _find_moves(

@@ -40,6 +40,9 @@ PATHS: Final[Mapping[Endpoint, str]] = {
 }
 """Path of each endpoint, relative to the `/v1` of an upstream."""
 
+_FREE_OPTIONS: Final = ("include_obfuscation",)
+"""Options of streams that have nothing to do with usage."""
+
 _DOUBLE_DIGITS: Final = 309
 """Digits of the largest double; an integer of fewer is finite as one."""
 
@@ -198,9 +201,12 @@ class ModelRequest:
         options = self.document.get("stream_options")
         if not self.stream or not (options is None or isinstance(options, dict)):
             return False
-        # Other options may need it, or mean something else with it.
-        asked = (options or {}).get("include_usage")
-        return (asked is None or asked is False) and (options or {}).keys() <= {"include_usage"}
+        # Other options may need it, or mean something else with it, unless they are off.
+        return all(
+            value is None or value is False
+            for name, value in (options or {}).items()
+            if name not in _FREE_OPTIONS
+        )
 
     def encode_for_engine(self, extras: ExtraFields) -> bytes:
         """The request as the engine gets it."""
@@ -210,7 +216,10 @@ class ModelRequest:
         if extras.logprobs:
             body["logprobs"] = True if self.endpoint == "chat" else 0
         if extras.usage is not None:
-            body["stream_options"] = {"include_usage": True}
+            body["stream_options"] = {
+                **(self.document.get("stream_options") or {}),
+                "include_usage": True,
+            }
         return (encode_large_json if self.size >= LARGE_BYTES else encode_json)(body)
 
     def with_model(self, model: str) -> "ModelRequest":

@@ -153,6 +153,30 @@ def test_a_second_answer_in_one_segment_is_nobodys(path: str, odd: Odd, front: F
         assert ask(front, path, stream=True).content == events
 
 
+@pytest.mark.parametrize("coding", ["", "identity", "Identity", "IDENTITY"])
+def test_an_answer_that_is_not_encoded_is_passed_on(coding: str, odd: Odd, front: Fronted) -> None:
+    encoding = b"\r\nContent-Encoding: %b\r\n\r\n" % coding.encode()
+    odd.answer = http(b'{"choices": []}').replace(b"\r\n\r\n", encoding, 1)
+    assert ask(front, "/v1/chat/completions").content == b'{"choices": []}'
+
+
+WORDS = b'data: {"choices": [{"index": 0, "delta": {"content": "a"}, "finish_reason": "stop"}]}\n\n'
+
+
+@pytest.mark.parametrize("kind", ["text/event-stream", "Text/Event-Stream; charset=utf-8"])
+@pytest.mark.parametrize("end", [b"\n\n", b"\n", b"", b" \n\n", b"\n\r\n", b"\r\n\n"])
+def test_a_stream_is_whole_however_its_last_event_ends(
+    kind: str, end: bytes, odd: Odd, front: Fronted
+) -> None:
+    events = WORDS.replace(b"\n\n", b"\n\r\n") + b"data: [DONE]" + end
+    odd.answer = http(events, kind=kind)
+    assert ask(front, "/v1/chat/completions", stream=True).content == events
+    ended = front.ended()[-1]
+    assert (ended.outcome, ended.finish_reason) == ("completed", "stop")
+    assert ended.content is not None
+    assert [message.content for message in ended.content.messages] == ["a"]
+
+
 FAULTS = {
     "cut": http(b"x" * 50)[:-20],
     "garbage": b"\x00\x01 no protocol",

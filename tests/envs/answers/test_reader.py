@@ -131,6 +131,11 @@ def test_two_calls_are_two(pieces: list[Json], calls: list[Any]) -> None:
         [piece("look_up", None, "A", 1), piece(None, '{"order": "W7"}', None, 1)],
         [piece("look_up", '{"order"', "A"), piece("look_up", ": ", ""), piece("look_up", '"W7"}')],
         [piece("look_up", None, "A", 0), piece(None, ORDER)],
+        [
+            piece("look_up", "", "A", 0),
+            piece("", '{"order": ', "B", 0),
+            piece(None, '"W7"}', "C", 0),
+        ],
     ],
     ids=[
         "sent again",
@@ -142,6 +147,7 @@ def test_two_calls_are_two(pieces: list[Json], calls: list[Any]) -> None:
         "index from 1",
         "by place",
         "an object",
+        "an id for each piece",
     ],
 )
 def test_one_call_is_one(pieces: list[Json]) -> None:
@@ -265,6 +271,19 @@ def test_who_only_doubts_reads_the_rest() -> None:
     message = reader.build_message()
     assert (message.reasoning, [call.name for call in message.tool_calls]) == ("Hm.", ["stock"])
     assert doubts == ["content is no text", "tool_calls is no list of objects"]
+
+
+@pytest.mark.parametrize("older", [None, {}, {"name": None, "arguments": None}, {"name": ""}])
+@pytest.mark.parametrize("whole", [False, True])
+def test_an_empty_call_of_the_older_form_is_none(older: Json | None, whole: bool) -> None:
+    reader = MessageReader()
+    reader.take({"content": "Hi", "function_call": older}, whole)
+    assert reader.build_message() == Message(role="assistant", content="Hi")
+
+
+def test_a_part_whose_text_is_null_says_nothing() -> None:
+    parts = [{"type": kind, kind: None} for kind in ("text", "refusal", "thinking")]
+    assert read_content(parts) == Content("", "", False)
 
 
 def test_clients_that_join_by_index_have_the_calls_of_an_index_as_one() -> None:

@@ -168,6 +168,88 @@ def test_events_come_out_whole_however_the_network_cuts_them(
     assert [sse.data(event) for event in found] == [None, *clean]
 
 
+@given(
+    st.lists(st.tuples(st.sampled_from(["\n", "\r\n"]), st.sampled_from(["\n", "\r\n"]))),
+    st.integers(1, 7),
+)
+def test_an_empty_line_ends_an_event_however_each_line_ends(
+    ends: list[tuple[str, str]], size: int
+) -> None:
+    sent = "".join(f"data: {n}{end}{empty}" for n, (end, empty) in enumerate(ends)).encode()
+    splitter = sse.Splitter()
+    cut = (sent[at : at + size] for at in range(0, len(sent), size))
+    events = [event for data in cut for event in splitter.feed(data)]
+    assert [sse.data(event) for event in events] == [b"%d" % n for n in range(len(ends))]
+    assert (b"".join(events), splitter.rest()) == (sent, b"")
+
+
+@pytest.mark.parametrize("empty", [{}, {"delta": {}}, {"delta": None, "finish_reason": None}])
+def test_an_empty_choice_beside_usage_is_no_choice(empty: Json) -> None:
+    streamed = choice([5], [-0.5], delta={"content": "a"})
+    capture = Capture(chat(stream=True, n=2), BOTH, EMBEDDED)
+    for number in range(2):
+        capture.chunk({"choices": [streamed | {"index": number}], "prompt_token_ids": [1, 2]})
+    capture.chunk({"choices": [empty], "usage": {"prompt_tokens": 2, "completion_tokens": 2}})
+    assert capture.build_record().untrainable_because is None
+
+
+@pytest.mark.parametrize(
+    ("options", "sent"),
+    [
+        (None, {"include_usage": True}),
+        ({"include_usage": False}, {"include_usage": True}),
+        ({"include_obfuscation": True}, {"include_obfuscation": True, "include_usage": True}),
+        (
+            {"include_usage": None, "continuous_usage_stats": False},
+            {"include_usage": True, "continuous_usage_stats": False},
+        ),
+        ({"continuous_usage_stats": True}, {"continuous_usage_stats": True}),
+        ({"include_usage": True}, {"include_usage": True}),
+        ({"include_usage": 0}, {"include_usage": 0}),
+        ("x", "x"),
+    ],
+)
+def test_usage_is_asked_for_beside_options_that_do_not_change_it(options: Any, sent: Any) -> None:
+    request = chat(stream=True, **({} if options is None else {"stream_options": options}))
+    body = json.loads(request.encode_for_engine(request.choose_extras(VLLM)))
+    assert body["stream_options"] == sent
+
+
+def message_of(*events: Json) -> Any:
+    """The message that events of Anthropic's protocol come to."""
+    request = ModelRequest("messages", {"messages": []})
+    capture = make_capture(request, ExtraFields(), None)
+    for event in events:
+        capture.chunk(event)
+    (message,) = capture.build_record().messages
+    return message
+
+
+def begin(number: int, **block: Any) -> Json:
+    return {"type": "content_block_start", "index": number, "content_block": block}
+
+
+def go_on(number: int, text: str) -> Json:
+    delta = {"type": "input_json_delta", "partial_json": text}
+    return {"type": "content_block_delta", "index": number, "delta": delta}
+
+
+def test_the_input_of_deltas_is_in_place_of_that_at_the_start_of_a_block() -> None:
+    use = begin(0, type="tool_use", id="A", name="look_up", input={"order": "W1"})
+    for deltas, order in (((), "W1"), (("",), "W1"), (('{"order": ', '"W7"}'), "W7")):
+        (call,) = message_of(use, *(go_on(0, text) for text in deltas)).tool_calls
+        assert (call.name, call.arguments) == ("look_up", {"order": order})
+
+
+def test_a_tool_that_the_engine_runs_itself_is_no_call_of_the_client() -> None:
+    own = begin(0, type="server_tool_use", id="S", name="web_search", input={})
+    use = begin(0, type="tool_use", id="A", name="look_up", input={})
+    message = message_of(
+        own, go_on(0, '{"query": "x"}'), use, go_on(0, "{}"), own, go_on(0, '{"query": "y"}')
+    )
+    assert [(call.name, call.arguments) for call in message.tool_calls] == [("look_up", {})]
+
+
 def first_token(drawn: float | None, *likeliest: float) -> tuple[Json, Json]:
     """A probe's answers with top_k=1 and without parameters."""
     top = {str(number): value for number, value in enumerate(likeliest)}

@@ -75,6 +75,52 @@ def test_null_stays_where_an_engine_writes_it_unasked() -> None:
     assert "usage" not in replace(usage, null=False).strip(of({"content": "a"}) | {"usage": None})
 
 
+def usage(chunk: Json) -> Json:
+    return chunk | {"usage": {"completion_tokens": 1}}
+
+
+def bare() -> Json:
+    return {"choices": []}
+
+
+END = of({}, finish_reason="stop")
+
+
+@pytest.mark.parametrize(
+    ("plain", "asked", "own"),
+    [
+        ([bare(), END], [bare(), END, usage(bare())], "bare"),
+        ([bare(), END], [bare(), END, usage(bare()), usage(bare())], "bare"),
+        ([END], [END, usage(END)], "end"),
+        ([END], [usage(END)], None),
+        ([END, bare()], [END, usage(bare())], None),
+        ([of({}), END], [of({}), END, usage(of({}))], None),
+    ],
+    ids=["beside others", "twice", "a second end", "the end", "no chunk more", "silent as others"],
+)
+def test_chunks_that_only_one_stream_has_are_those_of_usage(
+    plain: list[Json], asked: list[Json], own: str | None
+) -> None:
+    shown = compare_streams(plain, asked)
+    assert shown is not None
+    assert shown.own_chunks == (frozenset() if own is None else {own})
+
+
+@pytest.mark.parametrize("delta", [{}, {"content": None}, {"content": ""}])
+def test_a_chunk_of_usage_says_nothing_also_with_an_empty_text(delta: Json) -> None:
+    silent = StreamUsage(frozenset(("silent",)), frozenset(("silent",)))
+    assert silent.is_own_chunk(usage(of(delta)))
+    assert not silent.is_own_chunk(of(delta))
+    assert not silent.is_own_chunk(usage(of({"content": "a"})))
+    assert not silent.is_own_chunk(usage(of({"content": ""}, finish_reason="stop")))
+
+
+def test_an_engine_with_usage_in_all_chunks_keeps_its_empty_texts() -> None:
+    each = compare_streams([END], [usage(of({"content": "a"})), usage(END), usage(bare())])
+    assert each is not None
+    assert not each.is_own_chunk(usage(of({"content": ""})))
+
+
 def test_engines_that_differ_in_one_habit_are_told_apart() -> None:
     style = Style("other", usage_in="end", fingerprint="fp")
     assert prove(style).usage == StreamUsage(frozenset(("end",)), frozenset())
