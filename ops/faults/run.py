@@ -54,7 +54,7 @@ PLAN: Final = {
     "reordered": (200, 40),
     "serving_database_down": (100, 10),
     "serving_engine_kill": (100, 10),
-    "serving_files": (200, 20),
+    "serving_files": (240, 24),
     "serving_full_disk": (100, 10),
     "serving_kill": (200, 20),
     "serving_twins": (150, 15),
