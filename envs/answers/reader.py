@@ -10,7 +10,7 @@ what was said. Engines differ in how they write the same thing; what is tolerate
     a call        is known by its index and its id together. An empty id is none, and one that comes
                   later is the call's. A piece without an id belongs to the last call of its index,
                   one without an index to the call of its id, and one without both to the last call
-                  of its place in the list.
+                  of its place in the list. So does one with a new id that names no tool.
     its name      may come whole, again with each piece, or in fragments.
     its arguments may be a text, an object, or nothing, which is an empty object.
     a content     may be a list of parts; those of a thought are reasoning, a refusal is text.
@@ -300,8 +300,11 @@ class MessageReader:
         if call is None and index is not None:
             call = known.get(("place", place))
             call = call if call is not None and call.index is None else None
-        if call is None or (id is not None and call.id is not None):
+        if call is None:
             return None
+        if id is not None and call.id is not None:
+            # A call begins with the name of a tool: some engines draw an id anew for each piece.
+            return call if sent.arguments and not sent.name else None
         return None if call.is_over(sent.name, sent.arguments) else call
 
     def _note(self, call: CallPieces, index: int | None, id: str | None, place: int | str) -> None:
@@ -313,7 +316,7 @@ class MessageReader:
             call.index = index
             known[index] = call
         if id is not None and self._keep(PIECE_BYTES + len(id)):
-            call.id = id
+            call.id = call.id or id
             known["id", id] = known[call.index, id] = call
             call.raw_ids.append(id)
 

@@ -131,6 +131,11 @@ def test_two_calls_are_two(pieces: list[Json], calls: list[Any]) -> None:
         [piece("look_up", None, "A", 1), piece(None, '{"order": "W7"}', None, 1)],
         [piece("look_up", '{"order"', "A"), piece("look_up", ": ", ""), piece("look_up", '"W7"}')],
         [piece("look_up", None, "A", 0), piece(None, ORDER)],
+        [
+            piece("look_up", "", "A", 0),
+            piece("", '{"order"', "B", 0),
+            piece(None, ':"W7"}', "C", 0),
+        ],
     ],
     ids=[
         "sent again",
@@ -142,6 +147,7 @@ def test_two_calls_are_two(pieces: list[Json], calls: list[Any]) -> None:
         "index from 1",
         "by place",
         "an object",
+        "a new id in each piece",
     ],
 )
 def test_one_call_is_one(pieces: list[Json]) -> None:
@@ -198,6 +204,7 @@ text_of, thinking = st.text(max_size=4), {"type": "thinking"}
         ([{"type": "output_text", "text": "Hi", "annotations": []}], Content("Hi", "", False)),
         ([{"type": "refusal", "refusal": "No."}], Content("No.", "", False)),
         ([{"type": "thinking", "thinking": "Hm."}], Content("", "Hm.", False)),
+        ([{"type": "think", "think": "Hm."}], Content("", "Hm.", False)),
         (
             [{"type": "thinking", "thinking": [{"type": "text", "text": "Hm."}, " So."]}],
             Content("", "Hm. So.", False),
