@@ -56,7 +56,7 @@ def reciting(directory: Path, tokens: PreTrainedTokenizerFast, text: str, **chan
     config.update({"vocab_size": len(tokens), "tie_word_embeddings": False, "hidden_size": 256})
     config.update(changes)
     torch.manual_seed(0)
-    model: Any = AutoModelForCausalLM.from_config(config)
+    model: Any = AutoModelForCausalLM.from_config(config)  # type: ignore[no-untyped-call]
     with torch.no_grad():
         for layer in model.model.layers:
             layer.self_attn.o_proj.weight.zero_()
