@@ -16,7 +16,7 @@ from daemon.jobs.runner import result_of
 from daemon.solver.reference.demonstrations import vocabulary
 from envs.shop.environment import Shop
 from ops.faults.command import command
-from ops.fuzz.specs import TRAINED, run_job
+from ops.faults.job_scene import PLAIN, run_job
 from ops.reciting_model import HOSTILE_ANSWERS, reciting, with_token
 
 ANSWERS: Final = (*HOSTILE_ANSWERS, *(f"<tool_call>{blank * 20_000}" for blank in " \n"))
@@ -32,7 +32,7 @@ def run(count: int, folder: Path, seed: int = 0) -> dict[str, Any]:
     for number in range(seed, seed + count):
         answer, place = ANSWERS[number % len(ANSWERS)], folder / str(number)
         base = reciting(place / "base", with_token(tokens, answer), answer)
-        (place / "job.json").write_text(json.dumps(TRAINED[0] | {"checkpoint": str(base)}))
+        (place / "job.json").write_text(json.dumps(PLAIN | {"checkpoint": str(base)}))
         code, result = run_job(place), result_of(last_lines(place / "stdout"))
         outcomes.append("none" if result is None else result.outcome)
         if result is None or result.outcome == "failed":
