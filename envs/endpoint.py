@@ -491,14 +491,20 @@ def _completion(answer: bytes, turn: int) -> Completion:
 
 
 def _tokens(answer: _Answer) -> Tokens | None:
-    """Those of the first choice; None where any is missing."""
+    """Those of the first choice; None where any is missing, or the endpoint counts others."""
     try:
         prompt = _PromptTokens(prompt_token_ids=answer.prompt_token_ids).prompt_token_ids
-        first = _ChoiceTokens.model_validate(answer.choices[0])
+        choices = [_ChoiceTokens.model_validate(choice) for choice in answer.choices]
     except ValidationError:
         return None
+    first, usage = choices[0], _usage(answer.usage)
     logprobs = tuple(score.logprob for score in first.logprobs.content)
-    if len(logprobs) != len(first.token_ids):
+    written = sum(len(choice.token_ids) for choice in choices)
+    if (
+        len(logprobs) != len(first.token_ids)
+        or usage.prompt_tokens not in (None, len(prompt))
+        or usage.completion_tokens not in (None, written)
+    ):
         return None
     return Tokens(prompt, first.token_ids, logprobs)
 

@@ -167,6 +167,8 @@ def untrainable(
 
 
 def _defect(turn: Turn, ends: frozenset[int], last: bool) -> str | None:
+    if not turn.prompt_ids and not turn.completion_ids:
+        return "no exact tokens: its engine sent none, or counts others in `usage`"
     if not turn.prompt_ids:
         return "no prompt"
     if not turn.completion_ids:

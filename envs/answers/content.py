@@ -6,11 +6,14 @@ parts are read to a bounded depth. Pictures and sounds are not read.
 
 from typing import Any, Final, NamedTuple
 
-_MONOLOGUES: Final = frozenset(
-    ("thinking", "reasoning", "reasoning.text", "reasoning_text", "summary_text")
-)
+_MONOLOGUES: Final = frozenset((
+    "thinking", "think", "reasoning", "reasoning.text", "reasoning_text", "reasoning_content",
+    "summary_text",
+))  # fmt: skip
 """Types of parts that are reasoning."""
-_MONOLOGUE_FIELDS: Final = ("thinking", "reasoning", "text", "content", "summary")
+_MONOLOGUE_FIELDS: Final = (
+    "thinking", "think", "reasoning", "reasoning_content", "text", "content", "summary",
+)  # fmt: skip
 """Fields of such a part, of which the first with a value holds its text or parts of it."""
 _NESTING: Final = 4
 """Levels of parts in parts."""

@@ -306,6 +306,7 @@ class MessageReader:
         if call is None:
             return None
         if id is not None and call.id is not None:
+            # A call begins with the name of a tool.
             return call if index is not None and sent.arguments and not sent.name else None
         return None if call.is_over(sent.name, sent.arguments) else call
 

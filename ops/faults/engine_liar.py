@@ -4,10 +4,12 @@
 
 A gateway over an engine that answers each call with the next lie: an index that was not asked for,
 a log-probability of 1e300, arrays of two lengths, statuses that HTTP does not have, two answers in
-one segment, bodies and heads without end, gzip. Between them it tells the truth. Passes when a
-client got what the engine said first, or an error of the gateway where that is no answer of HTTP or
-has no end; when every call ended in the log, and only those of the truth may be trained on;
-when no stored number is infinite; and when the gateway's memory stays within BOUND_BYTES above its
+one segment, bodies and heads without end, gzip. Between them it tells the truth. It also streams
+what engines of odd habits do: calls on one index, usage that is not the number of token ids, usage
+beside an empty choice, contents in parts. Passes when a client got what the engine said first, or
+an error of the gateway where that is no answer of HTTP or has no end; when every call ended in the
+log, and only those of the truth may be trained on; when habits are recorded as what they mean; when
+no stored number is infinite; and when the gateway's memory stays within BOUND_BYTES above its
 start.
 """
 
@@ -17,8 +19,9 @@ import json
 import math
 import random
 from array import array
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import ExitStack, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -106,6 +109,104 @@ LIES: Final[Mapping[str, list[Any]]] = {
 }
 """Name -> the choices of an answer, as of a stream."""
 
+
+def _stream_calls(*calls: Json) -> Json:
+    """Return a choice of a stream with pieces of calls, for each of which a token was written."""
+    return _choice(
+        message={"tool_calls": list(calls)}, token_ids=[5] * len(calls), finish_reason=None,
+        logprobs=_build_logprobs(*[-0.5] * len(calls)),
+    )  # fmt: skip
+
+
+def _build_call(arguments: str | None, name: str | None = None, id: str | None = None) -> Json:
+    return {"index": 0, "id": id, "function": {"name": name, "arguments": arguments}}
+
+
+_END: Final = _choice(message={}, finish_reason="tool_calls")
+_TWO_CALLS: Final = [
+    {"name": "a", "arguments": {"x": 1}, "id": "A"},
+    {"name": "b", "arguments": {"y": 2}, "id": "B"},
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Habit:
+    """A stream that some engine writes, and what must be recorded of it."""
+
+    choices: list[Json]
+    """Of each chunk, the choice."""
+    message: Json
+    """Fields of the recorded message."""
+    tokens: int
+    """Tokens that the engine counts."""
+    usage_beside: Json | None = None
+    """The choice of the chunk with the usage; None where it has none."""
+    trainable: bool = True
+
+    def chunks(self) -> list[Json]:
+        """Return the chunks of the stream."""
+        usage = {"prompt_tokens": 3, "completion_tokens": self.tokens}
+        beside = [] if self.usage_beside is None else [self.usage_beside]
+        return [
+            *(_document([choice], True) for choice in self.choices),
+            {"id": "liar", "choices": beside, "usage": usage},
+        ]
+
+
+HABITS: Final[Mapping[str, Habit]] = {
+    "two calls on one index": Habit(
+        [_stream_calls(_build_call('{"x":1}', "a", "A"), _build_call('{"y":2}', "b", "B")), _END],
+        {"tool_calls": _TWO_CALLS}, 4,
+    ),
+    "two calls on one index in pieces": Habit(
+        [*map(_stream_calls, (
+            _build_call("", "a", "A"), _build_call('{"x":', None, ""), _build_call("1}"),
+            _build_call("", "b", "B"), _build_call('{"y":', None, ""), _build_call("2}"),
+        )), _END],
+        {"tool_calls": _TWO_CALLS}, 8,
+    ),
+    "pieces of two calls in turns": Habit(
+        [*map(_stream_calls, (
+            _build_call('{"x":', "a", "A"), _build_call('{"y":', "b", "B"),
+            _build_call("1}", None, "A"), _build_call("2}", None, "B"),
+        )), _END],
+        {"tool_calls": _TWO_CALLS}, 6,
+    ),
+    "name and id in each piece": Habit(
+        [*map(_stream_calls, (_build_call('{"x":', "a", "A"), _build_call("1}", "a", "A"))), _END],
+        {"tool_calls": _TWO_CALLS[:1]}, 4,
+    ),
+    "an empty id before the real one": Habit(
+        [*map(_stream_calls, (_build_call('{"x":', "a", ""), _build_call("1}", "", "A"))), _END],
+        {"tool_calls": _TWO_CALLS[:1]}, 4,
+    ),
+    "arguments of nothing": Habit(
+        [_stream_calls(_build_call("", "a", "A")), _END],
+        {"tool_calls": [{"name": "a", "arguments": {}, "id": "A"}]}, 3,
+    ),
+    "a custom tool": Habit(
+        [_stream_calls({"index": 0, "id": "A", "type": "custom",
+                        "custom": {"name": "a", "input": "ls"}}), _END],
+        {"tool_calls": [{"name": "a", "arguments": {"input": "ls"}, "id": "A"}]}, 3,
+    ),
+    "content in parts": Habit(
+        [_choice(message={"content": [
+            {"type": "thinking", "thinking": [{"type": "text", "text": "Hm."}]},
+            {"type": "text", "text": "Hello."},
+        ]})],
+        {"content": "Hello.", "reasoning": "Hm."}, 2,
+    ),
+    "usage beside an empty choice": Habit(
+        [_choice()], {"content": "ab"}, 2,
+        {"index": 0, "delta": {}, "finish_reason": None, "logprobs": None},
+    ),
+    "more tokens than ids": Habit([_choice()], {"content": "ab"}, 7, trainable=False),
+    "fewer tokens than ids": Habit([_choice()], {"content": "ab"}, 1, trainable=False),
+}  # fmt: skip
+
+ABORTED: Final = "aborted"
+"""A stream of Anthropic's protocol that begins with a token that nobody counted, and has no end."""
+
 ENDLESS: Final = ("body", "head", "line", "events", "trailer", "gzip")
 """What goes on without end."""
 
@@ -123,11 +224,17 @@ class Liar(Engine):
     async def _answer(
         self, path: str, body: Json, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
     ) -> bool:
-        if path != "/v1/chat/completions":
+        if path not in ("/v1/chat/completions", "/v1/messages"):
             return await super()._answer(path, body, reader, writer)
         lie, streamed = body["script"]["lie"], bool(body.get("stream"))
         with suppress(ConnectionError):
-            if lie in ENDLESS:
+            if lie in HABITS:
+                writer.write(_encode_stream(*HABITS[lie].chunks()))
+                await writer.drain()
+            elif lie == ABORTED:
+                writer.write(_abort())
+                await writer.drain()
+            elif lie in ENDLESS:
                 async for piece in _endless(lie):
                     writer.write(piece)
                     await writer.drain()
@@ -147,7 +254,11 @@ class Liar(Engine):
 
 def document(lie: str, streamed: bool) -> Json:
     """What the engine says."""
-    choices = [_to_stream_choice(choice) if streamed else choice for choice in LIES[lie]]
+    return _document(LIES[lie], streamed)
+
+
+def _document(told: list[Any], streamed: bool) -> Json:
+    choices = [_to_stream_choice(choice) if streamed else choice for choice in told]
     return {"id": "liar", "choices": choices, "prompt_token_ids": [1, 2, 3]}
 
 
@@ -165,17 +276,37 @@ def strip_tokens(body: Json) -> Json:
         if isinstance(choice, dict) else choice
         for choice in body["choices"]
     ]  # fmt: skip
-    return {"id": body["id"], "choices": choices}
+    return {"id": body["id"], "choices": choices} | (
+        {"usage": body["usage"]} if "usage" in body else {}
+    )
 
 
 def answer(lie: str, streamed: bool) -> bytes:
     """The bytes of it."""
-    body = json.dumps(document(lie, streamed)).encode()
-    if streamed:
-        body = b"data: " + body + b"\n\ndata: [DONE]\n\n"
-    kind = "text/event-stream" if streamed else "application/json"
-    head = f"HTTP/1.1 200 OK\r\ncontent-type: {kind}\r\ncontent-length: {len(body)}\r\n"
+    told = document(lie, streamed)
+    return _encode_stream(told) if streamed else _encode(json.dumps(told).encode())
+
+
+def _encode_stream(*chunks: Json) -> bytes:
+    events = (f"data: {json.dumps(chunk)}\n\n" for chunk in chunks)
+    return _encode(f"{''.join(events)}data: [DONE]\n\n".encode(), "text/event-stream")
+
+
+def _encode(body: bytes, kind: str = "application/json", missing: int = 0) -> bytes:
+    """Return an answer, of which `missing` bytes do not come."""
+    head = f"HTTP/1.1 200 OK\r\ncontent-type: {kind}\r\ncontent-length: {len(body) + missing}\r\n"
     return head.encode() + b"connection: close\r\n\r\n" + body
+
+
+def _abort() -> bytes:
+    begun = {"role": "assistant", "content": [], "usage": {"input_tokens": 3, "output_tokens": 1}}
+    events = (
+        {"type": "message_start", "message": begun},
+        {"type": "content_block_start", "index": 0, "content_block": {"type": "text", "text": ""}},
+        {"type": "content_block_delta", "index": 0, "delta": {"type": "text_delta", "text": "ab"}},
+    )
+    told = (f"event: {event['type']}\ndata: {json.dumps(event)}\n\n" for event in events)
+    return _encode("".join(told).encode(), "text/event-stream", missing=1)
 
 
 async def _endless(lie: str) -> AsyncIterator[bytes]:
@@ -232,6 +363,12 @@ def run(count: int, folder: Path, seed: int = 0) -> dict[str, Any]:
                 call, why = ask.ask_lie(told, streamed)
                 honest.add(call)
                 wrong += [f"splice {number}, streamed {streamed}: {why}"] if why else []
+        habits = dict[str, str]()
+        for name in HABITS:
+            call, why = ask.ask_habit(name)
+            habits[call] = name
+            wrong += [f"{name}: {why}"] if why else []
+        aborted = ask.ask_aborted()
         for lie in ENDLESS:
             why = ask.ask_endless(lie)
             wrong += [f"{lie}: {why}"] if why else []
@@ -240,14 +377,19 @@ def run(count: int, folder: Path, seed: int = 0) -> dict[str, Any]:
             wrong += [f"after {lie}: {why}"] if why else []
         grown = gateway.peak_bytes() - began
         status = gateway.stop()
-    ended, trained, problems = _read_log(gateway.home)
-    wrong += problems
+    ended, problems = _read_log(gateway.home)
+    trained = {call for call, end in ended.items() if end.trainable}
+    honest |= {call for call, name in habits.items() if HABITS[name].trainable}
+    wrong += [*problems, *_check_habits(ended, habits)]
+    if ended[aborted].completion_tokens is not None:
+        wrong.append(f"{ABORTED}: {ended[aborted].completion_tokens} tokens, which nobody counted")
     passed = (
-        not wrong and status == 0 and trained == honest and ended == ask.asked
+        not wrong and status == 0 and trained == honest and len(ended) == ask.asked
         and grown < BOUND_BYTES
     )  # fmt: skip
     return {
-        "fault": "engine that lies", "lies": count, "endless": len(ENDLESS), "calls": ended,
+        "fault": "engine that lies", "lies": count, "habits": len(HABITS), "endless": len(ENDLESS),
+        "calls": len(ended),
         "trainable": len(trained), "honest": len(honest), "wrong": wrong[:20],
         "grown_mib": grown // _MIB, "seeds": [seed], "passed": passed,
     }  # fmt: skip
@@ -299,6 +441,24 @@ class Asker:
         right = reply.status_code == 502 and "error" in reply.json()
         return "" if right else f"{reply.status_code} {reply.text[:200]}"
 
+    def ask_habit(self, name: str) -> tuple[str, str]:
+        """Return the call of a habit, and why its stream is wrong; "" where it is right."""
+        reply = self._client.post(self._url, json=self._body(name, True))
+        *chunks, told = HABITS[name].chunks()
+        expected = [*chunks, told] if told["choices"] else chunks
+        events = [line.removeprefix("data: ") for line in reply.text.split("\n\n") if line]
+        got = [json.loads(event) for event in events if event != "[DONE]"]
+        right = got == list(map(strip_tokens, expected)) and events[-1] == "[DONE]"
+        return reply.headers["x-kintsugi-call"], "" if right else f"the client got {events!r}"[:200]
+
+    def ask_aborted(self) -> str:
+        """Return the call of a stream of Anthropic's protocol that has no end."""
+        url = self._url.replace("chat/completions", "messages")
+        body = self._body(ABORTED, True) | {"max_tokens": 8}
+        with self._client.stream("POST", url, json=body) as reply, suppress(httpx2.ProtocolError):
+            reply.read()
+        return reply.headers["x-kintsugi-call"]
+
     def ask_endless(self, lie: str) -> str:
         """What is wrong with how an answer without end is ended."""
         streamed = lie in ("line", "events")
@@ -316,12 +476,24 @@ class Asker:
         return "" if reply.status_code in (200, 502, 503) else f"status {reply.status_code}"
 
 
-def _read_log(home: Path) -> tuple[int, set[str], list[str]]:
-    """Calls that ended, which of them may be trained on, and what is wrong with their numbers."""
+def _check_habits(ended: Mapping[str, CallEnded], habits: Mapping[str, str]) -> Iterator[str]:
+    """Yield what is wrong with the records of habits; `habits`: call -> its habit."""
+    for call, name in habits.items():
+        content = ended[call].content
+        assert content is not None, "bodies are whole"
+        message = content.messages[0].model_dump(mode="json", exclude_none=True)
+        habit = {"role": "assistant", **HABITS[name].message}
+        recorded = {field: value for field, value in message.items() if value not in ("", [])}
+        if recorded != habit or ended[call].completion_tokens != HABITS[name].tokens:
+            yield f"{name}: {recorded} of {ended[call].completion_tokens} tokens"
+
+
+def _read_log(home: Path) -> tuple[dict[str, CallEnded], list[str]]:
+    """Return call -> its end, and what is wrong with the numbers of calls."""
     log = SqliteLog(home / "log.db", read_only=True)
     keys = KeyStore(sqlite_url(home / "keys.db"))
     bodies = Bodies(BlobStore(home / "blobs"), keys.find)
-    ended, trained, wrong = 0, set(), []
+    ended, wrong = dict[str, CallEnded](), list[str]()
     try:
         for partition in range(ROLLOUTS.partitions):
             at, end = log.start(ROLLOUTS.name)[partition], log.end(ROLLOUTS.name)[partition]
@@ -332,17 +504,15 @@ def _read_log(home: Path) -> tuple[int, set[str], list[str]]:
                     event, arrays = whole.event, whole.arrays
                     if not isinstance(event.data, CallEnded):
                         continue
-                    ended += 1
-                    if event.data.trainable:
-                        trained.add(event.data.call)
-                    elif arrays:
+                    ended[event.data.call] = event.data
+                    if not event.data.trainable and arrays:
                         wrong.append(f"{event.data.call} is untrainable and has arrays")
                     if not all(map(_is_finite, arrays.values())):
                         wrong.append(f"{event.data.call} holds what is no number")
     finally:
         log.close()
         keys.close()
-    return ended, trained, wrong
+    return ended, wrong
 
 
 def _is_finite(values: "array[Any]") -> bool:

@@ -1,15 +1,19 @@
 """A log is restored from a copy of before, and grows again: beyond what was folded, or not so far.
 
 Passes when the fold halts with a reason, and changes no row, whenever it had folded an event that
-the copy lacks; when it goes on without a word whenever it had not; and when the tables equal a fold
-from the start once a rebuild was confirmed.
+the copy lacks; when it goes on without a word whenever it had not; when `kintsugi dlq list`, which
+is asked at the first outcome of each kind, names the halt, and never says then that everything was
+folded; and when the tables equal a fold from the start once a rebuild was confirmed.
 """
 
+import os
 import shutil
 import sqlite3
+import subprocess
 import sys
 import tempfile
 from collections import Counter
+from collections.abc import Container
 from contextlib import closing
 from pathlib import Path
 from random import Random
@@ -25,7 +29,7 @@ from events.log import Cursor, EventLog
 from events.sqlite.log import SqliteLog
 from events.streams import STREAMS
 from migrations.upgrade import upgrade
-from ops.faults.scene import report
+from ops.faults.scene import ROOT, report
 from ops.mix import mix
 
 _MOST: Final = 60
@@ -37,6 +41,7 @@ class _Home:
 
     def __init__(self, folder: Path, tables: Path, chance: Random) -> None:
         """`tables`: empty ones, to begin with a copy of."""
+        self.folder = folder
         self.path = folder / "log.db"
         self._copy = folder / "copy.db"
         self._chance = chance
@@ -79,6 +84,15 @@ class _Home:
         with database.read_transaction(self.engine) as connection:
             return digest(connection)
 
+    def list_dead_letters(self) -> str:
+        """Return what `kintsugi dlq list` says of the fold."""
+        command = [sys.executable, "-m", "daemon", "--home", str(self.folder), "dlq", "list"]
+        tables = {"KINTSUGI_DATABASE_URL": f"sqlite:///{self.folder / 'projection.db'}"}
+        done = subprocess.run(
+            command, cwd=ROOT, env=os.environ | tables, capture_output=True, text=True, check=False
+        )
+        return done.stderr
+
     def close(self) -> None:
         self.log.close()
         self.engine.dispose()
@@ -92,7 +106,7 @@ def run(count: int, folder: Path, seed: int = 0) -> dict[str, Any]:
         with tempfile.TemporaryDirectory(dir=folder) as place:
             home = _Home(Path(place), tables, Random(f"log restored {seed} {number}"))
             try:
-                outcomes[_outcome(home, Random(f"outcome {seed} {number}"))] += 1
+                outcomes[_outcome(home, Random(f"outcome {seed} {number}"), outcomes)] += 1
             finally:
                 home.close()
     wrong = {name: times for name, times in outcomes.items() if name not in _RIGHT}
@@ -111,8 +125,9 @@ def _empty(folder: Path) -> Path:
 _RIGHT: Final = ("diverged", "ahead_of_log", "nothing_lost")
 
 
-def _outcome(home: _Home, chance: Random) -> str:
-    """What became of one restore; a sentence where it was not right."""
+def _outcome(home: _Home, chance: Random, known: Container[str]) -> str:
+    """What became of one restore; a sentence where it was not right. `known`: outcomes of which the
+    dead letters were listed before."""
     home.grow(least=20)
     home.copy()
     ends = _ends(home.log)
@@ -136,6 +151,10 @@ def _outcome(home: _Home, chance: Random) -> str:
         return "it went on in silence" if lost else f"it halted for nothing: {outcome}"
     if lost and home.hash() != before:
         return "it changed a row and halted"
+    if outcome not in known:
+        said = home.list_dead_letters()
+        if lost != ("the fold is halted" in said) or lost == ("every event was folded" in said):
+            return f"{outcome}: dlq list says {said!r}"
     return (
         outcome if _matches_rebuild(home, lost) else "the tables differ from a fold from the start"
     )

@@ -5,6 +5,8 @@
 Before: the files of a pushed adapter are damaged, then it is to be promoted. Passes when that is
 refused with a sentence, no engine holds anything of it, the route stays and calls go on; and when
 the same command promotes it once the files are right again.
+Each third strike is one of the named damages, in their order: pipes, links, broken configurations,
+patterns without end. The full count strikes with all of them.
 After: those of the adapter that answers are damaged. Passes when it goes on answering; when an
 engine that was started again does not get it back, and answers as the base; and when it does once
 the files are right again.
@@ -15,7 +17,7 @@ import shutil
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from itertools import cycle
+from itertools import cycle, islice
 from pathlib import Path
 from typing import Any, Final
 
@@ -40,19 +42,21 @@ def delete_files(folder: Path, chance: random.Random) -> None:
     shutil.rmtree(folder) if gone is None else (folder / gone).unlink()
 
 
-def damage_files(folder: Path, chance: random.Random) -> None:
-    """They are what no trainer leaves: pipes, links, odd settings, hostile patterns."""
-    DAMAGES[chance.choice(list(DAMAGES))](folder)
+Damage = Callable[[Path, random.Random], object]
 
 
-Damage = Callable[[Path, random.Random], None]
+def choose_damages(seed: int) -> Iterator[tuple[str, Damage]]:
+    """Yield each damage with its name; a run begins where the one of a lower seed ended."""
+    for name in islice(cycle(DAMAGES), seed // 3, None):
+        yield "truncated", truncate_weights
+        yield "deleted", delete_files
+        yield name, lambda folder, _, name=name: DAMAGES[name](folder)  # type: ignore[misc]
 
 
 def run(count: int, folder: Path, seed: int = 0) -> dict[str, Any]:
     """Damage files `count` times."""
     chance, wrong = random.Random(seed), list[str]()
-    damages = (truncate_weights, delete_files, damage_files)
-    strikes = [(damage, when) for when in (_before, _after) for damage in damages]
+    moments = cycle((_before, _before, _before, _after, _after, _after))
     with scene(folder) as stage:
         first = stage.push(stage.version())
         stage.promote(first)
@@ -60,9 +64,9 @@ def run(count: int, folder: Path, seed: int = 0) -> dict[str, Any]:
         worker = stage.worker()
         worker.launch()
         try:
-            for number, (damage, when) in zip(range(count), cycle(strikes), strict=False):
-                problems = when(stage, damage, chance)
-                wrong += [f"{number}, {damage.__name__}: {problem}" for problem in problems]
+            strikes = zip(range(count), choose_damages(seed), moments, strict=False)
+            for _, (name, damage), when in strikes:
+                wrong += [f"{name}: {problem}" for problem in when(stage, damage, chance)]
         finally:
             worker.kill()
     return {

@@ -171,7 +171,7 @@ class Scene:
     def command(self, *arguments: str) -> "subprocess.CompletedProcess[str]":
         """`kintsugi ARGUMENTS` until it ends."""
         return subprocess.run(
-            _kintsugi(arguments), cwd=self.folder, env=self._environment(), text=True,
+            kintsugi(arguments), cwd=self.folder, env=self._environment(), text=True,
             capture_output=True, timeout=PATIENCE_SECONDS, check=False,
         )  # fmt: skip
 
@@ -179,7 +179,7 @@ class Scene:
         """The same, to be killed."""
         with (self.folder / "commands.log").open("ab") as output:
             return subprocess.Popen(
-                _kintsugi(arguments), cwd=self.folder, env=self._environment(), stdout=output,
+                kintsugi(arguments), cwd=self.folder, env=self._environment(), stdout=output,
                 stderr=output,
             )  # fmt: skip
 
@@ -260,7 +260,7 @@ class Scene:
                 caller.join()
 
 
-def _kintsugi(arguments: Sequence[str]) -> list[str]:
+def kintsugi(arguments: Sequence[str]) -> list[str]:
     return [sys.executable, "-m", "daemon", "--json", *arguments]
 
 

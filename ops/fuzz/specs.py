@@ -11,11 +11,7 @@ with what became of them and what was wrong; exit code 1 if anything was.
 
 import argparse
 import json
-import multiprocessing
-import os
 import random
-import resource
-import signal
 import sys
 import tempfile
 import time
@@ -29,7 +25,6 @@ from typing import Any, Final
 
 from daemon.config.job_ranges import RANGES
 from daemon.config.presets import PRESETS
-from daemon.engine.reference.weights import CHECKPOINT
 from daemon.jobs.attempts import last_lines
 from daemon.jobs.runner import result_of
 from daemon.solver.spec import (
@@ -43,6 +38,7 @@ from daemon.solver.spec import (
     parse_spec,
 )
 from events.jobs import JobSpec
+from ops.faults.job_scene import PLAIN, POOL, name_tasks, run_job
 
 Json = dict[str, Any]
 Location = tuple[str | int, ...]
@@ -50,55 +46,21 @@ Location = tuple[str | int, ...]
 
 SLOW_SECONDS: Final = 30.0
 """Seconds of this processor that no spec takes: the slowest takes a tenth of them."""
-STOP_SECONDS: Final = 60.0
-"""Seconds after which a job is told to stop."""
-GRACE_SECONDS: Final = 120.0
-"""Seconds that a job has to stop in."""
-MEMORY_BYTES: Final = 12 << 30
-"""Address space of a job: one that asks for more is refused it, and other programs keep theirs."""
 _HUGE: Final = "<1e999>"
 """Stands for a number that Python would write as Infinity."""
 
 
-def _tasks(kind: str, first: int, count: int) -> list[str]:
-    return [f"shop/{kind}/{first + number}" for number in range(count)]
-
-
-_POOL: Final[Json] = {
-    "name": "target",
-    "tasks": _tasks("cancel", 1, 4),
-    "references": _tasks("cancel", 90, 2),
-}
-_PLAIN: Final[Json] = {
-    "job": "fuzzed",
-    "base": "reference",
-    "checkpoint": str(CHECKPOINT),
-    "environment": "shop",
-    "pools": [_POOL, {"name": "kept", "replay": True, "tasks": _tasks("question", 1, 2)}],
-    "sampler": {
-        "groups": 1, "size": 2, "rollouts": 2, "max_tokens": 16,
-        "source": {"kind": "in_process", "slots": 2, "length": 512},
-    },
-    "threads": 1,
-    # Groups of one verdict teach as well: no mutant ends for want of an update.
-    "algorithm": {
-        "filter": {"informative": False},
-        "advantage": {"center": "none", "scale": "none", "reward": {"offset": 0.5}},
-        "overlong": "keep",
-    },
-    "limits": {"kl": None, "ratio_low": None, "ratio_high": None, "entropy_factor": None},
-}  # fmt: skip
 _WARM: Final[Json] = {
     "warm_start": {"mode": "always", "sft": {"optimizer": {"lr": 1e-3}, "batch_tokens": 512}},
-    "sampler": _PLAIN["sampler"] | {"rollouts": 4},
+    "sampler": PLAIN["sampler"] | {"rollouts": 4},
 }
 _OPTIONS: Final[list[Json]] = [
     {"skill": "cancel", "label": "A", "token": 40, "description": "cancels orders"},
     {"label": "B", "token": 41, "description": "none of these"},
 ]
 _ROUTER_POOLS: Final[list[Json]] = [
-    {"name": "cancel", "skill": "cancel", "tasks": _tasks("cancel", 1, 6)},
-    {"name": "others", "tasks": _tasks("question", 1, 6)},
+    {"name": "cancel", "skill": "cancel", "tasks": name_tasks("cancel", 1, 6)},
+    {"name": "others", "tasks": name_tasks("question", 1, 6)},
 ]
 _ROUTER: Final[Json] = {
     "teaches": "router",
@@ -108,15 +70,15 @@ _ROUTER: Final[Json] = {
 }
 
 TRAINED: Final[tuple[Json, ...]] = (
-    _PLAIN,
-    _PLAIN | _WARM,
-    _PLAIN | _WARM | {
+    PLAIN,
+    PLAIN | _WARM,
+    PLAIN | _WARM | {
         "teaches": "user",
         "grpo": False,
-        "pools": [_POOL | {"tasks": _tasks("cancel", 1, 2)}],
+        "pools": [POOL | {"tasks": name_tasks("cancel", 1, 2)}],
     },
-    _PLAIN | _ROUTER,
-    _PLAIN | _ROUTER | {
+    PLAIN | _ROUTER,
+    PLAIN | _ROUTER | {
         "router": {"form": "head", "options": _OPTIONS},
         "lora": {"rank": 2, "alpha": 2, "targets": ["lm_head"]},
     },
@@ -138,14 +100,14 @@ _ROUNDS: Final[Json] = {
 READ: Final[tuple[Json, ...]] = (
     *TRAINED,
     *(
-        _PLAIN | {"algorithm": preset.algorithm.model_dump(mode="json")}
+        PLAIN | {"algorithm": preset.algorithm.model_dump(mode="json")}
         for preset in PRESETS.values()
     ),
-    _PLAIN | {"rounds": _ROUNDS, "sampler": _PLAIN["sampler"] | {"rollouts": 8}},
-    _PLAIN | {"pools": [_POOL | {"user": _USER}], "sampler": _ELSEWHERE},
-    _PLAIN | {"pools": [_POOL | {"user": _ADAPTER}]},
-    _PLAIN | {"sampler": _ELSEWHERE},
-    _PLAIN | {"sampler": {"source": {"kind": "vllm", "arguments": ["--seed=1"]}}},
+    PLAIN | {"rounds": _ROUNDS, "sampler": PLAIN["sampler"] | {"rollouts": 8}},
+    PLAIN | {"pools": [POOL | {"user": _USER}], "sampler": _ELSEWHERE},
+    PLAIN | {"pools": [POOL | {"user": _ADAPTER}]},
+    PLAIN | {"sampler": _ELSEWHERE},
+    PLAIN | {"sampler": {"source": {"kind": "vllm", "arguments": ["--seed=1"]}}},
 )
 """Specs of every kind."""
 
@@ -298,42 +260,6 @@ def _is_accepted(content: bytes) -> bool:
         return check_spec(content) == "accepted"
     except Exception:  # `check_specs` reports it
         return False
-
-
-def run_job(place: Path) -> int | None:
-    """Run the job in a folder, for an update or two; return its exit code, None where it had to be
-    killed."""
-    process = multiprocessing.get_context("fork").Process(target=_run, args=(place,))
-    process.start()
-    assert process.pid is not None, "it was started"
-    began = time.monotonic()
-    while process.is_alive():
-        process.join(0.1)
-        updates = sum(b'"batch"' in line for line in last_lines(place / "stdout"))
-        if updates < 2 and time.monotonic() - began < STOP_SECONDS:
-            continue
-        os.kill(process.pid, signal.SIGTERM)
-        process.join(GRACE_SECONDS)
-        if process.is_alive():
-            process.kill()
-            process.join()
-            return None
-    return process.exitcode
-
-
-def _run(place: Path) -> None:
-    """Run a job as the program does, in a process that is nothing else."""
-    from daemon.solver.__main__ import main
-
-    resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES, MEMORY_BYTES))
-    os.chdir(place)
-    for number, name in ((1, "stdout"), (2, "stderr")):
-        os.dup2(os.open(place / name, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), number)
-    sys.stdout, sys.stderr = os.fdopen(1, "w"), os.fdopen(2, "w")
-    code = main([str(place / "job.json"), "--out", str(place / "out")])
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(code)
 
 
 def main() -> int:

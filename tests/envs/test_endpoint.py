@@ -478,8 +478,14 @@ def test_a_key_that_no_header_can_hold_is_refused_and_not_quoted(key: str) -> No
     assert key not in str(refusal.value)
 
 
-def scored(*logprobs: float, ids: list[int], prompt: Any, text: str = "Hi") -> Reply:
-    """An answer with exact tokens, as vLLM gives them."""
+def scored(
+    *logprobs: float,
+    ids: list[int],
+    prompt: Any,
+    text: str = "Hi",
+    usage: dict[str, int] | None = None,
+) -> Reply:
+    """An answer with exact tokens, as vLLM gives them; `usage`: else that of these tokens."""
     content = [{"token": "x", "logprob": logprob, "bytes": None} for logprob in logprobs]
     choice = {
         "index": 0,
@@ -488,12 +494,23 @@ def scored(*logprobs: float, ids: list[int], prompt: Any, text: str = "Hi") -> R
         "logprobs": {"content": content},
         "token_ids": ids,
     }
-    return answer(said(text), choices=[choice], prompt_token_ids=prompt)
+    counts = {"prompt_tokens": len(prompt or ()), "completion_tokens": len(ids)}
+    return answer(
+        said(text),
+        choices=[choice],
+        prompt_token_ids=prompt,
+        usage=counts if usage is None else usage,
+    )
 
 
 def test_exact_tokens_come_with_an_answer_that_reports_them() -> None:
     with ModelServer(lambda _: scored(-0.5, -1, ids=[7, 2], prompt=[1, 5])) as server:
         assert ask(server.url).tokens == Tokens((1, 5), (7, 2), (-0.5, -1.0))
+
+
+def test_an_endpoint_that_counts_nothing_contradicts_no_tokens() -> None:
+    with ModelServer(lambda _: scored(-0.5, ids=[7], prompt=[1], usage={})) as server:
+        assert ask(server.url).tokens == Tokens((1,), (7,), (-0.5,))
 
 
 @pytest.mark.parametrize(
@@ -505,6 +522,9 @@ def test_exact_tokens_come_with_an_answer_that_reports_them() -> None:
         scored(-0.5, ids=[7], prompt=[]),
         scored(-0.5, ids=["7"], prompt=[1]),  # type: ignore[list-item]
         scored(-0.5, ids=[7], prompt=[1.5]),
+        scored(-0.5, ids=[7], prompt=[1], usage={"completion_tokens": 11}),
+        scored(-0.5, ids=[7], prompt=[1], usage={"completion_tokens": 0}),
+        scored(-0.5, ids=[7], prompt=[1], usage={"prompt_tokens": 2}),
     ],
 )
 def test_tokens_that_are_not_all_there_are_none(reply: Reply) -> None:

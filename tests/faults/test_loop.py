@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from ops.faults import clock_steps, loop_kill
+from ops.faults import clock_steps, job_answers, loop_kill
 from ops.faults.loop_processes import role_of
 
 pytestmark = [pytest.mark.faults, pytest.mark.timeout(1000)]
@@ -36,3 +36,9 @@ def test_a_role_is_known_by_its_command_line() -> None:
 def test_a_clock_that_is_set_forward_and_back_ends_no_job(tmp_path: Path) -> None:
     found = clock_steps.run(5, tmp_path)
     assert found["passed"], json.dumps(found, indent=1)
+
+
+def test_no_answer_of_a_policy_ends_its_job(tmp_path: Path) -> None:
+    found = job_answers.run(len(job_answers.ANSWERS), tmp_path)
+    assert found["passed"], json.dumps(found, indent=1)
+    assert found["jobs"] == sum(found["outcomes"].values())

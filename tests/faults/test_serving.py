@@ -12,6 +12,7 @@ from ops.faults import (
     serving_files,
     serving_full_disk,
     serving_kill,
+    serving_restored,
     serving_twins,
 )
 from ops.isolated import InstallError
@@ -67,4 +68,11 @@ def test_what_was_killed_ends_the_second_time_where_it_would_have(tmp_path: Path
 @pytest.mark.long
 def test_what_one_of_two_replicas_refuses_answers_nobody(tmp_path: Path) -> None:
     found = serving_twins.run(3, tmp_path)
+    assert found["passed"], json.dumps(found, indent=1)
+
+
+@pytest.mark.long
+@pytest.mark.timeout(900)
+def test_a_home_restored_elsewhere_serves_its_own_files(tmp_path: Path) -> None:
+    found = serving_restored.run(2, tmp_path)
     assert found["passed"], json.dumps(found, indent=1)

@@ -20,8 +20,8 @@ from daemon.engine.policy import Policy
 from daemon.engine.server import Server
 from daemon.solver.reference.demonstrations import vocabulary
 from envs.shop.environment import Shop
+from ops.reciting_model import HOSTILE_ANSWERS, reciting, with_token
 from tests.daemon.engine.random_model import checkpoint as random_checkpoint
-from tests.daemon.engine.reciting_model import reciting, with_token
 from tests.daemon.listening import at_a_port
 
 LENGTH = 8192
@@ -111,24 +111,6 @@ def live(base: Policy, served_chat: Chat) -> Iterator[Live]:
 
 
 Recite = Callable[[str], Live]
-
-HOSTILE_ARGUMENTS = (
-    r'{"a": "\ud800"}',
-    r'{"\udfff": [1]}',
-    '{"a": ' + "[" * 600 + "]" * 600 + "}",
-    '{"a":' * 5_000 + "1" + "}" * 5_000,
-    '{"a": NaN}',
-    '{"a": [-Infinity]}',
-    '{"a": 1e999}',
-    '{"a": ' + "9" * 401 + "}",
-    '{"a": ' + "9" * 5_000 + "}",
-)
-"""Arguments that a model may write and that no event, no JSON or no reader holds as written."""
-
-HOSTILE_ANSWERS = tuple(
-    f'<tool_call>\n{{"name": "get_user", "arguments": {arguments}}}\n</tool_call>'
-    for arguments in HOSTILE_ARGUMENTS
-)
 
 
 @pytest.fixture

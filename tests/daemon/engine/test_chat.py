@@ -17,7 +17,7 @@ from daemon.solver.warm_start import reference
 from envs.shop.environment import Shop
 from events.json_text.guard import parse_arguments
 from events.messages import Message
-from tests.daemon.engine.conftest import HOSTILE_ANSWERS, HOSTILE_ARGUMENTS
+from ops.reciting_model import HOSTILE_ANSWERS, HOSTILE_ARGUMENTS
 from tests.daemon.engine.random_model import checkpoint
 
 

@@ -21,7 +21,8 @@ from daemon.engine.generation import Emission, Engine, Request, RequestFailure
 from daemon.engine.policy import Policy
 from events.json_text.guard import parse_arguments
 from ops.adapter_damages import DAMAGES, copy_with_damage
-from tests.daemon.engine.conftest import HOSTILE_ANSWERS, LENGTH, Live, Recite, listening
+from ops.reciting_model import HOSTILE_ANSWERS
+from tests.daemon.engine.conftest import LENGTH, Live, Recite, listening
 
 Json = dict[str, Any]
 

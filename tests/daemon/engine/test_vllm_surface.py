@@ -14,10 +14,10 @@ from transformers import PreTrainedTokenizerFast
 from daemon.engine.chat import Chat
 from daemon.engine.policy import Policy
 from ops.isolated import InstallError
+from ops.reciting_model import reciting
 from ops.vllm.server import Vllm
 from tests.conftest import missing
 from tests.daemon.engine.conftest import listening
-from tests.daemon.engine.reciting_model import reciting
 from tests.daemon.engine.test_server import folded
 
 pytestmark = [pytest.mark.vllm, pytest.mark.timeout(600)]

@@ -22,6 +22,7 @@ from events.rollouts import CallEnded, CallStarted
 from events.sqlite.log import SqliteLog
 from events.streams import ROLLOUTS
 from ops.isolated import InstallError
+from ops.reciting_model import reciting
 from ops.vllm.server import Vllm
 from producers.gateway.capture.recorder import Recorder
 from producers.gateway.privacy.keys import ClientKey, ClientKeys
@@ -38,7 +39,6 @@ from tests.daemon.engine.conftest import (
     served_chat,
     shop_tokens,
 )
-from tests.daemon.engine.reciting_model import reciting
 from tests.daemon.listening import at_a_port
 
 __all__ = ["base", "checkpoint", "live", "recite", "served_chat", "shop_tokens"]

@@ -28,11 +28,11 @@ from events.codec import arrays_of, attach, decode
 from events.errors import LogCorrupt
 from events.sqlite.log import SqliteLog
 from events.streams import ROLLOUTS
+from ops.reciting_model import reciting
 from producers.gateway.privacy.redaction import Redaction
 from producers.gateway.privacy.rules import BuiltIn, find_builtin, own
 from tests.daemon.conftest import Kintsugi, clean, home, kintsugi
 from tests.daemon.engine.conftest import Live, Recite, listening
-from tests.daemon.engine.reciting_model import reciting
 from tests.daemon.gateway.conftest import Fronted, fronting
 
 __all__ = ["clean", "home", "kintsugi"]

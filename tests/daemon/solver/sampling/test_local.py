@@ -26,8 +26,7 @@ from envs.task import Lesson, TaskDefinition
 from envs.tools import Toolset, read
 from envs.users import User
 from events.messages import Action, Message, ToolCall, executed_calls
-from tests.daemon.engine.conftest import HOSTILE_ANSWERS
-from tests.daemon.engine.reciting_model import reciting, with_token
+from ops.reciting_model import HOSTILE_ANSWERS, reciting, with_token
 
 
 @pytest.fixture(autouse=True)

@@ -2,7 +2,7 @@
 
 import asyncio
 import threading
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -102,17 +102,32 @@ async def _wordy(_: Request) -> JSONResponse:
     return JSONResponse({"choices": [{"message": message, "finish_reason": "stop"}]})
 
 
+async def _miscounting(_: Request) -> JSONResponse:
+    """Answers as an endpoint does whose parser swallows tokens: fewer ids than it counts."""
+    choice = {
+        "message": {"role": "assistant", "content": "a"},
+        "finish_reason": "stop",
+        "token_ids": [5, 1],
+        "logprobs": {"content": [{"logprob": -0.5}, {"logprob": -0.5}]},
+    }
+    usage = {"prompt_tokens": 3, "completion_tokens": 7}
+    return JSONResponse({"choices": [choice], "prompt_token_ids": [3, 2, 4], "usage": usage})
+
+
 async def _unwilling(_: Request) -> PlainTextResponse:
     return PlainTextResponse("no adapters here", status_code=404)
 
 
-def test_answers_without_tokens_are_not_trained_on(base: Path, tmp_path: Path) -> None:
-    app = Starlette(routes=[Route("/v1/chat/completions", _wordy, methods=["POST"])])
+@pytest.mark.parametrize("answers", [_wordy, _miscounting])
+def test_answers_without_tokens_are_not_trained_on(
+    answers: Callable[[Request], Awaitable[JSONResponse]], base: Path, tmp_path: Path
+) -> None:
+    app = Starlette(routes=[Route("/v1/chat/completions", answers, methods=["POST"])])
     with listening_app(app) as url:
         outcome, said = trained(base, tmp_path, url)
     assert outcome.outcome == "failed"
     assert "128 cannot be trained on" in str(outcome.reason)
-    assert "no prompt" in str(outcome.reason)
+    assert "no exact tokens: its engine sent none, or counts others" in str(outcome.reason)
     assert all(p.metrics and p.metrics.refused == p.metrics.rollouts for p in said)
 
 

@@ -1,19 +1,41 @@
-"""A checkpoint that says one text by heart: real weights, so that tests know what is answered."""
+"""A checkpoint that says one text by heart: real weights, and what is answered is known.
+
+tokens = with_token(tokens, text)      a text of any length is one token
+reciting(folder, tokens, text)         a checkpoint that answers everything with it
+"""
 
 from copy import deepcopy
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import torch
 from tokenizers import AddedToken
-from transformers import PreTrainedTokenizerFast
+from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedTokenizerFast
 
 from daemon.engine.reference.tokenizer import END, START, encode, token_id
-from tests.daemon.engine.random_model import random_model
+from daemon.engine.reference.weights import CHECKPOINT
 
-CERTAINTY = 40.0
+CERTAINTY: Final = 40.0
 """How far a token's logit is above the others: no chance at temperature 1 matters."""
+
+HOSTILE_ARGUMENTS: Final = (
+    r'{"a": "\ud800"}',
+    r'{"\udfff": [1]}',
+    '{"a": ' + "[" * 600 + "]" * 600 + "}",
+    '{"a":' * 5_000 + "1" + "}" * 5_000,
+    '{"a": NaN}',
+    '{"a": [-Infinity]}',
+    '{"a": 1e999}',
+    '{"a": ' + "9" * 401 + "}",
+    '{"a": ' + "9" * 5_000 + "}",
+)
+"""Arguments that a model may write and that no event, no JSON or no reader holds as written."""
+
+HOSTILE_ANSWERS: Final = tuple(
+    f'<tool_call>\n{{"name": "get_user", "arguments": {arguments}}}\n</tool_call>'
+    for arguments in HOSTILE_ARGUMENTS
+)
 
 
 def with_token(tokens: PreTrainedTokenizerFast, text: str) -> PreTrainedTokenizerFast:
@@ -30,12 +52,11 @@ def reciting(directory: Path, tokens: PreTrainedTokenizerFast, text: str, **chan
     """
     chain = [token_id(tokens, START["assistant"]), *encode(tokens, text), token_id(tokens, END)]
     assert len(set(chain)) == len(chain), f"{text!r} repeats a token: {chain}"
-    settings: dict[str, Any] = {
-        "vocab_size": len(tokens),
-        "tie_word_embeddings": False,
-        "hidden_size": 256,
-    }
-    model = random_model(**settings, **changes)
+    config = AutoConfig.from_pretrained(CHECKPOINT)
+    config.update({"vocab_size": len(tokens), "tie_word_embeddings": False, "hidden_size": 256})
+    config.update(changes)
+    torch.manual_seed(0)
+    model: Any = AutoModelForCausalLM.from_config(config)  # type: ignore[no-untyped-call]
     with torch.no_grad():
         for layer in model.model.layers:
             layer.self_attn.o_proj.weight.zero_()

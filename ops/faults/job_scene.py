@@ -1,0 +1,91 @@
+"""What the drivers of jobs share: a spec of one step, and a job in a process of its own."""
+
+import multiprocessing
+import os
+import resource
+import signal
+import sys
+import time
+from pathlib import Path
+from typing import Any, Final
+
+from daemon.engine.reference.weights import CHECKPOINT
+from daemon.jobs.attempts import last_lines
+
+Json = dict[str, Any]
+
+STOP_SECONDS: Final = 60.0
+"""Seconds after which a job is told to stop."""
+GRACE_SECONDS: Final = 120.0
+"""Seconds that a job has to stop in."""
+MEMORY_BYTES: Final = 12 << 30
+"""Address space of a job: one that asks for more is refused it, and other programs keep theirs."""
+
+
+def name_tasks(kind: str, first: int, count: int) -> list[str]:
+    """Return the names of `count` tasks of the shop."""
+    return [f"shop/{kind}/{first + number}" for number in range(count)]
+
+
+POOL: Final[Json] = {
+    "name": "target",
+    "tasks": name_tasks("cancel", 1, 4),
+    "references": name_tasks("cancel", 90, 2),
+}
+"""A pool of tasks."""
+PLAIN: Final[Json] = {
+    "job": "fuzzed",
+    "base": "reference",
+    "checkpoint": str(CHECKPOINT),
+    "environment": "shop",
+    "pools": [POOL, {"name": "kept", "replay": True, "tasks": name_tasks("question", 1, 2)}],
+    "sampler": {
+        "groups": 1, "size": 2, "rollouts": 2, "max_tokens": 16,
+        "source": {"kind": "in_process", "slots": 2, "length": 512},
+    },
+    "threads": 1,
+    # Groups of one verdict teach as well: no mutant ends for want of an update.
+    "algorithm": {
+        "filter": {"informative": False},
+        "advantage": {"center": "none", "scale": "none", "reward": {"offset": 0.5}},
+        "overlong": "keep",
+    },
+    "limits": {"kl": None, "ratio_low": None, "ratio_high": None, "entropy_factor": None},
+}  # fmt: skip
+"""Spec of a job of one step."""
+
+
+def run_job(place: Path) -> int | None:
+    """Run the job in a folder, for an update or two; return its exit code, None where it had to be
+    killed."""
+    process = multiprocessing.get_context("fork").Process(target=_run, args=(place,))
+    process.start()
+    assert process.pid is not None, "it was started"
+    began = time.monotonic()
+    while process.is_alive():
+        process.join(0.1)
+        updates = sum(b'"batch"' in line for line in last_lines(place / "stdout"))
+        if updates < 2 and time.monotonic() - began < STOP_SECONDS:
+            continue
+        os.kill(process.pid, signal.SIGTERM)
+        process.join(GRACE_SECONDS)
+        if process.is_alive():
+            process.kill()
+            process.join()
+            return None
+    return process.exitcode
+
+
+def _run(place: Path) -> None:
+    """Run a job as the program does, in a process that is nothing else."""
+    from daemon.solver.__main__ import main
+
+    resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES, MEMORY_BYTES))
+    os.chdir(place)
+    for number, name in ((1, "stdout"), (2, "stderr")):
+        os.dup2(os.open(place / name, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), number)
+    sys.stdout, sys.stderr = os.fdopen(1, "w"), os.fdopen(2, "w")
+    code = main([str(place / "job.json"), "--out", str(place / "out")])
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)

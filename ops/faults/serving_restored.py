@@ -1,0 +1,88 @@
+"""A home is restored or moved under another path, and its old folder is gone.
+
+    python -m ops.faults.serving_restored --count 20
+
+An adapter is pushed and promoted; then its home is exported and restored as docs/backup.md says, or
+moved as a whole, in turns. Passes when the new home has the tables of the old one, `doctor` says
+that its adapters are whole and names one whose files were taken away, and an engine that holds
+nothing gets the adapter from the new home and answers with it.
+"""
+
+import json
+import random
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from daemon.adapters.directory import WEIGHTS
+from ops.faults.command import command
+from ops.faults.gateway_scene import ROOT
+from ops.faults.serving_scene import Scene, kintsugi, scene
+
+
+def run(count: int, folder: Path, seed: int = 0) -> dict[str, Any]:
+    """Restore or move `count` homes."""
+    chance, wrong = random.Random(seed), list[str]()
+    for number in range(count):
+        place = folder / str(number)
+        before, home = place / "before", place / f"home-{chance.randrange(10**9)}"
+        with scene(before) as stage:
+            name = stage.push(stage.version())
+            stage.promote(name)
+            stage.wait_for(name)
+            digest = stage.run_json("rebuild")["hash"]
+            stage.run_json("log", "export", str(place / "log"))
+            shutil.copytree(stage.store, place / "adapters")
+        (_restore if number % 2 == 0 else _move)(place, before / "home", home)
+        with scene(place / "after", home=home) as stage:
+            wrong += [f"{number}: {problem}" for problem in _check(stage, name, digest)]
+        shutil.rmtree(place)
+    return {
+        "fault": "homes restored elsewhere", "homes": count, "seeds": [seed], "wrong": wrong,
+        "passed": not wrong,
+    }  # fmt: skip
+
+
+def _restore(place: Path, old: Path, home: Path) -> None:
+    """Make a home of a backup; nothing is left of the old one."""
+    shutil.rmtree(old)
+    shutil.copytree(place / "adapters", home / "adapters")
+    archive = str(place / "log")
+    for arguments in (["log", "import", archive], ["db", "upgrade"], ["rebuild", "--yes"]):
+        words = kintsugi(["--home", str(home), *arguments])
+        subprocess.run(words, cwd=ROOT, check=True, capture_output=True)
+
+
+def _move(_: Path, old: Path, home: Path) -> None:
+    old.rename(home)
+
+
+def _check(stage: Scene, name: str, digest: str) -> Iterator[str]:
+    """Yield what is wrong with a home and the engine that it serves."""
+    if stage.run_json("rebuild")["hash"] != digest:
+        yield "its tables are others"
+    worker = stage.worker()
+    worker.launch()
+    try:
+        stage.wait_for(name)
+    except TimeoutError as error:
+        yield str(error)
+    finally:
+        worker.kill()
+    if not _says_whole(stage):
+        yield "doctor misses files that are there"
+    (stage.store / name / WEIGHTS).unlink()
+    if _says_whole(stage):
+        yield "doctor sees files that are not there"
+
+
+def _says_whole(stage: Scene) -> bool:
+    """Return whether `doctor` finds the files of the adapters that answer."""
+    checks = json.loads(stage.command("doctor").stdout)["checks"]
+    return all(check["ok"] for check in checks if check["check"] == "adapters")
+
+
+if __name__ == "__main__":
+    command(run, __doc__)
