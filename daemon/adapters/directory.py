@@ -19,6 +19,7 @@ import json
 import os
 import shutil
 import stat
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -44,6 +45,8 @@ _MOST_BYTES: Final[Mapping[str, int]] = {CONFIG: 1 << 20, WEIGHTS: 16 << 30}
 """Largest size of a file; 16 GiB are rank 512 on every layer of a model of 70 billion weights."""
 _MOST_OTHER_BYTES: Final = 64 << 20
 """Largest size of any other file of an adapter."""
+_MOST_FILES: Final = 100
+"""Files of an adapter that are hashed; the learner writes three beside the provenance."""
 _MOST_LEVELS: Final = 16
 """Deepest nesting of a configuration; PEFT writes three levels."""
 
@@ -93,6 +96,8 @@ class Provenance(StrictModel):
     @field_validator("files")
     @classmethod
     def _check_file_names(cls, files: dict[str, str]) -> dict[str, str]:
+        if len(files) > _MOST_FILES:
+            raise ValueError(f"{len(files):,} files are named; at most {_MOST_FILES} are read")
         for name in files:
             if not name or name in (".", "..") or "/" in name or "\\" in name or "\0" in name:
                 raise ValueError(f"{name!r} is no name of a file in the directory")
@@ -172,15 +177,17 @@ def has_provenance(folder: Path) -> bool:
     return os.path.lexists(folder / PROVENANCE)
 
 
-def verify(folder: Path) -> Provenance:
-    """Prove that a directory holds a whole adapter. Raises BadAdapter."""
+def verify(folder: Path, weights_limit: int | None = None) -> Provenance:
+    """Prove that a directory holds a whole adapter, whose weights have at most `weights_limit`
+    bytes. Raises BadAdapter."""
     provenance = _provenance(folder)
     for name, expected in provenance.files.items():
-        digest = hashlib.sha256(read_file(folder / name)).hexdigest()
+        limit = weights_limit if name == WEIGHTS else None
+        digest = hashlib.sha256(read_file(folder / name, limit)).hexdigest()
         if digest != expected:
             raise BadAdapter(f"{folder / name} is not what was saved: its sha256 is {digest}")
     _check_config(folder)
-    _check_weights(folder)
+    _check_weights(folder, weights_limit)
     return provenance
 
 
@@ -239,8 +246,7 @@ def _refuse_constant(name: str) -> NoReturn:
 def _build_object(members: list[tuple[str, Any]]) -> dict[str, Any]:
     document = dict(members)
     if len(document) < len(members):
-        names = [name for name, _ in members]
-        twice = next(name for name in names if names.count(name) > 1)
+        (twice, _), *_ = Counter(name for name, _ in members).most_common(1)
         raise ValueError(f"the name {twice[:80]!r} is written twice; keep one of the two")
     return document
 
@@ -263,8 +269,8 @@ def _check_config(folder: Path) -> None:
         raise BadAdapter(f"{folder} drops out {config['lora_dropout']}; it must be 0")
 
 
-def _check_weights(folder: Path) -> None:
-    for name, tensor in read_weights(folder).items():
+def _check_weights(folder: Path, limit: int | None) -> None:
+    for name, tensor in parse_weights(folder, read_file(folder / WEIGHTS, limit)).items():
         if "lora_" not in name:
             raise BadAdapter(f"{folder / WEIGHTS} holds {name}, which is no LoRA weight")
         if not tensor.finite:
@@ -308,11 +314,6 @@ _BEYOND: Final = {
 }
 """dtype -> bytes of a number (little-endian), and the last and the one before of 65,536, which in
 half precision is infinity."""
-
-
-def read_weights(folder: Path) -> dict[str, TensorData]:
-    """The tensors of an adapter by name. Raises BadAdapter for what is no safetensors file."""
-    return parse_weights(folder, read_file(folder / WEIGHTS))
 
 
 def parse_weights(folder: Path, content: bytes) -> dict[str, TensorData]:

@@ -192,8 +192,8 @@ def _check_value(value: Any, path: str, limits: Range | None, most: int) -> Iter
             yield from _check_value(item, f"{path}.{str(key)[:80]}", limits, most)
     elif limits is not None and value is not None and not limits[0] <= value <= limits[1]:
         yield (
-            f"{path} is {_show(value)}, outside of its range, {_show(limits[0])} to "
-            f"{_show(limits[1])}; correct it"
+            f"{path} is {show_number(value)}, outside of its range, {show_number(limits[0])} to "
+            f"{show_number(limits[1])}; correct it"
         )
 
 
@@ -207,7 +207,7 @@ def _check_text(text: str, path: str) -> Iterator[str]:
         yield f"{path} is {text[:80]!r}, and no name or path has the character NUL; leave it out"
 
 
-def _show(value: float) -> str:
+def show_number(value: float) -> str:
     """Return a number in a few characters."""
     if isinstance(value, int) and abs(value) >= 2**64:
         return f"an integer of {value.bit_length():,} bits"

@@ -69,6 +69,16 @@ _SERVICE_LINK: Final = re.compile(r"_SERVICE_(HOST|PORT(_\w+)?)$|_PORT(_\d+_(TCP
 """Kubernetes gives each container such variables for every service, one called kintsugi too."""
 
 
+_LARGEST: Final = 1e12
+"""Largest magnitude of a number: a terabyte, or more than any count. It is exact in double
+precision."""
+_SMALLEST: Final = 1e-9
+"""Smallest magnitude of a number other than 0: its square is no zero either."""
+_LARGEST_BY_UNIT: Final[Mapping[str, float]] = {"seconds": 1e9, "minutes": 1e7}
+"""Unit, by which the name of a setting ends -> largest value: thirty years, which every date
+holds."""
+
+
 class ConfigurationError(KintsugiError):
     """A setting that cannot be used."""
 
@@ -77,6 +87,25 @@ class Section(BaseModel):
     """A nested group of settings; an unknown key is an error."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
+
+    @model_validator(mode="after")
+    def _check_numbers(self) -> Self:
+        """Refuse numbers that overflow in what is computed with them: times, sizes, powers."""
+        for name, value in self:
+            largest = _LARGEST_BY_UNIT.get(name.rpartition("_")[2], _LARGEST)
+            for number in value.values() if isinstance(value, dict) else (value,):
+                if isinstance(number, int | float) and not _is_in_range(number, largest):
+                    from daemon.config.job_ranges import show_number
+
+                    raise ValueError(
+                        f"{name} is {show_number(number)}, outside of its range, {_SMALLEST:g} to "
+                        f"{largest:g}; correct it"
+                    )
+        return self
+
+
+def _is_in_range(number: float, largest: float) -> bool:
+    return number == 0 or _SMALLEST <= abs(number) <= largest
 
 
 class KafkaSecurity(Section):
@@ -106,9 +135,9 @@ class KafkaSecurity(Section):
 class Kafka(Section):
     """How to talk to the broker that `kafka_bootstrap_servers` names."""
 
-    replication_factor: int = Field(default=1, ge=1)
+    replication_factor: int = Field(default=1, ge=1, lt=2**15)
     """Replicas of each topic that is created; topics that exist are left as they are."""
-    min_insync_replicas: int = Field(default=1, ge=1)
+    min_insync_replicas: int = Field(default=1, ge=1, lt=2**15)
     """Replicas that acknowledge an event; set on topics that are created, as
     `replication_factor`."""
     security: KafkaSecurity = KafkaSecurity()
@@ -292,22 +321,22 @@ class Trial(Section):
     """Gain of pass^1 on the target that is to be found with a power of 80 %."""
     trials: int = Field(default=4, ge=1, le=100)
     """Attempts at each task, by the candidate and by the incumbent."""
-    pilot_tasks: int = Field(default=24, ge=2)
+    pilot_tasks: int = Field(default=24, ge=2, le=1_000_000)
     """Tasks of each kind that the incumbent plays first; their spread determines how many are
     needed."""
-    least_tasks: int = Field(default=64, ge=1)
+    least_tasks: int = Field(default=64, ge=1, le=1_000_000)
     """Fewest tasks of each kind."""
-    most_tasks: int = Field(default=512, ge=1)
+    most_tasks: int = Field(default=512, ge=1, le=1_000_000)
     """Most tasks of each kind; a gain that they do not show counts as none."""
-    temperature: float = Field(default=1.0, ge=0)
+    temperature: float = Field(default=1.0, ge=0, le=100)
     """Temperature at which tokens are sampled."""
-    max_tokens: int = Field(default=512, ge=1)
+    max_tokens: int = Field(default=512, ge=1, le=2**24)
     """Most tokens of one answer."""
-    episodes: int = Field(default=64, ge=1)
+    episodes: int = Field(default=64, ge=1, le=65_536)
     """Episodes that are played at the same time."""
     dtype: Literal["float32", "bfloat16"] = "float32"
     """Data type of the models' weights."""
-    threads: int | None = Field(default=None, ge=1)
+    threads: int | None = Field(default=None, ge=1, le=1024)
     """Processor threads; torch decides when unset."""
 
 
@@ -385,9 +414,9 @@ class Engine(Section):
     """What the model is called; its folder's name when unset."""
     port: int = Field(default=8001, ge=1, lt=65536)
     """Port to listen on, on this machine alone."""
-    threads: int | None = Field(default=None, ge=1)
+    threads: int | None = Field(default=None, ge=1, le=1024)
     """Processor threads; torch decides when unset."""
-    slots: int = Field(default=64, ge=1)
+    slots: int = Field(default=64, ge=1, le=65_536)
     """Answers generated at the same time; further ones wait. Each slot has its part of the
     cache."""
 
@@ -417,7 +446,7 @@ class Scheduler(Section):
     """Fewest new failures with which a cycle is started, unless a person starts it."""
     cooldown_seconds: float = Field(default=600.0, ge=0)
     """Seconds after the end of a cycle before the next one may start."""
-    backoff: float = Field(default=2.0, ge=1)
+    backoff: float = Field(default=2.0, ge=1, le=100)
     """Factor by which the cool-down and the counts grow with each successive cycle that changed
     nothing."""
     budget_minutes: float = Field(default=480.0, gt=0)
@@ -456,7 +485,7 @@ class Jobs(Section):
     runner: Literal["local", "ray"] = "local"
     """Processes of this machine, or jobs of a Ray cluster that has the home's file system."""
     ray: Ray = Ray()
-    slots: int = Field(default=1, ge=1)
+    slots: int = Field(default=1, ge=1, le=1024)
     """Training runs that may run at the same time, and as many trials."""
     attempts: int = Field(default=3, ge=1)
     """Number of successive attempts, each cut short without a rollout, after which a job has
@@ -536,7 +565,7 @@ class Training(Section):
     """Device on which a job computes."""
     dtype: Literal["float32", "bfloat16"] = "float32"
     """Data type of the base's weights in a job."""
-    threads: int | None = Field(default=None, ge=1)
+    threads: int | None = Field(default=None, ge=1, le=1024)
     """Processor threads; unset: torch decides, and an adapter's sha256 is not reproducible."""
 
     @field_validator("algorithm")
@@ -656,7 +685,7 @@ class Controller(Section):
 class Proposer(Section):
     """What writes tasks for failure patterns."""
 
-    tasks: int = Field(default=32, ge=1)
+    tasks: int = Field(default=32, ge=1, le=100_000)
     """Most tasks per cycle."""
     explore: float = Field(default=0.75, ge=0, le=1)
     """Share of them that are fresh tasks like the failed ones; the others are the failed ones in

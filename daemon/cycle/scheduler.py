@@ -37,6 +37,8 @@ if TYPE_CHECKING:
 
 _SLOT: Final = timedelta(minutes=1)
 """Points of a crontab schedule are whole minutes."""
+_MOST_SECONDS: Final = 3e9
+"""Longest cool-down: a hundred years, which every date holds."""
 MOST_BACKOFFS: Final = 4
 """Cycles in a row that changed nothing which are counted: the waiting has an end."""
 
@@ -128,7 +130,7 @@ def _list_holds(facts: Facts, settings: "Scheduler", now: datetime) -> Iterator[
     """What a trigger has to wait for."""
     growth = _growth(facts, settings)
     if facts.last_ended is not None:
-        cooldown = timedelta(seconds=settings.cooldown_seconds * growth)
+        cooldown = _cooldown(settings, growth)
         free = facts.last_ended + cooldown
         # An end that lies farther ahead was noted before the clock was set back.
         if facts.last_ended - cooldown < now < free:
@@ -171,8 +173,8 @@ def list_change_times(facts: Facts, settings: "Scheduler", now: datetime) -> lis
     since = facts.last_started or facts.first_seen
     moments = [datetime.combine(now.date() + timedelta(days=1), time(), now.tzinfo)]
     if facts.last_ended is not None:
-        cooldown = settings.cooldown_seconds * _growth(facts, settings)
-        moments += [facts.last_ended, facts.last_ended + timedelta(seconds=cooldown)]
+        cooldown = _cooldown(settings, _growth(facts, settings))
+        moments += [facts.last_ended, facts.last_ended + cooldown]
     if since is not None:
         moments.append(since + timedelta(seconds=settings.max_age_seconds))
     if settings.cron and since is not None and find_last_slot(settings.cron, since, now) is None:
@@ -213,6 +215,10 @@ def _next_slot(trigger: Any, after: datetime, until: datetime) -> datetime | Non
 
 def _growth(facts: Facts, settings: "Scheduler") -> float:
     return float(settings.backoff ** min(facts.fruitless, MOST_BACKOFFS))
+
+
+def _cooldown(settings: "Scheduler", growth: float) -> timedelta:
+    return timedelta(seconds=min(settings.cooldown_seconds * growth, _MOST_SECONDS))
 
 
 def _because(facts: Facts) -> str:

@@ -20,6 +20,7 @@ from transformers import PreTrainedModel
 
 from daemon.adapters.directory import BadAdapter, WrongBase, has_provenance, verify
 from daemon.engine.identity import weights_sha256
+from daemon.engine.lora import count_most_bytes
 from daemon.engine.policy import Policy
 from events.errors import KintsugiError
 
@@ -92,7 +93,7 @@ class Adapters:
         if not os.path.isdir(folder):
             raise NoSuchAdapter(f"{folder} is no directory of this machine")
         if has_provenance(folder):
-            named = verify(folder).base
+            named = verify(folder, count_most_bytes(self._model)).base
             if named.sha256 != self._sha256:
                 raise WrongBase(
                     f"{folder} is an adapter of {named.name} with weights {named.sha256[:12]}; "

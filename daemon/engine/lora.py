@@ -9,7 +9,7 @@ and PEFT is given their names. Not covered: which base an adapter was trained on
 """
 
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -78,8 +78,8 @@ def read_adapter(folder: Path, model: nn.Module) -> LoraAdapter:
     all numbers finite, and there is nothing else. Raises BadAdapter.
     """
     settings = plain_settings(folder)
-    layers = {name: m for name, m in model.named_modules() if isinstance(m, nn.Linear)}
-    content = read_weights_file(folder, _most_bytes(layers.values()))
+    layers = _list_layers(model)
+    content = read_weights_file(folder, count_most_bytes(model))
     pairs = parse_pairs(folder, content)
     targeted = list_targets(settings, layers)
     if not targeted:
@@ -101,11 +101,17 @@ def read_adapter(folder: Path, model: nn.Module) -> LoraAdapter:
     )
 
 
-def _most_bytes(layers: Collection[nn.Linear]) -> int:
-    """Return the size of the largest adapter of these layers: full rank, the longest numbers."""
+def _list_layers(model: nn.Module) -> dict[str, nn.Linear]:
+    """Return the layers of a model that an adapter may be for, by name."""
+    return {name: m for name, m in model.named_modules() if isinstance(m, nn.Linear)}
+
+
+def count_most_bytes(model: nn.Module) -> int:
+    """Return the size of the weights of a model's largest adapter: full rank on every layer, the
+    longest numbers."""
     numbers = sum(
         (layer.in_features + layer.out_features) * min(layer.in_features, layer.out_features)
-        for layer in layers
+        for layer in _list_layers(model).values()
     )
     return numbers * _NUMBER_BYTES + _HEADER_BYTES
 

@@ -28,6 +28,9 @@ MAX_RECORD_CHARACTERS: Final = MAX_DECODED_BYTES // 4
 
 _MAX_ATTEMPTS: Final = 1_000
 """Failures behind one damage: each costs a scan of the text, because it names its line."""
+_MOST_SCANS: Final = 32
+"""How often all of the text may be read behind one damage, by failures that read far: those of the
+values around the damage, and of values whose end is missing."""
 
 _BLANK: Final = " \t\r\n"
 _NOT_BLANK: Final = re.compile(r"[^ \t\r\n]")
@@ -237,13 +240,14 @@ def _behind(text: str, end: int, stop: int) -> int | None:
 
 def _next_record(text: str, start: int, stop: int, is_record: IsRecord) -> int | None:
     """Where the next whole record starts behind damage."""
-    attempts = 0
+    attempts, left = 0, _MOST_SCANS * (stop - start)
     place = _OBJECT_IN_ARRAY.search(text, start, stop)
-    while place is not None and attempts < _MAX_ATTEMPTS:
+    while place is not None and attempts < _MAX_ATTEMPTS and left > 0:
         item = decode_at(text, place.end(), "")
         if isinstance(item, RawRecord) and is_record(item.value):
             return place.end()
-        attempts += isinstance(item, Damage)
+        if isinstance(item, Damage):
+            attempts, left = attempts + 1, left - (item.end - place.end())
         # A whole value that is no record is a part of one: nothing in it can be one.
         resume = item.end if isinstance(item, RawRecord) else place.end()
         place = _OBJECT_IN_ARRAY.search(text, resume, stop)

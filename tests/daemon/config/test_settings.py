@@ -1,12 +1,16 @@
 """Flags, environment, TOML and defaults: who wins, and what is refused."""
 
+import math
+from collections.abc import Iterator
 from datetime import datetime
 from pathlib import Path
+from typing import Any, Final, get_args
 
 import pytest
-from pydantic import SecretStr
+from pydantic import BaseModel, SecretStr, ValidationError
 
 from daemon.config.settings import (
+    Agent,
     ConfigurationError,
     Controller,
     ControllerAnalyzer,
@@ -15,6 +19,7 @@ from daemon.config.settings import (
     Models,
     ProposerModel,
     Settings,
+    Upstream,
     UserModel,
     config_file,
     load,
@@ -349,3 +354,42 @@ def test_a_line_that_is_no_schedule_names_its_field(
     result = kintsugi("config", "check")
     assert result.code == 2
     assert "in the field day of week" in result.err
+
+
+LEAST: Final[dict[type[BaseModel], dict[str, Any]]] = {
+    Upstream: {"url": "http://127.0.0.1:8000/v1"},
+    Agent: {"alias": "agent"},
+}
+"""What groups need beside a number."""
+
+
+def list_numbers(
+    model: type[BaseModel] = Settings,
+) -> Iterator[tuple[type[BaseModel], str]]:
+    """The groups of settings with the names of their numbers."""
+    for name, field in model.model_fields.items():
+        for part in (field.annotation, *get_args(field.annotation)):
+            if isinstance(part, type) and issubclass(part, BaseModel):
+                yield from list_numbers(part)
+            elif part in (int, float):
+                yield model, name
+
+
+@pytest.mark.parametrize(("section", "name"), sorted(set(list_numbers()), key=str))
+@pytest.mark.parametrize("value", [1e300, -1e300, 1e-300, 10**400, 10**13, math.inf, math.nan])
+def test_every_number_has_a_range(section: type[BaseModel], name: str, value: float) -> None:
+    with pytest.raises(ValidationError, match=name):
+        section(**LEAST.get(section, {}), **{name: value})
+
+
+def test_a_number_outside_its_range_is_named(clean: Path, kintsugi: Kintsugi) -> None:
+    (clean / "kintsugi.toml").write_text(f"[scheduler]\nmin_rollouts = {10**400}\n")
+    result = kintsugi("status")
+    assert result.code == 2
+    assert "min_rollouts is an integer of 1,329 bits, outside of its range" in result.err
+    assert "report" not in result.err
+
+
+def test_a_share_of_the_traffic_is_a_finite_number() -> None:
+    with pytest.raises(ValidationError, match="traffic is inf"):
+        Agent(alias="agent", traffic={"cancel": math.inf})

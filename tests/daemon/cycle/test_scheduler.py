@@ -11,7 +11,14 @@ from hypothesis import strategies as st
 
 from daemon.config.crontab import read_crontab
 from daemon.config.settings import Scheduler
-from daemon.cycle.scheduler import Due, Facts, NotDue, decide, find_last_slot
+from daemon.cycle.scheduler import (
+    Due,
+    Facts,
+    NotDue,
+    decide,
+    find_last_slot,
+    list_change_times,
+)
 
 NOW = datetime(2026, 3, 4, 12, tzinfo=UTC)
 SETTINGS = Scheduler(
@@ -46,6 +53,16 @@ def test_each_trigger_trips_at_its_threshold(change: dict[str, object], trigger:
     assert isinstance(found, Due)
     assert found.trigger == trigger
     assert found.acted == change.get("asked")
+
+
+def test_an_agent_waits_with_the_largest_numbers_that_settings_hold() -> None:
+    largest = Scheduler(
+        min_rollouts=10**12, min_priority=1e12, max_age_seconds=1e9, min_failures=10**12,
+        cooldown_seconds=1e9, backoff=100, budget_minutes=1e7,
+    )  # fmt: skip
+    facts = replace(QUIET, last_ended=NOW, fruitless=9)
+    assert isinstance(decide(facts, largest, NOW), NotDue)
+    assert max(list_change_times(facts, largest, NOW)).year > 2100
 
 
 def test_a_point_of_the_schedule_that_passed_makes_one_due_once() -> None:

@@ -302,3 +302,33 @@ def test_a_policy_without_a_checkpoint_is_no_base(checkpoint: Path) -> None:
     model = AutoModelForCausalLM.from_pretrained(checkpoint)
     with pytest.raises(ValueError, match="not loaded from a checkpoint"):
         Adapters(Policy.of(model, "live"), "nowhere")
+
+
+def test_weights_that_are_larger_than_any_of_the_base_are_not_read(
+    adapters: Adapters, trained: Path
+) -> None:
+    """A file with a hole takes no room on the disk, and would take all memory."""
+    with (trained / WEIGHTS).open("r+b") as file:
+        file.truncate(1 << 30)
+    with pytest.raises(BadAdapter, match="1,073,741,824 bytes; a file of this name has at most"):
+        adapters.load("huge", trained)
+    assert adapters.entries == {}
+
+
+def test_a_provenance_that_names_many_files_is_refused(adapters: Adapters, trained: Path) -> None:
+    provenance = json.loads((trained / PROVENANCE).read_text())
+    provenance["files"] |= {f"file-{number}": "0" * 64 for number in range(1000)}
+    (trained / PROVENANCE).write_text(json.dumps(provenance))
+    with pytest.raises(BadAdapter, match=r"1,00\d files are named; at most 100 are read"):
+        adapters.load("many", trained)
+
+
+def test_a_configuration_with_many_names_is_read_in_linear_time(
+    adapters: Adapters, copy: Path
+) -> None:
+    """Of a hundred thousand names, the last two are equal."""
+    names = [f"{number:x}" for number in range(100_000)]
+    members = ",".join(f'"{name}":0' for name in [*names, "last", "last"])
+    (copy / CONFIG).write_text(f"{{{members}}}")
+    with pytest.raises(BadAdapter, match="the name 'last' is written twice"):
+        adapters.load("names", copy)

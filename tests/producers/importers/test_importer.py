@@ -14,7 +14,7 @@ from events.memory import MemoryLog
 from events.rollouts import RolloutEnded
 from events.streams import ROLLOUTS
 from producers.importers import importer
-from producers.importers.documents import Damage, decode_at
+from producers.importers.documents import Damage, decode_at, items
 from producers.importers.importer import (
     Notes,
     RolloutImport,
@@ -256,6 +256,13 @@ def test_a_string_that_never_ends_is_read_once() -> None:
     damage = decode_at(text, 0, "line 1")
     assert isinstance(damage, Damage)
     assert (damage.end, damage.whole) == (len(text), False)
+
+
+def test_what_follows_values_without_an_end_is_looked_for_in_linear_time() -> None:
+    """From each of the first thousand, all of the text was read."""
+    (damage,) = items("[<" + '[{"a":' * 200_000, 0, "", lambda value: False)
+    assert isinstance(damage, Damage)
+    assert damage.reason.endswith("no whole record follows")
 
 
 def test_nesting_that_cannot_be_stored_is_rejected(tmp_path: Path) -> None:
