@@ -124,7 +124,7 @@ def encode(
         if blob is not None:
             reference = BlobReference(sha256(blob).hexdigest(), len(blob))
     else:
-        value = data.model_dump_json().encode()
+        value = _write_json(data)
     if len(value) > MAX_VALUE_BYTES:
         raise TooLarge(
             f"{data.TYPE} {envelope.id} takes {len(value):,} bytes without its content, a record "
@@ -268,9 +268,9 @@ def _frame(
     packed = _deflate(_pack_arrays(arrays), data) if arrays else b""
     if sealing is not None and (content_model is not None or packed or any(private.values())):
         return _seal_frame(data, content_model, packed, sealing)
-    head = _deflate(data.model_dump_json().encode(), data)
+    head = _deflate(_write_json(data), data)
     content = (
-        _deflate(content_model.model_dump_json(exclude_defaults=True).encode(), data)
+        _deflate(_write_json(content_model, exclude_defaults=True), data)
         if content_model is not None
         else b""
     )
@@ -294,18 +294,31 @@ def _seal_frame(
 ) -> tuple[bytes, bytes | None]:
     """Return the same, with everything but the head's public fields encrypted."""
     private = set(data.PRIVATE)
-    head = _deflate(data.model_dump_json(exclude=private).encode(), data)
-    kept = data.model_dump_json(include=private, exclude_defaults=True)
+    head = _deflate(_write_json(data, exclude=private), data)
+    kept = _write_json(data, include=private, exclude_defaults=True)
     content_json = (
-        "null" if content_model is None else content_model.model_dump_json(exclude_defaults=True)
+        b"null" if content_model is None else _write_json(content_model, exclude_defaults=True)
     )
-    content = _deflate(f'{{"head":{kept},"content":{content_json}}}'.encode(), data)
+    content = _deflate(b'{"head":%b,"content":%b}' % (kept, content_json), data)
     body = sealing(_LENGTH.pack(len(content)) + content + packed)
     if len(body) <= MAX_INLINE_BODY_BYTES - len(head):
         frame = _FRAME.pack(_MAGIC, _LAYOUT, _SEALED, len(head), len(body), 0)
         return frame + head + body, None
     frame = _FRAME.pack(_MAGIC, _LAYOUT, _SEALED | _BLOB, len(head), 0, 0)
     return frame + head + _BLOB_REFERENCE.pack(sha256(body).digest(), len(body)), body
+
+
+def _write_json(
+    model: BaseModel,
+    *,
+    include: set[str] | None = None,
+    exclude: set[str] | None = None,
+    exclude_defaults: bool = False,
+) -> bytes:
+    """Return the bytes of `model_dump_json`, without a text between."""
+    return model.__pydantic_serializer__.to_json(
+        model, include=include, exclude=exclude, exclude_defaults=exclude_defaults
+    )
 
 
 def _split(value: bytes) -> _Sections:

@@ -3,7 +3,8 @@
     encode_in_pieces(document, exact_json)
 
 An encoder keeps the interpreter to itself until it has written all. Here other threads get their
-turn between the items of long lists and large objects, and between the fields of small ones.
+turn between the items of long lists and large objects, between the fields of small ones, and
+between the pieces of a long text.
 
 Guarantee: the text is that of `encode(document)`, for documents whose keys are texts. Pure.
 """
@@ -15,6 +16,8 @@ from typing import Any, Final
 _FEW: Final = 64
 """Items of a list, or keys of an object, that are encoded each by itself: they may be large."""
 _AT_ONCE: Final = 1_000
+_CHARACTERS: Final = 1 << 20
+"""Characters of a text that are encoded at once."""
 _DEPTH: Final = 8
 """Levels that are taken apart."""
 
@@ -26,6 +29,12 @@ def encode_in_pieces(document: Any, encode: Callable[[Any], str], sort_keys: boo
 
 
 def _write(value: Any, encode: Callable[[Any], str], sort_keys: bool, depth: int) -> Iterator[str]:
+    if isinstance(value, str) and len(value) > _CHARACTERS:
+        yield '"'
+        for at in range(0, len(value), _CHARACTERS):
+            yield encode(value[at : at + _CHARACTERS])[1:-1]
+        yield '"'
+        return
     if not depth or not value or not isinstance(value, list | dict):
         yield encode(value)
         return

@@ -60,6 +60,8 @@ from producers.gateway.routing.upstreams import EngineModel, Upstream, UpstreamF
 
 CaptureMode = Literal["best_effort", "required"]
 
+_PART_BYTES: Final = 1 << 20
+"""Bytes of a body that are sent at once."""
 _NOT_RECORDED: Final = b": x-kintsugi-recorded: no\n\n"
 _BODILESS: Final = (204, 304)
 """Statuses of answers that end with their head."""
@@ -376,11 +378,10 @@ class Call(Response):
                 502, f"the engine's answer is too long: {error}; {_ASK_FOR_LESS}"
             ) from error
         self._stop_engine_clock()
-        is_answer = response.status_code == 200
-        document, body = await run_in_thread_if_large(
-            measure_work(body), self._restore_whole, body, is_answer
-        )
-        if is_answer and document is not None:
+        size = measure_work(body)
+        document = await run_in_thread_if_large(size, _parse_answer, body)
+        if response.status_code == 200 and document is not None:
+            body = await run_in_thread_if_large(size, self._restore_whole, document, body)
             recorded = await self._record_end("completed", body=body)
         else:
             recorded = await self._record_end("failed", _read_engine_error(document, response))
@@ -393,25 +394,16 @@ class Call(Response):
         await self._send_headers(send, response.status_code, headers, recorded)
         await self._send_last(send, body)
 
-    def _restore_whole(self, body: bytes, is_answer: bool) -> tuple[dict[str, Any] | None, bytes]:
-        """Return what an engine says, if that is an object, and the body that the client gets.
-        Raises Refused for one that holds more than is taken."""
-        excess = find_excess(body, most=MAX_ANSWER_JSON)
-        if excess is not None:
-            raise Refused(
-                502, f"the engine's answer is too long: it holds {excess}; {_ASK_FOR_LESS}"
-            )
-        document = _parse_object(body)
-        if document is None or not is_answer:
-            return document, body
+    def _restore_whole(self, document: dict[str, Any], body: bytes) -> bytes:
+        """Return the body that the client gets for a whole answer."""
         restored = self._engine_request.answer.whole(document)
         if self._engine_request.reflections is not None:
             restored = self._engine_request.reflections.take_from_whole(restored)
         restored = set_model(restored, self._engine_request.model_name)
         if restored is document:
-            return document, body
+            return body
         encode = encode_large_json if _is_large(body) else encode_json
-        return document, _rewrite(body, encode, restored)
+        return _rewrite(body, encode, restored)
 
     async def _relay_stream(self, response: Reply, send: Send) -> None:
         recorded = await self._record.wait_for_start()
@@ -427,9 +419,7 @@ class Call(Response):
                 if len(event) < SMALL_BYTES:
                     is_last, event = self._read_event(event)
                 else:
-                    is_last, event = await run_in_thread_if_large(
-                        measure_work(event), self._read_event, event
-                    )
+                    is_last, event = await self._read_large_event(event)
                 if is_last:
                     await self._finish_stream(send, event, recorded)
                     return
@@ -448,17 +438,29 @@ class Call(Response):
         await self._record_end("failed", answer.error)
         await self._send_last(send, rest)
 
+    async def _read_large_event(self, event: bytes) -> tuple[bool, bytes]:
+        """Return the same as `_read_event`, without holding up others."""
+        size = measure_work(event)
+        payload = await run_in_thread_if_large(size, _read_payload, event)
+        if await run_in_thread_if_large(size, self._engine_request.answer.is_last, payload):
+            return True, event
+        document = await run_in_thread_if_large(size, _parse_object, payload or b"")
+        return False, await run_in_thread_if_large(size, self._take_event, event, payload, document)
+
     def _read_event(self, event: bytes) -> tuple[bool, bytes]:
         """Return whether an event of the engine ends the stream, and the events that the client
         gets for it; b"" for none. Raises EventTooLong for one that holds more than is taken."""
-        payload, answer = sse.data(event), self._engine_request.answer
-        if payload is not None and len(payload) >= SMALL_BYTES:
-            excess = find_excess(payload, most=MAX_ANSWER_JSON)
-            if excess is not None:
-                raise sse.EventTooLong(f"the upstream sent an event that holds {excess}")
-        if answer.is_last(payload):
+        payload = sse.data(event)
+        if self._engine_request.answer.is_last(payload):
             return True, event
-        document, began = _parse_object(payload or b""), answer.has_begun
+        return False, self._take_event(event, payload, _parse_object(payload or b""))
+
+    def _take_event(
+        self, event: bytes, payload: bytes | None, document: dict[str, Any] | None
+    ) -> bytes:
+        """Return the events that the client gets for one of the engine; b"" for none."""
+        answer = self._engine_request.answer
+        began = answer.has_begun
         if payload and document is None:
             # It is passed on as it came, and the answer is not trained on.
             answer.error = answer.error or "the engine sent an event that is no JSON"
@@ -467,12 +469,12 @@ class Call(Response):
         if answer.has_begun and not began:
             seconds = self._record.seconds - self._engine_start
             self._engine_request.upstream.first_tokens.add(seconds)
-        return False, event
+        return event
 
     async def _send_event(self, send: Send, event: bytes) -> None:
         if event:
             self._keep_for_retry(event)
-            await send({"type": "http.response.body", "body": event, "more_body": True})
+            await _send_body(send, event, more=True)
             self._observe_first_byte()
 
     def _restore_event(self, event: bytes, document: dict[str, Any]) -> bytes:
@@ -508,7 +510,8 @@ class Call(Response):
     def _keep_for_retry(self, event: bytes) -> None:
         """Keep what the client gets where the call has an idempotency key."""
         if self._context.retry is not None and len(self._sent) <= MAX_BODY_BYTES:
-            self._sent += event
+            # One byte too many says that it is not whole.
+            self._sent += event[: MAX_BODY_BYTES + 1 - len(self._sent)]
 
     async def _finish_stream(self, send: Send, event: bytes, promised: bool) -> None:
         """Record the end of a whole stream, then send its last event."""
@@ -579,7 +582,7 @@ class Call(Response):
     async def _send_last(self, send: Send, body: bytes) -> None:
         self._complete = True
         try:
-            await send({"type": "http.response.body", "body": body})
+            await _send_body(send, body)
             self._delivered = True
             if body:
                 self._observe_first_byte()
@@ -653,6 +656,35 @@ def _header_value(text: str) -> str:
 async def _wait_for_disconnect(receive: Receive) -> None:
     while (await receive())["type"] != "http.disconnect":
         pass
+
+
+async def _send_body(send: Send, data: bytes, more: bool = False) -> None:
+    """Send a body, or with `more` a part of one, in pieces that the server can copy without holding
+    up others."""
+    begin = 0
+    while len(data) - begin > _PART_BYTES:
+        piece = data[begin : begin + _PART_BYTES]
+        await send({"type": "http.response.body", "body": piece, "more_body": True})
+        begin += _PART_BYTES
+    await send({"type": "http.response.body", "body": data[begin:], "more_body": more})
+
+
+def _parse_answer(body: bytes) -> dict[str, Any] | None:
+    """Return what an engine says; None where that is no object. Raises Refused for a body that
+    holds more than is taken."""
+    excess = find_excess(body, most=MAX_ANSWER_JSON)
+    if excess is not None:
+        raise Refused(502, f"the engine's answer is too long: it holds {excess}; {_ASK_FOR_LESS}")
+    return _parse_object(body)
+
+
+def _read_payload(event: bytes) -> bytes | None:
+    """Return what a large event says. Raises EventTooLong for one that holds more than is taken."""
+    payload = sse.data(event)
+    excess = None if payload is None else find_excess(payload, most=MAX_ANSWER_JSON)
+    if excess is not None:
+        raise sse.EventTooLong(f"the upstream sent an event that holds {excess}")
+    return payload
 
 
 def _is_large(body: bytes) -> bool:

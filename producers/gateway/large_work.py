@@ -1,9 +1,10 @@
 """Runs what takes long beside the loop that answers (work and its size -> its result).
 
 A thread does not free the loop by itself: one call of a parser or an encoder keeps the interpreter
-to itself until it returns, and each answer of the loop may have to wait for several of them. So
-what one such call may hold is bounded (http/request_limits.py); work on what is huge is done one
-after the other; and the loop has the interpreter for a moment after each that took long.
+to itself until it returns, and an answer of the loop, which waits for it some ten times, may have
+to wait for such a call each time. So what one call may hold is bounded (http/request_limits.py);
+large pieces of work are done one after the other, as huge ones are; and the loop has the
+interpreter for a moment after each that took long. Callers cut their work into several pieces.
 """
 
 import asyncio
@@ -15,7 +16,7 @@ from weakref import WeakKeyDictionary
 LARGE_BYTES: Final = 1 << 20
 """Bytes, or characters, from which on work is done beside the loop: some ten milliseconds."""
 HUGE_BYTES: Final = 4 << 20
-"""Bytes, or characters, from which on only one piece of work is done at a time."""
+"""Bytes, or characters, from which on work does not hold up that on what is less large."""
 _CONTAINER_BYTES: Final = 256
 """Bytes of text that are as much work as an object or a list."""
 _NO_OPENING: Final = bytes(set(range(256)) - set(b"[{"))
@@ -23,8 +24,8 @@ SMALL_BYTES: Final = LARGE_BYTES // (_CONTAINER_BYTES + 1)
 """Bytes below which nothing is large, whatever it holds."""
 _LONG_SECONDS: Final = 0.02
 _REST_SECONDS: Final = 0.02
-"""Rest, in seconds, after huge work that took longer than `_LONG_SECONDS`: in it, a short call gets
-through most of its steps."""
+"""Rest, in seconds, after work that took longer than `_LONG_SECONDS`: in it, a short call gets
+through all of its steps."""
 
 TURN_SECONDS: Final = 0.005
 """Longest time, in seconds, for which one call keeps the loop while others wait."""
@@ -34,13 +35,16 @@ _BREAK_SECONDS: Final = 0.002
 T = TypeVar("T")
 P = ParamSpec("P")
 
-_locks: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Lock] = WeakKeyDictionary()
-"""Loop -> what is held while work on something huge is done beside it."""
+Locks = tuple[asyncio.Lock, asyncio.Lock]
+
+_locks: WeakKeyDictionary[asyncio.AbstractEventLoop, Locks] = WeakKeyDictionary()
+"""Loop -> the locks that are held while work on something large, and huge, is done beside it."""
 
 
 def measure_work(body: bytes) -> int:
-    """Bytes of text that are about as much work as a JSON text."""
-    if len(body) < SMALL_BYTES:
+    """Return the bytes of text that are about as much work as a JSON text; of a huge one, its
+    own."""
+    if not SMALL_BYTES <= len(body) < HUGE_BYTES:
         return len(body)
     return len(body) + _CONTAINER_BYTES * len(body.translate(None, _NO_OPENING))
 
@@ -54,9 +58,8 @@ async def run_in_thread_if_large(
     """
     if size < LARGE_BYTES:
         return work(*args, **kwargs)
-    if size < HUGE_BYTES:
-        return await _run_in_thread(lambda: work(*args, **kwargs))
-    async with _locks.setdefault(asyncio.get_running_loop(), asyncio.Lock()):
+    locks = _locks.setdefault(asyncio.get_running_loop(), (asyncio.Lock(), asyncio.Lock()))
+    async with locks[size >= HUGE_BYTES]:
         began = time.monotonic()
         done = await _run_in_thread(lambda: work(*args, **kwargs))
         if time.monotonic() - began > _LONG_SECONDS:

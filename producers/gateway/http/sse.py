@@ -32,19 +32,25 @@ class Splitter:
         self._rest = bytearray()
 
     def feed(self, data: bytes) -> list[bytes]:
-        """The events that are whole now, each with the blank line that ends it.
+        """Return the events that are whole now, each with the blank line that ends it.
 
         Raises EventTooLong.
         """
-        begin = max(0, len(self._rest) - 3)
-        self._rest += data
         events: list[bytes] = []
         at = 0
-        while (match := _END.search(self._rest, max(at, begin))) is not None:
-            events.append(bytes(self._rest[at : match.end()]))
-            _check_lines(events[-1])
+        if self._rest:
+            before = len(self._rest)
+            self._rest += data
+            match = _END.search(self._rest, max(0, before - 3))
+            at = len(data) if match is None else match.end() - before
+            if match is not None:
+                del self._rest[match.end() :]
+                events.append(bytes(self._rest))
+                self._rest.clear()
+        while (match := _END.search(data, at)) is not None:
+            events.append(data[at : match.end()])
             at = match.end()
-        del self._rest[:at]
+        self._rest += data[at:]
         if len(self._rest) > MAX_EVENT_BYTES:
             raise EventTooLong(
                 f"the upstream sent an event of more than {MAX_EVENT_BYTES:,} bytes; it is no "
@@ -68,7 +74,11 @@ def _check_lines(event: bytes) -> None:
 
 
 def data(event: bytes) -> bytes | None:
-    """What an event says; None for a comment or another field."""
+    """Return what an event says; None for a comment or another field. Raises EventTooLong."""
+    one_line = event.find(b"\n") == len(event) - 2 and event.endswith(b"\n\n")
+    if one_line and event.startswith(b"data: ") and b"\r" not in event:
+        return event[6:-2]
+    _check_lines(event)
     lines = [line for line in event.splitlines() if line.startswith(b"data:")]
     if not lines:
         return None
