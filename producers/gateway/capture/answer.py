@@ -16,6 +16,7 @@ import array
 import json
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from operator import is_not
 from typing import Any, ClassVar, Final
 
 from envs.answers.reader import MessageReader, list_objects, read_count
@@ -46,6 +47,11 @@ _STRAY_CHOICES: Final = 16
 _PROMPT_PARTS: Final = ("input_tokens", "cache_read_input_tokens", "cache_creation_input_tokens")
 """Fields of Anthropic's usage whose sum is the number of prompt tokens."""
 
+
+_PROMPT_IDS: Final = frozenset(("prompt_token_ids",))
+"""Fields of ids of an answer, or of a piece of one."""
+_CHOICE_IDS: Final = frozenset(("token_ids", "prompt_token_ids"))
+"""Fields of ids of a choice."""
 
 _ENVELOPE: Final = frozenset(
     ("id", "object", "created", "model", "choices", "system_fingerprint", "service_tier")
@@ -360,10 +366,12 @@ class Capture:
         """Return the document without the fields that the gateway requested."""
         if not (self._added.token_ids or self._added.logprobs or self._added.usage):
             return document
-        restored = self._without_ids(document, "prompt_token_ids")
+        restored = self._without_ids(document, _PROMPT_IDS)
         choices = restored.get("choices")
         if isinstance(choices, list):
-            restored = {**restored, "choices": [self._strip_choice(choice) for choice in choices]}
+            stripped = [self._strip_choice(choice) for choice in choices]
+            if any(map(is_not, stripped, choices)):
+                restored = {**restored, "choices": stripped}
         if self._added.usage is None:
             return restored
         return self._added.usage.strip(restored)
@@ -371,15 +379,18 @@ class Capture:
     def _strip_choice(self, choice: Any) -> Any:
         if not isinstance(choice, dict):
             return choice
-        restored = self._without_ids(choice, "token_ids", "prompt_token_ids")
-        if self._added.logprobs and "logprobs" in restored:
+        restored = self._without_ids(choice, _CHOICE_IDS)
+        if self._added.logprobs and restored.get("logprobs") is not None:
             restored = {**restored, "logprobs": None}
         return restored
 
-    def _without_ids(self, holder: Json, *names: str) -> Json:
-        if not self._added.token_ids:
+    def _without_ids(self, holder: Json, names: frozenset[str]) -> Json:
+        """Return an object without fields of ids; the same object where nothing changes."""
+        if not self._added.token_ids or names.isdisjoint(holder):
             return holder
         if self._dialect is not None and self._dialect.null_fields:
+            if all(holder.get(name) is None for name in names):
+                return holder
             return {name: None if name in names else value for name, value in holder.items()}
         return {name: value for name, value in holder.items() if name not in names}
 

@@ -315,8 +315,11 @@ def encode_large_json(document: Any) -> bytes:
     return encode_in_pieces(document, _write_json).encode()
 
 
+_ENCODER: Final = json.JSONEncoder(separators=(",", ":"))
+
+
 def _write_json(document: Any) -> str:
-    return json.dumps(document, separators=(",", ":"))
+    return _ENCODER.encode(document)
 
 
 def parse_large_json(body: bytes) -> Any:
