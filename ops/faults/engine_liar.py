@@ -224,9 +224,9 @@ class Liar(Engine):
     async def _answer(
         self, path: str, body: Json, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
     ) -> bool:
-        if path not in ("/v1/chat/completions", "/v1/messages"):
+        if path not in ("/v1/chat/completions", "/v1/messages") or "metadata" not in body:
             return await super()._answer(path, body, reader, writer)
-        lie, streamed = body["script"]["lie"], bool(body.get("stream"))
+        lie, streamed = body["metadata"]["lie"], bool(body.get("stream"))
         with suppress(ConnectionError):
             if lie in HABITS:
                 writer.write(_encode_stream(*HABITS[lie].chunks()))
@@ -413,7 +413,7 @@ class Asker:
     def _body(self, lie: str | int, streamed: bool) -> Json:
         self.asked += 1
         messages = [{"role": "user", "content": f"{self.asked}"}]
-        return {"messages": messages, "stream": streamed, "script": {"lie": lie}}
+        return {"messages": messages, "stream": streamed, "metadata": {"lie": lie}}
 
     def ask_lie(self, lie: str | int, streamed: bool) -> tuple[str, str]:
         """Return the call, and why its answer is wrong; "" where it is right. `lie` is a number for

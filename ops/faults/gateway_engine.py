@@ -127,6 +127,9 @@ class Engine:
             return await _whole(writer, {"error": error}, "404 Not Found")
         if path == "/v1/completions":
             return await _whole(writer, _proof(body))
+        if "structured_outputs" in body:
+            error = {"message": "this engine has no grammars"}
+            return await _whole(writer, {"error": error}, "400 Bad Request")
         script = body.get("script") or {}
         mark = str(script.get("mark"))
         self.heard.asked[mark] += 1

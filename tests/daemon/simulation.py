@@ -156,7 +156,7 @@ class World:
             agents=(Agent(alias=ALIAS, environment="shop"),),
             scheduler=Scheduler(
                 min_rollouts=BATCH, min_failures=1, cooldown_seconds=0, backoff=1,
-                min_priority=1e9, max_age_seconds=1e11,
+                min_priority=1e9, max_age_seconds=1e9,
             ),
         )  # fmt: skip
         self.is_faulty = True

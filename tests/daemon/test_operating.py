@@ -47,7 +47,7 @@ def lead() -> None:
 def test_status_says_in_numbers_what_the_next_cycle_waits_for(
     agent: Path, kintsugi: Kintsugi, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("KINTSUGI_SCHEDULER__MAX_AGE_SECONDS", "1e10")  # its failures are old
+    monkeypatch.setenv("KINTSUGI_SCHEDULER__MAX_AGE_SECONDS", "1e9")  # its failures are old
     expected = kintsugi("status", "--json").json["next_cycle"]
     assert expected["due"] is False
     failures, rollouts = expected["missing"]

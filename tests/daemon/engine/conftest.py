@@ -120,7 +120,8 @@ def recite(tmp_path: Path, shop_tokens: PreTrainedTokenizerFast) -> Iterator[Rec
 
         def serve(text: str) -> Live:
             tokens = with_token(shop_tokens, text) if text in HOSTILE_ANSWERS else shop_tokens
-            folder = reciting(tmp_path / "reciting", tokens, text)
+            # Few positions, so that a long conversation exceeds them.
+            folder = reciting(tmp_path / "reciting", tokens, text, max_position_embeddings=128)
             return stack.enter_context(listening(Policy.load(folder, "tiny"), Chat(folder)))
 
         yield serve
