@@ -7,7 +7,7 @@ from typing import Any, Final
 from pydantic import BaseModel, ConfigDict
 
 from events.canonical import exact_json
-from events.json_text.guard import UnstorableJson, check_json
+from events.json_text.guard import LISTS, UnstorableJson, check_json
 
 _HALF_PAIR: Final = re.compile("[\ud800-\udfff]")
 
@@ -30,17 +30,16 @@ def readable(value: Any) -> Any:
 
 
 def _has_half_pair(value: Any) -> bool:
-    waiting = [value]
-    while waiting:
-        item = waiting.pop()
+    values = [value]
+    for item in values:
         if isinstance(item, str):
             if not item.isascii() and _HALF_PAIR.search(item):
                 return True
         elif isinstance(item, dict):
-            waiting += item
-            waiting += item.values()
-        elif isinstance(item, list | tuple):
-            waiting += item
+            values += item
+            values += item.values()
+        elif isinstance(item, LISTS):
+            values += item
     return False
 
 

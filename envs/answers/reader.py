@@ -194,8 +194,10 @@ class MessageReader:
                 self.add_text(content)
             elif content is not None:
                 self._take_parts(content, name)
-        self.add_reasoning(words.get("reasoning") or words.get("reasoning_content"))
-        self._add(self._refusals, words.get("refusal"), "refusal")
+        if (thought := words.get("reasoning") or words.get("reasoning_content")) is not None:
+            self.add_reasoning(thought)
+        if (refusal := words.get("refusal")) is not None:
+            self._add(self._refusals, refusal, "refusal")
         if calls := words.get("tool_calls"):
             for place, call in enumerate(self._read_objects(calls, "tool_calls")):
                 self.take_call(call, place, whole)

@@ -14,8 +14,9 @@ is kept, and all of it is passed on. Pure: no I/O.
 
 import array
 import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from operator import is_not
 from typing import Any, ClassVar, Final
 
 from envs.answers.reader import MessageReader, list_objects, read_count
@@ -46,6 +47,11 @@ _STRAY_CHOICES: Final = 16
 _PROMPT_PARTS: Final = ("input_tokens", "cache_read_input_tokens", "cache_creation_input_tokens")
 """Fields of Anthropic's usage whose sum is the number of prompt tokens."""
 
+
+_PROMPT_IDS: Final = frozenset(("prompt_token_ids",))
+"""Fields of ids of an answer, or of a piece of one."""
+_CHOICE_IDS: Final = frozenset(("token_ids", "prompt_token_ids"))
+"""Fields of ids of a choice."""
 
 _ENVELOPE: Final = frozenset(
     ("id", "object", "created", "model", "choices", "system_fingerprint", "service_tier")
@@ -273,7 +279,7 @@ class Capture:
             self._doubt("token ids are no list")
         if isinstance(scores, dict):
             state.has_logprobs = True
-            logprobs, spelled = self._logprobs(scores), self._read_spellings(scores)
+            logprobs, spelled = self._read_scores(scores)
             if self._holds(_TOKEN_BYTES * max(len(logprobs), len(spelled))):
                 state.logprobs += logprobs
                 state.spelled += spelled
@@ -330,37 +336,33 @@ class Capture:
         """Mark the answer as untrainable for the reason `why`; the first reason is kept."""
         self._odd = self._odd or why
 
-    def _logprobs(self, scores: Json) -> list[Any]:
-        return self._read_scores(
-            scores, "content", "token_logprobs", lambda entry: entry.get("logprob")
-        )
-
-    def _read_spellings(self, scores: Json) -> list[Any]:
-        return self._read_scores(
-            scores, "content", "tokens", lambda entry: entry.get("bytes") or entry.get("token")
-        )
-
-    def _read_scores(
-        self, scores: Json, chat: str, plain: str, read: Callable[[Json], Any]
-    ) -> list[Any]:
-        """One value for each token, None where there is none."""
-        values = scores.get(chat if self._chat else plain)
-        if not isinstance(values, list):
-            if values is not None:
-                self._doubt("log-probabilities are no list")
-            return []
+    def _read_scores(self, scores: Json) -> tuple[list[Any], list[Any]]:
+        """Return the log-probability of each token and what it spells; None where there is none."""
         if not self._chat:
+            return self._list_scores(scores, "token_logprobs"), self._list_scores(scores, "tokens")
+        entries = self._list_scores(scores, "content")
+        tokens = [entry if isinstance(entry, dict) else {} for entry in entries]
+        spelled = [token.get("bytes") or token.get("token") for token in tokens]
+        return [token.get("logprob") for token in tokens], spelled
+
+    def _list_scores(self, scores: Json, name: str) -> list[Any]:
+        values = scores.get(name)
+        if isinstance(values, list):
             return values
-        return [read(entry) if isinstance(entry, dict) else None for entry in values]
+        if values is not None:
+            self._doubt("log-probabilities are no list")
+        return []
 
     def _strip(self, document: Json) -> Json:
         """Return the document without the fields that the gateway requested."""
         if not (self._added.token_ids or self._added.logprobs or self._added.usage):
             return document
-        restored = self._without_ids(document, "prompt_token_ids")
+        restored = self._without_ids(document, _PROMPT_IDS)
         choices = restored.get("choices")
         if isinstance(choices, list):
-            restored = {**restored, "choices": [self._strip_choice(choice) for choice in choices]}
+            stripped = [self._strip_choice(choice) for choice in choices]
+            if any(map(is_not, stripped, choices)):
+                restored = {**restored, "choices": stripped}
         if self._added.usage is None:
             return restored
         return self._added.usage.strip(restored)
@@ -368,15 +370,18 @@ class Capture:
     def _strip_choice(self, choice: Any) -> Any:
         if not isinstance(choice, dict):
             return choice
-        restored = self._without_ids(choice, "token_ids", "prompt_token_ids")
-        if self._added.logprobs and "logprobs" in restored:
+        restored = self._without_ids(choice, _CHOICE_IDS)
+        if self._added.logprobs and restored.get("logprobs") is not None:
             restored = {**restored, "logprobs": None}
         return restored
 
-    def _without_ids(self, holder: Json, *names: str) -> Json:
-        if not self._added.token_ids:
+    def _without_ids(self, holder: Json, names: frozenset[str]) -> Json:
+        """Return an object without fields of ids; the same object where nothing changes."""
+        if not self._added.token_ids or names.isdisjoint(holder):
             return holder
         if self._dialect is not None and self._dialect.null_fields:
+            if all(holder.get(name) is None for name in names):
+                return holder
             return {name: None if name in names else value for name, value in holder.items()}
         return {name: value for name, value in holder.items() if name not in names}
 

@@ -37,9 +37,14 @@ def _is_empty(choice: Any, but: frozenset[str]) -> bool:
     if not isinstance(choice, dict) or choice.get("text"):
         return False
     delta = choice.get("delta")
-    said = delta.values() if isinstance(delta, dict) else [delta]
-    fields = (value for name, value in choice.items() if name not in but)
-    return all(value is None for values in (said, fields) for value in values)
+    for value in delta.values() if isinstance(delta, dict) else (delta,):
+        if value is not None:
+            return False
+    # Loops, for this is asked of every chunk: a generator takes several times as long.
+    for name, value in choice.items():  # noqa: SIM110
+        if value is not None and name not in but:
+            return False
+    return True
 
 
 @dataclass(frozen=True, slots=True)

@@ -185,7 +185,7 @@ class ModelRequest:
         values = {
             name: self.document[name] for name in _SAMPLING if self.document.get(name) is not None
         }
-        return {name: _shorten(value) for name, value in (_DEFAULTS | values).items()}
+        return _DEFAULTS | {name: _shorten(value) for name, value in values.items()}
 
     def choose_extras(self, dialect: Dialect | None) -> ExtraFields:
         """What to ask an engine of this dialect for; nothing where the dialect is unknown, and
@@ -319,8 +319,11 @@ def encode_large_json(document: Any) -> bytes:
     return encode_in_pieces(document, _write_json).encode()
 
 
+_ENCODER: Final = json.JSONEncoder(separators=(",", ":"))
+
+
 def _write_json(document: Any) -> str:
-    return json.dumps(document, separators=(",", ":"))
+    return _ENCODER.encode(document)
 
 
 def parse_large_json(body: bytes) -> Any:
