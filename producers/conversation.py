@@ -106,7 +106,8 @@ def _split_content(
     none. Parts of which nothing is left are left out."""
     parts = [content] if isinstance(content, str) else content or []
     texts = [_read_part(part) for part in parts]
-    if split_reflection("".join(texts))[1] == "".join(texts):
+    whole = "".join(texts)
+    if "<" not in whole or split_reflection(whole)[1] == whole:
         return content, None
     splitter = ReflectionSplitter()
     visible = [splitter.feed(text) for text in texts]
