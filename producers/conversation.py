@@ -17,7 +17,7 @@ from pydantic import Field
 from envs.answers.content import is_monologue, read_content
 from envs.answers.reader import MessageReader
 from envs.reflection.tags import ReflectionSplitter, split_reflection
-from events.messages import Message, executed_calls
+from events.messages import Message, ToolCall, executed_calls
 from producers.storable import Unusable, Wire
 
 WireRole = Literal["system", "developer", "user", "assistant", "tool", "function"]
@@ -50,8 +50,6 @@ def parse_messages(raw: Any) -> tuple[Message, ...]:
 
 def to_message(wire: WireMessage) -> Message:
     """One message in our form. Raises Unusable."""
-    calls = MessageReader(_reject)
-    calls.take({"tool_calls": wire.tool_calls, "function_call": wire.function_call}, whole=True)
     content, reasoning, reflection = wire.content, wire.reasoning or wire.reasoning_content, None
     if wire.role == "assistant":
         content, thoughts = read_parts(content)
@@ -61,13 +59,20 @@ def to_message(wire: WireMessage) -> Message:
         role="tool" if wire.role == "function" else wire.role,
         content=content,
         reflection=reflection,
-        tool_calls=tuple(call.build() for call in calls.calls),
+        tool_calls=_read_calls(wire) if wire.tool_calls or wire.function_call is not None else (),
         tool_call_id=wire.tool_call_id,
         name=wire.name,
         error=wire.error,
         reasoning=reasoning,
         sampled=wire.sampled,
     )
+
+
+def _read_calls(wire: WireMessage) -> tuple[ToolCall, ...]:
+    """Return the calls of a message. Raises Unusable."""
+    reader = MessageReader(_reject)
+    reader.take({"tool_calls": wire.tool_calls, "function_call": wire.function_call}, whole=True)
+    return tuple(call.build() for call in reader.calls)
 
 
 def read_parts(
@@ -101,7 +106,8 @@ def _split_content(
     none. Parts of which nothing is left are left out."""
     parts = [content] if isinstance(content, str) else content or []
     texts = [_read_part(part) for part in parts]
-    if split_reflection("".join(texts))[1] == "".join(texts):
+    whole = "".join(texts)
+    if "<" not in whole or split_reflection(whole)[1] == whole:
         return content, None
     splitter = ReflectionSplitter()
     visible = [splitter.feed(text) for text in texts]

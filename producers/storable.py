@@ -7,7 +7,7 @@ from typing import Any, Final
 from pydantic import BaseModel, ConfigDict
 
 from events.canonical import exact_json
-from events.json_text.guard import UnstorableJson, check_json
+from events.json_text.guard import UnstorableJson, check_json, has_half_pair
 
 _HALF_PAIR: Final = re.compile("[\ud800-\udfff]")
 
@@ -24,24 +24,9 @@ class Wire(BaseModel):
 
 def readable(value: Any) -> Any:
     """`value` with U+FFFD in the place of each half of a surrogate pair."""
-    if not _has_half_pair(value):
+    if not has_half_pair(value):
         return value
     return json.loads(_HALF_PAIR.sub("\ufffd", exact_json(value)))
-
-
-def _has_half_pair(value: Any) -> bool:
-    waiting = [value]
-    while waiting:
-        item = waiting.pop()
-        if isinstance(item, str):
-            if not item.isascii() and _HALF_PAIR.search(item):
-                return True
-        elif isinstance(item, dict):
-            waiting += item
-            waiting += item.values()
-        elif isinstance(item, list | tuple):
-            waiting += item
-    return False
 
 
 def check_storable(value: Any, what: str) -> None:

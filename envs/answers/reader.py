@@ -81,7 +81,8 @@ class CallPieces:
     names: list[str] = field(default_factory=list)
     arguments: list[str] = field(default_factory=list)
     value: Any = None
-    """The arguments of a whole call that were no text."""
+    """The arguments of a whole call that were no text: an object that can be stored, or another
+    value."""
     raw_ids: list[str] = field(default_factory=list)
     """Ids as they came, also again."""
     raw_names: list[str] = field(default_factory=list)
@@ -130,15 +131,21 @@ class CallPieces:
 
     def build(self) -> ToolCall:
         """Return the call in our form."""
+        if isinstance(self.value, dict) and not self.custom:  # checked when it was read
+            return _make_call(self.name, self.value, self.id)
         arguments = self.text if self.value is None else self.value
         return build_call(self.name, arguments, self.id, self.custom)
 
 
 def build_call(name: str, arguments: Any, id: str | None, custom: bool = False) -> ToolCall:
     """Return a call in our form; the input of a custom tool is its argument `input`."""
+    return _make_call(name, parse_arguments({"input": arguments} if custom else arguments), id)
+
+
+def _make_call(name: str, arguments: dict[str, Any] | str, id: str | None) -> ToolCall:
     return ToolCall(
         name=replace_half_pairs(name),
-        arguments=parse_arguments({"input": arguments} if custom else arguments),
+        arguments=arguments,
         id=None if id is None else replace_half_pairs(id),
     )
 
@@ -234,7 +241,8 @@ class MessageReader:
                 return
             call = CallPieces()
             self.calls.append(call)
-            self._known["place", place] = call
+            if not whole:
+                self._known["place", place] = call
         self._note(call, index, id, place)
         call.custom = call.custom or sent.custom
         self._take_name(call, sent.name)

@@ -23,6 +23,9 @@ MAX_DEPTH: Final = 100
 """Maximum levels of a value, the innermost number or text included. Pydantic reads back 200 levels
 of JSON, and the event around a value takes a few."""
 
+_LISTS: Final = (list, tuple)
+"""Types of lists: a tuple, for `list | tuple` is made anew at each look."""
+
 _LARGEST_INTEGER: Final = int(sys.float_info.max)
 _HALF_PAIR: Final = re.compile("[\ud800-\udfff]")
 _ESCAPED_HALF: Final = re.compile(r"\\u[dD][89a-fA-F]")
@@ -59,7 +62,7 @@ def parse_json(text: str, levels: int = MAX_DEPTH) -> Any:
     UnstorableJson.
     """
     try:
-        value = json.loads(replace_half_pairs(text), parse_constant=_refuse_constant)
+        value = _DECODER.decode(replace_half_pairs(text))
     except RecursionError as error:
         raise _too_deep(levels) from error
     except UnstorableJson:
@@ -98,6 +101,21 @@ def replace_half_pairs(text: str) -> str:
     return text if text.isascii() else _HALF_PAIR.sub("\ufffd", text)
 
 
+def has_half_pair(value: Any) -> bool:
+    """Return whether a text in a value, or a key, has half of a surrogate pair."""
+    values = [value]
+    for item in values:
+        if isinstance(item, str):
+            if not item.isascii() and _HALF_PAIR.search(item):
+                return True
+        elif isinstance(item, dict):
+            values += item
+            values += item.values()
+        elif isinstance(item, _LISTS):
+            values += item
+    return False
+
+
 def _parse_small(text: str) -> Any:
     """Return the value of a JSON text that holds no more than a request may. Raises
     UnstorableJson."""
@@ -115,9 +133,11 @@ def _list_children(level: list[Any]) -> list[Any]:
     """Return the items of all objects and lists of a level. Raises UnstorableJson."""
     children: list[Any] = []
     for item in level:
+        if isinstance(item, str):
+            continue
         if isinstance(item, dict):
             children.extend(item.values())
-        elif isinstance(item, list | tuple):
+        elif isinstance(item, _LISTS):
             children.extend(item)
         elif isinstance(item, int):
             if not -_LARGEST_INTEGER <= item <= _LARGEST_INTEGER:
@@ -129,10 +149,9 @@ def _list_children(level: list[Any]) -> list[Any]:
 
 def _replace_in(value: Any) -> Any:
     """Return a checked value with U+FFFD in the place of each half of a surrogate pair."""
-    text = json.dumps(value, ensure_ascii=False)
-    if text.isascii() or _HALF_PAIR.search(text) is None:
+    if not has_half_pair(value):
         return value
-    return json.loads(replace_half_pairs(text))
+    return json.loads(replace_half_pairs(json.dumps(value, ensure_ascii=False)))
 
 
 def _write(value: Any) -> str:
@@ -147,6 +166,9 @@ def _write(value: Any) -> str:
 
 def _refuse_constant(name: str) -> NoReturn:
     raise UnstorableJson(f"{name} is no JSON; use null")
+
+
+_DECODER: Final = json.JSONDecoder(parse_constant=_refuse_constant)
 
 
 def _too_deep(levels: int) -> UnstorableJson:

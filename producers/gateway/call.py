@@ -444,7 +444,9 @@ class Call(Response):
         payload = await run_in_thread_if_large(size, _read_payload, event)
         if await run_in_thread_if_large(size, self._engine_request.answer.is_last, payload):
             return True, event
-        document = await run_in_thread_if_large(size, _parse_object, payload or b"")
+        document = await run_in_thread_if_large(
+            size, _parse_object, payload or b"", parse_large_json
+        )
         return False, await run_in_thread_if_large(size, self._take_event, event, payload, document)
 
     def _read_event(self, event: bytes) -> tuple[bool, bytes]:
@@ -453,7 +455,7 @@ class Call(Response):
         payload = sse.data(event)
         if self._engine_request.answer.is_last(payload):
             return True, event
-        return False, self._take_event(event, payload, _parse_object(payload or b""))
+        return False, self._take_event(event, payload, _parse_object(payload or b"", json.loads))
 
     def _take_event(
         self, event: bytes, payload: bytes | None, document: dict[str, Any] | None
@@ -503,9 +505,7 @@ class Call(Response):
         if held is not None:
             return held[1]
         encode = self._request.encode_event
-        return _rewrite(
-            event, partial(encode, large=True) if _is_large(event) else encode, restored
-        )
+        return _rewrite(event, partial(encode, large=_is_large(event)), restored)
 
     def _keep_for_retry(self, event: bytes) -> None:
         """Keep what the client gets where the call has an idempotency key."""
@@ -675,7 +675,7 @@ def _parse_answer(body: bytes) -> dict[str, Any] | None:
     excess = find_excess(body, most=MAX_ANSWER_JSON)
     if excess is not None:
         raise Refused(502, f"the engine's answer is too long: it holds {excess}; {_ASK_FOR_LESS}")
-    return _parse_object(body)
+    return _parse_object(body, parse_large_json if _is_large(body) else json.loads)
 
 
 def _read_payload(event: bytes) -> bytes | None:
@@ -691,9 +691,10 @@ def _is_large(body: bytes) -> bool:
     return measure_work(body) >= LARGE_BYTES
 
 
-def _parse_object(body: bytes) -> dict[str, Any] | None:
+def _parse_object(body: bytes, parse: Callable[[bytes], Any]) -> dict[str, Any] | None:
+    """Return what a text says; None where that is no object."""
     try:
-        document = (parse_large_json if _is_large(body) else json.loads)(body)
+        document = parse(body)
     except (ValueError, RecursionError):
         return None
     return document if isinstance(document, dict) else None

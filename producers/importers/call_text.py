@@ -99,7 +99,7 @@ def parse_call(text: str, *, literal: bool = True) -> ToolCall:
     if not literal:
         name, opening, rest = text.strip().partition("(")
         if opening and rest.endswith(")") and _is_name(name):
-            return ToolCall(name=name, arguments=readable(_read_expressions(f"({rest}")))
+            return ToolCall(name=name, arguments=parse_arguments(_read_expressions(f"({rest}")))
     body = _parse_expression(text)
     return _from_node(body) if isinstance(body, ast.Call) else _mark_malformed(text)
 

@@ -16,7 +16,6 @@ from pydantic import ValidationError
 
 from events.canonical import exact_json
 from events.envelope import Envelope, derive_id
-from events.messages import Message
 from events.registry import first_problem
 from events.rollouts import RolloutEnded
 from producers.importers.documents import Damage, RawRecord
@@ -170,7 +169,8 @@ class Source:
                 f"most {TEXT_CHARACTERS:,}"
             )
         for message in data.content.messages if data.content else ():
-            _check_storable(message)
+            if isinstance(message.content, list):  # arguments were checked when they were read
+                check_storable(message.content, f"content parts of a {message.role} message")
         for action in (data.task.gold_actions or ()) if data.task else ():
             check_storable(action.arguments, f"arguments of the gold action {action.name}")
         envelope = Envelope(
@@ -211,11 +211,3 @@ def is_success(reward: float | None) -> bool | None:
 def task_id(environment: str | None, source_id: str) -> str:
     """The source's id, under its environment: two of them under one alias must not collide."""
     return f"{environment}/{source_id}" if environment else source_id
-
-
-def _check_storable(message: Message) -> None:
-    if isinstance(message.content, list):
-        check_storable(message.content, f"content parts of a {message.role} message")
-    for call in message.tool_calls:
-        if isinstance(call.arguments, dict):
-            check_storable(call.arguments, f"arguments of a call of {call.name}")

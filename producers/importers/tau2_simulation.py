@@ -226,13 +226,17 @@ def _instruction(task: WireTask) -> str | None:
 
 def _messages(wires: Iterable[WireTau2Message]) -> tuple[Message, ...]:
     flat = [message for wire in wires for message in (wire.tool_messages or [wire])]
-    messages = [
-        to_message(wire).model_copy(update={"tool_call_id": wire.id} if wire.role == "tool" else {})
-        for wire in flat
-    ]
+    messages = [_to_message(wire) for wire in flat]
     if messages and _is_welcome(flat[0]):
         messages[0] = messages[0].model_copy(update={"sampled": False})
     return tuple(messages)
+
+
+def _to_message(wire: WireTau2Message) -> Message:
+    message = to_message(wire)
+    if wire.role != "tool":
+        return message
+    return message.model_copy(update={"tool_call_id": wire.id})
 
 
 def _is_welcome(wire: WireTau2Message) -> bool:

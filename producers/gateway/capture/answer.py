@@ -14,7 +14,7 @@ is kept, and all of it is passed on. Pure: no I/O.
 
 import array
 import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from operator import is_not
 from typing import Any, ClassVar, Final
@@ -282,7 +282,7 @@ class Capture:
             self._doubt("token ids are no list")
         if isinstance(scores, dict):
             state.has_logprobs = True
-            logprobs, spelled = self._logprobs(scores), self._read_spellings(scores)
+            logprobs, spelled = self._read_scores(scores)
             if self._holds(_TOKEN_BYTES * max(len(logprobs), len(spelled))):
                 state.logprobs += logprobs
                 state.spelled += spelled
@@ -339,28 +339,22 @@ class Capture:
         """Mark the answer as untrainable for the reason `why`; the first reason is kept."""
         self._odd = self._odd or why
 
-    def _logprobs(self, scores: Json) -> list[Any]:
-        return self._read_scores(
-            scores, "content", "token_logprobs", lambda entry: entry.get("logprob")
-        )
-
-    def _read_spellings(self, scores: Json) -> list[Any]:
-        return self._read_scores(
-            scores, "content", "tokens", lambda entry: entry.get("bytes") or entry.get("token")
-        )
-
-    def _read_scores(
-        self, scores: Json, chat: str, plain: str, read: Callable[[Json], Any]
-    ) -> list[Any]:
-        """One value for each token, None where there is none."""
-        values = scores.get(chat if self._chat else plain)
-        if not isinstance(values, list):
-            if values is not None:
-                self._doubt("log-probabilities are no list")
-            return []
+    def _read_scores(self, scores: Json) -> tuple[list[Any], list[Any]]:
+        """Return the log-probability of each token and what it spells; None where there is none."""
         if not self._chat:
+            return self._list_scores(scores, "token_logprobs"), self._list_scores(scores, "tokens")
+        entries = self._list_scores(scores, "content")
+        tokens = [entry if isinstance(entry, dict) else {} for entry in entries]
+        spelled = [token.get("bytes") or token.get("token") for token in tokens]
+        return [token.get("logprob") for token in tokens], spelled
+
+    def _list_scores(self, scores: Json, name: str) -> list[Any]:
+        values = scores.get(name)
+        if isinstance(values, list):
             return values
-        return [read(entry) if isinstance(entry, dict) else None for entry in values]
+        if values is not None:
+            self._doubt("log-probabilities are no list")
+        return []
 
     def _strip(self, document: Json) -> Json:
         """Return the document without the fields that the gateway requested."""

@@ -10,13 +10,10 @@ spell the whole answer.
 
 from collections import defaultdict
 from collections.abc import Sequence
-from typing import Any, Final, Protocol
+from typing import Any, Protocol
 
 from envs.reflection.tags import ReflectionSplitter, split_reflection
 from producers.gateway.http.wire import Json
-
-_NAMES: Final = ("message", "delta")
-"""Fields of a choice that hold what is said, whole and in pieces."""
 
 
 class Reflections(Protocol):
@@ -173,7 +170,11 @@ def _replace_text(place: int, choice: Any, replace: _Replace) -> Any:
     index = choice.get("index")
     number = index if type(index) is int else place
     is_last = choice.get("finish_reason") is not None
-    name = next((name for name in _NAMES if isinstance(choice.get(name), dict)), None)
+    name = None
+    if isinstance(choice.get("message"), dict):
+        name = "message"
+    elif isinstance(choice.get("delta"), dict):
+        name = "delta"
     if name is None and "text" not in choice:
         if choice.get("delta") is not None:
             return choice  # neither a text nor a message
