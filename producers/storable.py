@@ -1,15 +1,12 @@
 """What of foreign JSON can be stored and read back: depth, finite numbers, whole characters."""
 
 import json
-import re
-from typing import Any, Final
+from typing import Any
 
 from pydantic import BaseModel, ConfigDict
 
 from events.canonical import exact_json
-from events.json_text.guard import UnstorableJson, check_json, has_half_pair
-
-_HALF_PAIR: Final = re.compile("[\ud800-\udfff]")
+from events.json_text.guard import UnstorableJson, check_json, has_half_pair, replace_half_pairs
 
 
 class Unusable(Exception):
@@ -26,7 +23,7 @@ def readable(value: Any) -> Any:
     """`value` with U+FFFD in the place of each half of a surrogate pair."""
     if not has_half_pair(value):
         return value
-    return json.loads(_HALF_PAIR.sub("\ufffd", exact_json(value)))
+    return json.loads(replace_half_pairs(exact_json(value)))
 
 
 def check_storable(value: Any, what: str) -> None:

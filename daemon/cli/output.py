@@ -63,7 +63,7 @@ class Output:
             print(plain(text), file=sys.stderr)
 
     def warn(self, text: str) -> None:
-        """What must be known, whatever the flags: one line, whatever names it holds."""
+        """Print a warning, which no flag leaves out, on one line whatever names it holds."""
         print(f"warning: {plain_line(text)}", file=sys.stderr)
 
     @contextmanager

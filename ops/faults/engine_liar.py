@@ -134,7 +134,7 @@ class Habit:
     """A stream that some engine writes, and what must be recorded of it."""
 
     choices: list[Json]
-    """Of each chunk, the choice."""
+    """The choice of each chunk, in their order."""
     message: Json
     """Fields of the recorded message."""
     tokens: int

@@ -1,4 +1,4 @@
-"""What the drivers of jobs share: a spec of one step, and a job in a process of its own."""
+"""A job for drivers to run: a spec of one step, and a process that runs it."""
 
 import multiprocessing
 import os

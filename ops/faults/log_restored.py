@@ -126,8 +126,8 @@ _RIGHT: Final = ("diverged", "ahead_of_log", "nothing_lost")
 
 
 def _outcome(home: _Home, chance: Random, known: Container[str]) -> str:
-    """What became of one restore; a sentence where it was not right. `known`: outcomes of which the
-    dead letters were listed before."""
+    """Restore a log once and return the outcome, or a sentence on what was wrong. Dead letters are
+    listed unless the outcome is in `known`."""
     home.grow(least=20)
     home.copy()
     ends = _ends(home.log)

@@ -123,7 +123,7 @@ class Record:
         self._start_event: str | None = None
         self._storable = False
         self._rules: Sequence[Rule] = ()
-        """What in the request makes the answer untrainable; known at the call's end."""
+        """Rules of the request under which its answer is untrainable; set at the call's end."""
         self._keyid: str | None = None
         """The id of the key that seals the events of the call; None where nothing is sealed."""
         self._report: Callable[[], Outcome] | None = None

@@ -126,7 +126,7 @@ def to_call(value: Any) -> ToolCall | None:
 def _make_call(name: str, arguments: Any) -> ToolCall:
     # Read from text again, arguments that JSON cannot hold count as malformed.
     text = arguments if isinstance(arguments, str) else json.dumps(arguments)
-    return ToolCall(name=name, arguments=readable(parse_arguments(text)))
+    return ToolCall(name=name, arguments=parse_arguments(text))
 
 
 def _mark_malformed(text: str) -> ToolCall:

@@ -16,10 +16,11 @@ from pydantic import ValidationError
 
 from events.canonical import exact_json
 from events.envelope import Envelope, derive_id
+from events.json_text.guard import has_half_pair
 from events.registry import first_problem
 from events.rollouts import RolloutEnded
 from producers.importers.documents import Damage, RawRecord
-from producers.storable import _HALF_PAIR, Unusable, check_storable, readable
+from producers.storable import Unusable, check_storable, readable
 
 TEXT_CHARACTERS: Final = 4_000_000
 """How long a text beside the conversation may be, such as the instruction of a task: no table holds
@@ -93,7 +94,7 @@ class Record:
             text = exact_json(value)
         except RecursionError as error:
             raise Unusable("is nested too deeply to be stored; flatten it") from error
-        if not text.isascii() and _HALF_PAIR.search(text) is not None:
+        if has_half_pair(text):
             value = readable(value)
             # In JSON text a lone surrogate and its escape are the same character.
             text = text.encode("utf-8", "backslashreplace").decode()

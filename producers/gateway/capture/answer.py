@@ -47,7 +47,6 @@ _STRAY_CHOICES: Final = 16
 _PROMPT_PARTS: Final = ("input_tokens", "cache_read_input_tokens", "cache_creation_input_tokens")
 """Fields of Anthropic's usage whose sum is the number of prompt tokens."""
 
-
 _PROMPT_IDS: Final = frozenset(("prompt_token_ids",))
 """Fields of ids of an answer, or of a piece of one."""
 _CHOICE_IDS: Final = frozenset(("token_ids", "prompt_token_ids"))

@@ -115,7 +115,8 @@ _FREE: Final[Mapping[str, tuple[Any, ...]]] = {
 """Rule that is an object -> its types that mask nothing."""
 
 _DEFAULTS: Final[Json] = {"temperature": 1.0, "top_p": 1.0, "top_k": 0}
-"""What an engine does without them: proven of an upstream before its calls may be trained on."""
+"""Values that an engine takes where a request names none. The proof of an upstream shows them
+before its calls may be trained on."""
 
 STRICT_TOOLS: Final = "tools.strict"
 """Name under which tools with `strict: true` are recorded: vLLM 0.32 makes a grammar of them."""

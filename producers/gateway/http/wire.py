@@ -174,7 +174,7 @@ class ModelRequest:
         return read_sampling(self.document, self.endpoint)
 
     def find_rules(self) -> list[Rule]:
-        """What in the request makes its answer untrainable, each once."""
+        """Return the rules under which an answer to the request is untrainable, each once."""
         return find_rules(self.document, self.endpoint, self.raw_messages)
 
     def choose_extras(self, dialect: Dialect | None) -> ExtraFields:

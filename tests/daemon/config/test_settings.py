@@ -360,7 +360,7 @@ LEAST: Final[dict[type[BaseModel], dict[str, Any]]] = {
     Upstream: {"url": "http://127.0.0.1:8000/v1"},
     Agent: {"alias": "agent"},
 }
-"""What groups need beside a number."""
+"""Group of settings -> the settings that it cannot do without."""
 
 
 def list_numbers(
