@@ -9,7 +9,7 @@ import json
 import re
 import socket
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -33,14 +33,21 @@ class Replies:
     wrong: list[str] = field(default_factory=list)
 
 
-def send_all(port: int, requests: Iterable[bytes]) -> Replies:
-    """Each on a connection of its own, some at the same time."""
+def send_all(
+    port: int, requests: Iterable[bytes], check_after: Callable[[], str | None] = lambda: None
+) -> Replies:
+    """Send each on a connection of its own, some at the same time. `check_after` runs after each,
+    and returns what is wrong then."""
+
+    def send_one(raw: bytes) -> tuple[bytes, int, list[str]]:
+        status, why = send(port, raw)
+        return raw, status, [reason for reason in (why, check_after()) if reason is not None]
+
     replies = Replies()
     with ThreadPoolExecutor(_CLIENTS) as pool:
-        for raw, (status, why) in pool.map(lambda raw: (raw, send(port, raw)), requests):
+        for raw, status, wrong in pool.map(send_one, requests):
             replies.statuses[status] += 1
-            if why is not None:
-                replies.wrong.append(f"{why}: {raw[:2000]!r}")
+            replies.wrong += [f"{why}: {raw[:2000]!r}" for why in wrong]
     return replies
 
 
