@@ -21,6 +21,8 @@ from producers.gateway.http.request_limits import (
     MAX_TOOL_CALLS,
     MAX_TOOLS,
 )
+from producers.spans.conventions import CONVERSATION, INPUT, OPERATION, OUTPUT
+from producers.spans.otlp import MAX_SPANS
 
 BODY_BYTES: Final = 31 << 20
 
@@ -29,6 +31,7 @@ _FIELDS: Final = 20
 _VALUES: Final = MAX_JSON.values - _FIELDS
 _KEYS: Final = MAX_JSON.keys - _FIELDS
 _CONTAINERS: Final = MAX_JSON.containers - _FIELDS
+_SPAN_CALLS: Final = 5_000
 
 Json = dict[str, Any]
 
@@ -52,6 +55,9 @@ def make_shapes() -> Iterator[Shape]:
     for name in ANSWERS:
         document = {"messages": [_user("Hi")], "stream": name.startswith("stream")}
         yield _shape(f"answer_{name}", "/v1/chat/completions", document, 0, name)
+    for name, spans in _traces().items():
+        yield _trace_shape(name, spans, 0)
+        yield _trace_shape(f"{name}_filled", spans, BODY_BYTES)
     yield Shape("feedback", "/v1/feedback", b'{"call":"c","tags":[%b""]}' % (b'"",' * 300_000))
 
 
@@ -94,6 +100,38 @@ def _requests() -> dict[str, tuple[str, Json]]:
             {"max_tokens": 1, "messages": [_user([result] * (MAX_MESSAGES - 2))]},
         ),
     }
+
+
+def _traces() -> dict[str, list[Json]]:
+    """Return name -> spans of a request."""
+    message = {"role": "user", "parts": [{"type": "text", "content": "x"}]}
+    return {
+        "spans": [_span(n) for n in range(MAX_SPANS - 1)],
+        "span_calls": [_span(n, [message]) for n in range(_SPAN_CALLS)],
+        "span_messages": [_span(1, [message] * MAX_MESSAGES)],
+    }
+
+
+def _trace_shape(name: str, spans: list[Json], size: int) -> Shape:
+    def encode(spans: list[Json]) -> bytes:
+        return _encode({"resourceSpans": [{"scopeSpans": [{"spans": spans}]}]})
+
+    body = encode(spans)
+    if len(body) + 1000 < size:
+        part = {"type": "text", "content": _text(int(0.98 * (size - len(body))))}
+        body = encode([*spans, _span(MAX_SPANS, [{"role": "user", "parts": [part]}])])
+    return Shape(name, "/v1/traces", body)
+
+
+def _span(number: int, asked: list[Json] | None = None) -> Json:
+    """Return a span; of a call in a session of its own where messages are given."""
+    texts = {}
+    if asked is not None:
+        said = [{"role": "assistant", "parts": [{"type": "text", "content": "y"}]}]
+        texts = {OPERATION: "chat", CONVERSATION: f"{number % 64}"}
+        texts |= {INPUT: json.dumps(asked), OUTPUT: json.dumps(said)}
+    attributes = [{"key": key, "value": {"stringValue": text}} for key, text in texts.items()]
+    return {"traceId": f"{number + 1:032x}", "spanId": f"{1:016x}", "attributes": attributes}
 
 
 def _shape(name: str, path: str, document: Json, size: int, answer: str = "short") -> Shape:

@@ -1,12 +1,13 @@
 """Ask a gateway for as much work as one call may, and see whether it answers others meanwhile.
 
-    python -m ops.fuzz.work [--shapes NAME ...] [--rules] [--folder DIR]
+    python -m ops.fuzz.work [--shapes NAME ...] [--at-once N] [--rules] [--folder DIR]
 
 Each shape (shapes.py) goes to a gateway of its own over an engine that answers at once (flood.py),
 under a name of a session, of a person and of an idempotency key. Meanwhile `/livez` is asked every
 few milliseconds, and a short call is made again and again, there and on an idle gateway over the
 same engine and disk. Prints one line of JSON: the longest time that each took, and the most memory,
-as a ratio to that of a gateway that was sent one text of the same size. Exit code 1 where `/livez`
+as a ratio to that of a gateway that was sent one text of the same size; with `--at-once`, so many
+clients send each. Exit code 1 where `/livez`
 took more than SECONDS, a call SECONDS more than on the idle gateway, or the ratio is above RATIO.
 `--rules` has the built-in rules of redaction read everything. Linux only.
 """
@@ -19,6 +20,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from functools import cache
@@ -39,6 +41,9 @@ _PATIENCE_SECONDS: Final = 300.0
 _RULES: Final = '["email", "card", "iban", "phone", "secret"]'
 _LIVEZ: Final = b"GET /livez HTTP/1.1\r\nhost: 127.0.0.1\r\n\r\n"
 _ASK: Final = b'{"user":"short","messages":[{"role":"user","content":"Hello"}]}'
+
+
+Json = dict[str, Any]
 
 
 @dataclass(slots=True)
@@ -126,6 +131,8 @@ class Stage:
     engine: str
     settings: dict[str, str]
     idle: Gateway
+    clients: int
+    """Clients that send each shape at the same time."""
 
     def start(self, name: str) -> Gateway:
         """Start a gateway."""
@@ -137,7 +144,7 @@ class Stage:
 
 
 @contextmanager
-def stage(folder: Path, settings: dict[str, str]) -> Iterator[Stage]:
+def stage(folder: Path, settings: dict[str, str], clients: int) -> Iterator[Stage]:
     """An engine and an idle gateway, until the end of the block."""
     port = free_port()
     engine = Program(folder / "engine.log", "ops.fuzz.flood", str(port))
@@ -147,25 +154,23 @@ def stage(folder: Path, settings: dict[str, str]) -> Iterator[Stage]:
         engine.launch()
         stack.callback(idle.kill)
         idle.start()
-        yield Stage(folder, f"http://127.0.0.1:{port}/v1", settings, idle)
+        yield Stage(folder, f"http://127.0.0.1:{port}/v1", settings, idle, clients)
 
 
 def measure(shape: Shape, at: Stage) -> Measurement:
-    """Send a shape to a gateway that is started for it."""
+    """Send a shape to a gateway that is started for it, from all clients at once."""
     gateway = at.start(shape.name)
     try:
         livez = Asker(_LIVEZ, gateway.port)
         call = _post("/v1/chat/completions", _ASK)
         calls, idle = Asker(call, gateway.port), Asker(call, at.idle.port)
-        named = {"x_kintsugi_session": "s", "x_kintsugi_user": "rosa", "idempotency_key": "k"}
         with livez.asking(), calls.asking(), idle.asking():
             time.sleep(_SETTLE_SECONDS)
             livez.slowest = calls.slowest = idle.slowest = 0.0
             began = time.monotonic()
-            with socket.create_connection(("127.0.0.1", gateway.port)) as connection:
-                connection.settimeout(_PATIENCE_SECONDS)
-                connection.sendall(_post(shape.path, shape.body, **named))
-                status = read_answer(connection)
+            with ThreadPoolExecutor(at.clients) as pool:
+                sends = [pool.submit(send, shape, gateway.port, n) for n in range(at.clients)]
+            status = max(sent.result() for sent in sends)
             seconds = time.monotonic() - began
             time.sleep(_SETTLE_SECONDS)
         return Measurement(
@@ -175,24 +180,33 @@ def measure(shape: Shape, at: Stage) -> Measurement:
         gateway.kill()
 
 
-def run(shapes: list[Shape], settings: dict[str, str], folder: Path) -> dict[str, Any]:
+def send(shape: Shape, port: int, number: int) -> int:
+    """Send a shape in a session of its own; return the status of the answer."""
+    named = {"x_kintsugi_session": f"s{number}", "idempotency_key": f"k{number}"}
+    if not shape.path.endswith("traces"):
+        named["x_kintsugi_user"] = "rosa"
+    with socket.create_connection(("127.0.0.1", port)) as connection:
+        connection.settimeout(_PATIENCE_SECONDS)
+        connection.sendall(_post(shape.path, shape.body, content_type="application/json", **named))
+        return read_answer(connection)
+
+
+def run(shapes: list[Shape], settings: dict[str, str], folder: Path, clients: int) -> Json:
     """What each shape did, and what is wrong."""
-    with stage(folder, settings) as at:
+    with stage(folder, settings, clients) as at:
 
         @cache
         def text_peak(size: int, answer: str) -> int:
             return measure(text_shape(size, answer), at).peak_bytes
 
-        results: dict[str, Any] = {}
+        results: Json = {}
         for shape in shapes:
             results[shape.name] = _judge(shape, measure(shape, at), text_peak)
             print(shape.name, results[shape.name], file=sys.stderr, flush=True)
     return {"shapes": results, "wrong": [w for r in results.values() for w in r.pop("wrong")]}
 
 
-def _judge(
-    shape: Shape, measured: Measurement, text_peak: Callable[[int, str], int]
-) -> dict[str, Any]:
+def _judge(shape: Shape, measured: Measurement, text_peak: Callable[[int, str], int]) -> Json:
     streams = shape.answer.startswith("stream")
     alike = "short" if shape.answer == "short" else "stream_text" if streams else "text"
     ratio = measured.peak_bytes / text_peak(len(shape.body), alike)
@@ -221,13 +235,14 @@ def main() -> int:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--shapes", nargs="*", help="names of shapes; else all of them")
+    parser.add_argument("--at-once", type=int, default=1, help="clients that send each shape")
     parser.add_argument("--rules", action="store_true", help="with rules of redaction")
     parser.add_argument("--folder", type=Path, help="where to work, kept; else a temporary one")
     options = parser.parse_args()
     settings = {"KINTSUGI_REDACTION__RULES": _RULES} if options.rules else {}
     shapes = [s for s in make_shapes() if not options.shapes or s.name in options.shapes]
     with tempfile.TemporaryDirectory(prefix="kintsugi-work-") as temporary:
-        result = run(shapes, settings, options.folder or Path(temporary))
+        result = run(shapes, settings, options.folder or Path(temporary), options.at_once)
     print(json.dumps(result))
     return 1 if result["wrong"] else 0
 

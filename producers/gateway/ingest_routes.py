@@ -133,7 +133,6 @@ class IngestRoutes:
         most = self._max_body_bytes
         body = await read_body(request, most)
         async with self._reading:
-            # Beside the loop: a batch of spans is larger than a call, and calls must not wait.
             spans = await asyncio.to_thread(_parse_spans, body, kind, _is_gzip(request), most)
             result = await self._traces.take(spans, caller)
         for outcome, count in result.counts.items():

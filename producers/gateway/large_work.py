@@ -17,10 +17,10 @@ LARGE_BYTES: Final = 1 << 20
 """Bytes, or characters, from which on work is done beside the loop: some ten milliseconds."""
 HUGE_BYTES: Final = 4 << 20
 """Bytes, or characters, from which on work does not hold up that on what is less large."""
-_CONTAINER_BYTES: Final = 256
+CONTAINER_BYTES: Final = 256
 """Bytes of text that are as much work as an object or a list."""
 _NO_OPENING: Final = bytes(set(range(256)) - set(b"[{"))
-SMALL_BYTES: Final = LARGE_BYTES // (_CONTAINER_BYTES + 1)
+SMALL_BYTES: Final = LARGE_BYTES // (CONTAINER_BYTES + 1)
 """Bytes below which nothing is large, whatever it holds."""
 _LONG_SECONDS: Final = 0.02
 _REST_SECONDS: Final = 0.02
@@ -46,7 +46,7 @@ def measure_work(body: bytes) -> int:
     own."""
     if not SMALL_BYTES <= len(body) < HUGE_BYTES:
         return len(body)
-    return len(body) + _CONTAINER_BYTES * len(body.translate(None, _NO_OPENING))
+    return len(body) + CONTAINER_BYTES * len(body.translate(None, _NO_OPENING))
 
 
 async def run_in_thread_if_large(

@@ -16,7 +16,7 @@ been stored as what they add.
 
 import asyncio
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
@@ -42,7 +42,12 @@ from producers.gateway.http.wire import (
     parse_request,
     storable_tools,
 )
-from producers.gateway.large_work import measure_work, run_in_thread_if_large
+from producers.gateway.large_work import (
+    CONTAINER_BYTES,
+    LARGE_BYTES,
+    measure_work,
+    run_in_thread_if_large,
+)
 from producers.gateway.privacy.redaction import RedactedRequest
 from producers.gateway.request_context import Caller
 from producers.gateway.routing.routes import choose
@@ -57,6 +62,9 @@ BECAUSE: Final = "a trace told of the call, and traces have no token ids"
 _UNKNOWN: Final = "unknown"
 _SESSIONS_AT_ONCE: Final = 64
 """Sessions whose spans are recorded at the same time, and share an fsync."""
+_SPAN_BYTES: Final = 20_000
+"""Bytes of text that are as much work as a span by itself."""
+_TOO_DEEP: Final = "it is nested too deeply to be stored"
 _LONGEST_NAME: Final = 128
 _MOST_REASONS: Final = 3
 _LONGEST_REASON: Final = 300
@@ -113,7 +121,14 @@ class Traces:
         """Record the calls of spans. Raises Refused where the log refuses; the spans that were
         recorded until then are skipped when they are sent again."""
         result = TraceResult()
-        sessions = iter(await asyncio.to_thread(self._parse_calls, spans, caller, result))
+        parsed: dict[str, list[_SpanCall]] = {}
+        for batch, size in _split(sorted(spans, key=lambda span: span.began)):
+            # Beside the loop: a batch of spans is larger than a call, and calls must not wait.
+            chats = await run_in_thread_if_large(size, _read_chats, batch, result)
+            calls = await run_in_thread_if_large(size, self._parse_calls, chats, caller, result)
+            for call in calls:
+                parsed.setdefault(call.session, []).append(call)
+        sessions = iter(parsed.values())
 
         async def work() -> None:
             # Those of one session one after the other: each may go on from the one before.
@@ -127,30 +142,21 @@ class Traces:
         return result
 
     def _parse_calls(
-        self, spans: Sequence[ClientSpan], caller: Caller, result: TraceResult
-    ) -> list[list[_SpanCall]]:
-        """The calls of spans, by session."""
-        sessions: dict[str, list[_SpanCall]] = {}
-        for span in sorted(spans, key=lambda span: span.began):
+        self, chats: Sequence[tuple[ClientSpan, Chat]], caller: Caller, result: TraceResult
+    ) -> list[_SpanCall]:
+        """Return the calls that can be recorded; the others are rejected."""
+        calls = []
+        for span, chat in chats:
             try:
-                call = self._parse_call(span, caller)
+                calls.append(self._parse_call(span, chat, caller))
             except (Unusable, Refused) as error:
                 result.reject(str(error))
-                continue
             except RecursionError:
-                result.reject("it is nested too deeply to be stored")
-                continue
-            if call is None:
-                result.counts["ignored"] += 1
-            else:
-                sessions.setdefault(call.session, []).append(call)
-        return list(sessions.values())
+                result.reject(_TOO_DEEP)
+        return calls
 
-    def _parse_call(self, span: ClientSpan, caller: Caller) -> _SpanCall | None:
+    def _parse_call(self, span: ClientSpan, chat: Chat, caller: Caller) -> _SpanCall:
         """Raises Unusable, Refused."""
-        chat = chat_of(span)
-        if chat is None:
-            return None
         if not span.has_valid_ids:
             raise Unusable("its trace id or its span id is empty or of a wrong length")
         redaction = self._gateway.redaction
@@ -279,6 +285,48 @@ class Traces:
         )
         heard = answer_record.messages[:1] if error is None else ()
         return end, [conversation.digest_answer(to_client_message(message)) for message in heard]
+
+
+def _split(spans: Sequence[ClientSpan]) -> Iterator[tuple[list[ClientSpan], int]]:
+    """Yield spans in batches, each with the bytes of text that are as much work."""
+    batch: list[ClientSpan] = []
+    size = 0
+    for span in spans:
+        batch.append(span)
+        size += _SPAN_BYTES + _weigh(span.attributes)
+        size += sum(_weigh(attributes) for _, attributes in span.events)
+        if size >= LARGE_BYTES:
+            yield batch, size
+            batch, size = [], 0
+    if batch:
+        yield batch, size
+
+
+def _weigh(value: Any) -> int:
+    """Return the bytes of text that are as much work as a value."""
+    if isinstance(value, str):
+        return len(value)
+    if isinstance(value, Mapping):
+        return CONTAINER_BYTES + sum(map(_weigh, value.values()))
+    return CONTAINER_BYTES + sum(map(_weigh, value)) if isinstance(value, list) else 0
+
+
+def _read_chats(spans: Sequence[ClientSpan], result: TraceResult) -> list[tuple[ClientSpan, Chat]]:
+    """Return the spans of calls with what they tell; the others are counted."""
+    chats = []
+    for span in spans:
+        try:
+            chat = chat_of(span)
+        except Unusable as error:
+            result.reject(str(error))
+        except RecursionError:
+            result.reject(_TOO_DEEP)
+        else:
+            if chat is None:
+                result.counts["ignored"] += 1
+            else:
+                chats.append((span, chat))
+    return chats
 
 
 def _read_content(

@@ -10,6 +10,7 @@ brings; without it OtlpUnavailable is raised.
 
 import base64
 import json
+import secrets
 import zlib
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -38,6 +39,10 @@ _ID_BYTES: Final = (16, 8)
 _GZIP: Final = 16 + zlib.MAX_WBITS
 _ERROR: Final = 2
 """STATUS_CODE_ERROR."""
+
+_LONG_TEXT: Final = 1 << 14
+"""Characters from which on a text is not given to protobuf's parser of JSON."""
+_BYTES_FIELDS: Final = ("bytesValue", "bytes_value")
 
 Attributes = Mapping[str, Any]
 
@@ -77,8 +82,9 @@ class ClientSpan:
 def spans(body: bytes, kind: Kind) -> list[ClientSpan]:
     """The spans of a request. Raises BadTraces, TooMuch, OtlpUnavailable."""
     request = _service().ExportTraceServiceRequest()
+    texts: dict[str, str] = {}
     if kind == JSON:
-        _read_json(body, request)
+        texts = _read_json(body, request)
     else:
         from google.protobuf.message import DecodeError
 
@@ -96,7 +102,8 @@ def spans(body: bytes, kind: Kind) -> list[ClientSpan]:
             f"the body has {count:,} spans, and at most {MAX_SPANS:,} are taken; send smaller "
             "batches"
         )
-    return [_read_span(span) for scope in scopes for span in scope.spans]
+    reader = _SpanReader(texts)
+    return [reader.read(span) for scope in scopes for span in scope.spans]
 
 
 def inflate(body: bytes, most: int) -> bytes:
@@ -151,7 +158,8 @@ def _serialize(kind: Kind, message: "Message") -> bytes:
     return str(MessageToJson(message, indent=None)).encode()
 
 
-def _read_json(body: bytes, request: "service.ExportTraceServiceRequest") -> None:
+def _read_json(body: bytes, request: "service.ExportTraceServiceRequest") -> dict[str, str]:
+    """Read a body into a request; return its long texts by what stands for them there."""
     from google.protobuf.json_format import ParseDict, ParseError
 
     if (excess := find_excess(body)) is not None:
@@ -160,11 +168,35 @@ def _read_json(body: bytes, request: "service.ExportTraceServiceRequest") -> Non
         document = json.loads(body)
         for item in _spans_of(document):
             _ids_as_bytes(item)
+        texts = _take_long_texts(document)
         ParseDict(document, request, ignore_unknown_fields=True)
     except (ValueError, TypeError, AttributeError, RecursionError, ParseError) as error:
         raise BadTraces(
             f"the body is no ExportTraceServiceRequest in JSON: {str(error)[:200]}; send OTLP"
         ) from error
+    return texts
+
+
+def _take_long_texts(document: Any) -> dict[str, str]:
+    """Replace the long texts of a document; return them by what stands for them. Protobuf's parser
+    searches each with a regular expression, which holds up all threads for 30 ms per megabyte.
+
+    Raises UnicodeEncodeError for one with half of a surrogate pair.
+    """
+    texts: dict[str, str] = {}
+    name, waiting = secrets.token_hex(), [document]
+    while waiting:
+        container = waiting.pop()
+        for key, value in (
+            container.items() if isinstance(container, dict) else enumerate(container)
+        ):
+            if isinstance(value, dict | list):
+                waiting.append(value)
+            elif isinstance(value, str) and len(value) > _LONG_TEXT and key not in _BYTES_FIELDS:
+                value.encode()
+                container[key] = f"{name}-{len(texts)}"
+                texts[container[key]] = value
+    return texts
 
 
 def _spans_of(document: Any) -> Iterator[dict[str, Any]]:
@@ -183,33 +215,47 @@ def _ids_as_bytes(item: dict[str, Any]) -> None:
             item[name] = base64.b64encode(bytes.fromhex(item[name])).decode()
 
 
-def _read_span(span: "trace.Span") -> ClientSpan:
-    took = span.end_time_unix_nano - span.start_time_unix_nano
-    failed = span.status.code == _ERROR
-    return ClientSpan(
-        trace=span.trace_id.hex(),
-        span=span.span_id.hex(),
-        attributes=_attributes(span.attributes),
-        events=tuple((event.name, _attributes(event.attributes)) for event in span.events),
-        seconds=max(0, took) / 1e9 if span.start_time_unix_nano else 0.0,
-        began=span.start_time_unix_nano,
-        error=(span.status.message or "the span says ERROR") if failed else None,
-    )
+class _SpanReader:
+    """Reads spans of a request in which something short stands for long texts."""
 
+    def __init__(self, texts: Mapping[str, str]) -> None:
+        self._texts = texts
+        """What stands for a text -> the text."""
 
-def _attributes(pairs: "Iterable[common.KeyValue]") -> dict[str, Any]:
-    return {pair.key: _value(pair.value) for pair in pairs}
+    def read(self, span: "trace.Span") -> ClientSpan:
+        """Return a span as a client sent it."""
+        took = span.end_time_unix_nano - span.start_time_unix_nano
+        failed = span.status.code == _ERROR
+        why = self._restore(span.status.message) or "the span says ERROR"
+        return ClientSpan(
+            trace=span.trace_id.hex(),
+            span=span.span_id.hex(),
+            attributes=self._read_attributes(span.attributes),
+            events=tuple(
+                (event.name, self._read_attributes(event.attributes)) for event in span.events
+            ),
+            seconds=max(0, took) / 1e9 if span.start_time_unix_nano else 0.0,
+            began=span.start_time_unix_nano,
+            error=why if failed else None,
+        )
 
+    def _read_attributes(self, pairs: "Iterable[common.KeyValue]") -> dict[str, Any]:
+        return {self._restore(pair.key): self._read_value(pair.value) for pair in pairs}
 
-def _value(value: "common.AnyValue") -> Any:
-    match value.WhichOneof("value"):
-        case "array_value":
-            return [_value(item) for item in value.array_value.values]
-        case "kvlist_value":
-            return _attributes(value.kvlist_value.values)
-        case "bytes_value":
-            return base64.b64encode(value.bytes_value).decode()
-        case None:
-            return None
-        case name:
-            return getattr(value, name)
+    def _read_value(self, value: "common.AnyValue") -> Any:
+        match value.WhichOneof("value"):
+            case "array_value":
+                return [self._read_value(item) for item in value.array_value.values]
+            case "kvlist_value":
+                return self._read_attributes(value.kvlist_value.values)
+            case "bytes_value":
+                return base64.b64encode(value.bytes_value).decode()
+            case "string_value":
+                return self._restore(value.string_value)
+            case None:
+                return None
+            case name:
+                return getattr(value, name)
+
+    def _restore(self, text: str) -> str:
+        return self._texts.get(text, text)
