@@ -52,7 +52,9 @@ def to_message(wire: WireMessage) -> Message:
     """One message in our form. Raises Unusable."""
     content, reasoning, reflection = wire.content, wire.reasoning or wire.reasoning_content, None
     if wire.role == "assistant":
-        content, thoughts = read_parts(content)
+        thoughts = ""
+        if isinstance(content, list):
+            content, thoughts = read_parts(content)
         reasoning = reasoning or thoughts or None
         content, reflection = _split_content(content)
     return Message(
@@ -104,7 +106,9 @@ def _split_content(
 ) -> tuple[str | list[dict[str, Any]] | None, str | None]:
     """Return the content of an answer without reflections, and these; the same object where it has
     none. Parts of which nothing is left are left out."""
-    parts = [content] if isinstance(content, str) else content or []
+    if content is None or (isinstance(content, str) and "<" not in content):
+        return content, None
+    parts = [content] if isinstance(content, str) else content
     texts = [_read_part(part) for part in parts]
     whole = "".join(texts)
     if "<" not in whole or split_reflection(whole)[1] == whole:

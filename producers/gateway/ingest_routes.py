@@ -24,6 +24,7 @@ from producers.gateway.capture.idempotency import IdempotentRequest, Retries
 from producers.gateway.capture.recorder import About
 from producers.gateway.http.errors import as_json, unavailable
 from producers.gateway.http.wire import Refused, bad_request, identifier
+from producers.gateway.large_work import LARGE_BYTES, run_in_thread_if_large
 from producers.gateway.request_context import (
     RequestReader,
     parse_path_names,
@@ -133,7 +134,9 @@ class IngestRoutes:
         most = self._max_body_bytes
         body = await read_body(request, most)
         async with self._reading:
-            spans = await asyncio.to_thread(_parse_spans, body, kind, _is_gzip(request), most)
+            spans = await run_in_thread_if_large(
+                max(len(body), LARGE_BYTES), _parse_spans, body, kind, _is_gzip(request), most
+            )
             result = await self._traces.take(spans, caller)
         for outcome, count in result.counts.items():
             self._gateway.metrics.count_spans(outcome, count)

@@ -14,6 +14,8 @@ from events.canonical import exact_json
 from events.json_text.guard import parse_arguments
 from producers.conversation import read_parts
 
+_LONG_BYTES: Final = 1 << 16
+"""Bytes of a text from which on a copy costs more than a call."""
 CUT_LETTERS: Final = 256
 """How many letters of a cut answer are kept; an answer that begins with them may be it."""
 
@@ -102,8 +104,11 @@ class AnswerPrefix:
 
 
 def _digest(text: str, before: Digest = b"") -> Digest:
+    raw = text.encode("utf-8", "surrogatepass")
+    if len(raw) < _LONG_BYTES:
+        return blake2b(before + raw, digest_size=16).digest()
     hashed = blake2b(before, digest_size=16)
-    hashed.update(text.encode("utf-8", "surrogatepass"))
+    hashed.update(raw)
     return hashed.digest()
 
 

@@ -58,10 +58,19 @@ def check_counts(document: Mapping[str, Any], size: int) -> None:
 
 def _check_messages(document: Mapping[str, Any]) -> None:
     messages = _objects(document.get("messages"))
-    contents = [_objects(message.get("content")) for message in messages]
+    contents = [
+        _objects(content)
+        for message in messages
+        if isinstance(content := message.get("content"), list)
+    ]
     results = [part for parts in contents for part in parts if part.get("type") == "tool_result"]
     parts = sum(map(len, contents)) + sum(len(_objects(part.get("content"))) for part in results)
-    calls = [call for message in messages for call in _read_calls(message)]
+    calls = [
+        call
+        for message in messages
+        if "tool_calls" in message or "function_call" in message
+        for call in _read_calls(message)
+    ]
     _check(_count(document, "messages") + len(results), MAX_MESSAGES, "messages", "messages")
     _check(parts, MAX_PARTS, "parts of messages", "messages")
     _check(len(calls), MAX_TOOL_CALLS, "tool calls", "messages")

@@ -16,6 +16,7 @@ covered: what the engine does unasked (routing/engine_proof.py). Pure.
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
+from math import isfinite
 from typing import Any, Final
 
 from events.canonical import exact_json, sha256
@@ -105,8 +106,10 @@ _RULES: Final[Mapping[str, tuple[Any, ...]]] = {
 }
 """The same of masks and rules. `parallel_tool_calls` is one: vLLM 0.32 makes a grammar of it."""
 
-_CLASSED: Final = dict.fromkeys((*sorted(_LIMITS | _PROMPT), *_BENDS, *_RULES))
-"""All fields of known classes, in an order that stays."""
+_CLASSED: Final = {
+    name: place for place, name in enumerate((*sorted(_LIMITS | _PROMPT), *_BENDS, *_RULES))
+}
+"""All fields of known classes -> their place in an order that stays."""
 
 _FREE: Final[Mapping[str, tuple[Any, ...]]] = {
     "response_format": ("text",),
@@ -160,7 +163,7 @@ def read_sampling(document: Mapping[str, Any], endpoint: str) -> Json:
     values |= {_shorten_name(name): document[name] for name in unknown}
     if strict := _list_strict_tools(document):
         values[STRICT_TOOLS] = strict
-    return {name: _shorten(value) for name, value in (_DEFAULTS | values).items()}
+    return _DEFAULTS | {name: _shorten(value) for name, value in values.items()}
 
 
 def find_rules(document: Mapping[str, Any], endpoint: str, messages: Iterable[Any]) -> list[Rule]:
@@ -198,7 +201,8 @@ def find_departures(sampling: Mapping[str, Any]) -> list[str]:
 
 def _list_known(document: Mapping[str, Any]) -> list[str]:
     """Return the fields of known classes that have a value."""
-    return [name for name in _CLASSED if document.get(name) is not None]
+    known = [name for name, value in document.items() if value is not None and name in _CLASSED]
+    return sorted(known, key=_CLASSED.__getitem__)
 
 
 def _list_unknown(document: Mapping[str, Any], endpoint: str) -> Iterator[str]:
@@ -271,6 +275,8 @@ def _shorten_name(name: str) -> str:
 
 
 def _shorten(value: Any) -> Any:
+    if isinstance(value, float) and isfinite(value):
+        return value
     try:
         check_storable([value], "a parameter")
         text = encode_in_pieces(readable(value), exact_json, sort_keys=True)

@@ -287,9 +287,11 @@ def storable_messages(raw: Sequence[Any]) -> tuple[Message, ...] | None:
     try:
         messages = parse_messages(readable(list(raw)))
         for message in messages:
-            check_storable(
-                [message.content, *(call.arguments for call in message.tool_calls)], "a message"
-            )
+            values: list[Any] = [call.arguments for call in message.tool_calls]
+            if isinstance(message.content, list):
+                values.append(message.content)
+            if values:
+                check_storable(values, "a message")
     except (ValidationError, Unusable, RecursionError):
         return None
     return messages
