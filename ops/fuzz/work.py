@@ -6,10 +6,10 @@ Each shape (shapes.py) goes to a gateway of its own over an engine that answers 
 under a name of a session, of a person and of an idempotency key. Meanwhile `/livez` is asked every
 few milliseconds, and a short call is made again and again, there and on an idle gateway over the
 same engine and disk. Prints one line of JSON: the longest time that each took, and the most memory,
-as a ratio to that of a gateway that was sent one text of the same size; with `--at-once`, so many
-clients send each. Exit code 1 where `/livez`
-took more than SECONDS, a call SECONDS more than on the idle gateway, or the ratio is above RATIO.
-`--rules` has the built-in rules of redaction read everything. Linux only.
+as a ratio to that of a gateway that was sent one text of the same size. With `--at-once`, N clients
+send each shape at the same time. Exit code 1 where `/livez` took more than SECONDS, a call SECONDS
+more than on the idle gateway, or the ratio is above RATIO. `--rules` has the built-in rules of
+redaction read everything. Linux only.
 """
 
 import argparse

@@ -159,7 +159,7 @@ def _serialize(kind: Kind, message: "Message") -> bytes:
 
 
 def _read_json(body: bytes, request: "service.ExportTraceServiceRequest") -> dict[str, str]:
-    """Read a body into a request; return its long texts by what stands for them there."""
+    """Read a body into a request; return its long texts by their stand-ins there."""
     from google.protobuf.json_format import ParseDict, ParseError
 
     if (excess := find_excess(body)) is not None:
@@ -178,8 +178,9 @@ def _read_json(body: bytes, request: "service.ExportTraceServiceRequest") -> dic
 
 
 def _take_long_texts(document: Any) -> dict[str, str]:
-    """Replace the long texts of a document; return them by what stands for them. Protobuf's parser
-    searches each with a regular expression, which holds up all threads for 30 ms per megabyte.
+    """Replace the long texts of a document by stand-ins; return the texts by these. Protobuf's
+    parser searches each text with a regular expression, which holds up all threads for 30 ms per
+    megabyte.
 
     Raises UnicodeEncodeError for one with half of a surrogate pair.
     """
@@ -187,9 +188,8 @@ def _take_long_texts(document: Any) -> dict[str, str]:
     name, waiting = secrets.token_hex(), [document]
     while waiting:
         container = waiting.pop()
-        for key, value in (
-            container.items() if isinstance(container, dict) else enumerate(container)
-        ):
+        fields = container.items() if isinstance(container, dict) else enumerate(container)
+        for key, value in fields:
             if isinstance(value, dict | list):
                 waiting.append(value)
             elif isinstance(value, str) and len(value) > _LONG_TEXT and key not in _BYTES_FIELDS:
@@ -216,11 +216,11 @@ def _ids_as_bytes(item: dict[str, Any]) -> None:
 
 
 class _SpanReader:
-    """Reads spans of a request in which something short stands for long texts."""
+    """Reads spans of a request in which stand-ins replace the long texts."""
 
     def __init__(self, texts: Mapping[str, str]) -> None:
         self._texts = texts
-        """What stands for a text -> the text."""
+        """Maps each stand-in to the long text that it replaces."""
 
     def read(self, span: "trace.Span") -> ClientSpan:
         """Return a span as a client sent it."""
@@ -232,7 +232,8 @@ class _SpanReader:
             span=span.span_id.hex(),
             attributes=self._read_attributes(span.attributes),
             events=tuple(
-                (event.name, self._read_attributes(event.attributes)) for event in span.events
+                (self._restore(event.name), self._read_attributes(event.attributes))
+                for event in span.events
             ),
             seconds=max(0, took) / 1e9 if span.start_time_unix_nano else 0.0,
             began=span.start_time_unix_nano,

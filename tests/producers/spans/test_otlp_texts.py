@@ -37,14 +37,14 @@ def test_texts_of_any_length_are_read_wherever_they_stand(length: int) -> None:
                 attribute("map", kvlistValue={"values": [attribute("k", stringValue=text)]}),
                 attribute("bytes", bytesValue=content),
             ],
-            "events": [{"name": "e", "attributes": [attribute("text", stringValue=other)]}],
+            "events": [{"name": text, "attributes": [attribute("text", stringValue=other)]}],
             "status": {"code": 2, "message": text},
         }
     )
     assert span.attributes == {
         "text": text, other: "x", "list": [other], "map": {"k": text}, "bytes": content,
     }  # fmt: skip
-    assert span.events == (("e", {"text": other}),)
+    assert span.events == ((text, {"text": other}),)
     assert span.error == text
 
 
