@@ -41,7 +41,7 @@ def _upstream(cli: Cli, url: str) -> int:
 
     (named,) = upstreams(cli.settings, [url])
     try:
-        checks = examine(named)
+        checks = examine(named, cli.settings.gateway)
     except Unreachable as error:
         _print_checks(cli, [Check("models", False, str(error))])
         return UNAVAILABLE

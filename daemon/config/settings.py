@@ -40,6 +40,7 @@ from pydantic_settings import (
 from daemon.config.adapter_paths import FOLDER, PATHS_VARIABLE, AdapterPaths
 from events.errors import KintsugiError
 from events.gate import GateSettings
+from producers.gateway.http.control_strings import FAMILIES, ControlTokens, list_control_strings
 from producers.gateway.privacy.rules import BadRule, BuiltIn, find_builtin, own
 from producers.gateway.privacy.rules import Rule as RuleInUse
 from producers.gateway.routing.routes import SMALLEST_SHARE
@@ -232,6 +233,21 @@ class Gateway(Section):
     it."""
     feedback_per_minute: int = Field(default=600, ge=1)
     """Requests to `/v1/feedback` per key."""
+    control_tokens: ControlTokens = "count"
+    """What happens to a call with a message that spells a control token: `count` answers it,
+    `refuse` refuses it with 400."""
+    control_strings: tuple[str, ...] = Field(default=tuple(FAMILIES), max_length=256)
+    """Control tokens that are looked for in messages: families of models by name, and strings."""
+
+    @field_validator("control_strings")
+    @classmethod
+    def _known(cls, names: tuple[str, ...]) -> tuple[str, ...]:
+        list_control_strings(names)
+        return names
+
+    def list_control_strings(self) -> tuple[str, ...]:
+        """Return the strings of control tokens that are looked for."""
+        return list_control_strings(self.control_strings)
 
 
 class Lessons(Section):

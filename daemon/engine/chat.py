@@ -3,7 +3,8 @@
 A conversation is rendered whole for every turn, as vLLM does for a chat request, so that a policy
 is trained on the very prompts it is served. Special tokens split a text before anything else looks
 at it; the pieces between them are encoded once and remembered, which makes the next turn of a
-conversation cheap and changes no id (tested against the tokenizer itself).
+conversation cheap and changes no id (tested against the tokenizer itself). A special token that a
+message's text spells is text (prompts/control_tokens.py); one of `encode`'s texts is a token.
 
 Tool calls are Hermes': `<tool_call>{"name": ..., "arguments": {...}}</tool_call>`, several after
 each other, text before them allowed. If one of them cannot be read, the whole answer is text. What
@@ -14,7 +15,7 @@ begins: prompts leave it out of earlier ones, as clients that never see it do.
 import re
 from array import array
 from collections.abc import Iterable, Mapping, Sequence
-from functools import lru_cache
+from functools import lru_cache, partial
 from itertools import chain
 from pathlib import Path
 from typing import Any, Final, cast
@@ -27,6 +28,8 @@ from daemon.adapters.end_tokens import (
     describe_other,
     read_end_ids,
 )
+from daemon.engine.prompts.control_tokens import ControlTokens, encode_alone
+from daemon.engine.prompts.marks import Conversation, Rendering
 from envs.reflection.tags import CLOSING, OPENING, split_reflection, write_reflection
 from events.errors import CheckpointFault
 from events.json_text.guard import MAX_DEPTH, UnstorableJson, parse_arguments, parse_json
@@ -78,6 +81,7 @@ class Chat:
         plain = len(marks) == len(added)
         self._marks = re.compile(f"({'|'.join(map(re.escape, marks))})") if plain else None
         self._piece = lru_cache(_PIECES)(self._encode)
+        self._controls_of = lru_cache(1)(self._find_controls)
         self._check_ends(directory)
 
     def _check_ends(self, directory: Path) -> None:
@@ -99,10 +103,10 @@ class Chat:
         question and answer."""
         asked = {"role": "user", "content": "?"}
         try:
-            text = self._render([asked, {"role": "assistant", "content": _WORD}], (), False, {})
+            answered = self._render([asked, {"role": "assistant", "content": _WORD}], (), False, {})
         except NoTemplate:
             return ()
-        before, _, end = text.rpartition(_WORD)
+        before, _, end = answered.text.rpartition(_WORD)
         return self.encode(end) if before else ()
 
     def prompt(
@@ -115,15 +119,16 @@ class Chat:
 
         Raises NoTemplate.
         """
-        return self.encode(self.prompt_text(messages, tools, variables))
+        return self.encode_rendering(self.render_prompt(messages, tools, variables))
 
-    def prompt_text(
+    def render_prompt(
         self,
         messages: Sequence[Message] | Sequence[Mapping[str, Any]],
         tools: Sequence[Mapping[str, Any]],
         variables: Mapping[str, Any],
-    ) -> str:
-        """The text of a conversation with the beginning of an answer. Raises NoTemplate."""
+    ) -> Rendering:
+        """Return a conversation with the beginning of an answer, not yet encoded. Raises
+        NoTemplate."""
         return self._render(messages, tools, True, variables)
 
     def answer(
@@ -143,7 +148,9 @@ class Chat:
         if isinstance(last, Message) and last.reflection:
             messages = [*map(_to_document, messages[:-1]), _with_reflection(last)]
         whole = self._render(messages, tools, False, variables)
-        written = self.encode(whole[len(before) :]) if whole.startswith(before) else ()
+        written: tuple[int, ...] = ()
+        if whole.text.startswith(before.text):
+            written = self.encode_rendering(whole.cut(len(before.text)))
         end = next((place for place, token in enumerate(written) if token in self.ends), None)
         if end is None:
             raise NoTemplate(
@@ -158,20 +165,42 @@ class Chat:
         tools: Sequence[Mapping[str, Any]],
         begins_answer: bool,
         variables: Mapping[str, Any],
-    ) -> str:
-        conversation = [_to_document(message) for message in messages]
+    ) -> Rendering:
+        documents = list(map(_to_document, messages))
+        conversation = Conversation(documents, list(map(dict, tools)), dict(variables))
+        return self._controls.render(
+            conversation, partial(self._apply, begins_answer=begins_answer)
+        )
+
+    def _apply(self, conversation: Conversation, begins_answer: bool = False) -> str:
+        """Return a conversation as the template writes it. Raises NoTemplate."""
         try:
             text = self.tokenizer.apply_chat_template(
-                conversation,
-                tools=[dict(tool) for tool in tools] or None,
+                list(conversation.messages),
+                tools=list(conversation.tools) or None,
                 tokenize=False,
                 add_generation_prompt=begins_answer,
-                **variables,
+                **conversation.variables,
             )
         # Whatever a template raises, it is about these messages.
         except Exception as error:
             raise NoTemplate(f"the chat template does not take these messages: {error}") from error
         return cast(str, text)
+
+    @property
+    def _controls(self) -> ControlTokens:
+        """The control tokens under the template."""
+        template: Any = self.tokenizer.chat_template
+        several = isinstance(template, dict)
+        return self._controls_of("".join(template.values()) if several else template)
+
+    def _find_controls(self, source: str) -> ControlTokens:
+        unknown = self.tokenizer.unk_token_id
+        return ControlTokens(self.tokenizer.backend_tokenizer, source, self._apply, unknown)
+
+    def encode_rendering(self, rendering: Rendering) -> tuple[int, ...]:
+        """Return the ids of a conversation; special tokens that its messages spell are text."""
+        return tuple(self._controls.encode(rendering, self.encode))
 
     def encode(self, text: str) -> tuple[int, ...]:
         """Ids of a text; special tokens in it count as such, none is added."""
@@ -185,14 +214,8 @@ class Chat:
         return (self._piece if len(piece) <= _LONGEST_PIECE else self._encode)(piece)
 
     def _encode(self, text: str) -> "array[int]":
-        backend = self.tokenizer.backend_tokenizer
-        if len(text) > _LONGEST_PIECE:
-            # `encode` keeps the interpreter to itself until it is done, a batch lets others go on.
-            (encoded,) = backend.encode_batch([text], add_special_tokens=False)
-        else:
-            encoded = backend.encode(text, add_special_tokens=False)
         # A tenth of what a tuple of numbers takes.
-        return array("I", encoded.ids)
+        return array("I", encode_alone(self.tokenizer.backend_tokenizer, text))
 
     def text(self, ids: Iterable[int]) -> str:
         """Ids as text, special tokens included."""

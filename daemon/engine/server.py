@@ -136,8 +136,9 @@ class Server:
         policy = self._policy(query)
         messages = [message.for_template() for message in query.messages]
         variables = query.chat_template_kwargs or {}
-        text = self.chat.prompt_text(messages, query.schemas(), variables)
-        return query, policy, self._encode(text)
+        prompt = self.chat.render_prompt(messages, query.schemas(), variables)
+        self._check_length(prompt.text)
+        return query, policy, self.chat.encode_rendering(prompt)
 
     async def _complete(self, request: HttpRequest) -> Response:
         body = await _body(request)

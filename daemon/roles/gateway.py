@@ -70,6 +70,8 @@ def gateway(app: "App", urls: Sequence[str] = ()) -> Gateway:
         router_most_ms=settings.serving.router_most_ms,
         reroutes=settings.serving.reroute,
         shows_reflections=settings.lessons.visible,
+        control_tokens=settings.gateway.control_tokens,
+        control_strings=settings.gateway.list_control_strings(),
         ships=app.on_kafka,
         shows=headers(),
     )

@@ -14,6 +14,7 @@ import asyncio
 import json
 import re
 import tempfile
+from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -24,6 +25,7 @@ from uuid import uuid4
 
 import re2
 
+from daemon.config.settings import Gateway
 from daemon.serving.replica import OLDEST_VLLM
 from daemon.status.doctor.finding import Finding
 from daemon.status.doctor.report import Check
@@ -96,6 +98,11 @@ class Patient:
         named = body if "lora_name" in body else {**self.upstream.build_model_field(), **body}
         return await self._request(self.upstream, "POST", path, encode_json(named))
 
+    async def tokenize(self, text: str) -> Answer:
+        """Ask for the tokens of a raw text. Raises UpstreamFailure, TimeoutError."""
+        body = {**self.upstream.build_model_field(), "prompt": text, "add_special_tokens": False}
+        return await self._request(self.root, "POST", "/tokenize", encode_json(body))
+
     async def look(self, path: str) -> Answer:
         """Send a GET above `/v1`. Raises UpstreamFailure, TimeoutError."""
         return await self._request(self.root, "GET", path, None)
@@ -107,12 +114,13 @@ class Patient:
             return Answer(response.status_code, await response.aread())
 
 
-def examine(upstream: Upstream) -> list[Check]:
-    """Run every check that applies to an engine. Raises Unreachable."""
-    return asyncio.run(_run_checks(upstream))
+def examine(upstream: Upstream, gateway: Gateway) -> list[Check]:
+    """Run every check that applies to an engine of a gateway with these settings. Raises
+    Unreachable."""
+    return asyncio.run(_run_checks(upstream, gateway))
 
 
-async def _run_checks(upstream: Upstream) -> list[Check]:
+async def _run_checks(upstream: Upstream, gateway: Gateway) -> list[Check]:
     async with HttpClient() as client:
         patient = Patient(upstream, upstream.above(), client)
         try:
@@ -121,6 +129,9 @@ async def _run_checks(upstream: Upstream) -> list[Check]:
             raise Unreachable(f"{error}; start the engine, or check address and key") from error
         checks = [_engine(patient), await _run_check("version", _version, patient)]
         checks += await _proof(patient)
+        checks.append(
+            await _run_check("control-tokens", partial(_control_tokens, gateway), patient)
+        )
         for name, check in _CHECKS.items():
             checks.append(await _run_check(name, check, patient))
         if patient.upstream.dialect is not VLLM:
@@ -215,6 +226,55 @@ async def _token_ids(probes: Probes, patient: Patient) -> Finding:
     if not ids or ids != scores or not any(chunk.get("prompt_token_ids") for chunk in chunks):
         return False, f"a stream has {ids} token ids and {scores} log-probabilities; update vLLM"
     return True, "told in whole answers and in streams"
+
+
+async def _control_tokens(gateway: Gateway, patient: Patient) -> Finding:
+    """Check whether texts of messages can hold control tokens. It fails no engine: most read them
+    so, and what is done about it is a setting of the gateway."""
+    answers = {
+        text: (await patient.tokenize(text)).document for text in gateway.list_control_strings()
+    }
+    tokens = {text: answer["tokens"][0] for text, answer in answers.items() if _is_token(answer)}
+    if not any("count" in answer for answer in answers.values()):
+        return True, "cannot be seen, for the engine answers no /tokenize"
+    if not tokens:
+        return True, "none of gateway.control_strings is a token of its model"
+    if await _encodes_text(patient, tokens):
+        return True, "message texts are encoded without them"
+    return True, (
+        f"one token each: {', '.join(tokens)}; a message that spells one can forge others, and "
+        + (
+            "the gateway refuses it"
+            if gateway.control_tokens == "refuse"
+            else 'is answered; set gateway.control_tokens = "refuse" (docs/security.md)'
+        )
+    )
+
+
+def _is_token(answer: Json) -> bool:
+    tokens = answer.get("tokens")
+    return answer.get("count") == 1 and isinstance(tokens, list) and len(tokens) == 1
+
+
+async def _encodes_text(patient: Patient, tokens: Mapping[str, int]) -> bool:
+    """Return whether a message that spells control tokens has none more in its prompt."""
+    plain, spelled = [
+        await patient.ask(
+            "/chat/completions",
+            {
+                **_HELLO,
+                "messages": [{"role": "user", "content": content}],
+                "max_tokens": 1,
+                "return_token_ids": True,
+            },
+        )
+        for content in ("x", "x".join(["", *tokens, ""]))
+    ]
+    ids = [answer.document.get("prompt_token_ids") for answer in (plain, spelled)]
+    before, after = (Counter(each) if isinstance(each, list) else None for each in ids)
+    if not before or not after:
+        return False
+    return all(after[token] <= before[token] for token in tokens.values())
 
 
 async def _tool_choice(patient: Patient) -> Finding:

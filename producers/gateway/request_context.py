@@ -23,6 +23,7 @@ from producers.gateway.capture.digests import Conversation
 from producers.gateway.capture.idempotency import IdempotentRequest
 from producers.gateway.capture.sessions import Scope as SessionScope
 from producers.gateway.capture.sessions import SessionName
+from producers.gateway.http.control_strings import ControlStrings, ControlText
 from producers.gateway.http.wire import (
     Endpoint,
     ModelRequest,
@@ -68,6 +69,8 @@ class RequestContext:
     caller: Caller
     session: SessionName | None = None
     """The session that the client names; None where it names none."""
+    control_text: ControlText | None = None
+    """Its messages that spell control tokens; None where none does."""
     retry: IdempotentRequest | None = None
     """Its idempotency key; None for a request without one."""
 
@@ -75,12 +78,19 @@ class RequestContext:
 class RequestReader:
     """Reads the requests of one gateway."""
 
-    def __init__(self, keyring: ClientKeys, redaction: Redaction, max_body_bytes: int) -> None:
+    def __init__(
+        self,
+        keyring: ClientKeys,
+        redaction: Redaction,
+        max_body_bytes: int,
+        control_strings: ControlStrings,
+    ) -> None:
         self.stopping = False
         """Whether calls are refused because the gateway stops."""
         self._keyring = keyring
         self._redaction = redaction
         self._max_body_bytes = max_body_bytes
+        self._control_strings = control_strings
 
     def authenticate(self, request: Request, scope: KeyScope) -> Client:
         """The client whose key the request has. Raises Refused where the key lacks the scope, and
@@ -122,6 +132,9 @@ class RequestReader:
                 size, _read_retry_key, request, caller, redacted, redaction
             ),
             conversation=await run_in_thread_if_large(size, _digest, model_request),
+            control_text=await run_in_thread_if_large(
+                size, self._control_strings.find, body, model_request
+            ),
             caller=caller,
             session=session,
         )

@@ -39,10 +39,11 @@ from producers.gateway.capture.recorder import Recorder
 from producers.gateway.capture.session_recovery import recover_sessions
 from producers.gateway.capture.sessions import Sessions
 from producers.gateway.http.connections import HttpClient
+from producers.gateway.http.control_strings import ControlStrings, ControlText, ControlTokens
 from producers.gateway.http.errors import as_json, handlers, unavailable
 from producers.gateway.http.models import with_aliases
 from producers.gateway.http.request_guard import TRACES, RequestGuard
-from producers.gateway.http.wire import Endpoint, encode_json, parse_request
+from producers.gateway.http.wire import Endpoint, bad_request, encode_json, parse_request
 from producers.gateway.ingest_routes import IngestRoutes
 from producers.gateway.large_work import measure_work, run_in_thread_if_large
 from producers.gateway.metrics.registry import Metrics
@@ -88,6 +89,10 @@ class Options:
     """Whether a router in doubt is asked once more, when the user speaks again."""
     shows_reflections: bool = False
     """Whether clients get what an agent says to itself."""
+    control_tokens: ControlTokens = "count"
+    """What happens to a call with a message that spells a control token."""
+    control_strings: Sequence[str] = ()
+    """The strings of control tokens that are looked for."""
     ships: bool = False
     """Whether the spool is copied to Kafka: what waits for it is counted."""
     shows: Mapping[str, str] = field(default_factory=dict)
@@ -111,7 +116,9 @@ class Gateway:
         are further routes, which check their callers themselves."""
         self._options = options
         redaction = redaction or Redaction()
-        self._reader = RequestReader(keyring, redaction, options.max_body_bytes)
+        self._reader = RequestReader(
+            keyring, redaction, options.max_body_bytes, ControlStrings(options.control_strings)
+        )
         self._retries = Retries(recorder, options.timeout_seconds)
         self._upstreams = upstreams
         self.metrics = Metrics()
@@ -234,9 +241,21 @@ class Gateway:
 
     async def _answer_call(self, request: Request, endpoint: Endpoint) -> Response:
         context = await self._reader.read_context(request, endpoint)
+        if context.control_text is not None:
+            self._take_control_text(context.request.model, context.control_text)
         if context.retry is None:
             return self._start_call(context)
         return Once(self._retries, context.retry, partial(self._start_call, context))
+
+    def _take_control_text(self, model: str | None, text: ControlText) -> None:
+        """Count the messages that spell control tokens. Raises Refused where such calls are."""
+        self.metrics.count_control_texts(self.context.routing.find_alias(model), text.count)
+        if self._options.control_tokens == "refuse":
+            raise bad_request(
+                f"{text.place} spells {text.string}, a control token, with which a text can pass "
+                "for another message; take it out, or break it up by a space",
+                param=text.place,
+            )
 
     def _start_call(self, context: RequestContext) -> Call:
         """Attribute the request to a session, and begin its call."""

@@ -15,7 +15,8 @@ Guarantees:
 - An extended tokenizer gives the tokens of its base the same ids.
 
 Not covered: tools handed over with a request are not rendered (the policy knows those of shop by
-heart), and texts of a user may contain special tokens, as with any tokenizer of this format.
+heart). A special token that a text spells is one to `encode`, which reads what shop says; agents'
+conversations are encoded by daemon/engine/chat.py, where it is text.
 """
 
 import json

@@ -4,9 +4,10 @@
 
 Method. Each method of `Metrics` that a call passes, `calls` times over, less the empty loop: the
 cheapest of `rounds`, since what else the machine does only adds. `us` is each, `call_us` their sum.
-No request is answered: set it beside `cpu_ms` of `python -m ops.bench.gateway.watched`, which
-measures whole gateways and needs many rounds to see a hundredth. `asked_ms` is one answer to
-Prometheus. The counts are checked afterwards.
+`scan_us` is the look for control tokens in bodies of agents' calls, by their size in KiB, and
+`read_us` their parsing. No request is answered: set it beside `cpu_ms` of `python -m
+ops.bench.gateway.watched`, which measures whole gateways and needs many rounds to see a hundredth.
+`asked_ms` is one answer to Prometheus. The counts are checked afterwards.
 """
 
 import argparse
@@ -16,8 +17,11 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from events.rollouts import CallEnded, CallStarted
+from producers.gateway.http.control_strings import FAMILIES, ControlStrings, list_control_strings
+from producers.gateway.http.wire import parse_request
 from producers.gateway.metrics.registry import Metrics
 
+_KILOBYTES: Final = (1, 8, 64, 512)
 _ASKED: Final = 20
 """Answers to Prometheus that `asked_ms` is the cheapest of."""
 
@@ -47,6 +51,29 @@ def steps(metrics: Metrics) -> dict[str, Callable[[], None]]:
     }
 
 
+def make_body(kilobytes: int) -> bytes:
+    """An agent's call of this size: half of it what people say, half what tools return as JSON."""
+    record = json.dumps({"items": [{"id": number, "price": "1.50"} for number in range(8)]})
+    pair = [
+        {"role": "user", "content": "Where is my order? I have waited for 3 days. " * 6},
+        {"role": "tool", "content": record, "tool_call_id": "call_1"},
+    ]
+    size = len(json.dumps(pair))
+    messages = pair * max(kilobytes * 1024 // size, 1)
+    return json.dumps({"model": "agent", "messages": messages}).encode()
+
+
+def time_scan(kilobytes: int, rounds: int) -> tuple[float, float]:
+    """Seconds for which a body is looked through for control tokens, and parsed."""
+    body = make_body(kilobytes)
+    strings = ControlStrings(list_control_strings(FAMILIES))
+    request = parse_request("chat", body)
+    if strings.find(body, request) is not None:
+        raise RuntimeError("a body without control tokens is taken for one with them")
+    scan = cheapest(lambda: strings.find(body, request), 200, rounds)
+    return scan, cheapest(lambda: parse_request("chat", body), 200, rounds)
+
+
 def cheapest(what: Callable[[], object], times: int, rounds: int) -> float:
     """Seconds of processor time for one of it."""
     return min(_processor_seconds(what, times) for _ in range(rounds)) / times
@@ -63,6 +90,7 @@ def measure(calls: int, rounds: int) -> dict[str, Any]:
     """The benchmark as one document."""
     metrics = Metrics()
     parts = steps(metrics)
+    scans = {size: time_scan(size, rounds) for size in _KILOBYTES}
     loop = cheapest(lambda: None, calls, rounds)
     alone = {name: cheapest(part, calls, rounds) - loop for name, part in parts.items()}
     asked = cheapest(lambda: metrics.exposition(""), 1, _ASKED)
@@ -75,6 +103,8 @@ def measure(calls: int, rounds: int) -> dict[str, Any]:
         "benchmark": "gateway, counting", "calls": calls, "rounds": rounds,
         "call_us": round(sum(alone.values()) * 1e6, 2),
         "us": {name: round(seconds * 1e6, 2) for name, seconds in alone.items()},
+        "scan_us": {size: round(scan * 1e6, 2) for size, (scan, _) in scans.items()},
+        "read_us": {size: round(read * 1e6, 2) for size, (_, read) in scans.items()},
         "asked_ms": round(asked * 1e3, 2),
     }  # fmt: skip
 

@@ -4,7 +4,7 @@ A registry per gateway, so that two in one process do not count for each other. 
 since the start stands beside what the spool holds at the moment of asking. What every call passes
 is counted in the event loop's thread alone (counters.py); the rest by the library, in any.
 
-Guarantee: the number of series is fixed by the code and by the number of configured engines. No
+Guarantee: the number of series is fixed by the code, the configured engines and the aliases. No
 label holds what a client chose: no session, call, user, model or key. Asking never fails where the
 spool cannot be read; `kintsugi_spool_readable` is 0 then.
 """
@@ -71,6 +71,12 @@ class Metrics:
         self._unattributed = Counter(
             "kintsugi_gateway_unattributed_calls",
             "Calls that named no session and went on from none.",
+            registry=self.registry,
+        )
+        self._control_texts = Counter(
+            "kintsugi_gateway_control_texts",
+            "Messages of requests, and tools, whose text spells a control token.",
+            ("alias",),
             registry=self.registry,
         )
         self._fallbacks = Counter(
@@ -213,6 +219,10 @@ class Metrics:
     def count_new_session(self) -> None:
         """Count a call that names no session and begins a new one."""
         self._unattributed.inc()
+
+    def count_control_texts(self, alias: str, count: int) -> None:
+        """Count the messages of a request that spell control tokens."""
+        self._control_texts.labels(alias).inc(count)
 
     def count_fallback(self) -> None:
         """Count a call for which another policy was asked than the one that its route chose."""

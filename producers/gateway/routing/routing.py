@@ -107,6 +107,10 @@ class Routing:
         """The names that are not those of models: the gateway's own, and those with a route."""
         return sorted({self.alias, *self.table.routes})
 
+    def find_alias(self, model: str | None) -> str:
+        """Return the alias that a call for `model` is counted under."""
+        return choose(self.table, self.alias, model, "", {}).alias
+
     def make_sticky_sessions(self) -> StickySessions:
         """An empty StickySessions with the limits of this gateway."""
         return StickySessions(self._idle, self._age)

@@ -21,7 +21,7 @@ Json = dict[str, Any]
 
 EVERYWHERE = [
     "models", "version", "return_token_ids", "logprobs-mode", "generation-config",
-    "tool-strict-level", "processes", "enable-auto-tool-choice", "enable-lora",
+    "tool-strict-level", "control-tokens", "processes", "enable-auto-tool-choice", "enable-lora",
 ]  # fmt: skip
 
 
@@ -129,6 +129,40 @@ def test_commands_of_developers_are_told(kintsugi: Kintsugi, scripted: Script) -
     _, found = examined(kintsugi, scripted(v1__models=[models("vllm", "base")], server_info=[{}]))
     assert found["commands"][0]
     assert "/server_info" in found["commands"][1]
+
+
+def test_control_tokens_that_a_message_can_spell_are_told_with_the_remedy(
+    kintsugi: Kintsugi, scripted: Script, live: Live, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("KINTSUGI_GATEWAY__CONTROL_STRINGS", '["<|im_end|>", "<|mine|>"]')
+    vllm = models("vllm", "base")
+    url = scripted(
+        v1__models=[vllm],
+        tokenize=[{"count": 1, "tokens": [7]}, {"count": 4, "tokens": [1, 2, 3, 4]}],
+    )
+    ok, detail = examined(kintsugi, url)[1]["control-tokens"]
+    assert ok, "it is a risk that the gateway's settings decide, and no wrong flag of the engine"
+    assert detail.startswith("one token each: <|im_end|>; a message that spells one can forge")
+    assert 'set gateway.control_tokens = "refuse"' in detail
+    silent = examined(kintsugi, scripted(v1__models=[vllm]))[1]["control-tokens"]
+    assert silent == (True, "cannot be seen, for the engine answers no /tokenize")
+    safe = examined(
+        kintsugi, scripted(v1__models=[vllm], tokenize=[{"count": 5, "tokens": [1] * 5}])
+    )[1]
+    assert "none of gateway.control_strings" in safe["control-tokens"][1]
+    cards: Json = {"v1__models": [vllm], "tokenize": [{"count": 1, "tokens": [7]}]}
+    for read, is_text in (([1, 7, 7, 2], False), ([1, 7, 5, 5, 2], True)):
+        chats = [{"prompt_token_ids": [1, 7, 2]}, {"prompt_token_ids": read}]
+        proof = examined(kintsugi, scripted(**cards, v1__chat__completions=chats))[1]
+        shown = proof["control-tokens"][1] == "message texts are encoded without them"
+        assert shown == is_text, proof
+    own = examined(kintsugi, live.url)[1]["control-tokens"]
+    assert own == (True, "message texts are encoded without them")
+    monkeypatch.setenv("KINTSUGI_GATEWAY__CONTROL_TOKENS", "refuse")
+    told = examined(kintsugi, scripted(v1__models=[vllm], tokenize=[{"count": 1, "tokens": [7]}]))[
+        1
+    ]
+    assert told["control-tokens"][1].endswith("and the gateway refuses it")
 
 
 def test_an_engine_of_another_kind_is_told(kintsugi: Kintsugi, scripted: Script) -> None:

@@ -90,7 +90,7 @@ def test_a_user_with_tools_learns_its_own_calls_and_reads_their_results() -> Non
 @pytest.mark.parametrize(
     ("line", "names"),
     [
-        ("I want <|im_end|> this.", "message 0: the chat template does not give back"),
+        ("I <reflect>a</reflect> want this.", "message 0: the chat template does not give back"),
         ('<tool_call>{"name": "get_order", "arguments": {}}</tool_call>', "message 0: it writes"),
         ("", "message 0: it is empty"),
         (STOP, "message 0: it hangs up before it said"),
@@ -101,6 +101,14 @@ def test_a_line_that_generation_would_not_give_back_is_no_example(line: str, nam
     changed = [Message(role="user", content=line), *messages[1:]]
     with pytest.raises(NoExample, match=names):
         build_example(SHOP, CHAT, TASK, changed, "d")
+
+
+def test_a_line_with_a_control_token_is_an_example_of_its_text() -> None:
+    messages = play_gold(SHOP, TASK)
+    changed = [Message(role="user", content="I want <|im_end|> this."), *messages[1:]]
+    turn = build_example(SHOP, CHAT, TASK, changed, "d").turns[0]
+    assert CHAT.text(turn.completion_ids) == "I want <|im_end|> this.<|im_end|>"
+    assert sum(token in CHAT.ends for token in turn.completion_ids) == 1
 
 
 def test_a_user_without_tools_that_calls_one_is_no_example() -> None:

@@ -101,7 +101,9 @@ def test_a_user_that_diverges_is_a_failure_with_the_remedy(tmp_path: Path) -> No
 @pytest.mark.learning
 def test_recorded_dialogues_are_shown_and_what_is_no_example_is_counted(tmp_path: Path) -> None:
     dialogues = record(*name_tasks(FIRST + 2000, 3))
-    broken = dialogues[0].messages[0].model_copy(update={"content": "I want <|im_end|> it."})
+    broken = (
+        dialogues[0].messages[0].model_copy(update={"content": "I <reflect>a</reflect> want it."})
+    )
     dialogues[0] = dialogues[0].model_copy(update={"messages": (broken,)})
     dialogues[1] = dialogues[1].model_copy(update={"task": "shop/no_such/1"})
     content = write_dialogues(dialogues)

@@ -1,0 +1,272 @@
+"""Tell the control tokens that a chat template writes from message texts that spell them.
+
+    controls = ControlTokens(backend, source, render)
+    rendering = controls.render(conversation, render)
+    ids = controls.encode(rendering, encode)
+
+A template copies texts of messages between its own tokens, and a tokenizer splits the whole at
+every special token, so that `<|im_end|>` in a customer's text would end the customer's message. A
+control token is a special token of the tokenizer, or another added token that the template's source
+spells in brackets (`<tool_response>` of Qwen, `<｜User｜>` of DeepSeek).
+
+Texts are told from the template by marks that survive it (marks.py). A control string of a
+rendering with a mark inside began in a text; any other one is the template's own.
+
+Guarantees:
+- Where no text spells a control string, the rendering is the template's own, and its ids are those
+  of the tokenizer.
+- Between two control tokens of the template no text is encoded with one, whichever way the
+  tokenizer could make it: by added tokens, by its normalizer or by its vocabulary.
+
+An agent's own messages may hold the tokens that only agents write (`<tool_call>`) and those that
+the template looks for in them (`</think>`), so that an answer keeps the ids it was written with.
+
+Not covered: a template that puts a control token together from an unfinished one and a text
+(`'<|' + message.name + '|>'`), and one that cuts texts to a length, which may leave digits of a
+mark behind where a text spells a control string.
+"""
+
+import re
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import cached_property
+from itertools import pairwise
+from typing import Any, Final
+
+from tokenizers import AddedToken, Tokenizer
+
+from daemon.engine.prompts.marks import (
+    Conversation,
+    Rendering,
+    choose_mark,
+    put_mark,
+    read_marks,
+)
+from events.errors import CheckpointFault
+
+_GUARD: Final = "\ue0f0guard\ue0f0"
+"""Stands for the control token before a text: tokenizers encode a prompt's beginning otherwise."""
+_SPACES: Final = re.compile(r"\s*")
+_LONG: Final = 32 << 10
+"""Characters of a text whose encoding lets other threads go on."""
+
+
+Render = Callable[[Conversation], str]
+"""Renders a conversation with the template. May raise CheckpointFault."""
+Encode = Callable[[str], Sequence[int]]
+"""Encodes a text in which control strings are control tokens."""
+
+
+class ControlTokens:
+    """The control tokens of a tokenizer with a chat template."""
+
+    def __init__(
+        self, backend: Tokenizer, source: str, render: Render, unknown: int | None
+    ) -> None:
+        """`source` is the template's and `render` renders with it; `unknown` is the id that stands
+        for characters without a token."""
+        added = backend.get_added_tokens_decoder()
+        tokens = {number: token for number, token in added.items() if _is_control(token, source)}
+        self._tokens = {token.content: token for token in tokens.values()}
+        self._ids = tokens.keys() - {unknown}
+        self._pattern = re.compile(_match_any(self._tokens))
+        self._first = re.compile(_match_any({content[0] for content in self._tokens}))
+        self._backend, self._source, self._probe = backend, source, render
+        vocabulary = backend.get_vocab(with_added_tokens=False)
+        self._is_loose = backend.normalizer is not None and any(
+            token.normalized or content in vocabulary for content, token in self._tokens.items()
+        )
+        """Whether a text could be a control token that does not spell it as it is."""
+
+    def render(self, conversation: Conversation, render: Render) -> Rendering:
+        """Return a conversation as `render` writes it, with marks where texts spell control
+        strings."""
+        plain = Rendering(render(conversation))
+        texts = conversation.join_texts()
+        if self._first.search(texts) is None:
+            return plain
+        mark = choose_mark(texts)
+        marked = read_marks(render(self._mark(conversation, mark)), mark)
+        own, is_spelled = self._find_own(marked)
+        if not is_spelled and _cut(marked.text, own) == _cut(plain.text, self._find_own(plain)[0]):
+            return plain
+        return marked
+
+    def encode(self, rendering: Rendering, encode: Encode) -> Sequence[int]:
+        """Return the ids of a rendering: `encode` for all but texts that spell control tokens."""
+        if not rendering.marks and not self._is_loose:
+            return encode(rendering.text)
+        own, is_spelled = self._find_own(rendering)
+        if not is_spelled:
+            ids = encode(rendering.text)
+            if self._count(ids) <= len(own):
+                return ids
+        return self._encode_apart(rendering.text, own, encode)
+
+    def _mark(self, conversation: Conversation, mark: str) -> Conversation:
+        def put(value: Any, before: re.Pattern[str]) -> Any:
+            return put_mark(value, before, mark)
+
+        return Conversation(
+            [put(message, self._choose_first(message)) for message in conversation.messages],
+            put(conversation.tools, self._first),
+            put(conversation.variables, self._first),
+        )
+
+    def _choose_first(self, message: Mapping[str, Any]) -> re.Pattern[str]:
+        return self._agents if message.get("role") == "assistant" else self._first
+
+    @cached_property
+    def _agents(self) -> re.Pattern[str]:
+        """Finds what may begin a control string in an agent's message, where it begins none that
+        agents write."""
+        own = find_agent_tokens(self._tokens, self._source, self._probe)
+        return re.compile(f"(?!{_match_any(own)}){self._first.pattern}")
+
+    def _find_own(self, rendering: Rendering) -> tuple[list[tuple[int, int]], bool]:
+        """Return where the template writes control tokens, and whether a text spells one."""
+        own: list[tuple[int, int]] = []
+        position, is_spelled, marks = 0, False, rendering.marks
+        while found := self._pattern.search(rendering.text, position):
+            begin, position = found.span()
+            place = bisect_right(marks, begin)
+            if place < len(marks) and marks[place] < position:
+                # The text's part may be followed by one of the template's own.
+                is_spelled, position = True, marks[place]
+            else:
+                own.append((begin, position))
+        return own, is_spelled
+
+    def _encode_apart(
+        self, text: str, own: Iterable[tuple[int, int]], encode: Encode
+    ) -> Sequence[int]:
+        ids: list[int] = []
+        done = 0
+        for begin, end in self._find_gaps(text, own):
+            if self._count(encode(text[begin:end])):
+                ids += encode(text[done:begin])
+                ids += self._encode_text(text[begin:end], begin > 0)
+                done = end
+        return [*ids, *encode(text[done:])]
+
+    def _find_gaps(self, text: str, own: Iterable[tuple[int, int]]) -> Iterator[tuple[int, int]]:
+        """Yield where texts between control tokens begin and end, without the spaces that belong to
+        these."""
+        position = 0
+        for begin, end in own:
+            token = self._tokens[text[begin:end]]
+            if token.lstrip:
+                begin = position + len(text[position:begin].rstrip())
+            yield position, max(position, begin)
+            position = end
+            if token.rstrip:
+                position = next(_SPACES.finditer(text, end)).end()
+        yield position, len(text)
+
+    def _encode_text(self, text: str, is_inner: bool) -> list[int]:
+        """Return the ids of a text without control tokens. Where the tokenizer's vocabulary has its
+        control strings, these are cut in two, and if that is not enough, every character is encoded
+        by itself."""
+        ids: list[int] = []
+        for parts in ([text], self._split(text), text):
+            ids = []
+            for number, part in enumerate(parts):
+                ids += self._encode_part(part, is_inner or number > 0)
+            if not self._count(ids):
+                break
+        return ids
+
+    def _split(self, text: str) -> list[str]:
+        begins = re.finditer(f"(?={self._pattern.pattern}|{_GUARD})", text)
+        cuts = [0, *(begin.start() + 1 for begin in begins), len(text)]
+        return [text[begin:end] for begin, end in pairwise(cuts) if begin < end]
+
+    def _encode_part(self, text: str, is_inner: bool) -> Sequence[int]:
+        if is_inner:
+            return encode_alone(self._plain, _GUARD + text)[1:]
+        return encode_alone(self._plain, text)
+
+    @cached_property
+    def _plain(self) -> Tokenizer:
+        """The tokenizer without special tokens."""
+        plain = Tokenizer.from_str(self._backend.to_str())
+        plain.encode_special_tokens = True
+        plain.add_tokens([AddedToken(_GUARD, normalized=False)])
+        (guard,) = plain.encode(_GUARD, add_special_tokens=False).ids
+        self._ids.add(guard)
+        return plain
+
+    def _count(self, ids: Iterable[int]) -> int:
+        return sum(map(self._ids.__contains__, ids))
+
+
+def encode_alone(backend: Tokenizer, text: str) -> Sequence[int]:
+    """Return the ids of a text to a tokenizer that adds none of its own."""
+    if len(text) > _LONG:
+        # `encode` keeps the interpreter to itself until it is done, a batch lets others go on.
+        (encoded,) = backend.encode_batch([text], add_special_tokens=False)
+    else:
+        encoded = backend.encode(text, add_special_tokens=False)
+    return encoded.ids
+
+
+def _is_control(token: AddedToken, source: str) -> bool:
+    """Whether a token is more than text to a template with this source."""
+    content = token.content
+    if len(content) < 2 or content.isspace():
+        return False
+    in_brackets = not (content[0].isalnum() or content[-1].isalnum())
+    return token.special or (in_brackets and content in source)
+
+
+def _match_any(strings: Iterable[str]) -> str:
+    """Return a pattern of the longest of some strings that is there; of nothing, if there are
+    none."""
+    alternatives = map(re.escape, sorted(strings, key=len, reverse=True))
+    return f"(?:{'|'.join(alternatives) or '(?!)'})"
+
+
+def _cut(text: str, places: Iterable[tuple[int, int]]) -> list[str]:
+    return [text[begin:end] for begin, end in places]
+
+
+def find_agent_tokens(tokens: Mapping[str, AddedToken], source: str, render: Render) -> set[str]:
+    """Return the control tokens that an agent's message may spell: those that the template looks
+    for in it, and those without `special` that the template writes for its reasoning and calls
+    alone. None of them stands in a user's message, or around an answer."""
+
+    def show(*messages: dict[str, Any]) -> str:
+        try:
+            return render(Conversation(messages, (), {}))
+        except CheckpointFault:
+            return ""  # the template does not take such messages, and no conversation has them
+
+    spelled = [content for content in tokens if content in source]
+    asked, answer = {"role": "user", "content": "?"}, {"role": "assistant", "content": "x"}
+    call = {"name": "x", "arguments": {}}
+    calls = [{"type": "function", "id": "123456789", "function": call}]
+    question, plain = show(asked), show(asked, answer)
+    written = show(asked, answer | {"reasoning_content": "x"}) + show(
+        asked, answer | {"tool_calls": calls}
+    )
+
+    def is_read(token: str) -> bool:
+        halves = f"{token[0]}0{token[1:]}"
+        for content in (f"x{token}x", f"x{'x'.join(spelled)}x"):
+            for after in ((), (asked,)):
+                read = show(asked, answer | {"content": content}, *after)
+                marked = answer | {"content": content.replace(token, halves)}
+                if show(asked, marked, *after).replace(halves, token) != read:
+                    return True
+        return False
+
+    return {
+        token
+        for token in spelled
+        if token not in question
+        and not (tokens[token].special and token in plain)
+        and (
+            is_read(token)
+            or (not tokens[token].special and token in written and token not in plain)
+        )
+    }

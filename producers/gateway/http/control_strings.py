@@ -1,0 +1,219 @@
+"""Find messages whose text spells a control token of a model (request -> where, and which).
+
+    strings = ControlStrings(list_control_strings(("chatml", "<|my_turn|>")))
+    strings.find(body, request)         None for nearly every request
+
+Chat templates copy texts of messages, and most engines encode the whole as if the template had
+written it: `<|im_end|><|im_start|>system` in a customer's text is then a system message. A gateway
+knows no tokenizer, so it looks for the strings of known families of models.
+
+The bytes of a body are read by RE2 for a string, for the beginning of one at the end of a text, and
+for escapes that may hide one (`\\u003c`, `<\\/s>`); only a body that has any is looked through text
+by text. The time is linear in the body. Every string counts that a template may render: contents,
+reasoning, names, arguments (which engines parse), tools, documents and variables of the template;
+stop strings do not, and prompts of /v1/completions are raw.
+
+Not covered: a string that a template puts together (of several messages, or by taking something
+out), and `[INST]` in two parts of which the first is `[`.
+"""
+
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, Literal
+
+from producers.gateway.http.wire import ModelRequest
+
+ControlTokens = Literal["count", "refuse"]
+"""What happens to a call with a message that spells a control token."""
+
+FAMILIES: Final[Mapping[str, tuple[str, ...]]] = {
+    "chatml": (
+        "<|im_start|>", "<|im_end|>", "<|endoftext|>", "<tool_response>", "</tool_response>",
+    ),
+    "llama": (
+        "<|begin_of_text|>", "<|end_of_text|>", "<|start_header_id|>", "<|end_header_id|>",
+        "<|eot_id|>", "<|eom_id|>", "<|python_tag|>", "<|header_start|>", "<|header_end|>",
+        "<|eot|>",
+    ),
+    "gemma": ("<start_of_turn>", "<end_of_turn>", "<bos>", "<eos>"),
+    "mistral": (
+        "<s>", "</s>", "[INST]", "[/INST]", "[SYSTEM_PROMPT]", "[/SYSTEM_PROMPT]", "[TOOL_CALLS]",
+        "[TOOL_RESULTS]", "[/TOOL_RESULTS]", "[AVAILABLE_TOOLS]", "[/AVAILABLE_TOOLS]",
+    ),
+    "phi": (
+        "<|system|>", "<|user|>", "<|assistant|>", "<|tool|>", "<|end|>", "<|im_sep|>",
+        "<|endoftext|>",
+    ),
+    "deepseek": (
+        "<｜begin▁of▁sentence｜>", "<｜end▁of▁sentence｜>", "<｜User｜>", "<｜Assistant｜>",
+        "<｜tool▁calls▁begin｜>", "<｜tool▁calls▁end｜>", "<｜tool▁call▁begin｜>",
+        "<｜tool▁call▁end｜>", "<｜tool▁outputs▁begin｜>", "<｜tool▁outputs▁end｜>",
+        "<｜tool▁output▁begin｜>", "<｜tool▁output▁end｜>",
+    ),
+    "harmony": (
+        "<|start|>", "<|end|>", "<|message|>", "<|channel|>", "<|constrain|>", "<|return|>",
+        "<|call|>", "<|startoftext|>", "<|endoftext|>",
+    ),
+}  # fmt: skip
+"""Family of models -> the strings that begin and end messages of them. Those that only an agent
+writes, such as `<tool_call>` of Qwen, are left out: an agent's messages hold them."""
+
+_FIELDS: Final = ("system", "messages", "tools", "documents", "chat_template_kwargs")
+"""Fields of a request that a chat template may render."""
+_LONGEST: Final = 128
+"""Characters of a control string."""
+
+
+class BadControlString(ValueError):
+    """A setting that is neither a family nor a control string; the text says why."""
+
+
+def list_control_strings(names: Iterable[str]) -> tuple[str, ...]:
+    """Return the strings of families, and those that are no family's name. Raises
+    BadControlString."""
+    strings = (string for name in names for string in FAMILIES.get(name) or [_check(name)])
+    return tuple(dict.fromkeys(strings))
+
+
+def _check(string: str) -> str:
+    if not (2 <= len(string) <= _LONGEST and string.isprintable()) or {'"', "\\"} & {*string}:
+        raise BadControlString(
+            f"{string[:_LONGEST]!r} is no control string; use 2 to {_LONGEST} printable characters "
+            "without quotation marks and backslashes"
+        )
+    if string.isalnum():
+        raise BadControlString(
+            f"{string!r} is no family of models and too plain for a control token; use one of "
+            f"{', '.join(FAMILIES)}, or a string such as <|im_end|>"
+        )
+    return string
+
+
+@dataclass(frozen=True, slots=True)
+class ControlText:
+    """Messages of a request that spell control tokens."""
+
+    string: str
+    """The first string."""
+    place: str
+    """The message, tool or field that holds it, as in `messages.3`."""
+    count: int
+    """How many messages, tools and fields hold any."""
+
+
+class ControlStrings:
+    """Strings that are control tokens to some model."""
+
+    def __init__(self, strings: Sequence[str]) -> None:
+        self._patterns = _compile(strings)
+        # In JSON, a text that ends within a string may go on in another one.
+        self._raw_patterns = _compile((*strings, *_list_open_ends(strings)))
+        self._escapes = _compile_escapes(strings)
+
+    def find(self, body: bytes, request: ModelRequest) -> ControlText | None:
+        """Return where a request's messages spell one of the strings; `body` is its JSON."""
+        if request.endpoint == "completions" or not self._may_spell(body):
+            return None
+        parts = _list_parts(request.document)
+        spelled = [(self._find_string(value), place) for place, value in parts]
+        strings = [(string, place) for string, place in spelled if string is not None]
+        return ControlText(*strings[0], len(strings)) if strings else None
+
+    def _may_spell(self, body: bytes) -> bool:
+        return (
+            b"\0" in body  # UTF-16 or UTF-32
+            or (b"\\" in body and self._escapes.search(body) is not None)
+            or _search(self._raw_patterns, body) is not None
+        )
+
+    def _find_string(self, value: Any) -> str | None:
+        for text in _list_texts(value):
+            string = _search(self._patterns, text.encode(errors="surrogatepass"))
+            if string is not None:
+                return string.decode()
+        return None
+
+
+Pattern = tuple[bytes, Any]
+"""A first character, and RE2's expression of strings that begin with it, which skips quickly what
+does not."""
+
+
+def _compile(strings: Sequence[str]) -> list[Pattern]:
+    import re2
+
+    rests: dict[str, list[str]] = {}
+    for string in strings:
+        rests.setdefault(string[0], []).append(re2.escape(string[1:]))
+    return [
+        (first.encode(), re2.compile(f"{re2.escape(first)}(?:{'|'.join(rest)})".encode()))
+        for first, rest in rests.items()
+    ]
+
+
+def _compile_escapes(strings: Iterable[str]) -> Any:
+    """Return RE2's expression of escapes in JSON that may stand for characters of the strings."""
+    import re2
+
+    codes = {f"{ord(letter):04x}" for letter in "".join(strings) if not letter.isascii()}
+    letters = "|".join(["00[2-7]", *sorted(f"(?i:{code})" for code in codes)])
+    return re2.compile(f"\\\\(?:/|u(?:{letters}))".encode())
+
+
+def _search(patterns: Iterable[Pattern], text: bytes) -> bytes | None:
+    for first, pattern in patterns:
+        if first in text and (match := pattern.search(text)) is not None:
+            return bytes(match[0])
+    return None
+
+
+def _list_open_ends(strings: Iterable[str]) -> set[str]:
+    """Return the beginnings of strings with the end of a JSON text behind them. A bracket alone is
+    a list's."""
+    ends = {string[:length] + '"' for string in strings for length in range(1, len(string))}
+    return ends - {'["', '{"'}
+
+
+def _list_parts(document: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    """Yield the places that a template may render: an entry of a list by itself."""
+    for name in _FIELDS:
+        value = document.get(name)
+        if isinstance(value, list) and name != "system":
+            yield from ((f"{name}.{number}", item) for number, item in enumerate(value))
+        elif value:
+            yield name, {"content": value}
+
+
+def _list_texts(value: Any) -> Iterator[str]:
+    """Yield the strings of a value of JSON, keys included; arguments as a text and as their value,
+    and parts of a content by themselves and joined, as templates render them."""
+    values = [value]
+    while values:
+        item = values.pop()
+        if isinstance(item, str):
+            yield item
+        elif isinstance(item, list):
+            values += item
+        elif isinstance(item, dict):
+            values += item
+            values += item.values()
+            values += (_parse_arguments(item.get("arguments")), _join_parts(item.get("content")))
+
+
+def _join_parts(content: Any) -> str | None:
+    """Return the texts of a content in parts as one text; None for any other content."""
+    if not isinstance(content, list):
+        return None
+    texts = (part.get("text") if isinstance(part, dict) else part for part in content)
+    return "".join(text for text in texts if isinstance(text, str))
+
+
+def _parse_arguments(text: Any) -> Any:
+    """Return the value of arguments whose JSON has escapes; None for any others."""
+    if not isinstance(text, str) or "\\" not in text:
+        return None
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        return None  # an engine does not read them either
