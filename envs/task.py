@@ -173,9 +173,27 @@ class _Sparse(StrictModel):
 
 
 _LATER: Final = frozenset(
-    {"assertions", "lesson", "milestones", "prefix", "salt", "setup", "ticket"}
+    {"assertions", "lesson", "milestones", "prefix", "rules", "salt", "setup", "ticket"}
 )
 """Fields of task definitions that the first version of the format did not have."""
+
+
+class Source(StrictModel):
+    """A record that an output is read from, as fields of an object in the result of a call."""
+
+    identity: dict[str, Any]
+    """Names and values of the fields that tell the record from others."""
+    fields: tuple[Name, ...] = ()
+    """Other fields that the object must have, whatever their values are."""
+
+
+class Rules(StrictModel):
+    """Rules that a verdict keeps beyond tau2-bench's. Generated tasks have them, loaded ones never:
+    their verdicts stay those of their benchmark."""
+
+    sources: tuple[tuple[Source, ...], ...] = ()
+    """For each output, the records that the agent must have read before it says the output. An
+    output without an entry, or with an empty one, needs none."""
 
 
 class Criteria(_Sparse):
@@ -191,6 +209,8 @@ class Criteria(_Sparse):
     """What ENV_ASSERTION asks of the final state."""
     milestones: Milestones | None = None
     """What MILESTONES measures."""
+    rules: Rules | None = None
+    """None: the rules of the first version of grading."""
 
 
 def signature(gold: Sequence[Action]) -> str:
