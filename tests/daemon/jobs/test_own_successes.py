@@ -193,3 +193,10 @@ def test_a_session_whose_blob_is_lost_keeps_no_other_from_being_shown(app: App) 
     assert weak.successes == (kept,)
     with app.reading() as connection, pytest.raises(NotShown, match="cannot be read: blob"):
         read_file(app, connection, (lost, kept))
+
+
+def test_successes_follow_their_tasks_and_not_their_random_names(app: App) -> None:
+    names = {record(app, task): task for task in (f"shop/cancel/{seed}" for seed in range(8))}
+    (weak, _), _ = offered(app)
+    assert [names[name] for name in weak.successes] == sorted(names.values())
+    assert list(weak.successes) != sorted(names), "their names have another order"
