@@ -59,7 +59,7 @@ _MAX_RETRY_AFTER_SECONDS: Final = 120.0
 _LAST_PORT: Final = 65_535
 _CORRECT_URL: Final = "correct the base URL: it mostly ends in /v1"
 
-_REASONING_FIELDS: Final = ("reasoning", "reasoning_content")
+_REASONING_FIELDS: Final[tuple[str, ...]] = ("reasoning", "reasoning_content")
 """Fields that hold the reasoning of a message: vLLM's first, then that of others."""
 
 _CONTEXT: Final = re.compile(
