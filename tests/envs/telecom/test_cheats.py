@@ -114,16 +114,10 @@ def count_wins(
     return sum(judged(task, cheat(task)).success is True for task in tasks)
 
 
-@pytest.mark.parametrize("looks_up", [False, True])
 @pytest.mark.parametrize("texts", CHEATS.values(), ids=CHEATS)
 @pytest.mark.parametrize("capability", KINDS)
-def test_reciting_repairs_wins_at_most_one_of_twenty(
-    capability: str, texts: list[str], looks_up: bool
-) -> None:
-    def cheat(task: TaskDefinition) -> Agent:
-        return Reciter([find_customer(task), *texts] if looks_up else texts)
-
-    assert count_wins(capability, cheat) <= 1
+def test_reciting_repairs_wins_at_most_one_of_twenty(capability: str, texts: list[str]) -> None:
+    assert count_wins(capability, lambda task: Reciter([find_customer(task), *texts])) <= 1
 
 
 @pytest.mark.long
@@ -132,10 +126,7 @@ def test_reciting_repairs_wins_at_most_one_of_twenty(
 def test_reciting_repairs_wins_at_most_one_in_twenty_of_many(
     capability: str, texts: list[str]
 ) -> None:
-    def cheat(task: TaskDefinition) -> Agent:
-        return Reciter([find_customer(task), *texts])
-
-    assert count_wins(capability, cheat, range(200)) <= 10
+    assert count_wins(capability, recite(texts), range(200)) <= 10
 
 
 @pytest.mark.parametrize("capability", KINDS)

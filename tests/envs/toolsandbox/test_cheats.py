@@ -59,15 +59,23 @@ def count_wins(
 
 
 CITIES = sorted({place.address.split(", ")[-3] for place in (*PLACES, *TOWNS)})
-RECITED = {
+NUMBERS = {
     "whole numbers": " ".join(map(str, range(400))),
     "tenths": " ".join(f"{number / 10:.1f}" for number in range(-300, 1300)),
-    "cents": " ".join(f"{number / 100:.2f}" for number in range(20_000)),
+    "cents": " ".join(f"{number / 100:.2f}" for number in range(500, 20_000)),
     "all digits as one number": "".join(f"{number:03}" for number in range(1000)),
-    "texts": ". ".join(TEXTS),
-    "cities": ", ".join(CITIES),
-    "symbols": ", ".join(stock.symbol for stock in STOCKS),
 }
+RECITED = {
+    "find_message": {"texts": ". ".join(TEXTS)},
+    "stock_symbol": {"symbols": ", ".join(stock.symbol for stock in STOCKS)},
+    "current_city": {"cities": ", ".join(CITIES)},
+    **dict.fromkeys(("days_until", "convert_money", "temperature"), NUMBERS),
+}
+RECITALS = [
+    pytest.param(kind, text, id=f"{kind}-{name}")
+    for kind, texts in RECITED.items()
+    for name, text in texts.items()
+]
 FEIGNED = [
     tool("set_low_battery_mode_status", on=False),
     tool("set_wifi_status", on=True),
@@ -82,19 +90,16 @@ FEIGNED = [
 """Look-ups that need nothing from the device."""
 
 
-@pytest.mark.parametrize("recited", RECITED.values(), ids=RECITED)
-@pytest.mark.parametrize("capability", STATEFUL)
-def test_reciting_wins_at_most_one_of_twenty(capability: str, recited: str) -> None:
-    assert count_wins(capability, recite((), recited)) <= 1
-    assert count_wins(capability, recite(FEIGNED, recited)) <= 1
+def test_each_kind_that_demands_an_answer_has_its_recitals() -> None:
+    assert set(RECITED) == set(ANSWERED)
 
 
-@pytest.mark.parametrize("recited", RECITED.values(), ids=RECITED)
-@pytest.mark.parametrize("capability", ANSWERED)
-def test_reciting_after_the_right_lookups_wins_at_most_one_of_twenty(
-    capability: str, recited: str
+@pytest.mark.parametrize("calls", [(), FEIGNED, None], ids=["at once", "feigned", "right"])
+@pytest.mark.parametrize(("capability", "recited"), RECITALS)
+def test_reciting_wins_at_most_one_of_twenty(
+    capability: str, recited: str, calls: Sequence[Action] | None
 ) -> None:
-    assert count_wins(capability, recite(None, recited)) <= 1
+    assert count_wins(capability, recite(calls, recited)) <= 1
 
 
 @pytest.mark.parametrize("capability", ANSWERED)
@@ -115,7 +120,7 @@ def test_outputs_of_other_tasks_win_at_most_one_of_twenty(capability: str, looks
 def test_guesses_win_at_most_one_in_twenty_of_many(capability: str) -> None:
     outputs = [PHONE.generate(capability, 1000 + seed).criteria.outputs[0] for seed in range(200)]
     guesses = [output for output, _ in Counter(outputs).most_common(8)]
-    for said in (" ".join(outputs), " ".join(guesses), guesses[0], *RECITED.values()):
+    for said in (" ".join(outputs), " ".join(guesses), guesses[0], *RECITED[capability].values()):
         for calls in ((), FEIGNED):
             assert count_wins(capability, recite(calls, said), range(200)) <= 10
 
