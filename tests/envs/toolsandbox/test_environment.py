@@ -28,6 +28,13 @@ PHONE = ToolSandbox()
 IMPOSSIBLE = [name for name in KINDS if name.startswith("no_")]
 
 
+@pytest.mark.parametrize("capability", KINDS)
+def test_a_kind_is_named_constant_where_one_sentence_wins_all_of_its_tasks(capability: str) -> None:
+    outputs = {PHONE.generate(capability, seed).criteria.outputs for seed in range(20)}
+    writes = any(PHONE.generate(capability, seed).criteria.gold_actions for seed in range(20))
+    assert (len(outputs) == 1 and not writes) == (capability in PHONE.constant)
+
+
 def played(task: TaskDefinition, agent: Agent) -> tuple[Episode, Grade]:
     episode = play(Episode(PHONE, task), agent, PHONE.user(task))
     return episode, grade(PHONE, task, episode.messages, episode.termination)
@@ -114,7 +121,10 @@ def test_a_change_that_nobody_asked_for_is_no_success() -> None:
     extra = Action(name="add_contact", arguments={"name": "X", "phone_number": "+12065550199"})
     gold = task.criteria.gold_actions or ()
     agent = PlanAgent(GoldPlan((*gold, extra), ("Done.",), ()))
-    assert played(task, agent)[1].success is True  # after the milestone nothing is looked at
+    episode, verdict = played(task, agent)
+    assert verdict.parts == {"MILESTONES": 1.0, "POLICY": 0.0}
+    plain = task.criteria.model_copy(update={"rules": None})
+    assert not PHONE.violations(task.model_copy(update={"criteria": plain}), episode.messages)
     agent = PlanAgent(GoldPlan((extra, *gold), ("Done.",), ()))
     assert played(task, agent)[1].success is False
 
