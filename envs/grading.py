@@ -13,9 +13,11 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Final
 
+from envs.arrangement import arrange_calls, arrange_states, arrange_task
 from envs.database import Database, Difference
 from envs.environment import Environment
 from envs.episode import REGULAR
+from envs.numerals import find_unsaid
 from envs.task import Basis, Criteria, TaskDefinition
 from events.messages import Action, ExecutedCall, Message, executed_calls
 
@@ -67,14 +69,14 @@ class Grader:
 
     def __init__(self, environment: Environment, task: TaskDefinition) -> None:
         self.environment = environment
-        self.task = task
+        self.task = arrange_task(environment, task)
 
     def grade(self, messages: Sequence[Message], termination: str | None) -> Grade:
         """Judge a transcript (without system prompt). Raises nothing for any transcript."""
         environment, task = self.environment, self.task
         is_graded = termination in REGULAR or termination in environment.graded_endings
         irregular = None if is_graded else str(termination)
-        executed = executed_calls(messages)
+        executed = arrange_calls(environment, task, executed_calls(messages))
         parts: dict[Basis, float | None] = {}
         difference: tuple[Difference, ...] = ()
         missing: tuple[str, ...] = ()
@@ -84,7 +86,9 @@ class Grader:
                 difference = self._compare_states(executed)
                 parts[basis] = float(not difference)
             elif basis == "COMMUNICATE":
-                missing = find_absent_outputs(task.criteria.outputs, messages)
+                missing = find_absent_outputs(
+                    task.criteria.outputs, messages, by_value=task.criteria.rules is not None
+                )
                 parts[basis] = float(not missing)
             elif basis == "ACTION":
                 parts[basis] = float(not find_absent_actions(task.criteria, executed))
@@ -111,7 +115,7 @@ class Grader:
         if self.task.criteria.gold_actions is None:
             return ()
         actual = replay(self.environment, self.task, executed)
-        return self.environment.compare_states(self._expected, actual)
+        return compare_states(self.environment, self.task, self._expected, actual)
 
     @cached_property
     def _expected(self) -> Database:
@@ -151,6 +155,13 @@ def replay(
     return database
 
 
+def compare_states(
+    environment: Environment, task: TaskDefinition, expected: Database, actual: Database
+) -> tuple[Difference, ...]:
+    """Return where a state is not as expected, as DB judges the task."""
+    return environment.compare_states(*arrange_states(environment, task, expected, actual))
+
+
 def flag_errors(
     environment: Environment, task: TaskDefinition, messages: Sequence[Message]
 ) -> tuple[list[Message], int]:
@@ -175,14 +186,19 @@ def flag_errors(
     return flagged, malformed
 
 
-def find_absent_outputs(outputs: Sequence[str], messages: Sequence[Message]) -> tuple[str, ...]:
-    """The outputs that no text of the agent contains."""
+def find_absent_outputs(
+    outputs: Sequence[str], messages: Sequence[Message], by_value: bool = False
+) -> tuple[str, ...]:
+    """The outputs that no text of the agent contains; `by_value`: that none says (numerals.py)."""
     texts = [
-        message.text.lower().replace(",", "")
-        for message in messages
-        if message.role == "assistant" and message.content
+        message.text for message in messages if message.role == "assistant" and message.content
     ]
-    return tuple(output for output in outputs if not any(output.lower() in text for text in texts))
+    if by_value:
+        return find_unsaid(outputs, texts)
+    lowered = [text.lower().replace(",", "") for text in texts]
+    return tuple(
+        output for output in outputs if not any(output.lower() in text for text in lowered)
+    )
 
 
 def find_absent_actions(criteria: Criteria, executed: Sequence[ExecutedCall]) -> tuple[Action, ...]:
