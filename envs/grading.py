@@ -13,11 +13,11 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Final
 
-from envs.arrangement import arrange_calls, arrange_states, arrange_task
+from envs.comparison.arrangement import arrange_calls, arrange_states, arrange_task
+from envs.comparison.numerals import find_unsaid
 from envs.database import Database, Difference
 from envs.environment import Environment
 from envs.episode import REGULAR
-from envs.numerals import find_unsaid
 from envs.task import Basis, Criteria, TaskDefinition
 from events.messages import Action, ExecutedCall, Message, executed_calls
 

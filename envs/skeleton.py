@@ -10,7 +10,7 @@ from typing import Any
 
 from envs.database import Database
 from envs.environment import Environment
-from envs.task import Answer, Criteria, Scenario, Script, TaskDefinition
+from envs.task import Answer, Criteria, Rules, Scenario, Script, TaskDefinition
 from envs.tools import ToolError, Toolset, read, write
 from events.messages import Action
 
@@ -88,5 +88,5 @@ class Skeleton(Environment):
             seed=seed,
             scenario=Scenario(reason_for_call=opening),
             script=Script(opening=opening, answers=(yes,), ends="request is complete"),
-            criteria=Criteria(gold_actions=tuple(gold), outputs=tuple(outputs)),
+            criteria=Criteria(gold_actions=tuple(gold), outputs=tuple(outputs), rules=Rules()),
         )

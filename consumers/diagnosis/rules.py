@@ -24,7 +24,7 @@ from consumers.diagnosis.matching import (
 )
 from consumers.diagnosis.response_patterns import asks, hands_over, overflows, refuses
 from envs.catalog import Record
-from envs.numerals import find_unsaid
+from envs.comparison.numerals import find_unsaid
 from events.messages import Message
 from events.rollouts import RolloutEnded
 

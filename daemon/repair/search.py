@@ -31,8 +31,8 @@ from itertools import combinations, combinations_with_replacement, product
 from typing import Any, Final
 
 from consumers.diagnosis.matching import GoldWrite, gold_writes, value_key
-from envs.arrangement import arrange_calls, arrange_states, arrange_task
 from envs.catalog import ToolCatalog
+from envs.comparison.arrangement import arrange_calls, arrange_states, arrange_task
 from envs.database import Database
 from envs.environment import Environment
 from envs.grading import replay_gold

@@ -11,7 +11,7 @@ Not covered: a wrong write that the agent takes back, and what is only told wron
 
 from collections.abc import Sequence
 
-from envs.arrangement import arrange_calls, arrange_task
+from envs.comparison.arrangement import arrange_calls, arrange_task
 from envs.environment import Environment
 from envs.grading import compare_states, replay, replay_gold
 from envs.task import TaskDefinition

@@ -290,7 +290,7 @@ def test_scenarios_that_repeat_are_caught(checked: Any) -> None:
 
 def test_a_reward_that_hangs_on_a_judge_is_caught(checked: Any) -> None:
     asks = "outputs=tuple(outputs), nl_assertions=('is kind',), reward_basis=('NL_ASSERTION',))"
-    found = checked(("outputs=tuple(outputs))", asks))
+    found = checked(("outputs=tuple(outputs), rules=Rules())", asks))
     assert "nobody but a judge can tell NL_ASSERTION" in found.problems[0]
     assert (found.overall.oracle, found.overall.null) == (None, None)
     assert found.overall.unjudged == found.overall.tasks == 12

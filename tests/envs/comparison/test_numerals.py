@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from envs.numerals import find_numbers, find_unsaid, says
+from envs.comparison.numerals import find_numbers, find_unsaid, says
 
 AMOUNTS = st.decimals(min_value=0, max_value=10**9, places=2, allow_nan=False)
 
