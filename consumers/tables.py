@@ -21,10 +21,10 @@ from sqlalchemy import BigInteger, Engine, Index, MetaData, Table, Text, text
 from sqlalchemy.sql import ColumnElement
 from sqlmodel import Field, SQLModel
 
-REVISION: Final = "0024"
+REVISION: Final = "0025"
 """The migration that makes these tables; a test holds it to the newest one in migrations/."""
 
-FOLD_VERSION: Final = 17
+FOLD_VERSION: Final = 18
 """Raised with every change of what a fold makes of an event; then `kintsugi rebuild` is due."""
 
 PROJECTION: Final = "history"
@@ -141,6 +141,8 @@ class Rollout(ProjectionTable, table=True):
     seed: int | None = _integer()
     success: bool | None = None
     reward: float | None = None
+    verdicts: str | None = _string()
+    """JSON list: verdicts from other sources than `success`; null where there are none."""
     termination: str | None = _string()
     time: str | None = _string()
     messages: int = _integer()

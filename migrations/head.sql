@@ -387,7 +387,7 @@ CREATE TABLE "rollouts" (
 	sequence BIGINT NOT NULL, 
 	"offset" BIGINT NOT NULL, 
 	malformed_calls BIGINT DEFAULT 0 NOT NULL, 
-	loops BIGINT DEFAULT 0 NOT NULL, kind TEXT, tools TEXT DEFAULT '[]' NOT NULL, words TEXT, outdated BOOLEAN, member TEXT, skill TEXT, 
+	loops BIGINT DEFAULT 0 NOT NULL, kind TEXT, tools TEXT DEFAULT '[]' NOT NULL, words TEXT, outdated BOOLEAN, member TEXT, skill TEXT, verdicts TEXT, 
 	PRIMARY KEY (rollout)
 );
 CREATE TABLE routes (
@@ -596,4 +596,4 @@ CREATE INDEX ix_session_ends_session ON session_ends (session);
 CREATE INDEX ix_task_rejections_cycle ON task_rejections (cycle);
 CREATE INDEX ix_tasks_event ON tasks (event) WHERE event IS NOT NULL;
 CREATE INDEX ix_trajectory_verdicts_task ON trajectory_verdicts (alias, task);
-INSERT INTO alembic_version (version_num) VALUES ('0024');
+INSERT INTO alembic_version (version_num) VALUES ('0025');

@@ -141,6 +141,9 @@ def fold_rollout(folding: FoldInput, data: RolloutEnded, batch: Staging) -> None
             "seed": data.seed,
             "success": data.success,
             "reward": data.reward,
+            "verdicts": exact_json([line.model_dump() for line in data.verdicts])
+            if data.verdicts
+            else None,
             "termination": data.termination,
             "time": folding.time,
             **labels.model_dump(exclude={"categories", "pivot", "tools", "words"}),

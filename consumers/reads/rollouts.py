@@ -36,6 +36,8 @@ class RolloutLine:
     categories: list[str]
     policy: str
     source: str
+    verdicts: list[dict[str, Any]]
+    """Verdicts from other sources than `success`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -424,4 +426,5 @@ def _line(row: Any) -> RolloutLine:
         categories=json.loads(row.categories),
         policy=row.policy,
         source=row.source,
+        verdicts=json.loads(row.verdicts or "[]"),
     )

@@ -192,6 +192,10 @@ def _head(transcript: "Transcript") -> Any:
         "source": line.source + (f", {row.time}" if row.time else ""),
         "verdict": verdict(line.success),
         "reward": _number(line.reward) or "none",
+        **{
+            f"by {other['source']}": verdict(other["success"]).append(f" ({other['reason']})")
+            for other in line.verdicts
+        },
     }
     if line.category is not None:
         values["category"] = f"{line.category} at {row.pivot}"

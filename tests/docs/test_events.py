@@ -30,7 +30,15 @@ from events.lifecycle import NEXT
 from events.log import Headers
 from events.messages import Action, Message, StrictModel, ToolCall
 from events.registry import REGISTRY
-from events.rollouts import EventData, HoldoutDraw, Labels, MemberChoice, Task, ToolRoles
+from events.rollouts import (
+    EventData,
+    HoldoutDraw,
+    Labels,
+    MemberChoice,
+    RolloutVerdict,
+    Task,
+    ToolRoles,
+)
 from events.serving import (
     AdapterMerge,
     ArmCounts,
@@ -49,6 +57,7 @@ from events.synthesis.plans import Plan, PlanRevision, PlanRule
 PAGE = (Path(__file__).parents[2] / "docs" / "events.md").read_text()
 PARTS: dict[str, type[StrictModel]] = {
     "Task": Task, "Labels": Labels, "ToolRoles": ToolRoles,
+    "RolloutVerdict": RolloutVerdict,
     "Directive": Directive, "BadTries": BadTries, "Quota": Quota, "ModeChoice": ModeChoice,
     "Mastered": Mastered,
     "PatternFinding": PatternFinding, "Verified": Verified, "SealedDefinition": SealedDefinition,

@@ -15,9 +15,9 @@ import pytest
 from envs.agents import CLOSING, Agent
 from envs.airline.environment import Airline
 from envs.airline.policy import TRANSFER
+from envs.comparison.evidence import MAX_UNSEEN_VALUES, count_unseen_values, has_lookup
 from envs.environment import Environment
 from envs.episode import Episode, play
-from envs.evidence import MAX_UNSEEN_VALUES, count_unseen_values, has_lookup
 from envs.grading import get_version, grade
 from envs.retail.environment import Retail
 from envs.shop import policy as shop

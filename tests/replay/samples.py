@@ -65,6 +65,7 @@ from events.rollouts import (
     MemberChoice,
     RolloutContent,
     RolloutEnded,
+    RolloutVerdict,
     SessionEnded,
     Task,
     ToolRoles,
@@ -206,12 +207,15 @@ SAMPLES: Final[tuple[EventData, ...]] = (
         rollout="rollout-1", alias="shop-agent", base="base-1", policy="adapter-3", source="tau2",
         purpose="import", session="session-1", task=_TASK, trial=2, seed=-7, success=False,
         reward=0.25, reward_parts={"database": 0.0, "outputs": None}, grader="shop/1",
+        verdicts=(RolloutVerdict(source="check", success=True, score=1.0, confidence=0.5,
+                                 reason="DB 1"),),
         termination="user_stop", reason="the user hung up", simulator="simulator-1",
         write_tools=("cancel_order",), known_tools=("cancel_order", "find_order"),
         tool_roles=ToolRoles(
             writes=("cancel_order",), transfer=("ring_person",), authenticating=("find_user",),
             user_record=("find_user",), record_arguments=("order",),
             selection_arguments=("item",), unordered={"cancel_order": ("reasons",)},
+            unordered_groups={"return_order": (("items", "reasons"), ("payments",))},
         ),
         calls=("call-1", "call-2"), forks=("call-2",), gathered=3,
         labels=Labels(

@@ -19,7 +19,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from decimal import Decimal
 from typing import Any, Final
 
-from envs.numerals import find_numbers
+from envs.comparison.numerals import find_numbers, says
 from envs.task import Rules, Source
 from events.messages import ExecutedCall, Message, executed_calls
 
@@ -31,14 +31,6 @@ such as the steps of a sum, and a list of guesses has many."""
 def holds_number(output: str) -> bool:
     """Return whether an output is a number or has one, so that it could be guessed by counting."""
     return next(find_numbers(output), None) is not None
-
-
-def says(text: str, output: str) -> bool:
-    """Return whether a text says an output: a number as a number, whatever else as a part of the
-    text without case and commas."""
-    if _is_number(output):
-        return next(find_numbers(output)) in set(find_numbers(text))
-    return output.lower() in text.lower().replace(",", "")
 
 
 def find_breaches(
@@ -121,10 +113,6 @@ def has_lookup(messages: Sequence[Message], lookups: Collection[str]) -> bool:
         item.call.name in lookups and item.result is not None and not item.failed
         for item in executed_calls(messages)
     )
-
-
-def _is_number(output: str) -> bool:
-    return not output.strip("+-$.,0123456789") and holds_number(output)
 
 
 def _has(identity: Mapping[str, Any], record: Mapping[str, Any]) -> bool:

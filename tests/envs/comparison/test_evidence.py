@@ -7,17 +7,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from envs.evidence import (
+from envs.comparison.evidence import (
     MAX_UNSEEN_VALUES,
     count_unseen_values,
     find_breaches,
     find_unsupported_outputs,
     has_lookup,
     holds,
-    says,
 )
+from envs.comparison.numerals import find_numbers
 from envs.grading import find_absent_actions, get_version
-from envs.numerals import find_numbers
 from envs.task import Criteria, Rules, Source
 from events.messages import Action, Message, ToolCall, executed_calls
 from tests.envs.mini import Mini, called, calls, graded, heard, said, task
