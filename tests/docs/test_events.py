@@ -11,6 +11,7 @@ from events.gate import AfterError, Check, GatePlan, GateReport, Rate, TargetRep
 from events.jobs import PanelRouter, RouterOption
 from events.learning import (
     BadTries,
+    ClientPart,
     Directive,
     JobParent,
     JobRound,
@@ -50,6 +51,7 @@ PAGE = (Path(__file__).parents[2] / "docs" / "events.md").read_text()
 PARTS: dict[str, type[StrictModel]] = {
     "Task": Task, "Labels": Labels, "ToolRoles": ToolRoles,
     "Directive": Directive, "BadTries": BadTries, "Quota": Quota, "ModeChoice": ModeChoice,
+    "ClientPart": ClientPart,
     "Mastered": Mastered,
     "PatternFinding": PatternFinding, "Verified": Verified, "SealedDefinition": SealedDefinition,
     "RepairEdit": RepairEdit, "Message": Message,
