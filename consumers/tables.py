@@ -170,8 +170,8 @@ class Rollout(ProjectionTable, table=True):
     round: int | None = _integer()
     """The round that counted it; None until one has."""
     outdated: bool | None = None
-    """Whether its policy did not answer the alias when that round was closed: then it counts in no
-    number of it."""
+    """Whether it counts in no number of that round: its policy did not answer the alias when that
+    was closed, or no task of the agent's environment could follow it."""
     partition: int = _pointer()
     event_source: str = _pointer(STRING)
     sequence: int = _pointer()

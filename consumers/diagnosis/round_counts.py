@@ -7,17 +7,30 @@ neighbourhood.py.
 """
 
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
-from sqlalchemy import Connection, Subquery, and_, case, func, literal, not_, select, update
+from sqlalchemy import (
+    Connection,
+    Subquery,
+    and_,
+    case,
+    false,
+    func,
+    literal,
+    not_,
+    or_,
+    select,
+    update,
+)
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.sql import ColumnElement
 
 from consumers.diagnosis import anchors
 from consumers.diagnosis.answering import is_current
 from consumers.diagnosis.labelled import label_columns, rollouts_with_repairs
+from consumers.diagnosis.task_kinds import has_kind, is_usable
 from consumers.tables import Rollout, TaskPattern
 from events.position import Position, entries
 from events.rollouts import NOBODY
@@ -59,7 +72,8 @@ class Totals:
     rollouts: int
     judged: int
     current: int
-    """Judged rollouts of policies that answer the alias, and imported ones."""
+    """Judged rollouts that count: of policies that answer the alias, and imported ones, on tasks
+    that can be followed."""
 
 
 @dataclass
@@ -77,11 +91,26 @@ class Failures:
     """Pattern -> failures on tasks with `BROKEN_ATTEMPTS` attempts or more and not one pass."""
 
 
-def claim(connection: Connection, position: Position, number: int) -> None:
-    """Mark the rollouts at or before `position` that no earlier round counted, and those of them
-    whose policies do not answer now."""
+def claim(
+    connection: Connection,
+    position: Position,
+    number: int,
+    kinds: Mapping[str, Collection[str]],
+) -> None:
+    """Give the rollouts at or before `position` that no earlier round counted to this round. Mark
+    those that count in none of its numbers: their policies do not answer now, or they are traffic
+    of an agent whose `kinds` (agent -> kinds) do not have their task."""
     rollouts = Rollout.table()
-    outdated = case((is_current(connection, rollouts.c), False), else_=True)
+    elsewhere = [
+        and_(
+            rollouts.c.alias == alias,
+            rollouts.c.purpose.in_(LIVE_PURPOSES),
+            not_(has_kind(rollouts.c, own)),
+        )
+        for alias, own in sorted(kinds.items())
+    ]
+    counts = and_(is_current(connection, rollouts.c), not_(or_(false(), *elsewhere)))
+    outdated = case((counts, False), else_=True)
     for stream, partition, source, sequence in entries(position):
         if stream == ROLLOUTS.name:
             connection.execute(
@@ -243,9 +272,10 @@ def tag(connection: Connection, number: int) -> None:
     )
 
 
-def representatives(number: int) -> Subquery:
-    """One rollout of each (policy, task, trace) of a round: the smallest (time, rollout) of all
-    judged ones with its key, passed ones included and outdated ones not."""
+def representatives(number: int, kinds: Collection[str] | None = None) -> Subquery:
+    """Select one rollout of each (policy, task, trace) of a round: the smallest (time, rollout) of
+    all judged ones, passed ones included and outdated ones not. With `kinds`, only rollouts on
+    tasks of these kinds are considered."""
     rollouts = Rollout.table().c
     category, pivot = label_columns()
     place = func.row_number().over(
@@ -257,11 +287,11 @@ def representatives(number: int) -> Subquery:
             rollouts.alias, rollouts.base, rollouts.rollout, rollouts.task_key, rollouts.time,
             category.label("category"), rollouts.success, rollouts.reward, pivot.label("pivot"),
             rollouts.kind, rollouts.words, rollouts.trace_key, rollouts.tool_errors,
-            place.label("place"),
+            rollouts.session, place.label("place"),
             (category + literal("|") + pivot).label("pattern"),
         )
         .select_from(rollouts_with_repairs())
-        .where(*_build_conditions(number))
+        .where(*_build_conditions(number), is_usable(rollouts, kinds))
         .subquery()
     )  # fmt: skip
     return select(ranked).where(ranked.c.place == 1).subquery("representatives")

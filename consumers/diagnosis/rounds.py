@@ -4,7 +4,8 @@ Runs at `PatternsDiagnosed`, whose position says which rollouts the round may re
 or before it that no earlier round counted. Numbers are kept per (alias, base model); a pair without
 judged rollouts of who answers it now keeps its patterns as they are, since nothing was learned.
 
-    claim         the rollouts, and which of them are of policies that do not answer any more
+    claim         the rollouts, and which of them count in no number: of policies that do not answer
+                  any more, and on tasks that the agent's environment does not write
     deduplicate   one representative per (policy, task, trace): the smallest (time, rollout)
     attribute     each deduplicated failure to one pattern: primary category and pivot
     locate        each failure at an anchor, which its pattern keeps with a weight
@@ -48,7 +49,7 @@ def close_round(data: PatternsDiagnosed, time: str | None, pointer: Row, batch: 
     if previous is not None and not ahead(data.position, last_position):
         return previous
     number = 0 if previous is None else previous + 1
-    round_counts.claim(connection, data.position, number)
+    round_counts.claim(connection, data.position, number, data.kinds)
     round_counts.tag(connection, number)
     totals, failures = (
         round_counts.totals(connection, number),

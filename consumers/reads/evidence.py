@@ -6,16 +6,17 @@ which only the log holds.
 """
 
 import json
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from sqlalchemy import ColumnElement, Connection, case, func, select
+from sqlalchemy import ColumnElement, Connection, ScalarSelect, case, func, select
 
 from consumers.diagnosis import round_counts
 from consumers.diagnosis.round_counts import LIVE_PURPOSES
+from consumers.diagnosis.task_kinds import is_usable
 from consumers.folds.cycles import PROPOSED
-from consumers.tables import Rollout, Task
+from consumers.tables import Call, Rollout, Task
 from events.messages import Action
 
 _IDS_PER_QUERY: Final = 1000
@@ -33,6 +34,8 @@ class RoundRollout:
     category: str | None
     """None for one that passed."""
     pivot: str
+    client: str | None = None
+    """Name of the key that sent its calls; None for an import, and where no keys are configured."""
 
     @property
     def pattern(self) -> str | None:
@@ -72,24 +75,65 @@ class ErrorRollout:
 
 
 def read_round_rollouts(
-    connection: Connection, alias: str, base: str, number: int
+    connection: Connection,
+    alias: str,
+    base: str,
+    number: int,
+    kinds: Collection[str] | None = None,
 ) -> list[RoundRollout]:
-    """The deduplicated judged rollouts of a round, failed and passed."""
-    seen = round_counts.representatives(number).c
+    """Return the deduplicated judged rollouts of a round, failed and passed. With `kinds`, those on
+    tasks of other kinds are left out."""
+    seen = round_counts.representatives(number, kinds).c
     rows = connection.execute(
-        select(seen.rollout, seen.task_key, seen.reward, seen.category, seen.pivot)
+        select(
+            seen.rollout, seen.task_key, seen.reward, seen.category, seen.pivot,
+            select_client(seen).label("client"),
+        )
         .where(seen.alias == alias, seen.base == base)
         .order_by(seen.rollout)
-    )
+    )  # fmt: skip
     return [
-        RoundRollout(row.rollout, row.task_key, row.reward, row.category, row.pivot or "*")
+        RoundRollout(
+            row.rollout, row.task_key, row.reward, row.category, row.pivot or "*", row.client
+        )
         for row in rows
     ]
 
 
-def task_rates(connection: Connection, alias: str, base: str, number: int) -> list[TaskRate]:
+def select_client(rollouts: Any) -> ScalarSelect[Any]:
+    """Select the key that sent the calls of a rollout (columns with its session). Where several
+    keys did, it is the first by name."""
+    calls = Call.table().c
+    return (
+        select(func.min(calls.client))
+        .where(calls.session == rollouts.session, calls.rollout == rollouts.rollout)
+        .scalar_subquery()
+    )
+
+
+def read_clients(
+    connection: Connection, rollouts: Collection[str], kinds: Collection[str] | None
+) -> dict[str, str | None]:
+    """Return rollout -> key, for those of the rollouts that are on a task of these kinds."""
+    table, names = Rollout.table().c, sorted(rollouts)
+    clients: dict[str, str | None] = {}
+    for start in range(0, len(names), _IDS_PER_QUERY):
+        query = select(table.rollout, select_client(table).label("client")).where(
+            table.rollout.in_(names[start : start + _IDS_PER_QUERY]), is_usable(table, kinds)
+        )
+        clients |= {row.rollout: row.client for row in connection.execute(query)}
+    return clients
+
+
+def task_rates(
+    connection: Connection,
+    alias: str,
+    base: str,
+    number: int,
+    kinds: Collection[str] | None = None,
+) -> list[TaskRate]:
     """Return how often each task attempted in a round was passed. A pass is a success that no rule
-    objects to, as in the round's own counts."""
+    objects to, as in the round's own counts. With `kinds`, tasks of other kinds are left out."""
     rollouts, tasks = Rollout.table().c, Task.table().c
     query = (
         select(rollouts.task, rollouts.success, rollouts.category, tasks.gold_actions)
@@ -104,6 +148,7 @@ def task_rates(connection: Connection, alias: str, base: str, number: int) -> li
             rollouts.round == number,
             rollouts.success.is_not(None),
             rollouts.purpose.in_(LIVE_PURPOSES),
+            is_usable(rollouts, kinds),
         )
         .order_by(rollouts.task)
     )

@@ -126,6 +126,8 @@ def _describe_reads(agent: dict[str, Any]) -> str:
     reads = [f"{agent['rollouts']:,} new rollouts, {agent['failures']:,} new failures"]
     weights = [f"{line['pattern']} {line['priority']:.3g}" for line in agent["patterns"]]
     reads.append(f"patterns of the last round: {', '.join(weights) or 'none'}")
+    if agent["unusable_text"]:
+        reads.append(agent["unusable_text"])
     if agent["last_minutes"]:
         minutes = ", ".join(f"{spent:.1f}" for spent in agent["last_minutes"])
         reads.append(f"the last cycles took {minutes} minutes")

@@ -28,9 +28,11 @@ from daemon.controller.model_answers import ModelFailure
 from daemon.controller.skill_analyzer import choose_labeller
 from daemon.controller.skill_discovery import contrast_skills, find_due_round
 from daemon.core.task_definitions import open_event_environment, with_definitions
+from daemon.core.task_kinds import find_kinds
 from daemon.cycle.estimate import read_job_budget
 from daemon.cycle.job_spec import NotTrainable, build_job_spec, name_capability, plan_rounds
 from daemon.cycle.leader import Proposal, RetryLater
+from daemon.cycle.outlook import describe_unusable
 from daemon.cycle.panel_parts import RouterTeacher, gather_lesson, gather_parts
 from daemon.cycle.parent import describe_parent, find_member_parent, find_rejected_parent
 from daemon.cycle.retraining import choose_members, read_retraining
@@ -142,7 +144,10 @@ class CyclePlanner:
         pair = Pair(cycle.alias, cycle.base)
         with self._app.reading() as connection:
             skills = read_skill_histories(connection, self._app.settings, pair)
-        return direct(self._app, cycle.cycle, cycle.alias, cycle.base, cycle.round, skills.patterns)
+        return direct(
+            self._app, cycle.cycle, cycle.alias, cycle.base, cycle.round, skills.patterns,
+            find_kinds(self._app.settings, cycle.environment),
+        )  # fmt: skip
 
     def contrast_skills(self, cycle: CycleRow) -> SkillsContrasted | None:
         """Compare failures and successes after a cycle's round; None where that is switched off, or
@@ -230,7 +235,8 @@ class CyclePlanner:
         RetryLater."""
         assert cycle.directive is not None, "a cycle is directed first"
         if not cycle.directive.quotas:
-            return Proposal({}, "no failure pattern of the round has a priority above 0")
+            lacking = "no failure pattern of the round has a priority above 0"
+            return Proposal({}, lacking + self._describe_unusable(cycle))
         try:
             environment = open_event_environment(self._app, cycle.environment)
             supply = self._read_lesson_supply(environment, cycle)
@@ -280,6 +286,16 @@ class CyclePlanner:
             environment, cycle, written, new, wanted.sources, drawn, priorities, starts, parameters
         )
         return self._request_jobs(stock, choice, decisions)
+
+    def _describe_unusable(self, cycle: CycleRow) -> str:
+        """Return the failures that no task of the cycle's environment can follow, to be appended to
+        a sentence. Empty where there are none."""
+        kinds = find_kinds(self._app.settings, cycle.environment)
+        if kinds is None:
+            return ""
+        with self._app.reading() as connection:
+            lines = planning.list_unusable_failures(connection, cycle.alias, cycle.base, kinds)
+        return f"; {describe_unusable(lines)}" if lines else ""
 
     def _write_tasks(
         self,

@@ -134,6 +134,8 @@ def _cycle(row: "CycleRow | None", step: str | None) -> dict[str, Any]:
 
 def _next_cycle(expected: "list[Outlook]") -> dict[str, Any]:
     """Return what the next cycle waits for, over all agents and for each."""
+    from daemon.cycle.outlook import describe_unusable
+
     several = len(expected) > 1
     missing = [
         f"{outlook.alias}: {sentence}" if several else sentence
@@ -143,7 +145,10 @@ def _next_cycle(expected: "list[Outlook]") -> dict[str, Any]:
     return {
         "due": any(outlook.due for outlook in expected),
         "missing": missing if expected else ["rollouts: none is recorded"],
-        "agents": [asdict(outlook) for outlook in expected],
+        "agents": [
+            {**asdict(outlook), "unusable_text": describe_unusable(outlook.unusable) or None}
+            for outlook in expected
+        ],
     }
 
 

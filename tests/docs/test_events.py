@@ -11,6 +11,7 @@ from events.gate import AfterError, Check, GatePlan, GateReport, Rate, TargetRep
 from events.jobs import PanelRouter, RouterOption
 from events.learning import (
     BadTries,
+    ClientPart,
     Directive,
     JobParent,
     JobRound,
@@ -59,6 +60,7 @@ PARTS: dict[str, type[StrictModel]] = {
     "Task": Task, "Labels": Labels, "ToolRoles": ToolRoles,
     "RolloutVerdict": RolloutVerdict,
     "Directive": Directive, "BadTries": BadTries, "Quota": Quota, "ModeChoice": ModeChoice,
+    "ClientPart": ClientPart,
     "Mastered": Mastered,
     "PatternFinding": PatternFinding, "Verified": Verified, "SealedDefinition": SealedDefinition,
     "RepairEdit": RepairEdit, "Message": Message,

@@ -20,6 +20,7 @@ from events.jobs import (
 )
 from events.learning import (
     BadTries,
+    ClientPart,
     CycleEnded,
     CycleStarted,
     Directive,
@@ -168,6 +169,7 @@ _DIRECTIVE: Final = Directive(
                     reason="7 of 9 failures hold a call that a tool refused",
                 ),
             ),
+            clients=(ClientPart(client="shopfront", tasks=12, examples=("rollout-1",)),),
         ),
     ),
     mastered=(Mastered(task="shop/3", pass_rate=0.875),),
@@ -256,7 +258,7 @@ SAMPLES: Final[tuple[EventData, ...]] = (
     PatternsDiagnosed(
         trigger="diagnose",
         position={"rollouts": {"0": {"log-1": 3, "log-2": 0}, "7": {"log-1": 9}}},
-        cycle="cycle-1",
+        cycle="cycle-1", kinds={"shop-agent": ("shop/=cancel", "shop/cancel")},
     ),
     TaskProposed(
         alias="shop-agent", base="base-1", task=_TASK, pattern="cancel_order:missing",

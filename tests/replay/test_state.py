@@ -34,8 +34,8 @@ EPOCHS: Final = (1, 2, 3)
 DECISIONS: Final = (
     "LeaderClaimed.v1",
     "CycleStarted.v1",
-    "PatternsDiagnosed.v1",
-    "DirectiveWritten.v1",
+    "PatternsDiagnosed.v1.2",
+    "DirectiveWritten.v1.4",
     "TaskProposed.v1.3",
     "TaskRejected.v1.2",
     "JobRequested.v1",
