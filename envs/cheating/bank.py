@@ -47,8 +47,10 @@ _OPPOSITES: Final = (
 """Words in names of tools that undo each other."""
 _AGREEMENT: Final = "Yes, I confirm. That is correct, please go ahead."
 _SUMMARY: Final = "The user needs a person."
-_WORDLESS: Final[frozenset[Basis]] = frozenset({"ACTION", "DB", "ENV_ASSERTION", "POLICY"})
-"""Parts of a verdict that hang on no words of the agent where no user acts on them."""
+_WORDLESS: Final[frozenset[Basis]] = frozenset(
+    {"ACTION", "COMMUNICATE", "DB", "ENV_ASSERTION", "POLICY"}
+)
+"""Parts of a verdict that hang on no words of the agent where a task has no outputs."""
 
 _DRAW_MORE: Final = "give criteria.rules the sources of its outputs, and draw them from more values"
 _DEMAND: Final = "demand a change, or an output that only a look into the state can tell"

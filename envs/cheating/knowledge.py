@@ -1,6 +1,6 @@
 """What a cheater knows of a kind of task: everything but the task that it plays.
 
-    knowledge = learn(environment, "question_bags", first_seed=20)
+    knowledge = yield from learn(environment, "question_bags", first_seed=20)
     knowledge.outputs      what agents of other tasks of the kind must say
     knowledge.closing      the words that usually end an episode of the kind
 
@@ -9,7 +9,7 @@ environment, kind and seed.
 """
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain, islice, takewhile
@@ -155,13 +155,20 @@ class Knowledge:
         return exact_json([(a.name, a.arguments) for a in gold if a.name in changes])
 
 
-def learn(environment: Environment, capability: str, first_seed: int) -> Knowledge:
-    """Learn what other tasks of a kind tell, those from `first_seed` on. Raises whatever code of
-    the environment raises."""
-    seeds = range(first_seed, first_seed + OTHER_TASKS)
-    others = tuple(environment.generate(capability, seed) for seed in seeds)
-    episodes = tuple(_play_right(environment, task) for task in others[:_PLAYED])
-    return Knowledge(environment, others, episodes)
+def learn(
+    environment: Environment, capability: str, first_seed: int
+) -> Generator[None, None, Knowledge]:
+    """Learn what other tasks of a kind tell, those from `first_seed` on. Yields after each, so that
+    kinds can be learnt seed by seed: tasks of one seed often share a state that is dear to make.
+    Raises whatever code of the environment raises."""
+    others: list[TaskDefinition] = []
+    episodes: list[RightEpisode] = []
+    for seed in range(first_seed, first_seed + OTHER_TASKS):
+        others.append(environment.generate(capability, seed))
+        if len(episodes) < _PLAYED:
+            episodes.append(_play_right(environment, others[-1]))
+        yield
+    return Knowledge(environment, tuple(others), tuple(episodes))
 
 
 def _play_right(environment: Environment, task: TaskDefinition) -> RightEpisode:
