@@ -149,10 +149,16 @@ class Knowledge:
         return Counter(map(self._key, self.others))
 
     def _key(self, task: TaskDefinition) -> str:
-        """Return what the parties of a task change, as text."""
-        changes = self.environment.changes | self.environment.catalog.transfer
-        gold = task.criteria.gold_actions or ()
-        return exact_json([(a.name, a.arguments) for a in gold if a.name in changes])
+        """Return what the parties of a task change, as text. What is said in handing over is in
+        everybody's own words."""
+        transfers = self.environment.catalog.transfer
+        return exact_json(
+            [
+                (action.name, {} if action.name in transfers else action.arguments)
+                for action in task.criteria.gold_actions or ()
+                if action.name in self.environment.changes | transfers
+            ]
+        )
 
 
 def learn(
