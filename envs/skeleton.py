@@ -10,7 +10,7 @@ from typing import Any
 
 from envs.database import Database
 from envs.environment import Environment
-from envs.task import Answer, Criteria, Scenario, Script, TaskDefinition
+from envs.task import Answer, Criteria, Rules, Scenario, Script, Source, TaskDefinition
 from envs.tools import ToolError, Toolset, read, write
 from events.messages import Action
 
@@ -21,7 +21,7 @@ def library(seed: int) -> dict[str, Any]:
     """The books; every second one is lent. Chance comes from the seed and nowhere else."""
     chance = Random(f"library {seed}")
     return {
-        title: {"reader": "R1" if place % 2 else None, "due": f"{chance.randrange(10, 31)} May"}
+        title: {"reader": "R1" if place % 2 else None, "shelf": chance.randrange(1_000, 10_000)}
         for place, title in enumerate(chance.sample(TITLES, len(TITLES)))
     }
 
@@ -31,7 +31,7 @@ class SkeletonTools(Toolset):
 
     @read
     def find_book(self, title: str) -> Any:
-        """Look up who has a book (null: it is here) and when it is due."""
+        """Look up who has a book (null: it is here) and on which shelf it belongs."""
         if title not in self.database["books"]:
             raise ToolError(f"there is no book {title!r}")
         return self.database["books"][title]
@@ -46,13 +46,13 @@ class SkeletonTools(Toolset):
 
 
 class Skeleton(Environment):
-    """Readers who want to borrow a book, or to know when it is back."""
+    """Readers who want to borrow a book, or to know where it belongs."""
 
     name = "skeleton"
     toolset = SkeletonTools
     capabilities = {
         "lend": "lends a book that is here",
-        "tell": "says when a book is due, and lends nothing",
+        "tell": "says on which shelf a book belongs, and lends nothing",
     }
 
     def policy(self, task: TaskDefinition) -> str:
@@ -73,9 +73,11 @@ class Skeleton(Environment):
         lent = capability == "tell"
         title = chance.choice([t for t in books if bool(books[t]["reader"]) == lent])
         gold, outputs = [Action(name="find_book", arguments={"title": title})], []
+        # The agent must say it after a call about this book whose answer has its shelf.
+        source = Source(identity={"title": title}, fields=("shelf",))
         if lent:
-            wish = f"When is {title} due?"
-            outputs.append(books[title]["due"])
+            wish = f"On which shelf does {title} belong?"
+            outputs.append(str(books[title]["shelf"]))
         else:
             wish = f"Please lend me {title}."
             gold.append(Action(name="lend_book", arguments={"title": title, "reader": reader}))
@@ -88,5 +90,9 @@ class Skeleton(Environment):
             seed=seed,
             scenario=Scenario(reason_for_call=opening),
             script=Script(opening=opening, answers=(yes,), ends="request is complete"),
-            criteria=Criteria(gold_actions=tuple(gold), outputs=tuple(outputs)),
+            criteria=Criteria(
+                gold_actions=tuple(gold),
+                outputs=tuple(outputs),
+                rules=Rules(sources=((source,),) if outputs else ()),
+            ),
         )

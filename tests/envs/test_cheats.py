@@ -32,6 +32,7 @@ ENVIRONMENTS: Final[Mapping[str, Environment]] = {
     "shop": Shop(),
 }
 KINDS: Final = [(name, kind) for name, one in ENVIRONMENTS.items() for kind in one.capabilities]
+SHOP_CLOSINGS: Final = (shop.DONE, shop.output(shop.REFUSED))
 CLOSINGS: Final = {"airline": (CLOSING, TRANSFER), "retail": (CLOSING,)}
 
 CONSTANT: Final = {
@@ -47,8 +48,8 @@ TASKS: Final = 20
 MOST_WINS: Final = 1
 
 ANSWERS: Final = {("shop", "question"): 6}
-"""Most wins of whoever looks the order up and says `delivered`: the status of orders is asked for
-in a third of these tasks, and orders have four. Demonstrations depend on its words."""
+"""Most wins where more than one is known: a third of these tasks ask for the status of an order,
+and there are four. The words of shop's tasks stay as they are, for the demo is measured on them."""
 
 INTEGERS: Final = " ".join(map(str, range(3000)))
 CENTS: Final = " ".join(f"{cents / 100:.2f}" for cents in range(500, 20_001))
@@ -83,7 +84,7 @@ def texts(environment: Environment, kind: str) -> Mapping[str, str]:
     counts = other_outputs(environment.name)[kind]
     if not counts:
         return {"the closing": ""}
-    common = [output for output, _ in counts.most_common()]
+    common = [output for output, _ in counts.most_common() if output not in SHOP_CLOSINGS]
     foreign = environment.reset(environment.generate(kind, 5000))
     return {
         "integers": INTEGERS,

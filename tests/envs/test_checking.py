@@ -214,7 +214,7 @@ def test_an_episode_that_does_not_come_to_an_end_is_caught(checked: Any) -> None
 
 
 def test_tasks_that_only_need_a_refusal_are_caught(checked: Any) -> None:
-    found = checked(('outputs.append(books[title]["due"])', "pass"))
+    found = checked(('outputs.append(str(books[title]["shelf"]))', "pass"))
     assert found.overall.null == 0.5
     assert found.problems[0].startswith(
         "skeleton: an agent that does nothing gets 0.50, above 0.20, and 1.00 of 'tell'; demand"
@@ -289,8 +289,8 @@ def test_scenarios_that_repeat_are_caught(checked: Any) -> None:
 
 
 def test_a_reward_that_hangs_on_a_judge_is_caught(checked: Any) -> None:
-    asks = "outputs=tuple(outputs), nl_assertions=('is kind',), reward_basis=('NL_ASSERTION',))"
-    found = checked(("outputs=tuple(outputs))", asks))
+    asks = "outputs=tuple(outputs), nl_assertions=('is kind',), reward_basis=('NL_ASSERTION',),"
+    found = checked(("outputs=tuple(outputs),", asks))
     assert "nobody but a judge can tell NL_ASSERTION" in found.problems[0]
     assert (found.overall.oracle, found.overall.null) == (None, None)
     assert found.overall.unjudged == found.overall.tasks == 12
