@@ -33,7 +33,7 @@ from events.synthesis.plans import MOST_PLANS, Plan
 
 MOST_ALIKE: Final = 0.5
 """Largest likeness of two plans: the share of trigrams of words that both texts have."""
-_RARE: Final = 0.08
+_RARE: Final = 0.03
 """Share of the tasks of its kind below which a cell is planned only for the sake of a tool."""
 _MOST_DESCRIPTION: Final = 200
 """Most characters of a tool's description in a plan."""

@@ -56,7 +56,8 @@ scenarios (envs/toolsandbox/extractors.py)."""
 class Measure(StrictModel):
     """How a column is compared with the target's value: a similarity between 0 and 1."""
 
-    name: Literal["exact", "contains", "rouge_l", "tool_trace", "close", "any"]
+    name: Literal["exact", "contains", "number", "rouge_l", "tool_trace", "close", "any"]
+    """`number`: a text says the target as a number, so that 23 is not said by 230."""
     tolerance: dict[str, float | None] = {}
     """Of `tool_trace` and `close`: argument or column -> largest difference of two numbers; None:
     any."""

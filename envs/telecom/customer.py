@@ -52,7 +52,7 @@ class _Switch:
     turn_off: str
 
     def read(self, clause: str) -> Request:
-        if re.search(_ASKS, clause):
+        if re.search(_ASKS, clause) or _describes(clause):
             return Request(self.looks)
         if re.search(_OFF, clause):
             return Request(self.looks, self.turn_off, unless=self.off)
@@ -69,12 +69,24 @@ _ASKS: Final = (
 )
 """A clause that wants to know, not to change."""
 
+_DESCRIBES: Final = r"\b(is|are|was|were|been|says|shows)\b"
+_ORDERS: Final = (
+    r"\b(turn|switch|toggle|flip|(dis|en)able|(de)?activate|(dis)?connect|stop|make sure|ensure"
+    r"|should|must|needs? to)\b"
+)
+
 _IT: Final = r"\b(it|that)\b"
 """What was named before."""
 
 _OFF: Final = r"\b(off|disable|deactivate|disconnect|stop using)\b"
 _ON: Final = r"\b(on|enable|activate|connect to)\b(?! (the|your) (phone|device|screen))"
 _WIFI: Final = r"\bwi-?fi\b"
+
+
+def _describes(clause: str) -> bool:
+    """Return whether a clause says how something is: "data saver is off" asks for no change."""
+    return bool(re.search(_DESCRIBES, clause)) and not re.search(_ORDERS, clause)
+
 
 _SWITCHES: Final = (
     _Switch(
@@ -131,8 +143,8 @@ _SWITCHES: Final = (
 _MODES: Final = (("2g_only", r"\b2g"), ("3g_only", r"\b3g"), ("4g_only", r"\b(4g|lte)[ _]only"))
 _PERMISSIONS: Final = ("sms", "storage", "phone", "network")
 
-_CLAUSE: Final = re.compile(r"[.!?;:\n]+|,|\b(?:and|then|after that|next)\b", re.IGNORECASE)
-_SENTENCE: Final = re.compile(r"[.!?;\n]+")
+_CLAUSE: Final = re.compile(r"[!?;:,\n]|\.(?!\d)|\b(?:and|then|after that|next)\b", re.IGNORECASE)
+_SENTENCE: Final = re.compile(r"[!?;\n]|\.(?!\d)")
 _NOT_FOR_THE_USER: Final = re.compile(
     r"\bI(?:'ll|'m|'ve| will| have| am| can| could| would| need to| just| see)\b"
     r"|\b(?:shall|should|may) I\b|\b(?:do not|don't|no need to)\b|\bdo you confirm\b"
@@ -204,7 +216,8 @@ def _read_reboot(clause: str) -> Iterator[Request]:
 
 
 def _read_mode(clause: str) -> Iterator[Request]:
-    if not re.search(r"\b(set|change|switch|choose|select|prefer)\b", clause):
+    is_set = re.search(r"\b(is|was) (\w+ )?set\b", clause)
+    if is_set or not re.search(r"\b(set|change|switch|choose|select|prefer)\b", clause):
         yield Request("check_network_mode_preference")
         return
     mode = next((name for name, word in _MODES if re.search(word, clause)), "4g_5g_preferred")
@@ -227,6 +240,8 @@ def _read_permission(clause: str) -> Iterator[Request]:
 
 
 def _read_payment(clause: str) -> Iterator[Request]:
+    if _describes(clause) and not re.search(r"\bpay\b", clause):
+        return
     if re.search(r"\b(check|look|see|received|have)\b", clause):
         yield Request("check_payment_request")
     else:

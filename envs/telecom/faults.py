@@ -45,13 +45,7 @@ def _suspended(case: Case) -> Fault:
     bill_id = draw_bill_id(case)
     return Fault(
         (
-            prepare(
-                "suspend_line_for_overdue_bill",
-                "assistant",
-                **case.owner,
-                new_bill_id=bill_id,
-                contract_ended=False,
-            ),
+            suspend(case, bill_id, contract_ended=False),
             SEARCH,
         ),
         (
@@ -66,6 +60,17 @@ def _suspended(case: Case) -> Fault:
             agent("resume_line", **case.owner),
             RESTART,
         ),
+    )
+
+
+def suspend(case: Case, bill_id: str, *, contract_ended: bool) -> StateCall:
+    """Return the call that opens an overdue bill and suspends the case's line for it."""
+    return prepare(
+        "suspend_line_for_overdue_bill",
+        "assistant",
+        **case.owner,
+        new_bill_id=bill_id,
+        contract_ended=contract_ended,
     )
 
 

@@ -7,6 +7,7 @@ kind changes something or demands a call, so that an agent that does nothing fai
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import combinations
 from random import Random
 from typing import Final, NamedTuple
 
@@ -16,6 +17,7 @@ from envs.task import (
     Assertion,
     Basis,
     Criteria,
+    Rules,
     Scenario,
     Script,
     StateCall,
@@ -25,7 +27,7 @@ from envs.tau2.customer import CORRECT, FAREWELL, NOTHING_ELSE, YES, fill_phrase
 from envs.telecom import phrases
 from envs.telecom.case import ABROAD, HOME, Case, agent, draw_case, prepare
 from envs.telecom.database import build_database
-from envs.telecom.faults import SEARCH, combine, draw_bill_id, draw_refuel
+from envs.telecom.faults import SEARCH, combine, draw_bill_id, draw_refuel, suspend
 from events.messages import Action
 
 WHO: Final = "Please tell me the phone number that this is about."
@@ -63,9 +65,7 @@ class Plan:
     calls: tuple[Action, ...]
     """Once it has found the customer."""
     assertions: tuple[Assertion, ...] = ()
-    basis: tuple[Basis, ...] = ("DB", "ENV_ASSERTION")
-    identifies: bool = True
-    """Whether a perfect agent must find the customer."""
+    basis: tuple[Basis, ...] = ("DB", "ENV_ASSERTION", "POLICY")
 
 
 class Kind(NamedTuple):
@@ -77,9 +77,12 @@ class Kind(NamedTuple):
 
 
 _SERVICE_FAULTS: Final = ("airplane_mode", "no_sim", "access_point")
-_NO_DATA_FAULTS: Final = ("airplane_mode", "data_off", "no_sim")
+_CUTS: Final = (*_SERVICE_FAULTS, "data_off")
+"""Faults with which there is no mobile internet."""
 _SLOW_FAULTS: Final = ("data_saver", "old_network", "slow_vpn")
 _PICTURE_FAULTS: Final = (
+    "airplane_mode",
+    "no_sim",
     "data_off",
     "oldest_network",
     "sms_permission",
@@ -93,6 +96,20 @@ def _draw(case: Case, names: Sequence[str], least: int, most: int) -> list[str]:
     return case.chance.sample(list(names), case.chance.randint(least, most))
 
 
+def _draw_set(
+    case: Case, names: Sequence[str], needs: Sequence[str], sizes: Sequence[int] = (2, 3, 4)
+) -> list[str]:
+    """Return one of the sets of names with such a size and a name of `needs`. All are as likely, so
+    that no guess of a set is often right."""
+    sets = (chosen for size in sizes for chosen in combinations(names, size))
+    return list(case.chance.choice([chosen for chosen in sets if {*chosen} & {*needs}]))
+
+
+def _mend_internet(case: Case, request: phrases.Phrases, needs: Sequence[str]) -> Plan:
+    faults = _draw_set(case, (*_CUTS, *_SLOW_FAULTS), needs)
+    return _plan(case, request, faults, FAST_DATA)
+
+
 def _plan(
     case: Case,
     request: phrases.Phrases,
@@ -104,23 +121,27 @@ def _plan(
 
 
 def _no_service(case: Case) -> Plan:
-    return _plan(case, phrases.NO_SERVICE, _draw(case, _SERVICE_FAULTS, 1, 2), SERVICE)
+    return _mend_internet(case, phrases.NO_SERVICE, _SERVICE_FAULTS)
 
 
 def _suspended_line(case: Case) -> Plan:
+    return _plan_resumption(case, phrases.SUSPENDED)
+
+
+def _plan_resumption(case: Case, request: phrases.Phrases) -> Plan:
     faults = ["suspended", *_draw(case, _SERVICE_FAULTS, 0, 1)]
-    plan = _plan(case, phrases.SUSPENDED, faults, SERVICE)
+    plan = _plan(case, request, faults, SERVICE)
     bill_id = next(call.arguments["bill_id"] for call in plan.calls if "bill_id" in call.arguments)
     paid = Assertion(name="assert_no_overdue_bill", arguments={"overdue_bill_id": bill_id})
     return replace(plan, assertions=(*SERVICE, paid))
 
 
 def _no_data(case: Case) -> Plan:
-    return _plan(case, phrases.NO_DATA, _draw(case, _NO_DATA_FAULTS, 1, 2), FAST_DATA)
+    return _mend_internet(case, phrases.NO_DATA, _CUTS)
 
 
 def _slow_data(case: Case) -> Plan:
-    return _plan(case, phrases.SLOW_DATA, _draw(case, _SLOW_FAULTS, 1, 2), FAST_DATA)
+    return _mend_internet(case, phrases.SLOW_DATA, _SLOW_FAULTS)
 
 
 def _data_used_up(case: Case) -> Plan:
@@ -133,7 +154,8 @@ def _roaming(case: Case) -> Plan:
     own = _draw(case, ("line_roaming", "phone_roaming"), 1, 2)
     allowed = () if "line_roaming" in own else (_allow_roaming(case, "enable_roaming"),)
     prepared = () if "phone_roaming" in own else (prepare("turn_roaming_on"),)
-    plan = _plan(case, phrases.ROAMING, [*own, *_draw(case, _SLOW_FAULTS, 0, 1)], FAST_DATA)
+    others = _draw_set(case, ("airplane_mode", "data_off", *_SLOW_FAULTS), _SLOW_FAULTS, (1, 2, 3))
+    plan = _plan(case, phrases.ROAMING, [*own, *others], FAST_DATA)
     return replace(plan, setup=(*allowed, *prepared, *plan.setup))
 
 
@@ -142,30 +164,29 @@ def _allow_roaming(case: Case, tool: str) -> StateCall:
 
 
 def _picture_messages(case: Case) -> Plan:
-    return _plan(case, phrases.PICTURES, _draw(case, _PICTURE_FAULTS, 1, 2), PICTURES)
+    faults = _draw_set(case, _PICTURE_FAULTS, _PICTURE_FAULTS, (2, 3))
+    return _plan(case, phrases.PICTURES, faults, PICTURES)
 
 
 def _several_faults(case: Case) -> Plan:
-    faults = _draw(case, _SLOW_FAULTS, 1, 3) + _draw(case, _NO_DATA_FAULTS, 2, 3)
+    faults = _draw_set(case, (*_CUTS, *_SLOW_FAULTS), _CUTS, (3, 4, 5))
     return _plan(case, phrases.NO_DATA, faults, FAST_DATA)
 
 
 def _hand_over(case: Case) -> Plan:
-    setup: tuple[StateCall, ...]
+    """Half of the tasks are twins: the same words, and a line that may be resumed."""
     if case.chance.random() < 0.5:
-        setup = (prepare("lock_sim_card", mode=case.chance.choice(("pin", "puk"))),)
-    else:
-        ended = prepare(
-            "suspend_line_for_overdue_bill",
-            "assistant",
-            **case.owner,
-            new_bill_id=draw_bill_id(case),
-            contract_ended=True,
-        )
-        setup = (ended, SEARCH)
-    summary = "The phone has no service, and this cannot be mended here."
+        return _plan_resumption(case, phrases.HAND_OVER)
+    customer_id = case.customer["customer_id"]
+    summary = f"The phone of customer {customer_id} has no service, which nobody can mend here."
     transfer = Action(name="transfer_to_human_agents", arguments={"summary": summary}, compare=())
-    return Plan(phrases.HAND_OVER, setup, (transfer,), basis=("DB", "ACTION"), identifies=False)
+    basis: tuple[Basis, ...] = ("DB", "POLICY")
+    if case.chance.random() < 0.5:
+        locked = prepare("lock_sim_card", mode=case.chance.choice(("pin", "puk")))
+        return Plan(phrases.HAND_OVER, (locked,), (transfer,), basis=basis)
+    look = agent("get_details_by_id", id=case.line["line_id"])
+    ended = suspend(case, draw_bill_id(case), contract_ended=True)
+    return Plan(phrases.HAND_OVER, (ended, SEARCH), (look, transfer), basis=basis)
 
 
 def _line_change(case: Case) -> Plan:
@@ -175,11 +196,13 @@ def _line_change(case: Case) -> Plan:
         reason = "away for a while"
         return Plan(
             phrases.SUSPEND, (), (look, agent("suspend_line", **case.owner, reason=reason)),
-            basis=("DB",),
+            basis=("DB", "POLICY"),
         )  # fmt: skip
     setup = (_allow_roaming(case, f"{'disable' if wish == 'enable' else 'enable'}_roaming"),)
     request = phrases.START_ROAMING if wish == "enable" else phrases.STOP_ROAMING
-    return Plan(request, setup, (look, agent(f"{wish}_roaming", **case.owner)), basis=("DB",))
+    return Plan(
+        request, setup, (look, agent(f"{wish}_roaming", **case.owner)), basis=("DB", "POLICY")
+    )
 
 
 KINDS: Final[Mapping[str, Kind]] = {
@@ -191,7 +214,7 @@ KINDS: Final[Mapping[str, Kind]] = {
     "roaming": Kind("looks at line and phone of a customer abroad", _roaming),
     "picture_messages": Kind("finds why pictures are not sent", _picture_messages),
     "several_faults": Kind("goes on after the first fault is mended", _several_faults),
-    "hand_over": Kind("hands over what it can or may not mend", _hand_over),
+    "hand_over": Kind("hands over what it can or may not mend, and mends the rest", _hand_over),
     "line_change": Kind("changes a line as asked, after a yes", _line_change),
 }
 """Name -> kind of task."""
@@ -208,7 +231,7 @@ def write_task(task_id: str, capability: str, seed: int, phrasing: int | None) -
     place = ABROAD if case.is_abroad else HOME
     amount = f"{draw_refuel(case):g}"
     request = fill_phrase(words, plan.request, place=place, amount=amount, number=number)
-    found = (agent("get_customer_by_phone", phone_number=number),) if plan.identifies else ()
+    find = agent("get_customer_by_phone", phone_number=number)
     return TaskDefinition(
         id=task_id,
         environment="telecom",
@@ -222,9 +245,10 @@ def write_task(task_id: str, capability: str, seed: int, phrasing: int | None) -
         ),
         script=_write_script(case, identity, request, place, told_at_once=chance.random() < 0.5),
         criteria=Criteria(
-            gold_actions=(*found, *plan.calls),
+            gold_actions=(find, *plan.calls),
             assertions=plan.assertions,
             reward_basis=plan.basis,
+            rules=Rules(),
         ),
         setup=(*case.setup, *plan.setup),
     )

@@ -1,12 +1,17 @@
-"""The perfect agent: it makes its own gold calls and tells the user which step is theirs."""
+"""The perfect agent: it makes its own gold calls and tells the user which step is theirs.
+
+In a task with rules it has the user look before each repair, and before it hands over.
+"""
 
 from collections.abc import Mapping, Sequence
 from typing import Final
 
 from envs.agents import CLOSING, GoldAgent, call, is_done
 from envs.task import TaskDefinition
-from envs.telecom.policy import AUTHENTICATING
-from events.messages import Action, ExecutedCall, Message, executed_calls
+from envs.telecom.policy import AUTHENTICATING, TRANSFERS
+from envs.telecom.signs import LOCKED, SIGNS
+from envs.telecom.user_tools import TelecomUserTools
+from events.messages import Action, ExecutedCall, Message, Requestor, executed_calls
 
 INSTRUCTIONS: Final[Mapping[str, str]] = {
     "toggle_airplane_mode": "Please turn off airplane mode.",
@@ -21,8 +26,16 @@ INSTRUCTIONS: Final[Mapping[str, str]] = {
     "toggle_wifi_calling": "Please turn off Wi-Fi calling.",
     "grant_app_permission": "Please grant the {app_name} app the {permission} permission.",
     "make_payment": "You have a request from us. Please pay it now.",
+    "check_network_status": "What does your network status say?",
+    "check_sim_status": "Is your SIM card all right?",
+    "check_apn_settings": "What do the APN settings say?",
+    "check_data_restriction_status": "Is data saver on?",
+    "check_network_mode_preference": "Which network mode is set?",
+    "check_vpn_status": "Is the VPN on?",
+    "check_wifi_calling_status": "Is Wi-Fi calling on?",
+    "check_app_permissions": "Which permissions does the {app_name} app have?",
 }
-"""Gold action of a user -> the words that ask for it."""
+"""Action of a user -> the words that ask for it."""
 
 
 class TelecomOracle(GoldAgent):
@@ -32,6 +45,8 @@ class TelecomOracle(GoldAgent):
         """`who`: how it asks who the user is; empty: it does not."""
         super().__init__(task, writes)
         self.actions = list(task.criteria.gold_actions or ())
+        if task.criteria.rules is not None:
+            self.actions = _add_looks(self.actions, "assistant" if task.solo else "user")
         self.solo = task.solo
         self.who = who if self.actions and self.actions[0].name in AUTHENTICATING else ""
 
@@ -78,6 +93,20 @@ class TelecomOracle(GoldAgent):
     def _has_consent(self, action: Action, messages: Sequence[Message]) -> bool:
         """Whether it has just asked for leave, and was answered."""
         return len(messages) >= 2 and messages[-2].text == self.question(action)
+
+
+def _add_looks(actions: Sequence[Action], requestor: Requestor) -> list[Action]:
+    """Return the actions with a look before each that needs one; none is made twice."""
+    whole: list[Action] = []
+    for action in actions:
+        sign = LOCKED if action.name in TRANSFERS else SIGNS.get(action.name)
+        if sign is not None:
+            names = TelecomUserTools.tools()[sign.looks].parameters
+            arguments = {name: action.arguments[name] for name in names}
+            look = Action(name=sign.looks, arguments=arguments, requestor=requestor)
+            whole += [look] if look not in whole else []
+        whole.append(action)
+    return whole
 
 
 def _instruction(action: Action) -> str:

@@ -12,11 +12,11 @@ IDENTITY: Final[Phrases] = (
     "You speak with {name}; it is about the phone number {number}.",
 )
 NO_SERVICE: Final[Phrases] = (
-    "My phone has no service. I can neither call nor be called.",
-    "I have not been able to make a call since this morning, the phone finds no network.",
-    "The phone says that there is no service, and nothing goes through.",
-    "Nobody can reach me: my phone has lost its network.",
-    "There is no signal on my phone at all, so I can call nobody.",
+    "My phone has no service: no calls, no internet. {place} I want both, at an excellent speed.",
+    "I cannot call and have no internet since this morning. {place} I need it all at full speed.",
+    "The phone says that there is no service. {place} Calls and fast internet must work again.",
+    "My phone has lost its network. {place} I need calls, and internet at an excellent speed.",
+    "There is no signal on my phone at all. {place} I want to call and have full speed again.",
 )
 SUSPENDED: Final[Phrases] = (
     "My phone has no service at all. If a bill is open, I am willing to pay it.",
@@ -33,11 +33,11 @@ NO_DATA: Final[Phrases] = (
     "Nothing loads over the mobile network. {place} I want full speed back.",
 )
 SLOW_DATA: Final[Phrases] = (
-    "Mobile internet is terribly slow. {place} I want an excellent speed again, nothing less.",
-    "Pages take minutes to load on my phone. {place} I am content with an excellent speed only.",
-    "My mobile data crawls. {place} I need it to be excellent again.",
-    "Videos stop all the time, the mobile internet is far too slow. {place} It must be excellent.",
-    "The mobile internet got very slow. {place} Only an excellent speed will do.",
+    "Mobile internet is terribly slow, if it works at all. {place} I want an excellent speed.",
+    "Pages take minutes, or never load. {place} I am content with an excellent speed only.",
+    "My mobile data crawls, and comes and goes. {place} I need it to be excellent again.",
+    "The mobile internet was far too slow, and now it is gone. {place} It must be excellent.",
+    "The mobile internet got slower and slower. {place} Only an excellent speed will do.",
 )
 USED_UP: Final[Phrases] = (
     "Mobile internet does not work on my phone. {place} I would pay for {amount} GB more.",

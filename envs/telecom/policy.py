@@ -1,8 +1,10 @@
 """The rules of telecom customer service in our words, and which of them a transcript breaks.
 
 The rules are tau2-bench's; no tool enforces them. `violations` reads a transcript alone: it sees
-who was looked up, whether the user agreed before a change, and whose records were changed. It does
-not judge what was said.
+who was looked up, whether the user agreed before a change, and whose records were changed. In a
+task with rules it checks two things more: that something showed that a repair was needed before the
+agent asked for it, and that the user was handed over for a reason that had been seen. It does not
+judge what else was said.
 """
 
 import json
@@ -12,7 +14,9 @@ from typing import Final
 from envs.catalog import CATALOGS
 from envs.task import TaskDefinition
 from envs.tau2 import conduct
-from events.messages import Message
+from envs.telecom.customer import read_requests
+from envs.telecom.signs import is_beyond_repair, is_needed
+from events.messages import Message, executed_calls
 
 POLICY: Final = """\
 You serve the customers of a mobile phone company. Today is 2025-02-25. Work only with what the \
@@ -24,10 +28,12 @@ How you work
 3. Before you change anything in the company's records, say exactly what will change and wait for \
 an explicit yes.
 4. You cannot touch the phone. The user can: ask for one step at a time, in plain words, and wait \
-for what they see.
+for what they see. First have them look. Ask for a repair only after something that they saw has \
+shown that it is needed; a restart needs no reason.
 5. Try everything below before you give up. Hand over to a person only what you cannot or may not \
-do: call transfer_to_human_agents, then write: YOU ARE BEING TRANSFERRED TO A HUMAN AGENT. PLEASE \
-HOLD ON.
+do, once you have found the customer and seen the reason: call transfer_to_human_agents with the \
+customer's id in the summary, then write: YOU ARE BEING TRANSFERRED TO A HUMAN AGENT. PLEASE HOLD \
+ON.
 
 Bills and suspended lines
 6. A suspended line has no service. It is suspended for an overdue bill, or because its contract \
@@ -65,22 +71,28 @@ Picture messages do not go out. First whatever stops mobile internet, then
 
 SOLO: Final = """\
 You work alone on a written ticket: no user answers. You have the tools of the phone as well, and \
-the customer's leave for everything that the ticket needs. Write one message when the ticket is \
-done, and none before.
+the customer's leave for everything that the ticket needs. Look before you repair, as rule 4 asks \
+of the user. Write one message when the ticket is done, and none before.
 """
 
 AUTHENTICATING: Final = CATALOGS["telecom"].authenticating
+TRANSFERS: Final = CATALOGS["telecom"].transfer
 
 
 def violations(
     task: TaskDefinition, messages: Sequence[Message], writes: frozenset[str]
 ) -> tuple[str, ...]:
-    """One sentence for each broken rule, in the order of the transcript; without a user no leave is
-    asked for."""
-    return tuple(_violations(messages, writes, task.solo))
+    """Return one sentence for each broken rule, in the order of the transcript, those that only a
+    task with rules has after the others. Without a user no leave is asked for."""
+    broken = [*_check_changes(messages, writes, task.solo)]
+    if task.criteria.rules is not None:
+        broken += [*_check_repairs(task, messages), *_check_transfer(task, messages)]
+    return tuple(broken)
 
 
-def _violations(messages: Sequence[Message], writes: frozenset[str], solo: bool) -> Iterator[str]:
+def _check_changes(
+    messages: Sequence[Message], writes: frozenset[str], solo: bool
+) -> Iterator[str]:
     known: set[str] = set()
     yes = solo
     for turn, message in enumerate(messages):
@@ -103,6 +115,55 @@ def _violations(messages: Sequence[Message], writes: frozenset[str], solo: bool)
                     yield f"message {turn} calls {call.name} on data of {of}, who was not found"
                 if not yes:
                     yield f"message {turn} calls {call.name} without the user's yes"
+
+
+def _check_repairs(task: TaskDefinition, messages: Sequence[Message]) -> Iterator[str]:
+    """Yield the repairs that the agent asked for or made before anything showed that they are
+    needed. What the user does after a message of the agent counts as asked for in it."""
+    answers: list[str] = []
+    shown: list[str] = []
+    for turn, message in enumerate(messages):
+        if message.role == "tool":
+            answers.append(message.text)
+            continue
+        if message.role == "assistant":
+            shown = [*answers]
+        if message.sampled is False:
+            continue
+        repairs = [(call.name, call.arguments) for call in message.tool_calls]
+        if message.role == "assistant" and not repairs and not task.solo:
+            repairs = [
+                (item.acts, dict(item.arguments))
+                for item in read_requests(message.text)
+                if item.acts
+            ]
+        for tool, arguments in repairs:
+            if isinstance(arguments, dict) and not is_needed(tool, arguments, shown):
+                yield f"message {turn} has {tool}, and nothing seen before shows that it is needed"
+
+
+def _check_transfer(task: TaskDefinition, messages: Sequence[Message]) -> Iterator[str]:
+    """Yield whether the user was handed over without a reason, or wrongly was not."""
+    transfers = 0
+    known: set[str] = set()
+    answers: list[str] = []
+    for item in executed_calls(messages):
+        if item.failed or item.result is None:
+            continue
+        answers.append(item.result.text)
+        if item.call.name in AUTHENTICATING:
+            known |= _find_customers(item.result.text)
+        elif item.call.name in TRANSFERS and item.sampled:
+            transfers += 1
+            if not known:
+                yield f"message {item.turn} hands over before the customer is found"
+            elif not any(customer in str(item.call.arguments) for customer in known):
+                yield f"message {item.turn} hands over without the customer's id in the summary"
+            if not is_beyond_repair(answers):
+                yield f"message {item.turn} hands over, and nothing seen before gives a reason"
+    gold = task.criteria.gold_actions or ()
+    if not transfers and any(action.name in TRANSFERS for action in gold):
+        yield "the user was not handed over"
 
 
 def _find_customers(answer: str) -> set[str]:

@@ -18,11 +18,13 @@ from envs.milestones.graph import (
 from envs.toolsandbox.database import FIRST_NAMES, LAST_NAMES, Device, draw_phone_number
 from envs.toolsandbox.device.state import COLUMNS, SETTING, Row
 from envs.toolsandbox.phrases import Phrases
+from envs.toolsandbox.similarity import HOLDS
 from envs.toolsandbox.snapshots import AGENT, ENVIRONMENT, USER
 from events.messages import Action
 
 _TRACE: Final = Measure(name="tool_trace")
 _CONTAINS: Final = Measure(name="contains")
+_NUMBER: Final = Measure(name="number")
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +43,7 @@ class Plan:
     """What the last message must contain, and what no tool's name tells."""
     forbidden: tuple[Constraint, ...] = ()
     """None of these must ever hold."""
-    switches: Mapping[str, bool] | None = None
+    switches: Mapping[str, Any] | None = None
     """The settings that are not as usual at the beginning."""
     details: str | None = None
     """What the user says only when asked."""
@@ -110,9 +112,12 @@ def setting(**switches: bool) -> Constraint:
     return Constraint(table=SETTING, relation="snapshot", rows=(dict(switches),))
 
 
-def traced(tool: str, **arguments: Any) -> Constraint:
-    """The tool was called with these arguments, whatever others it had."""
-    target = json.dumps({"tool_name": tool, "arguments": arguments})
+def traced(tool: str, /, holds: Any = None, **arguments: Any) -> Constraint:
+    """The tool was called with these arguments, whatever others it had, and its result has the
+    value `holds`, where there is one."""
+    target = json.dumps(
+        {"tool_name": tool, "arguments": arguments, **({} if holds is None else {HOLDS: holds})}
+    )
     row = {"sender": ENVIRONMENT, "recipient": AGENT, "tool_trace": target}
     return Constraint(
         table=CONVERSATION, relation="snapshot", rows=(row,), columns={"tool_trace": _TRACE}
@@ -132,14 +137,20 @@ def said(*texts: str) -> tuple[Constraint, ...]:
     )
 
 
+def said_number(number: str) -> Constraint:
+    """A message of the agent says this number."""
+    (constraint,) = said(number)
+    return constraint.model_copy(update={"columns": {"content": _NUMBER}})
+
+
 def said_value(place: str, reference: int) -> Constraint:
-    """A message of the agent contains the temperature that the call of milestone `reference`
-    returned, in one of its precisions."""
+    """A message of the agent says the temperature that the call of milestone `reference` returned,
+    in one of its precisions."""
     return Constraint(
         table=CONVERSATION,
         relation="trace_dependent",
         rows=({"sender": AGENT, "recipient": USER, "content": f"{{{place}}}"},),
-        columns={"content": _CONTAINS},
+        columns={"content": _NUMBER},
         reference=reference,
         fill_to="content",
         extractor="result_to_temperature_extractor",

@@ -23,22 +23,24 @@ from typing import Any, ClassVar, Final
 from envs.agents import Agent
 from envs.database import Database
 from envs.environment import Environment, Limits, UnknownTask, split_phrasing
+from envs.evidence import MAX_UNSEEN_VALUES, count_unseen_values, holds_number
 from envs.milestones.graph import EXACT, INSUFFICIENT, MilestoneGraph, Milestones
-from envs.task import GENERATED, Answer, Basis, Criteria, Scenario, Script, TaskDefinition
+from envs.task import GENERATED, Answer, Basis, Criteria, Rules, Scenario, Script, TaskDefinition
 from envs.toolsandbox.case import Case, Plan, build_graph, build_minefields
 from envs.toolsandbox.database import Device, build_device, switch
 from envs.toolsandbox.device.state import build_tables
 from envs.toolsandbox.device.tools import ToolSandboxTools
 from envs.toolsandbox.gold import GoldPlan, PlanAgent, make_database, plan_gold
-from envs.toolsandbox.kinds import CONSTANT, KINDS
+from envs.toolsandbox.kinds import CONSTANT, KINDS, SWITCHES
 from envs.toolsandbox.matching import Match, score
 from envs.toolsandbox.policy import POLICY
 from envs.toolsandbox.scenarios import SCENARIOS, LoadedScenario, ScenarioFile, find_file, load
 from envs.toolsandbox.snapshots import Recording
 from envs.users import STOP
-from events.messages import Message
+from events.messages import Message, executed_calls
 
 BASIS: Final[tuple[Basis, ...]] = ("MILESTONES",)
+"""Of a loaded scenario."""
 QUESTION: Final = "What exactly shall I do?"
 
 _ASKS: Final = r"\?"
@@ -203,6 +205,27 @@ class ToolSandbox(Environment):
             ),
         )
 
+    def violations(self, task: TaskDefinition, messages: Sequence[Message]) -> tuple[str, ...]:
+        """What a generated task forbids and its milestones do not see: more changes than the wish
+        needs, and numbers that nothing had shown."""
+        if task.criteria.rules is None:
+            return ()
+        return tuple(self._find_violations(task, messages))
+
+    def _find_violations(self, task: TaskDefinition, messages: Sequence[Message]) -> Iterator[str]:
+        changes = self.writes - SWITCHES
+        wanted = sum(action.name in changes for action in task.criteria.gold_actions or ())
+        made = sum(
+            item.call.name in changes and item.sampled and not item.failed
+            for item in executed_calls(messages)
+        )
+        if made > wanted:
+            yield f"made {made} changes, and the wish needs {wanted}"
+        if any(map(holds_number, task.criteria.outputs)):
+            unseen = count_unseen_values(self.policy(task), messages)
+            if unseen > MAX_UNSEEN_VALUES:
+                yield f"said {unseen} numbers that nothing had shown; {MAX_UNSEEN_VALUES} may be"
+
     def _plan_gold(self, scenario: LoadedScenario) -> GoldPlan:
         if scenario.name not in self._gold:
             self._gold[scenario.name] = plan_gold(scenario)
@@ -258,7 +281,8 @@ class ToolSandbox(Environment):
             criteria=Criteria(
                 gold_actions=plan.actions,
                 outputs=plan.outputs,
-                reward_basis=BASIS,
+                reward_basis=(*BASIS, "POLICY"),
+                rules=Rules(),
                 milestones=Milestones(
                     wanted=build_graph(plan.milestones),
                     forbidden=build_minefields(plan.forbidden),

@@ -15,6 +15,7 @@ from envs.toolsandbox.case import (
     action,
     changed,
     said,
+    said_number,
     said_value,
     setting,
     traced,
@@ -22,9 +23,9 @@ from envs.toolsandbox.case import (
 )
 from envs.toolsandbox.database import ERRANDS, TEXTS
 from envs.toolsandbox.device.holidays import list_holidays
-from envs.toolsandbox.device.state import CONTACT, MESSAGING, REMINDER, SETTING, Row
+from envs.toolsandbox.device.state import CONTACT, MESSAGING, REMINDER, Row
 from envs.toolsandbox.device.units import convert
-from envs.toolsandbox.device.world import PLACES, RATES, STOCKS, Place, forecast
+from envs.toolsandbox.device.world import PLACES, RATES, STOCKS, TOWNS, Place, forecast
 from envs.toolsandbox.phrases import CURRENCIES, DETAILS, REQUESTS, SERVICES
 from envs.toolsandbox.policy import MISSING
 from events.messages import Action
@@ -38,6 +39,9 @@ _SWITCH: Final = {
     "low_battery_mode": ("get_low_battery_mode_status", "set_low_battery_mode_status"),
 }
 """Switch -> the tools that tell and change it."""
+
+SWITCHES: Final = frozenset(tool for _, tool in _SWITCH.values())
+"""The tools that change a setting."""
 
 _LOW_BATTERY: Final[Mapping[str, bool]] = {
     "low_battery_mode": True,
@@ -73,7 +77,8 @@ def _switch_on(case: Case) -> Plan:
         actions=_on("low_battery_mode", service),
         says=f"The {SERVICES[service]} is on.",
         milestones=((setting(low_battery_mode=False),), (setting(**{service: True}),)),
-        tools=_tools("low_battery_mode", service),
+        tools=_tools("low_battery_mode", *SERVICES),
+        forbidden=tuple(setting(**{other: True}) for other in SERVICES if other != service),
         switches=_LOW_BATTERY,
     )
 
@@ -147,9 +152,10 @@ def _find_message(case: Case) -> Plan:
             action("search_messages", sender_person_id=sender),
         ),
         says=f"It says: {content}",
-        milestones=((traced("search_messages"),), said(content)),
+        milestones=((traced("search_messages", holds=content),), said(content)),
         tools=("search_contacts", "search_messages", "timestamp_to_datetime_info"),
         outputs=(content,),
+        forbidden=said(*(text for text in TEXTS if text != content)),
     )
 
 
@@ -305,7 +311,11 @@ def _days_until(case: Case) -> Plan:
             action("timestamp_diff", timestamp_0=case.device.now, timestamp_1=begins),
         ),
         says=f"There are {days} days left.",
-        milestones=((setting(wifi=True),), (traced("search_holiday"),), said(days)),
+        milestones=(
+            (setting(wifi=True),),
+            (traced("search_holiday", holds=begins),),
+            (said_number(days),),
+        ),
         tools=(*_tools("wifi"), "get_current_timestamp", "search_holiday", "timestamp_diff"),
         outputs=(days,),
         switches={"wifi": False},
@@ -331,14 +341,15 @@ def _convert_money(case: Case) -> Plan:
         ),
         actions=(call,),
         says=f"That is {value} {target}.",
-        milestones=((traced("convert_currency", **call.arguments),), said(value)),
+        milestones=((traced("convert_currency", **call.arguments),), (said_number(value),)),
         tools=("convert_currency", *_tools("wifi")),
         outputs=(value,),
     )
 
 
 def _stock_symbol(case: Case) -> Plan:
-    stock = case.pick([stock for stock in STOCKS if len(stock.symbol) > 2])
+    stocks = [stock for stock in STOCKS if len(stock.symbol) > 2]
+    stock = case.pick(stocks)
     return Plan(
         request=case.say(REQUESTS["stock_symbol"], company=stock.name),
         actions=(*_on("low_battery_mode", "wifi"), action("search_stock", query=stock.name)),
@@ -346,11 +357,12 @@ def _stock_symbol(case: Case) -> Plan:
         milestones=(
             (setting(low_battery_mode=False),),
             (setting(wifi=True),),
-            (traced("search_stock"),),
+            (traced("search_stock", holds=stock.symbol),),
             said(stock.symbol),
         ),
         tools=(*_tools("low_battery_mode", "wifi"), "search_stock"),
         outputs=(stock.symbol,),
+        forbidden=said(*(other.symbol for other in stocks if other != stock)),
         switches=_LOW_BATTERY,
     )
 
@@ -372,8 +384,9 @@ def _temperature(case: Case) -> Plan:
         says=f"It is {value} degrees.",
         milestones=(
             (setting(wifi=True),),
+            (traced("search_weather_around_lat_lon", holds=celsius),),
             (traced("unit_conversion", amount=celsius),),
-            (said_value("temperature", 1),),
+            (said_value("temperature", 2),),
         ),
         tools=(
             *_tools("wifi"),
@@ -386,32 +399,31 @@ def _temperature(case: Case) -> Plan:
     )
 
 
-def _place(case: Case) -> Place:
-    """Where the device is."""
-    row = case.device.rows[SETTING][0]
-    return next(
-        p for p in PLACES if (p.latitude, p.longitude) == (row["latitude"], row["longitude"])
-    )
-
-
 def _current_city(case: Case) -> Plan:
-    place = _place(case)
+    places = {_city(place): place for place in (*PLACES, *TOWNS)}
+    city = case.pick(sorted(places))
+    place = places[city]
+    point = {"latitude": place.latitude, "longitude": place.longitude}
     return Plan(
         request=case.say(REQUESTS["current_city"]),
         actions=(
             *_on("location_service"),
             action("get_current_location"),
-            action("search_lat_lon", latitude=place.latitude, longitude=place.longitude),
+            action("search_lat_lon", **point),
         ),
-        says=f"You are in {_city(place)}.",
+        says=f"You are in {city}.",
         milestones=(
             (setting(location_service=True),),
-            (traced("search_lat_lon"),),
-            said(_city(place)),
+            (traced("get_current_location"),),
+            (traced("search_lat_lon", holds=city),),
+            said(city),
         ),
         tools=(*_tools("location_service", "wifi"), "get_current_location", "search_lat_lon"),
-        outputs=(_city(place),),
-        switches={"location_service": False},
+        outputs=(city,),
+        forbidden=said(
+            *(other for other in places if other not in f"{place.address} {place.state}")
+        ),
+        switches={"location_service": False, **point},
     )
 
 

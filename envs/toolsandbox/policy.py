@@ -18,7 +18,8 @@ You help a user with their phone, by tools.
 - Services may be off. Switch on what a wish needs, and low battery mode off where it forbids that,
   without asking. Change nothing else.
 - Dates and times are in UTC. Write numbers as the tools do, without commas.
-- Say the answer, or that it is done, in one message at the end.
+- Say the answer, or that it is done, in one message at the end. Look the answer up before you say
+  it, and say no other that it might have been.
 - Where no tool gives what a wish needs, change nothing and make no call with a value that you do
   not know. Say which of these it is, in these words:
 {chr(10).join(f"  {sentence}" for sentence in MISSING.values())}

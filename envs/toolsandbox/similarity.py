@@ -19,6 +19,7 @@ from importlib.util import find_spec
 from typing import Any, Final
 
 from envs.milestones.graph import CONVERSATION, Constraint, Measure, Relation
+from envs.numerals import find_numbers
 from envs.toolsandbox.device.state import COLUMNS, Row
 from envs.toolsandbox.extractors import extract
 from envs.toolsandbox.snapshots import ROW_COLUMNS, Trace
@@ -26,6 +27,9 @@ from envs.toolsandbox.stemming import stem
 from events.errors import KintsugiError
 
 Rows = Sequence[Row]
+
+HOLDS: Final = "holds"
+"""Key of a target of ours: what the result of the call must hold. Exported scenarios have none."""
 
 _EXACT: Final = Measure(name="exact")
 _WORD: Final = re.compile(r"[a-z0-9]+")
@@ -172,6 +176,8 @@ def measure_column(measure: Measure, column: str, actual: Any, target: Any) -> f
         return float(_is_close(actual, target, measure.tolerance, column))
     if measure.name == "contains":
         return float(isinstance(actual, str) and str(target) in actual)
+    if measure.name == "number":
+        return float(isinstance(actual, str) and _says_number(actual, str(target)))
     if measure.name == "rouge_l":
         return measure_rouge_l(_as_text(target), _as_text(actual))
     return float(
@@ -184,9 +190,13 @@ def _as_text(value: Any) -> Any:
     return "" if value is None else value
 
 
+def _says_number(text: str, target: str) -> bool:
+    return any(number in find_numbers(text) for number in find_numbers(target))
+
+
 def _matches_trace(measure: Measure, actual: Trace | None, target: Any) -> bool:
     """Whether a call is one of those that the target allows; arguments that it does not name are
-    free."""
+    free. A target with `holds` asks that the result is this value, or has it anywhere."""
     return actual is not None and any(
         call["tool_name"] == actual.name
         and all(
@@ -194,8 +204,19 @@ def _matches_trace(measure: Measure, actual: Trace | None, target: Any) -> bool:
             and _is_close(actual.arguments[name], value, measure.tolerance, name)
             for name, value in call["arguments"].items()
         )
+        and (HOLDS not in call or _holds(actual.result, call[HOLDS]))
         for call in parse_traces(target)
     )
+
+
+def _holds(result: Any, value: Any) -> bool:
+    if isinstance(result, dict):
+        return any(_holds(part, value) for part in result.values())
+    if isinstance(result, list | tuple):
+        return any(_holds(part, value) for part in result)
+    if isinstance(result, str) and isinstance(value, str):
+        return value in result
+    return bool(result == value)
 
 
 def _is_close(actual: Any, target: Any, tolerance: Mapping[str, float | None], name: str) -> bool:

@@ -37,7 +37,7 @@ from envs.toolsandbox.device.reminders import ReminderTools
 from envs.toolsandbox.device.search import measure_likeness
 from envs.toolsandbox.device.state import DEVICE, read_time
 from envs.toolsandbox.device.units import convert
-from envs.toolsandbox.device.world import PLACES, RATES, STOCKS, Place, forecast
+from envs.toolsandbox.device.world import PLACES, RATES, STOCKS, TOWNS, Place, forecast
 
 _NEAR: Final = 4
 """Places that one search finds at most."""
@@ -305,7 +305,7 @@ def _fits(query: str, place: Place) -> bool:
 def _find_nearest(latitude: float, longitude: float) -> Place | None:
     distance, _, place = min(
         (_estimate_distance(latitude, longitude, place), number, place)
-        for number, place in enumerate(PLACES)
+        for number, place in enumerate((*PLACES, *TOWNS))
     )
     return place if distance <= _FAR else None
 

@@ -74,6 +74,32 @@ PLACES: Final = (
 )  # fmt: skip
 
 
+def _town(city: str, code: str, state: str, zip_code: int, north: float, east: float) -> Place:
+    address = f"City Hall, {city}, {code} {zip_code}, USA"
+    return Place(f"City Hall of {city}", address, city, state, "City hall", north, east)
+
+
+TOWNS: Final = (
+    _town("Phoenix", "AZ", "Arizona", 85003, 33.448, -112.074),
+    _town("Houston", "TX", "Texas", 77002, 29.76, -95.37),
+    _town("Atlanta", "GA", "Georgia", 30303, 33.749, -84.388),
+    _town("Detroit", "MI", "Michigan", 48226, 42.331, -83.046),
+    _town("Minneapolis", "MN", "Minnesota", 55401, 44.978, -93.265),
+    _town("Kansas City", "MO", "Missouri", 64106, 39.1, -94.579),
+    _town("Nashville", "TN", "Tennessee", 37219, 36.163, -86.781),
+    _town("Salt Lake City", "UT", "Utah", 84101, 40.761, -111.891),
+    _town("Las Vegas", "NV", "Nevada", 89101, 36.17, -115.14),
+    _town("Boise", "ID", "Idaho", 83702, 43.615, -116.202),
+    _town("Omaha", "NE", "Nebraska", 68102, 41.257, -95.935),
+    _town("Albuquerque", "NM", "New Mexico", 87102, 35.084, -106.65),
+    _town("Memphis", "TN", "Tennessee", 38103, 35.15, -90.049),
+    _town("Cleveland", "OH", "Ohio", 44114, 41.499, -81.694),
+    _town("Pittsburgh", "PA", "Pennsylvania", 15222, 40.441, -79.996),
+    _town("Raleigh", "NC", "North Carolina", 27601, 35.78, -78.638),
+)
+"""Places that a point is near to, and that no search finds."""
+
+
 @dataclass(frozen=True, slots=True)
 class Stock:
     """A company's share."""
@@ -106,6 +132,22 @@ STOCKS: Final = (
     Stock("Caterpillar", "CAT", "NYSE", 384.1, 2.75),
     Stock("FedEx", "FDX", "NYSE", 287.9, -3.35),
     Stock("Harley-Davidson", "HOG", "NYSE", 33.45, 0.4),
+    Stock("Adobe", "ADBE", "NASDAQ", 505.2, -1.8),
+    Stock("Chevron", "CVX", "NYSE", 156.7, 0.9),
+    Stock("Qualcomm", "QCOM", "NASDAQ", 164.3, 2.1),
+    Stock("Oracle", "ORCL", "NYSE", 184.6, -0.95),
+    Stock("PepsiCo", "PEP", "NASDAQ", 163.8, 0.35),
+    Stock("Hershey", "HSY", "NYSE", 176.2, -1.1),
+    Stock("Marriott", "MAR", "NASDAQ", 278.9, 3.2),
+    Stock("Garmin", "GRMN", "NYSE", 206.4, 1.55),
+    Stock("Hasbro", "HAS", "NASDAQ", 63.9, -0.45),
+    Stock("Mattel", "MAT", "NASDAQ", 19.1, 0.15),
+    Stock("Union Pacific", "UNP", "NYSE", 237.5, -2.2),
+    Stock("Delta Air Lines", "DAL", "NYSE", 64.7, 1.3),
+    Stock("Moderna", "MRNA", "NASDAQ", 41.3, -0.7),
+    Stock("Whirlpool", "WHR", "NYSE", 109.8, 0.6),
+    Stock("Salesforce", "CRM", "NYSE", 329.4, 4.1),
+    Stock("Logitech", "LOGI", "NASDAQ", 81.6, -0.25),
 )
 
 RATES: Final[Mapping[str, float]] = {

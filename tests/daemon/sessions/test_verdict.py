@@ -219,7 +219,7 @@ def test_a_session_whose_user_s_steps_are_not_to_be_seen_has_no_verdict(home: Pa
 
 
 def test_a_session_of_an_agent_that_works_alone_is_graded_as_any(home: Path) -> None:
-    telecom, task = Telecom(), "telecom/no_service/1/solo"
+    telecom, task = Telecom(), "telecom/line_change/1/solo"
     assert compare(home, telecom, task, [*gold_calls(telecom, task), CLOSING]).success is True
 
 

@@ -42,6 +42,12 @@ def asked(text: str) -> list[str]:
         ("Please use the toggle_data tool.", ["toggle_data"]),
         ("I have sent a payment request. Please check it.", []),
         ("Please pay the bill now.", ["make_payment"]),
+        ("Airplane mode is off. Is the VPN on?", ["check_network_status", "check_vpn_status"]),
+        ("Data saver is off and the VPN was off.",
+         ["check_data_restriction_status", "check_vpn_status"]),
+        ("Mobile data must be on.", ["toggle_data"]),
+        ("Your network mode is set to 3g_only.", ["check_network_mode_preference"]),
+        ("A bill of 45.0 USD is overdue. Shall I send you a request for it (yes/no)?", []),
         ("Do not turn on airplane mode.", []),
         ("I will enable roaming on your line: line_id L1. Do you confirm (yes/no)?", []),
         ("Thank you for your message.", []),
@@ -60,8 +66,8 @@ def test_each_named_permission_is_granted() -> None:
 
 
 def user(task: TaskDefinition | None = None) -> ActingUser:
-    """The user of a task without service."""
-    return ActingUser(task or TELECOM.generate("no_service", 0))
+    """The user of a task about the service alone."""
+    return ActingUser(task or TELECOM.generate("suspended_line", 0))
 
 
 def says(text: str) -> Message:

@@ -121,7 +121,10 @@ def test_a_change_that_nobody_asked_for_is_no_success() -> None:
     extra = Action(name="add_contact", arguments={"name": "X", "phone_number": "+12065550199"})
     gold = task.criteria.gold_actions or ()
     agent = PlanAgent(GoldPlan((*gold, extra), ("Done.",), ()))
-    assert played(task, agent)[1].success is True  # after the milestone nothing is looked at
+    episode, verdict = played(task, agent)
+    assert verdict.parts == {"MILESTONES": 1.0, "POLICY": 0.0}
+    plain = task.criteria.model_copy(update={"rules": None})
+    assert not PHONE.violations(task.model_copy(update={"criteria": plain}), episode.messages)
     agent = PlanAgent(GoldPlan((extra, *gold), ("Done.",), ()))
     assert played(task, agent)[1].success is False
 

@@ -78,6 +78,8 @@ BOUNDED: Final[Mapping[str, tuple[str, ...]]] = {
     ),
     "its patterns stand in this module: fixed words, or they begin where the text begins": (
         "envs.telecom.customer:ActingUser._report",
+        "envs.telecom.signs:is_beyond_repair",
+        "envs.telecom.signs:is_needed",
         "envs.telecom.customer:ActingUser._steps",
         "envs.telecom.customer:_Switch.read",
         "envs.telecom.customer:_find_switch",
