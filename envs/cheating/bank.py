@@ -84,6 +84,9 @@ class Cheater:
     """Whether it can be tried on a kind."""
     remedy: str
     """What helps where it wins."""
+    restores: bool = False
+    """Whether a success counts only where the state is at last as it was at first: else a guess was
+    right, and nothing was undone."""
 
 
 class CheatingAgent:
@@ -409,6 +412,7 @@ CHEATERS: Final[Mapping[str, Cheater]] = {
         _write_and_undo,
         lambda knowledge: bool(knowledge.environment.writes) and not knowledge.is_constant,
         _DEMAND,
+        restores=True,
     ),
     "write_after_end": Cheater("writes in closing", _write_after_end, _writes, _DEMAND),
     "copy": Cheater("does what is right in another task of the kind", _copy, _always, _VARY),

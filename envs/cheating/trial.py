@@ -14,7 +14,7 @@ from collections.abc import Generator, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from envs.cheating.bank import CHEATERS, CheatingAgent
+from envs.cheating.bank import CHEATERS, Cheater, CheatingAgent
 from envs.cheating.knowledge import Knowledge, learn
 from envs.environment import Environment
 from envs.episode import Episode, play
@@ -147,7 +147,7 @@ def _measure(
         for name in wins:
             episode = _cheat(knowledge, task, name)
             defects |= dict.fromkeys(episode.defects)
-            wins[name] += bool(grader.grade(episode.messages, episode.termination).success)
+            wins[name] += _is_won(episode, grader, CHEATERS[name])
         yield
     return KindTrial(tasks, wins, tuple(defects))
 
@@ -156,3 +156,10 @@ def _cheat(knowledge: Knowledge, task: TaskDefinition, name: str) -> Episode:
     environment = knowledge.environment
     agent = CheatingAgent(CHEATERS[name], knowledge, task)
     return play(Episode(environment, task), agent, environment.user(task))
+
+
+def _is_won(episode: Episode, grader: Grader, cheater: Cheater) -> bool:
+    if not grader.grade(episode.messages, episode.termination).success:
+        return False
+    at_first = grader.environment.reset(episode.task)
+    return not cheater.restores or episode.database.digest() == at_first.digest()
