@@ -124,7 +124,8 @@ def has_lookup(messages: Sequence[Message], lookups: Collection[str]) -> bool:
 
 
 def _is_number(output: str) -> bool:
-    return not output.strip("+-$.,0123456789") and holds_number(output)
+    """Return whether an output is one number: a date has several."""
+    return not output.strip("+-$.,0123456789") and len(list(find_numbers(output))) == 1
 
 
 def _has(identity: Mapping[str, Any], record: Mapping[str, Any]) -> bool:

@@ -199,6 +199,12 @@ def test_a_text_is_guessed_by_no_number() -> None:
     assert list(find_breaches(("17 May",), Rules(), "", counting)) != []
 
 
+@pytest.mark.parametrize("output", ["2026-05-24", "555-0142", "24.5.2026"])
+def test_what_has_several_numbers_is_said_as_a_text(output: str) -> None:
+    assert says(f"It is {output}.", output)
+    assert not says(f"It is {output[:4]} and {output[-4:]}.", output)
+
+
 def test_a_lookup_is_a_reading_call_of_either_party_that_did_not_fail() -> None:
     lookups = Mini().lookups
     assert lookups == {"get_order", "broken"}
