@@ -52,7 +52,7 @@ def test_an_attempt_is_recorded_with_its_task_verdict_and_parts() -> None:
     assert (data.source, data.purpose, data.simulator) == ("simulation", "evaluate", "scripted")
     assert data.task == SHOP.generate("cancel", 1).record()
     assert (data.trial, data.seed) == (2, played.seed)
-    assert (data.success, data.reward, data.grader) == (True, 1.0, "shop/1")
+    assert (data.success, data.reward, data.grader) == (True, 1.0, "shop/2")
     assert (data.termination, data.reason) == ("user_stop", None)
     assert data.reward_parts == {
         "DB": 1.0,

@@ -319,7 +319,7 @@ def test_an_environment_with_too_few_lessons_is_named(
     words = [line for line in told if "behind a refused call" in line]
     assert "shop gives 6 of the 12 tasks that were to begin behind a refused call" in words[0]
     assert len(words) == sum(" at look " in line for line in told) + 1
-    assert "shop gives 36 of the 71 tasks" in words[1]
+    assert "shop gives 64 of the 128 tasks" in words[1]
 
 
 def test_without_lessons_a_setting_of_theirs_changes_no_evaluation(

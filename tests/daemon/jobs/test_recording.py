@@ -84,10 +84,10 @@ def test_an_event_says_who_judged_a_rollout_and_who_played_its_user(tmp_path: Pa
         return event.grader, event.simulator, event.success, event.reward, event.reward_parts
 
     assert {task: show(event) for task, event in events.items()} == {
-        "shop/cancel/1": ("shop/1", "scripted", False, -0.1, {}),
+        "shop/cancel/1": ("shop/2", "scripted", False, -0.1, {}),
         "shop/cancel/2": ("shop/repair/1", "scripted", True, 0.75, {"repair": 0.75}),
-        "shop/cancel/3": ("shop/1", "scripted", False, 0.25, {"repair": 0.5}),
+        "shop/cancel/3": ("shop/2", "scripted", False, 0.25, {"repair": 0.5}),
         "mini/tell/1": ("mini/1", "customer", False, -0.1, {}),
-        "shop/cancel/4": ("shop/1", "scripted", False, -0.1, {}),
+        "shop/cancel/4": ("shop/2", "scripted", False, -0.1, {}),
     }
     assert "cancel_order" in (events["mini/tell/1"].write_tools or ())

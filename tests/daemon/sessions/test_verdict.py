@@ -36,6 +36,7 @@ from tests.envs import clinic
 from tests.envs.clinic import Clinic
 
 PROVENANCE = Provenance(alias="agent", base="base", policy="base", purpose="evaluate")
+QUESTION = Message(role="assistant", content="Shall I do it (yes/no)?")
 CLOSING = Message(role="assistant", content="Your request is complete.")
 NONSENSE = (
     Message(role="assistant", tool_calls=(ToolCall(name="no_such_tool", arguments={}),)),
@@ -66,11 +67,13 @@ class Recital(LocalPlayer):
 
 
 def gold_calls(environment: Environment, task_id: str) -> list[Message]:
-    """The perfect agent's calls, each in a message of its own."""
-    return [
-        Message(role="assistant", tool_calls=(ToolCall(name=a.name, arguments=a.arguments),))
-        for a in environment.task(task_id).criteria.gold_actions or ()
-    ]
+    """The perfect agent's calls, each in a message of its own, and a question before each write."""
+    messages: list[Message] = []
+    for action in environment.task(task_id).criteria.gold_actions or ():
+        call = ToolCall(name=action.name, arguments=action.arguments)
+        messages += [QUESTION] if action.name in environment.writes else []
+        messages.append(Message(role="assistant", tool_calls=(call,)))
+    return messages
 
 
 def simulate(
@@ -125,13 +128,13 @@ def compare(home: Path, environment: Environment, task: str, says: Sequence[Mess
     return live
 
 
-def test_a_write_before_authentication_is_a_policy_violation_of_a_live_success(home: Path) -> None:
+def test_a_write_before_authentication_breaks_the_policy_of_a_live_session(home: Path) -> None:
     retail, task = Retail(), "retail/modify_address/3"
     find, *others = gold_calls(retail, task)
     live = compare(home, retail, task, [*others, find, CLOSING])
-    assert (live.success, live.reward) == (True, 0.5)
+    assert (live.success, live.reward) == (False, -0.5)
+    assert (live.reward_parts["DB"], live.reward_parts["POLICY"]) == (1.0, 0.0)
     assert live.reward_parts["penalty_authentication"] == -0.5
-    assert label_rollout(live).labels.category == "policy_violation"
 
 
 def test_a_clean_success_has_the_whole_reward_and_no_category(home: Path) -> None:
@@ -145,7 +148,8 @@ def test_malformed_and_repeated_calls_cost_a_live_session_what_they_cost_in_simu
     home: Path,
 ) -> None:
     retail, task = Retail(), "retail/cancel/1"
-    live = compare(home, retail, task, [*NONSENSE, *TWICE, *gold_calls(retail, task), CLOSING])
+    find, *others = gold_calls(retail, task)
+    live = compare(home, retail, task, [find, *NONSENSE, *TWICE, *others, CLOSING])
     assert live.success is True
     assert live.reward_parts["penalty_format"] == -0.1
     assert live.reward_parts["penalty_repetition"] == -0.04
@@ -165,7 +169,7 @@ def test_an_authentication_that_failed_authenticates_no_live_session(home: Path)
 def test_a_rule_that_asks_whether_a_call_failed_judges_a_live_session_alike(home: Path) -> None:
     """Of shop, a failed look-up is no authentication, and a write after it breaks the policy."""
     shop, task = Shop(), "shop/cancel/1"
-    _, look_up, write = gold_calls(shop, task)
+    _, look_up, _, write = gold_calls(shop, task)
     oracle = ShopOracle(shop.task(task), shop.writes)
     question = Message(role="assistant", content=oracle.question(oracle.actions[-1]))
     nobody = call("find_user", name="Nobody", zip="00000")
