@@ -19,7 +19,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from decimal import Decimal
 from typing import Any, Final
 
-from envs.comparison.numerals import find_numbers, says
+from envs.comparison.numerals import find_values, says
 from envs.task import Rules, Source
 from events.messages import ExecutedCall, Message, executed_calls
 
@@ -30,7 +30,7 @@ such as the steps of a sum, and a list of guesses has many."""
 
 def holds_number(output: str) -> bool:
     """Return whether an output is a number or has one, so that it could be guessed by counting."""
-    return next(find_numbers(output), None) is not None
+    return next(find_values(output), None) is not None
 
 
 def find_breaches(
@@ -121,7 +121,7 @@ def _has(identity: Mapping[str, Any], record: Mapping[str, Any]) -> bool:
 
 def _read_numbers(text: str) -> set[Decimal]:
     # Not abs(), which rounds and fails for a number of a million digits.
-    return {number.copy_abs() for number in find_numbers(text)}
+    return {number.copy_abs() for number in find_values(text)}
 
 
 def _find_shown(item: ExecutedCall | None) -> set[Decimal]:

@@ -59,6 +59,7 @@ _QUANTITY: Final = re.compile(
 """A number or a range, with what may be written at it without a space."""
 
 _GROUPING: Final = re.compile(rf"[,{_SPACES}]")
+_DIGIT_RUN: Final = re.compile(rf"[0-9]{{1,{_DIGITS}}}")
 _PART: Final = re.compile(r"[0-9]+(?=[ap]m\b)|\w+")
 
 
@@ -67,6 +68,14 @@ def find_numbers(text: str) -> Iterator[Decimal]:
     for token in _find_tokens(text):
         if token[0] == "=":
             yield Decimal(token[1:])
+
+
+def find_values(text: str) -> Iterator[Decimal]:
+    """Yield the numbers of a text and those inside of its other tokens, such as the parts of a date
+    or of an id."""
+    for token in _find_tokens(text):
+        for value in (token[1:],) if token[0] == "=" else _DIGIT_RUN.findall(token):
+            yield Decimal(value)
 
 
 def says(text: str, output: str) -> bool:

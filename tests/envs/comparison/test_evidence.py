@@ -15,7 +15,7 @@ from envs.comparison.evidence import (
     has_lookup,
     holds,
 )
-from envs.comparison.numerals import find_numbers
+from envs.comparison.numerals import find_numbers, says
 from envs.grading import find_absent_actions, get_version
 from envs.task import Criteria, Rules, Source
 from events.messages import Action, Message, ToolCall, executed_calls
@@ -50,8 +50,8 @@ def by_user(name: str, **arguments: Any) -> Message:
         ([said("It is 1,000.")], 0),
         ([LOOK, said("It is 11000 or 1000.5 or x1000.")], 0),
         ([LOOK, said(" ".join(map(str, range(3000))))], 0),
-        ([LOOK, said("Perhaps 1 2 3 4 5 6 7 8 or 1000.")], 1),
-        ([LOOK, said("Perhaps 1 2 3 4 5 6 7 8 9 or 1000.")], 0),
+        ([LOOK, said("Perhaps 2 3 4 5 6 7 8 9 or 1000.")], 1),
+        ([LOOK, said("Perhaps 2 3 4 5 6 7 8 9 10 or 1000.")], 0),
     ],
 )
 def test_an_output_counts_where_it_is_said_after_its_record_was_read(
@@ -167,9 +167,12 @@ def test_what_a_prefix_read_and_said_counts() -> None:
         ([*answered(calls(("echo", "[7, 8")), "7 8"), said("7 8")], 2),
         ([*answered(called("note", text="7"), "ok"), *answered(LOOK, "7"), said("7")], 1),
         ([heard("7"), *answered(called("find", number=7), '{"number": 7}'), said("7")], 0),
-        ([said("Order w1, #A250B and 7th.")], 0),
+        ([said("Order w1, #A250B and 7th.")], 3),
+            ([heard("Order w1, #A250B, May 7."), said("Order w1, #A250B, on the 7th.")], 0),
+            ([said("250.75")], 1),
+            ([said(" ".join(f"2024-05-{day:02}" for day in range(1, 32)))], 31),
         ([said("28")], 0),
-        ([said(f"{'9' * 100_000} 1e5 ٣")], 1),
+        ([said(f"{'9' * 100_000} 1e5 ٣")], 3),
         ([Message(role="tool", content="7"), said("7")], 1),
     ],
 )  # fmt: skip
@@ -196,6 +199,12 @@ def test_a_text_is_guessed_by_no_number() -> None:
     counting = [said(" ".join(map(str, range(100))))]
     assert list(find_breaches(("blue",), Rules(), "", counting)) == []
     assert list(find_breaches(("17 May",), Rules(), "", counting)) != []
+
+
+@pytest.mark.parametrize("output", ["2026-05-24", "555-0142", "24.5.2026"])
+def test_what_has_several_numbers_is_said_as_a_text(output: str) -> None:
+    assert says(f"It is {output}.", output)
+    assert not says(f"It is {output[:4]} and {output[-4:]}.", output)
 
 
 def test_a_lookup_is_a_reading_call_of_either_party_that_did_not_fail() -> None:
