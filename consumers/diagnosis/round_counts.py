@@ -16,8 +16,9 @@ from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.sql import ColumnElement
 
 from consumers.diagnosis import anchors
-from consumers.diagnosis.answering import is_current
+from consumers.diagnosis.answering import answers_now
 from consumers.diagnosis.labelled import label_columns, rollouts_with_repairs
+from consumers.diagnosis.rule_versions import follows_newest_rules, note_versions
 from consumers.tables import Rollout, TaskPattern
 from events.position import Position, entries
 from events.rollouts import NOBODY
@@ -79,9 +80,11 @@ class Failures:
 
 def claim(connection: Connection, position: Position, number: int) -> None:
     """Mark the rollouts at or before `position` that no earlier round counted, and those of them
-    whose policies do not answer now."""
+    whose policies do not answer now or whose verdicts newer rules have replaced. Where the rules of
+    a pair's verdicts changed, its patterns begin anew."""
     rollouts = Rollout.table()
-    outdated = case((is_current(connection, rollouts.c), False), else_=True)
+    answering = answers_now(connection, rollouts.c)
+    outdated = case((answering, False), else_=True)
     for stream, partition, source, sequence in entries(position):
         if stream == ROLLOUTS.name:
             connection.execute(
@@ -94,6 +97,12 @@ def claim(connection: Connection, position: Position, number: int) -> None:
                 )
                 .values(round=number, outdated=outdated)
             )
+    note_versions(connection, number, and_(answering, of_agents(rollouts.c)))
+    connection.execute(
+        update(rollouts)
+        .where(rollouts.c.round == number, not_(follows_newest_rules(rollouts.c)))
+        .values(outdated=True)
+    )
 
 
 def totals(connection: Connection, number: int) -> dict[Pair, Totals]:
@@ -186,13 +195,14 @@ def _add_broken(connection: Connection, number: int, by_pair: Mapping[Pair, Fail
     failed = _select_failures(number).c
     tried = (
         select(failed.alias, failed.base, failed.task_key, failed.pattern,
-               func.count().label("n"))
+               func.count().label("n"), func.max(failed.rules).label("rules"))
         .where(failed.category != OTHER)
         .group_by(failed.alias, failed.base, failed.task_key, failed.pattern)
         .subquery()
     )  # fmt: skip
     attempts = Rollout.table().alias("attempts")
-    # Every judged rollout on the task that a round has claimed, whatever it was made for.
+    # Every judged rollout on the task that a round has claimed, whatever it was made for, but none
+    # that was judged under older rules.
     outcomes = (
         select(func.count())
         .where(
@@ -201,6 +211,7 @@ def _add_broken(connection: Connection, number: int, by_pair: Mapping[Pair, Fail
             attempts.c.task_key == tried.c.task_key,
             attempts.c.round <= number,
             attempts.c.success.is_not(None),
+            func.coalesce(attempts.c.rules >= tried.c.rules, True),
         )
         .correlate(tried)
     )
@@ -256,7 +267,7 @@ def representatives(number: int) -> Subquery:
         select(
             rollouts.alias, rollouts.base, rollouts.rollout, rollouts.task_key, rollouts.time,
             category.label("category"), rollouts.success, rollouts.reward, pivot.label("pivot"),
-            rollouts.kind, rollouts.words, rollouts.trace_key, rollouts.tool_errors,
+            rollouts.rules, rollouts.kind, rollouts.words, rollouts.trace_key, rollouts.tool_errors,
             place.label("place"),
             (category + literal("|") + pivot).label("pattern"),
         )

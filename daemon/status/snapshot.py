@@ -43,6 +43,7 @@ def situation(app: "App") -> dict[str, Any]:
         counts = rollouts.count_backlog(connection)
         repairs = count_repairs(connection, REPAIR_RULES)
         letters = rollouts.dead_letter_counts(connection)
+        changes = rollouts.read_rule_changes(connection)
         line = rollouts.last_round(connection)
         routes, adapters = route_lines(connection), adapter_lines(connection, collected=False)
         reached = read_fold_state(connection)
@@ -67,6 +68,7 @@ def situation(app: "App") -> dict[str, Any]:
         "repairs": asdict(repairs),
         "dead_letters": sum(letters.values()),
         "cycle": {**_round(line), **_cycle(cycle, step), "jobs": branches},
+        "rule_changes": [{**asdict(change), "says": change.sentence} for change in changes],
         "next_cycle": _next_cycle(expected),
         "improve": improve,
         "skills": lacking,
