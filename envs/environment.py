@@ -36,7 +36,7 @@ from envs.task import (
     is_seed,
     read_body,
 )
-from envs.tools import ToolAccess, Toolset
+from envs.tools import Kind, ToolAccess, Toolset
 from envs.users import ScriptUser, User
 from events.errors import KintsugiError
 from events.messages import Message
@@ -260,17 +260,24 @@ class Environment(ABC):
     @cached_property
     def writes(self) -> frozenset[str]:
         """The agent's tools that change the state."""
-        return _find_writes(self.toolset)
+        return _find_tools(self.toolset, "write")
 
     @cached_property
     def user_writes(self) -> frozenset[str]:
         """The user's tools that change the state; in a solo task the agent has them."""
-        return frozenset() if self.user_toolset is None else _find_writes(self.user_toolset)
+        return frozenset() if self.user_toolset is None else _find_tools(self.user_toolset, "write")
 
     @cached_property
     def changes(self) -> frozenset[str]:
         """The tools of either party that change the state."""
         return self.writes | self.user_writes
+
+    @cached_property
+    def lookups(self) -> frozenset[str]:
+        """The tools of either party that look something up."""
+        user = self.user_toolset
+        own = _find_tools(self.toolset, "read")
+        return own if user is None else own | _find_tools(user, "read")
 
     def reset(self, task: TaskDefinition) -> Database:
         """A fresh state for one episode of the task."""
@@ -374,6 +381,5 @@ class Environment(ABC):
             number += 1
 
 
-def _find_writes(toolset: type[Toolset]) -> frozenset[str]:
-    tools = toolset.tools().values()
-    return frozenset(tool.name for tool in tools if tool.kind == "write")
+def _find_tools(toolset: type[Toolset], kind: Kind) -> frozenset[str]:
+    return frozenset(tool.name for tool in toolset.tools().values() if tool.kind == kind)

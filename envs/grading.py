@@ -5,22 +5,34 @@ must end equal. COMMUNICATE: every output, lower-cased, is part of a text of the
 and without commas. ACTION: every gold action was called. These are tau2-bench's rules (its
 evaluator); POLICY and MILESTONES ask the environment, and so does every part without a rule here.
 What needs a judge is left open and never counted as right.
+
+The verdict on a task with rules (`Criteria.rules`) is harder to win by guessing:
+
+    COMMUNICATE   an output counts where it is said after its sources were read, and a number where
+                  it is said as a number; none counts where the agent said too many unseen values
+    ACTION        a call that failed matches no gold action, and neither does one that lacks an
+                  argument which counts
 """
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Final
+from typing import Any
 
+from envs import evidence
 from envs.database import Database, Difference
 from envs.environment import Environment
 from envs.episode import REGULAR
 from envs.task import Basis, Criteria, TaskDefinition
 from events.messages import Action, ExecutedCall, Message, executed_calls
 
-VERSION: Final = "1"
-"""Version of these rules; part of every graded rollout."""
+_PLAIN, _STRICT = "1", "2"
+
+
+def get_version(task: TaskDefinition) -> str:
+    """Return the version of the rules that a task is judged by; part of every graded rollout."""
+    return _PLAIN if task.criteria.rules is None else _STRICT
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,8 +96,10 @@ class Grader:
                 difference = self._compare_states(executed)
                 parts[basis] = float(not difference)
             elif basis == "COMMUNICATE":
-                missing = find_absent_outputs(task.criteria.outputs, messages)
-                parts[basis] = float(not missing)
+                missing = find_absent_outputs(task.criteria, messages)
+                breaches = self._check_evidence(messages)
+                parts[basis] = float(not missing and not breaches)
+                violations += breaches
             elif basis == "ACTION":
                 parts[basis] = float(not find_absent_actions(task.criteria, executed))
             elif basis == "POLICY":
@@ -112,6 +126,14 @@ class Grader:
             return ()
         actual = replay(self.environment, self.task, executed)
         return self.environment.compare_states(self._expected, actual)
+
+    def _check_evidence(self, messages: Sequence[Message]) -> tuple[str, ...]:
+        """Return why outputs that were said do not count, one sentence each."""
+        criteria = self.task.criteria
+        if criteria.rules is None:
+            return ()
+        policy = self.environment.policy(self.task)
+        return tuple(evidence.find_breaches(criteria.outputs, criteria.rules, policy, messages))
 
     @cached_property
     def _expected(self) -> Database:
@@ -175,26 +197,33 @@ def flag_errors(
     return flagged, malformed
 
 
-def find_absent_outputs(outputs: Sequence[str], messages: Sequence[Message]) -> tuple[str, ...]:
+def find_absent_outputs(criteria: Criteria, messages: Sequence[Message]) -> tuple[str, ...]:
     """The outputs that no text of the agent contains."""
-    texts = [
-        message.text.lower().replace(",", "")
-        for message in messages
-        if message.role == "assistant" and message.content
-    ]
-    return tuple(output for output in outputs if not any(output.lower() in text for text in texts))
+    texts = [message.text for message in messages if message.role == "assistant" if message.content]
+    if criteria.rules is not None:
+        return tuple(
+            output
+            for output in criteria.outputs
+            if not any(evidence.says(output, text) for text in texts)
+        )
+    texts = [text.lower().replace(",", "") for text in texts]
+    return tuple(
+        output for output in criteria.outputs if not any(output.lower() in text for text in texts)
+    )
 
 
 def find_absent_actions(criteria: Criteria, executed: Sequence[ExecutedCall]) -> tuple[Action, ...]:
     """The gold actions that no call matches.
 
     Of an action with `compare` these arguments count, else those that the call itself has: a call
-    without arguments matches any (tau2-bench is that lenient).
+    without arguments matches any (tau2-bench is that lenient). A task with rules is not: there all
+    arguments count where `compare` is None, and a call must not have failed.
     """
+    matches = _matches if criteria.rules is None else _matches_strictly
     return tuple(
         action
         for action in criteria.gold_actions or ()
-        if not any(_matches(action, item) for item in executed)
+        if not any(matches(action, item) for item in executed)
     )
 
 
@@ -206,6 +235,12 @@ def _matches(action: Action, item: ExecutedCall) -> bool:
         return False
     compared = arguments if action.compare is None else action.compare
     return _only(compared, arguments) == _only(compared, action.arguments)
+
+
+def _matches_strictly(action: Action, item: ExecutedCall) -> bool:
+    compare = (*action.arguments,) if action.compare is None else action.compare
+    strict = action.model_copy(update={"compare": compare})
+    return item.result is not None and not item.failed and _matches(strict, item)
 
 
 def _only(names: Iterable[str], arguments: Mapping[str, Any]) -> dict[str, Any]:

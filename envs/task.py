@@ -186,13 +186,21 @@ class Source(StrictModel):
     fields: tuple[Name, ...] = ()
     """Other fields that the object must have, whatever their values are."""
 
+    @classmethod
+    def of(cls, record: Mapping[str, Any], identity: str, *fields: str) -> "Source":
+        """Return the source that has the field `identity` of a record and those of `fields`. Raises
+        KeyError for a field that the record lacks."""
+        for name in fields:
+            record[name]
+        return cls(identity={identity: record[identity]}, fields=fields)
+
 
 class Rules(StrictModel):
-    """Rules that a verdict keeps beyond tau2-bench's. Generated tasks have them, loaded ones never:
-    their verdicts stay those of their benchmark."""
+    """Rules that a verdict keeps beyond tau2-bench's (grading.py). Generated tasks have them,
+    loaded ones never: their verdicts stay those of their benchmark."""
 
     sources: tuple[tuple[Source, ...], ...] = ()
-    """For each output, the records that the agent must have read before it says the output. An
+    """For each output, the records that must be read before the agent says it (evidence.py). An
     output without an entry, or with an empty one, needs none."""
 
 

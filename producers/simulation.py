@@ -18,11 +18,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from envs import grading
 from envs.catalog import catalog
 from envs.environment import Environment
 from envs.evaluation import Attempt
-from envs.grading import Grade
+from envs.grading import Grade, get_version
 from events.blobs import BlobStore
 from events.codec import encode
 from events.envelope import Envelope, utc_now
@@ -85,7 +84,7 @@ def build_rollout_event(
         success=attempt.success,
         reward=None if attempt.reward is None else attempt.reward.total,
         reward_parts={} if attempt.grade is None else name_parts(attempt.grade, attempt.penalties),
-        grader=None if attempt.grade is None else f"{environment.name}/{grading.VERSION}",
+        grader=None if attempt.grade is None else f"{environment.name}/{get_version(attempt.task)}",
         termination=attempt.termination,
         reason=(_shorten(attempt.reason) or None) if is_open else None,
         simulator=name_user(environment, provenance.simulator),

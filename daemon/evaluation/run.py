@@ -173,6 +173,8 @@ class Line:
     """Whether its reward is a score between 0 and 1."""
     lesson: Lesson | None = None
     """What follows the mistake that it begins behind."""
+    rules: str = "1"
+    """Version of the rules that it is judged by."""
 
 
 @dataclass(slots=True)
@@ -234,6 +236,7 @@ def survey(environment: Environment, spec: Spec) -> list[Line]:
             environment.categories(task),
             task.criteria.milestones is not None,
             task.lesson,
+            grading.get_version(task),
         )
         for task in spec.tasks(environment)
     ]
@@ -244,6 +247,7 @@ def survey(environment: Environment, spec: Spec) -> list[Line]:
 def digest_of(spec: Spec, lines: Sequence[Line]) -> str:
     """Names an evaluation: equal for equal commands on equal tasks under equal rules."""
     tasks = [[line.id, line.digest] for line in lines]
+    versions = "+".join(sorted({line.rules for line in lines}))
     fields = asdict(spec)
     for endpoint in (fields["agent"], fields["user"]):
         if endpoint is not None and (first := endpoint.pop("moved_from")) is not None:
@@ -254,7 +258,7 @@ def digest_of(spec: Spec, lines: Sequence[Line]) -> str:
         del fields["panel"]
     else:
         fields["panel"] = spec.panel.model_dump(mode="json")
-    return sha256(exact_json([fields, tasks, grading.VERSION]))
+    return sha256(exact_json([fields, tasks, versions]))
 
 
 def open_run(connection: "Connection", digest: str, lines: Sequence[Line], trials: int) -> Run:

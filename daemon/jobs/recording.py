@@ -30,10 +30,11 @@ from daemon.solver.rounds.record import read_record
 from daemon.solver.sampling.environments import JobEnvironments
 from daemon.solver.spec import digest
 from daemon.solver.trajectory import ORACLE, Trajectory
-from envs import grading
-from envs.environment import UnknownTask
+from envs.environment import Environment, UnknownTask
 from envs.episode import Termination
+from envs.grading import get_version
 from envs.reflection import repair
+from envs.task import TaskDefinition
 from events.jobs import TaskPool
 from events.rollouts import RolloutEnded, Task, clip_reason
 from producers.simulation import SOURCE, append_rollouts, name_user
@@ -109,8 +110,7 @@ def _event(
             raise
         # Its person was erased since it was played.
         task = None
-    repairs = pool is not None and pool.reward == "repair"
-    judge = f"repair/{repair.VERSION}" if repairs else grading.VERSION
+    judge = _name_judge(environment, task, repairs=pool is not None and pool.reward == "repair")
     user = None if pool is None else pool.user
     return RolloutEnded(
         rollout=journal.rollout_id(job.job, trajectory.rollout),
@@ -126,7 +126,7 @@ def _event(
         success=trajectory.success,
         reward=trajectory.reward,
         reward_parts={} if trajectory.repair is None else {"repair": trajectory.repair},
-        grader=None if trajectory.user_fault is not None else f"{environment.name}/{judge}",
+        grader=None if trajectory.user_fault is not None else judge,
         termination=None if trajectory.user_fault is None else Termination.USER_ERROR,
         reason=None if trajectory.user_fault is None else clip_reason(trajectory.user_fault),
         simulator=name_user(environment, None if user is None else user.simulator),
@@ -136,6 +136,16 @@ def _event(
         else tuple(s["function"]["name"] for s in environment.schemas(task)),
         tool_roles=environment.recorded_tool_roles,
     )
+
+
+def _name_judge(
+    environment: Environment, task: TaskDefinition | None, *, repairs: bool
+) -> str | None:
+    """Return who judged a rollout, with the version of the rules; None where the task is gone, and
+    with it its rules."""
+    if repairs:
+        return f"{environment.name}/repair/{repair.VERSION}"
+    return None if task is None else f"{environment.name}/{get_version(task)}"
 
 
 def _member(rollout: str) -> int:

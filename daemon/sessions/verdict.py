@@ -21,7 +21,7 @@ from envs.catalog import catalog
 from envs.environment import Environment, UnknownTask
 from envs.episode import hide_calls
 from envs.evaluation import assess_recorded
-from envs.grading import VERSION, find_absent_actions
+from envs.grading import find_absent_actions, get_version
 from envs.registry import EnvironmentBroken, UnknownEnvironment, is_away, open_environment
 from envs.task import TaskDefinition
 from events.errors import KintsugiError
@@ -72,7 +72,7 @@ def _grade(
             "success": grading.success,
             "reward": None if reward is None else reward.total,
             "reward_parts": name_parts(grading, assessment.penalties),
-            "grader": f"{environment.name}/{VERSION}",
+            "grader": f"{environment.name}/{get_version(task)}",
             "write_tools": None if declared else tuple(sorted(environment.writes)),
             "tool_roles": environment.recorded_tool_roles,
         }

@@ -1,0 +1,181 @@
+"""The evidence that an agent's answer rests on: the records and the numbers that it has seen.
+
+Pure. Generated tasks have rules (task.py, `Rules`), and grading asks these functions:
+
+    find_breaches              what is wrong with the outputs of an episode, in words
+    find_unsupported_outputs   outputs that were said before their records were read
+    count_unseen_values        numbers that the agent said and that nobody showed it
+    has_lookup                 whether anything was looked up at all
+
+A record is read by a call of either party, by any tool, that did not fail and whose result holds
+the record: some JSON object in it has the fields of the source. Calls of a task's prefix count.
+
+Guarantee: nothing raises for any transcript. Not covered: an agent that reads the right record and
+repeats all of it, and answers in number words.
+"""
+
+import json
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from decimal import Decimal
+from typing import Any, Final
+
+from envs.numerals import find_numbers
+from envs.task import Rules, Source
+from events.messages import ExecutedCall, Message, executed_calls
+
+MAX_UNSEEN_VALUES: Final = 8
+"""Largest number of unseen values in an episode whose outputs count: an honest agent has a few,
+such as the steps of a sum, and a list of guesses has many."""
+
+
+def holds_number(output: str) -> bool:
+    """Return whether an output is a number or has one, so that it could be guessed by counting."""
+    return next(find_numbers(output), None) is not None
+
+
+def says(output: str, text: str) -> bool:
+    """Return whether a text says an output: a number as a number, whatever else as a part of the
+    text without case and commas."""
+    if _is_number(output):
+        return next(find_numbers(output)) in set(find_numbers(text))
+    return output.lower() in text.lower().replace(",", "")
+
+
+def find_breaches(
+    outputs: Sequence[str], rules: Rules, policy: str, messages: Sequence[Message]
+) -> Iterator[str]:
+    """Yield why what the agent said does not count, one sentence each."""
+    for output in find_unsupported_outputs(outputs, rules, messages):
+        yield f"said {output!r} before it was looked up"
+    if any(map(holds_number, outputs)):
+        unseen = count_unseen_values(policy, messages)
+        if unseen > MAX_UNSEEN_VALUES:
+            yield f"said {unseen} numbers that nothing had shown; {MAX_UNSEEN_VALUES} are allowed"
+
+
+def find_unsupported_outputs(
+    outputs: Sequence[str], rules: Rules, messages: Sequence[Message]
+) -> tuple[str, ...]:
+    """Return the outputs that the agent said, but never after all of their sources were read."""
+    executed = executed_calls(messages)
+    unsupported = []
+    for output, sources in zip(outputs, rules.sources, strict=False):
+        turns = [
+            turn
+            for turn, message in enumerate(messages)
+            if message.role == "assistant" and says(output, message.text)
+        ]
+        if not turns:
+            continue
+        before = [item for item in executed if item.turn < turns[-1]]
+        if not all(any(holds(item, source) for item in before) for source in sources):
+            unsupported.append(output)
+    return tuple(unsupported)
+
+
+def holds(item: ExecutedCall, source: Source) -> bool:
+    """Return whether a call did not fail and its result holds the record of a source.
+
+    An object of the result must have the source's fields. Fields of the identity that it lacks are
+    taken from the call's arguments. Where the result is a text or a number, the arguments alone
+    tell the record, so such a source has no fields.
+    """
+    if item.result is None or item.failed:
+        return False
+    arguments = {} if isinstance(item.call.arguments, str) else item.call.arguments
+    value = _parse(item.result.text)
+    is_bare = not isinstance(value, dict | list)
+    objects = [{}] if is_bare else [part for part in _walk(value) if isinstance(part, dict)]
+    return any(
+        all(name in record for name in source.fields)
+        and _has(source.identity, {**arguments, **record})
+        for record in objects
+    )
+
+
+def count_unseen_values(policy: str, messages: Sequence[Message]) -> int:
+    """Return how many different numbers the agent said that stood neither in its policy nor in the
+    conversation nor in a result before. Signs do not count.
+
+    A call that failed shows nothing. A number that the agent first wrote into a call stays unseen
+    whatever results repeat it: else it could have a tool show it any number.
+    """
+    calls = {id(item.result): item for item in executed_calls(messages)}
+    seen, written, unseen = _read_numbers(policy), set[Decimal](), set[Decimal]()
+    for message in messages:
+        numbers = _read_numbers(message.text)
+        if message.role == "assistant" and message.sampled is not False:
+            unseen |= numbers - seen
+            written |= _find_arguments(message) - seen
+        elif message.role == "tool":
+            seen |= _find_shown(calls.get(id(message))) - written
+        else:
+            seen |= numbers
+    return len(unseen)
+
+
+def has_lookup(messages: Sequence[Message], lookups: Collection[str]) -> bool:
+    """Return whether either party called one of the tools `lookups` (`Environment.lookups`) and it
+    did not fail."""
+    return any(
+        item.call.name in lookups and item.result is not None and not item.failed
+        for item in executed_calls(messages)
+    )
+
+
+def _is_number(output: str) -> bool:
+    return not output.strip("+-$.,0123456789") and holds_number(output)
+
+
+def _has(identity: Mapping[str, Any], record: Mapping[str, Any]) -> bool:
+    return all(name in record and record[name] == value for name, value in identity.items())
+
+
+def _read_numbers(text: str) -> set[Decimal]:
+    # Not abs(), which rounds and fails for a number of a million digits.
+    return {number.copy_abs() for number in find_numbers(text)}
+
+
+def _find_shown(item: ExecutedCall | None) -> set[Decimal]:
+    """Return the numbers of a result; none where the call failed."""
+    if item is None or item.result is None or item.failed:
+        return set()
+    return _collect_numbers(_parse(item.result.text))
+
+
+def _find_arguments(message: Message) -> set[Decimal]:
+    """Return the numbers in the arguments of a message's calls."""
+    return _collect_numbers([call.arguments for call in message.tool_calls])
+
+
+def _parse(text: str) -> Any:
+    """Return a text as JSON, or as it is where it is none."""
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        return text
+
+
+def _collect_numbers(value: Any) -> set[Decimal]:
+    """Return the numbers of a JSON value, those in its texts and keys included."""
+    numbers: set[Decimal] = set()
+    for item in _walk(value):
+        if isinstance(item, str):
+            numbers |= _read_numbers(item)
+        elif isinstance(item, int):
+            numbers.add(Decimal(item).copy_abs())
+        elif isinstance(item, float):
+            numbers.add(Decimal(repr(item)).copy_abs())
+    return numbers
+
+
+def _walk(value: Any) -> Iterator[Any]:
+    """Yield a JSON value and all that it holds, keys of objects included."""
+    waiting = [value]
+    while waiting:
+        item = waiting.pop()
+        if isinstance(item, dict):
+            waiting += [*item, *item.values()]
+        elif isinstance(item, list | tuple):
+            waiting += item
+        yield item
