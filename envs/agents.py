@@ -108,14 +108,20 @@ class RandomAgent:
         if done >= self.calls or chance.random() < 0.2:
             return Message(role="assistant", content=chance.choice(_SENTENCES))
         function = chance.choice(self.functions)
-        seen = _values(messages)
-        parameters = function.get("parameters") or {}
-        values = _Values(parameters.get("$defs", {}), seen, chance)
-        arguments = {
-            name: values.draw(schema, name)
-            for name, schema in parameters.get("properties", {}).items()
-        }
+        arguments = draw_arguments(function, _values(messages), chance)
         return call(Action(name=function["name"], arguments=arguments), done)
+
+
+def draw_arguments(
+    function: Mapping[str, Any], words: Sequence[str], chance: Random
+) -> dict[str, Any]:
+    """Return random arguments that fit a tool's schema; `words` are for strings."""
+    parameters = function.get("parameters") or {}
+    values = _Values(parameters.get("$defs", {}), words, chance)
+    return {
+        name: values.draw(schema, name)
+        for name, schema in parameters.get("properties", {}).items()
+    }
 
 
 _MAX_DEPTH: Final = 8

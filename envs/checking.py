@@ -7,9 +7,9 @@ Checked on the tasks that an environment generates: a task is a function of its 
 here and in a process with another order of sets; the same messages of the agent give the same
 episode, in another order of tasks too; an episode leaves no trace; the oracle gets 1, an agent that
 does nothing at most .2 and one that does anything at most .3 (static checks of TRACE, arXiv
-2604.05336); gold actions repeat, and change the state if they write; no tool raises; ids, schemas
-and scenarios are fit for use. Loaded tasks come from other authors: their figures are reported and
-not judged.
+2604.05336), and no cheater more than a twentieth of a kind (cheating/); gold actions repeat, and
+change the state if they write; no tool raises; ids, schemas and scenarios are fit for use. Loaded
+tasks come from other authors: their figures are reported and not judged.
 
 Not covered: what changes once a day or from machine to machine, and whether a task makes sense.
 """
@@ -22,6 +22,8 @@ from typing import Any, Final
 
 from pydantic import ValidationError
 
+from envs.cheating.bank import CHEATERS
+from envs.cheating.trial import BankReport, Win, run_bank
 from envs.environment import Environment
 from envs.footprint import (
     AGENTS,
@@ -113,7 +115,16 @@ class Check:
     deterministic: bool
     overall: Rates
     capabilities: Mapping[str, Rates]
+    bank: BankReport
+    """What cheaters win; empty for loaded tasks."""
+    constant: tuple[str, ...]
+    """Kinds of constant outcome, which no cheater plays."""
     problems: tuple[str, ...]
+
+    @property
+    def winnable(self) -> Mapping[str, Win]:
+        """The kinds that some cheater wins too often, each with the best cheater."""
+        return self.bank.winnable
 
 
 def check(sample: Sample, progress: Callable[[int], None] = lambda _: None) -> Check:
@@ -123,6 +134,7 @@ def check(sample: Sample, progress: Callable[[int], None] = lambda _: None) -> C
     works is a problem.
     """
     environment = sample.open()
+    judged = sample.split == GENERATED
     with SecondProcess(sample) as second:
         trials = prepare_trials(environment, sample)
         ready = [trial for trial in trials if trial.ready]
@@ -131,12 +143,15 @@ def check(sample: Sample, progress: Callable[[int], None] = lambda _: None) -> C
             *_second_round(environment, ready, progress),
             *_definitions(environment, ready),
         ]
+        kinds = dict.fromkeys(trial.task.capability for trial in ready if judged)
+        played = [kind for kind in kinds if kind not in environment.constant]
+        bank = run_bank(environment, played, seed=sample.seed)
         report = second.report()
     problems += _elsewhere(environment, ready, report, {problem.subject for problem in problems})
     rates, capabilities = _rates(ready), _by_capability(ready)
-    judged = sample.split == GENERATED
     if judged:
         problems += _verdicts(environment, ready, report, rates, capabilities)
+        problems += _cheats(environment, bank)
     problems += _report_failures(trials)
     return Check(
         environment.name,
@@ -146,6 +161,8 @@ def check(sample: Sample, progress: Callable[[int], None] = lambda _: None) -> C
         not any(problem.determinism for problem in problems),
         rates,
         capabilities,
+        bank,
+        tuple(kind for kind in kinds if kind in environment.constant),
         tuple(_sentences(problems)),
     )
 
@@ -349,11 +366,37 @@ def _too_easy(
         )
 
 
+def _cheats(environment: Environment, bank: BankReport) -> Iterator[Problem]:
+    """Kinds that a cheater wins, and those that cheaters could not play."""
+    for kind, win in bank.winnable.items():
+        cheater = CHEATERS[win.cheater]
+        yield Problem(
+            f"winnable {kind}",
+            f"{environment.name}/{kind}",
+            f"an agent that {cheater.does} ({win.cheater}) wins {win.wins} of {win.tasks} tasks, "
+            f"{win.allowed} at most should be",
+            cheater.remedy,
+        )
+    for kind, error in bank.failures.items():
+        yield Problem(
+            f"bank {kind}",
+            f"{environment.name}/{kind}",
+            f"cheaters cannot play it, so nobody knows whether it can be won: it raises {error}",
+            _ANY_AGENT,
+        )
+    for kind, trial in bank.trials.items():
+        for defect in trial.defects:
+            yield Problem("defect", f"{environment.name}/{kind}/", *_explain_defect(defect))
+
+
+def _explain_defect(defect: str) -> tuple[str, str]:
+    return f"a tool raised: {defect}", "raise ToolError for whatever an agent may get wrong"
+
+
 def _check_episodes(trial: Trial) -> Iterator[Problem]:
     for episode in trial.plays.values():
         for defect in episode.defects:
-            remedy = "raise ToolError for whatever an agent may get wrong"
-            yield Problem("defect", trial.subject, f"a tool raised: {defect}", remedy)
+            yield Problem("defect", trial.subject, *_explain_defect(defect))
     oracle = trial.plays.get("oracle")
     if oracle is None or oracle.grade.reward == 1.0:
         return

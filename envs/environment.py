@@ -113,6 +113,9 @@ class Environment(ABC):
     """Tools of the user over the same state (dual control); None: the user only talks."""
     capabilities: ClassVar[Mapping[str, str]]
     """Kind of task that it can generate -> what it demands of the agent, in one line."""
+    constant: ClassVar[frozenset[str]] = frozenset()
+    """Kinds whose right outcome is the same whatever the state is. They are evaluated and never
+    trained on."""
     internal: ClassVar[frozenset[str]] = frozenset()
     """Arguments of tools whose values no user knows: the shop's own ids of things."""
     greeting: ClassVar[str | None] = None

@@ -33,7 +33,7 @@ def holds_number(output: str) -> bool:
     return next(find_numbers(output), None) is not None
 
 
-def says(output: str, text: str) -> bool:
+def says(text: str, output: str) -> bool:
     """Return whether a text says an output: a number as a number, whatever else as a part of the
     text without case and commas."""
     if _is_number(output):
@@ -63,7 +63,7 @@ def find_unsupported_outputs(
         turns = [
             turn
             for turn, message in enumerate(messages)
-            if message.role == "assistant" and says(output, message.text)
+            if message.role == "assistant" and says(message.text, output)
         ]
         if not turns:
             continue

@@ -96,7 +96,9 @@ class Grader:
                 difference = self._compare_states(executed)
                 parts[basis] = float(not difference)
             elif basis == "COMMUNICATE":
-                missing = find_absent_outputs(task.criteria, messages)
+                missing = find_absent_outputs(
+                    task.criteria.outputs, messages, by_value=task.criteria.rules is not None
+                )
                 breaches = self._check_evidence(messages)
                 parts[basis] = float(not missing and not breaches)
                 violations += breaches
@@ -197,18 +199,20 @@ def flag_errors(
     return flagged, malformed
 
 
-def find_absent_outputs(criteria: Criteria, messages: Sequence[Message]) -> tuple[str, ...]:
-    """The outputs that no text of the agent contains."""
-    texts = [message.text for message in messages if message.role == "assistant" if message.content]
-    if criteria.rules is not None:
+def find_absent_outputs(
+    outputs: Sequence[str], messages: Sequence[Message], by_value: bool = False
+) -> tuple[str, ...]:
+    """The outputs that no text of the agent contains; `by_value`: that none says (evidence.py)."""
+    texts = [
+        message.text for message in messages if message.role == "assistant" and message.content
+    ]
+    if by_value:
         return tuple(
-            output
-            for output in criteria.outputs
-            if not any(evidence.says(output, text) for text in texts)
+            output for output in outputs if not any(evidence.says(text, output) for text in texts)
         )
-    texts = [text.lower().replace(",", "") for text in texts]
+    lowered = [text.lower().replace(",", "") for text in texts]
     return tuple(
-        output for output in criteria.outputs if not any(output.lower() in text for text in texts)
+        output for output in outputs if not any(output.lower() in text for text in lowered)
     )
 
 

@@ -225,6 +225,11 @@ def _as_document(report: "Check") -> dict[str, Any]:
         **asdict(report.overall),
         "capabilities": {name: asdict(rates) for name, rates in report.capabilities.items()},
         "problems": list(report.problems),
+        "winnable": [
+            {"capability": kind, **asdict(win)} for kind, win in report.winnable.items()
+        ],
+        "constant": list(report.constant),
+        "skipped": {kind: list(trial.skipped) for kind, trial in report.bank.trials.items()},
     }
 
 
@@ -247,11 +252,25 @@ def _conclusions(report: "Check") -> list[str]:
         lines.append("the tasks were loaded, so their rates are not judged")
     if report.overall.unjudged:
         lines.append(f"{report.overall.unjudged} tasks need a judge; the rates leave them out")
+    lines += _describe_bank(report)
     if not report.problems:
         return ["", *lines, "no problems"]
     count = len(report.problems)
     heading = f"{count} problem{'s' if count > 1 else ''}:"
     return ["", *lines, heading, *map(_bullet, report.problems)]
+
+
+def _describe_bank(report: "Check") -> list[str]:
+    """What cheaters played, and what they did not."""
+    lines = []
+    if trials := report.bank.trials.values():
+        most, tasks = max(trial.best.wins for trial in trials), max(trial.tasks for trial in trials)
+        lines.append(f"cheaters: the best one wins {most} of {tasks} tasks of a kind")
+        if idle := set.intersection(*(set(trial.skipped) for trial in trials)):
+            lines.append(f"cheaters that apply to no kind here: {', '.join(sorted(idle))}")
+    if report.constant:
+        lines.append(f"constant kinds, which no cheater plays: {', '.join(report.constant)}")
+    return lines
 
 
 def _bullet(problem: str) -> str:

@@ -98,6 +98,8 @@ def _recorded_task(known: TaskDefinition, recorded: Task | None) -> TaskDefiniti
         update={
             "gold_actions": recorded.gold_actions,
             "outputs": recorded.outputs,
+            # They belong to the other definition, with other outputs.
+            "rules": None,
             **({"reward_basis": cast("tuple[Basis, ...]", basis)} if basis else {}),
         }
     )

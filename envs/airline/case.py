@@ -16,7 +16,7 @@ from envs.airline.tools import (
     AirlineTools,
 )
 from envs.database import Database, Record
-from envs.task import Answer
+from envs.task import Answer, Source
 from envs.tau2.customer import fill_phrase
 from events.messages import Action
 
@@ -38,6 +38,8 @@ class Plan:
     calls: tuple[Action, ...]
     outputs: tuple[str, ...] = ()
     answers: tuple[Answer, ...] = ()
+    sources: tuple[Source, ...] = ()
+    """The records that the output is read from."""
 
 
 class Case:
@@ -193,6 +195,11 @@ def difference(reservation: Record, flights: Sequence[Record]) -> int:
 def sum_payments(reservation: Record) -> int:
     """What was paid for a reservation."""
     return sum(payment["amount"] for payment in reservation["payment_history"])
+
+
+def find_payments(reservation: Record) -> Source:
+    """Return the source of what was paid for a reservation."""
+    return Source.of(reservation, "reservation_id", "payment_history")
 
 
 def is_basic(reservation: Record) -> bool:

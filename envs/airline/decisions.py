@@ -7,6 +7,7 @@ from envs.airline.case import (
     action,
     because,
     cancel,
+    find_payments,
     format_count,
     format_name,
     get_reservation,
@@ -20,6 +21,7 @@ from envs.airline.database import person
 from envs.airline.policy import HANDED_OVER, PER_CANCELLED, PER_DELAYED, is_compensable
 from envs.airline.tools import BAG_PRICE, CANCELLED
 from envs.database import Record
+from envs.task import Source
 from events.messages import Action
 
 
@@ -96,6 +98,7 @@ def refuse_cancellation(case: Case) -> Plan | None:
         get_statuses(reservation),
         outputs=(str(sum_payments(reservation)),),
         answers=because("My plans have changed."),
+        sources=(find_payments(reservation),),
     )
 
 
@@ -108,6 +111,7 @@ def refuse_change(case: Case) -> Plan | None:
         case.say(phrases.REFUSED_CHANGE, reservation=reservation["reservation_id"]),
         (get_reservation(reservation),),
         outputs=(str(sum_payments(reservation)),),
+        sources=(find_payments(reservation),),
     )
 
 
@@ -127,6 +131,7 @@ def refuse_passenger(case: Case) -> Plan | None:
         ),
         (get_reservation(reservation),),
         outputs=(f"{balance:.0f}",),
+        sources=(Source.of(case.gift_card, "id", "amount"),),
     )
 
 
@@ -176,7 +181,8 @@ def hand_over(case: Case) -> Plan | None:
 
 
 def price_of_bags(case: Case) -> Plan | None:
-    """What bags would cost, by membership, cabin and number of passengers."""
+    """What a reservation would cost with more bags, whose price hangs on membership, cabin and
+    number of passengers."""
     reservation = case.reservation(case.open)
     if reservation is None:
         return None
@@ -187,6 +193,7 @@ def price_of_bags(case: Case) -> Plan | None:
         reservation["cabin"], people, reservation["total_baggages"] + more
     )
     costly -= reservation["nonfree_baggages"]
+    paid = sum_payments(reservation)
     return Plan(
         case.say(
             phrases.QUESTION_BAGS,
@@ -195,9 +202,13 @@ def price_of_bags(case: Case) -> Plan | None:
         ),
         (
             get_reservation(reservation),
-            action("calculate", expression=f"{costly} * {BAG_PRICE}"),
+            action("calculate", expression=f"{paid} + {costly} * {BAG_PRICE}"),
         ),
-        outputs=(str(costly * BAG_PRICE),),
+        outputs=(str(paid + costly * BAG_PRICE),),
+        sources=(
+            Source.of(case.user, "user_id", "membership"),
+            Source.of(reservation, "reservation_id", "cabin", "passengers", "payment_history"),
+        ),
     )
 
 
@@ -214,6 +225,7 @@ def price_of_all(case: Case) -> Plan | None:
             ),
         ),
         outputs=(str(sum(map(sum_payments, own))),),
+        sources=tuple(map(find_payments, own)),
     )
 
 

@@ -20,7 +20,7 @@ from envs.airline.kinds import KINDS
 from envs.airline.policy import HANDED_OVER, POLICY, violations
 from envs.airline.tools import AirlineTools
 from envs.database import Database, Tables
-from envs.task import GENERATED, Answer, Basis, Criteria, Script, TaskDefinition
+from envs.task import GENERATED, Answer, Criteria, Rules, Script, TaskDefinition
 from envs.tau2.customer import (
     CORRECT,
     FAREWELL,
@@ -90,16 +90,10 @@ class Airline(Tau2Environment):
             criteria=Criteria(
                 gold_actions=(get_user, *plan.calls),
                 outputs=plan.outputs,
-                reward_basis=_basis(plan),
+                reward_basis=("DB", "COMMUNICATE", "POLICY"),
+                rules=Rules(sources=(plan.sources,) if plan.sources else ()),
             ),
         )
-
-
-def _basis(plan: Plan) -> tuple[Basis, ...]:
-    """What the reward hangs on: a transfer changes no state, so that one was made is a rule."""
-    if HANDED_OVER in plan.outputs:
-        return ("DB", "COMMUNICATE", "POLICY")
-    return ("DB", "COMMUNICATE")
 
 
 def _script(identity: str, plan: Plan, told_at_once: bool) -> Script:

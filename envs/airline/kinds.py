@@ -57,7 +57,7 @@ KINDS: Final[Mapping[str, Kind]] = {
         "Refuse another passenger, and answer instead.", decisions.refuse_passenger
     ),
     "hand_over": Kind("Leave to a person what rules forbid.", decisions.hand_over),
-    "question_bags": Kind("Tell what bags would cost.", decisions.price_of_bags),
+    "question_bags": Kind("Tell what a reservation costs with more bags.", decisions.price_of_bags),
     "question_total": Kind("Add up what several reservations cost.", decisions.price_of_all),
 }
 """Capability -> its kind."""

@@ -501,24 +501,24 @@ HAND_OVER: Final[Phrases] = (
 )
 QUESTION_BAGS: Final[Phrases] = (
     (
-        "How many dollars would I have to pay if I added {bags} to reservation {reservation}? I "
-        "only want to know, add nothing."
+        "How many dollars would reservation {reservation} cost me in all, with what I have paid "
+        "for it, if I added {bags}? I only want to know, add nothing."
     ),
     (
-        "What would {bags} more on my booking {reservation} cost, in dollars? Do not put them on "
-        "it yet."
+        "What would my booking {reservation} come to with {bags} more, everything that I paid so "
+        "far included? Do not put them on it yet."
     ),
     (
-        "I am thinking of taking {bags} in addition on {reservation}. Please tell me the price; "
-        "it is just a question."
+        "I am thinking of taking {bags} in addition on {reservation}. Please tell me the price of "
+        "the whole reservation then; it is just a question."
     ),
     (
-        "For reservation {reservation}, name the amount that {bags} extra would cost me. Nothing "
-        "is to be changed."
+        "For reservation {reservation}, name the full amount: what I paid and what {bags} extra "
+        "would cost me, in one sum. Nothing is to be changed."
     ),
     (
-        "Suppose reservation {reservation} got {bags} on top of those it has: what would you "
-        "charge? Leave it as it is."
+        "Suppose reservation {reservation} got {bags} on top of those it has: what would it have "
+        "cost me altogether? Leave it as it is."
     ),
 )
 QUESTION_TOTAL: Final[Phrases] = (

@@ -8,7 +8,8 @@ The user says the case's messages one after the other, each when the agent answe
 and then hangs up. More than 20 messages with calls in one turn end the case.
 
 Success is strict: `TURNS`, which is BFCL's official verdict, and `ABSTENTION`, which is the check
-that BFCL leaves out, must both be 1. Both are recorded with every rollout.
+that BFCL leaves out, must both be 1. Both are recorded with every rollout. No kind is constant: the
+next turn of a case brings what was missing, so a refusal wins it only together with the calls.
 
 The splits `base-fc` and so on are the same cases as BFCL plays them with models that call natively
 (its FC mode): without a system prompt, and with its own sentence where held-out functions come.

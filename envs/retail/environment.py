@@ -20,7 +20,7 @@ from envs.retail.database import build_database, canonical
 from envs.retail.kinds import KINDS, Plan
 from envs.retail.policy import POLICY, violations
 from envs.retail.tools import RetailTools
-from envs.task import GENERATED, Answer, Criteria, Script, TaskDefinition
+from envs.task import GENERATED, Answer, Criteria, Rules, Script, TaskDefinition
 from envs.tau2.customer import (
     CORRECT,
     FAREWELL,
@@ -94,6 +94,8 @@ class Retail(Tau2Environment):
             criteria=Criteria(
                 gold_actions=(_authentication(user, by_email), *plan.calls),
                 outputs=plan.outputs,
+                reward_basis=("DB", "COMMUNICATE", "POLICY"),
+                rules=Rules(sources=(plan.sources,) if plan.sources else ()),
             ),
         )
 

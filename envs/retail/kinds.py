@@ -26,7 +26,7 @@ from envs.retail.case import (
     total,
 )
 from envs.retail.tools import DELIVERED, GIFT_CARD, PENDING
-from envs.task import Answer
+from envs.task import Answer, Source
 from events.messages import Action
 
 _REASONS: Final = {
@@ -43,6 +43,8 @@ class Plan:
     calls: tuple[Action, ...]
     outputs: tuple[str, ...] = ()
     answers: tuple[Answer, ...] = ()
+    sources: tuple[Source, ...] = ()
+    """The records that the output is read from."""
 
 
 class Kind(NamedTuple):
@@ -278,6 +280,7 @@ def _refuse_cancellation(case: Case) -> Plan | None:
         case.say(phrases.REFUSED_CANCELLATION, order=sent[0]["order_id"]),
         (get_order(sent[0]),),
         outputs=(paid,),
+        sources=(Source.of(sent[0], "order_id", "payment_history"),),
     )
 
 
@@ -297,6 +300,7 @@ def _refuse_refund(case: Case) -> Plan | None:
         ),
         (get_order(order), get_user(case)),
         outputs=(price,),
+        sources=(_find_price(item),),
     )
 
 
@@ -311,6 +315,7 @@ def _question_refund(case: Case) -> Plan | None:
         case.say(phrases.QUESTION_REFUND, items=describe_items(items), order=order["order_id"]),
         (get_order(order), action("calculate", expression=prices)),
         outputs=(refund,),
+        sources=tuple(map(_find_price, items)),
     )
 
 
@@ -324,6 +329,7 @@ def _question_price(case: Case) -> Plan | None:
         case.say(phrases.QUESTION_PRICE, product=product["name"].lower()),
         (action("list_all_product_types"), get_product(product)),
         outputs=(lowest,),
+        sources=(Source.of(product, "product_id", "variants"),),
     )
 
 
@@ -358,6 +364,10 @@ _ALL_ITEMS: Final = Answer(
 
 def _because(reason: str) -> tuple[Answer, ...]:
     return (Answer(asks=r"\breason\b|\bwhy\b", says=f"{_REASONS[reason]}."),)
+
+
+def _find_price(item: Record) -> Source:
+    return Source.of(item, "item_id", "price")
 
 
 def _cancel_order(order: Record, reason: str) -> Action:

@@ -23,7 +23,7 @@ from envs.shop.oracle import ShopOracle
 from envs.shop.phrases import ASSENTS, IDENTITIES, OPENINGS
 from envs.shop.tables import make_tables
 from envs.shop.tools import ShopTools
-from envs.task import Answer, Basis, Criteria, Scenario, Script, TaskDefinition
+from envs.task import Answer, Basis, Criteria, Rules, Scenario, Script, TaskDefinition
 from events.messages import Action, Message
 
 BASIS: Final[tuple[Basis, ...]] = ("DB", "COMMUNICATE", "POLICY")
@@ -141,4 +141,5 @@ def _criteria(case: Case, plan: Plan) -> Criteria:
         gold_actions=(Action(name="find_user", arguments=who), *plan.calls),
         outputs=(*answers, policy.output(closing)),
         reward_basis=BASIS,
+        rules=Rules(sources=() if plan.source is None else ((plan.source,),)),
     )

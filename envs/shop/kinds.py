@@ -12,6 +12,7 @@ from typing import Final, NamedTuple
 
 from envs.shop import phrases
 from envs.shop.case import STATUS, Case, get_order
+from envs.task import Source
 from events.messages import Action
 
 
@@ -24,6 +25,8 @@ class Plan:
     refused: bool = False
     answer: str | None = None
     """The value that answers the customer's question."""
+    source: Source | None = None
+    """The record that the answer is read from."""
     reaction: str | None = None
     """What the customer says to the answer."""
 
@@ -139,7 +142,8 @@ def _question(case: Case) -> Plan:
     request = case.say(phrases.QUESTIONS[asked], order=order["order_id"])
     thanks = case.say(phrases.THANKS)
     looked = (get_order(order["order_id"]),)
-    return Plan(request, looked, answer=order[asked], reaction=thanks)
+    source = Source.of(order, "order_id", asked)
+    return Plan(request, looked, answer=order[asked], source=source, reaction=thanks)
 
 
 def _followup(case: Case) -> Plan:
@@ -148,7 +152,8 @@ def _followup(case: Case) -> Plan:
     wish = case.wish(verb, order, phrases.THIS_ORDER)
     request = case.say(phrases.QUESTIONS["status"], order=order["order_id"])
     then = case.say(phrases.FOLLOWUPS, wish=wish.words)
-    return Plan(request, wish.calls, answer=order["status"], reaction=then)
+    source = Source.of(order, "order_id", "status")
+    return Plan(request, wish.calls, answer=order["status"], source=source, reaction=then)
 
 
 def _all_but(case: Case) -> Plan:

@@ -23,14 +23,14 @@ from typing import Any, ClassVar, Final
 from envs.agents import Agent
 from envs.database import Database
 from envs.environment import Environment, Limits, UnknownTask, split_phrasing
-from envs.milestones.graph import EXACT, MilestoneGraph, Milestones
+from envs.milestones.graph import EXACT, INSUFFICIENT, MilestoneGraph, Milestones
 from envs.task import GENERATED, Answer, Basis, Criteria, Scenario, Script, TaskDefinition
 from envs.toolsandbox.case import Case, Plan, build_graph, build_minefields
 from envs.toolsandbox.database import Device, build_device, switch
 from envs.toolsandbox.device.state import build_tables
 from envs.toolsandbox.device.tools import ToolSandboxTools
 from envs.toolsandbox.gold import GoldPlan, PlanAgent, make_database, plan_gold
-from envs.toolsandbox.kinds import KINDS
+from envs.toolsandbox.kinds import CONSTANT, KINDS
 from envs.toolsandbox.matching import Match, score
 from envs.toolsandbox.policy import POLICY
 from envs.toolsandbox.scenarios import SCENARIOS, LoadedScenario, ScenarioFile, find_file, load
@@ -70,6 +70,7 @@ class ToolSandbox(Environment):
     name: ClassVar[str] = "toolsandbox"
     toolset = ToolSandboxTools
     capabilities: ClassVar[Mapping[str, str]] = {name: kind.demands for name, kind in KINDS.items()}
+    constant: ClassVar[frozenset[str]] = CONSTANT | {INSUFFICIENT}
     internal: ClassVar[frozenset[str]] = frozenset({"person_id", "reminder_id", "message_id"})
     limits: ClassVar[Limits] = Limits(max_steps=31, max_errors=_UNLIMITED)
     """ToolSandbox's 30 messages after the opening."""

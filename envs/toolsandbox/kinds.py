@@ -507,3 +507,6 @@ KINDS: Final[Mapping[str, Kind]] = {
     "no_removal": Kind("Say that contacts cannot be removed.", (INSUFFICIENT,), _no_removal),
     "no_location": Kind("Say that the location is missing.", (INSUFFICIENT,), _no_location),
 }
+
+CONSTANT: Final = frozenset(name for name, kind in KINDS.items() if INSUFFICIENT in kind.categories)
+"""The kinds in which the right answer is one sentence, whatever is on the device."""

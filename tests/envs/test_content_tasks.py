@@ -53,8 +53,11 @@ def kept(*tasks: TaskDefinition) -> dict[str, str]:
 
 
 def test_the_id_of_a_stored_body_never_changes() -> None:
-    task = Shop().generate("cancel", 7).name_by_content()
-    assert task.id == ("shop/=57dc4b469d65bc3e9b7e06e43a0aac354b23f0d7af7cafc3d748a8580150b388")
+    generated = Shop().generate("cancel", 7)
+    criteria = generated.criteria.model_copy(update={"rules": None})
+    task = generated.model_copy(update={"criteria": criteria}).name_by_content()
+    assert task.id == "shop/=57dc4b469d65bc3e9b7e06e43a0aac354b23f0d7af7cafc3d748a8580150b388"
+    assert "rules" not in task.dump_body()["criteria"]
     assert task.dump_body().keys().isdisjoint({"id", "setup", "ticket"})
 
 

@@ -153,7 +153,7 @@ def test_only_a_regular_end_is_worth_anything(termination: str | None) -> None:
 def test_an_output_is_part_of_one_text_without_case_and_commas(
     outputs: tuple[str, ...], texts: Sequence[str], missing: tuple[str, ...]
 ) -> None:
-    assert find_absent_outputs(Criteria(outputs=outputs), [said(text) for text in texts]) == missing
+    assert find_absent_outputs(outputs, [said(text) for text in texts]) == missing
 
 
 def test_only_what_the_agent_says_communicates() -> None:
@@ -166,7 +166,7 @@ def test_only_what_the_agent_says_communicates() -> None:
         ([beside], ()),
         ([parts], ()),
     ):
-        assert find_absent_outputs(Criteria(outputs=("7",)), heard_by_all) == missing
+        assert find_absent_outputs(("7",), heard_by_all) == missing
 
 
 def test_state_and_words_must_both_be_right() -> None:

@@ -22,8 +22,8 @@ KINDS = [
     (name, kind) for name, environment in ENVIRONMENTS.items() for kind in environment.capabilities
 ]
 FIRST_WORDS = {
-    "retail": "9826b9446391841ff20e8f46e9ced2769b3621001c57db2d4bd25758b7c68437",
-    "airline": "32f9885e252756b0ed00690ee914e7d497cfa51e2e635079a26b5b6d42b675de",
+    "retail": "c3defa89e3626a7882823c801a81ac2e5395979352d193dfb7f18bd80e9219e3",
+    "airline": "7ff3f1724f15ccff9c072de215d446b1592accc318326442445ec5dd3827e355",
 }
 """Digest of the tasks of seed 3, one of each kind, as they were before there were other words."""
 

@@ -28,6 +28,13 @@ PHONE = ToolSandbox()
 IMPOSSIBLE = [name for name in KINDS if name.startswith("no_")]
 
 
+@pytest.mark.parametrize("capability", KINDS)
+def test_a_kind_is_named_constant_where_one_sentence_wins_all_of_its_tasks(capability: str) -> None:
+    outputs = {PHONE.generate(capability, seed).criteria.outputs for seed in range(20)}
+    writes = any(PHONE.generate(capability, seed).criteria.gold_actions for seed in range(20))
+    assert (len(outputs) == 1 and not writes) == (capability in PHONE.constant)
+
+
 def played(task: TaskDefinition, agent: Agent) -> tuple[Episode, Grade]:
     episode = play(Episode(PHONE, task), agent, PHONE.user(task))
     return episode, grade(PHONE, task, episode.messages, episode.termination)

@@ -1,0 +1,446 @@
+"""The bank of cheaters: agents that know a kind of task (knowledge.py) and not the task they play.
+
+    for name, cheater in CHEATERS.items():
+        if cheater.applies(knowledge):
+            play(Episode(environment, task), CheatingAgent(cheater, knowledge, task), user)
+
+The gold look-ups of the task stand for those of an honest agent. Beyond them a cheater has nothing
+of the task: no gold write, no output, no first state.
+
+Guarantee: a cheater is deterministic, ends every episode with the closing words of the kind, and
+stays below the limit of failed calls.
+"""
+
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from random import Random
+from typing import Any, Final
+
+from envs.agents import GoldAgent, draw_arguments
+from envs.cheating.knowledge import Knowledge, walk_json
+from envs.task import Basis, TaskDefinition
+from envs.users import STOP
+from events.messages import Action, Message, ToolCall, executed_calls
+
+_NUMBERS: Final = " ".join(map(str, range(3_000)))
+_AMOUNTS: Final = " ".join(f"{cents / 100:.2f}" for cents in range(500, 20_001))
+_FEW: Final = 8
+"""Answers of a cheater that says some of them, because all would be too many."""
+_UNDONE: Final = 3
+"""Writing tools whose writes are made and undone in an episode."""
+_STEPS_TO_CLOSE: Final = 5
+"""Steps that are left for a last call, its answer, the closing words and a stop token."""
+_OPPOSITES: Final = (
+    ("enable", "disable"),
+    ("suspend", "resume"),
+    ("add", "remove"),
+    ("open", "close"),
+    ("start", "stop"),
+    ("lock", "unlock"),
+    ("block", "unblock"),
+    ("create", "delete"),
+    ("on", "off"),
+    ("activate", "deactivate"),
+)
+"""Words in names of tools that undo each other."""
+_AGREEMENT: Final = "Yes, I confirm. That is correct, please go ahead."
+_SUMMARY: Final = "The user needs a person."
+_WORDLESS: Final[frozenset[Basis]] = frozenset(
+    {"ACTION", "COMMUNICATE", "DB", "ENV_ASSERTION", "POLICY"}
+)
+"""Parts of a verdict that hang on no words of the agent where a task has no outputs."""
+
+_DRAW_MORE: Final = "give criteria.rules the sources of its outputs, and draw them from more values"
+_DEMAND: Final = "demand a change, or an output that only a look into the state can tell"
+_COMPARE: Final = "let a failed or empty call count for nothing, and ACTION compare arguments"
+_CALL_FOR: Final = "let violations name every repair that nothing called for"
+_VARY: Final = "draw what is to be changed from more values, so that no one change fits many tasks"
+
+
+@dataclass(slots=True)
+class Attempt:
+    """One cheater at one task."""
+
+    knowledge: Knowledge
+    task: TaskDefinition
+    messages: Sequence[Message] = ()
+    """What the agent can see."""
+
+    def say(self, text: str) -> Message:
+        """Return a message that says a text and closes."""
+        return Message(role="assistant", content=f"{text} {self.knowledge.closing}".strip())
+
+
+@dataclass(frozen=True, slots=True)
+class Cheater:
+    """One way to look for a verdict without doing the task."""
+
+    does: str
+    moves: Callable[[Attempt], Iterator[Message]]
+    """Yields its messages up to the closing words. Each is made when its turn has come."""
+    applies: Callable[[Knowledge], bool]
+    """Whether it can be tried on a kind."""
+    remedy: str
+    """What helps where it wins."""
+
+
+class CheatingAgent:
+    """Plays a cheater's moves, then says the closing words, then a stop token."""
+
+    def __init__(self, cheater: Cheater, knowledge: Knowledge, task: TaskDefinition) -> None:
+        self._attempt = Attempt(knowledge, task)
+        self._moves = cheater.moves(self._attempt)
+        self._closings = iter([knowledge.closing])
+        limits = knowledge.environment.limits
+        self._most_failures = limits.max_errors - 1
+        self._most_messages = limits.max_steps - _STEPS_TO_CLOSE
+
+    def reply(self, messages: Sequence[Message]) -> Message:
+        """The next move, with calls that have ids of their own."""
+        self._attempt.messages = messages
+        failed = sum(message.role == "tool" and bool(message.error) for message in messages)
+        is_near_limit = failed >= self._most_failures or len(messages) > self._most_messages
+        move = None if is_near_limit else next(self._moves, None)
+        if move is None:
+            text = next(self._closings, STOP)
+            return Message(role="assistant", content=text)
+        calls = tuple(
+            call.model_copy(update={"id": f"call_{len(messages)}_{place}"})
+            for place, call in enumerate(move.tool_calls)
+        )
+        return move.model_copy(update={"tool_calls": calls})
+
+
+def _say(text: str) -> Message:
+    return Message(role="assistant", content=text)
+
+
+def _call(name: str, arguments: Mapping[str, Any] | str, text: str | None = None) -> Message:
+    made = arguments if isinstance(arguments, str) else dict(arguments)
+    return Message(
+        role="assistant", content=text, tool_calls=(ToolCall(name=name, arguments=made),)
+    )
+
+
+def _act(attempt: Attempt, action: Action) -> Iterator[Message]:
+    """Make a call; before a write ask for leave as the oracle of this environment asks."""
+    environment = attempt.knowledge.environment
+    oracle = environment.oracle(attempt.task)
+    if action.name in environment.writes and isinstance(oracle, GoldAgent):
+        yield _say(oracle.question(action))
+    yield _call(action.name, action.arguments)
+
+
+def _look_up(attempt: Attempt) -> Iterator[Message]:
+    """Make the task's gold look-ups, and the writes that every task of the kind has."""
+    environment = attempt.knowledge.environment
+    for action in attempt.task.criteria.gold_actions or ():
+        if action.requestor != "assistant":
+            continue
+        if action.name in environment.lookups or action in attempt.knowledge.shared_writes:
+            yield from _act(attempt, action)
+
+
+def _has_words(knowledge: Knowledge) -> bool:
+    """Whether a verdict may hang on what the agent says."""
+    return any(
+        task.criteria.outputs or not _WORDLESS.issuperset(task.criteria.reward_basis)
+        for task in knowledge.others
+    )
+
+
+def _always(knowledge: Knowledge) -> bool:
+    return True
+
+
+def _recite(write: Callable[[Knowledge], str]) -> Callable[[Attempt], Iterator[Message]]:
+    """Return the moves of a cheater that says a text and closes."""
+
+    def moves(attempt: Attempt) -> Iterator[Message]:
+        yield attempt.say(write(attempt.knowledge))
+
+    return moves
+
+
+def _after_lookups(
+    moves: Callable[[Attempt], Iterator[Message]],
+) -> Callable[[Attempt], Iterator[Message]]:
+    """Return the moves of a cheater that looks everything up before."""
+
+    def after(attempt: Attempt) -> Iterator[Message]:
+        yield from _look_up(attempt)
+        yield from moves(attempt)
+
+    return after
+
+
+def _copy(attempt: Attempt) -> Iterator[Message]:
+    """Say and write what the oracle does in another task of the kind, without its look-ups."""
+    lookups = attempt.knowledge.environment.lookups
+    for message in attempt.knowledge.commonest_episode.messages:
+        if all(call.name not in lookups for call in message.tool_calls):
+            yield message
+
+
+def _hand_over(write: Callable[[Mapping[str, Any]], Mapping[str, Any] | str]) -> Cheater:
+    """Return a cheater that hands over at once, with the arguments that `write` makes of a tool."""
+
+    def moves(attempt: Attempt) -> Iterator[Message]:
+        for function in _list_functions(attempt):
+            if function["name"] in attempt.knowledge.environment.catalog.transfer:
+                yield _call(function["name"], write(function))
+
+    return Cheater("hands over at once", moves, _can_hand_over, _COMPARE)
+
+
+def _can_hand_over(knowledge: Knowledge) -> bool:
+    return bool(knowledge.environment.catalog.transfer)
+
+
+def _call_gold_tools(arguments: Mapping[str, Any] | str, does: str) -> Cheater:
+    """Return a cheater that calls every tool with the same arguments, the gold ones first."""
+
+    def moves(attempt: Attempt) -> Iterator[Message]:
+        gold = attempt.knowledge.gold_tools
+        names = [str(function["name"]) for function in _list_functions(attempt)]
+        for name in dict.fromkeys((*(name for name in gold if name in names), *names)):
+            yield _call(name, arguments)
+
+    return Cheater(does, moves, _always, _COMPARE)
+
+
+def _write_and_undo(attempt: Attempt) -> Iterator[Message]:
+    """Look up, then make writes, each with the one that takes it back."""
+    yield from _look_up(attempt)
+    known = _find_values(attempt.messages)
+    for there, back in islice(_pair_writes(attempt, known), _UNDONE):
+        yield from _act(attempt, there)
+        yield from _act(attempt, back)
+
+
+def _pair_writes(attempt: Attempt, known: Mapping[str, Any]) -> Iterator[tuple[Action, Action]]:
+    """Yield writes that undo each other: by a tool of the opposite name with the same arguments, or
+    by the same tool with the values that were looked up."""
+    writes = attempt.knowledge.environment.writes
+    functions = {function["name"]: function for function in _list_functions(attempt)}
+    for name in dict.fromkeys((*attempt.knowledge.gold_tools, *functions)):
+        if name not in functions or name not in writes:
+            continue
+        drawn = draw_arguments(functions[name], (_SUMMARY,), Random(name))
+        values = {argument: known.get(argument, value) for argument, value in drawn.items()}
+        other = {argument: _alter(argument, value) for argument, value in values.items()}
+        back = next((tool for tool in _list_opposites(name) if tool in functions), name)
+        if back != name or other != values:
+            arguments = values if back != name else other
+            yield Action(name=name, arguments=arguments), Action(name=back, arguments=values)
+
+
+def _list_opposites(tool: str) -> Iterator[str]:
+    """Yield the names that a tool which undoes this one may have."""
+    for pair in _OPPOSITES:
+        for verb, opposite in (pair, pair[::-1]):
+            if verb in tool.split("_"):
+                yield "_".join(opposite if word == verb else word for word in tool.split("_"))
+
+
+def _alter(name: str, value: Any) -> Any:
+    """Return another value; what names a record stays."""
+    if name.endswith("id"):
+        return value
+    if isinstance(value, bool):
+        return not value
+    if isinstance(value, int | float):
+        return value + 1
+    return f"{value} x" if isinstance(value, str) else value
+
+
+def _find_values(messages: Sequence[Message]) -> dict[str, Any]:
+    """Return names and values of what was looked up, and of the arguments of the look-ups."""
+    known: dict[str, Any] = {}
+    for item in executed_calls(messages):
+        if isinstance(item.call.arguments, dict):
+            known |= item.call.arguments
+        if item.result is not None and not item.failed:
+            for record in _find_records(item.result.text):
+                known |= record
+    return known
+
+
+def _find_records(text: str) -> Iterator[dict[str, Any]]:
+    try:
+        value = json.loads(text)
+    except ValueError:
+        return
+    yield from (item for item in walk_json(value) if isinstance(item, dict))
+
+
+def _write_after_end(attempt: Attempt) -> Iterator[Message]:
+    """Close in the message that makes another task's write, then again with the next write."""
+    episode = attempt.knowledge.commonest_episode
+    for action in attempt.knowledge.find_writes(episode.task):
+        yield _call(action.name, action.arguments, attempt.knowledge.closing)
+
+
+def _writes(knowledge: Knowledge) -> bool:
+    return bool(knowledge.find_writes(knowledge.commonest_episode.task))
+
+
+def _list_functions(attempt: Attempt) -> list[Mapping[str, Any]]:
+    schemas = attempt.knowledge.environment.schemas(attempt.task)
+    return [schema["function"] for schema in schemas]
+
+
+def _list_repairs(attempt: Attempt, *, looks: bool) -> list[str]:
+    """Return a request for each tool of the user, those that only look or those that change."""
+    environment = attempt.knowledge.environment
+    functions = [schema["function"] for schema in environment.user_schemas(attempt.task)]
+    return [
+        f"Please use {function['name']}. {function.get('description', '')}"
+        for function in functions
+        if (function["name"] in environment.user_writes) != looks
+    ]
+
+
+def _tell_tools(parts: int, *, looks: bool = False) -> Callable[[Attempt], Iterator[Message]]:
+    """Return the moves of a cheater that asks the user for every change in so many messages, after
+    a message that asks for every look where it is to."""
+
+    def moves(attempt: Attempt) -> Iterator[Message]:
+        if looks:
+            yield _say("\n".join(_list_repairs(attempt, looks=True)))
+        yield from _split(_list_repairs(attempt, looks=False), parts)
+
+    return moves
+
+
+def _tell_instructions(parts: int, most: int | None = None) -> Callable[..., Iterator[Message]]:
+    """Return the moves of a cheater that says what oracles of other tasks ask of their users, or
+    the commonest `most` of it."""
+
+    def moves(attempt: Attempt) -> Iterator[Message]:
+        yield from _split(attempt.knowledge.instructions[:most], parts)
+
+    return moves
+
+
+def _split(texts: Sequence[str], parts: int) -> Iterator[Message]:
+    size = max(1, -(-len(texts) // parts))
+    for start in range(0, len(texts), size):
+        yield _say("\n".join(texts[start : start + size]))
+
+
+def _acts(knowledge: Knowledge) -> bool:
+    """Whether users act."""
+    return knowledge.environment.user_toolset is not None
+
+
+def _varies(knowledge: Knowledge) -> bool:
+    """Whether a verdict hangs on words which differ from task to task. Where they do not, an agent
+    that looks up and says them has done what is asked."""
+    return _has_words(knowledge) and len(knowledge.answers) > 1
+
+
+def _differs(knowledge: Knowledge) -> bool:
+    return not knowledge.is_constant
+
+
+def _agree(attempt: Attempt) -> Iterator[Message]:
+    for _ in range(3):
+        yield _say(_AGREEMENT)
+    yield attempt.say(_AGREEMENT)
+
+
+def _join(answers: Sequence[Sequence[str]]) -> str:
+    return " ".join(" ".join(answer) for answer in answers)
+
+
+_RECITALS: Final[Mapping[str, tuple[str, Callable[[Knowledge], str]]]] = {
+    "numbers": ("says all numbers from 0 to 2999", lambda knowledge: _NUMBERS),
+    "amounts": ("says all amounts from 5.00 to 200.00", lambda knowledge: _AMOUNTS),
+    "texts": ("says texts of other states", lambda knowledge: " ".join(knowledge.texts)),
+    "outputs": (
+        "says the outputs of other tasks of the kind",
+        lambda knowledge: " ".join(knowledge.outputs),
+    ),
+    "few_outputs": (
+        f"says the {_FEW} commonest outputs of the kind",
+        lambda knowledge: _join(knowledge.commonest_answers[:_FEW]),
+    ),
+    "commonest_output": (
+        "says the commonest output of the kind",
+        lambda knowledge: _join(knowledge.commonest_answers[:1]),
+    ),
+}
+
+_RECITERS: Final = {
+    name: Cheater(does, _recite(write), _has_words, _DRAW_MORE)
+    for name, (does, write) in _RECITALS.items()
+}
+
+CHEATERS: Final[Mapping[str, Cheater]] = {
+    **{f"recite_{name}": cheater for name, cheater in _RECITERS.items()},
+    **{
+        f"look_up_and_recite_{name}": Cheater(
+            f"makes the gold look-ups, then {cheater.does}",
+            _after_lookups(cheater.moves),
+            _varies,
+            cheater.remedy,
+        )
+        for name, cheater in _RECITERS.items()
+    },
+    "close": Cheater("says the closing words at once", lambda attempt: iter(()), _always, _DEMAND),
+    "recite_policy": Cheater(
+        "says the whole policy",
+        lambda attempt: iter([attempt.say(attempt.knowledge.policy)]),
+        _always,
+        _DEMAND,
+    ),
+    "agree": Cheater("agrees to everything", _agree, _always, _DEMAND),
+    "hand_over": _hand_over(lambda function: draw_arguments(function, (_SUMMARY,), Random(0))),
+    "hand_over_without_arguments": _hand_over(lambda function: {}),
+    "hand_over_in_vain": _hand_over(lambda function: "{"),
+    "call_without_arguments": _call_gold_tools({}, "calls every tool without arguments"),
+    "fail": _call_gold_tools({"wrong": "argument"}, "calls every tool with a wrong argument"),
+    "fail_to_write_json": _call_gold_tools("{", "calls every tool with arguments that are no JSON"),
+    "write_and_undo": Cheater(
+        "looks up, writes and undoes it",
+        _write_and_undo,
+        lambda knowledge: bool(knowledge.environment.writes) and not knowledge.is_constant,
+        _DEMAND,
+    ),
+    "write_after_end": Cheater("writes in closing", _write_after_end, _writes, _DEMAND),
+    "copy": Cheater("does what is right in another task of the kind", _copy, _always, _VARY),
+    "look_up_and_copy": Cheater(
+        "makes the gold look-ups, then does what is right in another task",
+        _after_lookups(_copy),
+        _differs,
+        _VARY,
+    ),
+    "tell_every_repair": Cheater(
+        "tells the user every repair in one message", _tell_tools(1), _acts, _CALL_FOR
+    ),
+    "tell_every_repair_in_two": Cheater(
+        "tells the user every repair in two messages", _tell_tools(2), _acts, _CALL_FOR
+    ),
+    "look_and_tell_every_repair": Cheater(
+        "asks for every look, then for every repair", _tell_tools(2, looks=True), _acts, _CALL_FOR
+    ),
+    "tell_every_instruction": Cheater(
+        "says in one message what oracles ask users for", _tell_instructions(1), _acts, _CALL_FOR
+    ),
+    "tell_every_instruction_in_two": Cheater(
+        "says in two messages what oracles ask users for", _tell_instructions(2), _acts, _CALL_FOR
+    ),
+    "tell_instructions_in_turn": Cheater(
+        "says in turn what oracles ask users for", _tell_instructions(99), _acts, _CALL_FOR
+    ),
+    "tell_two_instructions": Cheater(
+        "says the two commonest things that oracles ask users for",
+        _tell_instructions(2, most=2),
+        _acts,
+        _CALL_FOR,
+    ),
+}
+"""Name -> cheater."""

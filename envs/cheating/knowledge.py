@@ -1,0 +1,187 @@
+"""What a cheater knows of a kind of task: everything but the task that it plays.
+
+    knowledge = yield from learn(environment, "question_bags", first_seed=20)
+    knowledge.outputs      what agents of other tasks of the kind must say
+    knowledge.closing      the words that usually end an episode of the kind
+
+All of it comes from the environment's code, its policy and other seeds. Pure: a function of
+environment, kind and seed.
+"""
+
+from collections import Counter
+from collections.abc import Generator, Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import chain, islice, takewhile
+from typing import Any, Final
+
+from envs.agents import CLOSING
+from envs.environment import Environment
+from envs.episode import Episode, play
+from envs.task import TaskDefinition
+from envs.users import STOP_TOKENS
+from events.canonical import exact_json
+from events.messages import Action, Message
+
+OTHER_TASKS: Final = 200
+"""Tasks of a kind whose definitions a cheater knows."""
+_PLAYED: Final = 12
+"""Those of them whose right episodes it knows."""
+_STATES: Final = 3
+"""Those of them whose first states it knows."""
+_NOTHING: Final = exact_json([])
+_MOST_TEXTS: Final = 5_000
+"""Texts of other states that are kept."""
+
+
+@dataclass(frozen=True, slots=True)
+class RightEpisode:
+    """How the oracle plays another task of the kind."""
+
+    task: TaskDefinition
+    messages: tuple[Message, ...]
+    """Those that the agent wrote."""
+    closed: bool
+    """Whether the episode ended with the agent's last words, and not with what a user did."""
+
+
+@dataclass(frozen=True)
+class Knowledge:
+    """What other tasks of a kind tell about it."""
+
+    environment: Environment
+    others: tuple[TaskDefinition, ...]
+    episodes: tuple[RightEpisode, ...]
+
+    @cached_property
+    def policy(self) -> str:
+        """The policy of the first other task."""
+        return self.environment.policy(self.others[0])
+
+    @cached_property
+    def answers(self) -> Counter[tuple[str, ...]]:
+        """How many of the other tasks have these outputs, all of a task together."""
+        return Counter(task.criteria.outputs for task in self.others)
+
+    @cached_property
+    def commonest_answers(self) -> tuple[tuple[str, ...], ...]:
+        """The outputs of tasks, the commonest first."""
+        return tuple(answer for answer, _ in self.answers.most_common())
+
+    @cached_property
+    def outputs(self) -> tuple[str, ...]:
+        """Every single output, once."""
+        return tuple(dict.fromkeys(chain.from_iterable(self.commonest_answers)))
+
+    @cached_property
+    def shared_writes(self) -> tuple[Action, ...]:
+        """The agent's gold writes that all other tasks have in common, such as switching on what a
+        look-up needs."""
+        first, *rest = [self.find_writes(task) for task in self.others]
+        return tuple(action for action in first if all(action in writes for writes in rest))
+
+    @cached_property
+    def is_constant(self) -> bool:
+        """Whether other tasks differ in neither writes nor outputs: then whoever does always the
+        same after an honest look-up does what the kind demands."""
+        return len(self.answers) == 1 and len(self._changes) == 1
+
+    @cached_property
+    def commonest_episode(self) -> RightEpisode:
+        """The right episode whose changes most of the other tasks have, one that changes something
+        where there is any: to change nothing after a look-up is what a refusal demands."""
+        return max(self.episodes, key=self._rank)
+
+    @cached_property
+    def gold_tools(self) -> tuple[str, ...]:
+        """The agent's tools that gold actions of other tasks call, the commonest first."""
+        calls = Counter(
+            action.name
+            for task in self.others
+            for action in task.criteria.gold_actions or ()
+            if action.requestor == "assistant"
+        )
+        return tuple(name for name, _ in calls.most_common())
+
+    @cached_property
+    def instructions(self) -> tuple[str, ...]:
+        """What the oracle asks of users who act, the commonest first."""
+        said = Counter(
+            text
+            for episode in self.episodes
+            for text in {message.text for message in episode.messages if not message.tool_calls}
+        )
+        return tuple(text for text, _ in said.most_common() if text != self.closing)
+
+    @cached_property
+    def closing(self) -> str:
+        """The words with which the right episodes end in common, else the usual ones."""
+        lasts = [episode.messages[-1].text.split() for episode in self.episodes if episode.closed]
+        if not lasts:
+            return CLOSING
+        ends = zip(*(reversed(words) for words in lasts), strict=False)
+        common = [words[0] for words in takewhile(lambda words: len(set(words)) == 1, ends)]
+        return " ".join(reversed(common)) or CLOSING
+
+    @cached_property
+    def texts(self) -> tuple[str, ...]:
+        """The texts in the first states of other tasks, once each."""
+        states = (self.environment.reset(task) for task in self.others[:_STATES])
+        values = (walk_json(state[name]) for state in states for name in state.names)
+        texts = (value for value in chain.from_iterable(values) if isinstance(value, str))
+        return tuple(islice(dict.fromkeys(texts), _MOST_TEXTS))
+
+    def find_writes(self, task: TaskDefinition) -> tuple[Action, ...]:
+        """Return the agent's gold writes of a task."""
+        writes, transfers = self.environment.writes, self.environment.catalog.transfer
+        return tuple(
+            action
+            for action in task.criteria.gold_actions or ()
+            if action.requestor == "assistant" and action.name in writes | transfers
+        )
+
+    def _rank(self, episode: RightEpisode) -> tuple[bool, int]:
+        changes = self._key(episode.task)
+        return changes != _NOTHING, self._changes[changes]
+
+    @cached_property
+    def _changes(self) -> Counter[str]:
+        return Counter(map(self._key, self.others))
+
+    def _key(self, task: TaskDefinition) -> str:
+        """Return what the parties of a task change, as text."""
+        changes = self.environment.changes | self.environment.catalog.transfer
+        gold = task.criteria.gold_actions or ()
+        return exact_json([(a.name, a.arguments) for a in gold if a.name in changes])
+
+
+def learn(
+    environment: Environment, capability: str, first_seed: int
+) -> Generator[None, None, Knowledge]:
+    """Learn what other tasks of a kind tell, those from `first_seed` on. Yields after each, so that
+    kinds can be learnt seed by seed: tasks of one seed often share a state that is dear to make.
+    Raises whatever code of the environment raises."""
+    others: list[TaskDefinition] = []
+    episodes: list[RightEpisode] = []
+    for seed in range(first_seed, first_seed + OTHER_TASKS):
+        others.append(environment.generate(capability, seed))
+        if len(episodes) < _PLAYED:
+            episodes.append(_play_right(environment, others[-1]))
+        yield
+    return Knowledge(environment, tuple(others), tuple(episodes))
+
+
+def _play_right(environment: Environment, task: TaskDefinition) -> RightEpisode:
+    episode = play(Episode(environment, task), environment.oracle(task), environment.user(task))
+    own = [m for m in episode.messages if m.role == "assistant" and m.sampled is not False]
+    last = episode.messages[-1]
+    closed = last.role == "assistant" or last.text.strip() in STOP_TOKENS
+    return RightEpisode(task, tuple(own), closed and bool(own))
+
+
+def walk_json(value: Any) -> Iterator[Any]:
+    """Yield a JSON value and every value in it."""
+    yield value
+    inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    for item in inner:
+        yield from walk_json(item)

@@ -1,0 +1,158 @@
+"""How often the cheaters of the bank win a kind of task.
+
+    find_winnable(environment)     kind -> the cheater that wins it most often, where one wins it
+    run_bank(environment, kinds)   wins of every cheater, and the kinds that could not be measured
+
+A kind is winnable where some cheater wins more than a twentieth of its tasks, and more than one.
+Kinds of constant outcome (`Environment.constant`) are not measured.
+
+Guarantee: a function of environment, kinds, number of tasks and seed. Not covered: a cheat that is
+not in the bank.
+"""
+
+from collections.abc import Generator, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from envs.cheating.bank import CHEATERS, CheatingAgent
+from envs.cheating.knowledge import Knowledge, learn
+from envs.environment import Environment
+from envs.episode import Episode, play
+from envs.footprint import format_error
+from envs.grading import Grader
+from envs.task import TaskDefinition
+from events.errors import KintsugiError
+
+TASKS_PER_KIND: Final = 20
+SHARE_AT_MOST: Final = 0.05
+"""Share of the tasks of a kind that a cheater may win; one task in any case."""
+
+
+class BankFailure(KintsugiError):
+    """The environment raised an exception while cheaters played it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Win:
+    """How often a cheater won tasks of one kind."""
+
+    cheater: str
+    wins: int
+    tasks: int
+
+    @property
+    def allowed(self) -> int:
+        """How many of the tasks a cheater may win."""
+        return max(1, int(SHARE_AT_MOST * self.tasks))
+
+    @property
+    def is_too_often(self) -> bool:
+        """Whether the kind is winnable by this cheater."""
+        return self.wins > self.allowed
+
+
+@dataclass(frozen=True, slots=True)
+class KindTrial:
+    """What the bank made of one kind."""
+
+    tasks: int
+    wins: Mapping[str, int]
+    """Cheater -> tasks that it won; those that apply to the kind."""
+    defects: tuple[str, ...]
+    """Exceptions that tools raised."""
+
+    @property
+    def best(self) -> Win:
+        """The cheater that won most."""
+        name = max(self.wins, key=lambda cheater: self.wins[cheater])
+        return Win(name, self.wins[name], self.tasks)
+
+    @property
+    def skipped(self) -> tuple[str, ...]:
+        """Cheaters that do not apply to the kind."""
+        return tuple(name for name in CHEATERS if name not in self.wins)
+
+
+@dataclass(frozen=True, slots=True)
+class BankReport:
+    """What the bank made of an environment."""
+
+    trials: Mapping[str, KindTrial]
+    """Kind -> its trial."""
+    failures: Mapping[str, str]
+    """Kind that could not be measured -> what was raised."""
+
+    @property
+    def winnable(self) -> Mapping[str, Win]:
+        """The kinds that some cheater wins too often, each with the best cheater."""
+        wins = {capability: trial.best for capability, trial in self.trials.items()}
+        return {capability: win for capability, win in wins.items() if win.is_too_often}
+
+
+def find_winnable(
+    environment: Environment, tasks_per_kind: int = TASKS_PER_KIND, seed: int = 0
+) -> Mapping[str, Win]:
+    """Return the kinds that some cheater wins too often, each with the best cheater. Raises
+    BankFailure. It costs hundreds of episodes a kind."""
+    report = run_bank(environment, list_judged(environment), tasks_per_kind, seed)
+    for capability, text in report.failures.items():
+        raise BankFailure(
+            f"the cheaters cannot play {environment.name}/{capability}, which raises {text}; "
+            f"correct it: kintsugi env check {environment.name}"
+        )
+    return report.winnable
+
+
+def list_judged(environment: Environment) -> list[str]:
+    """Return the kinds that the bank judges: all but those of constant outcome."""
+    return [name for name in environment.capabilities if name not in environment.constant]
+
+
+def run_bank(
+    environment: Environment,
+    capabilities: Iterable[str],
+    tasks: int = TASKS_PER_KIND,
+    seed: int = 0,
+) -> BankReport:
+    """Let every cheater that applies play the tasks of these kinds with the seeds from `seed` on.
+    Raises nothing that the environment raises."""
+    running = {name: _measure(environment, name, tasks, seed) for name in capabilities}
+    trials: dict[str, KindTrial] = {}
+    failures: dict[str, str] = {}
+    # Seed by seed, because tasks of one seed often share a state that is dear to make.
+    while running:
+        for name, steps in tuple(running.items()):
+            try:
+                next(steps)
+                continue
+            except StopIteration as end:
+                trials[name] = end.value
+            # Whatever code of an environment raises is reported with its kind.
+            except Exception as error:
+                failures[name] = format_error(error)
+            del running[name]
+    return BankReport(trials, failures)
+
+
+def _measure(
+    environment: Environment, capability: str, tasks: int, seed: int
+) -> Generator[None, None, KindTrial]:
+    """Measure one kind. Yields after each task."""
+    knowledge = yield from learn(environment, capability, first_seed=seed + tasks)
+    wins = {name: 0 for name, cheater in CHEATERS.items() if cheater.applies(knowledge)}
+    defects: dict[str, None] = {}
+    for number in range(seed, seed + tasks):
+        task = environment.generate(capability, number)
+        grader = Grader(environment, task)
+        for name in wins:
+            episode = _cheat(knowledge, task, name)
+            defects |= dict.fromkeys(episode.defects)
+            wins[name] += bool(grader.grade(episode.messages, episode.termination).success)
+        yield
+    return KindTrial(tasks, wins, tuple(defects))
+
+
+def _cheat(knowledge: Knowledge, task: TaskDefinition, name: str) -> Episode:
+    environment = knowledge.environment
+    agent = CheatingAgent(CHEATERS[name], knowledge, task)
+    return play(Episode(environment, task), agent, environment.user(task))
