@@ -225,9 +225,7 @@ def _as_document(report: "Check") -> dict[str, Any]:
         **asdict(report.overall),
         "capabilities": {name: asdict(rates) for name, rates in report.capabilities.items()},
         "problems": list(report.problems),
-        "winnable": [
-            {"capability": kind, **asdict(win)} for kind, win in report.winnable.items()
-        ],
+        "winnable": [{"capability": kind, **asdict(win)} for kind, win in report.winnable.items()],
         "constant": list(report.constant),
         "skipped": {kind: list(trial.skipped) for kind, trial in report.bank.trials.items()},
     }

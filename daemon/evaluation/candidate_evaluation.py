@@ -54,6 +54,7 @@ from consumers.reads import rollouts, serving, succession
 from consumers.reads.serving import AdapterRow
 from daemon.core.decision_log import DecisionRefusal, Decisions
 from daemon.core.task_definitions import with_definitions
+from daemon.core.untrained_kinds import find_refused
 from daemon.evaluation.after_error import HeldOutLessons
 from daemon.evaluation.aims import list_aims, list_jobs
 from daemon.evaluation.best_policies import BestPolicy, find_best
@@ -186,6 +187,8 @@ class CandidateEvaluation:
             ),
             self._lessons,
         )
+        # What a cheater wins says nothing of who is better.
+        self._refused = find_refused(settings, self._environment)
         with app.reading() as connection:
             self._jobs = list_jobs(connection, row)
             self._targets = self._find_targets(connection)
@@ -220,7 +223,8 @@ class CandidateEvaluation:
     def kinds(self) -> tuple[str, ...]:
         """What is looked at, each for itself: the kinds of the agent's traffic, and those of the
         targets."""
-        traffic = self._agent.traffic or self._environment.capabilities
+        own = self._agent.traffic or self._environment.capabilities
+        traffic = [kind for kind in own if kind not in self._refused]
         aimed = (kind for target in self._targets for kind in target.kinds)
         return tuple(dict.fromkeys((*traffic, *aimed)))
 

@@ -17,6 +17,7 @@ from daemon.adapters.adoption import adopt
 from daemon.config.settings import Agent, Settings, Trial
 from daemon.core.app import App
 from daemon.core.decision_log import Decisions
+from daemon.core.untrained_kinds import measure_cheats
 from daemon.evaluation import candidate_evaluation
 from daemon.evaluation.best_policies import find_best
 from daemon.evaluation.candidate_evaluation import CandidateEvaluation, CannotExamine
@@ -26,6 +27,7 @@ from daemon.evaluation.trial import Adapter, Plan, main, read_attempts
 from daemon.jobs.local import LocalRunner
 from daemon.jobs.runner_factory import trials_of
 from daemon.solver.journal import DEFINITIONS, write_definitions
+from envs.registry import open_place
 from envs.shop.environment import Shop
 from events.codec import decode
 from events.envelope import derive_id
@@ -404,6 +406,21 @@ def test_where_the_rules_of_a_kind_change_a_candidate_is_evaluated_anew(
     told = examined(large, row, base, COMMAND, agent)
     assert "PROMOTE" in told[-1]
     assert of_type(large, GateDecided)[-1].report.rules == {OTHER: "2"}
+
+
+def test_a_kind_that_a_cheater_wins_is_no_kind_of_the_gate(
+    large: App, base: Path, unchanged: Path, tmp_path: Path
+) -> None:
+    place = tmp_path / "ruled.py"
+    own = f"capabilities = {dict.fromkeys((TARGET, OTHER), 'some kind')}; name ="
+    place.write_text(RULED.replace("name =", own))
+    agent = RECORDED.model_copy(update={"environment": str(place), "checkpoint": str(base)})
+    row = staged(large, unchanged, base, TARGET)
+    record = measure_cheats(large.settings, open_place(str(place)))
+    won = record.model_copy(update={"winnable": {OTHER: "the cheater recite wins it"}})
+    (large.home / "environments" / "ruled.json").write_text(won.model_dump_json())
+    runner = LocalRunner(large.home / "trials", command=COMMAND)
+    assert CandidateEvaluation(large, runner, agent, row, None).kinds == (TARGET,)
 
 
 def test_whoever_goes_on_after_a_kill_says_the_same_once(
