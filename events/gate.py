@@ -157,7 +157,7 @@ class AfterError(StrictModel):
     clean_token_growth: float | None
 
 
-class Grounding(StrictModel):
+class AnswerEvidence(StrictModel):
     """What the answers of a policy rest on, over all its rollouts on the tasks that decide."""
 
     rollouts: Annotated[int, Field(ge=0)]
@@ -171,11 +171,11 @@ class Grounding(StrictModel):
     """Tokens that it wrote for a message; None where it wrote none."""
 
 
-class GroundingReport(StrictModel):
+class EvidenceReport(StrictModel):
     """What the answers of both rest on."""
 
-    incumbent: Grounding
-    candidate: Grounding
+    incumbent: AnswerEvidence
+    candidate: AnswerEvidence
 
 
 class GateReport(StrictModel):
@@ -204,7 +204,7 @@ class GateReport(StrictModel):
         default=None, exclude_if=lambda measured: measured is None
     )
     """None where no task began behind a refused call."""
-    grounding: GroundingReport | None = Field(
+    evidence: EvidenceReport | None = Field(
         default=None, exclude_if=lambda measured: measured is None
     )
     """None where it was not measured."""

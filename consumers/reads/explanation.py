@@ -246,8 +246,8 @@ def _gate(report: str | None) -> str:
     words = "".join(f"; {describe_target(target)}" for target in fields.get("targets", ()))
     if fields.get("after_error") is not None:
         words += f"; {describe_after_error(fields['after_error'])}"
-    if fields.get("grounding") is not None:
-        words += f"; {describe_grounding(fields['grounding'])}"
+    if fields.get("evidence") is not None:
+        words += f"; {describe_evidence(fields['evidence'])}"
     return f"gate {fields['decision']} over {fields['tasks']} tasks{p_value}{gained}{words}"
 
 
@@ -268,7 +268,7 @@ def describe_after_error(measured: dict[str, Any]) -> str:
     )
 
 
-def describe_grounding(measured: dict[str, Any]) -> str:
+def describe_evidence(measured: dict[str, Any]) -> str:
     """Figures of what the answers of both rest on, the incumbent's first."""
     both = measured["incumbent"], measured["candidate"]
     shares = [own["passed_without_lookup"] / max(1, own["passed"]) for own in both]

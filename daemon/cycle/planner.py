@@ -27,14 +27,14 @@ from daemon.controller.directive_builder import direct
 from daemon.controller.model_answers import ModelFailure
 from daemon.controller.skill_analyzer import choose_labeller
 from daemon.controller.skill_discovery import contrast_skills, find_due_round
-from daemon.core.task_definitions import open_event_environment, with_definitions
-from daemon.core.untrained_kinds import (
-    drop_untrained,
-    find_untrained,
-    list_allowed,
-    list_used,
+from daemon.core.kind_exclusions import (
+    drop_kinds,
+    filter_by_pools,
+    find_exclusions,
+    list_exemptions,
     measure_cheats,
 )
+from daemon.core.task_definitions import open_event_environment, with_definitions
 from daemon.cycle.estimate import read_job_budget
 from daemon.cycle.job_spec import NotTrainable, build_job_spec, name_capability, plan_rounds
 from daemon.cycle.leader import Proposal, RetryLater
@@ -249,11 +249,11 @@ class CyclePlanner:
         except NotTrainable as error:
             return Proposal({}, str(error))
         pair = Pair(cycle.alias, cycle.base)
-        untrained = self._find_untrained(environment)
+        excluded = self._find_exclusions(environment)
         review = self._review_tasks(environment, cycle)
         with self._app.reading() as connection:
             wanted = self._proposal_request(connection, environment, cycle, supply)
-            wanted = replace(wanted, sources=_leave_out(wanted.sources, untrained))
+            wanted = replace(wanted, sources=_leave_out(wanted.sources, excluded))
             buffered = [
                 entry
                 for entry in self._read_pool_entries(connection, cycle)
@@ -615,10 +615,10 @@ class CyclePlanner:
         """The request of a job for a skill, or for everything. Raises NotTrainable, RetryLater."""
         settings = self._app.settings
         agent = self._find_agent(cycle)
-        untrained = self._find_untrained(environment)
-        task_pools = drop_untrained(environment, task_pools, untrained)
+        excluded = self._find_exclusions(environment)
+        task_pools = drop_kinds(environment, task_pools, excluded)
         if all(pool.replay for pool in task_pools):
-            reasons = "; ".join(f"{kind}: {reason}" for kind, reason in untrained.items())
+            reasons = "; ".join(f"{kind}: {reason}" for kind, reason in excluded.items())
             raise NotTrainable(f"every task is of a kind that nothing is trained on: {reasons}")
         job = derive_id("job", cycle.cycle, *([] if skill is None else [skill]))
         successes = None
@@ -640,7 +640,7 @@ class CyclePlanner:
             else self._plan_rounds(environment, cycle, task_pools, skill),
             user=user,
         )  # fmt: skip
-        allowed = list_used(environment, spec.pools, list_allowed(settings, environment))
+        allowed = filter_by_pools(environment, spec.pools, list_exemptions(settings, environment))
         spec = spec.model_copy(update={"allowed_winnable": allowed})
         return JobRequested(
             job=job,
@@ -656,11 +656,11 @@ class CyclePlanner:
             skill=skill,
         )
 
-    def _find_untrained(self, environment: "Environment") -> dict[str, str]:
+    def _find_exclusions(self, environment: "Environment") -> dict[str, str]:
         """Return kind -> why no job trains on it. The cheaters play first where that is not known
         yet, which takes seconds to minutes."""
         measure_cheats(self._app.settings, environment)
-        return find_untrained(self._app.settings, environment)
+        return find_exclusions(self._app.settings, environment)
 
     def _plan_rounds(
         self, environment: "Environment", cycle: CycleRow, task_pools: Sequence[TaskPool],
@@ -692,11 +692,11 @@ class CyclePlanner:
 
 
 def _leave_out(
-    followed: Mapping[str, Sequence[Source]], untrained: Mapping[str, str]
+    followed: Mapping[str, Sequence[Source]], excluded: Mapping[str, str]
 ) -> dict[str, list[Source]]:
     """Return pattern -> the failed tasks to follow, without those of kinds that nothing is trained
     on."""
     return {
-        pattern: [source for source in own if source.task.capability not in untrained]
+        pattern: [source for source in own if source.task.capability not in excluded]
         for pattern, own in followed.items()
     }

@@ -53,8 +53,8 @@ from typing import TYPE_CHECKING, Final
 from consumers.reads import rollouts, serving, succession
 from consumers.reads.serving import AdapterRow
 from daemon.core.decision_log import DecisionRefusal, Decisions
+from daemon.core.kind_exclusions import find_cheat_exclusions
 from daemon.core.task_definitions import with_definitions
-from daemon.core.untrained_kinds import find_refused
 from daemon.evaluation.after_error import HeldOutLessons
 from daemon.evaluation.aims import list_aims, list_jobs
 from daemon.evaluation.best_policies import BestPolicy, find_best
@@ -64,7 +64,7 @@ from daemon.evaluation.gate.measurements import (
     Conduct,
     Evaluation,
     Reference,
-    TaskGrounding,
+    TaskEvidence,
 )
 from daemon.evaluation.gate.pairs import Pair, TooFewTrials, count_surplus, list_traffic
 from daemon.evaluation.gate_waits import (
@@ -188,7 +188,7 @@ class CandidateEvaluation:
             self._lessons,
         )
         # What a cheater wins says nothing of who is better.
-        self._refused = find_refused(settings, self._environment)
+        self._excluded = find_cheat_exclusions(settings, self._environment)
         with app.reading() as connection:
             self._jobs = list_jobs(connection, row)
             self._targets = self._find_targets(connection)
@@ -224,7 +224,7 @@ class CandidateEvaluation:
         """What is looked at, each for itself: the kinds of the agent's traffic, and those of the
         targets."""
         own = self._agent.traffic or self._environment.capabilities
-        traffic = [kind for kind in own if kind not in self._refused]
+        traffic = [kind for kind in own if kind not in self._excluded]
         aimed = (kind for target in self._targets for kind in target.kinds)
         return tuple(dict.fromkeys((*traffic, *aimed)))
 
@@ -769,7 +769,7 @@ class CandidateEvaluation:
         with self._app.reading() as connection:
             begun = self._lessons.keys() if self._plays_lessons else None
             conduct = conduct_in(connection, list(tokens), tokens, begun)
-        return replace(conduct, grounding=_measure_grounding(own, self._lessons))
+        return replace(conduct, evidence=_measure_evidence(own, self._lessons))
 
     def _append_report(self, pairs: Sequence[Pair], report: GateReport, number: int) -> None:
         """Both together, once: a measurement that was parted from its decision would be none."""
@@ -845,23 +845,23 @@ def _slice(attempt: TrialAttempt, lessons: Collection[str]) -> str:
     return AFTER_ERROR if task is not None and task.id in lessons else _kind(attempt)
 
 
-def _measure_grounding(
+def _measure_evidence(
     played: Iterable[TrialAttempt], lessons: Collection[str]
-) -> dict[str, TaskGrounding]:
+) -> dict[str, TaskEvidence]:
     """Return task -> what the answers of one player on it rest on. Trials without a verdict are
     left out; nothing where an earlier version played."""
     by_task: dict[str, list[TrialAttempt]] = {}
     for attempt in played:
-        if attempt.grounding is None:
+        if attempt.evidence is None:
             return {}
         if attempt.head.success is not None and attempt.head.task is not None:
             by_task.setdefault(attempt.head.task.id, []).append(attempt)
-    return {task: _sum_grounding(attempts, lessons) for task, attempts in by_task.items()}
+    return {task: _sum_evidence(attempts, lessons) for task, attempts in by_task.items()}
 
 
-def _sum_grounding(attempts: Sequence[TrialAttempt], lessons: Collection[str]) -> TaskGrounding:
-    pairs = [(item, item.grounding) for item in attempts if item.grounding is not None]
-    return TaskGrounding(
+def _sum_evidence(attempts: Sequence[TrialAttempt], lessons: Collection[str]) -> TaskEvidence:
+    pairs = [(item, item.evidence) for item in attempts if item.evidence is not None]
+    return TaskEvidence(
         slice=_slice(attempts[0], lessons),
         rollouts=len(pairs),
         passed=sum(item.head.success is True for item, _ in pairs),

@@ -172,7 +172,7 @@ class Plan(StrictModel):
         return derive_id("trial", self.name, self.name_policy(player), task, str(trial))
 
 
-class AttemptGrounding(StrictModel):
+class AttemptEvidence(StrictModel):
     """What the answers of an attempt rest on (envs/evidence.py)."""
 
     has_lookup: bool
@@ -191,7 +191,7 @@ class TrialAttempt(StrictModel):
     """Tokens that the model wrote."""
     head: RolloutEnded
     messages: tuple[Message, ...]
-    grounding: AttemptGrounding | None = None
+    evidence: AttemptEvidence | None = None
     """None where an earlier version played."""
 
     @property
@@ -644,7 +644,7 @@ def _build_attempt(
     event = build_rollout_event(attempt, environment, provenance, plan.rollout(*slot))
     messages = event.content.messages if event.content is not None else ()
     policy_text = environment.policy(attempt.task)
-    grounding = AttemptGrounding(
+    evidence = AttemptEvidence(
         has_lookup=has_lookup(attempt.messages, environment.lookups),
         unseen_values=count_unseen_values(policy_text, attempt.messages),
         answers=sum(
@@ -658,7 +658,7 @@ def _build_attempt(
         tokens=tokens,
         head=event if choice is None else event.model_copy(update={"member": choice}),
         messages=messages,
-        grounding=grounding,
+        evidence=evidence,
     )
 
 

@@ -169,7 +169,7 @@ class CanaryHistory:
         if touched is None:
             self._sessions = {}
         newest = find_newest_rules(sessions)
-        if touched is None or self._has_changes(touched, now) or self._are_older_than(newest):
+        if touched is None or self._has_changes(touched, now) or self._is_replaced_by(newest):
             self._begin_anew(touched or (), now)
         else:
             self._newest = newest | self._newest
@@ -216,7 +216,7 @@ class CanaryHistory:
             name in self._sessions and self._sessions[name] != now.get(name) for name in touched
         )
 
-    def _are_older_than(self, newest: Mapping[str, int]) -> bool:
+    def _is_replaced_by(self, newest: Mapping[str, int]) -> bool:
         """Whether sessions were counted by older rules of a kind than these."""
         return any(rules > self._newest.get(kind, rules) for kind, rules in newest.items())
 

@@ -32,7 +32,7 @@ def situation(app: "App") -> dict[str, Any]:
     from consumers.reads.repairs import REPAIR_RULES, count_repairs
     from consumers.reads.serving import adapter_lines, route_lines
     from daemon.core.health import read_fold_state
-    from daemon.core.untrained_kinds import read_agent_kinds
+    from daemon.core.kind_exclusions import read_agent_kinds
     from daemon.cycle.outlook import read_outlooks
     from daemon.cycle.skills import describe_jobs
     from daemon.cycle.views import read_step

@@ -9,11 +9,11 @@ from events import codec, envelope
 from events.envelope import Envelope, to_headers
 from events.gate import (
     AfterError,
+    AnswerEvidence,
     Check,
+    EvidenceReport,
     GatePlan,
     GateReport,
-    Grounding,
-    GroundingReport,
     Rate,
     TargetReport,
 )
@@ -67,7 +67,7 @@ PARTS: dict[str, type[StrictModel]] = {
     "PassRates": PassRates, "LiveEvidence": LiveEvidence,
     "ArmCounts": ArmCounts,
     "GateReport": GateReport, "AfterError": AfterError,
-    "GroundingReport": GroundingReport, "Grounding": Grounding,
+    "EvidenceReport": EvidenceReport, "AnswerEvidence": AnswerEvidence,
     "GatePlan": GatePlan, "Check": Check,
     "Rate": Rate, "TargetReport": TargetReport, "JobParent": JobParent,
     "JobRound": JobRound, "PoolShare": PoolShare,

@@ -8,11 +8,11 @@ from typing import Any, Final
 
 from events.gate import (
     AfterError,
+    AnswerEvidence,
     Check,
+    EvidenceReport,
     GatePlan,
     GateReport,
-    Grounding,
-    GroundingReport,
     Rate,
     TargetReport,
 )
@@ -162,12 +162,12 @@ _REPORT: Final = GateReport(
     after_error=AfterError(
         tasks=48, incumbent=0.25, candidate=0.5, token_growth=0.375, clean_token_growth=0.0625,
     ),
-    grounding=GroundingReport(
-        incumbent=Grounding(
+    evidence=EvidenceReport(
+        incumbent=AnswerEvidence(
             rollouts=192, passed=96, passed_without_lookup=2, unseen_values=0.25,
             tokens_per_answer=24.5,
         ),
-        candidate=Grounding(
+        candidate=AnswerEvidence(
             rollouts=192, passed=144, passed_without_lookup=3, unseen_values=0.5,
             tokens_per_answer=25.5,
         ),

@@ -55,7 +55,7 @@ from daemon.evaluation.gate.checks import (
 from daemon.evaluation.gate.conduct_checks import check_conduct
 from daemon.evaluation.gate.levels import spend_alpha
 from daemon.evaluation.gate.measurements import Evaluation, TokenUse
-from daemon.evaluation.gate.rises import check_rises, report_grounding
+from daemon.evaluation.gate.rises import check_rises, report_evidence
 from daemon.evaluation.gate.target_tests import rank_evidence, report_targets
 from events.gate import (
     AFTER_ERROR,
@@ -111,7 +111,7 @@ def decide(
         plan=leading.plan.plan,
         targets=tuple(result.report for result in results),
         after_error=_report_after_error(evaluation),
-        grounding=report_grounding(evaluation),
+        evidence=report_evidence(evaluation),
     )
     return conclude(report) if spent else report
 

@@ -32,7 +32,7 @@ class TokenParts:
 
 
 @dataclass(frozen=True, slots=True)
-class TaskGrounding:
+class TaskEvidence:
     """What the answers of a policy on one task rest on, over all trials that count."""
 
     slice: str
@@ -67,7 +67,7 @@ class Conduct:
     taken to stand alone."""
     parts: TokenParts | None = None
     """None where rollouts with a refused call are not counted apart."""
-    grounding: Mapping[str, TaskGrounding] = field(default_factory=dict)
+    evidence: Mapping[str, TaskEvidence] = field(default_factory=dict)
     """By task; empty where it was not measured."""
 
     @property

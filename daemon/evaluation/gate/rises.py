@@ -25,12 +25,12 @@ from typing import Final
 
 from daemon.evaluation.binomial import conditional_binomial
 from daemon.evaluation.gate.levels import level_of
-from daemon.evaluation.gate.measurements import Evaluation, TaskGrounding
-from events.gate import RISES, Check, GateSettings, Grounding, GroundingReport
+from daemon.evaluation.gate.measurements import Evaluation, TaskEvidence
+from events.gate import RISES, AnswerEvidence, Check, EvidenceReport, GateSettings
 
 _EVEN: Final = 0.5
 
-_Both = tuple[TaskGrounding, TaskGrounding]
+_Both = tuple[TaskEvidence, TaskEvidence]
 """A task as the incumbent and as the candidate played it."""
 
 
@@ -48,7 +48,7 @@ class _Figure:
 
 def check_rises(evaluation: Evaluation, settings: GateSettings) -> list[Check]:
     """Return the checks of the three figures; none where they were not measured."""
-    before, after = evaluation.incumbent.grounding, evaluation.candidate.grounding
+    before, after = evaluation.incumbent.evidence, evaluation.candidate.evidence
     slices = _pair_by_slice(before, after)
     if not slices:
         return []
@@ -82,21 +82,19 @@ def _check(
     )
 
 
-def report_grounding(evaluation: Evaluation) -> GroundingReport | None:
+def report_evidence(evaluation: Evaluation) -> EvidenceReport | None:
     """Return the figures of both policies; None where they were not measured."""
-    before, after = evaluation.incumbent.grounding, evaluation.candidate.grounding
+    before, after = evaluation.incumbent.evidence, evaluation.candidate.evidence
     if not before or not after:
         return None
-    return GroundingReport(
-        incumbent=summarize(before.values()), candidate=summarize(after.values())
-    )
+    return EvidenceReport(incumbent=summarize(before.values()), candidate=summarize(after.values()))
 
 
-def summarize(tasks: Iterable[TaskGrounding]) -> Grounding:
+def summarize(tasks: Iterable[TaskEvidence]) -> AnswerEvidence:
     """Return the figures of a policy over all tasks."""
     tasks = list(tasks)
     rollouts, answers = sum(task.rollouts for task in tasks), sum(task.answers for task in tasks)
-    return Grounding(
+    return AnswerEvidence(
         rollouts=rollouts,
         passed=sum(task.passed for task in tasks),
         passed_without_lookup=sum(task.passed_without_lookup for task in tasks),
@@ -106,7 +104,7 @@ def summarize(tasks: Iterable[TaskGrounding]) -> Grounding:
 
 
 def _pair_by_slice(
-    before: Mapping[str, TaskGrounding], after: Mapping[str, TaskGrounding]
+    before: Mapping[str, TaskEvidence], after: Mapping[str, TaskEvidence]
 ) -> dict[str, list[_Both]]:
     slices: dict[str, list[_Both]] = {}
     for task in sorted(before.keys() & after.keys()):
@@ -114,7 +112,7 @@ def _pair_by_slice(
     return slices
 
 
-def _share_without(figures: Grounding) -> float:
+def _share_without(figures: AnswerEvidence) -> float:
     return figures.passed_without_lookup / max(1, figures.passed)
 
 

@@ -152,7 +152,7 @@ def sessions(app: "App") -> Finding:
 
 def kinds(app: "App") -> Finding:
     """Check that no cheater wins a kind of task that agents are trained on, unless allowed."""
-    from daemon.core.untrained_kinds import read_agent_kinds
+    from daemon.core.kind_exclusions import read_agent_kinds
 
     agents = read_agent_kinds(app.settings)
     said = [f"{agent.environment} of {agent.alias}: {agent.says}" for agent in agents if agent.says]

@@ -22,8 +22,8 @@ from consumers.tables import Rollout, TaskBody
 from daemon.config.settings import Agent, Environments, Log, Proposer, Scheduler, Settings, Training
 from daemon.core.app import App
 from daemon.core.decision_log import Act, Decisions
+from daemon.core.kind_exclusions import measure_cheats
 from daemon.core.leadership import Leadership
-from daemon.core.untrained_kinds import measure_cheats
 from daemon.cycle.leader import Leader
 from daemon.cycle.outlook import read_outlooks
 from daemon.cycle.planner import CyclePlanner

@@ -17,7 +17,7 @@ from daemon.adapters.adoption import adopt
 from daemon.config.settings import Agent, Settings, Trial
 from daemon.core.app import App
 from daemon.core.decision_log import Decisions
-from daemon.core.untrained_kinds import measure_cheats
+from daemon.core.kind_exclusions import measure_cheats
 from daemon.evaluation import candidate_evaluation
 from daemon.evaluation.best_policies import find_best
 from daemon.evaluation.candidate_evaluation import CandidateEvaluation, CannotExamine
@@ -46,7 +46,7 @@ from events.serving import (
 )
 from ops.learning.user_faults.shop import write_definition
 from ops.random_adapters import Maker
-from tests.daemon.serving.recorded_trial import COMMAND, FAULTS, GROUNDING, RATES
+from tests.daemon.serving.recorded_trial import COMMAND, EVIDENCE, FAULTS, RATES
 from tests.daemon.solver import letters
 from tests.daemon.solver.test_content_job import TASKS, bodies
 from tests.envs.model_server import ModelServer, said
@@ -351,7 +351,7 @@ def test_a_candidate_that_recites_is_played_to_the_bound_and_its_figures_are_tol
         {"has_lookup": has_lookup, "unseen_values": unseen, "answers": 2}
         for has_lookup, unseen in ((True, 0), (False, 3000))
     )
-    monkeypatch.setenv(GROUNDING, json.dumps([honest, reciting]))
+    monkeypatch.setenv(EVIDENCE, json.dumps([honest, reciting]))
     row = staged(larger, unchanged, base, TARGET)
     examined(larger, row, base, COMMAND, RECORDED)
     decisions = [one.report for one in of_type(larger, GateDecided)]
@@ -359,10 +359,10 @@ def test_a_candidate_that_recites_is_played_to_the_bound_and_its_figures_are_tol
     assert (len(decisions) > 1, decisions[-1].decision) == (True, "PROMOTE")
     open_checks = {check.name for check in decisions[0].checks if check.verdict == "EXTEND"}
     assert open_checks >= {"without look-up", "unseen values"}
-    grounding = decisions[-1].grounding
-    assert grounding is not None
-    assert (grounding.incumbent.unseen_values, grounding.candidate.unseen_values) == (0, 3000)
-    assert grounding.candidate.passed_without_lookup == grounding.candidate.passed
+    evidence = decisions[-1].evidence
+    assert evidence is not None
+    assert (evidence.incumbent.unseen_values, evidence.candidate.unseen_values) == (0, 3000)
+    assert evidence.candidate.passed_without_lookup == evidence.candidate.passed
     with larger.reading() as connection:
         node = explain(connection, row.adapter)
     assert "without a look-up 0 % to 100 % of the passed" in str(node)

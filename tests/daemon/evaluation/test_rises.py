@@ -11,14 +11,14 @@ from hypothesis import strategies as st
 
 from daemon.config.settings import Trial
 from daemon.evaluation.gate.decision import conclude, decide
-from daemon.evaluation.gate.measurements import Conduct, Evaluation, Looks, TaskGrounding
+from daemon.evaluation.gate.measurements import Conduct, Evaluation, Looks, TaskEvidence
 from daemon.evaluation.gate.rises import _compute_fisher, check_rises
 from daemon.evaluation.sample_size import Sizes, extend_sizes
 from events.gate import RISES, Check, GateReport, GateSettings
 from tests.daemon.evaluation.test_gate import BETTER, CALM, check, evaluation
 
 SETTINGS = GateSettings()
-HONEST = TaskGrounding(
+HONEST = TaskEvidence(
     "target", rollouts=4, passed=2, without_lookup=0, passed_without_lookup=0, unseen_values=1,
     answers=12, tokens=360,
 )  # fmt: skip
@@ -27,18 +27,18 @@ RECITING = replace(
 )
 
 
-def grounded(tasks: Mapping[str, TaskGrounding]) -> Conduct:
-    return replace(CALM, grounding=tasks)
+def grounded(tasks: Mapping[str, TaskEvidence]) -> Conduct:
+    return replace(CALM, evidence=tasks)
 
 
 def compare(
-    before: Mapping[str, TaskGrounding], after: Mapping[str, TaskGrounding], looks: int = 1
+    before: Mapping[str, TaskEvidence], after: Mapping[str, TaskEvidence], looks: int = 1
 ) -> dict[str, Check]:
     both = Evaluation([], [], grounded(before), grounded(after), looks=Looks(looks))
     return {item.name: item for item in check_rises(both, SETTINGS)}
 
 
-def honest(slice_: str = "target", count: int = 20) -> dict[str, TaskGrounding]:
+def honest(slice_: str = "target", count: int = 20) -> dict[str, TaskEvidence]:
     return {f"{slice_}{n}": replace(HONEST, slice=slice_) for n in range(count)}
 
 
@@ -53,8 +53,8 @@ def test_a_candidate_that_recites_is_played_further_and_its_figures_are_told() -
     report = decide(run, SETTINGS)
     assert report.decision == "EXTEND"
     assert {check(report, name).verdict for name in RISES} == {"EXTEND"}
-    assert report.grounding is not None
-    before, after = report.grounding.incumbent, report.grounding.candidate
+    assert report.evidence is not None
+    before, after = report.evidence.incumbent, report.evidence.candidate
     assert (before.passed, before.passed_without_lookup, before.unseen_values) == (280, 0, 0.25)
     assert (after.passed, after.passed_without_lookup) == (400, 240)
     assert (before.tokens_per_answer, round(after.tokens_per_answer or 0)) == (30.0, 1303)
@@ -115,7 +115,7 @@ def test_answers_that_are_longer_within_the_limit_of_tokens_are_no_rise() -> Non
 def test_what_an_earlier_version_played_has_no_figures() -> None:
     assert compare({}, honest()) == {}
     report = decide(evaluation(BETTER), SETTINGS)
-    assert (report.grounding, report.decision) == (None, "PROMOTE")
+    assert (report.evidence, report.decision) == (None, "PROMOTE")
 
 
 def test_a_rise_plays_all_kinds_further_up_to_the_bound_that_there_is() -> None:
@@ -144,12 +144,12 @@ def test_the_p_value_of_two_shares_counts_the_ways_to_deal_them(
     )
 
 
-def draw(chance: Random, slice_: str, passes: float, quiet: float, strays: float) -> TaskGrounding:
+def draw(chance: Random, slice_: str, passes: float, quiet: float, strays: float) -> TaskEvidence:
     """A task of four trials by a policy of these rates."""
     passed = [chance.random() < passes for _ in range(4)]
     silent = [chance.random() < quiet for _ in range(4)]
     answers = [chance.lognormvariate(3, 0.6) for _ in range(chance.randint(8, 20))]
-    return TaskGrounding(
+    return TaskEvidence(
         slice_, 4, sum(passed), sum(silent),
         sum(both[0] and both[1] for both in zip(passed, silent, strict=True)),
         sum(chance.random() < strays for _ in range(12)), len(answers), round(sum(answers)),
@@ -161,7 +161,7 @@ def test_equal_policies_are_extended_by_chance_as_rarely_as_the_level_says() -> 
     alarms = dict.fromkeys(RISES, 0)
     runs = 120
     for seed in range(runs):
-        chance, before, after = Random(seed), dict[str, TaskGrounding](), dict[str, TaskGrounding]()
+        chance, before, after = Random(seed), dict[str, TaskEvidence](), dict[str, TaskEvidence]()
         raised = set[str]()
         for look in (6, 12, 24):
             for slice_, quiet in (("a", 0.02), ("b", 0.5), ("c", 1.0)):

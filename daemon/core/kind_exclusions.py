@@ -1,7 +1,7 @@
 """Kinds of task that nothing is trained on: of constant outcome, or won by a cheat.
 
-    find_untrained(settings, environment)    kind -> why no job trains on it
-    find_refused(settings, environment)      those of them that gates leave out as well
+    find_exclusions(settings, environment)    kind -> why no job trains on it
+    find_cheat_exclusions(settings, environment)      those of them that gates leave out as well
     measure_cheats(settings, environment)    has the bank of cheaters play, and keeps what it won
     read_cheats(settings, environment)       what was kept; None before the bank has played
 
@@ -48,23 +48,23 @@ class CheatRecord(StrictModel):
     """Kind that a cheat wins, or that cheaters cannot play -> a sentence with the remedy."""
 
 
-def find_untrained(settings: "Settings", environment: Environment) -> dict[str, str]:
+def find_exclusions(settings: "Settings", environment: Environment) -> dict[str, str]:
     """Return kind -> why no job trains on it. Kinds that were not measured yet are not in it."""
-    return dict.fromkeys(sorted(environment.constant), _CONSTANT) | find_refused(
+    return dict.fromkeys(sorted(environment.constant), _CONSTANT) | find_cheat_exclusions(
         settings, environment
     )
 
 
-def find_refused(settings: "Settings", environment: Environment) -> dict[str, str]:
+def find_cheat_exclusions(settings: "Settings", environment: Environment) -> dict[str, str]:
     """Return the kinds that a cheat wins, with the reason; without those that the settings
     allow."""
     record = read_cheats(settings, environment)
-    allowed = list_allowed(settings, environment)
+    allowed = list_exemptions(settings, environment)
     winnable = {} if record is None else record.winnable
     return {kind: reason for kind, reason in winnable.items() if kind not in allowed}
 
 
-def list_allowed(settings: "Settings", environment: Environment) -> list[str]:
+def list_exemptions(settings: "Settings", environment: Environment) -> list[str]:
     """Return the kinds of an environment that a cheat wins and that the settings allow."""
     record = read_cheats(settings, environment)
     names = settings.environments.allow_winnable
@@ -153,7 +153,7 @@ def read_agent_kinds(settings: "Settings") -> list[AgentKinds]:
 def _describe_kinds(settings: "Settings", alias: str, environment: Environment) -> AgentKinds:
     record = read_cheats(settings, environment)
     winnable = {} if record is None else record.winnable
-    allowed = list_allowed(settings, environment)
+    allowed = list_exemptions(settings, environment)
     constant = tuple(sorted(environment.constant))
     parts = [
         f"{kind} is {'used as allowed' if kind in allowed else 'left out'}: {reason}"
@@ -172,16 +172,16 @@ def _describe_kinds(settings: "Settings", alias: str, environment: Environment) 
     )  # fmt: skip
 
 
-def drop_untrained(
-    environment: Environment, pools: Sequence[TaskPool], untrained: Mapping[str, str]
+def drop_kinds(
+    environment: Environment, pools: Sequence[TaskPool], excluded: Mapping[str, str]
 ) -> list[TaskPool]:
     """Return the pools without tasks of these kinds, and without pools that have no other. Pools of
     other environments stay as they are."""
-    if not untrained:
+    if not excluded:
         return list(pools)
 
     def keep(tasks: Sequence[str]) -> tuple[str, ...]:
-        return tuple(task for task in tasks if environment.task(task).capability not in untrained)
+        return tuple(task for task in tasks if environment.task(task).capability not in excluded)
 
     kept = []
     for pool in pools:
@@ -194,7 +194,7 @@ def drop_untrained(
     return kept
 
 
-def list_used(
+def filter_by_pools(
     environment: Environment, pools: Sequence[TaskPool], kinds: Sequence[str]
 ) -> tuple[str, ...]:
     """Return those of the kinds that the pools draw tasks of."""

@@ -6,12 +6,12 @@ from typing import Any, Final
 import pytest
 
 from daemon.config.settings import Agent, Settings
-from daemon.core import untrained_kinds
+from daemon.core import kind_exclusions
 from daemon.core.app import App
-from daemon.core.untrained_kinds import (
-    drop_untrained,
-    find_refused,
-    find_untrained,
+from daemon.core.kind_exclusions import (
+    drop_kinds,
+    find_cheat_exclusions,
+    find_exclusions,
     measure_cheats,
     read_agent_kinds,
     read_cheats,
@@ -81,8 +81,8 @@ def test_a_winnable_kind_is_named_with_cheater_and_remedy_once_it_was_measured(
     assert (after.measured, after.constant) == (True, ("greet",))
     assert "lend is left out: the cheater " in after.says
     assert "never trained on: greet" in after.says
-    assert "lend" in find_refused(settings, library)
-    assert {"greet", "lend"} <= find_untrained(settings, library).keys()
+    assert "lend" in find_cheat_exclusions(settings, library)
+    assert {"greet", "lend"} <= find_exclusions(settings, library).keys()
     with App(settings) as app:
         ok, said = kinds(app)
     assert (ok, "the cheater" in said) == (False, True)
@@ -110,7 +110,7 @@ def test_a_kind_that_the_settings_allow_is_used_and_still_named(
 ) -> None:
     settings = settings_of(tmp_path, "library/lend")
     measure_cheats(settings, library)
-    assert "lend" not in find_untrained(settings, library)
+    assert "lend" not in find_exclusions(settings, library)
     (agent,) = read_agent_kinds(settings)
     assert "lend" in agent.allowed
     assert "lend is used as allowed" in agent.says
@@ -125,15 +125,15 @@ def test_pools_keep_the_tasks_of_other_kinds() -> None:
         TaskPool(name="lost", tasks=(both[0],)),
         TaskPool(name="elsewhere", tasks=(both[0],), environment="shop"),
     ]
-    kept = drop_untrained(phone, pools, dict.fromkeys(phone.constant, "constant"))
+    kept = drop_kinds(phone, pools, dict.fromkeys(phone.constant, "constant"))
     assert [(pool.name, pool.tasks) for pool in kept] == [
         ("mixed", (both[2],)), ("elsewhere", (both[0],)),
     ]  # fmt: skip
-    assert drop_untrained(phone, pools, {}) == pools
+    assert drop_kinds(phone, pools, {}) == pools
 
 
 def test_a_built_in_environment_is_proven_by_its_tests(tmp_path: Path) -> None:
     phone = ToolSandbox()
-    assert untrained_kinds.is_built_in(phone)
-    assert find_refused(Settings(home=tmp_path), phone) == {}
-    assert find_untrained(Settings(home=tmp_path), phone).keys() == phone.constant
+    assert kind_exclusions.is_built_in(phone)
+    assert find_cheat_exclusions(Settings(home=tmp_path), phone) == {}
+    assert find_exclusions(Settings(home=tmp_path), phone).keys() == phone.constant
