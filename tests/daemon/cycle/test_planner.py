@@ -203,6 +203,7 @@ def test_a_warm_start_is_requested_with_the_successes_that_the_log_holds(
     with home(tmp_path, given, training=Training(warm_start=mode)) as app:
         known = session(app, given[0].id)
         session(app, "shop/return/5")
+        session(app, given[1].id, grader="shop/1")
         cycle, _ = ask_planner(app)
         assert cycle is not None
         with app.reading() as connection:
