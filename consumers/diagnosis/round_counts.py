@@ -28,8 +28,9 @@ from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.sql import ColumnElement
 
 from consumers.diagnosis import anchors
-from consumers.diagnosis.answering import is_current
+from consumers.diagnosis.answering import answers_now
 from consumers.diagnosis.labelled import label_columns, rollouts_with_repairs
+from consumers.diagnosis.rule_versions import follows_newest_rules, note_versions
 from consumers.diagnosis.task_kinds import has_kind, is_usable
 from consumers.tables import Rollout, TaskPattern
 from events.position import Position, entries
@@ -98,8 +99,9 @@ def claim(
     kinds: Mapping[str, Collection[str]],
 ) -> None:
     """Give the rollouts at or before `position` that no earlier round counted to this round. Mark
-    those that count in none of its numbers: their policies do not answer now, or they are traffic
-    of an agent whose `kinds` (agent -> kinds) do not have their task."""
+    those that count in none of its numbers: their policies do not answer now, newer rules have
+    replaced their verdicts, or they are traffic of an agent whose `kinds` (agent -> kinds) do not
+    have their task. Where the rules of a pair's verdicts changed, its patterns begin anew."""
     rollouts = Rollout.table()
     elsewhere = [
         and_(
@@ -109,7 +111,7 @@ def claim(
         )
         for alias, own in sorted(kinds.items())
     ]
-    counts = and_(is_current(connection, rollouts.c), not_(or_(false(), *elsewhere)))
+    counts = and_(answers_now(connection, rollouts.c), not_(or_(false(), *elsewhere)))
     outdated = case((counts, False), else_=True)
     for stream, partition, source, sequence in entries(position):
         if stream == ROLLOUTS.name:
@@ -123,6 +125,12 @@ def claim(
                 )
                 .values(round=number, outdated=outdated)
             )
+    note_versions(connection, number, and_(counts, of_agents(rollouts.c)))
+    connection.execute(
+        update(rollouts)
+        .where(rollouts.c.round == number, not_(follows_newest_rules(rollouts.c)))
+        .values(outdated=True)
+    )
 
 
 def totals(connection: Connection, number: int) -> dict[Pair, Totals]:
@@ -215,13 +223,14 @@ def _add_broken(connection: Connection, number: int, by_pair: Mapping[Pair, Fail
     failed = _select_failures(number).c
     tried = (
         select(failed.alias, failed.base, failed.task_key, failed.pattern,
-               func.count().label("n"))
+               func.count().label("n"), func.max(failed.rules).label("rules"))
         .where(failed.category != OTHER)
         .group_by(failed.alias, failed.base, failed.task_key, failed.pattern)
         .subquery()
     )  # fmt: skip
     attempts = Rollout.table().alias("attempts")
-    # Every judged rollout on the task that a round has claimed, whatever it was made for.
+    # Every judged rollout on the task that a round has claimed, whatever it was made for, but none
+    # that was judged under older rules.
     outcomes = (
         select(func.count())
         .where(
@@ -230,6 +239,7 @@ def _add_broken(connection: Connection, number: int, by_pair: Mapping[Pair, Fail
             attempts.c.task_key == tried.c.task_key,
             attempts.c.round <= number,
             attempts.c.success.is_not(None),
+            func.coalesce(attempts.c.rules >= tried.c.rules, True),
         )
         .correlate(tried)
     )
@@ -286,7 +296,7 @@ def representatives(number: int, kinds: Collection[str] | None = None) -> Subque
         select(
             rollouts.alias, rollouts.base, rollouts.rollout, rollouts.task_key, rollouts.time,
             category.label("category"), rollouts.success, rollouts.reward, pivot.label("pivot"),
-            rollouts.kind, rollouts.words, rollouts.trace_key, rollouts.tool_errors,
+            rollouts.rules, rollouts.kind, rollouts.words, rollouts.trace_key, rollouts.tool_errors,
             rollouts.session, place.label("place"),
             (category + literal("|") + pivot).label("pattern"),
         )

@@ -14,6 +14,7 @@ from sqlalchemy import ColumnElement, Connection, ScalarSelect, case, func, sele
 
 from consumers.diagnosis import round_counts
 from consumers.diagnosis.round_counts import LIVE_PURPOSES
+from consumers.diagnosis.rule_versions import follows_newest_rules
 from consumers.diagnosis.task_kinds import is_usable
 from consumers.folds.cycles import PROPOSED
 from consumers.tables import Call, Rollout, Task
@@ -169,8 +170,8 @@ def task_rates(
 def last_outcomes(
     connection: Connection, alias: str, base: str, tasks: Sequence[str], window: int
 ) -> dict[str, tuple[int, int]]:
-    """Task -> attempts and passes among its last `window` judged rollouts, whatever they were made
-    for."""
+    """Task -> attempts and passes among its last `window` rollouts that the newest rules of its
+    kind judged, whatever they were made for."""
     rollouts = Rollout.table().c
     place = func.row_number().over(
         partition_by=rollouts.task_key,
@@ -186,6 +187,7 @@ def last_outcomes(
                 rollouts.alias == alias,
                 rollouts.base == base,
                 rollouts.success.is_not(None),
+                follows_newest_rules(rollouts),
                 rollouts.task_key.in_(tasks[start : start + _IDS_PER_QUERY]),
             )
             .subquery()
@@ -243,8 +245,8 @@ def read_evaluated_tasks(connection: Connection, alias: str) -> list[tuple[Actio
 def passed_sessions(
     connection: Connection, alias: str, base: str, most: int
 ) -> list[PassedRollout]:
-    """Return the last `most` live sessions of an agent on a base that passed a task without an
-    objection of any rule, newest first."""
+    """Return the last `most` live sessions of an agent on a base that passed a task by the newest
+    rules of its kind and without an objection of any rule of diagnosis, newest first."""
     rollouts = Rollout.table().c
     query = (
         select(rollouts.rollout, rollouts.task, rollouts.partition, rollouts.offset)
@@ -253,6 +255,7 @@ def passed_sessions(
             rollouts.base == base,
             rollouts.purpose == "live",
             rollouts.success.is_(True),
+            follows_newest_rules(rollouts),
             rollouts.category.is_(None),
             rollouts.session.is_not(None),
             rollouts.task.is_not(None),

@@ -67,6 +67,12 @@ def _facts(document: dict[str, Any]) -> Any:
         else f"{cycle['round']} by {cycle['trigger']}: {cycle['failed']:,} failures, "
         f"{cycle['patterns']:,} patterns, {cycle['other']:,} unexplained"
     )
+    for change in document["rule_changes"]:
+        name = f"patterns of {change['alias']}"
+        values[name] = "; ".join(filter(None, [values.get(name), change["says"]]))
+    for kinds in document["kinds"]:
+        if kinds["says"]:
+            values[f"kinds of {kinds['alias']}"] = kinds["says"]
     for route in document["routes"]:
         members = describe_members(route["members"], route["base"])
         who = f"{route['adapter'] or route['base']}{members}, {describe_share(route)}"

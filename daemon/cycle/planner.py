@@ -27,6 +27,13 @@ from daemon.controller.directive_builder import direct
 from daemon.controller.model_answers import ModelFailure
 from daemon.controller.skill_analyzer import choose_labeller
 from daemon.controller.skill_discovery import contrast_skills, find_due_round
+from daemon.core.kind_exclusions import (
+    drop_kinds,
+    filter_by_pools,
+    find_exclusions,
+    list_exemptions,
+    measure_cheats,
+)
 from daemon.core.task_definitions import open_event_environment, with_definitions
 from daemon.core.task_kinds import find_kinds
 from daemon.cycle.estimate import read_job_budget
@@ -248,9 +255,11 @@ class CyclePlanner:
         except NotTrainable as error:
             return Proposal({}, str(error))
         pair = Pair(cycle.alias, cycle.base)
+        excluded = self._find_exclusions(environment)
         review = self._review_tasks(environment, cycle)
         with self._app.reading() as connection:
             wanted = self._proposal_request(connection, environment, cycle, supply)
+            wanted = replace(wanted, sources=_leave_out(wanted.sources, excluded))
             buffered = [
                 entry
                 for entry in self._read_pool_entries(connection, cycle)
@@ -622,6 +631,11 @@ class CyclePlanner:
         """The request of a job for a skill, or for everything. Raises NotTrainable, RetryLater."""
         settings = self._app.settings
         agent = self._find_agent(cycle)
+        excluded = self._find_exclusions(environment)
+        task_pools = drop_kinds(environment, task_pools, excluded)
+        if all(pool.replay for pool in task_pools):
+            reasons = "; ".join(f"{kind}: {reason}" for kind, reason in excluded.items())
+            raise NotTrainable(f"every task is of a kind that nothing is trained on: {reasons}")
         job = derive_id("job", cycle.cycle, *([] if skill is None else [skill]))
         successes = None
         with self._app.reading() as connection:
@@ -642,6 +656,8 @@ class CyclePlanner:
             else self._plan_rounds(environment, cycle, task_pools, skill),
             user=user,
         )  # fmt: skip
+        allowed = filter_by_pools(environment, spec.pools, list_exemptions(settings, environment))
+        spec = spec.model_copy(update={"allowed_winnable": allowed})
         return JobRequested(
             job=job,
             cycle=cycle.cycle,
@@ -655,6 +671,12 @@ class CyclePlanner:
             parent=start.parent,
             skill=skill,
         )
+
+    def _find_exclusions(self, environment: "Environment") -> dict[str, str]:
+        """Return kind -> why no job trains on it. The cheaters play first where that is not known
+        yet, which takes seconds to minutes."""
+        measure_cheats(self._app.settings, environment)
+        return find_exclusions(self._app.settings, environment)
 
     def _plan_rounds(
         self, environment: "Environment", cycle: CycleRow, task_pools: Sequence[TaskPool],
@@ -683,3 +705,14 @@ class CyclePlanner:
             if skill is None
             else [pool.name for pool in task_pools if pool.is_plain and not pool.replay],
         )  # fmt: skip
+
+
+def _leave_out(
+    followed: Mapping[str, Sequence[Source]], excluded: Mapping[str, str]
+) -> dict[str, list[Source]]:
+    """Return pattern -> the failed tasks to follow, without those of kinds that nothing is trained
+    on."""
+    return {
+        pattern: [source for source in own if source.task.capability not in excluded]
+        for pattern, own in followed.items()
+    }

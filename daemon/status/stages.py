@@ -121,6 +121,9 @@ def _cycle(document: Document, now: datetime) -> Stop:
         if agent["unusable_text"]
     ]
     facts += [
+        f"patterns of {change['alias']} {change['says']}" for change in document["rule_changes"]
+    ]
+    facts += [
         f"users of {practice['alias']}: {practice['says']}"
         for practice in document["users"]
         if practice["setting"] != "script"

@@ -7,7 +7,16 @@ import pytest
 
 from events import codec, envelope
 from events.envelope import Envelope, to_headers
-from events.gate import AfterError, Check, GatePlan, GateReport, Rate, TargetReport
+from events.gate import (
+    AfterError,
+    AnswerEvidence,
+    Check,
+    EvidenceReport,
+    GatePlan,
+    GateReport,
+    Rate,
+    TargetReport,
+)
 from events.jobs import PanelRouter, RouterOption
 from events.learning import (
     BadTries,
@@ -68,7 +77,9 @@ PARTS: dict[str, type[StrictModel]] = {
     "RouteShare": RouteShare, "HoldoutDraw": HoldoutDraw,
     "PassRates": PassRates, "LiveEvidence": LiveEvidence,
     "ArmCounts": ArmCounts,
-    "GateReport": GateReport, "AfterError": AfterError, "GatePlan": GatePlan, "Check": Check,
+    "GateReport": GateReport, "AfterError": AfterError,
+    "EvidenceReport": EvidenceReport, "AnswerEvidence": AnswerEvidence,
+    "GatePlan": GatePlan, "Check": Check,
     "Rate": Rate, "TargetReport": TargetReport, "JobParent": JobParent,
     "JobRound": JobRound, "PoolShare": PoolShare,
     "SkillContrast": SkillContrast, "SkillLabels": SkillLabels,

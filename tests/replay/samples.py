@@ -6,7 +6,16 @@ A field that a sample leaves at its default would be a field that no test of old
 import array
 from typing import Any, Final
 
-from events.gate import AfterError, Check, GatePlan, GateReport, Rate, TargetReport
+from events.gate import (
+    AfterError,
+    AnswerEvidence,
+    Check,
+    EvidenceReport,
+    GatePlan,
+    GateReport,
+    Rate,
+    TargetReport,
+)
 from events.jobs import (
     EndpointUser,
     JobSpec,
@@ -155,6 +164,17 @@ _REPORT: Final = GateReport(
     after_error=AfterError(
         tasks=48, incumbent=0.25, candidate=0.5, token_growth=0.375, clean_token_growth=0.0625,
     ),
+    evidence=EvidenceReport(
+        incumbent=AnswerEvidence(
+            rollouts=192, passed=96, passed_without_lookup=2, unseen_values=0.25,
+            tokens_per_answer=24.5,
+        ),
+        candidate=AnswerEvidence(
+            rollouts=192, passed=144, passed_without_lookup=3, unseen_values=0.5,
+            tokens_per_answer=25.5,
+        ),
+    ),
+    rules={"cancel": "2"},
 )  # fmt: skip
 
 _DIRECTIVE: Final = Directive(

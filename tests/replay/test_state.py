@@ -44,7 +44,7 @@ DECISIONS: Final = (
     "PanelComposed.v1",
     "AdapterStaged.v1",
     "AdapterEvaluated.v1",
-    "GateDecided.v1",
+    "GateDecided.v1.5",
     "OperatorActed.v1",
     "RouteChanged.v1",
     "AdapterMoved.v1",

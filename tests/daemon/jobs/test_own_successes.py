@@ -65,7 +65,7 @@ def record(
     fields = {
         "rollout": name, "alias": "agent", "base": "base", "policy": "p1", "source": "live",
         "session": name, "task": Task(id=task, environment="shop"), "success": True,
-        "reward": 1.0, "grader": "shop/1", "calls": (f"{name}/0", f"{name}/1"),
+        "reward": 1.0, "grader": "shop/2", "calls": (f"{name}/0", f"{name}/1"),
     }  # fmt: skip
     data.append((RolloutEnded.model_validate({**fields, **ended}), {}))
     for number, (event, arrays) in enumerate(data):
