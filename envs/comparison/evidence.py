@@ -3,7 +3,7 @@
 Pure. Generated tasks have rules (task.py, `Rules`), and grading asks these functions:
 
     find_breaches              what is wrong with the outputs of an episode, in words
-    find_unsupported_outputs   outputs that were said before their records were read
+    find_outputs_without_source   outputs that were said before their records were read
     count_unseen_values        numbers that the agent said and that nobody showed it
     has_lookup                 whether anything was looked up at all
 
@@ -37,7 +37,7 @@ def find_breaches(
     outputs: Sequence[str], rules: Rules, policy: str, messages: Sequence[Message]
 ) -> Iterator[str]:
     """Yield why what the agent said does not count, one sentence each."""
-    for output in find_unsupported_outputs(outputs, rules, messages):
+    for output in find_outputs_without_source(outputs, rules, messages):
         yield f"said {output!r} before it was looked up"
     if any(map(holds_number, outputs)):
         unseen = count_unseen_values(policy, messages)
@@ -45,7 +45,7 @@ def find_breaches(
             yield f"said {unseen} numbers that nothing had shown; {MAX_UNSEEN_VALUES} are allowed"
 
 
-def find_unsupported_outputs(
+def find_outputs_without_source(
     outputs: Sequence[str], rules: Rules, messages: Sequence[Message]
 ) -> tuple[str, ...]:
     """Return the outputs that the agent said, but never after all of their sources were read."""
@@ -100,7 +100,7 @@ def count_unseen_values(policy: str, messages: Sequence[Message]) -> int:
             unseen |= numbers - seen
             written |= _find_arguments(message) - seen
         elif message.role == "tool":
-            seen |= _find_shown(calls.get(id(message))) - written
+            seen |= _read_result(calls.get(id(message))) - written
         else:
             seen |= numbers
     return len(unseen)
@@ -124,7 +124,7 @@ def _read_numbers(text: str) -> set[Decimal]:
     return {number.copy_abs() for number in find_values(text)}
 
 
-def _find_shown(item: ExecutedCall | None) -> set[Decimal]:
+def _read_result(item: ExecutedCall | None) -> set[Decimal]:
     """Return the numbers of a result; none where the call failed."""
     if item is None or item.result is None or item.failed:
         return set()

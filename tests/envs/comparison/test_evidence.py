@@ -11,7 +11,7 @@ from envs.comparison.evidence import (
     MAX_UNSEEN_VALUES,
     count_unseen_values,
     find_breaches,
-    find_unsupported_outputs,
+    find_outputs_without_source,
     has_lookup,
     holds,
 )
@@ -137,10 +137,10 @@ def test_an_output_may_need_several_records_and_either_party_may_read_them() -> 
     first = answered(LOOK, '{"price": 1000}')
     second = answered(by_user("show", user="u1"), '{"level": "gold"}')
     for read, supported in ((first, False), (second, False), (first + second, True)):
-        unsupported = find_unsupported_outputs(("1000",), rules, [*read, said("1000")])
+        unsupported = find_outputs_without_source(("1000",), rules, [*read, said("1000")])
         assert unsupported == (() if supported else ("1000",))
-    assert find_unsupported_outputs(("1000",), rules, [said("Hi.")]) == (), "it was never said"
-    assert find_unsupported_outputs(("1000", "x"), rules, [*first, *second, said("1000 x")]) == ()
+    assert find_outputs_without_source(("1000",), rules, [said("Hi.")]) == (), "it was never said"
+    assert find_outputs_without_source(("1000", "x"), rules, [*first, *second, said("1000 x")]) == ()
     with pytest.raises(KeyError, match="rank"):
         Source.of({"user": "u1"}, "user", "rank")
 
@@ -148,7 +148,7 @@ def test_an_output_may_need_several_records_and_either_party_may_read_them() -> 
 def test_what_a_prefix_read_and_said_counts() -> None:
     begun = [m.model_copy(update={"sampled": False}) for m in answered(LOOK, '{"price": 1000}')]
     rules = Rules(sources=((PRICE,),))
-    assert find_unsupported_outputs(("1000",), rules, [*begun, said("1000")]) == ()
+    assert find_outputs_without_source(("1000",), rules, [*begun, said("1000")]) == ()
     numbers = said(" ".join(map(str, range(100)))).model_copy(update={"sampled": False})
     assert count_unseen_values("", [numbers, said("It is 40.")]) == 0
 

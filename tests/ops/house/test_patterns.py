@@ -60,6 +60,7 @@ BOUNDED: Final[Mapping[str, tuple[str, ...]]] = {
         "consumers.diagnosis.response_patterns:_SENTENCE",
         "daemon.proposer.siblings:_WORD",
         "envs.attribution.words:WORD",
+        "envs.comparison.numerals:_DIGIT_RUN",
         "envs.comparison.numerals:_PART",
         "envs.comparison.numerals:_RUN",
         "envs.reflection.official:_BLANK_LINES",
