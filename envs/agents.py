@@ -119,8 +119,7 @@ def draw_arguments(
     parameters = function.get("parameters") or {}
     values = _Values(parameters.get("$defs", {}), words, chance)
     return {
-        name: values.draw(schema, name)
-        for name, schema in parameters.get("properties", {}).items()
+        name: values.draw(schema, name) for name, schema in parameters.get("properties", {}).items()
     }
 
 
