@@ -101,8 +101,8 @@ def _draw_set(
 ) -> list[str]:
     """Return one of the sets of names with such a size and a name of `needs`. All are as likely, so
     that no guess of a set is often right."""
-    sets = (chosen for size in sizes for chosen in combinations(names, size))
-    return list(case.chance.choice([chosen for chosen in sets if {*chosen} & {*needs}]))
+    sets = (group for size in sizes for group in combinations(names, size))
+    return list(case.chance.choice([group for group in sets if {*group} & {*needs}]))
 
 
 def _mend_internet(case: Case, request: phrases.Phrases, needs: Sequence[str]) -> Plan:
@@ -182,11 +182,11 @@ def _hand_over(case: Case) -> Plan:
     transfer = Action(name="transfer_to_human_agents", arguments={"summary": summary}, compare=())
     basis: tuple[Basis, ...] = ("DB", "POLICY")
     if case.chance.random() < 0.5:
-        locked = prepare("lock_sim_card", mode=case.chance.choice(("pin", "puk")))
-        return Plan(phrases.HAND_OVER, (locked,), (transfer,), basis=basis)
+        lock = prepare("lock_sim_card", mode=case.chance.choice(("pin", "puk")))
+        return Plan(phrases.HAND_OVER, (lock,), (transfer,), basis=basis)
     look = agent("get_details_by_id", id=case.line["line_id"])
-    ended = suspend(case, draw_bill_id(case), contract_ended=True)
-    return Plan(phrases.HAND_OVER, (ended, SEARCH), (look, transfer), basis=basis)
+    suspension = suspend(case, draw_bill_id(case), contract_ended=True)
+    return Plan(phrases.HAND_OVER, (suspension, SEARCH), (look, transfer), basis=basis)
 
 
 def _line_change(case: Case) -> Plan:

@@ -9,7 +9,7 @@ from typing import Final
 from envs.agents import CLOSING, GoldAgent, call, is_done
 from envs.task import TaskDefinition
 from envs.telecom.policy import AUTHENTICATING, TRANSFERS
-from envs.telecom.signs import LOCKED, SIGNS
+from envs.telecom.signs import SIGNS, SIM_LOCK
 from envs.telecom.user_tools import TelecomUserTools
 from events.messages import Action, ExecutedCall, Message, Requestor, executed_calls
 
@@ -99,7 +99,7 @@ def _add_looks(actions: Sequence[Action], requestor: Requestor) -> list[Action]:
     """Return the actions with a look before each that needs one; none is made twice."""
     whole: list[Action] = []
     for action in actions:
-        sign = LOCKED if action.name in TRANSFERS else SIGNS.get(action.name)
+        sign = SIM_LOCK if action.name in TRANSFERS else SIGNS.get(action.name)
         if sign is not None:
             names = TelecomUserTools.tools()[sign.looks].parameters
             arguments = {name: action.arguments[name] for name in names}

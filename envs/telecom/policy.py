@@ -121,13 +121,13 @@ def _check_repairs(task: TaskDefinition, messages: Sequence[Message]) -> Iterato
     """Yield the repairs that the agent asked for or made before anything showed that they are
     needed. What the user does after a message of the agent counts as asked for in it."""
     answers: list[str] = []
-    shown: list[str] = []
+    earlier: list[str] = []
     for turn, message in enumerate(messages):
         if message.role == "tool":
             answers.append(message.text)
             continue
         if message.role == "assistant":
-            shown = [*answers]
+            earlier = [*answers]
         if message.sampled is False:
             continue
         repairs = [(call.name, call.arguments) for call in message.tool_calls]
@@ -138,7 +138,7 @@ def _check_repairs(task: TaskDefinition, messages: Sequence[Message]) -> Iterato
                 if item.acts
             ]
         for tool, arguments in repairs:
-            if isinstance(arguments, dict) and not is_needed(tool, arguments, shown):
+            if isinstance(arguments, dict) and not is_needed(tool, arguments, earlier):
                 yield f"message {turn} has {tool}, and nothing seen before shows that it is needed"
 
 

@@ -51,7 +51,7 @@ SIGNS: Final[Mapping[str, Sign]] = {
 }
 """Repair -> its sign; `{argument}` stands for an argument of the repair."""
 
-LOCKED: Final = Sign("check_sim_status", r"SIM Card Status: locked|locked with a P[IU][NK] ")
+SIM_LOCK: Final = Sign("check_sim_status", r"SIM Card Status: locked|locked with a P[IU][NK] ")
 """The sign of a SIM card that only a person at the company can unlock."""
 
 
@@ -69,7 +69,7 @@ def is_needed(tool: str, arguments: Mapping[str, Any], answers: Iterable[str]) -
 def is_beyond_repair(answers: Iterable[str]) -> bool:
     """Return whether one of the answers shows a locked SIM card, or a suspended line whose contract
     has ended."""
-    return any(re.search(LOCKED.pattern, answer) or _shows_ended(answer) for answer in answers)
+    return any(re.search(SIM_LOCK.pattern, answer) or _shows_ended(answer) for answer in answers)
 
 
 def _shows_ended(answer: str) -> bool:
