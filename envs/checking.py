@@ -151,8 +151,8 @@ def check(sample: Sample, progress: Callable[[int], None] = lambda _: None) -> C
     rates, capabilities = _rates(ready), _by_capability(ready)
     if judged:
         problems += _verdicts(environment, ready, report, rates, capabilities)
-        problems += _cheats(environment, bank)
     problems += _report_failures(trials)
+    problems += _cheats(environment, bank)
     return Check(
         environment.name,
         sample.split,
@@ -386,7 +386,7 @@ def _cheats(environment: Environment, bank: BankReport) -> Iterator[Problem]:
         )
     for kind, trial in bank.trials.items():
         for defect in trial.defects:
-            yield Problem("defect", f"{environment.name}/{kind}/", *_explain_defect(defect))
+            yield Problem("defect", f"{environment.name}/{kind}", *_explain_defect(defect))
 
 
 def _explain_defect(defect: str) -> tuple[str, str]:

@@ -259,13 +259,16 @@ def _conclusions(report: "Check") -> list[str]:
 
 
 def _describe_bank(report: "Check") -> list[str]:
-    """What cheaters played, and what they did not."""
+    """What cheaters won, and what they did not play."""
     lines = []
     if trials := report.bank.trials.values():
-        most, tasks = max(trial.best.wins for trial in trials), max(trial.tasks for trial in trials)
-        lines.append(f"cheaters: the best one wins {most} of {tasks} tasks of a kind")
+        best = max((trial.best for trial in trials), key=lambda win: win.wins / win.tasks)
+        played = len(set.union(*(set(trial.wins) for trial in trials)))
+        lines.append(
+            f"cheaters: {played} played, the best wins {best.wins} of {best.tasks} tasks of a kind"
+        )
         if idle := set.intersection(*(set(trial.skipped) for trial in trials)):
-            lines.append(f"cheaters that apply to no kind here: {', '.join(sorted(idle))}")
+            lines.append(f"{len(idle)} cheaters apply to no kind here (--json names them)")
     if report.constant:
         lines.append(f"constant kinds, which no cheater plays: {', '.join(report.constant)}")
     return lines

@@ -383,6 +383,14 @@ _RECITERS: Final = {
 }
 
 CHEATERS: Final[Mapping[str, Cheater]] = {
+    "close": Cheater("says the closing words at once", lambda attempt: iter(()), _always, _DEMAND),
+    "recite_policy": Cheater(
+        "says the whole policy",
+        lambda attempt: iter([attempt.say(attempt.knowledge.policy)]),
+        _always,
+        _DEMAND,
+    ),
+    "agree": Cheater("agrees to everything", _agree, _always, _DEMAND),
     **{f"recite_{name}": cheater for name, cheater in _RECITERS.items()},
     **{
         f"look_up_and_recite_{name}": Cheater(
@@ -393,14 +401,6 @@ CHEATERS: Final[Mapping[str, Cheater]] = {
         )
         for name, cheater in _RECITERS.items()
     },
-    "close": Cheater("says the closing words at once", lambda attempt: iter(()), _always, _DEMAND),
-    "recite_policy": Cheater(
-        "says the whole policy",
-        lambda attempt: iter([attempt.say(attempt.knowledge.policy)]),
-        _always,
-        _DEMAND,
-    ),
-    "agree": Cheater("agrees to everything", _agree, _always, _DEMAND),
     "hand_over": _hand_over(lambda function: draw_arguments(function, (_SUMMARY,), Random(0))),
     "hand_over_without_arguments": _hand_over(lambda function: {}),
     "hand_over_in_vain": _hand_over(lambda function: "{"),
@@ -447,4 +447,4 @@ CHEATERS: Final[Mapping[str, Cheater]] = {
         _CALL_FOR,
     ),
 }
-"""Name -> cheater."""
+"""Name -> cheater, the plainest first: of cheaters that win equally often the first is named."""

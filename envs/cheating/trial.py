@@ -4,18 +4,20 @@
     run_bank(environment, kinds)   wins of every cheater, and the kinds that could not be measured
 
 A kind is winnable where some cheater wins more than a twentieth of its tasks, and more than one.
+Who wins 2 to 4 of 20 plays 200 others, which decide.
 Kinds of constant outcome (`Environment.constant`) are not measured.
 
 Guarantee: a function of environment, kinds, number of tasks and seed. Not covered: a cheat that is
 not in the bank.
 """
 
-from collections.abc import Generator, Iterable, Mapping
+from collections import Counter
+from collections.abc import Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 from envs.cheating.bank import CHEATERS, Cheater, CheatingAgent
-from envs.cheating.knowledge import Knowledge, learn
+from envs.cheating.knowledge import OTHER_TASKS, Knowledge, learn
 from envs.environment import Environment
 from envs.episode import Episode, play
 from envs.footprint import format_error
@@ -26,6 +28,11 @@ from events.errors import KintsugiError
 TASKS_PER_KIND: Final = 20
 SHARE_AT_MOST: Final = 0.05
 """Share of the tasks of a kind that a cheater may win; one task in any case."""
+
+SECOND_LOOK: Final = 10
+"""Times as many other tasks that a cheater plays where luck may have made it win too often."""
+_CERTAIN: Final = 0.25
+"""Share from which on no luck explains what a cheater won of twenty tasks."""
 
 
 class BankFailure(KintsugiError):
@@ -50,22 +57,25 @@ class Win:
         """Whether the kind is winnable by this cheater."""
         return self.wins > self.allowed
 
+    @property
+    def is_doubtful(self) -> bool:
+        """Whether luck may have made it too often."""
+        return self.is_too_often and self.wins < _CERTAIN * self.tasks
+
 
 @dataclass(frozen=True, slots=True)
 class KindTrial:
     """What the bank made of one kind."""
 
-    tasks: int
-    wins: Mapping[str, int]
-    """Cheater -> tasks that it won; those that apply to the kind."""
+    wins: Mapping[str, Win]
+    """Cheater -> how often it won; those that apply to the kind."""
     defects: tuple[str, ...]
     """Exceptions that tools raised."""
 
     @property
     def best(self) -> Win:
         """The cheater that won most."""
-        name = max(self.wins, key=lambda cheater: self.wins[cheater])
-        return Win(name, self.wins[name], self.tasks)
+        return max(self.wins.values(), key=lambda win: (win.is_too_often, win.wins / win.tasks))
 
     @property
     def skipped(self) -> tuple[str, ...]:
@@ -139,17 +149,32 @@ def _measure(
 ) -> Generator[None, None, KindTrial]:
     """Measure one kind. Yields after each task."""
     knowledge = yield from learn(environment, capability, first_seed=seed + tasks)
-    wins = {name: 0 for name, cheater in CHEATERS.items() if cheater.applies(knowledge)}
-    defects: dict[str, None] = {}
-    for number in range(seed, seed + tasks):
-        task = environment.generate(capability, number)
+    applying = [name for name, cheater in CHEATERS.items() if cheater.applies(knowledge)]
+    seeds = range(seed, seed + tasks)
+    wins, defects = yield from _play(knowledge, capability, applying, seeds)
+    doubtful = [name for name, win in wins.items() if win.is_doubtful]
+    # Tasks that the cheaters do not know.
+    first = seed + tasks + OTHER_TASKS
+    seeds = range(first, first + SECOND_LOOK * tasks if doubtful else first)
+    again, more = yield from _play(knowledge, capability, doubtful, seeds)
+    return KindTrial(wins | again, tuple(defects | more))
+
+
+def _play(
+    knowledge: Knowledge, capability: str, cheaters: Sequence[str], seeds: Sequence[int]
+) -> Generator[None, None, tuple[dict[str, Win], dict[str, None]]]:
+    """Let cheaters play the tasks with these seeds. Yields after each task; returns their wins and
+    the defects of tools."""
+    environment, won, defects = knowledge.environment, Counter[str](), dict[str, None]()
+    for seed in seeds:
+        task = environment.generate(capability, seed)
         grader = Grader(environment, task)
-        for name in wins:
+        for name in cheaters:
             episode = _cheat(knowledge, task, name)
             defects |= dict.fromkeys(episode.defects)
-            wins[name] += _is_won(episode, grader, CHEATERS[name])
+            won[name] += _is_won(episode, grader, CHEATERS[name])
         yield
-    return KindTrial(tasks, wins, tuple(defects))
+    return {name: Win(name, won[name], len(seeds)) for name in cheaters}, defects
 
 
 def _cheat(knowledge: Knowledge, task: TaskDefinition, name: str) -> Episode:

@@ -10,6 +10,7 @@ import pytest
 
 from envs import skeleton
 from envs.checking import Check, check
+from envs.cheating.trial import Win
 from envs.footprint import Sample
 from envs.registry import open_environment
 
@@ -43,6 +44,10 @@ def checked(tmp_path: Path) -> Any:
         return check(Sample(environment=str(file), **({"tasks": 12} | sample)))
 
     return run
+
+
+UNRULED: Edit = ("rules=Rules(sources=((source,),) if outputs else ())", "rules=None")
+"""The edit that lets an answer count wherever it comes from."""
 
 
 def the_problem(found: Check) -> str:
@@ -220,6 +225,65 @@ def test_tasks_that_only_need_a_refusal_are_caught(checked: Any) -> None:
         "skeleton: an agent that does nothing gets 0.50, above 0.20, and 1.00 of 'tell'; demand"
     )
     assert "an agent that calls tools at random gets" in found.problems[1]
+
+
+def test_a_kind_whose_output_every_answer_has_is_named_with_the_cheater(checked: Any) -> None:
+    found = checked(
+        ('outputs.append(str(books[title]["shelf"]))', 'outputs.append("complete")'), UNRULED
+    )
+    assert found.overall.null == 0.0
+    assert found.winnable == {"tell": Win("close", 20, 20)}
+    assert found.problems == (
+        "skeleton/tell: an agent that says the closing words at once (close) wins 20 of 20 tasks, "
+        "1 at most should be; demand a change, or an output that only a look into the state can "
+        "tell",
+    )
+
+
+def test_a_kind_that_guesses_win_is_named_with_a_remedy(checked: Any) -> None:
+    found = checked(UNRULED)
+    assert found.winnable["tell"].cheater == "recite_numbers"
+    assert "give criteria.rules the sources of its outputs" in the_problem(found)
+
+
+def test_a_bank_that_cannot_play_is_a_problem(checked: Any) -> None:
+    deaf = """
+    def user(self, task: TaskDefinition) -> Any:
+        from envs.users import ScriptUser
+
+        class Deaf(ScriptUser):
+            def reply(self, messages: Any) -> Any:
+                if messages and "2999" in messages[-1].text:
+                    raise ValueError("so much")
+                return super().reply(messages)
+
+        return Deaf(task)"""
+    found = checked(method(deaf))
+    assert the_problem(found) == (
+        "skeleton/tell: cheaters cannot play it, so nobody knows whether it can be won: it raises "
+        "ValueError: so much; whatever an agent says, an episode must come to an end"
+    )
+    assert found.bank.failures == {"tell": "ValueError: so much"}
+    assert found.winnable == {}
+
+
+def test_a_tool_that_raises_at_a_cheaters_call_is_caught(checked: Any) -> None:
+    raising = lines("        if title.endswith(' x'):", "            raise KeyError(title)", "")
+    found = checked(
+        ("        if self.find_book(title)", f"{raising}        if self.find_book(title)")
+    )
+    assert "a tool raised: lend_book: KeyError" in the_problem(found)
+
+
+def test_constant_kinds_are_said_and_not_played(checked: Any) -> None:
+    found = checked(
+        ('outputs.append(str(books[title]["shelf"]))', 'outputs.append("complete")'),
+        UNRULED,
+        ('    name = "skeleton"', '    name = "skeleton"\n    constant = frozenset({"tell"})'),
+    )
+    assert found.problems == ()
+    assert found.constant == ("tell",)
+    assert list(found.bank.trials) == ["lend"]
 
 
 def test_a_pattern_that_is_not_searched_in_linear_time_is_caught(checked: Any) -> None:
