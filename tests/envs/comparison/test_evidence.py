@@ -67,9 +67,9 @@ def test_a_task_without_rules_is_judged_as_tau2_bench_judges_it() -> None:
     assert graded(loaded, said(" ".join(map(str, range(3000))))).reward == 1
     assert graded(loaded, said("11000")).reward == 1
     assert (get_version(loaded), get_version(TELL)) == ("1", "2")
-    transfer = Action(name="cancel_order", arguments={"order_id": "w1"})
-    basis = {"gold_actions": (transfer,), "reward_basis": ("ACTION",)}
-    assert graded(task(**basis), called("cancel_order")).reward == 1
+    gold = (Action(name="cancel_order", arguments={"order_id": "w1"}),)
+    asked = task(gold_actions=gold, reward_basis=("ACTION",))
+    assert graded(asked, called("cancel_order")).reward == 1
 
 
 @pytest.mark.parametrize(
