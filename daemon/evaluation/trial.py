@@ -173,7 +173,7 @@ class Plan(StrictModel):
 
 
 class AttemptEvidence(StrictModel):
-    """What the answers of an attempt rest on (envs/evidence.py)."""
+    """What the answers of an attempt rest on (envs/comparison/evidence.py)."""
 
     has_lookup: bool
     unseen_values: int
@@ -634,8 +634,7 @@ def _build_attempt(
     slot: _Slot,
     choice: MemberChoice | None,
 ) -> TrialAttempt:
-    from envs.evidence import count_unseen_values, has_lookup
-
+    from envs.comparison.evidence import count_unseen_values, has_lookup
     from producers.simulation import Provenance, build_rollout_event
 
     player, _, trial = slot
