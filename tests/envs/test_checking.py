@@ -235,9 +235,9 @@ def test_a_kind_whose_output_every_answer_has_is_named_with_the_cheater(checked:
     assert found.winnable == {"tell": Win("close", 20, 20)}
     assert found.problems == (
         (
-            "skeleton/tell: an agent that says the closing words at once (close) wins 20 of 20 tasks, "
-            "1 at most should be; demand a change, or an output that only a look into the state can "
-            "tell"
+            "skeleton/tell: an agent that says the closing words at once (close) wins 20 of 20 "
+            "tasks, 1 at most should be; demand a change, or an output that only a look into the "
+            "state can tell"
         ),
     )
 
