@@ -21,10 +21,10 @@ from sqlalchemy import BigInteger, Engine, Index, MetaData, Table, Text, text
 from sqlalchemy.sql import ColumnElement
 from sqlmodel import Field, SQLModel
 
-REVISION: Final = "0024"
+REVISION: Final = "0026"
 """The migration that makes these tables; a test holds it to the newest one in migrations/."""
 
-FOLD_VERSION: Final = 17
+FOLD_VERSION: Final = 18
 """Raised with every change of what a fold makes of an event; then `kintsugi rebuild` is due."""
 
 PROJECTION: Final = "history"
@@ -140,7 +140,12 @@ class Rollout(ProjectionTable, table=True):
     trial: int | None = _integer()
     seed: int | None = _integer()
     success: bool | None = None
+    rules: int | None = _integer()
+    """Version of our rules of grading that the verdict was given under; null for a verdict of
+    others."""
     reward: float | None = None
+    verdicts: str | None = _string()
+    """JSON list: verdicts from other sources than `success`; null where there are none."""
     termination: str | None = _string()
     time: str | None = _string()
     messages: int = _integer()
@@ -168,8 +173,9 @@ class Rollout(ProjectionTable, table=True):
     round: int | None = _integer()
     """The round that counted it; None until one has."""
     outdated: bool | None = None
-    """Whether its policy did not answer the alias when that round was closed: then it counts in no
-    number of it."""
+    """Whether it counts in no number of that round: its policy did not answer the alias when that
+    was closed, newer rules than its verdict's judged its kind of task, or no task of the agent's
+    environment could follow it."""
     partition: int = _pointer()
     event_source: str = _pointer(STRING)
     sequence: int = _pointer()
@@ -543,6 +549,28 @@ class PatternRound(ProjectionTable, table=True):
     learnability: float = 1.0
     priority: float = 0.0
     status: str = _string()
+
+
+class RuleVersion(ProjectionTable, table=True):
+    """The versions of our rules that verdicts on a kind of task were given under, for one
+    (alias, base): see consumers/diagnosis/rule_versions.py."""
+
+    __tablename__ = "rule_versions"
+    MERGE: ClassVar[Merge] = Merge.LAST
+
+    alias: str = _key()
+    base: str = _key()
+    kind: str = _key()
+    environment: str = _string()
+    rules: int = _integer()
+    """The newest version that a closed round has read, whatever the rollout was made for."""
+    counted: int | None = _integer()
+    """The version of the verdicts that the patterns count; null where they count none."""
+    before: int | None = _integer()
+    """The version that they counted before it changed last; null before it has changed. So is the
+    next."""
+    changed: int | None = _integer()
+    """The round in which it changed, so that the patterns began anew."""
 
 
 class Round(ProjectionTable, table=True):
@@ -1144,7 +1172,7 @@ PROJECTED: Final[tuple[type[ProjectionTable], ...]] = (
     Leader, Cycle, Rejection, Job, Adapter, Route, LifecycleStep, Evaluation, OperatorAction,
     Erasure, DeadLetter, Repair, JobRound, TaskBody, TaskState,
     Skill, SkillComparison,
-    PlanSet, PlanLine, PlanChange, TrajectoryVerdict,
+    PlanSet, PlanLine, PlanChange, TrajectoryVerdict, RuleVersion,
 )  # fmt: skip
 """The tables that hash and comparison cover, in this order."""
 

@@ -20,12 +20,16 @@ The tool's name counts without its namespace (`crm.create_ticket`, `crm__create_
 """
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, Final
 
+from events.canonical import comparable_json, exact_json
 from events.rollouts import ToolRoles
+
+Columns = tuple[str, ...]
+"""Names of the lists of an object that are paired, item by item; a single list has no pair."""
 
 Record = tuple[str, str]
 """What a write works on: the argument that names it, and its value."""
@@ -53,9 +57,15 @@ class ToolCatalog:
     """Arguments that name the record a write works on, the most specific first."""
     selection_arguments: frozenset[str]
     """Arguments that choose among what is offered: flights, cabins, items, places."""
-    unordered: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    """Tool -> its arguments that are unordered lists. Several of one tool are paired, item by
-    item."""
+    unordered: Mapping[str, tuple[str, ...] | tuple[Columns, ...]] = field(default_factory=dict)
+    """Tool -> its arguments that are lists whose order has no meaning. Names side by side are
+    paired, item by item; each tuple of names is a group of its own."""
+    unordered_fields: Mapping[str, tuple[Columns, ...]] = field(default_factory=dict)
+    """Table of the state -> the fields of its records that are lists whose order has no meaning, in
+    groups. `table/field` names the objects in a field of the records."""
+    guesses_order: bool = False
+    """Whether diagnosis takes the order of chosen things (`selection_arguments`) for meaningless in
+    a tool that `unordered` does not name."""
     user_writes: frozenset[str] = frozenset()
     """Those of the user's tools that change state: the agent has them where it works alone."""
     common: bool = False
@@ -68,18 +78,14 @@ class ToolCatalog:
         return self.writes | self.user_writes
 
     def canonicalize(self, tool: str, arguments: Mapping[str, Any]) -> Mapping[str, Any]:
-        """The arguments with unordered lists in one order; paired lists keep their pairs."""
-        names = self.unordered.get(tool)
-        if names is None:
-            return arguments
-        columns = [arguments.get(name) for name in names]
-        if not all(isinstance(column, list) for column in columns):
-            return arguments
-        lists: list[list[Any]] = [column for column in columns if column is not None]
-        if len({len(column) for column in lists}) != 1 or not lists[0]:
-            return arguments
-        rows = sorted(zip(*lists, strict=True), key=repr)
-        return {**arguments, **dict(zip(names, map(list, zip(*rows, strict=True)), strict=True))}
+        """Return the arguments with unordered lists in one order, as diagnosis compares them."""
+        if self.guesses_order and tool not in self.unordered:
+            return sort_lists(arguments, _guess_groups(arguments, self.selection_arguments))
+        return self.arrange(tool, arguments)
+
+    def arrange(self, tool: str, arguments: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Return the arguments with the lists that `unordered` declares in one order."""
+        return sort_lists(arguments, _read_groups(self.unordered.get(tool, ())))
 
     def record(self, arguments: Mapping[str, Any]) -> Record | None:
         """The record that a call with these arguments works on; None if they name none."""
@@ -92,6 +98,7 @@ class ToolCatalog:
     @property
     def roles(self) -> ToolRoles:
         """The catalog as events carry it: what diagnosis asks."""
+        groups = {tool: _read_groups(self.unordered[tool]) for tool in sorted(self.unordered)}
         return ToolRoles(
             writes=tuple(sorted(self.writes)),
             transfer=tuple(sorted(self.transfer)),
@@ -99,13 +106,46 @@ class ToolCatalog:
             user_record=tuple(sorted(self.user_record)),
             record_arguments=self.record_arguments,
             selection_arguments=tuple(sorted(self.selection_arguments)),
-            unordered={tool: self.unordered[tool] for tool in sorted(self.unordered)},
+            unordered={tool: group for tool, (group, *others) in groups.items() if not others},
+            unordered_groups={tool: several for tool, several in groups.items() if several[1:]},
         )
 
     @property
     def tools(self) -> frozenset[str]:
         """Every name the environment declares."""
         return self.writes | self.reads | self.generic | self.user_tools
+
+
+def _read_groups(declared: tuple[str, ...] | tuple[Columns, ...]) -> tuple[Columns, ...]:
+    """Return the groups of a declaration; names side by side are one."""
+    names = tuple(item for item in declared if isinstance(item, str))
+    groups = tuple(item for item in declared if not isinstance(item, str))
+    return (names, *groups) if names else groups
+
+
+def _guess_groups(arguments: Mapping[str, Any], selections: frozenset[str]) -> Sequence[Columns]:
+    """Return the lists of chosen things in a call: one group where they are equally long."""
+    names = sorted(name for name in selections if isinstance(arguments.get(name), list))
+    paired = len({len(arguments[name]) for name in names}) == 1
+    return [tuple(names)] if paired else [(name,) for name in names]
+
+
+def sort_lists(fields: Mapping[str, Any], groups: Iterable[Columns]) -> dict[str, Any]:
+    """Return an object with the lists of each group in one order; paired items stay pairs. A group
+    that is not complete, or whose lists differ in length, stays as it is."""
+    arranged = dict(fields)
+    for names in groups:
+        columns = [fields.get(name) for name in names]
+        lists = [column for column in columns if isinstance(column, list)]
+        if len(lists) == len(columns) and len({len(column) for column in lists}) == 1 and lists[0]:
+            rows = sorted(zip(*lists, strict=True), key=_order_row)
+            arranged.update(zip(names, map(list, zip(*rows, strict=True)), strict=True))
+    return arranged
+
+
+def _order_row(row: tuple[Any, ...]) -> tuple[str, str]:
+    # Texts that differ in spaces alone mean the same, and need an order nevertheless.
+    return comparable_json(row), exact_json(row)
 
 
 SELECTIONS: Final = frozenset(
@@ -155,6 +195,16 @@ _AIRLINE: Final = ToolCatalog(
     transfer=frozenset({"transfer_to_human_agents"}),
     record_arguments=("reservation_id", "user_id"),
     selection_arguments=SELECTIONS,
+    # Date and number say when a flight is flown, whatever its place in the list is.
+    unordered={
+        "book_reservation": (("flights",), ("passengers",), ("payment_methods",)),
+        "update_reservation_flights": (("flights",),),
+        "update_reservation_passengers": (("passengers",),),
+    },
+    unordered_fields={
+        "reservations": (("flights",), ("passengers",), ("payment_history",)),
+        "users": (("reservations",), ("saved_passengers",)),
+    },
 )
 
 _RETAIL_AUTHENTICATION: Final = frozenset({"find_user_id_by_email", "find_user_id_by_name_zip"})
@@ -189,12 +239,14 @@ _RETAIL: Final = ToolCatalog(
     transfer=frozenset({"transfer_to_human_agents"}),
     record_arguments=("order_id", "user_id"),
     selection_arguments=SELECTIONS,
-    # Both store sorted ids. modify_pending_order_items is no such tool: in tau2 the last item of
-    # its list sets price and options of all.
+    # In modify_pending_order_items the last pair sets price and options of all, which is a mistake
+    # of tau2-bench: replacing the same items in another order is the same change.
     unordered={
         "return_delivered_order_items": ("item_ids",),
         "exchange_delivered_order_items": ("item_ids", "new_item_ids"),
+        "modify_pending_order_items": ("item_ids", "new_item_ids"),
     },
+    unordered_fields={"orders": (("payment_history",),)},
 )
 
 _TELECOM_AUTHENTICATION: Final = frozenset(
@@ -374,7 +426,7 @@ def restore_catalog(name: str, roles: ToolRoles, tool_names: Iterable[str] = ())
         transfer=frozenset(roles.transfer),
         record_arguments=roles.record_arguments,
         selection_arguments=frozenset(roles.selection_arguments),
-        unordered=roles.unordered,
+        unordered={**roles.unordered, **roles.unordered_groups},
     )
 
 
@@ -443,6 +495,7 @@ def infer_catalog(
         transfer=transfer,
         record_arguments=_find_record_arguments(argument_names),
         selection_arguments=SELECTIONS,
+        guesses_order=True,
     )
 
 

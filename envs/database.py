@@ -149,17 +149,18 @@ class Database:
             return self.digest() == other.digest()
         if not self._touched and not other._touched:
             return True
-        return next(self._find_mismatches(other), None) is None
+        return next(self.find_mismatches(other), None) is None
 
     def difference(self, actual: "Database") -> tuple[Difference, ...]:
         """Every value in which `actual` is not as expected (this one), by path."""
         differences: list[Difference] = []
-        for name, key in sorted(self._find_mismatches(actual)):
+        for name, key in sorted(self.find_mismatches(actual)):
             expected, is_now = self[name].get(key, ABSENT), actual[name].get(key, ABSENT)
             differences.extend(_differences((name, key), expected, is_now))
         return tuple(differences)
 
-    def _find_mismatches(self, other: "Database") -> Iterator[tuple[str, str]]:
+    def find_mismatches(self, other: "Database") -> Iterator[tuple[str, str]]:
+        """Yield table and key of each record that is not equal in both states."""
         for name in {*self._tables, *other._tables}:
             mine, others = self._tables.get(name, {}), other._tables.get(name, {})
             keys: set[str]

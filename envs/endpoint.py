@@ -18,7 +18,10 @@ Whatever an endpoint does ends in one of four ways:
 Wrong tool calls (malformed JSON, unknown tools, wrong types) are answers like any other: the tools
 themselves answer them. The body of an answer is read up to a limit and no further. The API key is
 in no message, error or log. Where a request asks for them (`return_token_ids`, `logprobs`), exact
-tokens come with the answer, or not at all. Not covered: streaming.
+tokens come with the answer, or not at all. The reasoning of an answer is sent back with it, in the
+fields in which it came, as agents do that keep the messages of an endpoint: its chat template
+decides what of it the model reads. Not covered: streaming, and reasoning that came in parts of the
+content, which is not sent back.
 """
 
 import asyncio
@@ -55,6 +58,9 @@ _CONNECT_SECONDS: Final = 10.0
 _MAX_RETRY_AFTER_SECONDS: Final = 120.0
 _LAST_PORT: Final = 65_535
 _CORRECT_URL: Final = "correct the base URL: it mostly ends in /v1"
+
+_REASONING_FIELDS: Final[tuple[str, ...]] = ("reasoning", "reasoning_content")
+"""Fields that hold the reasoning of a message: vLLM's first, then that of others."""
 
 _CONTEXT: Final = re.compile(
     r"context[_ ](length|window|size)|maximum model length|prompt is too long|too many tokens",
@@ -146,6 +152,8 @@ class Completion:
     """Tokens of the first choice; None where the endpoint did not report all of them."""
     content: str = ""
     """Content of the first choice as the model wrote it, reflections included."""
+    reasoning_fields: tuple[str, ...] = ()
+    """Fields of the first choice that hold its reasoning."""
     finish_reasons: tuple[str | None, ...] = (None,)
     """Finish reason of each message."""
 
@@ -182,6 +190,8 @@ class Endpoint:
         self.max_answer_bytes = max_answer_bytes
         self.answered = False
         """Whether it ever gave an answer: until then, a refusal is the configuration's fault."""
+        self._reasoning_fields = _REASONING_FIELDS[:1]
+        """Fields that held the reasoning of its last answer; some endpoints refuse any other."""
         headers = {"authorization": f"Bearer {_check_key(api_key)}"} if api_key else {}
         self._client = httpx2.AsyncClient(
             headers={**headers, "accept-encoding": "identity"},
@@ -257,7 +267,7 @@ class Endpoint:
         """
         body: dict[str, Any] = {
             "model": self.model,
-            "messages": [wire(message) for message in messages],
+            "messages": [wire(message, self._reasoning_fields) for message in messages],
         }
         body |= {"tools": list(tools)} if tools else {}
         body |= (sampling or Sampling()).fields()
@@ -268,6 +278,8 @@ class Endpoint:
             self._raise_refusal(status, answer)
         completion = _completion(answer, len(messages))
         self.answered = True
+        if completion.message.reasoning is not None:
+            self._reasoning_fields = completion.reasoning_fields
         return completion
 
     async def ask(self, body: Mapping[str, Any]) -> Any:
@@ -389,16 +401,20 @@ def request_seed(*parts: object) -> int:
     return Random("request " + " ".join(map(str, parts))).getrandbits(31)
 
 
-def wire(message: Message) -> dict[str, Any]:
-    """A message as the endpoint gets it.
+def wire(
+    message: Message, reasoning_fields: Sequence[str] = _REASONING_FIELDS[:1]
+) -> dict[str, Any]:
+    """Return a message as the endpoint gets it, its reasoning in these fields.
 
     Arguments that were no JSON object go out as an object that quotes them: servers parse the
     history again (vLLM answers 400 to anything else), and one bad call would end the episode.
-    Neither reasoning nor a reflection is sent back.
+    A reflection is not sent back.
     """
     sent: dict[str, Any] = {"role": message.role, "content": message.content}
     if message.tool_calls:
         sent["tool_calls"] = [_wire_call(call) for call in message.tool_calls]
+    if message.role == "assistant" and message.reasoning is not None:
+        sent |= dict.fromkeys(reasoning_fields, message.reasoning)
     if message.role == "tool":
         sent["tool_call_id"] = message.tool_call_id
     return sent
@@ -486,6 +502,7 @@ def _completion(answer: bytes, turn: int) -> Completion:
         usage=_usage(parsed.usage),
         tokens=tokens if whole else None,
         content=choices[0].written,
+        reasoning_fields=choices[0].reasoning_fields,
         finish_reasons=tuple(choice.finish_reason for choice in choices),
     )
 
@@ -517,6 +534,7 @@ class _Usable:
     finish_reason: str | None
     written: str
     """Content as the model wrote it, reflections included."""
+    reasoning_fields: tuple[str, ...]
 
 
 def _choices(raw: list[Any], turn: int) -> tuple[list[_Usable], list[str]]:
@@ -536,7 +554,10 @@ def _choices(raw: list[Any], turn: int) -> tuple[list[_Usable], list[str]]:
             continue
         message = _with_ids(words.build_message(), turn)
         if message.text.strip() or message.tool_calls:
-            usable.append(_Usable(message, choice.finish_reason, words.text))
+            fields = tuple(
+                name for name in _REASONING_FIELDS if isinstance(choice.message.get(name), str)
+            )
+            usable.append(_Usable(message, choice.finish_reason, words.text, fields))
         else:
             problems.append(f"it is empty (finish_reason {choice.finish_reason!r})")
     return usable, problems

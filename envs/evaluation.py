@@ -30,7 +30,7 @@ from envs.episode import play as play_locally
 from envs.grading import Grade, flag_errors, grade
 from envs.players import LocalPlayer, Player
 from envs.reward import DEFAULT, UNSHAPED, Conduct, Reward, Shaping, conduct_of, shape
-from envs.task import TaskDefinition
+from envs.task import GENERATED, Rules, TaskDefinition
 from events.errors import CheckpointFault, KintsugiError
 from events.messages import Message
 
@@ -76,6 +76,8 @@ class Assessment:
     """Shaped; None where the unshaped reward is unknown."""
     penalties: Mapping[str, float | None]
     """What shaping takes away, at or below 0, whatever the reward; None where it is unknown."""
+    check: Grade | None = None
+    """The grade of a loaded task by the rules of generated ones (`check_loaded`)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +106,8 @@ class Attempt:
     """Exceptions that no tool should raise."""
     malformed: int = 0
     """Calls that were wrong in themselves."""
+    check: Grade | None = None
+    """The grade of a loaded task by the rules of generated ones (`check_loaded`)."""
 
     @property
     def success(self) -> bool | None:
@@ -288,6 +292,7 @@ def _make_attempt(
         termination=termination,
         reason=episode.reason,
         grade=None if assessment is None else assessment.grade,
+        check=None if assessment is None else assessment.check,
         reward=None if assessment is None else assessment.reward,
         penalties=penalties(conduct, shaping),
         usage=agent.usage,
@@ -311,9 +316,33 @@ def assess(
     worth = verdict.reward
     return Assessment(
         grade=verdict,
+        check=check_loaded(environment, task, messages, termination),
         reward=None if worth is None else shape(worth, conduct, shaping),
         penalties=penalties(conduct, shaping),
     )
+
+
+_COMPARING: Final = frozenset({"DB", "COMMUNICATE", "ACTION"})
+"""Parts that rules of a task change."""
+
+
+def check_loaded(
+    environment: Environment,
+    task: TaskDefinition,
+    messages: Sequence[Message],
+    termination: str | None,
+) -> Grade | None:
+    """Grade a transcript of a loaded task by the rules of generated ones; None for another task,
+    and where no part of the reward has a rule."""
+    criteria = task.criteria
+    if (
+        task.split == GENERATED
+        or criteria.rules
+        or not _COMPARING.intersection(criteria.reward_basis)
+    ):
+        return None
+    ruled = criteria.model_copy(update={"rules": Rules()})
+    return grade(environment, task.model_copy(update={"criteria": ruled}), messages, termination)
 
 
 def assess_recorded(

@@ -20,7 +20,9 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from envs import evidence
+from envs.comparison import evidence
+from envs.comparison.arrangement import arrange_calls, arrange_states, arrange_task
+from envs.comparison.numerals import find_unsaid
 from envs.database import Database, Difference
 from envs.environment import Environment
 from envs.episode import REGULAR
@@ -79,14 +81,14 @@ class Grader:
 
     def __init__(self, environment: Environment, task: TaskDefinition) -> None:
         self.environment = environment
-        self.task = task
+        self.task = arrange_task(environment, task)
 
     def grade(self, messages: Sequence[Message], termination: str | None) -> Grade:
         """Judge a transcript (without system prompt). Raises nothing for any transcript."""
         environment, task = self.environment, self.task
         is_graded = termination in REGULAR or termination in environment.graded_endings
         irregular = None if is_graded else str(termination)
-        executed = executed_calls(messages)
+        executed = arrange_calls(environment, task, executed_calls(messages))
         parts: dict[Basis, float | None] = {}
         difference: tuple[Difference, ...] = ()
         missing: tuple[str, ...] = ()
@@ -127,7 +129,7 @@ class Grader:
         if self.task.criteria.gold_actions is None:
             return ()
         actual = replay(self.environment, self.task, executed)
-        return self.environment.compare_states(self._expected, actual)
+        return compare_states(self.environment, self.task, self._expected, actual)
 
     def _check_evidence(self, messages: Sequence[Message]) -> tuple[str, ...]:
         """Return why outputs that were said do not count, one sentence each."""
@@ -175,6 +177,13 @@ def replay(
     return database
 
 
+def compare_states(
+    environment: Environment, task: TaskDefinition, expected: Database, actual: Database
+) -> tuple[Difference, ...]:
+    """Return where a state is not as expected, as DB judges the task."""
+    return environment.compare_states(*arrange_states(environment, task, expected, actual))
+
+
 def flag_errors(
     environment: Environment, task: TaskDefinition, messages: Sequence[Message]
 ) -> tuple[list[Message], int]:
@@ -202,14 +211,12 @@ def flag_errors(
 def find_absent_outputs(
     outputs: Sequence[str], messages: Sequence[Message], by_value: bool = False
 ) -> tuple[str, ...]:
-    """The outputs that no text of the agent contains; `by_value`: that none says (evidence.py)."""
+    """The outputs that no text of the agent contains; `by_value`: that none says (numerals.py)."""
     texts = [
         message.text for message in messages if message.role == "assistant" and message.content
     ]
     if by_value:
-        return tuple(
-            output for output in outputs if not any(evidence.says(text, output) for text in texts)
-        )
+        return find_unsaid(outputs, texts)
     lowered = [text.lower().replace(",", "") for text in texts]
     return tuple(
         output for output in outputs if not any(output.lower() in text for text in lowered)

@@ -485,7 +485,8 @@ def _swap_role(message: Message) -> Message:
     if message.role == "tool":
         return message
     if message.tool_calls:
-        return message.model_copy(update={"role": "assistant"})
+        # Its lines are without its reasoning as well.
+        return message.model_copy(update={"role": "assistant", "reasoning": None})
     role: Role = "user" if message.role == "assistant" else "assistant"
     return Message(role=role, content=message.text)
 

@@ -61,6 +61,29 @@ def canonical_json(value: Any) -> str:
     return exact_json(canonical(value))
 
 
+def comparable_json(value: Any) -> str:
+    """Return a text that two JSON values share exactly if they mean the same: strings are NFC and
+    stripped, and a number is its value however it is written, NaN included. The time is linear."""
+    return exact_json(_mark_types(value))
+
+
+def _mark_types(value: Any) -> Any:
+    """Return the value with strings and numbers as marked texts, so that no string is taken for a
+    number."""
+    if isinstance(value, str):
+        return f"s{canonical(value)}"
+    if isinstance(value, dict):
+        return {key: _mark_types(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_mark_types(item) for item in value]
+    if isinstance(value, float):
+        # Hexadecimal: writing a number of many digits in decimals takes the square of their count.
+        return f"n{int(value):x}" if value.is_integer() else f"n{value!r}"
+    if isinstance(value, int) and not isinstance(value, bool):
+        return f"n{value:x}"
+    return value
+
+
 def exact_json(value: Any) -> str:
     """Sorted keys and no spaces, values untouched: for identity of records and for hashes."""
     return _ENCODER.encode(value)

@@ -27,6 +27,9 @@ SIBLING: Final = "sibling "
 """What the names of checks begin with that are reported and decide nothing: of kinds of task that a
 member of a panel does not answer."""
 
+RISES: Final = ("without look-up", "unseen values", "tokens per answer")
+"""Checks that extend an evaluation and never reject: a rise may be a cheat, and may be none."""
+
 
 class GateSettings(StrictModel):
     """When a candidate is good enough. Differences are of pass^1, so 0.02 is two points."""
@@ -69,7 +72,7 @@ class Check(StrictModel):
 
     name: str
     """`target`, `overall`, `slice NAME`, `sibling NAME`, `best NAME`, `violations`, `format`,
-    `tokens`, `tokens after an error` or `golden`."""
+    `tokens`, `tokens after an error`, `golden`, or one of `RISES`."""
     verdict: Verdict
     value: float
     """What was measured: a difference of pass^1, a count, a share or a growth."""
@@ -83,7 +86,8 @@ class Check(StrictModel):
     """Chance that this look errs by: 0.05, less where the gate may look again; None for the target
     and golden tasks."""
     p_value: float | None = None
-    """Whether the candidate's rate is higher: the p-value of `violations` and `format`."""
+    """Whether the candidate's rate is higher: the p-value of `violations`, `format` and `RISES`; of
+    these the smallest over all slices, times their number."""
     incumbent: Rate | None = None
     """Violations per rollout, or malformed calls per tool call; None where there were none."""
     candidate: Rate | None = None
@@ -153,6 +157,27 @@ class AfterError(StrictModel):
     clean_token_growth: float | None
 
 
+class AnswerEvidence(StrictModel):
+    """What the answers of a policy rest on, over all its rollouts on the tasks that decide."""
+
+    rollouts: Annotated[int, Field(ge=0)]
+    passed: Annotated[int, Field(ge=0)]
+    passed_without_lookup: Annotated[int, Field(ge=0)]
+    """Passed rollouts in which no tool looked anything up."""
+    unseen_values: Annotated[float, Field(ge=0)]
+    """Mean number of different numbers that the policy said in a rollout although nothing had
+    shown them."""
+    tokens_per_answer: Annotated[float, Field(ge=0)] | None
+    """Tokens that it wrote for a message; None where it wrote none."""
+
+
+class EvidenceReport(StrictModel):
+    """What the answers of both rest on."""
+
+    incumbent: AnswerEvidence
+    candidate: AnswerEvidence
+
+
 class GateReport(StrictModel):
     """A decision and its reasons. Where there are several targets, `p_value`, `e_value`, `tasks`,
     `detectable` and `plan` are those of the lifted one with the smallest p-value, and of the one
@@ -179,3 +204,10 @@ class GateReport(StrictModel):
         default=None, exclude_if=lambda measured: measured is None
     )
     """None where no task began behind a refused call."""
+    evidence: EvidenceReport | None = Field(
+        default=None, exclude_if=lambda measured: measured is None
+    )
+    """None where it was not measured."""
+    rules: dict[str, str] = Field(default_factory=dict, exclude_if=lambda rules: not rules)
+    """Kind of task -> version of the rules that its verdicts were given under; without the kinds of
+    the first version."""

@@ -443,6 +443,9 @@ class JobSpec(StrictModel):
     """A job that teaches the user gives the tasks of its pools these manners of speaking in turn
     (daemon/synthesis/manners.py). Empty: they keep their own words."""
     pools: Annotated[tuple[TaskPool, ...], Field(min_length=1)]
+    allowed_winnable: tuple[Name, ...] = Field(default=(), exclude_if=_is_absent)
+    """Kinds of task in its pools that a cheater wins and that the settings allowed all the same;
+    changes no result."""
     seed: Int64 = 0
     """Of everything that is drawn: tasks, tokens, the adapter's first weights."""
     sampler: Sampler = Sampler()

@@ -137,6 +137,10 @@ class PatternsDiagnosed(Decision):
     """The rollouts that the round may read: at or before it."""
     cycle: Id | None = None
     """The cycle that asked for it; None for an import and a person."""
+    kinds: dict[Name, tuple[Id, ...]] = Field(default={}, exclude_if=lambda kinds: not kinds)
+    """Agent -> the kinds of task that its environment writes (consumers/diagnosis/task_kinds.py).
+    Rollouts of its own traffic on other tasks count in none of its numbers. An agent that is not
+    named has no environment, and all of its rollouts count."""
 
 
 class PatternFinding(StrictModel):
@@ -162,6 +166,16 @@ class ModeChoice(StrictModel):
     """In words, with the counts that speak for it."""
 
 
+class ClientPart(StrictModel):
+    """Number of tasks of a quota that follow failures of one key."""
+
+    client: Name | None
+    """Name of the key; None for imports, and where no keys are configured."""
+    tasks: Count
+    examples: tuple[Id, ...]
+    """Examples of the quota that are failures of this key."""
+
+
 class Quota(StrictModel):
     """How many tasks one pattern is given."""
 
@@ -175,6 +189,8 @@ class Quota(StrictModel):
     """Failed rollouts that show it."""
     modes: tuple[ModeChoice, ...] = Field(default=(), exclude_if=lambda modes: not modes)
     """Modes that were chosen for a part of the tasks; the others are inherited and explored."""
+    clients: tuple[ClientPart, ...] = Field(default=(), exclude_if=lambda parts: not parts)
+    """The quota's parts by key. Empty where all failures that could be followed are of one key."""
 
 
 class Mastered(StrictModel):

@@ -145,7 +145,9 @@ class ToolRoles(StrictModel):
     selection_arguments: tuple[ToolName, ...] = ()
     """Arguments that choose among what is offered."""
     unordered: dict[ToolName, tuple[ToolName, ...]] = {}
-    """Tool -> its arguments that are unordered lists."""
+    """Tool -> its arguments that are unordered lists, paired item by item."""
+    unordered_groups: dict[ToolName, tuple[tuple[ToolName, ...], ...]] = {}
+    """The same for a tool with several groups of lists, each paired in itself."""
 
 
 RouterDoubt = Literal["none", "disagreement", "tie", "timeout", "failed", "absent"]
@@ -167,6 +169,20 @@ class MemberChoice(StrictModel):
     """Why the base answers instead of a member; None where a skill was found."""
     router_ms: Count | None = None
     """How long the router took, in milliseconds; None where it was not asked."""
+
+
+class RolloutVerdict(StrictModel):
+    """A verdict on a rollout from another source than its `success`."""
+
+    source: Literal["check"]
+    """`check`: the rules of generated tasks, in a task whose `success` is by its benchmark's."""
+    success: bool | None
+    score: float | None = None
+    """The unshaped reward."""
+    confidence: float | None = None
+    """None for an executable verdict, which is certain."""
+    reason: Annotated[str, Field(max_length=256)] = ""
+    """The parts of the reward with their values. It quotes nothing of the rollout."""
 
 
 class RolloutContent(StrictModel):
@@ -203,6 +219,8 @@ class RolloutEnded(EventData):
     reward_parts: dict[str, float | None] = {}
     grader: str | None = None
     """Who judged, with version; None where nobody did."""
+    verdicts: tuple[RolloutVerdict, ...] = ()
+    """Verdicts from other sources than `success`, which nothing is learnt from."""
     termination: str | None = None
     """Why it ended, in the words of its source (`user_stop`, `max_steps`, ...)."""
     reason: Reason | None = None

@@ -387,7 +387,7 @@ CREATE TABLE "rollouts" (
 	sequence BIGINT NOT NULL, 
 	"offset" BIGINT NOT NULL, 
 	malformed_calls BIGINT DEFAULT 0 NOT NULL, 
-	loops BIGINT DEFAULT 0 NOT NULL, kind TEXT, tools TEXT DEFAULT '[]' NOT NULL, words TEXT, outdated BOOLEAN, member TEXT, skill TEXT, 
+	loops BIGINT DEFAULT 0 NOT NULL, kind TEXT, tools TEXT DEFAULT '[]' NOT NULL, words TEXT, outdated BOOLEAN, member TEXT, skill TEXT, verdicts TEXT, rules BIGINT, 
 	PRIMARY KEY (rollout)
 );
 CREATE TABLE routes (
@@ -405,6 +405,17 @@ CREATE TABLE routes (
 	sequence BIGINT NOT NULL, 
 	"offset" BIGINT NOT NULL, holdout FLOAT, 
 	PRIMARY KEY (alias)
+);
+CREATE TABLE rule_versions (
+	alias TEXT NOT NULL, 
+	base TEXT NOT NULL, 
+	kind TEXT NOT NULL, 
+	environment TEXT NOT NULL, 
+	rules BIGINT NOT NULL, 
+	counted BIGINT, 
+	"before" BIGINT, 
+	changed BIGINT, 
+	PRIMARY KEY (alias, base, kind)
 );
 CREATE TABLE serving_steps (
 	kind TEXT NOT NULL, 
@@ -596,4 +607,4 @@ CREATE INDEX ix_session_ends_session ON session_ends (session);
 CREATE INDEX ix_task_rejections_cycle ON task_rejections (cycle);
 CREATE INDEX ix_tasks_event ON tasks (event) WHERE event IS NOT NULL;
 CREATE INDEX ix_trajectory_verdicts_task ON trajectory_verdicts (alias, task);
-INSERT INTO alembic_version (version_num) VALUES ('0024');
+INSERT INTO alembic_version (version_num) VALUES ('0026');

@@ -26,7 +26,7 @@ from events.blobs import BlobStore
 from events.codec import encode
 from events.envelope import Envelope, utc_now
 from events.log import EventLog, now_ms
-from events.rollouts import Purpose, RolloutContent, RolloutEnded
+from events.rollouts import Purpose, RolloutContent, RolloutEnded, RolloutVerdict
 
 SOURCE: Final = "simulation"
 SCRIPTED: Final = "scripted"
@@ -85,6 +85,7 @@ def build_rollout_event(
         reward=None if attempt.reward is None else attempt.reward.total,
         reward_parts={} if attempt.grade is None else name_parts(attempt.grade, attempt.penalties),
         grader=None if attempt.grade is None else f"{environment.name}/{get_version(attempt.task)}",
+        verdicts=list_verdicts(attempt.check),
         termination=attempt.termination,
         reason=(_shorten(attempt.reason) or None) if is_open else None,
         simulator=name_user(environment, provenance.simulator),
@@ -121,6 +122,20 @@ def name_parts(grade: Grade, penalties: Mapping[str, float | None]) -> dict[str,
         "task": grade.reward,
         **{f"penalty_{name}": value for name, value in penalties.items()},
     }
+
+
+def list_verdicts(check: Grade | None) -> tuple[RolloutVerdict, ...]:
+    """Return the verdict of a check as rollouts record it; nothing where there is none."""
+    if check is None:
+        return ()
+    parts = [
+        f"{basis} {'open' if value is None else f'{value:g}'}"
+        for basis, value in check.parts.items()
+    ]
+    verdict = RolloutVerdict(
+        source="check", success=check.success, score=check.reward, reason=", ".join(parts)
+    )
+    return (verdict,)
 
 
 def _shorten(reason: str) -> str:

@@ -13,7 +13,9 @@ then in gold order, then in the order of the calls:
     ENTITY      same tool on another record
 
 Arguments are compared as canonical JSON: `2` is `2.0`, strings are NFC and stripped, the order of
-keys means nothing and that of a list does (`ToolCatalog.unordered` apart).
+keys means nothing, and that of a list does unless `ToolCatalog.unordered` declares that it does
+not. In tools that nobody declared, the order of chosen things is taken for meaningless: a choice is
+a set, and an agent shall not be accused of a wrong one by a guess.
 
 Bounds: the first `WRITES` gold writes and the first `WRITES` successful ones are paired, and of a
 write the first `ARGUMENTS` arguments by name are compared. Within them every gold write is held
@@ -28,7 +30,7 @@ from hashlib import blake2b
 from typing import Any, Final
 
 from envs.catalog import Record, ToolCatalog
-from events.canonical import canonical, exact_json
+from events.canonical import comparable_json
 from events.messages import Action, ExecutedCall
 
 WRITES: Final = 200
@@ -102,25 +104,8 @@ def value_key(value: Any) -> bytes:
     """Equal for two JSON values exactly where they have the same canonical JSON, but that a number
     is its value however it is written; found in time linear in the value's size, so that many
     values are grouped without holding each against each."""
-    text = exact_json(_mark_types(value))
+    text = comparable_json(value)
     return blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).digest()
-
-
-def _mark_types(value: Any) -> Any:
-    """The value with strings and numbers as marked texts, so that no two kinds are taken for one
-    another."""
-    if isinstance(value, str):
-        return f"s{canonical(value)}"
-    if isinstance(value, dict):
-        return {key: _mark_types(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_mark_types(item) for item in value]
-    if isinstance(value, float):
-        # Hexadecimal: writing a number of many digits in decimals takes the square of their count.
-        return f"n{int(value):x}" if value.is_integer() else f"n{value!r}"
-    if isinstance(value, int) and not isinstance(value, bool):
-        return f"n{value:x}"
-    return value
 
 
 def gold_writes(actions: Sequence[Action], catalog: ToolCatalog) -> list[GoldWrite]:

@@ -20,11 +20,19 @@ from sqlalchemy import Connection, Engine, text
 
 from consumers.batch import Batch, Row
 from consumers.diagnosis.rounds import close_round
-from consumers.tables import Pattern, PatternRound, ProjectionTable, Rollout, Round, TaskPattern
+from consumers.tables import (
+    Pattern,
+    PatternRound,
+    ProjectionTable,
+    Rollout,
+    Round,
+    RuleVersion,
+    TaskPattern,
+)
 from events.learning import PatternsDiagnosed
 
 WRITTEN: Final[tuple[type[ProjectionTable], ...]] = (
-    Rollout, TaskPattern, Pattern, PatternRound, Round,
+    Rollout, TaskPattern, Pattern, PatternRound, RuleVersion, Round,
 )  # fmt: skip
 """The tables that closing a round writes."""
 

@@ -7,17 +7,31 @@ neighbourhood.py.
 """
 
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
-from sqlalchemy import Connection, Subquery, and_, case, func, literal, not_, select, update
+from sqlalchemy import (
+    Connection,
+    Subquery,
+    and_,
+    case,
+    false,
+    func,
+    literal,
+    not_,
+    or_,
+    select,
+    update,
+)
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.sql import ColumnElement
 
 from consumers.diagnosis import anchors
-from consumers.diagnosis.answering import is_current
+from consumers.diagnosis.answering import answers_now
 from consumers.diagnosis.labelled import label_columns, rollouts_with_repairs
+from consumers.diagnosis.rule_versions import follows_newest_rules, note_versions
+from consumers.diagnosis.task_kinds import has_kind, is_usable
 from consumers.tables import Rollout, TaskPattern
 from events.position import Position, entries
 from events.rollouts import NOBODY
@@ -59,7 +73,8 @@ class Totals:
     rollouts: int
     judged: int
     current: int
-    """Judged rollouts of policies that answer the alias, and imported ones."""
+    """Judged rollouts that count: of policies that answer the alias, and imported ones, on tasks
+    that can be followed."""
 
 
 @dataclass
@@ -77,11 +92,27 @@ class Failures:
     """Pattern -> failures on tasks with `BROKEN_ATTEMPTS` attempts or more and not one pass."""
 
 
-def claim(connection: Connection, position: Position, number: int) -> None:
-    """Mark the rollouts at or before `position` that no earlier round counted, and those of them
-    whose policies do not answer now."""
+def claim(
+    connection: Connection,
+    position: Position,
+    number: int,
+    kinds: Mapping[str, Collection[str]],
+) -> None:
+    """Give the rollouts at or before `position` that no earlier round counted to this round. Mark
+    those that count in none of its numbers: their policies do not answer now, newer rules have
+    replaced their verdicts, or they are traffic of an agent whose `kinds` (agent -> kinds) do not
+    have their task. Where the rules of a pair's verdicts changed, its patterns begin anew."""
     rollouts = Rollout.table()
-    outdated = case((is_current(connection, rollouts.c), False), else_=True)
+    elsewhere = [
+        and_(
+            rollouts.c.alias == alias,
+            rollouts.c.purpose.in_(LIVE_PURPOSES),
+            not_(has_kind(rollouts.c, own)),
+        )
+        for alias, own in sorted(kinds.items())
+    ]
+    counts = and_(answers_now(connection, rollouts.c), not_(or_(false(), *elsewhere)))
+    outdated = case((counts, False), else_=True)
     for stream, partition, source, sequence in entries(position):
         if stream == ROLLOUTS.name:
             connection.execute(
@@ -94,6 +125,12 @@ def claim(connection: Connection, position: Position, number: int) -> None:
                 )
                 .values(round=number, outdated=outdated)
             )
+    note_versions(connection, number, and_(counts, of_agents(rollouts.c)))
+    connection.execute(
+        update(rollouts)
+        .where(rollouts.c.round == number, not_(follows_newest_rules(rollouts.c)))
+        .values(outdated=True)
+    )
 
 
 def totals(connection: Connection, number: int) -> dict[Pair, Totals]:
@@ -186,13 +223,14 @@ def _add_broken(connection: Connection, number: int, by_pair: Mapping[Pair, Fail
     failed = _select_failures(number).c
     tried = (
         select(failed.alias, failed.base, failed.task_key, failed.pattern,
-               func.count().label("n"))
+               func.count().label("n"), func.max(failed.rules).label("rules"))
         .where(failed.category != OTHER)
         .group_by(failed.alias, failed.base, failed.task_key, failed.pattern)
         .subquery()
     )  # fmt: skip
     attempts = Rollout.table().alias("attempts")
-    # Every judged rollout on the task that a round has claimed, whatever it was made for.
+    # Every judged rollout on the task that a round has claimed, whatever it was made for, but none
+    # that was judged under older rules.
     outcomes = (
         select(func.count())
         .where(
@@ -201,6 +239,7 @@ def _add_broken(connection: Connection, number: int, by_pair: Mapping[Pair, Fail
             attempts.c.task_key == tried.c.task_key,
             attempts.c.round <= number,
             attempts.c.success.is_not(None),
+            func.coalesce(attempts.c.rules >= tried.c.rules, True),
         )
         .correlate(tried)
     )
@@ -243,9 +282,10 @@ def tag(connection: Connection, number: int) -> None:
     )
 
 
-def representatives(number: int) -> Subquery:
-    """One rollout of each (policy, task, trace) of a round: the smallest (time, rollout) of all
-    judged ones with its key, passed ones included and outdated ones not."""
+def representatives(number: int, kinds: Collection[str] | None = None) -> Subquery:
+    """Select one rollout of each (policy, task, trace) of a round: the smallest (time, rollout) of
+    all judged ones, passed ones included and outdated ones not. With `kinds`, only rollouts on
+    tasks of these kinds are considered."""
     rollouts = Rollout.table().c
     category, pivot = label_columns()
     place = func.row_number().over(
@@ -256,12 +296,12 @@ def representatives(number: int) -> Subquery:
         select(
             rollouts.alias, rollouts.base, rollouts.rollout, rollouts.task_key, rollouts.time,
             category.label("category"), rollouts.success, rollouts.reward, pivot.label("pivot"),
-            rollouts.kind, rollouts.words, rollouts.trace_key, rollouts.tool_errors,
-            place.label("place"),
+            rollouts.rules, rollouts.kind, rollouts.words, rollouts.trace_key, rollouts.tool_errors,
+            rollouts.session, place.label("place"),
             (category + literal("|") + pivot).label("pattern"),
         )
         .select_from(rollouts_with_repairs())
-        .where(*_build_conditions(number))
+        .where(*_build_conditions(number), is_usable(rollouts, kinds))
         .subquery()
     )  # fmt: skip
     return select(ranked).where(ranked.c.place == 1).subquery("representatives")

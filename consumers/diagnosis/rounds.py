@@ -4,7 +4,9 @@ Runs at `PatternsDiagnosed`, whose position says which rollouts the round may re
 or before it that no earlier round counted. Numbers are kept per (alias, base model); a pair without
 judged rollouts of who answers it now keeps its patterns as they are, since nothing was learned.
 
-    claim         the rollouts, and which of them are of policies that do not answer any more
+    claim         the rollouts, and which of them count in no number: of policies that do not answer
+                  any more, judged under older rules, or on tasks that the agent's environment does
+                  not write; where rules changed, the pair begins anew
     deduplicate   one representative per (policy, task, trace): the smallest (time, rollout)
     attribute     each deduplicated failure to one pattern: primary category and pivot
     locate        each failure at an anchor, which its pattern keeps with a weight
@@ -48,7 +50,7 @@ def close_round(data: PatternsDiagnosed, time: str | None, pointer: Row, batch: 
     if previous is not None and not ahead(data.position, last_position):
         return previous
     number = 0 if previous is None else previous + 1
-    round_counts.claim(connection, data.position, number)
+    round_counts.claim(connection, data.position, number, data.kinds)
     round_counts.tag(connection, number)
     totals, failures = (
         round_counts.totals(connection, number),
@@ -128,7 +130,7 @@ def _update_pair(batch: Batch, pair: Pair, number: int, failures: Failures) -> N
     neighbours = count_neighbours(batch.connection, pair, number, anchors)
     rows = {}
     for name in names:
-        state = _next_state(older.get(name), failures, name, neighbours[name])
+        state = _next_state(older.get(name), number, failures, name, neighbours[name])
         rows[name] = {
             **_next_row(pair, number, name, older.get(name), failures),
             **_state_columns(state),
@@ -142,7 +144,7 @@ def _update_pair(batch: Batch, pair: Pair, number: int, failures: Failures) -> N
 
 
 def _next_state(
-    older: Row | None, failures: Failures, pattern: str, seen: Neighbourhood
+    older: Row | None, number: int, failures: Failures, pattern: str, seen: Neighbourhood
 ) -> PatternState:
     evidence = RoundEvidence(
         failures=failures.by_pattern.get(pattern, 0),
@@ -154,7 +156,9 @@ def _next_state(
         broken=failures.broken.get(pattern, 0),
     )
     pinned = older is not None and older["operator"] == "pinned"
-    return update(None if older is None else _parse_state(older), evidence, pinned=pinned)
+    # A pattern that a person forced or silenced outlives the round in which the others end.
+    goes_on = older is not None and older["first_round"] < number
+    return update(_parse_state(older) if older and goes_on else None, evidence, pinned=pinned)
 
 
 def _next_row(pair: Pair, number: int, pattern: str, older: Row | None, failures: Failures) -> Row:

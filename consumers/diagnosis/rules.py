@@ -24,7 +24,9 @@ from consumers.diagnosis.matching import (
 )
 from consumers.diagnosis.response_patterns import asks, hands_over, overflows, refuses
 from envs.catalog import Record
+from envs.comparison.numerals import find_unsaid
 from events.messages import Message
+from events.rollouts import RolloutEnded
 
 OUTPUTS: Final = 200
 """Required outputs that are looked for in what the agent said: the first ones."""
@@ -309,10 +311,24 @@ def _information_error(facts: Facts) -> list[Finding]:
     task = facts.task
     if task is None or not task.outputs or not _state_is_right(facts):
         return []
-    speech = "\n".join(facts.prefix_texts + [text for _, text in facts.agent_texts])
-    speech = speech.lower().replace(",", "")
-    unsaid = [output for output in task.outputs[:OUTPUTS] if output.lower() not in speech]
+    if facts.rollout.reward_parts.get("COMMUNICATE") == 1.0:
+        return []
+    outputs = task.outputs[:OUTPUTS]
+    texts = facts.prefix_texts + [text for _, text in facts.agent_texts]
+    if _has_rules(facts.rollout):
+        unsaid = list(find_unsaid(outputs, texts))
+    else:
+        speech = "\n".join(texts).lower().replace(",", "")
+        unsaid = [output for output in outputs if output.lower() not in speech]
     return [{"unsaid": unsaid}] if unsaid else []
+
+
+def _has_rules(rollout: RolloutEnded) -> bool:
+    """Whether the verdict is by the rules of the task, which read outputs as values: the grader is
+    `ENVIRONMENT/VERSION`, and version 1 looks for characters (envs/grading.py)."""
+    name, _, version = (rollout.grader or "").partition("/")
+    is_own = rollout.task is not None and name == rollout.task.environment
+    return is_own and version.isdecimal() and version not in ("0", "1")
 
 
 def _state_is_right(facts: Facts) -> bool:

@@ -14,6 +14,7 @@ from consumers.diagnosis.anchors import select_tools
 from consumers.diagnosis.kinds import find_kind
 from consumers.diagnosis.labels import label_event
 from consumers.diagnosis.rounds import close_round
+from consumers.diagnosis.rule_versions import read_rules
 from consumers.folds.adapters import (
     fold_adapter_evaluation,
     fold_adapter_move,
@@ -140,7 +141,11 @@ def fold_rollout(folding: FoldInput, data: RolloutEnded, batch: Staging) -> None
             "trial": data.trial,
             "seed": data.seed,
             "success": data.success,
+            "rules": read_rules(data) if data.success is not None else None,
             "reward": data.reward,
+            "verdicts": exact_json([line.model_dump() for line in data.verdicts])
+            if data.verdicts
+            else None,
             "termination": data.termination,
             "time": folding.time,
             **labels.model_dump(exclude={"categories", "pivot", "tools", "words"}),

@@ -6,16 +6,18 @@ which only the log holds.
 """
 
 import json
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from sqlalchemy import ColumnElement, Connection, case, func, select
+from sqlalchemy import ColumnElement, Connection, ScalarSelect, case, func, select
 
 from consumers.diagnosis import round_counts
 from consumers.diagnosis.round_counts import LIVE_PURPOSES
+from consumers.diagnosis.rule_versions import follows_newest_rules
+from consumers.diagnosis.task_kinds import is_usable
 from consumers.folds.cycles import PROPOSED
-from consumers.tables import Rollout, Task
+from consumers.tables import Call, Rollout, Task
 from events.messages import Action
 
 _IDS_PER_QUERY: Final = 1000
@@ -33,6 +35,8 @@ class RoundRollout:
     category: str | None
     """None for one that passed."""
     pivot: str
+    client: str | None = None
+    """Name of the key that sent its calls; None for an import, and where no keys are configured."""
 
     @property
     def pattern(self) -> str | None:
@@ -72,24 +76,65 @@ class ErrorRollout:
 
 
 def read_round_rollouts(
-    connection: Connection, alias: str, base: str, number: int
+    connection: Connection,
+    alias: str,
+    base: str,
+    number: int,
+    kinds: Collection[str] | None = None,
 ) -> list[RoundRollout]:
-    """The deduplicated judged rollouts of a round, failed and passed."""
-    seen = round_counts.representatives(number).c
+    """Return the deduplicated judged rollouts of a round, failed and passed. With `kinds`, those on
+    tasks of other kinds are left out."""
+    seen = round_counts.representatives(number, kinds).c
     rows = connection.execute(
-        select(seen.rollout, seen.task_key, seen.reward, seen.category, seen.pivot)
+        select(
+            seen.rollout, seen.task_key, seen.reward, seen.category, seen.pivot,
+            select_client(seen).label("client"),
+        )
         .where(seen.alias == alias, seen.base == base)
         .order_by(seen.rollout)
-    )
+    )  # fmt: skip
     return [
-        RoundRollout(row.rollout, row.task_key, row.reward, row.category, row.pivot or "*")
+        RoundRollout(
+            row.rollout, row.task_key, row.reward, row.category, row.pivot or "*", row.client
+        )
         for row in rows
     ]
 
 
-def task_rates(connection: Connection, alias: str, base: str, number: int) -> list[TaskRate]:
+def select_client(rollouts: Any) -> ScalarSelect[Any]:
+    """Select the key that sent the calls of a rollout (columns with its session). Where several
+    keys did, it is the first by name."""
+    calls = Call.table().c
+    return (
+        select(func.min(calls.client))
+        .where(calls.session == rollouts.session, calls.rollout == rollouts.rollout)
+        .scalar_subquery()
+    )
+
+
+def read_clients(
+    connection: Connection, rollouts: Collection[str], kinds: Collection[str] | None
+) -> dict[str, str | None]:
+    """Return rollout -> key, for those of the rollouts that are on a task of these kinds."""
+    table, names = Rollout.table().c, sorted(rollouts)
+    clients: dict[str, str | None] = {}
+    for start in range(0, len(names), _IDS_PER_QUERY):
+        query = select(table.rollout, select_client(table).label("client")).where(
+            table.rollout.in_(names[start : start + _IDS_PER_QUERY]), is_usable(table, kinds)
+        )
+        clients |= {row.rollout: row.client for row in connection.execute(query)}
+    return clients
+
+
+def task_rates(
+    connection: Connection,
+    alias: str,
+    base: str,
+    number: int,
+    kinds: Collection[str] | None = None,
+) -> list[TaskRate]:
     """Return how often each task attempted in a round was passed. A pass is a success that no rule
-    objects to, as in the round's own counts."""
+    objects to, as in the round's own counts. With `kinds`, tasks of other kinds are left out."""
     rollouts, tasks = Rollout.table().c, Task.table().c
     query = (
         select(rollouts.task, rollouts.success, rollouts.category, tasks.gold_actions)
@@ -104,6 +149,7 @@ def task_rates(connection: Connection, alias: str, base: str, number: int) -> li
             rollouts.round == number,
             rollouts.success.is_not(None),
             rollouts.purpose.in_(LIVE_PURPOSES),
+            is_usable(rollouts, kinds),
         )
         .order_by(rollouts.task)
     )
@@ -124,8 +170,8 @@ def task_rates(connection: Connection, alias: str, base: str, number: int) -> li
 def last_outcomes(
     connection: Connection, alias: str, base: str, tasks: Sequence[str], window: int
 ) -> dict[str, tuple[int, int]]:
-    """Task -> attempts and passes among its last `window` judged rollouts, whatever they were made
-    for."""
+    """Task -> attempts and passes among its last `window` rollouts that the newest rules of its
+    kind judged, whatever they were made for."""
     rollouts = Rollout.table().c
     place = func.row_number().over(
         partition_by=rollouts.task_key,
@@ -141,6 +187,7 @@ def last_outcomes(
                 rollouts.alias == alias,
                 rollouts.base == base,
                 rollouts.success.is_not(None),
+                follows_newest_rules(rollouts),
                 rollouts.task_key.in_(tasks[start : start + _IDS_PER_QUERY]),
             )
             .subquery()
@@ -198,8 +245,8 @@ def read_evaluated_tasks(connection: Connection, alias: str) -> list[tuple[Actio
 def passed_sessions(
     connection: Connection, alias: str, base: str, most: int
 ) -> list[PassedRollout]:
-    """Return the last `most` live sessions of an agent on a base that passed a task without an
-    objection of any rule, newest first."""
+    """Return the last `most` live sessions of an agent on a base that passed a task by the newest
+    rules of its kind and without an objection of any rule of diagnosis, newest first."""
     rollouts = Rollout.table().c
     query = (
         select(rollouts.rollout, rollouts.task, rollouts.partition, rollouts.offset)
@@ -208,6 +255,7 @@ def passed_sessions(
             rollouts.base == base,
             rollouts.purpose == "live",
             rollouts.success.is_(True),
+            follows_newest_rules(rollouts),
             rollouts.category.is_(None),
             rollouts.session.is_not(None),
             rollouts.task.is_not(None),

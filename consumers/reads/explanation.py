@@ -246,6 +246,8 @@ def _gate(report: str | None) -> str:
     words = "".join(f"; {describe_target(target)}" for target in fields.get("targets", ()))
     if fields.get("after_error") is not None:
         words += f"; {describe_after_error(fields['after_error'])}"
+    if fields.get("evidence") is not None:
+        words += f"; {describe_evidence(fields['evidence'])}"
     return f"gate {fields['decision']} over {fields['tasks']} tasks{p_value}{gained}{words}"
 
 
@@ -263,6 +265,18 @@ def describe_after_error(measured: dict[str, Any]) -> str:
     return (
         f"after an error {measured['incumbent']:.0%} to {measured['candidate']:.0%} over "
         f"{measured['tasks']} tasks{tokens}"
+    )
+
+
+def describe_evidence(measured: dict[str, Any]) -> str:
+    """Figures of what the answers of both rest on, the incumbent's first."""
+    both = measured["incumbent"], measured["candidate"]
+    shares = [own["passed_without_lookup"] / max(1, own["passed"]) for own in both]
+    values = [f"{own['unseen_values']:.2g}" for own in both]
+    tokens = [f"{own['tokens_per_answer'] or 0:.0f}" for own in both]
+    return (
+        f"without a look-up {100 * shares[0]:.0f} % to {100 * shares[1]:.0f} % of the passed, "
+        f"unseen values {' to '.join(values)} a rollout, tokens {' to '.join(tokens)} an answer"
     )
 
 

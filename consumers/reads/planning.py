@@ -6,18 +6,26 @@ cycle due (scheduling.py).
 """
 
 import json
+from collections.abc import Collection
 from dataclasses import dataclass
+from itertools import chain
 from typing import Final
 
-from sqlalchemy import Connection, func, select
+from sqlalchemy import Connection, func, not_, select, union
 
+from consumers.diagnosis.answering import is_current
 from consumers.diagnosis.priority import Status
+from consumers.diagnosis.round_counts import LIVE_PURPOSES
+from consumers.diagnosis.task_kinds import has_kind
+from consumers.reads.evidence import read_clients, select_client
 from consumers.tables import Cycle, Pattern, Rollout
 from events.jobs import KnownPattern
 from events.rollouts import Purpose
 
 HEAVIEST: Final = 5
 """Patterns of an agent that a status names."""
+MOST_UNUSABLE: Final = 20
+"""Pairs of key and environment whose unusable failures a status counts."""
 LAST: Final = 5
 """Cycles whose duration a status names."""
 
@@ -31,20 +39,81 @@ class PatternWeight:
     status: str
 
 
-def heaviest_patterns(connection: Connection, alias: str, base: str) -> list[PatternWeight]:
-    """The patterns of an agent on a base that are not resolved, `HEAVIEST` at most, the highest
-    priority first."""
+@dataclass(frozen=True, slots=True)
+class UnusableFailures:
+    """Failures of one key on tasks that the agent's environment does not write."""
+
+    client: str | None
+    """Name of the key; None for imports, and where no keys are configured."""
+    environment: str | None
+    """Environment of their tasks; None where no task or no environment is known."""
+    failures: int
+    """How many there are after deduplication."""
+
+    def describe(self) -> str:
+        """Return the count in words."""
+        whose = "without a key" if self.client is None else f"of the key {self.client}"
+        where = "on no known task" if self.environment is None else f"in {self.environment}"
+        return f"{self.failures:,} {whose} {where}"
+
+
+def list_open_patterns(
+    connection: Connection, alias: str, base: str, kinds: Collection[str] | None = None
+) -> list[PatternWeight]:
+    """Return the patterns of an agent on a base that are not resolved, the highest priority first;
+    with `kinds`, those with an example on a task of these kinds."""
     table = Pattern.table().c
     query = (
-        select(table.pattern, table.priority, table.status)
+        select(table.pattern, table.priority, table.status, table.examples)
         .where(
             table.alias == alias, table.base == base, table.priority > 0,
             table.status != Status.RESOLVED.value,
         )
         .order_by(table.priority.desc(), table.pattern)
-        .limit(HEAVIEST)
     )  # fmt: skip
-    return [PatternWeight(*row) for row in connection.execute(query)]
+    rows = connection.execute(query).all()
+    examples = {row.pattern: json.loads(row.examples) for row in rows} if kinds is not None else {}
+    known = read_clients(connection, set(chain.from_iterable(examples.values())), kinds)
+    return [
+        PatternWeight(row.pattern, row.priority, row.status)
+        for row in rows
+        if kinds is None or not known.keys().isdisjoint(examples[row.pattern])
+    ]
+
+
+def list_unusable_failures(
+    connection: Connection, alias: str, base: str, kinds: Collection[str]
+) -> list[UnusableFailures]:
+    """Count the failures of an agent's own traffic on a base that are on no task of these kinds,
+    for each key and environment. Rollouts count from the round of the agent's last cycle on. Return
+    at most `MOST_UNUSABLE` counts, the largest first."""
+    table, cycles = Rollout.table().c, Cycle.table().c
+    rounds = select(func.max(cycles.round)).where(cycles.alias == alias, cycles.base == base)
+    last: int | None = connection.execute(rounds).scalar()
+    failed = select(
+        select_client(table).label("client"), table.environment, table.policy, table.trace_key
+    ).where(
+        table.alias == alias, table.base == base, table.purpose.in_(LIVE_PURPOSES),
+        table.category.is_not(None), is_current(connection, table), not_(has_kind(table, kinds)),
+    )  # fmt: skip
+    # Apart, for joined by OR a database reads every failure of the agent.
+    since = table.round >= (-1 if last is None else last)
+    different = union(failed.where(table.round.is_(None)), failed.where(since)).subquery().c
+    count = func.count().label("n")
+    query = (
+        select(different.client, different.environment, count)
+        .group_by(different.client, different.environment)
+        .order_by(count.desc(), different.client, different.environment)
+        .limit(MOST_UNUSABLE)
+    )
+    return [UnusableFailures(*row) for row in connection.execute(query)]
+
+
+def heaviest_patterns(
+    connection: Connection, alias: str, base: str, kinds: Collection[str] | None = None
+) -> list[PatternWeight]:
+    """Return the first `HEAVIEST` of these patterns."""
+    return list_open_patterns(connection, alias, base, kinds)[:HEAVIEST]
 
 
 def read_known_patterns(connection: Connection, alias: str, base: str) -> tuple[KnownPattern, ...]:

@@ -7,16 +7,28 @@ import json
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import groupby
+from operator import attrgetter
 from typing import Any, Final, Literal
 
-from sqlalchemy import Connection, case, func, select, tuple_
+from sqlalchemy import Connection, and_, case, func, select, tuple_
 from sqlalchemy.sql import ColumnElement
 
 from consumers.diagnosis.labelled import labelled_rollouts
 from consumers.diagnosis.priority import Override
 from consumers.diagnosis.round_counts import of_agents
+from consumers.diagnosis.rule_versions import follows_newest_rules
 from consumers.reads.repairs import RepairRow, read_repair
-from consumers.tables import DeadLetter, OperatorAction, Pattern, PatternRound, Rollout, Round, Task
+from consumers.tables import (
+    DeadLetter,
+    OperatorAction,
+    Pattern,
+    PatternRound,
+    Rollout,
+    Round,
+    RuleVersion,
+    Task,
+)
 from events.position import Position
 from events.rollouts import ClosingFailed
 
@@ -36,6 +48,8 @@ class RolloutLine:
     categories: list[str]
     policy: str
     source: str
+    verdicts: list[dict[str, Any]]
+    """Verdicts from other sources than `success`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +73,8 @@ class RolloutRow:
     rule_pivot: str | None = None
     repair: RepairRow | None = None
     """None where no repair was searched yet."""
+    has_older_rules: bool = False
+    """Whether newer rules judge its kind of task, so that its verdict counts no more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,7 +170,11 @@ def rollout_row(connection: Connection, rollout: str) -> RolloutRow | None:
     labelled, tasks = labelled_rollouts(), Task.table().c
     rollouts = labelled.c
     row = connection.execute(
-        select(labelled, tasks.gold_actions)
+        select(
+            labelled,
+            tasks.gold_actions,
+            case((follows_newest_rules(rollouts), 0), else_=1).label("has_older_rules"),
+        )
         .join_from(
             labelled,
             Task.table(),
@@ -181,6 +201,7 @@ def rollout_row(connection: Connection, rollout: str) -> RolloutRow | None:
         rule_category=row.rule_category,
         rule_pivot=row.rule_pivot,
         repair=read_repair(connection, rollout),
+        has_older_rules=bool(row.has_older_rules),
     )
 
 
@@ -295,11 +316,18 @@ def pattern_lines(connection: Connection, alias: str | None = None) -> list[Patt
 
 
 def _trends(connection: Connection) -> dict[tuple[str, str, str], list[float]]:
-    history = PatternRound.table().c
+    """The last priorities of each pattern since its patterns began."""
+    history, patterns = PatternRound.table().c, Pattern.table().c
+    own = and_(*(history[name] == patterns[name] for name in ("alias", "base", "pattern")))
     place = func.row_number().over(
         partition_by=(history.alias, history.base, history.pattern), order_by=history.round.desc()
     )
-    newest = select(PatternRound.table(), place.label("place")).subquery()
+    newest = (
+        select(PatternRound.table(), place.label("place"))
+        .join(Pattern.table(), own)
+        .where(history.round >= patterns.first_round)
+        .subquery()
+    )
     trends: dict[tuple[str, str, str], list[float]] = {}
     for row in connection.execute(
         select(newest).where(newest.c.place <= TREND_ROUNDS).order_by(newest.c.round)
@@ -327,6 +355,56 @@ def last_position(connection: Connection) -> Position:
         select(cycles.position).order_by(cycles.round.desc()).limit(1)
     ).scalar()
     return {} if stored is None else json.loads(stored)
+
+
+@dataclass(frozen=True, slots=True)
+class RuleChange:
+    """A change of the rules of an environment's verdicts, after which patterns began anew."""
+
+    alias: str
+    base: str
+    round: int
+    environment: str
+    before: int
+    """The version of the verdicts that the patterns counted until then."""
+    after: int
+    kinds: tuple[str, ...]
+    """The kinds of task whose rules changed, by id."""
+
+    @property
+    def sentence(self) -> str:
+        """Return the change as `kintsugi status` says it."""
+        return (
+            f"re-baselined: rules {self.environment}/{self.before} -> "
+            f"{self.environment}/{self.after}, in round {self.round}"
+        )
+
+
+def read_rule_changes(connection: Connection) -> list[RuleChange]:
+    """Return the changes of the last such round of every agent on each of its bases."""
+    kinds = RuleVersion.table().c
+    last = (
+        select(kinds.alias, kinds.base, func.max(kinds.changed).label("changed"))
+        .group_by(kinds.alias, kinds.base)
+        .subquery()
+    )
+    own = and_(*(last.c[name] == kinds[name] for name in ("alias", "base", "changed")))
+    names = ("alias", "base", "environment", "before", "counted")
+    order = [kinds[name] for name in names]
+    rows = connection.execute(
+        select(RuleVersion.table()).join(last, own).order_by(*order, kinds.kind)
+    )
+    changes = []
+    for _, group in groupby(rows, key=attrgetter(*names)):
+        same = list(group)
+        row = same[0]
+        changes.append(
+            RuleChange(
+                row.alias, row.base, row.changed, row.environment, row.before, row.counted,
+                tuple(item.kind for item in same),
+            )
+        )  # fmt: skip
+    return changes
 
 
 @dataclass(frozen=True, slots=True)
@@ -424,4 +502,5 @@ def _line(row: Any) -> RolloutLine:
         categories=json.loads(row.categories),
         policy=row.policy,
         source=row.source,
+        verdicts=json.loads(row.verdicts or "[]"),
     )

@@ -7,6 +7,7 @@ Not covered: what follows from the numbers and the clock (daemon/cycle/scheduler
 """
 
 import json
+from collections.abc import Collection
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from math import fsum
@@ -16,12 +17,13 @@ from sqlalchemy import Connection, and_, false, func, or_, select, union_all
 from sqlalchemy.sql import ColumnElement
 
 from consumers.diagnosis.answering import is_current
-from consumers.diagnosis.priority import Status
 from consumers.diagnosis.round_counts import LIVE_PURPOSES
+from consumers.diagnosis.task_kinds import is_usable
 from consumers.position import position
 from consumers.reads.agents import read_oldest_rollout_time
 from consumers.reads.learning import open_cycle
-from consumers.tables import Cycle, Job, OperatorAction, Pattern, Rollout
+from consumers.reads.planning import list_open_patterns
+from consumers.tables import Cycle, Job, OperatorAction, Rollout
 from events.position import Position, entries
 from events.streams import ROLLOUTS
 
@@ -40,13 +42,14 @@ class Scheduling:
     open_cycle: str | None
     """Open cycle of the agent, on any base; None where there is none."""
     rollouts: int
-    """Rollouts of the agent's own traffic that none of its cycles has read; the next two count
-    these."""
+    """Rollouts of the agent's own traffic that none of its cycles has read, without those on tasks
+    that its environment does not write; the next two count these."""
     judged: int
     failed: int
-    """Deduplicated, of policies that answer now and of imports: what a round would count."""
+    """Deduplicated, of policies that answer now and of imports, on tasks that can be followed: what
+    a round would count."""
     priority: float
-    """Sum over the patterns that are not resolved, as of the last round."""
+    """Sum over the patterns that are not resolved and have such a failure, as of the last round."""
     first_seen: str | None
     """Time of its oldest rollout."""
     last_started: str | None
@@ -59,16 +62,23 @@ class Scheduling:
     """The event by which a person last asked for a cycle, where none has started since."""
 
 
-def scheduling(connection: Connection, alias: str, base: str, now: datetime) -> Scheduling:
+def scheduling(
+    connection: Connection,
+    alias: str,
+    base: str,
+    now: datetime,
+    kinds: Collection[str] | None = None,
+) -> Scheduling:
     """What the scheduler decides on, on the day (UTC) of `now`; `connection` is of
-    `database.read_transaction`."""
+    `database.read_transaction`. `kinds`: the kinds of task that the agent's environment writes.
+    None: rollouts on any task count."""
     newest = _newest(connection, alias, base)
     return Scheduling(
         position={ROLLOUTS.name: position(connection).get(ROLLOUTS.name, {})},
         number=1 if newest is None else newest.number + 1,
         open_cycle=_open_cycle(connection, alias),
-        **_unread(connection, alias, base),
-        priority=_priority(connection, alias, base),
+        **_unread(connection, alias, base, kinds),
+        priority=_priority(connection, alias, base, kinds),
         first_seen=read_oldest_rollout_time(connection, alias, base),
         last_started=None if newest is None else newest.started,
         last_ended=None if newest is None else newest.ended,
@@ -92,15 +102,20 @@ class Unread:
 
 
 def unread_since(
-    connection: Connection, alias: str, base: str, read: Position, decided: int
+    connection: Connection,
+    alias: str,
+    base: str,
+    read: Position,
+    decided: int,
+    kinds: Collection[str] | None = None,
 ) -> Unread:
     """Return what `scheduling` would count if the last cycle had read up to `read` and begun at the
     offset `decided` of `learning` (-1: there was no cycle)."""
-    counted = _count_rollouts(connection, alias, base, ~_within(read))
+    counted = _count_rollouts(connection, alias, base, kinds, ~_within(read))
     return Unread(
         rollouts=counted["rollouts"],
         failed=counted["failed"],
-        priority=_priority(connection, alias, base),
+        priority=_priority(connection, alias, base, kinds),
         first_seen=read_oldest_rollout_time(connection, alias, base),
         asked=_find_start_request_since(connection, alias, decided),
     )
@@ -108,7 +123,7 @@ def unread_since(
 
 def rollouts_within(connection: Connection, alias: str, base: str, read: Position) -> int:
     """Count the rollouts of the agent's own traffic up to a position."""
-    return _count_rollouts(connection, alias, base, _within(read))["rollouts"]
+    return _count_rollouts(connection, alias, base, None, _within(read))["rollouts"]
 
 
 def _within(read: Position) -> ColumnElement[bool]:
@@ -148,30 +163,41 @@ def _open_cycle(connection: Connection, alias: str) -> str | None:
     return None if cycle is None else cycle.cycle
 
 
-def _unread(connection: Connection, alias: str, base: str) -> dict[str, int]:
+def _unread(
+    connection: Connection, alias: str, base: str, kinds: Collection[str] | None
+) -> dict[str, int]:
     """Rollouts of the agent's own traffic after the last round that a cycle of it has read."""
     table, done = Rollout.table().c, Cycle.table().c
     read = select(func.max(done.round)).where(done.alias == alias, done.base == base)
     last: int | None = connection.execute(read).scalar()
     # Apart, for joined by OR a database reads every rollout of the agent.
     since = table.round > (-1 if last is None else last)
-    return _count_rollouts(connection, alias, base, table.round.is_(None), since)
+    return _count_rollouts(connection, alias, base, kinds, table.round.is_(None), since)
 
 
 def _count_rollouts(
-    connection: Connection, alias: str, base: str, *conditions: ColumnElement[bool]
+    connection: Connection,
+    alias: str,
+    base: str,
+    kinds: Collection[str] | None,
+    *conditions: ColumnElement[bool],
 ) -> dict[str, int]:
     """Rollouts of the agent's own traffic for which one of these conditions holds; no two hold for
-    the same rollout."""
+    the same rollout. A rollout on a task counts if the task is of these `kinds`. One without a task
+    counts, but its failure does not, since no task can follow it."""
     table = Rollout.table().c
+    usable = is_usable(table, kinds)
     own = (table.alias == alias, table.base == base, table.purpose.in_(LIVE_PURPOSES))
     counted = select(func.count().label("rollouts"), func.count(table.success).label("judged"))
-    each = [connection.execute(counted.where(*own, condition)).one() for condition in conditions]
+    traffic = (*own, or_(usable, table.task.is_(None)))
+    each = [
+        connection.execute(counted.where(*traffic, condition)).one() for condition in conditions
+    ]
     # Only rollouts with a verdict have a category.
-    failed = (*own, table.category.is_not(None), is_current(connection, table))
-    kind = select(table.policy, table.trace_key)
-    kinds = union_all(*(kind.where(*failed, condition) for condition in conditions)).subquery()
-    different = select(kinds).distinct().subquery()
+    failed = (*own, table.category.is_not(None), is_current(connection, table), usable)
+    trace = select(table.policy, table.trace_key)
+    traces = union_all(*(trace.where(*failed, condition) for condition in conditions)).subquery()
+    different = select(traces).distinct().subquery()
     return {
         "rollouts": sum(row.rollouts for row in each),
         "judged": sum(row.judged for row in each),
@@ -179,12 +205,10 @@ def _count_rollouts(
     }
 
 
-def _priority(connection: Connection, alias: str, base: str) -> float:
-    table = Pattern.table().c
-    query = select(table.priority).where(
-        table.alias == alias, table.base == base, table.status != Status.RESOLVED.value
-    )
-    return fsum(connection.execute(query).scalars())
+def _priority(
+    connection: Connection, alias: str, base: str, kinds: Collection[str] | None
+) -> float:
+    return fsum(line.priority for line in list_open_patterns(connection, alias, base, kinds))
 
 
 def _fruitless(connection: Connection, alias: str, base: str) -> int:

@@ -100,6 +100,7 @@ def _list_detectable(gate: dict[str, Any] | None) -> str | None:
 @command(group)
 def show(cli: Cli, adapter: Named) -> None:
     """Show one adapter: what it is, what became of it, and what the gate said."""
+    from consumers.reads.explanation import describe_evidence
     from consumers.reads.serving import adapter_steps, evaluation_lines, find_adapter
 
     with cli.app() as app, app.reading() as connection:
@@ -120,6 +121,8 @@ def show(cli: Cli, adapter: Named) -> None:
     cli.out.show(table(["when", "state", "why"], steps, whole=("when", "state")))
     if row.gate is not None:
         cli.out.show("", _report(row.gate), *_show_targets(row.gate))
+        if row.gate.evidence is not None:
+            cli.out.show("", describe_evidence(row.gate.evidence.model_dump()))
     if row.user_gate is not None:
         cli.out.show("", _show_user_gate(row.user_gate))
 

@@ -97,6 +97,7 @@ def build_document(planned: "CyclePlan") -> dict[str, Any]:
         "open": None if outlook.cycle is None else {"cycle": outlook.cycle, "step": outlook.step},
         "reads": {
             "rollouts": unread.rollouts, "judged": unread.judged, "failures": unread.failed,
+            "unusable": [asdict(line) for line in planned.outlook.unusable],
         },
         "round": planned.round,
         "patterns": [

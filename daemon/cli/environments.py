@@ -355,7 +355,9 @@ def regrade(
 ) -> int:
     """Grade recorded simulations again, by replay with the tasks that their files embed.
 
-    Exit 3 when a verdict is not ours, a file seems mislabelled, or something cannot be read.
+    Also names the simulations that the rules of generated tasks judge otherwise (`verdicts`).
+    Exit 3 when a recorded verdict does not follow, a file seems mislabelled, or something cannot be
+    read.
     """
     from daemon.maintenance.regrade import regrade as regraded
     from envs.registry import open_environment
@@ -399,6 +401,12 @@ def _agreement(reports: Sequence["RegradeReport"]) -> list[Any]:
             for report in reports
             for wrong in report.disagree
             if not report.mislabelled
+        ),
+        *(
+            f"{row.task} is {_verdict(row.benchmark)} by the benchmark's rules and "
+            f"{_verdict(row.ours)} by ours ({row.rollout}): {row.why}"
+            for report in reports
+            for row in report.differ
         ),
         *(
             f"{bad.file}, {bad.position}: {bad.reason}"

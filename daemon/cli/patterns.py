@@ -52,14 +52,22 @@ def patterns(
 ) -> None:
     """Failure patterns as of the last round, highest priority first."""
     from consumers.reads.rollouts import count_backlog, pattern_lines
+    from daemon.cycle.outlook import describe_unusable, read_outlooks
+    from events.envelope import utc_now
 
     with cli.app() as app, app.reading() as connection:
         lines = pattern_lines(connection, alias)
         counts = count_backlog(connection)
+        expected = read_outlooks(connection, app.settings, utc_now())
     if cli.out.json:
         cli.out.document([_build_document(line) for line in lines])
     elif lines:
         cli.out.show(_build_table(lines, wide=cli.out.columns >= _WIDE))
+    for outlook in expected:
+        if outlook.unusable and alias in (None, outlook.alias):
+            cli.out.hint(
+                f"{outlook.alias}: no pattern counts {describe_unusable(outlook.unusable)}"
+            )
     if not counts.rollouts:
         cli.out.hint("no rollout is recorded yet: kintsugi import PATH")
     elif counts.undiagnosed:

@@ -149,6 +149,8 @@ def _document(transcript: "Transcript") -> dict[str, Any]:
         "termination": row.termination,
         "reason": transcript.data.reason,
         "time": row.time,
+        "grader": transcript.data.grader,
+        "has_older_rules": row.has_older_rules,
         "pivot": row.pivot,
         "rule": None if row.rule_category is None else f"{row.rule_category}|{row.rule_pivot}",
         "repair": None if row.repair is None else asdict(row.repair),
@@ -192,7 +194,14 @@ def _head(transcript: "Transcript") -> Any:
         "source": line.source + (f", {row.time}" if row.time else ""),
         "verdict": verdict(line.success),
         "reward": _number(line.reward) or "none",
+        **{
+            f"by {other['source']}": verdict(other["success"]).append(f" ({other['reason']})")
+            for other in line.verdicts
+        },
     }
+    if transcript.data.grader is not None:
+        older = ", older rules than those that its kind of task has" * row.has_older_rules
+        values["judged by"] = f"{transcript.data.grader}{older}"
     if line.category is not None:
         values["category"] = f"{line.category} at {row.pivot}"
         others = [name for name in line.categories if name != line.category]

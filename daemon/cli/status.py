@@ -67,6 +67,12 @@ def _facts(document: dict[str, Any]) -> Any:
         else f"{cycle['round']} by {cycle['trigger']}: {cycle['failed']:,} failures, "
         f"{cycle['patterns']:,} patterns, {cycle['other']:,} unexplained"
     )
+    for change in document["rule_changes"]:
+        name = f"patterns of {change['alias']}"
+        values[name] = "; ".join(filter(None, [values.get(name), change["says"]]))
+    for kinds in document["kinds"]:
+        if kinds["says"]:
+            values[f"kinds of {kinds['alias']}"] = kinds["says"]
     for route in document["routes"]:
         members = describe_members(route["members"], route["base"])
         who = f"{route['adapter'] or route['base']}{members}, {describe_share(route)}"
@@ -126,6 +132,8 @@ def _describe_reads(agent: dict[str, Any]) -> str:
     reads = [f"{agent['rollouts']:,} new rollouts, {agent['failures']:,} new failures"]
     weights = [f"{line['pattern']} {line['priority']:.3g}" for line in agent["patterns"]]
     reads.append(f"patterns of the last round: {', '.join(weights) or 'none'}")
+    if agent["unusable_text"]:
+        reads.append(agent["unusable_text"])
     if agent["last_minutes"]:
         minutes = ", ".join(f"{spent:.1f}" for spent in agent["last_minutes"])
         reads.append(f"the last cycles took {minutes} minutes")

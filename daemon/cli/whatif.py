@@ -40,6 +40,7 @@ def whatif(
     ] = None,
 ) -> None:
     """When cycles would have begun with other settings, and on what, beside those that did."""
+    from daemon.core.task_kinds import list_agent_kinds
     from daemon.replay import whatif as asking
     from daemon.replay.cycle_history import read_past_cycles
     from daemon.replay.log_range import between
@@ -61,6 +62,7 @@ def whatif(
         ):
             result = asking.whatif(
                 log, engine, past, environments, scheduler,
+                kinds=list_agent_kinds(app.settings),
                 start=begin, end=end, every_ms=int(seconds * 1000), advance=advance,
             )  # fmt: skip
     did = [item for item in past if item.within(begin, end)]

@@ -151,11 +151,17 @@ class Log(Section):
     """`power`: an acknowledged event survives a power cut; `process`: a killed process."""
 
 
+WinnableKind = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_-]{0,62}/.+$", max_length=256)]
+
+
 class Environments(Section):
     """Where environments of your own are."""
 
     paths: Annotated[tuple[Path, ...], NoDecode] = ()
     """Python files, and folders of them. Finding their environments means running them."""
+    allow_winnable: tuple[WinnableKind, ...] = ()
+    """Kinds of your own environments, as `ENVIRONMENT/KIND`, that jobs and gates use although a
+    cheater wins them (`kintsugi doctor` names these)."""
 
     @field_validator("paths", mode="before")
     @classmethod

@@ -9,20 +9,33 @@ Not covered: who writes the tasks (daemon/proposer).
 
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from itertools import chain
 from typing import Final
 
-from consumers.diagnosis.priority import Status, quotas
+from consumers.diagnosis.priority import Status
 from consumers.reads.evidence import RoundRollout, TaskRate
 from consumers.reads.rollouts import PatternLine
+from daemon.controller.places import Client, divide_places
 from daemon.controller.refusals import Refusals
-from events.learning import BadTries, Directive, Mastered, ModeChoice, PatternFinding, Quota
+from events.learning import (
+    BadTries,
+    ClientPart,
+    Directive,
+    Mastered,
+    ModeChoice,
+    PatternFinding,
+    Quota,
+)
 from events.messages import Action
 
 MASTERED: Final = 0.85
 """Smoothed pass rate from which on a kind of task is one that the agent can do."""
 MASTERED_KINDS: Final = 12
 """Most kinds that a directive names as mastered."""
+EXAMPLES: Final = 8
+"""Failed rollouts that a directive names for a pattern: written tasks follow theirs. A directive
+names more where the places are of more keys than this, for each of them has at least one."""
 REPAIRED: Final = 0.5
 """Share of a quota that are lessons, where its pattern stands on failed calls: the other half
 practises not to make the call that fails, which no lesson does."""
@@ -51,6 +64,17 @@ class Failures:
 
     pattern: str
     rollouts: tuple[str, ...]
+    clients: Mapping[Client, "ClientFailures"] = field(default_factory=dict)
+    """Failures of each key. Empty where keys are not told apart."""
+
+
+@dataclass(frozen=True, slots=True)
+class ClientFailures:
+    """The failures of one key that count for a pattern."""
+
+    count: int
+    examples: tuple[str, ...]
+    """Their rollouts, as they were sampled."""
 
 
 def directive(
@@ -62,13 +86,28 @@ def directive(
     most: int,
     refusals: Mapping[str, Refusals] | None = None,
     synthesis: Mapping[str, str] | None = None,
+    usable: Mapping[Client, int] | None = None,
 ) -> Directive:
     """At most `most` tasks for the patterns of one (alias, base), which must be theirs alone.
     `refusals`: those of each pattern in the round; None where no lessons are wanted. `synthesis`:
-    pattern -> why plans write its tasks."""
+    pattern -> why plans write its tasks. `usable`: key -> failures of the round that tasks can
+    follow; None where no keys are told apart."""
     lines = {line.pattern: line for line in patterns}
-    counts = quotas({name: line.priority for name, line in lines.items()}, most)
-    examples = {item.pattern: item.rollouts for item in failures}
+    by_pattern = {item.pattern: item for item in failures}
+    places = divide_places(
+        {name: line.priority for name, line in lines.items()},
+        {name: _count_claims(by_pattern.get(name)) for name in lines},
+        usable or {},
+        most,
+    )
+    counts = {name: sum(of_pattern.values()) for name, of_pattern in places.items()}
+    parts = _divide_examples(places, by_pattern)
+    examples = {
+        name: tuple(chain.from_iterable(part.examples for part in parts[name]))
+        if name in parts
+        else item.rollouts
+        for name, item in by_pattern.items()
+    }
     descriptions = words_of(counts, findings, examples)
     bad = tuple(item for item in bad_tries if item.pattern in counts)
     paused = {item.pattern for item in bad if item.mode == "repair"}
@@ -77,7 +116,10 @@ def directive(
     return Directive(
         quotas=tuple(
             _quota(lines[name], tasks, examples.get(name), descriptions.get(name)).model_copy(
-                update={"modes": choose_modes(tasks, repairable.get(name), planned.get(name))}
+                update={
+                    "modes": choose_modes(tasks, repairable.get(name), planned.get(name)),
+                    "clients": parts.get(name, ()),
+                }
             )
             for name, tasks in counts.items()
         ),
@@ -91,6 +133,34 @@ def directive(
         ),
         bad_tries=bad,
     )
+
+
+def _count_claims(failures: Failures | None) -> dict[Client, int]:
+    if failures is None or not failures.clients:
+        return {None: 1}
+    return {client: own.count for client, own in failures.clients.items()}
+
+
+def _divide_examples(
+    places: Mapping[str, Mapping[Client, int]], failures: Mapping[str, Failures]
+) -> dict[str, tuple[ClientPart, ...]]:
+    """Return pattern -> the parts of its quota by key. The examples of a part are about in
+    proportion to its places. Empty where all failures that could be followed are of one key."""
+    keys = {client for item in failures.values() for client in item.clients}
+    if len(keys) < 2:
+        return {}
+    parts = {}
+    for name, of_pattern in places.items():
+        own, tasks = failures[name].clients, sum(of_pattern.values())
+        parts[name] = tuple(
+            ClientPart(
+                client=client,
+                tasks=count,
+                examples=own[client].examples[: max(1, EXAMPLES * count // tasks)],
+            )
+            for client, count in sorted(of_pattern.items(), key=lambda item: item[0] or "")
+        )
+    return parts
 
 
 def choose_modes(

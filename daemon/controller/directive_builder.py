@@ -5,17 +5,25 @@ from the log; appends nothing. Everything but the analyzer's words follows from 
 cycle's id, so a redo directs the same.
 """
 
+from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final
+from itertools import chain
+from typing import TYPE_CHECKING
 
 from consumers.diagnosis.round_counts import Pair
 from consumers.reads import evidence, learning, rollouts
 from consumers.reads.evidence import RoundRollout
 from consumers.reads.learning import BufferTask
+from consumers.reads.rollouts import PatternLine
 from daemon.controller import directive as directives
 from daemon.controller.analyzer import Analysis, analyze
-from daemon.controller.directive import Failures, leave_out_mastered
+from daemon.controller.directive import (
+    EXAMPLES,
+    ClientFailures,
+    Failures,
+    leave_out_mastered,
+)
 from daemon.controller.refusals import read_refusals
 from daemon.controller.rejected_tries import bad_tries
 from daemon.controller.rollout_views import build_view
@@ -38,17 +46,21 @@ if TYPE_CHECKING:
 
     from daemon.core.app import App
 
-EXAMPLES: Final = 8
-"""Failed rollouts that a directive names for a pattern: written tasks follow theirs."""
-
 
 def direct(
-    app: "App", cycle: str, alias: str, base: str, number: int, aims: Collection[str] = ()
+    app: "App",
+    cycle: str,
+    alias: str,
+    base: str,
+    number: int,
+    aims: Collection[str] = (),
+    kinds: Collection[str] | None = None,
 ) -> DirectiveWritten:
     """What the tasks of `cycle` shall stress, from round `number` of this agent on this base;
-    `aims` as in `build_directive`."""
+    `aims` as in `build_directive`. `kinds`: the kinds of task that its environment writes. Only
+    failures on them are followed; None: all are."""
     with app.reading() as connection:
-        closed = read_closed_round(connection, alias, base, number)
+        closed = read_closed_round(connection, alias, base, number, kinds)
         before = learning.wrote_last(connection, alias, base, but=cycle)
         written = _read_history(connection, alias, base, before)
         rejected = [] if before is None else learning.rejections_of(connection, before)
@@ -85,12 +97,20 @@ class ClosedRound:
     number: int
     rollouts: Sequence[RoundRollout]
     """Deduplicated and judged, failed and passed."""
+    kinds: Collection[str] | None = None
+    """Kinds of the tasks that can be followed: `rollouts` has no others. None: any can."""
 
 
-def read_closed_round(connection: "Connection", alias: str, base: str, number: int) -> ClosedRound:
-    """Read a round that is closed."""
-    seen = evidence.read_round_rollouts(connection, alias, base, number)
-    return ClosedRound(alias, base, number, seen)
+def read_closed_round(
+    connection: "Connection",
+    alias: str,
+    base: str,
+    number: int,
+    kinds: Collection[str] | None = None,
+) -> ClosedRound:
+    """Read a round that is closed. `kinds`: see `ClosedRound`."""
+    seen = evidence.read_round_rollouts(connection, alias, base, number, kinds)
+    return ClosedRound(alias, base, number, seen, kinds)
 
 
 def build_directive(
@@ -112,16 +132,17 @@ def build_directive(
     follow; of none, it is about all patterns. `synthesis`: whether it may have plans write tasks,
     with `tries`, those of the cycle before by pattern."""
     lines = rollouts.pattern_lines(connection, closed.alias)
-    rates = evidence.task_rates(connection, closed.alias, closed.base, closed.number)
+    rates = evidence.task_rates(connection, closed.alias, closed.base, closed.number, closed.kinds)
     mastered = directives.find_mastered_tasks(rates)
     failures = _by_pattern(closed.rollouts, mastered, seed)
-    shown = [
-        # In a job's own tables patterns of the history have no example until they fail in the job.
-        line
-        for line in lines
-        if line.base == closed.base and line.examples
-    ]
-    aimed = {item.pattern for item in failures if item.rollouts} & set(aims)
+    of_base = [line for line in lines if line.base == closed.base]
+    failures += _read_earlier(
+        connection, of_base, {item.pattern for item in failures}, closed.kinds
+    )
+    usable = {item.pattern for item in failures}
+    # In a job's own tables patterns of the history have no example until they fail in the job.
+    shown = [line for line in of_base if line.pattern in usable]
+    aimed = {row.pattern for row in closed.rollouts} & set(aims)
     return directives.directive(
         [line for line in shown if not aimed or line.pattern in aimed],
         failures,
@@ -133,6 +154,7 @@ def build_directive(
         if lessons
         else None,
         choose_patterns(synthesis, [line.pattern for line in shown], tries or {}),
+        Counter(row.client for row in closed.rollouts if row.pattern is not None),
     )
 
 
@@ -166,9 +188,42 @@ def _by_pattern(
         if rollout.pattern is not None:
             by_pattern.setdefault(rollout.pattern, []).append(rollout)
     return [
-        Failures(pattern, _sample_examples(leave_out_mastered(own, mastered), seed))
+        _sample_pattern(pattern, leave_out_mastered(own, mastered), seed)
         for pattern, own in sorted(by_pattern.items())
     ]
+
+
+def _sample_pattern(pattern: str, failures: Sequence[RoundRollout], seed: str) -> Failures:
+    by_client: dict[str | None, list[RoundRollout]] = {}
+    for failure in failures:
+        by_client.setdefault(failure.client, []).append(failure)
+    clients = {
+        client: ClientFailures(len(own), _sample_examples(own, seed))
+        for client, own in by_client.items()
+    }
+    return Failures(pattern, _sample_examples(failures, seed), clients)
+
+
+def _read_earlier(
+    connection: "Connection",
+    lines: Sequence[PatternLine],
+    failed: Collection[str],
+    kinds: Collection[str] | None,
+) -> list[Failures]:
+    """Return the failures to follow of the patterns that did not fail in the round: the examples of
+    the last round in which they did."""
+    names = {line.pattern: line.examples for line in lines if line.pattern not in failed}
+    clients = evidence.read_clients(connection, {*chain(*names.values())}, kinds)
+    earlier = []
+    for pattern, examples in names.items():
+        usable = tuple(name for name in examples if name in clients)
+        by_client: dict[str | None, list[str]] = {}
+        for name in usable:
+            by_client.setdefault(clients[name], []).append(name)
+        own = {client: ClientFailures(len(ids), tuple(ids)) for client, ids in by_client.items()}
+        if usable:
+            earlier.append(Failures(pattern, usable, own))
+    return earlier
 
 
 def _sample_examples(failures: Sequence[RoundRollout], seed: str) -> tuple[str, ...]:

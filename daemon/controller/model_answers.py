@@ -170,7 +170,7 @@ def spend(
 def estimate_tokens(messages: Sequence[Message]) -> int:
     """Return a high estimate of the tokens of a request."""
     calls = [call for message in messages for call in message.tool_calls]
-    texts = [message.text for message in messages]
+    texts = [text for message in messages for text in (message.text, message.reasoning or "")]
     texts += [str(call.arguments) for call in calls]
     return sum(map(measure_bytes, texts)) // BYTES_PER_TOKEN
 

@@ -294,12 +294,15 @@ class App:
         trigger: Literal["import", "diagnose"],
         reached: dict[str, dict[str, dict[str, int]]],
     ) -> None:
+        from daemon.core.task_kinds import list_agent_kinds
         from events.codec import encode
         from events.envelope import Envelope, new_id, utc_now
         from events.learning import PatternsDiagnosed
         from events.log import now_ms
 
-        data = PatternsDiagnosed(trigger=trigger, position=reached)
+        data = PatternsDiagnosed(
+            trigger=trigger, position=reached, kinds=list_agent_kinds(self.settings)
+        )
         envelope = Envelope(
             id=new_id(),
             type=data.TYPE,

@@ -30,6 +30,7 @@ from daemon.core.decision_log import DecisionRefusal, Decisions
 from daemon.core.isolation import Breaks
 from daemon.core.leadership import Leadership
 from daemon.core.span_contexts import Contexts
+from daemon.core.task_kinds import list_agent_kinds
 from daemon.cycle.estimate import read_job_budget
 from daemon.cycle.job_spec import NotTrainable
 from daemon.cycle.scheduler import Due, Facts, NotDue, decide
@@ -233,7 +234,10 @@ class Leader:
         match step:
             case Step.DIAGNOSE:
                 round_ = PatternsDiagnosed(
-                    trigger="schedule", position=cycle.position, cycle=cycle.cycle
+                    trigger="schedule",
+                    position=cycle.position,
+                    cycle=cycle.cycle,
+                    kinds=list_agent_kinds(self._app.settings),
                 )
                 decisions.take(round_, "diagnosed", cycle.event, origin=cycle.cycle)
                 yield f"cycle {cycle.number} of {cycle.alias}: a round was closed"

@@ -6,13 +6,15 @@ Asks the same pure functions as the leader (scheduler.py, state_machine.py) of t
 decides nothing.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING
 
 from consumers.diagnosis.round_counts import Pair
 from consumers.reads import agents, learning, planning
-from consumers.reads.planning import PatternWeight
+from consumers.reads.planning import PatternWeight, UnusableFailures
+from daemon.core.task_kinds import find_kinds
 from daemon.cycle.cost import minutes_between
 from daemon.cycle.scheduler import Due, NotDue, decide, not_due_without_environment
 from daemon.cycle.views import read_facts, read_step
@@ -50,8 +52,17 @@ class Outlook:
     """Different failures among them."""
     patterns: tuple[PatternWeight, ...] = ()
     """What it would write tasks for as of the last round, the highest priority first."""
+    unusable: tuple[UnusableFailures, ...] = ()
+    """Failures that count for none of this, because its environment does not write their tasks,
+    from the last cycle's round on."""
     last_minutes: tuple[float, ...] = ()
     """How long the last finished cycles took, the newest first."""
+
+
+def describe_unusable(lines: Iterable[UnusableFailures]) -> str:
+    """Return the failures that no task can follow in words. Empty where there are none."""
+    counts = ", ".join(line.describe() for line in lines)
+    return counts and f"failures on tasks that its environment does not write: {counts}"
 
 
 def read_outlooks(connection: "Connection", settings: "Settings", now: datetime) -> list[Outlook]:
@@ -76,6 +87,7 @@ def _read_outlook(
     connection: "Connection", settings: "Settings", pair: Pair, now: datetime
 ) -> Outlook:
     facts = read_facts(connection, settings, pair, now)
+    kinds = None if facts is None else find_kinds(settings, facts.environment)
     if facts is None:
         decision: Due | NotDue = not_due_without_environment(pair.alias)
     else:
@@ -91,7 +103,10 @@ def _read_outlook(
         step=None if cycle is None else read_step(connection, settings, cycle),
         rollouts=None if facts is None else facts.rollouts,
         failures=None if facts is None else facts.failures,
-        patterns=tuple(planning.heaviest_patterns(connection, pair.alias, pair.base)),
+        patterns=tuple(planning.heaviest_patterns(connection, pair.alias, pair.base, kinds)),
+        unusable=()
+        if kinds is None
+        else tuple(planning.list_unusable_failures(connection, pair.alias, pair.base, kinds)),
         last_minutes=tuple(
             minutes_between(begin, end)
             for begin, end in planning.last_cycle_times(connection, pair.alias, pair.base)

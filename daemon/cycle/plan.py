@@ -28,6 +28,7 @@ from consumers.reads.rollouts import PatternLine
 from consumers.reads.scheduling import Scheduling, scheduling
 from daemon.config.settings import ConfigurationError
 from daemon.core.app import App, explain_errors
+from daemon.core.task_kinds import find_kinds, list_agent_kinds
 from daemon.cycle.cost import count_gpus
 from daemon.cycle.estimate import Estimate, History, estimate, read_history
 from daemon.cycle.leader import Proposal, RetryLater
@@ -160,7 +161,9 @@ def plan_cycle(app: App, alias: str, engines: Sequence[Engine] = ()) -> CyclePla
         assert outlook is not None, "the agent is among those that were seen"
         if environment is None:
             raise ConfigurationError(f"no cycle of {alias} can begin: {outlook.missing[0]}")
-        unread = scheduling(connection, pair.alias, pair.base, now)
+        unread = scheduling(
+            connection, pair.alias, pair.base, now, find_kinds(app.settings, environment)
+        )
         history = read_history(connection, app.settings, pair.alias, pair.base)
     facts = build_facts(unread, pair, environment)
     row = _build_row(facts)
@@ -198,7 +201,12 @@ def _build_row(facts: "Facts") -> CycleRow:
 
 def _draft(app: App, row: CycleRow, engines: Sequence[Engine]) -> _Draft:
     """What the round, the directive and the tasks would be."""
-    data = PatternsDiagnosed(trigger="schedule", position=row.position, cycle=row.cycle)
+    data = PatternsDiagnosed(
+        trigger="schedule",
+        position=row.position,
+        cycle=row.cycle,
+        kinds=list_agent_kinds(app.settings),
+    )
     with (
         explain_errors(app.engine),
         preview_round(app.engine, data, row.alias) as (connection, number),

@@ -27,10 +27,19 @@ from daemon.controller.directive_builder import direct
 from daemon.controller.model_answers import ModelFailure
 from daemon.controller.skill_analyzer import choose_labeller
 from daemon.controller.skill_discovery import contrast_skills, find_due_round
+from daemon.core.kind_exclusions import (
+    drop_kinds,
+    filter_by_pools,
+    find_exclusions,
+    list_exemptions,
+    measure_cheats,
+)
 from daemon.core.task_definitions import open_event_environment, with_definitions
+from daemon.core.task_kinds import find_kinds
 from daemon.cycle.estimate import read_job_budget
 from daemon.cycle.job_spec import NotTrainable, build_job_spec, name_capability, plan_rounds
 from daemon.cycle.leader import Proposal, RetryLater
+from daemon.cycle.outlook import describe_unusable
 from daemon.cycle.panel_parts import RouterTeacher, gather_lesson, gather_parts
 from daemon.cycle.parent import describe_parent, find_member_parent, find_rejected_parent
 from daemon.cycle.retraining import choose_members, read_retraining
@@ -142,7 +151,10 @@ class CyclePlanner:
         pair = Pair(cycle.alias, cycle.base)
         with self._app.reading() as connection:
             skills = read_skill_histories(connection, self._app.settings, pair)
-        return direct(self._app, cycle.cycle, cycle.alias, cycle.base, cycle.round, skills.patterns)
+        return direct(
+            self._app, cycle.cycle, cycle.alias, cycle.base, cycle.round, skills.patterns,
+            find_kinds(self._app.settings, cycle.environment),
+        )  # fmt: skip
 
     def contrast_skills(self, cycle: CycleRow) -> SkillsContrasted | None:
         """Compare failures and successes after a cycle's round; None where that is switched off, or
@@ -230,7 +242,8 @@ class CyclePlanner:
         RetryLater."""
         assert cycle.directive is not None, "a cycle is directed first"
         if not cycle.directive.quotas:
-            return Proposal({}, "no failure pattern of the round has a priority above 0")
+            lacking = "no failure pattern of the round has a priority above 0"
+            return Proposal({}, lacking + self._describe_unusable(cycle))
         try:
             environment = open_event_environment(self._app, cycle.environment)
             supply = self._read_lesson_supply(environment, cycle)
@@ -242,9 +255,11 @@ class CyclePlanner:
         except NotTrainable as error:
             return Proposal({}, str(error))
         pair = Pair(cycle.alias, cycle.base)
+        excluded = self._find_exclusions(environment)
         review = self._review_tasks(environment, cycle)
         with self._app.reading() as connection:
             wanted = self._proposal_request(connection, environment, cycle, supply)
+            wanted = replace(wanted, sources=_leave_out(wanted.sources, excluded))
             buffered = [
                 entry
                 for entry in self._read_pool_entries(connection, cycle)
@@ -280,6 +295,16 @@ class CyclePlanner:
             environment, cycle, written, new, wanted.sources, drawn, priorities, starts, parameters
         )
         return self._request_jobs(stock, choice, decisions)
+
+    def _describe_unusable(self, cycle: CycleRow) -> str:
+        """Return the failures that no task of the cycle's environment can follow, to be appended to
+        a sentence. Empty where there are none."""
+        kinds = find_kinds(self._app.settings, cycle.environment)
+        if kinds is None:
+            return ""
+        with self._app.reading() as connection:
+            lines = planning.list_unusable_failures(connection, cycle.alias, cycle.base, kinds)
+        return f"; {describe_unusable(lines)}" if lines else ""
 
     def _write_tasks(
         self,
@@ -606,6 +631,11 @@ class CyclePlanner:
         """The request of a job for a skill, or for everything. Raises NotTrainable, RetryLater."""
         settings = self._app.settings
         agent = self._find_agent(cycle)
+        excluded = self._find_exclusions(environment)
+        task_pools = drop_kinds(environment, task_pools, excluded)
+        if all(pool.replay for pool in task_pools):
+            reasons = "; ".join(f"{kind}: {reason}" for kind, reason in excluded.items())
+            raise NotTrainable(f"every task is of a kind that nothing is trained on: {reasons}")
         job = derive_id("job", cycle.cycle, *([] if skill is None else [skill]))
         successes = None
         with self._app.reading() as connection:
@@ -626,6 +656,8 @@ class CyclePlanner:
             else self._plan_rounds(environment, cycle, task_pools, skill),
             user=user,
         )  # fmt: skip
+        allowed = filter_by_pools(environment, spec.pools, list_exemptions(settings, environment))
+        spec = spec.model_copy(update={"allowed_winnable": allowed})
         return JobRequested(
             job=job,
             cycle=cycle.cycle,
@@ -639,6 +671,12 @@ class CyclePlanner:
             parent=start.parent,
             skill=skill,
         )
+
+    def _find_exclusions(self, environment: "Environment") -> dict[str, str]:
+        """Return kind -> why no job trains on it. The cheaters play first where that is not known
+        yet, which takes seconds to minutes."""
+        measure_cheats(self._app.settings, environment)
+        return find_exclusions(self._app.settings, environment)
 
     def _plan_rounds(
         self, environment: "Environment", cycle: CycleRow, task_pools: Sequence[TaskPool],
@@ -667,3 +705,14 @@ class CyclePlanner:
             if skill is None
             else [pool.name for pool in task_pools if pool.is_plain and not pool.replay],
         )  # fmt: skip
+
+
+def _leave_out(
+    followed: Mapping[str, Sequence[Source]], excluded: Mapping[str, str]
+) -> dict[str, list[Source]]:
+    """Return pattern -> the failed tasks to follow, without those of kinds that nothing is trained
+    on."""
+    return {
+        pattern: [source for source in own if source.task.capability not in excluded]
+        for pattern, own in followed.items()
+    }

@@ -20,6 +20,7 @@ from consumers.reads import agents
 from consumers.reads.cycle_state import BranchState, CycleState, read_cycle_state
 from consumers.reads.learning import CycleRow
 from consumers.reads.scheduling import Scheduling, scheduling
+from daemon.core.task_kinds import find_kinds
 from daemon.cycle.panel_parts import build_branch_view, explain_states, find_router_obstacle
 from daemon.cycle.scheduler import Facts
 from daemon.cycle.state_machine import (
@@ -138,7 +139,9 @@ def read_facts(
     environment = find_environment(settings, pair.alias)
     if environment is None:
         return None
-    return build_facts(scheduling(connection, pair.alias, pair.base, now), pair, environment)
+    kinds = find_kinds(settings, environment)
+    unread = scheduling(connection, pair.alias, pair.base, now, kinds)
+    return build_facts(unread, pair, environment)
 
 
 def build_facts(unread: Scheduling, pair: Pair, environment: str) -> Facts:

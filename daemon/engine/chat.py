@@ -9,7 +9,8 @@ message's text spells is text (prompts/control_tokens.py); one of `encode`'s tex
 Tool calls are Hermes': `<tool_call>{"name": ..., "arguments": {...}}</tool_call>`, several after
 each other, text before them allowed. If one of them cannot be read, the whole answer is text. What
 a reflection quotes (envs/reflection/tags.py) is no call. A reflection is for the message that it
-begins: prompts leave it out of earlier ones, as clients that never see it do.
+begins: prompts leave it out of earlier ones, as clients that never see it do. Reasoning is left to
+the template, in a field of the message or in its content.
 """
 
 import re
@@ -69,7 +70,7 @@ class Chat:
             raise NoTemplate(f"the tokenizer in {directory} has no chat template")
         self.ends = _ends(directory, self.tokenizer)
         """Tokens that end an answer."""
-        self.shows_tools = "tools" in cast(str, self.tokenizer.chat_template)
+        self.shows_tools = "tools" in self._source
         """Whether the template renders the tools of a request."""
         backend = self.tokenizer.backend_tokenizer
         shrinks = _COMPOSED if backend.normalizer is not None else 1
@@ -188,11 +189,15 @@ class Chat:
         return cast(str, text)
 
     @property
+    def _source(self) -> str:
+        """The source of the template; of all of them, where the tokenizer has one for tools."""
+        template: Any = self.tokenizer.chat_template
+        return "".join(template.values()) if isinstance(template, dict) else template
+
+    @property
     def _controls(self) -> ControlTokens:
         """The control tokens under the template."""
-        template: Any = self.tokenizer.chat_template
-        several = isinstance(template, dict)
-        return self._controls_of("".join(template.values()) if several else template)
+        return self._controls_of(self._source)
 
     def _find_controls(self, source: str) -> ControlTokens:
         unknown = self.tokenizer.unk_token_id
@@ -248,16 +253,27 @@ def _ends(directory: Path, tokenizer: PreTrainedTokenizerFast) -> frozenset[int]
 
 
 def as_chat(message: Message) -> dict[str, Any]:
-    """A message in OpenAI's format, as chat templates read it: arguments are objects."""
+    """Return a message in OpenAI's format, as chat templates read it: arguments are objects. The
+    fields and their order are those of a client's message (wire.py)."""
     document: dict[str, Any] = {"role": message.role, "content": message.text}
     if message.tool_calls:
-        document["tool_calls"] = [
-            {"type": "function", "function": {"name": c.name, "arguments": c.arguments}}
-            for c in message.tool_calls
-        ]
+        document["tool_calls"] = list(map(_call_as_chat, message.tool_calls))
+    if message.role == "assistant":
+        document |= name_reasoning(message.reasoning)
     if message.tool_call_id is not None:
         document["tool_call_id"] = message.tool_call_id
     return document
+
+
+def _call_as_chat(call: ToolCall) -> dict[str, Any]:
+    function = {"name": call.name, "arguments": call.arguments}
+    identity = {} if call.id is None else {"id": call.id}
+    return {**identity, "type": "function", "function": function}
+
+
+def name_reasoning(reasoning: str | None) -> dict[str, str]:
+    """Return the fields of a message's reasoning, both that chat templates read, as vLLM does."""
+    return {} if reasoning is None else {"reasoning": reasoning, "reasoning_content": reasoning}
 
 
 def _to_document(message: Message | Mapping[str, Any]) -> dict[str, Any]:

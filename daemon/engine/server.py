@@ -289,9 +289,11 @@ class Texts:
 
     def answer(self, query: GenerationRequest, tools: bool) -> Answer:
         """What turns the tokens of one answer into text."""
+        # Where calls are read, special tokens are text as in vLLM: some mark calls and thoughts.
+        skips_special = query.skips_special and not tools
         # A special token that is skipped ends no run of bytes.
-        held = self.bytes | self.special if query.skips_special and self.bytes else self.bytes
-        decode = self._visible if query.skips_special else self._chat.text
+        held = self.bytes | self.special if skips_special and self.bytes else self.bytes
+        decode = self._visible if skips_special else self._chat.text
         return Answer(decode, byte_ids=held, stops=query.stops, tools=tools)
 
     def _visible(self, ids: Sequence[int]) -> str:

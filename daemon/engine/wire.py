@@ -20,6 +20,7 @@ from pydantic import (
 )
 from pydantic_core import PydanticCustomError
 
+from daemon.engine.chat import name_reasoning
 from daemon.engine.generation import Request
 from events.errors import KintsugiError
 from events.json_text.size import JsonSize, find_excess
@@ -210,10 +211,9 @@ class ChatMessage(Wire):
             document["tool_calls"] = [
                 call.model_dump(exclude_none=True) for call in self.tool_calls
             ]
-        reasoning = self.reasoning or self.reasoning_content
-        # Templates call it either; vLLM gives them both.
-        extra = {"reasoning": reasoning, "reasoning_content": reasoning}
-        extra |= {"name": self.name, "tool_call_id": self.tool_call_id}
+        reasoning = self.reasoning_content if self.reasoning is None else self.reasoning
+        document |= name_reasoning(reasoning)
+        extra = {"name": self.name, "tool_call_id": self.tool_call_id}
         return document | {name: value for name, value in extra.items() if value is not None}
 
     def _content(self) -> str:

@@ -9,11 +9,12 @@ promotions with variances added, is above 0. An estimate above 0 is not enough: 
 cost a kind a little each time, those pass whose estimates are lucky, and 2 of 5 chains of them
 would lose sight of their best policy (ADR 0051).
 
-What the reports do not say (a promotion by hand, an adapter without a report of that kind) begins
-the chain anew with the adapter that was promoted then.
+What the reports do not say (a promotion by hand, an adapter without a report of that kind, a report
+whose verdicts were given under other rules than today's) begins the chain anew with the adapter
+that was promoted then.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import sqrt
 from statistics import NormalDist
@@ -39,11 +40,15 @@ class BestPolicy:
 
 
 def find_best(
-    promotions: Sequence[AdapterRow], incumbent: str | None, kinds: Iterable[str]
+    promotions: Sequence[AdapterRow],
+    incumbent: str | None,
+    kinds: Iterable[str],
+    rules: Mapping[str, str] | None = None,
 ) -> dict[str, BestPolicy]:
     """Kind -> its best policy; without the kinds of which the incumbent is the best, or of which
-    the reports do not say how the two compare. `promotions`: in their order."""
-    best = {kind: _find_best(promotions, incumbent, kind) for kind in kinds}
+    the reports do not say how the two compare. `promotions`: in their order. `rules`: of each kind
+    today, as reports have them; None: reports by any rules are read."""
+    best = {kind: _find_best(promotions, incumbent, kind, rules) for kind in kinds}
     return {kind: policy for kind, policy in best.items() if policy is not None}
 
 
@@ -64,13 +69,18 @@ def list_measured_kinds(promotions: Iterable[AdapterRow]) -> tuple[str, ...]:
 
 
 def _find_best(
-    promotions: Sequence[AdapterRow], incumbent: str | None, kind: str
+    promotions: Sequence[AdapterRow],
+    incumbent: str | None,
+    kind: str,
+    rules: Mapping[str, str] | None,
 ) -> BestPolicy | None:
     best: AdapterRow | None = None
     gaps: dict[str | None, Gap] = {None: Gap(0.0, 0.0)}
     """Policy -> its difference to the best."""
     for row in promotions:
-        gap = _measure(row, kind, None if best is None else best.adapter, gaps)
+        gap = None
+        if rules is None or (row.gate and row.gate.rules.get(kind) == rules.get(kind)):
+            gap = _measure(row, kind, None if best is None else best.adapter, gaps)
         if gap is None or gap.value - _Z * sqrt(gap.variance) > 0:
             # From here on others are compared with this one, as far as their difference is known.
             gaps = {} if gap is None else {name: _chain(at, gap, -1) for name, at in gaps.items()}

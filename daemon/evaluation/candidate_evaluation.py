@@ -34,15 +34,15 @@ more than chance, counts as failed (`fail_surplus` in gate/pairs.py), and the fa
 are told (ADR 0076).
 
 What passed a gate against an incumbent that was replaced since is evaluated anew, on fresh tasks.
-So is a candidate whose users are played by another model, adapter or script since: who plays them
-is part of the digest, and so of every trial and report. A trial that plays with those before, or
-beside an incumbent that was replaced, is stopped.
+So is a candidate whose users are played by another model, adapter or script since, or whose tasks
+are judged by newer rules: both are part of the digest, and so of every trial and report. A trial
+that plays with those before, or beside an incumbent that was replaced, is stopped.
 
 Guarantees: nothing counts twice, whatever was killed when; the plan of the target is in the report.
 A candidate that cannot be played is rejected, with the reason.
 """
 
-from collections.abc import Collection, Generator, Iterator, Mapping, Sequence
+from collections.abc import Collection, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
@@ -53,13 +53,19 @@ from typing import TYPE_CHECKING, Final
 from consumers.reads import rollouts, serving, succession
 from consumers.reads.serving import AdapterRow
 from daemon.core.decision_log import DecisionRefusal, Decisions
+from daemon.core.kind_exclusions import find_cheat_exclusions
 from daemon.core.task_definitions import with_definitions
 from daemon.evaluation.after_error import HeldOutLessons
 from daemon.evaluation.aims import list_aims, list_jobs
 from daemon.evaluation.best_policies import BestPolicy, find_best
 from daemon.evaluation.comparison import FIRST_TASK, TASKS, conduct_in
-from daemon.evaluation.gate.decision import decide
-from daemon.evaluation.gate.measurements import Conduct, Evaluation, Reference
+from daemon.evaluation.gate.decision import conclude, decide
+from daemon.evaluation.gate.measurements import (
+    Conduct,
+    Evaluation,
+    Reference,
+    TaskEvidence,
+)
 from daemon.evaluation.gate.pairs import Pair, TooFewTrials, count_surplus, list_traffic
 from daemon.evaluation.gate_waits import (
     GateWait,
@@ -98,7 +104,8 @@ from daemon.jobs.runner import (
 from daemon.jobs.task_bodies import collect_bodies
 from daemon.jobs.user_endpoints import wait_for_files, wait_for_users
 from daemon.solver.journal import DEFINITIONS, write_definitions
-from envs.environment import UnknownTask
+from envs import grading
+from envs.environment import Environment, UnknownTask
 from envs.episode import Termination
 from envs.registry import locate, open_place
 from envs.task import TaskDefinition, write_body
@@ -180,9 +187,12 @@ class CandidateEvaluation:
             ),
             self._lessons,
         )
+        # What a cheater wins says nothing of who is better.
+        self._excluded = find_cheat_exclusions(settings, self._environment)
         with app.reading() as connection:
             self._jobs = list_jobs(connection, row)
             self._targets = self._find_targets(connection)
+            self._rules = _find_rules(self._environment, self.kinds)
             self._best = self._find_best(connection)
         compared = [row.adapter, row.sha256, "" if incumbent is None else incumbent.adapter]
         if self._is_member:
@@ -190,6 +200,8 @@ class CandidateEvaluation:
         if gates:
             # Also beside an incumbent that is back: what was said of it once is not said again.
             compared.append(str(gates))
+        if self._rules:
+            compared.append(exact_json(self._rules))
         if user is not None:
             # Who plays, and not how its endpoint is asked: a larger budget goes on with the tasks.
             left = USER_LIMITS if isinstance(user, EndpointUser) else frozenset[str]()
@@ -211,7 +223,8 @@ class CandidateEvaluation:
     def kinds(self) -> tuple[str, ...]:
         """What is looked at, each for itself: the kinds of the agent's traffic, and those of the
         targets."""
-        traffic = self._agent.traffic or self._environment.capabilities
+        own = self._agent.traffic or self._environment.capabilities
+        traffic = [kind for kind in own if kind not in self._excluded]
         aimed = (kind for target in self._targets for kind in target.kinds)
         return tuple(dict.fromkeys((*traffic, *aimed)))
 
@@ -416,7 +429,7 @@ class CandidateEvaluation:
         row = self._row
         promotions = succession.list_promotions(connection, row.alias, row.base)
         incumbent = None if self._incumbent is None else self._incumbent.adapter
-        return find_best(promotions, incumbent, self._judged)
+        return find_best(promotions, incumbent, self._judged, self._rules)
 
     def _name_policy(self, policy: BestPolicy) -> str:
         return self._row.base if policy.adapter is None else policy.adapter.adapter
@@ -729,9 +742,10 @@ class CandidateEvaluation:
         )
 
     def _conclude(self, report: GateReport, sizes: Sizes) -> GateReport:
-        """The report of a look; where something is open and no more may be played, it rejects."""
+        """The report of a look; where no more may be played, nothing stays open."""
+        report = report.model_copy(update={"rules": self._rules})
         if report.decision == "EXTEND" and self._extend(report, sizes) is None:
-            return report.model_copy(update={"decision": "REJECT"})
+            return conclude(report)
         return report
 
     def _extend(self, report: GateReport, sizes: Sizes) -> Sizes | None:
@@ -754,7 +768,8 @@ class CandidateEvaluation:
         tokens = {attempt.head.rollout: attempt.tokens for attempt in own}
         with self._app.reading() as connection:
             begun = self._lessons.keys() if self._plays_lessons else None
-            return conduct_in(connection, list(tokens), tokens, begun)
+            conduct = conduct_in(connection, list(tokens), tokens, begun)
+        return replace(conduct, evidence=_measure_evidence(own, self._lessons))
 
     def _append_report(self, pairs: Sequence[Pair], report: GateReport, number: int) -> None:
         """Both together, once: a measurement that was parted from its decision would be none."""
@@ -805,6 +820,18 @@ class CandidateEvaluation:
         return _TrialNote.model_validate_json(path.read_bytes()) if path.exists() else None
 
 
+def _find_rules(environment: Environment, kinds: Iterable[str]) -> dict[str, str]:
+    """Return kind -> version of the rules that its tasks are judged by; without the kinds of the
+    first version, so that what was evaluated by it keeps its digest."""
+    known = [kind for kind in kinds if kind in environment.capabilities]
+    tasks = {kind: environment.generate(kind, FIRST_TASK) for kind in known}
+    return {
+        kind: grading.get_version(task)
+        for kind, task in tasks.items()
+        if task.criteria.rules is not None
+    }
+
+
 def _kind(attempt: TrialAttempt) -> str:
     task = attempt.head.task
     assert task is not None, "a trial's rollouts have tasks"
@@ -816,6 +843,36 @@ def _slice(attempt: TrialAttempt, lessons: Collection[str]) -> str:
     """The kind of an attempt's task; `lessons` are tasks that begin behind a refused call."""
     task = attempt.head.task
     return AFTER_ERROR if task is not None and task.id in lessons else _kind(attempt)
+
+
+def _measure_evidence(
+    played: Iterable[TrialAttempt], lessons: Collection[str]
+) -> dict[str, TaskEvidence]:
+    """Return task -> what the answers of one player on it rest on. Trials without a verdict are
+    left out; nothing where an earlier version played."""
+    by_task: dict[str, list[TrialAttempt]] = {}
+    for attempt in played:
+        if attempt.evidence is None:
+            return {}
+        if attempt.head.success is not None and attempt.head.task is not None:
+            by_task.setdefault(attempt.head.task.id, []).append(attempt)
+    return {task: _sum_evidence(attempts, lessons) for task, attempts in by_task.items()}
+
+
+def _sum_evidence(attempts: Sequence[TrialAttempt], lessons: Collection[str]) -> TaskEvidence:
+    pairs = [(item, item.evidence) for item in attempts if item.evidence is not None]
+    return TaskEvidence(
+        slice=_slice(attempts[0], lessons),
+        rollouts=len(pairs),
+        passed=sum(item.head.success is True for item, _ in pairs),
+        without_lookup=sum(not own.has_lookup for _, own in pairs),
+        passed_without_lookup=sum(
+            item.head.success is True and not own.has_lookup for item, own in pairs
+        ),
+        unseen_values=sum(own.unseen_values for _, own in pairs),
+        answers=sum(own.answers for _, own in pairs),
+        tokens=sum(item.tokens for item, _ in pairs),
+    )
 
 
 def _outcomes(played: Sequence[TrialAttempt], player: int) -> dict[str, list[bool | None]]:

@@ -25,7 +25,7 @@ from daemon.evaluation.gate.levels import level_of
 from daemon.evaluation.gate.measurements import Looks
 from daemon.evaluation.gate.power import power_of, tasks_for
 from daemon.evaluation.targets import PlannedTarget, Target
-from events.gate import AFTER_ERROR, GatePlan, GateReport, GateSettings
+from events.gate import AFTER_ERROR, RISES, GatePlan, GateReport, GateSettings
 from events.messages import StrictModel
 
 if TYPE_CHECKING:
@@ -185,7 +185,7 @@ def extend_sizes(sizes: Sizes, report: GateReport, trial: "Trial") -> Sizes | No
     if sizes.look >= looks_of(sizes, trial).most:
         return None
     open_checks = {check.name for check in report.checks if check.verdict == "EXTEND"}
-    overall = "overall" in open_checks
+    overall = not open_checks.isdisjoint(("overall", *RISES))
     first = sizes.tasks if sizes.first is None else sizes.first
 
     def grow(kind: str, count: int) -> int:

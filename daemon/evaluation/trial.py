@@ -172,6 +172,15 @@ class Plan(StrictModel):
         return derive_id("trial", self.name, self.name_policy(player), task, str(trial))
 
 
+class AttemptEvidence(StrictModel):
+    """What the answers of an attempt rest on (envs/comparison/evidence.py)."""
+
+    has_lookup: bool
+    unseen_values: int
+    answers: int
+    """Messages that the model wrote."""
+
+
 class TrialAttempt(StrictModel):
     """One finished attempt."""
 
@@ -182,6 +191,8 @@ class TrialAttempt(StrictModel):
     """Tokens that the model wrote."""
     head: RolloutEnded
     messages: tuple[Message, ...]
+    evidence: AttemptEvidence | None = None
+    """None where an earlier version played."""
 
     @property
     def event(self) -> RolloutEnded:
@@ -623,6 +634,7 @@ def _build_attempt(
     slot: _Slot,
     choice: MemberChoice | None,
 ) -> TrialAttempt:
+    from envs.comparison.evidence import count_unseen_values, has_lookup
     from producers.simulation import Provenance, build_rollout_event
 
     player, _, trial = slot
@@ -631,12 +643,22 @@ def _build_attempt(
     provenance = Provenance(plan.alias, plan.base, policy, "evaluate", simulator)
     event = build_rollout_event(attempt, environment, provenance, plan.rollout(*slot))
     messages = event.content.messages if event.content is not None else ()
+    policy_text = environment.policy(attempt.task)
+    evidence = AttemptEvidence(
+        has_lookup=has_lookup(attempt.messages, environment.lookups),
+        unseen_values=count_unseen_values(policy_text, attempt.messages),
+        answers=sum(
+            message.role == "assistant" and message.sampled is not False
+            for message in attempt.messages
+        ),
+    )
     return TrialAttempt(
         player=player,
         trial=trial,
         tokens=tokens,
         head=event if choice is None else event.model_copy(update={"member": choice}),
         messages=messages,
+        evidence=evidence,
     )
 
 

@@ -71,7 +71,7 @@ def offer_successes(
     kinds = {pool.name: {_kind(environment, task) for task in pool.tasks} for pool in pools}
     wanted = set().union(*(kinds[pool.name] for pool in pools if not pool.replay))
     readable: dict[str, Trajectory] = {}
-    by_kind: dict[str, list[str]] = {}
+    by_kind: dict[str, list[PassedRollout]] = {}
     for passed in passed_sessions(connection, alias, base, _MOST_READ):
         kind = _kind(environment, passed.task)
         held_out = (seed_of(passed.task) or 0) >= FIRST_HELD_OUT
@@ -83,7 +83,7 @@ def offer_successes(
         except NotShown as error:
             log.info("not shown in a warm start: %s", error)
             continue
-        own.append(passed.rollout)
+        own.append(passed)
     offered = [
         pool
         if pool.replay
@@ -106,8 +106,14 @@ def _file(trajectories: Sequence[Trajectory]) -> bytes:
     return write_successes(sorted(trajectories, key=lambda item: item.rollout))
 
 
-def _of_kinds(by_kind: dict[str, list[str]], kinds: set[str], most: int) -> tuple[str, ...]:
-    return tuple(sorted(name for kind in kinds for name in by_kind.get(kind, ()))[:most])
+def _of_kinds(
+    by_kind: dict[str, list[PassedRollout]], kinds: set[str], most: int
+) -> tuple[str, ...]:
+    """Return the rollouts of these kinds in the order of their tasks. Their own names are random,
+    and the learner keeps the order, so it would train on other batches in each run."""
+    own = [passed for kind in kinds for passed in by_kind.get(kind, ())]
+    own.sort(key=lambda passed: (passed.task, passed.rollout))
+    return tuple(passed.rollout for passed in own[:most])
 
 
 def _kind(environment: Environment, task: str) -> str:

@@ -29,6 +29,7 @@ from pydantic import ValidationError
 
 from envs.database import ABSENT
 from envs.environment import Environment
+from envs.evaluation import check_loaded
 from envs.grading import Grade, grade
 from envs.registry import UnknownEnvironment
 from envs.task import Basis, Criteria, Scenario, TaskDefinition
@@ -67,6 +68,17 @@ class Disagreement:
     why: str
 
 
+@dataclass(frozen=True, slots=True)
+class CheckDifference:
+    """One simulation whose verdict by its benchmark's rules differs from that of a check."""
+
+    rollout: str
+    task: str
+    benchmark: bool
+    ours: bool
+    why: str
+
+
 @dataclass(slots=True)
 class RegradeReport:
     """Results for one file's simulations in one environment."""
@@ -77,6 +89,8 @@ class RegradeReport:
     graded: int = 0
     agree: int = 0
     disagree: list[Disagreement] = field(default_factory=list)
+    differ: list[CheckDifference] = field(default_factory=list)
+    """Simulations that our rules judge otherwise than the benchmark's, whatever was recorded."""
     unjudged: int = 0
     """Number of simulations recorded without a verdict."""
     unevaluated: int = 0
@@ -164,30 +178,40 @@ def _count(report: RegradeReport, item: RolloutImport, opened: EnvironmentOpener
     if data.success is None:
         report.unjudged += 1
         return
-    verdict = _grade_rollout(item, opened)
-    if verdict is None or verdict.success is None:
+    known = _read_task(item, opened)
+    if known is None:
+        report.unevaluated += 1
+        return
+    environment, messages = opened(known.environment), data.content.messages if data.content else ()
+    verdict = grade(environment, known, messages, data.termination)
+    if verdict.success is None:
         report.unevaluated += 1
         return
     report.graded += 1
+    ours = check_loaded(environment, known, messages, data.termination)
+    if ours is not None and ours.success not in (None, verdict.success):
+        why = _reasons(ours if verdict.success else verdict)
+        report.differ.append(
+            CheckDifference(data.rollout, known.id, verdict.success, ours.success, why)
+        )
     if verdict.success == data.success:
         report.agree += 1
     else:
         task = data.task.id if data.task else ""
-        why = _reasons(verdict, data)
+        recorded = ", ".join(f"{part} {worth}" for part, worth in data.reward_parts.items())
+        why = f"{_reasons(verdict)} (recorded: {recorded or 'no parts'})"
         report.disagree.append(Disagreement(data.rollout, task, data.success, verdict.success, why))
 
 
-def _grade_rollout(item: RolloutImport, opened: EnvironmentOpener) -> Grade | None:
-    """Return the replayed verdict; None if the reward has a part that cannot be evaluated here."""
-    data, task = item.data, item.data.task
+def _read_task(item: RolloutImport, opened: EnvironmentOpener) -> TaskDefinition | None:
+    """Return the embedded task; None if its reward has a part that cannot be evaluated here."""
+    task = item.data.task
     if task is None or not set(task.reward_basis) <= set(get_args(Basis)):
         return None
-    messages = data.content.messages if data.content else ()
     environment = opened(task.environment or "")
-    if environment.user_toolset is None:
-        return grade(environment, definition(task), messages, data.termination)
-    known = _read_embedded(item, environment)
-    return None if known is None else grade(environment, known, messages, data.termination)
+    return (
+        definition(task) if environment.user_toolset is None else _read_embedded(item, environment)
+    )
 
 
 def _read_embedded(item: RolloutImport, environment: Environment) -> TaskDefinition | None:
@@ -226,8 +250,8 @@ def definition(task: Task) -> TaskDefinition:
     )
 
 
-def _reasons(verdict: Grade, data: RolloutEnded) -> str:
-    """Describe what the replayed verdict rests on, and what the file recorded."""
+def _reasons(verdict: Grade) -> str:
+    """Describe what a verdict rests on."""
     ours: list[str] = []
     if verdict.irregular is not None:
         ours.append(f"ended by {verdict.irregular}")
@@ -244,8 +268,7 @@ def _reasons(verdict: Grade, data: RolloutEnded) -> str:
     ours += verdict.violations
     if verdict.parts.get("ACTION") == 0:
         ours.append("a gold action was not called")
-    recorded = ", ".join(f"{part} {worth}" for part, worth in data.reward_parts.items())
-    return f"{'; '.join(ours) or 'every part is 1'} (recorded: {recorded or 'no parts'})"
+    return "; ".join(ours) or "every part is 1"
 
 
 def _format_value(value: Any) -> str:

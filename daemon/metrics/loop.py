@@ -20,6 +20,7 @@ from consumers.reads import agents, gateways, learning, serving
 from consumers.reads import counts as figures
 from consumers.reads.outcomes.canary import read_live_verdicts
 from consumers.reads.scheduling import job_seconds, scheduling
+from daemon.core.task_kinds import find_kinds
 from daemon.cycle.scheduler import Due, decide
 from daemon.cycle.state_machine import STOPS, Step
 from daemon.cycle.views import (
@@ -66,8 +67,8 @@ LOOP: Final = (
     ),
     Family(
         "kintsugi_unread_rollouts",
-        "Rollouts of its own traffic that no cycle has read; failures are deduplicated. Absent "
-        "without an executable environment.",
+        "Rollouts of its own traffic that no cycle has read and that count for the next; failures "
+        "are deduplicated. Absent without an executable environment.",
         ("alias", "counted"),
     ),
     Family(
@@ -224,7 +225,8 @@ def _agent(
     number = None if cycle is None else cycle.number
     due = False
     if environment is not None:
-        facts = scheduling(connection, pair.alias, pair.base, now)
+        kinds = find_kinds(settings, environment)
+        facts = scheduling(connection, pair.alias, pair.base, now, kinds)
         unread = {"failed": facts.failed, "judged": facts.judged, "all": facts.rollouts}
         for counted, count in unread.items():
             sheet.say("kintsugi_unread_rollouts", count, pair.alias, counted)

@@ -117,6 +117,33 @@ def propose(
         yield from _QuotaWriter(environment, wanted, quota, sources, known, progress).write()
 
 
+class ClientPlaces:
+    """Count the places of a quota that are left for each key. A quota without parts tells no keys
+    apart, so that its places may follow any of its failures."""
+
+    def __init__(self, quota: Quota) -> None:
+        self._left = [part.tasks for part in quota.clients]
+        self._part = {
+            rollout: number
+            for number, part in enumerate(quota.clients)
+            for rollout in part.examples
+        }
+
+    def has_place(self, rollout: str) -> bool:
+        """Tell whether the key of this failure has a place left."""
+        return not self._left or self._left[self._part[rollout]] > 0
+
+    def take(self, rollout: str) -> None:
+        """Use a place of this failure's key."""
+        if self._left:
+            self._left[self._part[rollout]] -= 1
+
+    def select(self, sources: Sequence[Source]) -> Sequence[Source]:
+        """Return the failures that the next place may follow: those of keys with a place left. All
+        are returned where the environment knows no task of those keys' failures."""
+        return [source for source in sources if self.has_place(source.rollout)] or sources
+
+
 class _QuotaWriter:
     """Fills one quota: with lessons as far as its directive asks for some, then with tasks."""
 
@@ -135,6 +162,7 @@ class _QuotaWriter:
         """Tasks that may still be accepted although the current policy never passes them."""
         self._full = wanted.full.get(quota.pattern, 0)
         """Places that are full."""
+        self._places = ClientPlaces(quota)
 
     def write(self) -> Iterator[Proposal]:
         """Yield the proposals."""
@@ -143,14 +171,16 @@ class _QuotaWriter:
             yield from self._write_lessons(lessons, self._wanted.lessons)
         self._hard = int(MOST_HARD * (self._quota.tasks - self._full))
         for place in range(self._full, self._quota.tasks):
+            sources = self._places.select(self._sources)
             for number in range(TRIES):
                 written = _write_draft(
-                    self._environment, self._wanted, self._quota, self._sources, place, number
+                    self._environment, self._wanted, self._quota, sources, place, number
                 )
                 verdict = self._examine(written.candidate)
                 yield written.proposal(self._wanted, self._quota, verdict)
                 if verdict.failed is None:
                     break
+            self._places.take(written.rollout)
 
     def _write_lessons(self, count: int, supply: LessonSupply) -> Iterator[Proposal]:
         """Yield the proposals of lessons, until there are `count`; what is missing then is left to
@@ -178,11 +208,16 @@ class _QuotaWriter:
             task = draft.task
             if self._full == places:
                 return
+            if not self._places.has_place(draft.source.rollout):
+                continue
             supply.bodies[task.id] = write_body(task.dump_body())
             candidate = Candidate(task, "repair", draft.source.task)
             event = derive_id("proposal", *wanted.origin, quota.pattern, task.id)
             written = _Draft(candidate, draft.source.rollout, event, draft.key)
-            yield written.proposal(wanted, quota, self._examine(candidate))
+            verdict = self._examine(candidate)
+            yield written.proposal(wanted, quota, verdict)
+            if verdict.failed is None:
+                self._places.take(written.rollout)
 
     def _examine(self, candidate: Candidate) -> Verdict:
         """Check a candidate; one that passes fills a place and is known to those that follow."""

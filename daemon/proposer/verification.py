@@ -110,6 +110,11 @@ def schema(examined: CandidateFacts) -> str:
         raise CheckFailure(
             f"no gate can draw tasks of the capability {task.capability!r}; {remedy}"
         )
+    if task.capability in environment.constant:
+        raise CheckFailure(
+            f"nothing is trained on the kind {task.capability}: its right outcome is the same "
+            "whatever the state is; give it a twin whose outcome is another"
+        )
     if TaskDefinition.model_validate_json(task.model_dump_json()) != task:
         raise CheckFailure("the definition does not survive being stored")
     fault = task.script.find_fault() if task.script is not None else None

@@ -32,6 +32,7 @@ from typing import Any, Final
 
 from consumers.diagnosis.matching import GoldWrite, gold_writes, value_key
 from envs.catalog import ToolCatalog
+from envs.comparison.arrangement import arrange_calls, arrange_states, arrange_task
 from envs.database import Database
 from envs.environment import Environment
 from envs.grading import replay_gold
@@ -155,6 +156,11 @@ class _Replayer:
         self.errors = [tools.call(name, arguments).error for name, arguments in calls]
         return database
 
+    def find_differing(self, expected: Database, actual: Database) -> frozenset[_Place]:
+        """Return the records that are not equal in the two states, as DB judges the task."""
+        states = arrange_states(self.environment, self.task, expected, actual)
+        return frozenset((item.path[0], item.path[1]) for item in states[0].difference(states[1]))
+
 
 class RepairSearch:
     """The search for one rollout."""
@@ -171,6 +177,8 @@ class RepairSearch:
         seconds: float = SECONDS,
     ) -> None:
         """`calls` are those of the rollout, in order."""
+        task = arrange_task(environment, task)
+        calls = arrange_calls(environment, task, calls)
         self._catalog = catalog
         self._edits = edits
         self._user_acts = environment.user_toolset is not None
@@ -185,6 +193,7 @@ class RepairSearch:
         self._expected = replay_gold(environment, task)
         deadline = time.monotonic() + seconds
         self._replayer = _Replayer(environment, task, replays, deadline)
+        self._find_differing = self._replayer.find_differing
         self.refused: list[bool] = []
         """Of each write, whether the tool answers it with an error."""
 
@@ -207,7 +216,7 @@ class RepairSearch:
         mismatch = self._find_mismatch()
         if mismatch:
             return SearchResult(None, self._replayer.count, mismatch=mismatch)
-        wrong = _differing(self._expected, base)
+        wrong = self._find_differing(self._expected, base)
         if not wrong:
             return SearchResult((), self._replayer.count)
         try:
@@ -236,17 +245,19 @@ class RepairSearch:
         effects: dict[WriteEdit, _Effect] = {}
         for edit in edits:
             state = self._replayer.replay(self._apply((edit,)))
-            left = _differing(self._expected, state)
+            left = self._find_differing(self._expected, state)
             if not left:
                 return (edit,)
-            effects[edit] = _Effect(wrong - left, left - wrong, _differing(base, state))
+            effects[edit] = _Effect(wrong - left, left - wrong, self._find_differing(base, state))
         reachable = wrong & _join(effect.touched for effect in effects.values())
         for size in range(2, self._edits + 1):
             for chosen in _combine(edits, size):
                 self._replayer.check_time()
                 if _conflicts(chosen) or not _can_add_up([effects[e] for e in chosen], reachable):
                     continue
-                if not _differing(self._expected, self._replayer.replay(self._apply(chosen))):
+                if not self._find_differing(
+                    self._expected, self._replayer.replay(self._apply(chosen))
+                ):
                     return chosen
         return None
 
@@ -321,11 +332,6 @@ class RepairSearch:
         assert edit.gold is not None, "only a drop has no gold write"
         action = self.gold[edit.gold].action
         return action.name, action.arguments
-
-
-def _differing(expected: Database, actual: Database) -> frozenset[_Place]:
-    """The records that are not equal in the two states."""
-    return frozenset((item.path[0], item.path[1]) for item in expected.difference(actual))
 
 
 def _combine(edits: Sequence[WriteEdit], size: int) -> Iterator[tuple[WriteEdit, ...]]:

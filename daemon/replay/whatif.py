@@ -15,7 +15,7 @@ Nothing is appended. Not covered: traffic and rounds that other cycles would hav
 priorities move where the log's own rounds closed.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from itertools import chain
@@ -139,15 +139,17 @@ def whatif(
     environments: Mapping[str, str],
     settings: "Scheduler",
     *,
+    kinds: Mapping[str, Collection[str]] | None = None,
     start: Cut | None = None,
     end: Cut,
     every_ms: int,
     advance: Callable[[int], None] = lambda _: None,
 ) -> WhatIfResult:
     """Fold `log` to `end` and ask the scheduler at least every `every_ms` in which something was
-    recorded. `environments` says where an agent's tasks are played (none: no cycle begins). Cycles
-    that began before `start` are taken as they were."""
-    walk = _Walk(past, environments, settings)
+    recorded. `environments` says where an agent's tasks are played (none: no cycle begins), and
+    `kinds` which kinds of task are written there (none: failures on any task count). Cycles that
+    began before `start` are taken as they were."""
+    walk = _Walk(past, environments, settings, kinds or {})
     runner = Runner(Span(log, end), engine, on_progress=advance)
     begin = starts(log)
     if start is not None:
@@ -165,12 +167,17 @@ class _Walk:
     """Simulates the cycles of all agents, tick by tick."""
 
     def __init__(
-        self, past: Sequence[PastCycle], environments: Mapping[str, str], settings: "Scheduler"
+        self,
+        past: Sequence[PastCycle],
+        environments: Mapping[str, str],
+        settings: "Scheduler",
+        kinds: Mapping[str, Collection[str]],
     ) -> None:
         self.result = WhatIfResult()
         self._past = past
         self._environments = environments
         self._settings = settings
+        self._kinds = kinds
         self._courses: dict[Pair, _Course] = {}
         self._before: list[Would] = []
 
@@ -212,7 +219,8 @@ class _Walk:
         self.result.waiting[pair.alias] = decided.missing
 
     def _unread(self, connection: Connection, course: _Course) -> Unread:
-        return unread_since(connection, *course.pair, course.read, course.decided)
+        kinds = self._kinds.get(course.pair.alias)
+        return unread_since(connection, *course.pair, course.read, course.decided, kinds)
 
     def _facts(self, course: _Course, environment: str, unread: Unread, now: datetime) -> Facts:
         last = course.cycles[-1] if course.cycles else None

@@ -35,7 +35,9 @@ from consumers.reads.outcomes.canary import (
     SessionVerdict,
     behaviours,
     canary_share,
+    find_newest_rules,
     find_session_changes,
+    follows_rules,
     in_order,
     latest_call,
     open_sessions,
@@ -153,6 +155,8 @@ class CanaryHistory:
         """Every session that the guard counted, with its beginning, arm, share and outcome."""
         self._waits: dict[tuple[Arm, bool], list[float]] = {}
         """Arm and outcome -> how old the counted sessions were at their verdicts, in seconds."""
+        self._newest: dict[str, int] = {}
+        """Kind of task -> the newest rules of its verdicts. Older ones are not counted."""
         self._position: Position | None = None
 
     def read(self, connection: "Connection", until: Position) -> None:
@@ -164,9 +168,11 @@ class CanaryHistory:
         now = {session.session: session for session in sessions}
         if touched is None:
             self._sessions = {}
-        if touched is None or self._has_changes(touched, now):
+        newest = find_newest_rules(sessions)
+        if touched is None or self._has_changes(touched, now) or self._is_replaced_by(newest):
             self._begin_anew(touched or (), now)
         else:
+            self._newest = newest | self._newest
             self._count(session for session in sessions if session.session not in self._sessions)
             self._sessions |= now
         self._position = until
@@ -210,14 +216,21 @@ class CanaryHistory:
             name in self._sessions and self._sessions[name] != now.get(name) for name in touched
         )
 
+    def _is_replaced_by(self, newest: Mapping[str, int]) -> bool:
+        """Whether sessions were counted by older rules of a kind than these."""
+        return any(rules > self._newest.get(kind, rules) for kind, rules in newest.items())
+
     def _begin_anew(self, touched: Collection[str], now: Mapping[str, SessionVerdict]) -> None:
         kept = {name: session for name, session in self._sessions.items() if name not in touched}
         self._sessions = {**kept, **now}
         self.guard, self._begun, self._waits = LiveGuard(self._risk_ratio), [], {}
+        self._newest = find_newest_rules(self._sessions.values())
         self._count(self._sessions.values())
 
     def _count(self, sessions: Iterable[SessionVerdict]) -> None:
         for session in sessions:
+            if not follows_rules(session, self._newest):
+                continue
             for begun in self._assign_arm(session):
                 self._begun.append(begun)
                 if session.time is not None:

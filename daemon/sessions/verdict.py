@@ -27,7 +27,7 @@ from envs.task import TaskDefinition
 from events.errors import KintsugiError
 from events.messages import Message, executed_calls
 from events.rollouts import NOBODY, RolloutContent, RolloutEnded, Task
-from producers.simulation import name_parts
+from producers.simulation import list_verdicts, name_parts
 
 if TYPE_CHECKING:
     from daemon.core.app import App
@@ -73,6 +73,7 @@ def _grade(
             "reward": None if reward is None else reward.total,
             "reward_parts": name_parts(grading, assessment.penalties),
             "grader": f"{environment.name}/{get_version(task)}",
+            "verdicts": list_verdicts(assessment.check),
             "write_tools": None if declared else tuple(sorted(environment.writes)),
             "tool_roles": environment.recorded_tool_roles,
         }

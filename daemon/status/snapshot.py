@@ -32,6 +32,7 @@ def situation(app: "App") -> dict[str, Any]:
     from consumers.reads.repairs import REPAIR_RULES, count_repairs
     from consumers.reads.serving import adapter_lines, route_lines
     from daemon.core.health import read_fold_state
+    from daemon.core.kind_exclusions import read_agent_kinds
     from daemon.cycle.outlook import read_outlooks
     from daemon.cycle.skills import describe_jobs
     from daemon.cycle.views import read_step
@@ -43,6 +44,7 @@ def situation(app: "App") -> dict[str, Any]:
         counts = rollouts.count_backlog(connection)
         repairs = count_repairs(connection, REPAIR_RULES)
         letters = rollouts.dead_letter_counts(connection)
+        changes = rollouts.read_rule_changes(connection)
         line = rollouts.last_round(connection)
         routes, adapters = route_lines(connection), adapter_lines(connection, collected=False)
         reached = read_fold_state(connection)
@@ -67,6 +69,8 @@ def situation(app: "App") -> dict[str, Any]:
         "repairs": asdict(repairs),
         "dead_letters": sum(letters.values()),
         "cycle": {**_round(line), **_cycle(cycle, step), "jobs": branches},
+        "rule_changes": [{**asdict(change), "says": change.sentence} for change in changes],
+        "kinds": [asdict(kinds) for kinds in read_agent_kinds(app.settings)],
         "next_cycle": _next_cycle(expected),
         "improve": improve,
         "skills": lacking,
@@ -134,6 +138,8 @@ def _cycle(row: "CycleRow | None", step: str | None) -> dict[str, Any]:
 
 def _next_cycle(expected: "list[Outlook]") -> dict[str, Any]:
     """Return what the next cycle waits for, over all agents and for each."""
+    from daemon.cycle.outlook import describe_unusable
+
     several = len(expected) > 1
     missing = [
         f"{outlook.alias}: {sentence}" if several else sentence
@@ -143,7 +149,10 @@ def _next_cycle(expected: "list[Outlook]") -> dict[str, Any]:
     return {
         "due": any(outlook.due for outlook in expected),
         "missing": missing if expected else ["rollouts: none is recorded"],
-        "agents": [asdict(outlook) for outlook in expected],
+        "agents": [
+            {**asdict(outlook), "unusable_text": describe_unusable(outlook.unusable) or None}
+            for outlook in expected
+        ],
     }
 
 

@@ -116,6 +116,14 @@ def _cycle(document: Document, now: datetime) -> Stop:
         if practice["setting"] != "off"
     ]
     facts += [
+        f"{agent['alias']}: {agent['unusable_text']}"
+        for agent in expected["agents"]
+        if agent["unusable_text"]
+    ]
+    facts += [
+        f"patterns of {change['alias']} {change['says']}" for change in document["rule_changes"]
+    ]
+    facts += [
         f"users of {practice['alias']}: {practice['says']}"
         for practice in document["users"]
         if practice["setting"] != "script"

@@ -11,8 +11,9 @@ Not covered: a wrong write that the agent takes back, and what is only told wron
 
 from collections.abc import Sequence
 
+from envs.comparison.arrangement import arrange_calls, arrange_task
 from envs.environment import Environment
-from envs.grading import replay, replay_gold
+from envs.grading import compare_states, replay, replay_gold
 from envs.task import TaskDefinition
 from events.messages import ExecutedCall, Message, executed_calls
 
@@ -38,14 +39,16 @@ def _has_violation(
 def _has_wrong_write(
     environment: Environment, task: TaskDefinition, messages: Sequence[Message]
 ) -> bool:
-    gold = task.criteria.gold_actions
-    executed = executed_calls(messages)
-    if gold is None or all(_is_gold(task, item) for item in executed if _writes(environment, item)):
+    task = arrange_task(environment, task)
+    executed = arrange_calls(environment, task, executed_calls(messages))
+    if task.criteria.gold_actions is None or all(
+        _is_gold(task, item) for item in executed if _writes(environment, item)
+    ):
         return False
     actual = replay(environment, task, executed)
-    changed = {item.path for item in environment.reset(task).difference(actual)}
-    expected = replay_gold(environment, task)
-    return any(item.path in changed for item in environment.compare_states(expected, actual))
+    start, expected = environment.reset(task), replay_gold(environment, task)
+    changed = {item.path for item in compare_states(environment, task, start, actual)}
+    return any(item.path in changed for item in compare_states(environment, task, expected, actual))
 
 
 def _writes(environment: Environment, item: ExecutedCall) -> bool:

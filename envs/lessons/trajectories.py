@@ -189,7 +189,7 @@ def _read_answer(message: Message) -> tuple[str, bool]:
 
 
 def clean_message(message: Message) -> Message:
-    """Return a message of an episode's prefix without what the agent said to itself."""
-    if message.reasoning is None and message.reflection is None:
+    """Return a message of an episode's prefix without its reflection, which no prompt has."""
+    if message.reflection is None:
         return message
-    return message.model_copy(update={"reasoning": None, "reflection": None})
+    return message.model_copy(update={"reflection": None})

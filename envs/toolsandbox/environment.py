@@ -21,9 +21,9 @@ from random import Random
 from typing import Any, ClassVar, Final
 
 from envs.agents import Agent
+from envs.comparison.evidence import MAX_UNSEEN_VALUES, count_unseen_values, holds_number
 from envs.database import Database
 from envs.environment import Environment, Limits, UnknownTask, split_phrasing
-from envs.evidence import MAX_UNSEEN_VALUES, count_unseen_values, holds_number
 from envs.milestones.graph import EXACT, INSUFFICIENT, MilestoneGraph, Milestones
 from envs.task import GENERATED, Answer, Basis, Criteria, Rules, Scenario, Script, TaskDefinition
 from envs.toolsandbox.case import Case, Plan, build_graph, build_minefields

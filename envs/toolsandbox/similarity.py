@@ -18,8 +18,8 @@ from functools import lru_cache
 from importlib.util import find_spec
 from typing import Any, Final
 
+from envs.comparison.numerals import find_numbers
 from envs.milestones.graph import CONVERSATION, Constraint, Measure, Relation
-from envs.numerals import find_numbers
 from envs.toolsandbox.device.state import COLUMNS, Row
 from envs.toolsandbox.extractors import extract
 from envs.toolsandbox.snapshots import ROW_COLUMNS, Trace

@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass
 from html import escape
 from typing import Any, Final
 
-from consumers.reads.explanation import Node, describe_target
+from consumers.reads.explanation import Node, describe_evidence, describe_target
 from consumers.reads.learning import CycleRow, JobRow
 from consumers.reads.rollouts import PatternLine
 from consumers.reads.serving import AdapterRow
@@ -243,6 +243,8 @@ def gate_words(gate: Mapping[str, Any]) -> str:
             f"gain of {plan['gain']:g} with a chance of {plan['power']:.0%}"
         )
     words += "".join(f"; {describe_target(target)}" for target in gate.get("targets", ()))
+    if gate.get("evidence"):
+        words += f"; {describe_evidence(gate['evidence'])}"
     return f"{words}."
 
 

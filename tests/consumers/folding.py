@@ -36,14 +36,14 @@ def entry(data: EventData, name: str, at: datetime | None = None) -> Entry:
 
 
 def rollout(name: str, **fields: object) -> RolloutEnded:
-    """A judged failure of task `t` unless `fields` say otherwise."""
+    """A judged failure of a generated task unless `fields` say otherwise."""
     given: dict[str, object] = {
         "rollout": name,
         "alias": "agent",
         "base": "base",
         "policy": fields.get("base", "base"),
         "source": "test",
-        "task": Task(id="t"),
+        "task": Task(id="shop/cancel/1"),
         "success": False,
         "reward": 0.0,
         "content": RolloutContent(messages=(Message(role="user", content=name),)),

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from tests.daemon.commands import spawn, write_examples
+from tests.daemon.commands import failed_rollout, spawn, write_examples, write_lines
 from tests.daemon.conftest import Kintsugi
 
 
@@ -95,3 +95,30 @@ def test_common_options_count_before_and_behind_a_command(
     home = {"KINTSUGI_HOME": str(imported)}
     before = spawn(["patterns", "--json", "release", pattern], tmp_path, home)
     assert before.json["patterns"][0]["pattern"] == pattern
+
+
+def test_patterns_that_newer_rules_end_are_told_by_status_and_older_verdicts_are_marked(
+    home: Path, kintsugi: Kintsugi, tmp_path: Path
+) -> None:
+    for rules in (1, 2):
+        records = [
+            {
+                **failed_rollout(f"lend/{seed}", rules),
+                "environment": "library",
+                "grader": f"library/{rules}",
+            }
+            for seed in range(2)
+        ]
+        path = write_lines(tmp_path / f"{rules}.jsonl", *records)
+        assert kintsugi("import", str(path), "--alias", "agent", "--base", "small").code == 0
+    line = "re-baselined: rules library/1 -> library/2, in round 1"
+    assert line in kintsugi("status").out
+    (change,) = kintsugi("status", "--json").json["rule_changes"]
+    assert (change["alias"], change["says"], change["kinds"]) == ("agent", line, ["library/lend"])
+    names = [line["rollout"] for line in kintsugi("rollouts", "ls", "--json").json]
+    shown = [kintsugi("rollouts", "show", name, "--json").json for name in names]
+    marks = {document["grader"]: document["has_older_rules"] for document in shown}
+    assert marks == {"library/1": True, "library/2": False}
+    older = next(item["rollout"] for item in shown if item["has_older_rules"])
+    assert "library/1, older rules than" in kintsugi("rollouts", "show", older).out
+    assert kintsugi("rebuild", "--json").json["equal"] is True

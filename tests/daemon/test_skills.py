@@ -185,8 +185,8 @@ def test_a_cycle_compares_once_in_so_many_rounds(tmp_path: Path, kintsugi: Kints
 
 
 def test_labels_of_the_environment_make_no_skill(tmp_path: Path) -> None:
-    """Kinds that change names, among each other and to names of nothing, change no figure."""
-    permuted = {"cancel": "question", "question": "fallback", "fallback": "unheard"}
+    """Kinds that change names, among each other and to that of another kind, change no figure."""
+    permuted = {"cancel": "question", "question": "fallback", "fallback": "return"}
     events = []
     for place, names in enumerate((None, permuted)):
         with opened(tmp_path / str(place)) as app:

@@ -7,10 +7,20 @@ import pytest
 
 from events import codec, envelope
 from events.envelope import Envelope, to_headers
-from events.gate import AfterError, Check, GatePlan, GateReport, Rate, TargetReport
+from events.gate import (
+    AfterError,
+    AnswerEvidence,
+    Check,
+    EvidenceReport,
+    GatePlan,
+    GateReport,
+    Rate,
+    TargetReport,
+)
 from events.jobs import PanelRouter, RouterOption
 from events.learning import (
     BadTries,
+    ClientPart,
     Directive,
     JobParent,
     JobRound,
@@ -30,7 +40,15 @@ from events.lifecycle import NEXT
 from events.log import Headers
 from events.messages import Action, Message, StrictModel, ToolCall
 from events.registry import REGISTRY
-from events.rollouts import EventData, HoldoutDraw, Labels, MemberChoice, Task, ToolRoles
+from events.rollouts import (
+    EventData,
+    HoldoutDraw,
+    Labels,
+    MemberChoice,
+    RolloutVerdict,
+    Task,
+    ToolRoles,
+)
 from events.serving import (
     AdapterMerge,
     ArmCounts,
@@ -49,7 +67,9 @@ from events.synthesis.plans import Plan, PlanRevision, PlanRule
 PAGE = (Path(__file__).parents[2] / "docs" / "events.md").read_text()
 PARTS: dict[str, type[StrictModel]] = {
     "Task": Task, "Labels": Labels, "ToolRoles": ToolRoles,
+    "RolloutVerdict": RolloutVerdict,
     "Directive": Directive, "BadTries": BadTries, "Quota": Quota, "ModeChoice": ModeChoice,
+    "ClientPart": ClientPart,
     "Mastered": Mastered,
     "PatternFinding": PatternFinding, "Verified": Verified, "SealedDefinition": SealedDefinition,
     "RepairEdit": RepairEdit, "Message": Message,
@@ -57,7 +77,9 @@ PARTS: dict[str, type[StrictModel]] = {
     "RouteShare": RouteShare, "HoldoutDraw": HoldoutDraw,
     "PassRates": PassRates, "LiveEvidence": LiveEvidence,
     "ArmCounts": ArmCounts,
-    "GateReport": GateReport, "AfterError": AfterError, "GatePlan": GatePlan, "Check": Check,
+    "GateReport": GateReport, "AfterError": AfterError,
+    "EvidenceReport": EvidenceReport, "AnswerEvidence": AnswerEvidence,
+    "GatePlan": GatePlan, "Check": Check,
     "Rate": Rate, "TargetReport": TargetReport, "JobParent": JobParent,
     "JobRound": JobRound, "PoolShare": PoolShare,
     "SkillContrast": SkillContrast, "SkillLabels": SkillLabels,

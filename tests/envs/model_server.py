@@ -167,7 +167,7 @@ def _message(raw: Json) -> Message:
             arguments=json.loads(call["function"]["arguments"]),
             id=call["id"],
         )
-        for call in raw.get("tool_calls", ())
+        for call in raw.get("tool_calls") or ()
     )
     return Message(
         role=raw["role"],

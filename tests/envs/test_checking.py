@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from envs import skeleton
-from envs.checking import Check, check
 from envs.cheating.trial import Win
+from envs.checking import Check, check
 from envs.footprint import Sample
 from envs.registry import open_environment
 
@@ -234,9 +234,11 @@ def test_a_kind_whose_output_every_answer_has_is_named_with_the_cheater(checked:
     assert found.overall.null == 0.0
     assert found.winnable == {"tell": Win("close", 20, 20)}
     assert found.problems == (
-        "skeleton/tell: an agent that says the closing words at once (close) wins 20 of 20 tasks, "
-        "1 at most should be; demand a change, or an output that only a look into the state can "
-        "tell",
+        (
+            "skeleton/tell: an agent that says the closing words at once (close) wins 20 of 20 "
+            "tasks, 1 at most should be; demand a change, or an output that only a look into the "
+            "state can tell"
+        ),
     )
 
 

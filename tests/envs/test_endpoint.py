@@ -191,8 +191,48 @@ def test_a_tools_answer_names_its_call() -> None:
     assert wire(result) == {"role": "tool", "content": "gone", "tool_call_id": "x1"}
 
 
-def test_reasoning_is_not_sent_back() -> None:
-    assert "why" not in json.dumps(wire(Message(role="assistant", content="Hi", reasoning="why")))
+def test_an_agents_reasoning_is_sent_back_and_nothing_else_that_was_not_said() -> None:
+    answered = Message(role="assistant", content="Hi", reasoning="why", reflection="wrong")
+    assert wire(answered) == {"role": "assistant", "content": "Hi", "reasoning": "why"}
+    asked = Message(role="user", content="Hi", reasoning="why")
+    assert wire(asked) == {"role": "user", "content": "Hi"}
+
+
+@pytest.mark.parametrize(
+    ("thought", "sent_back"),
+    [
+        ({"reasoning": "Hm."}, {"reasoning": "Hm."}),
+        ({"reasoning_content": "Hm."}, {"reasoning_content": "Hm."}),
+        ({"reasoning": None, "reasoning_content": "Hm."}, {"reasoning_content": "Hm."}),
+        (
+            {"reasoning": "Hm.", "reasoning_content": "Hm."},
+            {"reasoning": "Hm.", "reasoning_content": "Hm."},
+        ),
+        (
+            {"content": [{"type": "thinking", "thinking": "Hm."}, {"type": "text", "text": "Hi"}]},
+            {},
+        ),
+    ],
+)
+def test_reasoning_is_sent_back_in_the_fields_that_the_endpoint_has(
+    thought: dict[str, Any], sent_back: dict[str, Any]
+) -> None:
+    """Some endpoints refuse a field of a message that they do not know."""
+    replies = iter([said("Hi") | thought, said("Bye"), said("Bye")])
+
+    async def run(url: str) -> None:
+        async with Endpoint(url, "small") as endpoint:
+            first = await endpoint.complete(HELLO)
+            history = [*HELLO, first.message, HELLO[-1]]
+            second = await endpoint.complete(history)
+            await endpoint.complete([*history, second.message, HELLO[-1]])
+
+    with ModelServer(lambda _: next(replies)) as server:
+        asyncio.run(run(server.url))
+    own = {"role": "assistant", "content": "Hi"}
+    assert server.requests[1]["messages"][2] == own | sent_back
+    assert server.requests[2]["messages"][2] == own | sent_back
+    assert server.requests[2]["messages"][4] == {"role": "assistant", "content": "Bye"}
 
 
 def test_a_seed_follows_from_its_parts() -> None:

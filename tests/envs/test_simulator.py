@@ -120,6 +120,16 @@ def test_the_model_is_told_the_situation_and_sees_the_roles_turned() -> None:
     assert user.usage.completion_tokens == 10
 
 
+def test_a_user_reads_no_reasoning_of_its_agent_or_its_own() -> None:
+    call = ToolCall(name="look", id="1")
+    said = [
+        Message(role="assistant", content="Hi", reasoning="Be kind."),
+        Message(role="user", tool_calls=(call,), reasoning="Look."),
+        Message(role="tool", content="on", tool_call_id="1"),
+    ]
+    assert [message.reasoning for message in swap_roles(said)] == [None] * 3
+
+
 def test_where_nobody_has_spoken_the_model_is_told_to_begin() -> None:
     (opening,) = swap_roles(())
     assert opening.role == "user"

@@ -11,7 +11,7 @@ from envs.agents import Agent, NullAgent
 from envs.airline.environment import Airline
 from envs.bfcl.environment import Bfcl
 from envs.environment import Environment
-from envs.evaluation import Attempt, Setup, make_environment_user, play
+from envs.evaluation import Attempt, Setup, check_loaded, make_environment_user, play
 from envs.players import LocalPlayer
 from envs.retail.environment import Retail
 from envs.shop.environment import Shop
@@ -21,8 +21,14 @@ from events.codec import attach, decode
 from events.memory import MemoryLog
 from events.messages import Message
 from events.streams import ROLLOUTS
-from producers.simulation import Provenance, append_rollouts, build_rollout_event
+from producers.simulation import (
+    Provenance,
+    append_rollouts,
+    build_rollout_event,
+    list_verdicts,
+)
 from tests.envs.clinic import Clinic
+from tests.envs.tau2.files import write_folder
 
 SHOP = Shop()
 PROVENANCE = Provenance(alias="agent", base="base-1", policy="adapter-3", purpose="evaluate")
@@ -66,6 +72,28 @@ def test_an_attempt_is_recorded_with_its_task_verdict_and_parts() -> None:
     }
     assert data.content is not None
     assert data.content.messages == played.messages
+
+
+def test_a_loaded_task_has_our_verdict_beside_its_benchmarks(tmp_path: Path) -> None:
+    retail = Retail(write_folder(tmp_path))
+    loaded = retail.task("retail/0")
+    criteria = loaded.criteria.model_copy(update={"outputs": ("0.10",)})
+    task = loaded.model_copy(update={"criteria": criteria})
+    answer = Message(role="assistant", content="It costs 10.10.")
+    check = check_loaded(retail, task, [answer], "agent_stop")
+    assert check is not None
+    (verdict,) = list_verdicts(check)
+    assert (verdict.source, verdict.success, verdict.score) == ("check", False, 0.0)
+    assert verdict.reason == "DB 1, COMMUNICATE 0"
+    played = replace(attempt(), check=check)
+    data = build_rollout_event(played, SHOP, PROVENANCE, "r1")
+    assert (data.success, data.verdicts) == (True, (verdict,))
+    assert attempt().check is None
+    setup = Setup(
+        retail, lambda task, _: LocalPlayer(retail.oracle(task)), make_environment_user(retail)
+    )
+    gold = asyncio.run(play(setup, loaded, 0))
+    assert [line.success for line in list_verdicts(gold.check)] == [gold.success] == [True]
 
 
 def test_the_reward_is_the_task_less_the_penalties() -> None:

@@ -6,7 +6,16 @@ A field that a sample leaves at its default would be a field that no test of old
 import array
 from typing import Any, Final
 
-from events.gate import AfterError, Check, GatePlan, GateReport, Rate, TargetReport
+from events.gate import (
+    AfterError,
+    AnswerEvidence,
+    Check,
+    EvidenceReport,
+    GatePlan,
+    GateReport,
+    Rate,
+    TargetReport,
+)
 from events.jobs import (
     EndpointUser,
     JobSpec,
@@ -20,6 +29,7 @@ from events.jobs import (
 )
 from events.learning import (
     BadTries,
+    ClientPart,
     CycleEnded,
     CycleStarted,
     Directive,
@@ -65,6 +75,7 @@ from events.rollouts import (
     MemberChoice,
     RolloutContent,
     RolloutEnded,
+    RolloutVerdict,
     SessionEnded,
     Task,
     ToolRoles,
@@ -153,6 +164,17 @@ _REPORT: Final = GateReport(
     after_error=AfterError(
         tasks=48, incumbent=0.25, candidate=0.5, token_growth=0.375, clean_token_growth=0.0625,
     ),
+    evidence=EvidenceReport(
+        incumbent=AnswerEvidence(
+            rollouts=192, passed=96, passed_without_lookup=2, unseen_values=0.25,
+            tokens_per_answer=24.5,
+        ),
+        candidate=AnswerEvidence(
+            rollouts=192, passed=144, passed_without_lookup=3, unseen_values=0.5,
+            tokens_per_answer=25.5,
+        ),
+    ),
+    rules={"cancel": "2"},
 )  # fmt: skip
 
 _DIRECTIVE: Final = Directive(
@@ -167,6 +189,7 @@ _DIRECTIVE: Final = Directive(
                     reason="7 of 9 failures hold a call that a tool refused",
                 ),
             ),
+            clients=(ClientPart(client="shopfront", tasks=12, examples=("rollout-1",)),),
         ),
     ),
     mastered=(Mastered(task="shop/3", pass_rate=0.875),),
@@ -206,12 +229,15 @@ SAMPLES: Final[tuple[EventData, ...]] = (
         rollout="rollout-1", alias="shop-agent", base="base-1", policy="adapter-3", source="tau2",
         purpose="import", session="session-1", task=_TASK, trial=2, seed=-7, success=False,
         reward=0.25, reward_parts={"database": 0.0, "outputs": None}, grader="shop/1",
+        verdicts=(RolloutVerdict(source="check", success=True, score=1.0, confidence=0.5,
+                                 reason="DB 1"),),
         termination="user_stop", reason="the user hung up", simulator="simulator-1",
         write_tools=("cancel_order",), known_tools=("cancel_order", "find_order"),
         tool_roles=ToolRoles(
             writes=("cancel_order",), transfer=("ring_person",), authenticating=("find_user",),
             user_record=("find_user",), record_arguments=("order",),
             selection_arguments=("item",), unordered={"cancel_order": ("reasons",)},
+            unordered_groups={"return_order": (("items", "reasons"), ("payments",))},
         ),
         calls=("call-1", "call-2"), forks=("call-2",), gathered=3,
         labels=Labels(
@@ -252,7 +278,7 @@ SAMPLES: Final[tuple[EventData, ...]] = (
     PatternsDiagnosed(
         trigger="diagnose",
         position={"rollouts": {"0": {"log-1": 3, "log-2": 0}, "7": {"log-1": 9}}},
-        cycle="cycle-1",
+        cycle="cycle-1", kinds={"shop-agent": ("shop/=cancel", "shop/cancel")},
     ),
     TaskProposed(
         alias="shop-agent", base="base-1", task=_TASK, pattern="cancel_order:missing",

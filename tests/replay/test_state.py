@@ -17,7 +17,7 @@ from tests.consumers.folding import Broker, fold, hash_of
 from tests.replay.test_golden import golden_record
 from tests.replay.write_golden import GOLDEN
 
-STATE: Final = {17: "e6bc11d5c8797bdcb7389af7ff0063a06fbf145646ff82c029aad745b0e3a744"}
+STATE: Final = {18: "ed9394c0cba17c7536b32b733253d8a6dc0799ec8e0eb1160b805fcc6eea05e6"}
 """Fold version -> hash of the state that the corpus of released versions folds to."""
 
 FACTS: Final = (
@@ -34,8 +34,8 @@ EPOCHS: Final = (1, 2, 3)
 DECISIONS: Final = (
     "LeaderClaimed.v1",
     "CycleStarted.v1",
-    "PatternsDiagnosed.v1",
-    "DirectiveWritten.v1",
+    "PatternsDiagnosed.v1.2",
+    "DirectiveWritten.v1.4",
     "TaskProposed.v1.3",
     "TaskRejected.v1.2",
     "JobRequested.v1",
@@ -44,7 +44,7 @@ DECISIONS: Final = (
     "PanelComposed.v1",
     "AdapterStaged.v1",
     "AdapterEvaluated.v1",
-    "GateDecided.v1",
+    "GateDecided.v1.5",
     "OperatorActed.v1",
     "RouteChanged.v1",
     "AdapterMoved.v1",

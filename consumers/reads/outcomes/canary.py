@@ -9,19 +9,22 @@ had: it says nothing of the panel. Where the panel's router was in doubt, the pa
 With what probability chance gave them is known from the call that was drawn, which says the shares
 of the route in force then, on the gateway that drew; a session that was drawn twice, by different
 shares, says nothing. A session has one verdict, the first: a grader's (its rollout has one) or a
-person's (feedback whose sender may judge).
+person's (feedback whose sender may judge). Our verdicts under different versions of the rules are
+not compared: of each kind of task those under the newest rules count (`follows_rules`), and a
+session with an older one says nothing.
 
 The order is that of the verdicts' times, then of the sessions' names. Partitions promise none
 between sessions; a verdict that arrives late is put in where it belongs.
 """
 
 import json
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
 from sqlalchemy import ColumnElement, Connection, Subquery, case, func, null, select, true
 
+from consumers.diagnosis.rule_versions import find_rule_kind
 from consumers.tables import Call, Feedback, Rollout
 from events.position import Position, entries
 from events.streams import ROLLOUTS
@@ -51,6 +54,11 @@ class SessionVerdict:
     began: str
     shares: str
     """JSON: policy -> share of the route that drew it."""
+    kind: str | None = None
+    """Kind of task within which rules are compared; None for a session without a task. So is the
+    next for the verdict of a person or of another grader."""
+    rules: int | None = None
+    """Version of our rules that the verdict was given under."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +110,8 @@ def read_session_verdicts(
     until: Position | None = None,
     among: Collection[str] | None = None,
 ) -> list[SessionVerdict]:
-    """The judged sessions of an alias that began at or after `since` (RFC 3339 as stored).
+    """The judged sessions of an alias that began at or after `since` (RFC 3339 as stored), whatever
+    the rules of their verdicts are.
 
     With `until`, a position of `rollouts`, only by verdicts at or before it; with `among`, only
     those of these sessions, at most `MOST_AMONG`.
@@ -119,9 +128,25 @@ def read_session_verdicts(
             row.time,
             row.began,
             row.shares,
+            row.kind,
+            row.rules,
         )
         for row in _first_of_each(known)
     ]
+
+
+def find_newest_rules(verdicts: Iterable[Any]) -> dict[str, int]:
+    """Return kind of task -> the newest rules of these verdicts (with `kind` and `rules`)."""
+    newest: dict[str, int] = {}
+    for verdict in verdicts:
+        if verdict.rules is not None:
+            newest[verdict.kind] = max(verdict.rules, newest.get(verdict.kind, 0))
+    return newest
+
+
+def follows_rules(verdict: Any, newest: Mapping[str, int]) -> bool:
+    """Whether a verdict counts where these are the newest rules of each kind."""
+    return verdict.rules is None or verdict.rules >= newest[verdict.kind]
 
 
 def read_live_verdicts(
@@ -295,9 +320,19 @@ def _sessions(
 
 
 def read_first_verdicts(connection: Connection, sessions: Subquery) -> list[Any]:
-    """The sessions of a subquery that have a verdict, in the order of these: the subquery's columns
-    (`session` among them), and the verdict's `success` and `time`."""
-    return _first_of_each(_read_verdicts(connection, sessions))
+    """The sessions of a subquery that have a verdict under the newest rules of its kind, in the
+    order of the verdicts: the subquery's columns (`session` among them), and the verdict's
+    `success` and `time`."""
+    return split_by_rules(connection, sessions)[0]
+
+
+def split_by_rules(connection: Connection, sessions: Subquery) -> tuple[list[Any], list[Any]]:
+    """Return the sessions of `read_first_verdicts`, and those whose verdicts were given under older
+    rules."""
+    verdicts = _first_of_each(_read_verdicts(connection, sessions))
+    newest = find_newest_rules(verdicts)
+    counted = [verdict for verdict in verdicts if follows_rules(verdict, newest)]
+    return counted, [verdict for verdict in verdicts if not follows_rules(verdict, newest)]
 
 
 def _read_verdicts(connection: Connection, sessions: Subquery) -> Iterator[Any]:
@@ -310,7 +345,8 @@ def _read_grades(connection: Connection, sessions: Subquery) -> Iterable[Any]:
     return connection.execute(
         select(
             *sessions.c, rollouts.capability, rollouts.success, rollouts.time,
-            rollouts.rollout.label("verdict"), *_pointer(rollouts),
+            rollouts.rollout.label("verdict"), rollouts.rules,
+            find_rule_kind(rollouts).label("kind"), *_pointer(rollouts),
         ).where(
             rollouts.session == sessions.c.session, rollouts.purpose == "live",
             rollouts.success.is_not(None),
@@ -324,7 +360,7 @@ def _read_feedback(connection: Connection, sessions: Subquery) -> Iterable[Any]:
         select(
             *sessions.c, null().label("capability"),
             feedback.success, feedback.time, feedback.feedback.label("verdict"),
-            *_pointer(feedback),
+            null().label("rules"), null().label("kind"), *_pointer(feedback),
         ).where(
             feedback.session == sessions.c.session, feedback.verified,
             feedback.success.is_not(None),

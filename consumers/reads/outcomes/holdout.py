@@ -4,7 +4,8 @@ A session counts by its draw, whoever answered it afterwards: one that the share
 and that the base answered, because no engine had the adapter, is of the loop all the same. Left out
 is what no chance assigned: sessions that asked for a policy by name, that began before the holdout,
 or that were drawn again after the held-out share was changed. A session has one verdict, the first,
-as for the live guard (canary.py).
+as for the live guard (canary.py). One with a verdict under older rules than others of its kind of
+task is left out too: it says how good a policy was by other rules.
 """
 
 from dataclasses import dataclass
@@ -12,7 +13,7 @@ from typing import Any
 
 from sqlalchemy import Connection, Integer, Subquery, case, cast, func, select
 
-from consumers.reads.outcomes.canary import read_first_verdicts
+from consumers.reads.outcomes.canary import split_by_rules
 from consumers.tables import Adapter, Call, LifecycleStep, Rollout
 from events.envelope import parse_timestamp
 from events.lifecycle import State
@@ -40,7 +41,9 @@ def read_drawn_sessions(
     """Return the sessions of an alias on a base that were held out or not by a draw at or after
     `since` (RFC 3339 as stored), in the order of their draws."""
     sessions = _select_sessions(alias, base, since)
-    verdicts = {row.session: row for row in read_first_verdicts(connection, sessions)}
+    counted, older = split_by_rules(connection, sessions)
+    verdicts = {row.session: row for row in counted}
+    left_out = {row.session for row in older}
     rollouts = Rollout.table().c
     ended = select(rollouts.rollout).where(
         rollouts.session == sessions.c.session, rollouts.purpose == "live"
@@ -56,6 +59,7 @@ def read_drawn_sessions(
             *_describe_verdict(row.began, verdicts.get(row.session)),
         )
         for row in rows
+        if row.session not in left_out
     ]  # fmt: skip
 
 

@@ -16,7 +16,13 @@ from typing import TYPE_CHECKING
 from consumers.reads import cycle_account, learning, serving, succession
 from consumers.reads.cycle_state import read_cycle_state
 from consumers.reads.learning import CycleRow, JobRow
-from consumers.reads.outcomes.canary import canary_share, in_order, read_session_verdicts
+from consumers.reads.outcomes.canary import (
+    canary_share,
+    find_newest_rules,
+    follows_rules,
+    in_order,
+    read_session_verdicts,
+)
 from consumers.reads.serving import AdapterRow
 from daemon.cycle.account.account import CycleAccount, build_account
 from daemon.cycle.account.facts import CanaryFacts, CycleFacts, PassCount, SampledRollout
@@ -198,6 +204,8 @@ def _read_canary(
         for verdict in read_session_verdicts(connection, row.alias, row.base, since)
         if (verdict.time or "") <= row.ended
     ]
+    newest = find_newest_rules(verdicts)
+    verdicts = [verdict for verdict in verdicts if follows_rules(verdict, newest)]
     arms = {name: [verdict.success for verdict in verdicts if verdict.adapter == name]
             for name in (adapter.adapter, adapter.incumbent)}  # fmt: skip
     players = adapter.adapter, adapter.incumbent or adapter.base

@@ -20,6 +20,8 @@ each, D is the difference of the two shares of passed trials. All of this must h
                   `token_growth_after_error`
     sibling       in place of `slice`, of slices that decide nothing: kinds that the candidate will
                   not answer. Their tasks are in no other check
+    rises         of successes without a look-up, unseen values, or tokens per answer: EXTEND, and
+                  PASS where no more can be played (rises.py)
     golden        at most `golden_losses` tasks that the incumbent surely passes fall below
                   `golden_floor`
 
@@ -53,8 +55,18 @@ from daemon.evaluation.gate.checks import (
 from daemon.evaluation.gate.conduct_checks import check_conduct
 from daemon.evaluation.gate.levels import spend_alpha
 from daemon.evaluation.gate.measurements import Evaluation, TokenUse
+from daemon.evaluation.gate.rises import check_rises, report_evidence
 from daemon.evaluation.gate.target_tests import rank_evidence, report_targets
-from events.gate import AFTER_ERROR, AfterError, Check, Decision, GateReport, GateSettings
+from events.gate import (
+    AFTER_ERROR,
+    RISES,
+    SIBLING,
+    AfterError,
+    Check,
+    Decision,
+    GateReport,
+    GateSettings,
+)
 
 
 def decide(
@@ -83,11 +95,12 @@ def decide(
         *check_slices(evaluation, settings, lifted),
         *(check_reference(reference, evaluation, settings) for reference in evaluation.references),
         *check_conduct(evaluation, settings),
+        *check_rises(evaluation, settings),
         *check_golden(evaluation.golden, settings),
     )
     siblings = report_siblings(evaluation, settings)
-    return GateReport(
-        decision=_decision(checks, spent),
+    report = GateReport(
+        decision=_decision(checks),
         test=settings.test,
         alpha=alpha,
         p_value=leading.report.p_value,
@@ -98,7 +111,22 @@ def decide(
         plan=leading.plan.plan,
         targets=tuple(result.report for result in results),
         after_error=_report_after_error(evaluation),
+        evidence=report_evidence(evaluation),
     )
+    return conclude(report) if spent else report
+
+
+def conclude(report: GateReport) -> GateReport:
+    """Return the report where no more can be played: a rise alone holds no candidate up then, and
+    whatever else is open counts as not shown."""
+    checks = tuple(
+        check.model_copy(update={"verdict": "PASS"}) if check.name in RISES else check
+        for check in report.checks
+    )
+    decision = _decision([check for check in checks if not check.name.startswith(SIBLING)])
+    if decision == "EXTEND":
+        decision = "REJECT"
+    return report.model_copy(update={"checks": checks, "decision": decision})
 
 
 def _report_after_error(evaluation: Evaluation) -> AfterError | None:
@@ -125,8 +153,8 @@ def _growth(before: TokenUse, after: TokenUse) -> float | None:
     return after.mean / max(before.mean, 1.0) - 1
 
 
-def _decision(checks: Sequence[Check], spent: bool) -> Decision:
+def _decision(checks: Sequence[Check]) -> Decision:
     verdicts = {check.verdict for check in checks}
     if verdicts == {"PASS"}:
         return "PROMOTE"
-    return "REJECT" if spent or "FAIL" in verdicts else "EXTEND"
+    return "REJECT" if "FAIL" in verdicts else "EXTEND"

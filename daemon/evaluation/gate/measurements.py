@@ -32,6 +32,23 @@ class TokenParts:
 
 
 @dataclass(frozen=True, slots=True)
+class TaskEvidence:
+    """What the answers of a policy on one task rest on, over all trials that count."""
+
+    slice: str
+    rollouts: int
+    passed: int
+    without_lookup: int
+    """Rollouts in which no tool looked anything up."""
+    passed_without_lookup: int
+    unseen_values: int
+    """Numbers that it said and that nothing had shown, in all rollouts together."""
+    answers: int
+    """Messages that it wrote."""
+    tokens: int
+
+
+@dataclass(frozen=True, slots=True)
 class Conduct:
     """Conduct of a policy beside passing and failing, over all its rollouts."""
 
@@ -50,6 +67,8 @@ class Conduct:
     taken to stand alone."""
     parts: TokenParts | None = None
     """None where rollouts with a refused call are not counted apart."""
+    evidence: Mapping[str, TaskEvidence] = field(default_factory=dict)
+    """By task; empty where it was not measured."""
 
     @property
     def token_use(self) -> TokenUse:

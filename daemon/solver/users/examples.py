@@ -96,7 +96,7 @@ def _build_turn(
     opening = not any(item.role == "user" and not item.tool_calls for item in before)
     if problem := find_breach(message, opening=opening, acts=bool(tools)):
         raise NoExample(f"task {task.id}, message {place}: {problem}")
-    answer = message.model_copy(update={"role": "assistant"})
+    answer = message.model_copy(update={"role": "assistant", "reasoning": None})
     shown = tools if chat.shows_tools else ()
     written = chat.answer([*asked, answer], shown)
     again = read_user_message(chat, written, place)

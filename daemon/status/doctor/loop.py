@@ -148,3 +148,13 @@ def sessions(app: "App") -> Finding:
     if count:
         return False, f"{count:,} sessions are over and no rollouts; is kintsugi work running?"
     return True, "none waits"
+
+
+def kinds(app: "App") -> Finding:
+    """Check that no cheater wins a kind of task that agents are trained on, unless allowed."""
+    from daemon.core.kind_exclusions import read_agent_kinds
+
+    agents = read_agent_kinds(app.settings)
+    said = [f"{agent.environment} of {agent.alias}: {agent.says}" for agent in agents if agent.says]
+    ok = all(set(agent.winnable) == set(agent.allowed) for agent in agents)
+    return ok, "; ".join(said) or "no cheater is known to win one"

@@ -30,6 +30,7 @@ CHECKS: Final[Mapping[str, Callable[[App], Finding]]] = {
     "schedule": loop.schedule,
     "jobs": loop.jobs,
     "sessions": loop.sessions,
+    "kinds": loop.kinds,
     "adapters": serving.adapters,
     "gateways": serving.gateways,
     "canaries": serving.canaries,

@@ -41,7 +41,7 @@ from daemon.synthesis.planner import find_plan_problem
 from daemon.synthesis.protocols import Draft, NoTask, TaskWriter
 from envs.endpoint import Endpoint
 from envs.environment import Environment
-from envs.task import Basis, Criteria, TaskDefinition
+from envs.task import Basis, Criteria, Rules, TaskDefinition
 from events.synthesis.plans import Plan
 
 RESULT_CHARACTERS: Final = 2_000
@@ -155,7 +155,11 @@ class ModelWriter:
                 "scenario": fields.make_scenario("" if manner is None else manner.persona),
                 "script": build_script(environment, drawn, fields),
                 "criteria": Criteria(
-                    gold_actions=gold, outputs=tuple(dict.fromkeys(outputs)), reward_basis=basis
+                    gold_actions=gold,
+                    outputs=tuple(dict.fromkeys(outputs)),
+                    reward_basis=basis,
+                    # Nothing tells the records that the model's outputs are read from.
+                    rules=None if drawn.criteria.rules is None else Rules(),
                 ),
             }
         )

@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 from consumers.diagnosis.detectors import CATEGORIES, Diagnosis, dedup_key, diagnose
 from consumers.diagnosis.matching import value_key
 from consumers.diagnosis.response_patterns import asks, hands_over, overflows, refuses
-from envs.catalog import CATALOGS, catalog
+from envs.catalog import CATALOGS, ToolCatalog, catalog, restore_catalog
 from events.canonical import canonical_json
 from events.messages import Action, Message, ToolCall
-from events.rollouts import RolloutContent, RolloutEnded, Task
+from events.rollouts import RolloutContent, RolloutEnded, Task, ToolRoles
 
 AIRLINE = CATALOGS["airline"]
 RETAIL = CATALOGS["retail"]
@@ -349,21 +349,50 @@ def test_the_closest_write_stands_for_gold() -> None:
     assert found.categories == ("policy_violation", "incorrect_arguments")
 
 
-def test_order_in_lists_counts_but_for_those_declared_unordered() -> None:
+def test_items_in_another_order_are_the_same_selection() -> None:
     reach = call("get_user_details", user_id="u1")
-    for tool, category in [
-        ("exchange_delivered_order_items", "other"),
-        ("modify_pending_order_items", "wrong_item_selection"),
-    ]:
-        expected = gold(tool, order_id="#1", item_ids=["1", "2"], new_item_ids=["3", "4"])
-        turned = call(tool, order_id="#1", item_ids=["2", "1"], new_item_ids=["4", "3"])
-        crossed = call(tool, order_id="#1", item_ids=["2", "1"], new_item_ids=["3", "4"])
-        assert diagnose(rollout(reach, turned, BYE, expected=[expected]), RETAIL).category == (
-            category
-        )
-        assert diagnose(rollout(reach, crossed, BYE, expected=[expected]), RETAIL).category == (
-            "wrong_item_selection"
-        )
+    for environment, tool in ((RETAIL, "return_delivered_order_items"), (None, "return_goods")):
+        expected = gold(tool, order_id="#1", item_ids=["7", "8"])
+        turned = call(tool, order_id="#1", item_ids=["8", "7"])
+        found = diagnose(rollout(reach, turned, BYE, expected=[expected]), environment)
+        assert (found.category, found.pivot) == ("other", "*")
+
+
+@pytest.mark.parametrize(
+    ("environment", "tool"),
+    [
+        (RETAIL, "exchange_delivered_order_items"),
+        (RETAIL, "modify_pending_order_items"),
+        (None, "exchange_goods"),
+    ],
+)
+def test_pairs_in_another_order_are_the_same_selection_and_others_are_not(
+    environment: ToolCatalog | None, tool: str
+) -> None:
+    reach = call("get_user_details", user_id="u1")
+    expected = gold(tool, order_id="#1", item_ids=["1", "2"], new_item_ids=["3", "4"])
+    turned = call(tool, order_id="#1", item_ids=["2", "1"], new_item_ids=["4", "3"])
+    crossed = call(tool, order_id="#1", item_ids=["2", "1"], new_item_ids=["3", "4"])
+    for made, category in ((turned, "other"), (crossed, "wrong_item_selection")):
+        found = diagnose(rollout(reach, made, BYE, expected=[expected]), environment)
+        assert found.category == category
+
+
+def test_lists_of_one_call_that_are_no_pairs_have_no_order_each() -> None:
+    expected = gold("book_reservation", user_id="u1", flights=["1", "2"], passengers=["a", "b"])
+    turned = call("book_reservation", user_id="u1", flights=["2", "1"], passengers=["a", "b"])
+    assert airline(turned, expected=[expected]).category == "other"
+
+
+def test_order_in_lists_counts_where_nothing_says_otherwise() -> None:
+    expected = gold("plan_route", order_id="#1", stops=["1", "2"])
+    turned = call("plan_route", order_id="#1", stops=["2", "1"])
+    roles = ToolRoles(writes=("plan_route", "pick"), record_arguments=("order_id",))
+    undeclared = rollout(turned, expected=[expected], write_tools=("plan_route",))
+    assert diagnose(undeclared, None).category == "incorrect_arguments"
+    chosen = gold("pick", order_id="#1", item_ids=["1", "2"])
+    picked = rollout(call("pick", order_id="#1", item_ids=["2", "1"]), expected=[chosen])
+    assert diagnose(picked, restore_catalog("own", roles)).category == "incorrect_arguments"
 
 
 def test_a_gold_write_that_was_tried_and_only_failed() -> None:
@@ -515,6 +544,23 @@ def test_the_graders_word_on_the_state_beats_the_look_of_the_calls(part: str) ->
     assert found.categories == ("information_error",)
     wrong = airline(expected=[], outputs=["7"], reward_parts={part: 0.0})
     assert wrong.categories == ("other",)
+
+
+def test_an_output_is_unsaid_by_the_rules_of_the_verdict() -> None:
+    task = Task(id="airline/1", environment="airline", gold_actions=(), outputs=("250",))
+    for grader, words, category in (
+        ("airline/1", "It is $1250.", "other"),
+        ("airline/2", "It is $1250.", "information_error"),
+        ("airline/2", "It is $250.00.", "other"),
+        ("airline/1", "It is $25.", "information_error"),
+        ("tau2 abc", "It is $1250.", "other"),
+        ("theirs/2", "It is $1250.", "other"),
+    ):
+        parts = {"DB": 1.0, "COMMUNICATE": 0.0}
+        told = airline(agent(words), task=task, grader=grader, reward_parts=parts)
+        assert told.category == category, (grader, words)
+    parts = {"DB": 1.0, "COMMUNICATE": 1.0, "POLICY": 0.0}
+    assert airline(agent("No."), task=task, reward_parts=parts).category == "other"
 
 
 def test_what_the_users_side_should_do_is_not_the_agents() -> None:

@@ -29,6 +29,9 @@ SHARE = 0.1
 SINCE = timestamp(at(100))
 
 
+UNKNOWN = Task(id="t")
+
+
 def drawn(
     session: str, second: int, held_out: bool | None = False, share: float = SHARE, **fields: Any
 ) -> Entry:
@@ -42,10 +45,13 @@ def drawn(
     return entry(data, data.call, at(second))
 
 
-def over(session: str, success: bool | None, second: int) -> Entry:
+def over(
+    session: str, success: bool | None, second: int, task: Task = UNKNOWN,
+    grader: str | None = None,
+) -> Entry:  # fmt: skip
     data = RolloutEnded(
         rollout=f"rollout-{session}-{second}", alias="agent", base="base", policy="any",
-        source="live", session=session, success=success, task=Task(id="t"),
+        source="live", session=session, success=success, task=task, grader=grader,
     )  # fmt: skip
     return entry(data, data.rollout, at(second))
 
@@ -80,6 +86,17 @@ def test_a_session_has_its_draw_its_end_and_its_first_verdict(engine: Engine) ->
         ("s4", False, True, None, None),
         ("s5", True, False, None, None),
     ]
+
+
+def test_a_session_that_older_rules_judged_is_left_out(engine: Engine) -> None:
+    task = Task(id="library/lend/1", environment="library")
+    entries = [
+        drawn("s1", 110), over("s1", True, 150, task=task, grader="library/1"),
+        drawn("s2", 111), over("s2", False, 151, task=task, grader="library/2"),
+        drawn("s3", 112), over("s3", True, 152),
+    ]  # fmt: skip
+    fold(log_of(entries), engine)
+    assert [(one.session, one.success) for one in read(engine)] == [("s2", False), ("s3", True)]
 
 
 @pytest.mark.parametrize(

@@ -35,6 +35,7 @@ def test_an_estimate_is_high_in_any_script(text: str, least: int) -> None:
     assert estimate_tokens([Message(role="user", content=text)]) >= least
     call = ToolCall(name="note", arguments={"text": text})
     assert estimate_tokens([Message(role="assistant", tool_calls=(call,))]) >= least
+    assert estimate_tokens([Message(role="assistant", reasoning=text)]) >= least
 
 
 _FENCE = re.compile(r"\s*```(?:json)?[ \t]*\n(.*?)\s*```\s*", re.DOTALL | re.IGNORECASE)

@@ -36,10 +36,10 @@ from tests.consumers.deciding import evaluated, moved, produced, routed, staged
 from tests.consumers.folding import at, fold, folded_position, fresh
 from tests.daemon.conftest import Kintsugi
 from tests.daemon.controller.test_directive_builder import tasks
+from tests.daemon.cycle import undrawable
 from tests.daemon.cycle.test_cost import report
 from tests.daemon.cycle.test_planner import ask_planner
 from tests.daemon.cycle.test_planner import home as open_home
-from tests.daemon.solver import letters
 
 WEAK = "Weak"
 WELL = "Well"
@@ -359,7 +359,7 @@ def test_a_candidate_that_could_not_be_played_is_not_measured(agent: Agent) -> N
 def ended_home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A home in which one cycle wrote tasks that all were rejected; its tests only read."""
     folder = tmp_path_factory.mktemp("ended") / "home"
-    with open_home(folder, tasks(("cancel",), 4), environment=letters.ENVIRONMENT) as app:
+    with open_home(folder, tasks(("cancel",), 4), environment=undrawable.ENVIRONMENT) as app:
         cycle, troubles = ask_planner(app)
         assert cycle is not None
         assert (cycle.outcome, troubles) == ("nothing_learnable", [])

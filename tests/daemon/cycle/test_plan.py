@@ -215,7 +215,7 @@ def test_the_command_prints_the_plan_and_appends_nothing(
     result = kintsugi("cycle", "plan", "agent", "--json")
     assert result.code == 0, result.err
     plan = result.json
-    assert plan["reads"] == {"rollouts": 8, "judged": 8, "failures": 4}
+    assert plan["reads"] == {"rollouts": 8, "judged": 8, "failures": 4, "unusable": []}
     (line,) = plan["patterns"]
     assert (line["pattern"], line["operator"]) == ("missing_write_action|cancel_order", None)
     wanted = sum(quota["tasks"] for quota in plan["directive"]["quotas"])

@@ -19,9 +19,10 @@ from consumers.reads.learning import CycleRow
 from consumers.reads.rollouts import pattern_lines
 from consumers.reads.scheduling import CYCLE_START
 from consumers.tables import Rollout, TaskBody
-from daemon.config.settings import Agent, Log, Proposer, Scheduler, Settings, Training
+from daemon.config.settings import Agent, Environments, Log, Proposer, Scheduler, Settings, Training
 from daemon.core.app import App
 from daemon.core.decision_log import Act, Decisions
+from daemon.core.kind_exclusions import measure_cheats
 from daemon.core.leadership import Leadership
 from daemon.cycle.leader import Leader
 from daemon.cycle.outlook import read_outlooks
@@ -32,6 +33,7 @@ from daemon.proposer.additions import Addition
 from daemon.proposer.buffer import SIBLINGS, TRAFFIC
 from daemon.proposer.task_buffer import Target, TaskWriter, retire_task
 from daemon.solver.rounds.tables import JobTables
+from envs.registry import open_place
 from envs.task import TaskDefinition
 from events.envelope import derive_id, utc_now
 from events.jobs import TaskPool
@@ -58,6 +60,7 @@ def home(
     folder: Path,
     given: Sequence[TaskDefinition] = (),
     training: Training | None = None,
+    allow_winnable: tuple[str, ...] = (),
     **agent: Any,
 ) -> Iterator[App]:
     """A home whose agent did these tasks, and forgot the last call of some kinds."""
@@ -65,6 +68,7 @@ def home(
     settings = Settings(
         home=folder, log=Log(durability="process"), scheduler=QUIET, agents=(named,),
         proposer=Proposer(tasks=4), training=training or Training(),
+        environments=Environments(allow_winnable=allow_winnable),
     )  # fmt: skip
     with App(settings) as app:
         record(app, "agent", "base", given)
@@ -101,8 +105,8 @@ def test_where_the_environment_knows_no_failed_task_there_is_none_to_follow(
 ) -> None:
     with home(tmp_path, tasks(("cancel",), 4), environment=letters.ENVIRONMENT) as app:
         reason = ended_because(app)
-    assert reason.startswith("no task passed its checks (1 were rejected): ")
-    assert "follow" in reason
+    assert reason.startswith("no failure pattern of the round has a priority above 0; ")
+    assert reason.endswith("does not write: 4 without a key in shop")
 
 
 def test_of_all_tasks_that_were_ever_written_one_is_held_at_a_time(
@@ -199,6 +203,7 @@ def test_a_warm_start_is_requested_with_the_successes_that_the_log_holds(
     with home(tmp_path, given, training=Training(warm_start=mode)) as app:
         known = session(app, given[0].id)
         session(app, "shop/return/5")
+        session(app, given[1].id, grader="shop/1")
         cycle, _ = ask_planner(app)
         assert cycle is not None
         with app.reading() as connection:
@@ -348,6 +353,65 @@ def test_what_the_last_candidate_lost_is_replayed_by_the_next_job(tmp_path: Path
     assert "exchange" in kinds
     seeds = [int(task.split("/")[2]) for task in siblings.tasks]
     assert all(seed < 2**32 for seed in seeds), "and not the gate's own tasks"
+
+
+OWN: Final = """
+from typing import ClassVar
+from envs.shop.environment import Shop
+
+class Own(Shop):
+    capabilities: ClassVar = {
+        kind: Shop.capabilities[kind] for kind in ("cancel", "fallback", "question")
+    }
+    constant: ClassVar = frozenset(CONSTANT)
+"""
+
+
+def write_own(folder: Path, *constant: str) -> Path:
+    path = folder / "own.py"
+    path.write_text(f"CONSTANT = {constant!r}\n{OWN}")
+    return path
+
+
+def drawn_kinds(job: learning.JobRow) -> set[str]:
+    return {SHOP.task(task).capability for pool in job.spec.pools for task in pool.all_tasks}
+
+
+def test_no_task_of_a_kind_of_constant_outcome_is_written_or_drawn(tmp_path: Path) -> None:
+    given = tasks(("cancel", "fallback", "question"), 12)
+    with home(tmp_path / "home", given, environment=str(write_own(tmp_path, "cancel"))) as app:
+        cycle, troubles = ask_planner(app)
+        with app.reading() as connection:
+            (job,) = learning.jobs(connection)
+            written = {row.task.capability for row in learning.tasks_of(connection, "agent")}
+    assert (troubles, cycle and cycle.outcome) == ([], None)
+    assert written == {"fallback"}
+    assert "cancel" not in drawn_kinds(job)
+    assert job.spec.allowed_winnable == ()
+
+
+def test_where_every_kind_is_of_constant_outcome_nothing_is_trained(tmp_path: Path) -> None:
+    own = write_own(tmp_path, "cancel", "fallback")
+    with home(tmp_path / "home", tasks(("cancel", "fallback"), 6), environment=str(own)) as app:
+        assert "no task passed its checks" in ended_because(app)
+
+
+@pytest.mark.parametrize("allowed", [(), ("shop/cancel",)])
+def test_a_winnable_kind_is_drawn_only_where_the_settings_allow_it_and_the_job_says_so(
+    tmp_path: Path, allowed: tuple[str, ...]
+) -> None:
+    own = str(write_own(tmp_path))
+    given = tasks(("cancel", "fallback", "question"), 12)
+    with home(tmp_path / "home", given, allow_winnable=allowed, environment=own) as app:
+        record = measure_cheats(app.settings, open_place(own))
+        won = record.model_copy(update={"winnable": {"cancel": "the cheater recite wins it"}})
+        kept = tmp_path / "home" / "environments" / "shop.json"
+        kept.write_text(won.model_dump_json())
+        ask_planner(app)
+        with app.reading() as connection:
+            (job,) = learning.jobs(connection)
+    assert ("cancel" in drawn_kinds(job)) == bool(allowed)
+    assert job.spec.allowed_winnable == (("cancel",) if allowed else ())
 
 
 def test_where_no_oracle_passes_no_task_survives_its_checks(tmp_path: Path) -> None:

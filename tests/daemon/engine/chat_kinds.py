@@ -49,6 +49,34 @@ Write <tool_call></tool_call><|im_end|>
 {% endif %}"""
 """Reads the reasoning in an answer, and drops that of earlier ones."""
 
+QWEN3 = """{%- if tools %}<|im_start|>system
+{% for tool in tools %}{{ tool | tojson }}
+{% endfor %}<|im_end|>
+{% endif %}{%- set last = namespace(query=-1) %}{%- for m in messages %}
+{%- if m.role == 'user' %}{%- set last.query = loop.index0 %}{%- endif %}{%- endfor %}
+{%- for m in messages %}{%- set content = m.content or '' %}
+{%- if m.role == 'assistant' %}{%- set thought = '' %}{%- if m.reasoning_content is string %}
+{%- set thought = m.reasoning_content %}{%- elif '</think>' in content %}
+{%- set thought = content.split('</think>')[0].rstrip('\n').split('<think>')[-1].lstrip('\n') %}
+{%- set content = content.split('</think>')[-1].lstrip('\n') %}{%- endif %}<|im_start|>assistant
+{% if loop.index0 > last.query and (loop.last or thought) %}<think>
+{{ thought.strip('\n') }}
+</think>
+
+{% endif %}{{ content.lstrip('\n') }}{%- for call in m.tool_calls or [] %}
+{%- if content or not loop.first %}{{ '\n' }}{% endif %}<tool_call>
+{"name": "{{ call.function.name }}", "arguments": {{ call.function.arguments | tojson }}}
+</tool_call>{%- endfor %}<|im_end|>
+{% elif m.role == 'tool' %}<|im_start|>user
+<tool_response>
+{{ content }}
+</tool_response><|im_end|>
+{% else %}<|im_start|>{{ m.role }}
+{{ content }}<|im_end|>
+{% endif %}{%- endfor %}{%- if add_generation_prompt %}<|im_start|>assistant
+{% endif %}"""
+"""Keeps the reasoning of an answer until the user speaks again, as Qwen 3 does."""
+
 LLAMA = """{{ '<|begin_of_text|>' }}{% for m in messages %}{{ '<|start_header_id|>' + m.role
 + '<|end_header_id|>\\n\\n' + (m.content or '') | trim }}{% for call in m.tool_calls or [] %}{{
 {'name': call.function.name, 'parameters': call.function.arguments} | tojson }}{% endfor %}{{
@@ -146,15 +174,14 @@ def _composed(special: Sequence[str]) -> Tokenizer:
 
 
 _IM = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
+_QWENS = (
+    "<tool_call>", "</tool_call>", "<tool_response>", "</tool_response>", "<think>", "</think>",
+    "<|fim_prefix|>",
+)  # fmt: skip
 _KINDS: dict[str, tuple[Callable[[], Tokenizer], str, str]] = {
-    "qwen": (
-        lambda: _byte_level(
-            _IM,
-            ("<tool_call>", "</tool_call>", "<tool_response>", "</tool_response>", "<think>",
-             "</think>", "<|fim_prefix|>"),
-        ),
-        QWEN, "<|im_end|>",
-    ),
+    "qwen": (lambda: _byte_level(_IM, _QWENS), QWEN, "<|im_end|>"),
+    "qwen3": (lambda: _byte_level(_IM, _QWENS), QWEN3, "<|im_end|>"),
+    "marked": (lambda: _byte_level((*_IM, *_QWENS)), QWEN3, "<|im_end|>"),
     "llama": (
         lambda: _byte_level(
             ("<|begin_of_text|>", "<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>")

@@ -356,6 +356,11 @@ def test_special_tokens_are_no_text_unless_asked_for(recite: Recite) -> None:
     assert chat(live)["choices"][0]["message"]["content"] == "ab"
     shown = chat(live, skip_special_tokens=False)["choices"][0]["message"]["content"]
     assert shown == "a<|im_start|>user\nb"
+    # As in vLLM: a tokenizer may mark calls and thoughts with special tokens.
+    tool = {"type": "function", "function": {"name": "get_user"}}
+    assert chat(live, tools=[tool])["choices"][0]["message"]["content"] == shown
+    unread = chat(live, tools=[tool], tool_choice="none")["choices"][0]["message"]
+    assert unread["content"] == "ab"
 
 
 @contextmanager

@@ -57,6 +57,20 @@ def test_who_is_shown_to_be_better_is_the_best_from_then_on() -> None:
     assert best_of(rows, None) == ("a", -0.04), "after a rollback to the base"
 
 
+def test_reports_by_other_rules_of_a_kind_do_not_say_how_policies_compare() -> None:
+    rows = [promoted("a", None, measured(-0.02)), promoted("b", "a", measured(-0.03))]
+    newer = [
+        replace(row, gate=row.gate and row.gate.model_copy(update={"rules": {"kind": "2"}}))
+        for row in rows
+    ]
+    mixed = [rows[0], newer[1]]
+    assert find_best(rows, "b", ("kind",), {"other": "2"})["kind"].gap.value == -0.05
+    assert find_best(newer, "b", ("kind",), {"kind": "2"})["kind"].gap.value == -0.05
+    assert find_best(mixed, "b", ("kind",), {"kind": "2"})["kind"].gap.value == -0.03
+    assert find_best(rows, "b", ("kind",), {"kind": "2"}) == {}
+    assert find_best(mixed, "b", ("kind",), {"kind": "2"})["kind"].adapter == rows[0]
+
+
 def test_a_gain_within_the_error_is_none() -> None:
     rows = [promoted("a", None, measured(0.015)), promoted("b", "a", measured(0.015))]
     assert best_of(rows[:1], "a") == (None, 0.015)

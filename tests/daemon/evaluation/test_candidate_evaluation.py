@@ -17,6 +17,7 @@ from daemon.adapters.adoption import adopt
 from daemon.config.settings import Agent, Settings, Trial
 from daemon.core.app import App
 from daemon.core.decision_log import Decisions
+from daemon.core.kind_exclusions import measure_cheats
 from daemon.evaluation import candidate_evaluation
 from daemon.evaluation.best_policies import find_best
 from daemon.evaluation.candidate_evaluation import CandidateEvaluation, CannotExamine
@@ -26,6 +27,7 @@ from daemon.evaluation.trial import Adapter, Plan, main, read_attempts
 from daemon.jobs.local import LocalRunner
 from daemon.jobs.runner_factory import trials_of
 from daemon.solver.journal import DEFINITIONS, write_definitions
+from envs.registry import open_place
 from envs.shop.environment import Shop
 from events.codec import decode
 from events.envelope import derive_id
@@ -44,7 +46,7 @@ from events.serving import (
 )
 from ops.learning.user_faults.shop import write_definition
 from ops.random_adapters import Maker
-from tests.daemon.serving.recorded_trial import COMMAND, FAULTS, RATES
+from tests.daemon.serving.recorded_trial import COMMAND, EVIDENCE, FAULTS, RATES
 from tests.daemon.solver import letters
 from tests.daemon.solver.test_content_job import TASKS, bodies
 from tests.envs.model_server import ModelServer, said
@@ -339,6 +341,86 @@ def test_what_is_open_is_played_further_and_in_the_end_rejected(
     assert tasks == sorted(tasks)
     found = rollouts(larger)
     assert len({one.rollout for one in found}) == len(found), "no task is played twice"
+
+
+def test_a_candidate_that_recites_is_played_to_the_bound_and_its_figures_are_told(
+    larger: App, base: Path, unchanged: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recorded(monkeypatch, target=(0.4, 0.9), other=(0.99, 0.99))
+    honest, reciting = (
+        {"has_lookup": has_lookup, "unseen_values": unseen, "answers": 2}
+        for has_lookup, unseen in ((True, 0), (False, 3000))
+    )
+    monkeypatch.setenv(EVIDENCE, json.dumps([honest, reciting]))
+    row = staged(larger, unchanged, base, TARGET)
+    examined(larger, row, base, COMMAND, RECORDED)
+    decisions = [one.report for one in of_type(larger, GateDecided)]
+    assert [one.decision for one in decisions[:-1]] == ["EXTEND"] * (len(decisions) - 1)
+    assert (len(decisions) > 1, decisions[-1].decision) == (True, "PROMOTE")
+    open_checks = {check.name for check in decisions[0].checks if check.verdict == "EXTEND"}
+    assert open_checks >= {"without look-up", "unseen values"}
+    evidence = decisions[-1].evidence
+    assert evidence is not None
+    assert (evidence.incumbent.unseen_values, evidence.candidate.unseen_values) == (0, 3000)
+    assert evidence.candidate.passed_without_lookup == evidence.candidate.passed
+    with larger.reading() as connection:
+        node = explain(connection, row.adapter)
+    assert "without a look-up 0 % to 100 % of the passed" in str(node)
+
+
+RULED: Final = """
+import os
+from envs.shop.environment import Shop
+from envs.task import Rules
+
+class Ruled(Shop):
+    name = "ruled"
+
+    def generate(self, capability, seed):
+        task = super().generate(capability, seed)
+        rules = Rules() if capability == os.environ.get("RULED") else None
+        criteria = task.criteria.model_copy(update={"rules": rules})
+        return task.model_copy(update={"criteria": criteria})
+"""
+
+
+def test_where_the_rules_of_a_kind_change_a_candidate_is_evaluated_anew(
+    large: App, base: Path, unchanged: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recorded(monkeypatch, target=(0.4, 0.9), other=(0.99, 0.99))
+    place = tmp_path / "ruled.py"
+    place.write_text(RULED)
+    agent = RECORDED.model_copy(update={"environment": str(place), "checkpoint": str(base)})
+    row = staged(large, unchanged, base, TARGET)
+    runner = LocalRunner(large.home / "trials", command=COMMAND)
+
+    def make() -> CandidateEvaluation:
+        return CandidateEvaluation(large, runner, agent, row, None)
+
+    before = make().digest
+    assert make().digest == before
+    monkeypatch.setenv("RULED", "no kind of its traffic")
+    assert make().digest == before
+    monkeypatch.setenv("RULED", OTHER)
+    assert make().digest != before
+    told = examined(large, row, base, COMMAND, agent)
+    assert "PROMOTE" in told[-1]
+    assert of_type(large, GateDecided)[-1].report.rules == {OTHER: "2"}
+
+
+def test_a_kind_that_a_cheater_wins_is_no_kind_of_the_gate(
+    large: App, base: Path, unchanged: Path, tmp_path: Path
+) -> None:
+    place = tmp_path / "ruled.py"
+    own = f"capabilities = {dict.fromkeys((TARGET, OTHER), 'some kind')}; name ="
+    place.write_text(RULED.replace("name =", own))
+    agent = RECORDED.model_copy(update={"environment": str(place), "checkpoint": str(base)})
+    row = staged(large, unchanged, base, TARGET)
+    record = measure_cheats(large.settings, open_place(str(place)))
+    won = record.model_copy(update={"winnable": {OTHER: "the cheater recite wins it"}})
+    (large.home / "environments" / "ruled.json").write_text(won.model_dump_json())
+    runner = LocalRunner(large.home / "trials", command=COMMAND)
+    assert CandidateEvaluation(large, runner, agent, row, None).kinds == (TARGET,)
 
 
 def test_whoever_goes_on_after_a_kill_says_the_same_once(

@@ -31,6 +31,7 @@ from daemon.jobs.training_runs import advance
 from events.envelope import derive_id
 from events.jobs import JobSpec
 from events.learning import JobRequested
+from events.rollouts import Task
 from ops.faults.gateway_full_disk import FILLER, fill
 from ops.faults.small_disk import small_disk
 from tests.consumers.folding import at, ended
@@ -128,7 +129,7 @@ def loop(home: Path, base: Path, **jobs: Any) -> Iterator[Loop]:
         agents=(Agent(alias="agent", environment=letters.ENVIRONMENT, checkpoint=base),),
     )  # fmt: skip
     with App(settings) as app:
-        app.append([ended("fails", at(1), base="letters")])
+        app.append([ended("fails", at(1), base="letters", task=Task(id="letters/half/1"))])
         yield Loop(app, base)
 
 

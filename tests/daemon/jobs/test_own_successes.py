@@ -65,7 +65,7 @@ def record(
     fields = {
         "rollout": name, "alias": "agent", "base": "base", "policy": "p1", "source": "live",
         "session": name, "task": Task(id=task, environment="shop"), "success": True,
-        "reward": 1.0, "grader": "shop/1", "calls": (f"{name}/0", f"{name}/1"),
+        "reward": 1.0, "grader": "shop/2", "calls": (f"{name}/0", f"{name}/1"),
     }  # fmt: skip
     data.append((RolloutEnded.model_validate({**fields, **ended}), {}))
     for number, (event, arrays) in enumerate(data):
@@ -193,3 +193,10 @@ def test_a_session_whose_blob_is_lost_keeps_no_other_from_being_shown(app: App) 
     assert weak.successes == (kept,)
     with app.reading() as connection, pytest.raises(NotShown, match="cannot be read: blob"):
         read_file(app, connection, (lost, kept))
+
+
+def test_successes_follow_their_tasks_and_not_their_random_names(app: App) -> None:
+    names = {record(app, task): task for task in (f"shop/cancel/{seed}" for seed in range(8))}
+    (weak, _), _ = offered(app)
+    assert [names[name] for name in weak.successes] == sorted(names.values())
+    assert list(weak.successes) != sorted(names), "their names have another order"

@@ -89,6 +89,25 @@ def test_a_wrong_verdict_is_named_with_what_speaks_against_it(
     assert not found.mislabelled, "two of two may be mistakes"
 
 
+def test_a_verdict_that_our_rules_change_is_listed_and_contradicts_nothing(
+    graded: Grade, tmp_path: Path
+) -> None:
+    look = [action("get_user_details", {"user_id": "ada_berg_1"})]
+    tasks = [
+        task("0", look, communicate_info=["0.10"]),
+        task("9", look, communicate_info=["10.100"]),
+    ]
+    (report,) = graded(
+        results(tmp_path / "a.json", simulation("0"), simulation("9", reward=0.0), tasks=tasks)
+    )
+    assert report.in_order
+    lenient, strict = report.differ
+    assert (lenient.task, lenient.benchmark, lenient.ours) == ("retail/0", True, False)
+    assert lenient.why == "'0.10' was not said"
+    assert (strict.task, strict.benchmark, strict.ours) == ("retail/9", False, True)
+    assert strict.why == "'10.100' was not said"
+
+
 def test_an_irregular_end_is_a_failure_whatever_was_done(graded: Grade, tmp_path: Path) -> None:
     cut = simulation("0", reward=0.0, termination_reason="max_steps")
     (found,) = graded(results(tmp_path / "a.json", cut))
@@ -217,6 +236,11 @@ def test_the_command_exits_with_three_when_something_is_wrong(tmp_path: Path) ->
     (bad,) = done.json[1]["disagree"]
     assert (bad["task"], bad["recorded"], bad["ours"]) == ("retail/0", False, True)
     assert set(bad) == {"rollout", "task", "recorded", "ours", "why"}
+    tasks = [task("0", [], communicate_info=["0.10"])]
+    changed = results(tmp_path / "changed.json", simulation("0"), tasks=tasks)
+    listed = run_here(("env", "regrade", str(changed)), variables)
+    assert listed.code == 0
+    assert "retail/0 is a success by the benchmark's rules and a failure by ours" in listed.out
     shown = run_here(("env", "regrade", str(fine), str(wrong)), variables)
     assert shown.code == 3
     assert "retail/0 was a failure, is a success" in shown.out
@@ -243,6 +267,7 @@ def test_every_real_verdict_is_confirmed_and_the_mislabelled_file_is_found(
     assert sum(row["simulations"] for row in good) == 210
     assert sum(row["graded"] for row in good) == sum(row["agree"] for row in good) == 210
     assert not any(row["mislabelled"] or row["disagree"] or row["why"] for row in good)
+    assert not any(row["differ"] for row in done.json)
     assert (broken["graded"], broken["agree"], broken["mislabelled"]) == (50, 25, True)
     assert len(broken["disagree"]) == 25
     assert sum(row["simulations"] for row in telecom) == 100

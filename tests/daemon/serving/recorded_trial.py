@@ -25,6 +25,9 @@ RATES: Final = "RECORDED_RATES"
 the best policy of the kind where that plays as well, JSON."""
 FAULTS: Final = "RECORDED_FAULTS"
 """Environment variable: how often the users of incumbent and candidate err, JSON."""
+EVIDENCE: Final = "RECORDED_EVIDENCE"
+"""Environment variable: what the answers of incumbent and candidate rest on, JSON; unset for a
+trial of an earlier version."""
 _BEST: Final = 2
 
 
@@ -57,7 +60,10 @@ def played(plan: Plan, out: Path) -> Iterator[TrialAttempt]:
                 termination="user_error" if erred else "user_stop", write_tools=(), known_tools=(),
                 member=member, simulator="scripted" if plan.user is None else plan.user.simulator,
             )  # fmt: skip
-            yield TrialAttempt(player=player, trial=trial, tokens=4, head=head, messages=())
+            evidence = json.loads(os.environ.get(EVIDENCE, "[null, null]"))[player]
+            yield TrialAttempt(
+                player=player, trial=trial, tokens=4, head=head, messages=(), evidence=evidence
+            )
 
 
 def main() -> None:

@@ -65,12 +65,13 @@ class Traffic:
         shares: dict[str, float] = SHARES,
         began: timedelta = timedelta(),
         ended: timedelta = timedelta(),
+        grader: str | None = None,
     ) -> None:
         """Sessions of one call each; `began` and `ended` from now."""
         entries = [
             one
             for verdict in verdicts
-            for one in self._session(adapter, verdict, loops, shares, began, ended)
+            for one in self._session(adapter, verdict, loops, shares, began, ended, grader)
         ]
         self.app.append(entries)
         self.app.settle()
@@ -89,6 +90,7 @@ class Traffic:
         shares: dict[str, float] = SHARES,
         began: timedelta = timedelta(),
         ended: timedelta = timedelta(),
+        grader: str | None = None,
     ) -> Iterator[Entry]:
         name = f"s{next(self.numbers)}"
         yield entry(
@@ -105,7 +107,8 @@ class Traffic:
         yield entry(
             RolloutEnded(
                 rollout=f"rollout-{name}", alias="agent", base="base", policy=adapter or "base",
-                source="live", session=name, success=verdict, task=Task(id="t", capability="k"),
+                source="live", session=name, success=verdict, grader=grader,
+                task=Task(id="t", environment="library", capability="k"),
                 content=RolloutContent(messages=(looping, answer) * (5 * loops)),
             ),
             ended,
@@ -365,10 +368,24 @@ def _something(chance: Random, begun: list[tuple[str, str]]) -> Iterator[Entry]:
             RolloutEnded(
                 rollout=f"rollout-{session}-{later}", alias="agent", base="base", policy=policy,
                 source="live", session=session, success=success,
-                task=Task(id="t", capability=chance.choice("kl")), content=RolloutContent(),
+                task=Task(id="t", environment="library", capability=chance.choice("kl")),
+                grader=chance.choice((None, "library/1", "library/1", "library/2")),
+                content=RolloutContent(),
             ),
             2 * later,
         )  # fmt: skip
+
+
+def test_verdicts_under_older_rules_are_not_held_against_a_canary(traffic: Traffic) -> None:
+    for adapter in (A, None):
+        traffic.sessions(adapter, [adapter is None] * 6, grader="library/1")
+    assert _said(traffic.guards, traffic)[0] > 0
+    traffic.sessions(None, [True], grader="library/2")
+    assert _said(traffic.guards, traffic)[0] == 0
+    with traffic.app.reading() as connection:
+        (watched,) = traffic.guards.look(connection)
+    guard = watched.guard
+    assert (guard.count_verdicts("canary"), guard.count_verdicts("incumbent")) == (0, 1)
 
 
 @pytest.mark.parametrize("seed", range(3))

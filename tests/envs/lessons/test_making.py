@@ -212,6 +212,24 @@ def test_a_recorded_failure_is_a_lesson_with_its_rollout_and_comes_first() -> No
     assert all(get_lesson(t).rollout is None for t in others)
 
 
+def test_a_recorded_prefix_has_the_agents_reasoning_and_not_its_reflections() -> None:
+    whole = SHOP.generate("cancel", 4)
+    recorded = tuple(
+        message.model_copy(update={"reasoning": f"So {place}.", "reflection": "Wrong."})
+        if message.role == "assistant"
+        else message
+        for place, message in enumerate(record_slip(SHOP, whole, "get_order", order_id="O0"))
+    )
+    (lesson,) = make_lessons(SHOP, (), 1, 0, [Trajectory(whole, recorded, "r7")]).lessons
+    own = [message for message in lesson.prefix if message.role == "assistant"]
+    assert [message.reasoning for message in own] == [
+        message.reasoning for message in recorded[: len(lesson.prefix)] if message.reasoning
+    ]
+    assert own[-1].tool_calls
+    assert {message.reflection for message in lesson.prefix} == {None}
+    check_in_full(SHOP, lesson)
+
+
 def test_a_greeting_is_no_part_of_a_recorded_prefix() -> None:
     retail = Retail()
     whole = retail.generate("cancel", 2)

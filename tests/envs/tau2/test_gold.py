@@ -5,9 +5,13 @@ from pathlib import Path
 import pytest
 
 from envs.agents import Agent, NullAgent
+from envs.airline.environment import Airline
+from envs.environment import Environment
+from envs.grading import get_version
 from envs.retail.environment import Retail
-from envs.task import TaskDefinition
+from envs.task import GENERATED, TaskDefinition
 from envs.tau2.gold import play_gold
+from envs.telecom.environment import Telecom
 from tests.envs.tau2.files import write_folder
 
 
@@ -42,3 +46,13 @@ def test_every_real_task_is_worth_one_as_far_as_it_is_evaluated(
     report = play_gold(Retail(benchmarks), split)
     assert (report.tasks, report.reward_one, report.failed) == (tasks, whole, [])
     assert {part: len(ids) for part, ids in report.unevaluated.items()} == {"NL_ASSERTION": judged}
+
+
+@pytest.mark.benchmarks
+@pytest.mark.parametrize("environment", [Retail, Airline, Telecom])
+def test_no_real_task_has_rules_beyond_its_benchmark(
+    benchmarks: Path, environment: type[Environment]
+) -> None:
+    real = environment(benchmarks)
+    for split in real.splits.keys() - {GENERATED}:
+        assert {get_version(task) for task in real.tasks(split)} == {"1"}

@@ -7,17 +7,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from envs.evidence import (
+from envs.comparison.evidence import (
     MAX_UNSEEN_VALUES,
     count_unseen_values,
     find_breaches,
-    find_unsupported_outputs,
+    find_outputs_without_source,
     has_lookup,
     holds,
-    says,
 )
+from envs.comparison.numerals import find_numbers, says
 from envs.grading import find_absent_actions, get_version
-from envs.numerals import find_numbers
 from envs.task import Criteria, Rules, Source
 from events.messages import Action, Message, ToolCall, executed_calls
 from tests.envs.mini import Mini, called, calls, graded, heard, said, task
@@ -51,8 +50,8 @@ def by_user(name: str, **arguments: Any) -> Message:
         ([said("It is 1,000.")], 0),
         ([LOOK, said("It is 11000 or 1000.5 or x1000.")], 0),
         ([LOOK, said(" ".join(map(str, range(3000))))], 0),
-        ([LOOK, said("Perhaps 1 2 3 4 5 6 7 8 or 1000.")], 1),
-        ([LOOK, said("Perhaps 1 2 3 4 5 6 7 8 9 or 1000.")], 0),
+        ([LOOK, said("Perhaps 2 3 4 5 6 7 8 9 or 1000.")], 1),
+        ([LOOK, said("Perhaps 2 3 4 5 6 7 8 9 10 or 1000.")], 0),
     ],
 )
 def test_an_output_counts_where_it_is_said_after_its_record_was_read(
@@ -68,9 +67,9 @@ def test_a_task_without_rules_is_judged_as_tau2_bench_judges_it() -> None:
     assert graded(loaded, said(" ".join(map(str, range(3000))))).reward == 1
     assert graded(loaded, said("11000")).reward == 1
     assert (get_version(loaded), get_version(TELL)) == ("1", "2")
-    transfer = Action(name="cancel_order", arguments={"order_id": "w1"})
-    basis = {"gold_actions": (transfer,), "reward_basis": ("ACTION",)}
-    assert graded(task(**basis), called("cancel_order")).reward == 1
+    gold = (Action(name="cancel_order", arguments={"order_id": "w1"}),)
+    asked = task(gold_actions=gold, reward_basis=("ACTION",))
+    assert graded(asked, called("cancel_order")).reward == 1
 
 
 @pytest.mark.parametrize(
@@ -138,10 +137,11 @@ def test_an_output_may_need_several_records_and_either_party_may_read_them() -> 
     first = answered(LOOK, '{"price": 1000}')
     second = answered(by_user("show", user="u1"), '{"level": "gold"}')
     for read, supported in ((first, False), (second, False), (first + second, True)):
-        unsupported = find_unsupported_outputs(("1000",), rules, [*read, said("1000")])
+        unsupported = find_outputs_without_source(("1000",), rules, [*read, said("1000")])
         assert unsupported == (() if supported else ("1000",))
-    assert find_unsupported_outputs(("1000",), rules, [said("Hi.")]) == (), "it was never said"
-    assert find_unsupported_outputs(("1000", "x"), rules, [*first, *second, said("1000 x")]) == ()
+    assert find_outputs_without_source(("1000",), rules, [said("Hi.")]) == (), "it was never said"
+    both = [*first, *second, said("1000 x")]
+    assert find_outputs_without_source(("1000", "x"), rules, both) == ()
     with pytest.raises(KeyError, match="rank"):
         Source.of({"user": "u1"}, "user", "rank")
 
@@ -149,7 +149,7 @@ def test_an_output_may_need_several_records_and_either_party_may_read_them() -> 
 def test_what_a_prefix_read_and_said_counts() -> None:
     begun = [m.model_copy(update={"sampled": False}) for m in answered(LOOK, '{"price": 1000}')]
     rules = Rules(sources=((PRICE,),))
-    assert find_unsupported_outputs(("1000",), rules, [*begun, said("1000")]) == ()
+    assert find_outputs_without_source(("1000",), rules, [*begun, said("1000")]) == ()
     numbers = said(" ".join(map(str, range(100)))).model_copy(update={"sampled": False})
     assert count_unseen_values("", [numbers, said("It is 40.")]) == 0
 
@@ -168,9 +168,12 @@ def test_what_a_prefix_read_and_said_counts() -> None:
         ([*answered(calls(("echo", "[7, 8")), "7 8"), said("7 8")], 2),
         ([*answered(called("note", text="7"), "ok"), *answered(LOOK, "7"), said("7")], 1),
         ([heard("7"), *answered(called("find", number=7), '{"number": 7}'), said("7")], 0),
-        ([said("Order w1, #A250B and 7th.")], 0),
+        ([said("Order w1, #A250B and 7th.")], 3),
+            ([heard("Order w1, #A250B, May 7."), said("Order w1, #A250B, on the 7th.")], 0),
+            ([said("250.75")], 1),
+            ([said(" ".join(f"2024-05-{day:02}" for day in range(1, 32)))], 31),
         ([said("28")], 0),
-        ([said(f"{'9' * 100_000} 1e5 ٣")], 1),
+        ([said(f"{'9' * 100_000} 1e5 ٣")], 3),
         ([Message(role="tool", content="7"), said("7")], 1),
     ],
 )  # fmt: skip

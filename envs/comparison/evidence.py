@@ -3,7 +3,7 @@
 Pure. Generated tasks have rules (task.py, `Rules`), and grading asks these functions:
 
     find_breaches              what is wrong with the outputs of an episode, in words
-    find_unsupported_outputs   outputs that were said before their records were read
+    find_outputs_without_source   outputs that were said before their records were read
     count_unseen_values        numbers that the agent said and that nobody showed it
     has_lookup                 whether anything was looked up at all
 
@@ -19,7 +19,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from decimal import Decimal
 from typing import Any, Final
 
-from envs.numerals import find_numbers
+from envs.comparison.numerals import find_values, says
 from envs.task import Rules, Source
 from events.messages import ExecutedCall, Message, executed_calls
 
@@ -30,22 +30,14 @@ such as the steps of a sum, and a list of guesses has many."""
 
 def holds_number(output: str) -> bool:
     """Return whether an output is a number or has one, so that it could be guessed by counting."""
-    return next(find_numbers(output), None) is not None
-
-
-def says(text: str, output: str) -> bool:
-    """Return whether a text says an output: a number as a number, whatever else as a part of the
-    text without case and commas."""
-    if _is_number(output):
-        return next(find_numbers(output)) in set(find_numbers(text))
-    return output.lower() in text.lower().replace(",", "")
+    return next(find_values(output), None) is not None
 
 
 def find_breaches(
     outputs: Sequence[str], rules: Rules, policy: str, messages: Sequence[Message]
 ) -> Iterator[str]:
     """Yield why what the agent said does not count, one sentence each."""
-    for output in find_unsupported_outputs(outputs, rules, messages):
+    for output in find_outputs_without_source(outputs, rules, messages):
         yield f"said {output!r} before it was looked up"
     if any(map(holds_number, outputs)):
         unseen = count_unseen_values(policy, messages)
@@ -53,7 +45,7 @@ def find_breaches(
             yield f"said {unseen} numbers that nothing had shown; {MAX_UNSEEN_VALUES} are allowed"
 
 
-def find_unsupported_outputs(
+def find_outputs_without_source(
     outputs: Sequence[str], rules: Rules, messages: Sequence[Message]
 ) -> tuple[str, ...]:
     """Return the outputs that the agent said, but never after all of their sources were read."""
@@ -108,7 +100,7 @@ def count_unseen_values(policy: str, messages: Sequence[Message]) -> int:
             unseen |= numbers - seen
             written |= _find_arguments(message) - seen
         elif message.role == "tool":
-            seen |= _find_shown(calls.get(id(message))) - written
+            seen |= _read_result(calls.get(id(message))) - written
         else:
             seen |= numbers
     return len(unseen)
@@ -123,21 +115,16 @@ def has_lookup(messages: Sequence[Message], lookups: Collection[str]) -> bool:
     )
 
 
-def _is_number(output: str) -> bool:
-    """Return whether an output is one number: a date has several."""
-    return not output.strip("+-$.,0123456789") and len(list(find_numbers(output))) == 1
-
-
 def _has(identity: Mapping[str, Any], record: Mapping[str, Any]) -> bool:
     return all(name in record and record[name] == value for name, value in identity.items())
 
 
 def _read_numbers(text: str) -> set[Decimal]:
     # Not abs(), which rounds and fails for a number of a million digits.
-    return {number.copy_abs() for number in find_numbers(text)}
+    return {number.copy_abs() for number in find_values(text)}
 
 
-def _find_shown(item: ExecutedCall | None) -> set[Decimal]:
+def _read_result(item: ExecutedCall | None) -> set[Decimal]:
     """Return the numbers of a result; none where the call failed."""
     if item is None or item.result is None or item.failed:
         return set()

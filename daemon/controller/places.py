@@ -1,0 +1,125 @@
+"""Divide the places of a directive among patterns, and among the keys whose failures they follow.
+
+    divide_places(priorities, claims, failures, 32)     pattern -> key -> places
+
+Pure. Patterns are wanted by priority (consumers/diagnosis/priority.py: `quotas`). No key gets more
+places than its share of the usable failures, rounded up: neither fast traffic nor traffic that
+fails in many ways has a larger part of a directive than of the failures. A place that this limit
+refuses goes to the pattern whose turn is next. A limit is passed only where the failures of others
+cannot fill the places: they form no pattern with a priority, or their patterns have half of the
+places each, which is the most that one pattern gets.
+
+Within a pattern the places are divided in proportion to the failures that the keys have of it. They
+move to another key where that lets another pattern have the place that it wants.
+"""
+
+import math
+from collections.abc import Mapping
+from typing import Final
+
+from consumers.diagnosis.priority import quotas
+
+Client = str | None
+"""Name of a key; None for imports, and where no keys are configured."""
+
+_FREE: Final = 1 << 62
+"""Limit of a key that has none."""
+
+
+def divide_places(
+    priorities: Mapping[str, float],
+    claims: Mapping[str, Mapping[Client, int]],
+    failures: Mapping[Client, int],
+    most: int,
+) -> dict[str, dict[Client, int]]:
+    """Return pattern -> key -> places, the highest priority first, without patterns that get none.
+    `claims`: pattern -> key -> failures that can be followed, for each pattern with a priority.
+    `failures`: key -> failures of the round, which make the shares. A key without any has a share
+    of 0. Where the round has no failure, no key has a limit."""
+    wanted = quotas(priorities, most)
+    goal, cap = sum(wanted.values()), math.ceil(most / 2)
+    total = sum(failures.values())
+    keys = {key for of_pattern in claims.values() for key in of_pattern}
+    division = _Division(
+        claims,
+        {key: -(-goal * failures.get(key, 0) // total) if total else _FREE for key in keys},
+    )
+    for level in range(1, max(wanted.values(), default=0) + 1):
+        for pattern in wanted:
+            if wanted[pattern] >= level:
+                division.add(pattern)
+    division.fill(priorities, goal, cap)
+    division.limits = dict.fromkeys(keys, _FREE)
+    division.fill(priorities, goal, cap)
+    ranked = sorted(priorities, key=lambda pattern: (-priorities[pattern], pattern))
+    return {pattern: division.read(pattern) for pattern in ranked if division.count(pattern)}
+
+
+class _Division:
+    """Hold the places that are divided so far: a flow from patterns to keys with limits."""
+
+    def __init__(
+        self, claims: Mapping[str, Mapping[Client, int]], limits: Mapping[Client, int]
+    ) -> None:
+        self.limits = limits
+        self._claims = claims
+        self._counts = {name: dict.fromkeys(of_pattern, 0) for name, of_pattern in claims.items()}
+        self._of_key = dict.fromkeys(limits, 0)
+
+    def count(self, pattern: str) -> int:
+        """Return the places of a pattern."""
+        return sum(self._counts.get(pattern, {}).values())
+
+    def read(self, pattern: str) -> dict[Client, int]:
+        """Return the places of a pattern by key."""
+        return {key: places for key, places in self._counts[pattern].items() if places}
+
+    def fill(self, priorities: Mapping[str, float], goal: int, cap: int) -> None:
+        """Divide the rest of `goal`. Patterns without a place come first, then those with the
+        highest priority for each place that they have. None gets more than `cap`."""
+        waiting = {name for name in self._claims if priorities.get(name, 0.0) > 0}
+        left = goal - sum(map(self.count, self._claims))
+        while left and waiting:
+            pattern = min(waiting, key=lambda name: self._rank(name, priorities[name]))
+            if self.count(pattern) < cap and self.add(pattern):
+                left -= 1
+            else:
+                waiting.remove(pattern)
+
+    def _rank(self, pattern: str, priority: float) -> tuple[bool, float, str]:
+        places = self.count(pattern)
+        return places > 0, -priority / (2 * places + 1), pattern
+
+    def add(self, pattern: str) -> bool:
+        """Give a pattern one more place. Return False if the limits allow none, however the places
+        of the others are divided among their keys."""
+        return self._add(pattern, set())
+
+    def _add(self, pattern: str, visited: set[Client]) -> bool:
+        """Search an augmenting path that avoids the `visited` keys."""
+        counts, claims = self._counts[pattern], self._claims[pattern]
+        ranked = sorted(
+            claims, key=lambda key: ((counts[key] + 1) / claims[key], key is not None, key or "")
+        )
+        for key in ranked:
+            if self._of_key[key] < self.limits[key]:
+                self._of_key[key] += 1
+                counts[key] += 1
+                return True
+        for key in ranked:
+            if key not in visited:
+                visited.add(key)
+                if self._release(pattern, key, visited):
+                    counts[key] += 1
+                    return True
+        return False
+
+    def _release(self, pattern: str, key: Client, visited: set[Client]) -> bool:
+        """Free a place of this key: another pattern takes one of another key instead."""
+        for other, counts in self._counts.items():
+            if other != pattern and counts.get(key):
+                counts[key] -= 1
+                if self._add(other, visited):
+                    return True
+                counts[key] += 1
+        return False

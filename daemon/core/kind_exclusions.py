@@ -1,0 +1,230 @@
+"""Kinds of task that nothing is trained on: of constant outcome, or won by a cheat.
+
+    find_exclusions(settings, environment)    kind -> why no job trains on it
+    find_cheat_exclusions(settings, environment)      those of them that gates leave out as well
+    measure_cheats(settings, environment)    has the bank of cheaters play, and keeps what it won
+    read_cheats(settings, environment)       what was kept; None before the bank has played
+
+What kintsugi brings along is proven by its own tests. Of someone's own environment the bank of
+cheaters (envs/cheating) plays every kind once for each state of its code, in the cycle that writes
+the first tasks by it. The file `environments/NAME.json` of the home keeps what was won, on the
+machine that measured. A kind that the cheaters cannot play is not shown to be safe, and is left out
+as a winnable one is. `environments.allow_winnable` names kinds that are used all the same.
+
+Not covered: an environment whose behaviour depends on files beside its own code.
+"""
+
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from pydantic import ValidationError
+
+from envs import cheating
+from envs.cheating.bank import CHEATERS
+from envs.cheating.trial import list_judged, run_bank
+from envs.environment import Environment
+from envs.registry import EnvironmentBroken, UnknownEnvironment, open_place
+from events import private
+from events.canonical import exact_json, sha256
+from events.jobs import TaskPool
+from events.messages import StrictModel
+
+if TYPE_CHECKING:
+    from daemon.config.settings import Settings
+
+_FOLDER: Final = "environments"
+_CONSTANT: Final = "its right outcome is the same whatever the state is"
+
+
+class CheatRecord(StrictModel):
+    """What the bank of cheaters made of an environment."""
+
+    digest: str
+    """Digest of the code of environment and bank."""
+    winnable: dict[str, str]
+    """Kind that a cheat wins, or that cheaters cannot play -> a sentence with the remedy."""
+
+
+def find_exclusions(settings: "Settings", environment: Environment) -> dict[str, str]:
+    """Return kind -> why no job trains on it. Kinds that were not measured yet are not in it."""
+    return dict.fromkeys(sorted(environment.constant), _CONSTANT) | find_cheat_exclusions(
+        settings, environment
+    )
+
+
+def find_cheat_exclusions(settings: "Settings", environment: Environment) -> dict[str, str]:
+    """Return the kinds that a cheat wins, with the reason; without those that the settings
+    allow."""
+    record = read_cheats(settings, environment)
+    allowed = list_exemptions(settings, environment)
+    winnable = {} if record is None else record.winnable
+    return {kind: reason for kind, reason in winnable.items() if kind not in allowed}
+
+
+def list_exemptions(settings: "Settings", environment: Environment) -> list[str]:
+    """Return the kinds of an environment that a cheat wins and that the settings allow."""
+    record = read_cheats(settings, environment)
+    names = settings.environments.allow_winnable
+    winnable = () if record is None else sorted(record.winnable)
+    return [kind for kind in winnable if f"{environment.name}/{kind}" in names]
+
+
+def is_built_in(environment: Environment) -> bool:
+    """Whether kintsugi brings the environment along."""
+    return type(environment).__module__.partition(".")[0] == "envs"
+
+
+def read_cheats(settings: "Settings", environment: Environment) -> CheatRecord | None:
+    """Return what was measured with today's code of an environment and of the bank; None where
+    nothing was. A built-in environment has no winnable kind."""
+    if is_built_in(environment):
+        return CheatRecord(digest="", winnable={})
+    path = _locate(settings, environment)
+    try:
+        record = CheatRecord.model_validate_json(path.read_bytes())
+    except (FileNotFoundError, ValidationError):
+        # Another version's record is measured again.
+        return None
+    return record if record.digest == _digest(environment) else None
+
+
+def measure_cheats(settings: "Settings", environment: Environment) -> CheatRecord:
+    """Return what the bank of cheaters makes of an environment, which plays only where that is not
+    known yet. It takes seconds to minutes. Raises OSError."""
+    known = read_cheats(settings, environment)
+    if known is not None:
+        return known
+    report = run_bank(environment, list_judged(environment))
+    winnable = {
+        kind: f"the cheater {win.cheater} wins {win.wins} of {win.tasks} tasks; "
+        f"{CHEATERS[win.cheater].remedy}"
+        for kind, win in report.winnable.items()
+    } | {
+        kind: f"cheaters cannot play it: it raises {text}; see kintsugi env check "
+        f"{environment.name}"
+        for kind, text in report.failures.items()
+    }
+    record = CheatRecord(digest=_digest(environment), winnable=winnable)
+    path = _locate(settings, environment)
+    private.make_folder(path.parent)
+    unfinished = path.with_name(f"tmp-{path.name}")
+    unfinished.write_text(record.model_dump_json())
+    unfinished.replace(path)
+    return record
+
+
+@dataclass(frozen=True, slots=True)
+class AgentKinds:
+    """What of an agent's environment is trained on with care, or not at all."""
+
+    alias: str
+    environment: str
+    measured: bool
+    """Whether cheaters have played the environment, or its own tests prove it."""
+    constant: tuple[str, ...]
+    winnable: dict[str, str]
+    """Kind -> who wins it, and the remedy."""
+    allowed: tuple[str, ...]
+    """The winnable kinds that the settings allow."""
+    says: str
+    """All of this in words; empty where there is nothing to say."""
+
+
+def read_agent_kinds(settings: "Settings") -> list[AgentKinds]:
+    """Return the kinds of every agent whose environment can be opened."""
+    agents = []
+    for agent in settings.agents:
+        if agent.environment is None:
+            continue
+        try:
+            environment = open_place(
+                agent.environment, benchmarks=settings.benchmarks, paths=settings.environments.paths
+            )
+        except (EnvironmentBroken, UnknownEnvironment):
+            # The cycle that needs it says why.
+            continue
+        agents.append(_describe_kinds(settings, agent.alias, environment))
+    return agents
+
+
+def _describe_kinds(settings: "Settings", alias: str, environment: Environment) -> AgentKinds:
+    record = read_cheats(settings, environment)
+    winnable = {} if record is None else record.winnable
+    allowed = list_exemptions(settings, environment)
+    constant = tuple(sorted(environment.constant))
+    parts = [
+        f"{kind} is {'used as allowed' if kind in allowed else 'left out'}: {reason}"
+        for kind, reason in winnable.items()
+    ]
+    if constant:
+        parts.append(f"of constant outcome, evaluated and never trained on: {', '.join(constant)}")
+    if record is None:
+        parts.append(
+            f"cheaters have not played {environment.name}; the next cycle has them play, and "
+            f"kintsugi env check {environment.name} does now"
+        )
+    return AgentKinds(
+        alias, environment.name, record is not None, constant, winnable, tuple(allowed),
+        "; ".join(parts),
+    )  # fmt: skip
+
+
+def drop_kinds(
+    environment: Environment, pools: Sequence[TaskPool], excluded: Mapping[str, str]
+) -> list[TaskPool]:
+    """Return the pools without tasks of these kinds, and without pools that have no other. Pools of
+    other environments stay as they are."""
+    if not excluded:
+        return list(pools)
+
+    def keep(tasks: Sequence[str]) -> tuple[str, ...]:
+        return tuple(task for task in tasks if environment.task(task).capability not in excluded)
+
+    kept = []
+    for pool in pools:
+        if pool.environment is None:
+            tasks, references = keep(pool.tasks), keep(pool.references)
+            if not tasks:
+                continue
+            pool = pool.model_copy(update={"tasks": tasks, "references": references})
+        kept.append(pool)
+    return kept
+
+
+def filter_by_pools(
+    environment: Environment, pools: Sequence[TaskPool], kinds: Sequence[str]
+) -> tuple[str, ...]:
+    """Return those of the kinds that the pools draw tasks of."""
+    if not kinds:
+        return ()
+    tasks = [task for pool in pools if pool.environment is None for task in pool.tasks]
+    drawn = {environment.task(task).capability for task in tasks}
+    return tuple(kind for kind in kinds if kind in drawn)
+
+
+def _locate(settings: "Settings", environment: Environment) -> Path:
+    return settings.home / _FOLDER / f"{environment.name}.json"
+
+
+def _digest(environment: Environment) -> str:
+    """Return the digest of the code of an environment's classes, of its benchmarks' folder, and of
+    the bank."""
+    bank = sorted(Path(cheating.__path__[0]).glob("*.py"))
+    files = dict.fromkeys([*_list_files(environment), *bank])
+    digests = [sha256(path.read_text("utf-8", "surrogateescape")) for path in files]
+    return sha256(exact_json([environment.name, str(environment.benchmarks), digests]))
+
+
+def _list_files(environment: Environment) -> Iterator[Path]:
+    """Yield the files of the classes that an environment is made of, and of packages their other
+    modules; without those of kintsugi."""
+    for cls in type(environment).__mro__:
+        module = sys.modules[cls.__module__]
+        file = getattr(module, "__file__", None)
+        if file is None or cls.__module__.partition(".")[0] in ("envs", "abc"):
+            continue
+        path = Path(file)
+        yield from sorted(path.parent.glob("**/*.py")) if module.__package__ else [path]

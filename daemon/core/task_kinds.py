@@ -1,0 +1,80 @@
+"""Find the kinds of task that the environments of the agents write.
+
+    find_kinds(settings, "retail")     ("retail/=cancel_order", "retail/cancel_order", ...)
+    list_agent_kinds(settings)         agent -> the kinds of its environment
+
+The kinds say which failures a cycle can follow (consumers/diagnosis/task_kinds.py). A process opens
+an environment once, and again when a file that may define it has changed. One that cannot be opened
+is tried again at each call.
+"""
+
+import logging
+from functools import lru_cache
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from consumers.diagnosis.task_kinds import list_kinds
+from envs.registry import open_from_event
+
+if TYPE_CHECKING:
+    from daemon.config.settings import Settings
+
+log = logging.getLogger(__name__)
+
+
+def find_kinds(settings: "Settings", environment: str) -> tuple[str, ...] | None:
+    """Return the kinds that an environment writes, which the settings name by name or path. None
+    where it cannot be opened: then every failure counts, and the cycle that opens it ends with the
+    reason."""
+    paths = tuple(settings.environments.paths)
+    files = tuple(_list_files([Path(environment.rpartition(":")[0] or environment), *paths]))
+    try:
+        return _read_kinds(
+            environment, settings.benchmarks, paths, settings.environment_places, files
+        )
+    except Exception as error:  # an environment's own code, which may raise anything
+        _warn(environment, str(error))
+        return None
+
+
+def list_agent_kinds(settings: "Settings") -> dict[str, tuple[str, ...]]:
+    """Return the kinds of every agent whose environment can be opened."""
+    kinds = {
+        agent.alias: find_kinds(settings, agent.environment)
+        for agent in settings.agents
+        if agent.environment is not None
+    }
+    return {alias: own for alias, own in kinds.items() if own is not None}
+
+
+def _list_files(paths: list[Path]) -> list[tuple[str, int]]:
+    """Return the files that define environments, with the time of their last change."""
+    files = []
+    for path in (path.expanduser() for path in paths):
+        for file in sorted(path.glob("*.py")) if path.is_dir() else [path]:
+            if file.is_file():
+                files.append((str(file), file.stat().st_mtime_ns))
+    return files
+
+
+@lru_cache(maxsize=64)
+def _read_kinds(
+    environment: str,
+    benchmarks: Path | None,
+    paths: tuple[Path, ...],
+    places: tuple[str, ...],
+    files: tuple[tuple[str, int], ...],
+) -> tuple[str, ...]:
+    """Open an environment and list its kinds. `files` are not read: they tell one state of the
+    definitions from another."""
+    return list_kinds(
+        open_from_event(environment, benchmarks=benchmarks, paths=paths, places=places)
+    )
+
+
+@lru_cache(maxsize=64)
+def _warn(environment: str, reason: str) -> None:
+    """Log once for each reason, since every tick of the leader asks for the kinds."""
+    log.warning(
+        "failures count whatever their tasks are: %s cannot be opened: %s", environment, reason
+    )

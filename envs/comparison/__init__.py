@@ -1,0 +1,1 @@
+"""Comparing what an agent did and said with what was expected, by what it means."""
