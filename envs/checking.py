@@ -374,7 +374,7 @@ def _cheats(environment: Environment, bank: BankReport) -> Iterator[Problem]:
             f"winnable {kind}",
             f"{environment.name}/{kind}",
             f"an agent that {cheater.does} ({win.cheater}) wins {win.wins} of {win.tasks} tasks, "
-            f"{win.allowed} at most should be",
+            f"{win.most} at most should be",
             cheater.remedy,
         )
     for kind, error in bank.failures.items():

@@ -227,7 +227,7 @@ def _as_document(report: "Check") -> dict[str, Any]:
         "problems": list(report.problems),
         "winnable": [{"capability": kind, **asdict(win)} for kind, win in report.winnable.items()],
         "constant": list(report.constant),
-        "skipped": {kind: list(trial.skipped) for kind, trial in report.bank.trials.items()},
+        "skipped": {kind: list(trial.inapplicable) for kind, trial in report.bank.trials.items()},
     }
 
 
@@ -267,7 +267,7 @@ def _describe_bank(report: "Check") -> list[str]:
         lines.append(
             f"cheaters: {played} played, the best wins {best.wins} of {best.tasks} tasks of a kind"
         )
-        if idle := set.intersection(*(set(trial.skipped) for trial in trials)):
+        if idle := set.intersection(*(set(trial.inapplicable) for trial in trials)):
             lines.append(f"{len(idle)} cheaters apply to no kind here (--json names them)")
     if report.constant:
         lines.append(f"constant kinds, which no cheater plays: {', '.join(report.constant)}")

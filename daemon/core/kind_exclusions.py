@@ -24,7 +24,7 @@ from pydantic import ValidationError
 
 from envs import cheating
 from envs.cheating.bank import CHEATERS
-from envs.cheating.trial import list_judged, run_bank
+from envs.cheating.trial import list_kinds, run_bank
 from envs.environment import Environment
 from envs.registry import EnvironmentBroken, UnknownEnvironment, open_place
 from events import private
@@ -97,7 +97,7 @@ def measure_cheats(settings: "Settings", environment: Environment) -> CheatRecor
     known = read_cheats(settings, environment)
     if known is not None:
         return known
-    report = run_bank(environment, list_judged(environment))
+    report = run_bank(environment, list_kinds(environment))
     winnable = {
         kind: f"the cheater {win.cheater} wins {win.wins} of {win.tasks} tasks; "
         f"{CHEATERS[win.cheater].remedy}"

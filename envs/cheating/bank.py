@@ -2,7 +2,7 @@
 
     for name, cheater in CHEATERS.items():
         if cheater.applies(knowledge):
-            play(Episode(environment, task), CheatingAgent(cheater, knowledge, task), user)
+            play(Episode(environment, task), CheaterAgent(cheater, knowledge, task), user)
 
 The gold look-ups of the task stand for those of an honest agent. Beyond them a cheater has nothing
 of the task: no gold write, no output, no first state.
@@ -70,7 +70,7 @@ class Attempt:
 
     def say(self, text: str) -> Message:
         """Return a message that says a text and closes."""
-        return Message(role="assistant", content=f"{text} {self.knowledge.closing}".strip())
+        return Message(role="assistant", content=f"{text} {self.knowledge.last_words}".strip())
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,13 +89,13 @@ class Cheater:
     right, and nothing was undone."""
 
 
-class CheatingAgent:
+class CheaterAgent:
     """Plays a cheater's moves, then says the closing words, then a stop token."""
 
     def __init__(self, cheater: Cheater, knowledge: Knowledge, task: TaskDefinition) -> None:
         self._attempt = Attempt(knowledge, task)
         self._moves = cheater.moves(self._attempt)
-        self._closings = iter([knowledge.closing])
+        self._closings = iter([knowledge.last_words])
         limits = knowledge.environment.limits
         self._most_failures = limits.max_errors - 1
         self._most_messages = limits.max_steps - _STEPS_TO_CLOSE
@@ -142,7 +142,7 @@ def _look_up(attempt: Attempt) -> Iterator[Message]:
     for action in attempt.task.criteria.gold_actions or ():
         if action.requestor != "assistant":
             continue
-        if action.name in environment.lookups or action in attempt.knowledge.shared_writes:
+        if action.name in environment.lookups or action in attempt.knowledge.common_writes:
             yield from _act(attempt, action)
 
 
@@ -283,7 +283,7 @@ def _write_after_end(attempt: Attempt) -> Iterator[Message]:
     """Close in the message that makes another task's write, then again with the next write."""
     episode = attempt.knowledge.commonest_episode
     for action in attempt.knowledge.find_writes(episode.task):
-        yield _call(action.name, action.arguments, attempt.knowledge.closing)
+        yield _call(action.name, action.arguments, attempt.knowledge.last_words)
 
 
 def _writes(knowledge: Knowledge) -> bool:
@@ -378,7 +378,12 @@ _RECITALS: Final[Mapping[str, tuple[str, Callable[[Knowledge], str]]]] = {
 }
 
 _RECITERS: Final = {
-    name: Cheater(does, _recite(write), _has_words, _DRAW_MORE)
+    name: Cheater(
+        does,
+        _recite(write),
+        _has_words if name == "commonest_output" else _varies,
+        _DRAW_MORE,
+    )
     for name, (does, write) in _RECITALS.items()
 }
 

@@ -2,7 +2,7 @@
 
     knowledge = yield from learn(environment, "question_bags", first_seed=20)
     knowledge.outputs      what agents of other tasks of the kind must say
-    knowledge.closing      the words that usually end an episode of the kind
+    knowledge.last_words      the words that usually end an episode of the kind
 
 All of it comes from the environment's code, its policy and other seeds. Pure: a function of
 environment, kind and seed.
@@ -74,7 +74,7 @@ class Knowledge:
         return tuple(dict.fromkeys(chain.from_iterable(self.commonest_answers)))
 
     @cached_property
-    def shared_writes(self) -> tuple[Action, ...]:
+    def common_writes(self) -> tuple[Action, ...]:
         """The agent's gold writes that all other tasks have in common, such as switching on what a
         look-up needs."""
         first, *rest = [self.find_writes(task) for task in self.others]
@@ -111,10 +111,10 @@ class Knowledge:
             for episode in self.episodes
             for text in {message.text for message in episode.messages if not message.tool_calls}
         )
-        return tuple(text for text, _ in said.most_common() if text != self.closing)
+        return tuple(text for text, _ in said.most_common() if text != self.last_words)
 
     @cached_property
-    def closing(self) -> str:
+    def last_words(self) -> str:
         """The words with which the right episodes end in common, else the usual ones."""
         lasts = [episode.messages[-1].text.split() for episode in self.episodes if episode.closed]
         if not lasts:

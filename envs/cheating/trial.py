@@ -16,7 +16,7 @@ from collections.abc import Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from envs.cheating.bank import CHEATERS, Cheater, CheatingAgent
+from envs.cheating.bank import CHEATERS, Cheater, CheaterAgent
 from envs.cheating.knowledge import OTHER_TASKS, Knowledge, learn
 from envs.environment import Environment
 from envs.episode import Episode, play
@@ -48,14 +48,14 @@ class Win:
     tasks: int
 
     @property
-    def allowed(self) -> int:
+    def most(self) -> int:
         """How many of the tasks a cheater may win."""
         return max(1, int(SHARE_AT_MOST * self.tasks))
 
     @property
     def is_too_often(self) -> bool:
         """Whether the kind is winnable by this cheater."""
-        return self.wins > self.allowed
+        return self.wins > self.most
 
     @property
     def is_doubtful(self) -> bool:
@@ -78,7 +78,7 @@ class KindTrial:
         return max(self.wins.values(), key=lambda win: (win.is_too_often, win.wins / win.tasks))
 
     @property
-    def skipped(self) -> tuple[str, ...]:
+    def inapplicable(self) -> tuple[str, ...]:
         """Cheaters that do not apply to the kind."""
         return tuple(name for name in CHEATERS if name not in self.wins)
 
@@ -104,7 +104,7 @@ def find_winnable(
 ) -> Mapping[str, Win]:
     """Return the kinds that some cheater wins too often, each with the best cheater. Raises
     BankFailure. It costs hundreds of episodes a kind."""
-    report = run_bank(environment, list_judged(environment), tasks_per_kind, seed)
+    report = run_bank(environment, list_kinds(environment), tasks_per_kind, seed)
     for capability, text in report.failures.items():
         raise BankFailure(
             f"the cheaters cannot play {environment.name}/{capability}, which raises {text}; "
@@ -113,7 +113,7 @@ def find_winnable(
     return report.winnable
 
 
-def list_judged(environment: Environment) -> list[str]:
+def list_kinds(environment: Environment) -> list[str]:
     """Return the kinds that the bank judges: all but those of constant outcome."""
     return [name for name in environment.capabilities if name not in environment.constant]
 
@@ -172,18 +172,18 @@ def _play(
         for name in cheaters:
             episode = _cheat(knowledge, task, name)
             defects |= dict.fromkeys(episode.defects)
-            won[name] += _is_won(episode, grader, CHEATERS[name])
+            won[name] += _wins_task(episode, grader, CHEATERS[name])
         yield
     return {name: Win(name, won[name], len(seeds)) for name in cheaters}, defects
 
 
 def _cheat(knowledge: Knowledge, task: TaskDefinition, name: str) -> Episode:
     environment = knowledge.environment
-    agent = CheatingAgent(CHEATERS[name], knowledge, task)
+    agent = CheaterAgent(CHEATERS[name], knowledge, task)
     return play(Episode(environment, task), agent, environment.user(task))
 
 
-def _is_won(episode: Episode, grader: Grader, cheater: Cheater) -> bool:
+def _wins_task(episode: Episode, grader: Grader, cheater: Cheater) -> bool:
     if not grader.grade(episode.messages, episode.termination).success:
         return False
     at_first = grader.environment.reset(episode.task)

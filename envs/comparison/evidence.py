@@ -17,6 +17,7 @@ repeats all of it, and answers in number words.
 import json
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from decimal import Decimal
+from functools import lru_cache
 from typing import Any, Final
 
 from envs.comparison.numerals import find_values, says
@@ -93,7 +94,7 @@ def count_unseen_values(policy: str, messages: Sequence[Message]) -> int:
     whatever results repeat it: else it could have a tool show it any number.
     """
     calls = {id(item.result): item for item in executed_calls(messages)}
-    seen, written, unseen = _read_numbers(policy), set[Decimal](), set[Decimal]()
+    seen, written, unseen = set(_read_numbers(policy)), set[Decimal](), set[Decimal]()
     for message in messages:
         numbers = _read_numbers(message.text)
         if message.role == "assistant" and message.sampled is not False:
@@ -119,9 +120,10 @@ def _has(identity: Mapping[str, Any], record: Mapping[str, Any]) -> bool:
     return all(name in record and record[name] == value for name, value in identity.items())
 
 
-def _read_numbers(text: str) -> set[Decimal]:
+@lru_cache(maxsize=512)
+def _read_numbers(text: str) -> frozenset[Decimal]:
     # Not abs(), which rounds and fails for a number of a million digits.
-    return {number.copy_abs() for number in find_values(text)}
+    return frozenset(number.copy_abs() for number in find_values(text))
 
 
 def _read_result(item: ExecutedCall | None) -> set[Decimal]:

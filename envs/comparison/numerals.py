@@ -17,6 +17,7 @@ words ("twelve") or with a power of ten ("1.5M"), and a comma as the decimal sig
 import re
 from collections.abc import Iterator, Sequence
 from decimal import Decimal
+from functools import lru_cache
 from typing import Final
 
 from events.canonical import canonical
@@ -97,6 +98,7 @@ def _is_in(output: str, spoken: Sequence[tuple[str, str]]) -> bool:
     return any(wanted in tokens for _, tokens in spoken)
 
 
+@lru_cache(maxsize=64)
 def _join_tokens(text: str) -> str:
     return f" {' '.join(_find_tokens(text))} "
 

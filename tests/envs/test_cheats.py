@@ -48,10 +48,6 @@ CONSTANT: Final = {
 TASKS: Final = 20
 MOST_WINS: Final = 1
 
-ANSWERS: Final = {("shop", "question"): 6}
-"""Most wins where more than one is known: a third of these tasks ask for the status of an order,
-and there are four. The words of shop's tasks stay as they are, for the demo is measured on them."""
-
 INTEGERS: Final = " ".join(map(str, range(3000)))
 CENTS: Final = " ".join(f"{cents / 100:.2f}" for cents in range(500, 20_001))
 
@@ -169,7 +165,7 @@ def test_no_cheat_that_reads_no_result_wins(name: str, kind: str) -> None:
         tasks = [environment.generate(kind, seed) for seed in range(TASKS)]
         agents = [iter([looking(environment, task, text)]) for task in tasks]
         won[what] = sum(map(wins, repeat(environment), tasks, agents))
-    assert max(won.values()) <= ANSWERS.get((name, kind), MOST_WINS), won
+    assert max(won.values()) <= MOST_WINS, won
 
 
 @pytest.mark.parametrize("name", ["airline", "retail"])

@@ -2,7 +2,7 @@
 
 import pytest
 
-from envs.cheating.bank import CHEATERS, CheatingAgent
+from envs.cheating.bank import CHEATERS, CheaterAgent
 from envs.cheating.knowledge import Knowledge, learn
 from envs.environment import Environment
 from envs.episode import REGULAR, Episode, play
@@ -40,7 +40,7 @@ def known(environment: Environment, kind: str) -> Knowledge:
 def cheated(name: str, knowledge: Knowledge, task: TaskDefinition) -> Episode:
     """An episode of a cheater."""
     environment = knowledge.environment
-    agent = CheatingAgent(CHEATERS[name], knowledge, task)
+    agent = CheaterAgent(CHEATERS[name], knowledge, task)
     return play(Episode(environment, task), agent, environment.user(task))
 
 
@@ -68,7 +68,7 @@ def test_no_cheater_knows_the_outputs_or_the_gold_writes_of_its_task(
 ) -> None:
     knowledge, task = known(environment, kind), environment.generate(kind, 3)
     gold = task.criteria.gold_actions or ()
-    kept = environment.lookups | {action.name for action in knowledge.shared_writes}
+    kept = environment.lookups | {action.name for action in knowledge.common_writes}
     hidden = task.criteria.model_copy(
         update={
             "gold_actions": tuple(action for action in gold if action.name in kept),
@@ -93,9 +93,9 @@ def test_only_lookups_of_the_task_itself_are_made_by_who_looks_up() -> None:
 
 
 def test_the_closing_words_are_those_that_the_right_episodes_have_in_common() -> None:
-    assert known(open_environment("shop"), "cancel").closing == "Done."
-    assert known(open_environment("shop"), "ineligible").closing == "Sorry, not possible."
-    assert known(Mini(), "tell").closing == "Your request is complete."
+    assert known(open_environment("shop"), "cancel").last_words == "Done."
+    assert known(open_environment("shop"), "ineligible").last_words == "Sorry, not possible."
+    assert known(Mini(), "tell").last_words == "Your request is complete."
 
 
 def test_users_without_tools_are_told_no_repairs() -> None:

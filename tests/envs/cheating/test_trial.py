@@ -9,7 +9,7 @@ from envs.cheating.trial import (
     BankFailure,
     Win,
     find_winnable,
-    list_judged,
+    list_kinds,
     run_bank,
 )
 from envs.registry import open_environment
@@ -34,7 +34,7 @@ WAYS = {
 """Kind of `cheap` -> a cheater that wins it always."""
 
 
-def test_each_kind_is_won_by_the_cheat_that_it_was_made_for() -> None:
+def test_each_kind_wins_task_by_the_cheat_that_it_was_made_for() -> None:
     report = run_bank(Cheap(), Cheap.capabilities)
     assert report.failures == {}
     assert set(report.winnable) == set(WAYS), "all but the honest kind"
@@ -60,7 +60,7 @@ def test_kinds_of_constant_outcome_are_not_played() -> None:
     class Constant(Mini):
         constant: ClassVar[frozenset[str]] = frozenset({"tell"})
 
-    assert list_judged(Constant()) == ["cancel"]
+    assert list_kinds(Constant()) == ["cancel"]
     assert "tell" not in find_winnable(Constant(), 4)
 
 
@@ -142,6 +142,6 @@ def test_who_was_lucky_with_a_few_tasks_plays_ten_times_as_many() -> None:
 @pytest.mark.parametrize("name", ["shop", "airline", "retail", "telecom", "toolsandbox"])
 def test_no_cheat_wins_more_than_a_twentieth_of_a_built_in_kind(name: str) -> None:
     environment = open_environment(name)
-    report = run_bank(environment, list_judged(environment), tasks=200)
+    report = run_bank(environment, list_kinds(environment), tasks=200)
     assert report.failures == {}
     assert report.winnable == {}
