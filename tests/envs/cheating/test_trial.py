@@ -34,7 +34,7 @@ WAYS = {
 """Kind of `cheap` -> a cheater that wins it always."""
 
 
-def test_each_kind_wins_task_by_the_cheat_that_it_was_made_for() -> None:
+def test_each_kind_is_won_by_the_cheat_that_it_was_made_for() -> None:
     report = run_bank(Cheap(), Cheap.capabilities)
     assert report.failures == {}
     assert set(report.winnable) == set(WAYS), "all but the honest kind"
