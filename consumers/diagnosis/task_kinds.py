@@ -21,10 +21,11 @@ from consumers.diagnosis.kinds import find_kind
 from envs.environment import Environment
 
 
-def list_kinds(environment: Environment) -> tuple[str, ...]:
-    """Return the kinds of task that an environment writes, sorted. An environment that only plays
-    tasks which it loaded has none."""
-    name, capabilities = environment.name, environment.capabilities
+def list_kinds(environment: Environment, excluded: Collection[str] = ()) -> tuple[str, ...]:
+    """Return the kinds of task that an environment writes, sorted, without those of the
+    capabilities in `excluded`. An environment that only plays tasks which it loaded has none."""
+    name = environment.name
+    capabilities = [label for label in environment.capabilities if label not in excluded]
     drawn = {find_kind(environment.task_id(capability, 0)) for capability in capabilities}
     by_content = {f"{name}/={capability}" for capability in capabilities}
     return tuple(sorted(by_content | {f"{name}/" if kind is None else kind for kind in drawn}))

@@ -163,8 +163,8 @@ def _describe_kinds(settings: "Settings", alias: str, environment: Environment) 
         parts.append(f"of constant outcome, evaluated and never trained on: {', '.join(constant)}")
     if record is None:
         parts.append(
-            f"cheaters have not played {environment.name}; the next cycle has them play, and "
-            f"kintsugi env check {environment.name} does now"
+            f"cheaters have not played {environment.name}: the next cycle has them play, and "
+            f"kintsugi env check {environment.name} shows what they win"
         )
     return AgentKinds(
         alias, environment.name, record is not None, constant, winnable, tuple(allowed),

@@ -1,4 +1,4 @@
-"""Find the kinds of task that the environments of the agents write.
+"""Find the kinds of task that the environments of the agents write and that jobs train on.
 
     find_kinds(settings, "retail")     ("retail/=cancel_order", "retail/cancel_order", ...)
     list_agent_kinds(settings)         agent -> the kinds of its environment
@@ -14,6 +14,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from consumers.diagnosis.task_kinds import list_kinds
+from daemon.core.kind_exclusions import find_exclusions
+from envs.environment import Environment
 from envs.registry import open_from_event
 
 if TYPE_CHECKING:
@@ -23,15 +25,14 @@ log = logging.getLogger(__name__)
 
 
 def find_kinds(settings: "Settings", environment: str) -> tuple[str, ...] | None:
-    """Return the kinds that an environment writes, which the settings name by name or path. None
-    where it cannot be opened: then every failure counts, and the cycle that opens it ends with the
-    reason."""
+    """Return the kinds that an environment writes, which the settings name by name or path, but
+    for those that no job trains on (kind_exclusions.py). None where it cannot be opened: then every
+    failure counts, and the cycle that opens it ends with the reason."""
     paths = tuple(settings.environments.paths)
     files = tuple(_list_files([Path(environment.rpartition(":")[0] or environment), *paths]))
     try:
-        return _read_kinds(
-            environment, settings.benchmarks, paths, settings.environment_places, files
-        )
+        known = _open(environment, settings.benchmarks, paths, settings.environment_places, files)
+        return list_kinds(known, find_exclusions(settings, known))
     except Exception as error:  # an environment's own code, which may raise anything
         _warn(environment, str(error))
         return None
@@ -58,18 +59,16 @@ def _list_files(paths: list[Path]) -> list[tuple[str, int]]:
 
 
 @lru_cache(maxsize=64)
-def _read_kinds(
+def _open(
     environment: str,
     benchmarks: Path | None,
     paths: tuple[Path, ...],
     places: tuple[str, ...],
     files: tuple[tuple[str, int], ...],
-) -> tuple[str, ...]:
-    """Open an environment and list its kinds. `files` are not read: they tell one state of the
-    definitions from another."""
-    return list_kinds(
-        open_from_event(environment, benchmarks=benchmarks, paths=paths, places=places)
-    )
+) -> Environment:
+    """Open an environment. `files` are not read: they tell one state of the definitions from
+    another."""
+    return open_from_event(environment, benchmarks=benchmarks, paths=paths, places=places)
 
 
 @lru_cache(maxsize=64)

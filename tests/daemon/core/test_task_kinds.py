@@ -52,3 +52,10 @@ def test_an_environment_is_opened_again_when_its_file_has_changed(
     (tmp_path / "kinds.txt").write_text("give")
     os.utime(file, ns=(0, 0))
     assert find_kinds(settings, "stall") == ("stall/=give", "stall/give")
+
+
+def test_kinds_of_constant_outcome_count_no_failure(tmp_path: Path) -> None:
+    kinds = find_kinds(Settings(home=tmp_path), "toolsandbox")
+    assert kinds is not None
+    assert "toolsandbox/send_message" in kinds
+    assert not {"toolsandbox/no_clock", "toolsandbox/=no_clock"} & set(kinds)
