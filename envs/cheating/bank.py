@@ -340,9 +340,9 @@ def _acts(knowledge: Knowledge) -> bool:
 
 
 def _varies(knowledge: Knowledge) -> bool:
-    """Whether a verdict hangs on words which differ from task to task. Where they do not, an agent
-    that looks up and says them has done what is asked."""
-    return _has_words(knowledge) and len(knowledge.answers) > 1
+    """Whether a verdict hangs on answers which differ from task to task. Where it does not, an
+    agent that looks up and says what the policy dictates has done what is asked."""
+    return _has_words(knowledge) and knowledge.has_answers
 
 
 def _differs(knowledge: Knowledge) -> bool:

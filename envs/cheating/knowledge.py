@@ -69,6 +69,16 @@ class Knowledge:
         return tuple(answer for answer, _ in self.answers.most_common())
 
     @cached_property
+    def has_answers(self) -> bool:
+        """Whether tasks differ in what must be said beside the sentences that the policy dictates,
+        such as a refusal."""
+        return len({tuple(filter(self._is_answer, outputs)) for outputs in self.answers}) > 1
+
+    def _is_answer(self, output: str) -> bool:
+        has_digit = any(character.isdigit() for character in output)
+        return has_digit or output.lower() not in self.policy.lower().replace(",", "")
+
+    @cached_property
     def outputs(self) -> tuple[str, ...]:
         """Every single output, once."""
         return tuple(dict.fromkeys(chain.from_iterable(self.commonest_answers)))

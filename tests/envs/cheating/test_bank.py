@@ -104,6 +104,14 @@ def test_users_without_tools_are_told_no_repairs() -> None:
     assert [name for name in told if CHEATERS[name].applies(known(Lamp(), "dark"))] == told
 
 
+def test_a_sentence_that_the_policy_dictates_is_no_answer() -> None:
+    shop = open_environment("shop")
+    assert len(known(shop, "refund").answers) == 2
+    assert not known(shop, "refund").has_answers
+    assert known(shop, "question").has_answers
+    assert known(open_environment("airline"), "question_bags").has_answers
+
+
 def test_an_answer_that_all_tasks_share_is_no_cheat_after_a_lookup() -> None:
     knowledge = known(open_environment("shop"), "ineligible")
     applying = [name for name, cheater in CHEATERS.items() if cheater.applies(knowledge)]
