@@ -18,7 +18,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import lru_cache
-from itertools import combinations
+from itertools import chain, combinations
 from random import Random
 from typing import Any, Final, Literal
 
@@ -204,9 +204,11 @@ class _Generator:
         """Two a day each way on every route; a third of today's later ones are delayed."""
         airports = self.chance.sample(list(AIRPORTS), _AIRPORTS_SERVED)
         pairs = list(combinations(airports, 2))
-        routes = [
-            pair for route in self.chance.sample(pairs, _ROUTES) for pair in (route, route[::-1])
-        ]
+        chosen = self.chance.sample(pairs, _ROUTES)
+        # Some airports must lack a direct flight between them: a journey may ask for a stop.
+        while len(set(chain.from_iterable(chosen))) < _AIRPORTS_SERVED:
+            chosen = self.chance.sample(pairs, _ROUTES)
+        routes = [pair for route in chosen for pair in (route, route[::-1])]
         numbers = iter(self.chance.sample(range(100, 1000), 2 * len(routes)))
         delayed = set(self.chance.sample(range(len(routes)), len(routes) // 3))
         for place, (origin, destination) in enumerate(routes):

@@ -92,6 +92,11 @@ def test_a_task_is_a_function_of_kind_and_seed(capability: str) -> None:
     assert [AIRLINE.task(task.id) for task in tasks] == tasks
 
 
+def test_some_airports_never_have_a_direct_flight_between_them() -> None:
+    # The routes that are drawn first with this seed join six airports, each with each.
+    assert AIRLINE.generate("book_one_stop", 239).capability == "book_one_stop"
+
+
 def test_every_seed_has_a_customer_for_every_kind() -> None:
     for seed in range(1_000, 1_060):
         for capability in KINDS:
