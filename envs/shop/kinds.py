@@ -137,9 +137,10 @@ def _one_order(case: Case) -> Plan:
 
 
 def _question(case: Case) -> Plan:
-    # Not the status: there are so few that a guess is often right.
     order = case.order()
-    asked = case.pick(("payment_id", "street"))
+    # Not the status: there are so few that a guess is often right. The payment stands for it, so
+    # that the kind is as hard as with it.
+    asked = case.pick(("payment_id", "payment_id", "street"))
     request = case.say(phrases.QUESTIONS[asked], order=order["order_id"])
     thanks = case.say(phrases.THANKS)
     looked = (get_order(order["order_id"]),)
