@@ -53,7 +53,7 @@ class Outlook:
     patterns: tuple[PatternWeight, ...] = ()
     """What it would write tasks for as of the last round, the highest priority first."""
     unusable: tuple[UnusableFailures, ...] = ()
-    """Failures that count for none of this, because its environment does not write their tasks,
+    """Failures that count for none of this, because no written task can follow them,
     from the last cycle's round on."""
     last_minutes: tuple[float, ...] = ()
     """How long the last finished cycles took, the newest first."""
@@ -62,7 +62,7 @@ class Outlook:
 def describe_unusable(lines: Iterable[UnusableFailures]) -> str:
     """Return the failures that no task can follow in words. Empty where there are none."""
     counts = ", ".join(line.describe() for line in lines)
-    return counts and f"failures on tasks that its environment does not write: {counts}"
+    return counts and f"failures that no written task can follow: {counts}"
 
 
 def read_outlooks(connection: "Connection", settings: "Settings", now: datetime) -> list[Outlook]:

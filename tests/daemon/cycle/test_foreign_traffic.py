@@ -264,7 +264,6 @@ def test_a_cycle_without_a_failure_to_follow_says_whose_failures_there_are(tmp_p
     assert led.troubles == []
     assert cycle.outcome == "nothing_learnable"
     assert cycle.ended_because == (
-        "no failure pattern of the round has a priority above 0; failures on tasks that its "
-        "environment does not write: 24 of the key partner in airline, 24 of the key partner in "
-        "telecom"
+        "no failure pattern of the round has a priority above 0; failures that no written task "
+        "can follow: 24 of the key partner in airline, 24 of the key partner in telecom"
     )

@@ -106,7 +106,7 @@ def test_where_the_environment_knows_no_failed_task_there_is_none_to_follow(
     with home(tmp_path, tasks(("cancel",), 4), environment=letters.ENVIRONMENT) as app:
         reason = ended_because(app)
     assert reason.startswith("no failure pattern of the round has a priority above 0; ")
-    assert reason.endswith("does not write: 4 without a key in shop")
+    assert reason.endswith("written task can follow: 4 without a key in shop")
 
 
 def test_of_all_tasks_that_were_ever_written_one_is_held_at_a_time(
@@ -393,7 +393,7 @@ def test_no_task_of_a_kind_of_constant_outcome_is_written_or_drawn(tmp_path: Pat
 def test_where_every_kind_is_of_constant_outcome_nothing_is_trained(tmp_path: Path) -> None:
     own = write_own(tmp_path, "cancel", "fallback")
     with home(tmp_path / "home", tasks(("cancel", "fallback"), 6), environment=str(own)) as app:
-        assert "no task passed its checks" in ended_because(app)
+        assert "failures that no written task can follow: 12" in ended_because(app)
 
 
 @pytest.mark.parametrize("allowed", [(), ("shop/cancel",)])
