@@ -412,6 +412,13 @@ CHEATERS: Final[Mapping[str, Cheater]] = {
     "call_without_arguments": _call_gold_tools({}, "calls every tool without arguments"),
     "fail": _call_gold_tools({"wrong": "argument"}, "calls every tool with a wrong argument"),
     "fail_to_write_json": _call_gold_tools("{", "calls every tool with arguments that are no JSON"),
+    "copy": Cheater("does what is right in another task of the kind", _copy, _always, _VARY),
+    "look_up_and_copy": Cheater(
+        "makes the gold look-ups, then does what is right in another task",
+        _after_lookups(_copy),
+        _differs,
+        _VARY,
+    ),
     "write_and_undo": Cheater(
         "looks up, writes and undoes it",
         _write_and_undo,
@@ -420,13 +427,6 @@ CHEATERS: Final[Mapping[str, Cheater]] = {
         restores=True,
     ),
     "write_after_end": Cheater("writes in closing", _write_after_end, _writes, _DEMAND),
-    "copy": Cheater("does what is right in another task of the kind", _copy, _always, _VARY),
-    "look_up_and_copy": Cheater(
-        "makes the gold look-ups, then does what is right in another task",
-        _after_lookups(_copy),
-        _differs,
-        _VARY,
-    ),
     "tell_every_repair": Cheater(
         "tells the user every repair in one message", _tell_tools(1), _acts, _CALL_FOR
     ),
