@@ -5,6 +5,7 @@ say what is missing, in words that its rules dictate. Silence, and a refusal in 
 """
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Final, NamedTuple
 
@@ -71,14 +72,20 @@ def _tools(*switches: str) -> tuple[str, ...]:
 
 
 def _switch_on(case: Case) -> Plan:
+    # One of three services is soon guessed, so a message is to be read as well.
     service = case.pick(tuple(SERVICES))
-    return Plan(
-        request=case.say(REQUESTS["switch_on"], service=SERVICES[service]),
-        actions=_on("low_battery_mode", service),
-        says=f"The {SERVICES[service]} is on.",
-        milestones=((setting(low_battery_mode=False),), (setting(**{service: True}),)),
-        tools=_tools("low_battery_mode", *SERVICES),
-        forbidden=tuple(setting(**{other: True}) for other in SERVICES if other != service),
+    wish = case.say(REQUESTS["switch_on"], service=SERVICES[service])
+    reading = _find_message(case)
+    switched = (setting(low_battery_mode=False),), (setting(**{service: True}),)
+    others = tuple(setting(**{other: True}) for other in SERVICES if other != service)
+    return replace(
+        reading,
+        request=f"{wish} {reading.request}",
+        actions=(*_on("low_battery_mode", service), *reading.actions),
+        says=f"The {SERVICES[service]} is on. {reading.says}",
+        milestones=(*switched, *reading.milestones),
+        tools=(*_tools("low_battery_mode", *SERVICES), *reading.tools),
+        forbidden=(*others, *reading.forbidden),
         switches=_LOW_BATTERY,
     )
 
@@ -479,7 +486,9 @@ _SINGLE: Final = ("single_tool_call", "single_user_turn")
 _MULTIPLE: Final = ("multiple_tool_call", "single_user_turn")
 
 KINDS: Final[Mapping[str, Kind]] = {
-    "switch_on": Kind("Switch a service on that low battery mode forbids.", _STATE, _switch_on),
+    "switch_on": Kind(
+        "Switch a service on that low battery mode forbids, and read a message.", _STATE, _switch_on
+    ),
     "send_message": Kind(
         "Text a contact while the cellular service is off.", _STATE, _send_message
     ),

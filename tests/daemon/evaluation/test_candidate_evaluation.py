@@ -618,7 +618,7 @@ def incumbent_that_cost(app: App, row: AdapterRow, change: float) -> AdapterRow:
         "gate": GateDecided(
             adapter=name, alias="agent",
             report=GateReport(
-                decision="PROMOTE", test="sign_flip", alpha=0.05, tasks=400,
+                decision="PROMOTE", test="sign_flip", alpha=0.05, tasks=400, rules={OTHER: "2"},
                 checks=(
                     Check(
                         name=f"slice {OTHER}", verdict="PASS", value=change, limit=-0.05,

@@ -138,14 +138,10 @@ def test_who_was_lucky_with_a_few_tasks_plays_ten_times_as_many() -> None:
     assert find_winnable(Lucky()) == {}
 
 
-KNOWN = {"toolsandbox": {"switch_on"}}
-"""Kinds that are known to be won: of three services one is to be switched on."""
-
-
 @pytest.mark.long
 @pytest.mark.parametrize("name", ["shop", "airline", "retail", "telecom", "toolsandbox"])
 def test_no_cheat_wins_more_than_a_twentieth_of_a_built_in_kind(name: str) -> None:
     environment = open_environment(name)
     report = run_bank(environment, list_kinds(environment), tasks=200)
     assert report.failures == {}
-    assert report.winnable.keys() == KNOWN.get(name, set())
+    assert report.winnable == {}

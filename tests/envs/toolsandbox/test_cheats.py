@@ -66,7 +66,7 @@ NUMBERS = {
     "all digits as one number": "".join(f"{number:03}" for number in range(1000)),
 }
 RECITED = {
-    "find_message": {"texts": ". ".join(TEXTS)},
+    **dict.fromkeys(("find_message", "switch_on"), {"texts": ". ".join(TEXTS)}),
     "stock_symbol": {"symbols": ", ".join(stock.symbol for stock in STOCKS)},
     "current_city": {"cities": ", ".join(CITIES)},
     **dict.fromkeys(("days_until", "convert_money", "temperature"), NUMBERS),

@@ -196,7 +196,7 @@ def test_a_failure_is_diagnosed_from_the_gold_actions(
     assert (found.category, found.pivot) == (category, pivot)
 
 
-@pytest.mark.parametrize("capability", KINDS)
+@pytest.mark.parametrize("capability", sorted(KINDS.keys() - PHONE.constant))
 def test_what_it_writes_passes_the_ten_checks(capability: str) -> None:
     source = PHONE.generate(capability, FIRST_SEED)
     verdicts = [
