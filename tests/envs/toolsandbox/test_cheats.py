@@ -66,7 +66,7 @@ NUMBERS = {
     "all digits as one number": "".join(f"{number:03}" for number in range(1000)),
 }
 RECITED = {
-    **dict.fromkeys(("find_message", "switch_on"), {"texts": ". ".join(TEXTS)}),
+    **{kind: {"texts": ". ".join(TEXTS)} for kind in ("find_message", "switch_on")},
     "stock_symbol": {"symbols": ", ".join(stock.symbol for stock in STOCKS)},
     "current_city": {"cities": ", ".join(CITIES)},
     **dict.fromkeys(("days_until", "convert_money", "temperature"), NUMBERS),
