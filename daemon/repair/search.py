@@ -178,7 +178,6 @@ class RepairSearch:
     ) -> None:
         """`calls` are those of the rollout, in order."""
         task = arrange_task(environment, task)
-        calls = arrange_calls(environment, task, calls)
         self._catalog = catalog
         self._edits = edits
         self._user_acts = environment.user_toolset is not None
@@ -189,7 +188,10 @@ class RepairSearch:
         ]
         """The agent's writes, whatever came of them."""
         self.gold: list[GoldWrite] = gold_writes(task.criteria.gold_actions or (), catalog)
-        self._calls: list[_Call] = [(item.call.name, item.call.arguments) for item in self.writes]
+        self._calls: list[_Call] = [
+            (item.call.name, item.call.arguments)
+            for item in arrange_calls(environment, task, self.writes)
+        ]
         self._expected = replay_gold(environment, task)
         deadline = time.monotonic() + seconds
         self._replayer = _Replayer(environment, task, replays, deadline)
