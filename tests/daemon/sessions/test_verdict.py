@@ -67,11 +67,14 @@ class Recital(LocalPlayer):
 
 
 def gold_calls(environment: Environment, task_id: str) -> list[Message]:
-    """The perfect agent's calls, each in a message of its own, and a question before each write."""
+    """The perfect agent's calls, each in a message of its own, and a question before each write,
+    if there is a user to ask."""
+    task = environment.task(task_id)
     messages: list[Message] = []
-    for action in environment.task(task_id).criteria.gold_actions or ():
+    for action in task.criteria.gold_actions or ():
         call = ToolCall(name=action.name, arguments=action.arguments)
-        messages += [QUESTION] if action.name in environment.writes else []
+        asks = action.name in environment.writes and not task.solo
+        messages += [QUESTION] if asks else []
         messages.append(Message(role="assistant", tool_calls=(call,)))
     return messages
 
