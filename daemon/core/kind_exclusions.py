@@ -8,8 +8,9 @@
 What kintsugi brings along is proven by its own tests. Of someone's own environment the bank of
 cheaters (envs/cheating) plays every kind once for each state of its code, in the cycle that writes
 the first tasks by it and before an evaluation on another machine. The file `environments/NAME.json`
-of the home keeps what was won, on the machine that measured. A kind that the cheaters cannot play is not shown to be safe, and is left out
-as a winnable one is. `environments.allow_winnable` names kinds that are used all the same.
+of the home keeps what was won, on the machine that measured. A kind that the cheaters cannot play
+is not shown to be safe, and is left out as a winnable one is. `environments.allow_winnable` names
+kinds that are used all the same.
 
 Not covered: an environment whose behaviour depends on files beside its own code.
 """
