@@ -11,7 +11,7 @@ is its own kind, since its body says its rules; every other task is of the kind 
 Verdicts under older rules stay in the tables and count in no number. Where the agent's own traffic
 is judged by newer rules than the verdicts that its patterns count, all patterns of the pair begin
 anew, as those of another base do: a pattern's recurrence is a share of all failures of the pair.
-Verdicts of persons and of other graders have no version, and always count.
+Verdicts of persons, of other graders and of imported files have no version, and always count.
 """
 
 from collections.abc import Iterable
@@ -42,12 +42,14 @@ _DIGITS: Final = 9
 
 
 def read_rules(data: RolloutEnded) -> int | None:
-    """Return the version of our rules that a rollout was judged by; None where nobody judged, and
-    for the verdict of another grader."""
+    """Return the version of our rules that a rollout was judged by; None where nobody judged, for
+    the verdict of another grader, and for an import, whose file may name any grader."""
     environment, _, version = (data.grader or "").rpartition("/")
     is_ours = data.task is not None and environment == data.task.environment
     is_version = version.isascii() and version.isdecimal() and len(version) <= _DIGITS
-    if not (is_ours and is_version and 0 < len(environment) <= _NAME_CHARACTERS):
+    if data.purpose == "import" or not is_ours or not is_version:
+        return None
+    if not 0 < len(environment) <= _NAME_CHARACTERS:
         return None
     return int(version)
 

@@ -7,9 +7,10 @@
 
 What kintsugi brings along is proven by its own tests. Of someone's own environment the bank of
 cheaters (envs/cheating) plays every kind once for each state of its code, in the cycle that writes
-the first tasks by it. The file `environments/NAME.json` of the home keeps what was won, on the
-machine that measured. A kind that the cheaters cannot play is not shown to be safe, and is left out
-as a winnable one is. `environments.allow_winnable` names kinds that are used all the same.
+the first tasks by it and before an evaluation on another machine. The file `environments/NAME.json`
+of the home keeps what was won, on the machine that measured. A kind that the cheaters cannot play
+is not shown to be safe, and is left out as a winnable one is. `environments.allow_winnable` names
+kinds that are used all the same.
 
 Not covered: an environment whose behaviour depends on files beside its own code.
 """
@@ -26,9 +27,11 @@ from envs import cheating
 from envs.cheating.bank import CHEATERS
 from envs.cheating.trial import list_kinds, run_bank
 from envs.environment import Environment
-from envs.registry import EnvironmentBroken, UnknownEnvironment, open_place
+from envs.footprint import format_error
+from envs.registry import open_place
 from events import private
 from events.canonical import exact_json, sha256
+from events.envelope import new_id
 from events.jobs import TaskPool
 from events.messages import StrictModel
 
@@ -97,22 +100,28 @@ def measure_cheats(settings: "Settings", environment: Environment) -> CheatRecor
     known = read_cheats(settings, environment)
     if known is not None:
         return known
+    # The code may change while it is played: what was won is of the code before.
+    digest = _digest(environment)
     report = run_bank(environment, list_kinds(environment))
     winnable = {
         kind: f"the cheater {win.cheater} wins {win.wins} of {win.tasks} tasks; "
         f"{CHEATERS[win.cheater].remedy}"
         for kind, win in report.winnable.items()
     } | {
-        kind: f"cheaters cannot play it: it raises {text}; see kintsugi env check "
-        f"{environment.name}"
+        kind: f"cheaters cannot play it: it raises {text}; kintsugi env check shows where"
         for kind, text in report.failures.items()
     }
-    record = CheatRecord(digest=_digest(environment), winnable=winnable)
+    record = CheatRecord(digest=digest, winnable=winnable)
     path = _locate(settings, environment)
     private.make_folder(path.parent)
-    unfinished = path.with_name(f"tmp-{path.name}")
-    unfinished.write_text(record.model_dump_json())
-    unfinished.replace(path)
+    # Another process may write the same record at this time.
+    unfinished = path.with_name(f".{path.name}.{new_id()}")
+    try:
+        unfinished.write_text(record.model_dump_json())
+        unfinished.replace(path)
+    except OSError:
+        unfinished.unlink(missing_ok=True)
+        raise
     return record
 
 
@@ -122,35 +131,55 @@ class AgentKinds:
 
     alias: str
     environment: str
+    """Its name; where it cannot be opened, what the settings call it."""
     measured: bool
     """Whether cheaters have played the environment, or its own tests prove it."""
+    played: tuple[str, ...]
+    """The kinds that cheaters play; none of a built-in environment."""
     constant: tuple[str, ...]
     winnable: dict[str, str]
     """Kind -> who wins it, and the remedy."""
     allowed: tuple[str, ...]
     """The winnable kinds that the settings allow."""
+    error: str | None
+    """Why its kinds cannot be read."""
     says: str
     """All of this in words; empty where there is nothing to say."""
 
 
 def read_agent_kinds(settings: "Settings") -> list[AgentKinds]:
-    """Return the kinds of every agent whose environment can be opened."""
-    agents = []
-    for agent in settings.agents:
-        if agent.environment is None:
-            continue
-        try:
-            environment = open_place(
-                agent.environment, benchmarks=settings.benchmarks, paths=settings.environments.paths
-            )
-        except (EnvironmentBroken, UnknownEnvironment):
-            # The cycle that needs it says why.
-            continue
-        agents.append(_describe_kinds(settings, agent.alias, environment))
-    return agents
+    """Return the kinds of every agent with an environment."""
+    return [
+        _read_kinds(settings, agent.alias, agent.environment)
+        for agent in settings.agents
+        if agent.environment is not None
+    ]
 
 
-def _describe_kinds(settings: "Settings", alias: str, environment: Environment) -> AgentKinds:
+def _read_kinds(settings: "Settings", alias: str, place: str) -> AgentKinds:
+    try:
+        environment = open_place(
+            place, benchmarks=settings.benchmarks, paths=settings.environments.paths
+        )
+        return _describe_kinds(settings, alias, place, environment)
+    except Exception as error:  # an environment's own code, which may raise anything
+        reason = format_error(error)
+        return AgentKinds(
+            alias,
+            place,
+            False,
+            (),
+            (),
+            {},
+            (),
+            reason,
+            f"the kinds of {place} are unknown: {reason}",
+        )
+
+
+def _describe_kinds(
+    settings: "Settings", alias: str, place: str, environment: Environment
+) -> AgentKinds:
     record = read_cheats(settings, environment)
     winnable = {} if record is None else record.winnable
     allowed = list_exemptions(settings, environment)
@@ -164,12 +193,20 @@ def _describe_kinds(settings: "Settings", alias: str, environment: Environment) 
     if record is None:
         parts.append(
             f"cheaters have not played {environment.name}: the next cycle has them play, and "
-            f"kintsugi env check {environment.name} shows what they win"
+            f"kintsugi env check {place} shows what they win"
         )
     return AgentKinds(
-        alias, environment.name, record is not None, constant, winnable, tuple(allowed),
-        "; ".join(parts),
+        alias, environment.name, record is not None,
+        () if is_built_in(environment) else tuple(list_kinds(environment)),
+        constant, winnable, tuple(allowed), None, "; ".join(parts),
     )  # fmt: skip
+
+
+def list_idle_exemptions(settings: "Settings", agents: Sequence[AgentKinds]) -> list[str]:
+    """Return the names in `environments.allow_winnable` that allow nothing: of no kind of these
+    agents that cheaters play."""
+    known = {f"{agent.environment}/{kind}" for agent in agents for kind in agent.played}
+    return [name for name in settings.environments.allow_winnable if name not in known]
 
 
 def drop_kinds(

@@ -53,7 +53,7 @@ from typing import TYPE_CHECKING, Final
 from consumers.reads import rollouts, serving, succession
 from consumers.reads.serving import AdapterRow
 from daemon.core.decision_log import DecisionRefusal, Decisions
-from daemon.core.kind_exclusions import find_cheat_exclusions
+from daemon.core.kind_exclusions import find_cheat_exclusions, measure_cheats, read_cheats
 from daemon.core.task_definitions import with_definitions
 from daemon.evaluation.after_error import HeldOutLessons
 from daemon.evaluation.aims import list_aims, list_jobs
@@ -259,8 +259,13 @@ class CandidateEvaluation:
     def advance(self) -> Iterator[str]:
         """Do the next thing, if there is one; what happened, as sentences.
 
-        Raises LogError, DatabaseUnavailable.
+        Cheaters play first where this machine does not know what they win: an evaluation that is
+        built after that leaves these kinds out. Raises LogError, DatabaseUnavailable, OSError.
         """
+        if read_cheats(self._app.settings, self._environment) is None:
+            measure_cheats(self._app.settings, self._environment)
+            yield f"cheaters played {self._environment.name} before {self._row.adapter} is compared"
+            return
         try:
             yield from self._advance()
         except (JobStartError, DecisionRefusal) as error:

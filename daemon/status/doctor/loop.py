@@ -151,10 +151,19 @@ def sessions(app: "App") -> Finding:
 
 
 def kinds(app: "App") -> Finding:
-    """Check that no cheater wins a kind of task that agents are trained on, unless allowed."""
-    from daemon.core.kind_exclusions import read_agent_kinds
+    """Check that no cheater wins a kind of task that agents are trained on, unless allowed, and
+    that the settings allow kinds that there are."""
+    from daemon.core.kind_exclusions import list_idle_exemptions, read_agent_kinds
 
     agents = read_agent_kinds(app.settings)
+    idle = list_idle_exemptions(app.settings, agents)
     said = [f"{agent.environment} of {agent.alias}: {agent.says}" for agent in agents if agent.says]
-    ok = all(set(agent.winnable) == set(agent.allowed) for agent in agents)
-    return ok, "; ".join(said) or "no cheater is known to win one"
+    said += [
+        f"environments.allow_winnable names {name}, and no agent's environment has a kind of this "
+        "name that cheaters play; correct or remove it"
+        for name in idle
+    ]
+    is_safe = all(
+        agent.error is None and set(agent.winnable) == set(agent.allowed) for agent in agents
+    )
+    return is_safe and not idle, "; ".join(said) or "no cheater is known to win one"

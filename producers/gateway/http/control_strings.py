@@ -18,6 +18,7 @@ out), and `[INST]` in two parts of which the first is `[`.
 """
 
 import json
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Literal
@@ -156,9 +157,10 @@ def _compile_escapes(strings: Iterable[str]) -> Any:
     """Return RE2's expression of escapes in JSON that may stand for characters of the strings."""
     import re2
 
-    codes = {f"{ord(letter):04x}" for letter in "".join(strings) if not letter.isascii()}
-    letters = "|".join(["00[2-7]", *sorted(f"(?i:{code})" for code in codes)])
-    return re2.compile(f"\\\\(?:/|u(?:{letters}))".encode())
+    # As JSON writes them: a letter outside of the basic plane is two escapes.
+    codes = set(re.findall(r"\\u(.{4})", json.dumps("".join(strings))))
+    escapes = "|".join(["00[2-7]", *sorted(f"(?i:{code})" for code in codes)])
+    return re2.compile(f"\\\\(?:/|u(?:{escapes}))".encode())
 
 
 def _search(patterns: Iterable[Pattern], text: bytes) -> bytes | None:

@@ -106,6 +106,14 @@ def test_verdicts_of_persons_and_other_graders_have_no_version_and_always_count(
     assert outdated(engine) == {"mine": (2, False), "theirs": (None, False)}
 
 
+def test_the_grader_that_an_imported_file_names_makes_no_verdict_old(engine: Engine) -> None:
+    log = log_of([graded("mine", 1), graded("theirs", 999_999_999, seed=1, purpose="import")])
+    close_round(log, engine)
+    assert lines(engine)[MISSING].failures == 2
+    assert outdated(engine) == {"mine": (1, False), "theirs": (None, False)}
+    assert changes(engine) == []
+
+
 def test_tasks_that_are_data_keep_the_rules_of_their_own_bodies(engine: Engine) -> None:
     bodies = [
         failure(

@@ -1,6 +1,10 @@
 """Kinds of constant outcome, and kinds that a cheater wins, are named and never trained on."""
 
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
+from threading import Barrier
 from typing import Any, Final
 
 import pytest
@@ -17,6 +21,7 @@ from daemon.core.kind_exclusions import (
     read_cheats,
 )
 from daemon.status.doctor.loop import kinds
+from envs.cheating.trial import BankReport, run_bank
 from envs.environment import Environment
 from envs.registry import open_place
 from envs.toolsandbox.environment import ToolSandbox
@@ -137,3 +142,89 @@ def test_a_built_in_environment_is_proven_by_its_tests(tmp_path: Path) -> None:
     assert kind_exclusions.is_built_in(phone)
     assert find_cheat_exclusions(Settings(home=tmp_path), phone) == {}
     assert find_exclusions(Settings(home=tmp_path), phone).keys() == phone.constant
+
+
+def test_what_is_won_of_code_that_changes_meanwhile_is_no_result_of_the_new_code(
+    tmp_path: Path,
+) -> None:
+    place = write(tmp_path)
+    place.write_text(
+        place.read_text().replace(
+            "        task = SHOP",
+            "        from pathlib import Path\n"
+            "        file = Path(__file__)\n"
+            "        file.write_text(file.read_text() + '#')\n"
+            "        task = SHOP",
+        )
+    )
+    settings = settings_of(tmp_path)
+    measure_cheats(settings, open_place(str(place)))
+    assert read_cheats(settings, open_place(str(place))) is None
+
+
+def test_two_processes_measure_an_environment_at_the_same_time(
+    library: Environment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings, played = settings_of(tmp_path), Barrier(2, timeout=60)
+
+    def play_at_once(environment: Environment, kinds: Sequence[str]) -> BankReport:
+        report = run_bank(environment, kinds)
+        played.wait()
+        return report
+
+    monkeypatch.setattr(kind_exclusions, "run_bank", play_at_once)
+    with ThreadPoolExecutor(2) as pool:
+        records = list(pool.map(partial(measure_cheats, settings), [library] * 2))
+    assert read_cheats(settings, library) == records[0] == records[1]
+    assert [path.name for path in (tmp_path / "home" / "environments").iterdir()] == [
+        "library.json"
+    ]
+
+
+RAISES: Final = """
+from envs.shop.environment import Shop
+
+class Odd(Shop):
+    name = "odd"
+    constant = property(lambda self: 1 / 0)
+"""
+
+
+def test_an_environment_whose_kinds_cannot_be_read_is_named_and_stops_no_command(
+    tmp_path: Path,
+) -> None:
+    settings = settings_of(tmp_path)
+    (missing,) = read_agent_kinds(settings)
+    assert "library.py are unknown: UnknownEnvironment" in missing.says
+    (tmp_path / "library.py").write_text(RAISES)
+    (odd,) = read_agent_kinds(settings)
+    assert odd.error == "ZeroDivisionError: division by zero"
+    with App(settings) as app:
+        ok, said = kinds(app)
+    assert (ok, "ZeroDivisionError" in said) == (False, True)
+
+
+def test_a_record_that_cannot_be_read_is_said(library: Environment, tmp_path: Path) -> None:
+    settings = settings_of(tmp_path)
+    (tmp_path / "home" / "environments" / "library.json").mkdir(parents=True)
+    (agent,) = read_agent_kinds(settings)
+    assert "IsADirectoryError" in agent.says
+
+
+def test_the_command_that_is_named_opens_the_environment(tmp_path: Path) -> None:
+    place = write(tmp_path)
+    settings = settings_of(tmp_path)
+    (agent,) = read_agent_kinds(settings)
+    assert f"kintsugi env check {place} shows" in agent.says
+
+
+@pytest.mark.parametrize("name", ["library/lendd", "libary/lend", "shop/cancel", "library/greet"])
+def test_a_name_in_allow_winnable_that_allows_nothing_is_said(
+    library: Environment, tmp_path: Path, name: str
+) -> None:
+    measure_cheats(settings_of(tmp_path), library)
+    with App(settings_of(tmp_path, "library/lend", name)) as app:
+        ok, said = kinds(app)
+    assert (ok, f"allow_winnable names {name}, and" in said) == (False, True)
+    with App(settings_of(tmp_path, "library/lend")) as app:
+        assert kinds(app)[0]

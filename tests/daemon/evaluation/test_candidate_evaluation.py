@@ -17,7 +17,7 @@ from daemon.adapters.adoption import adopt
 from daemon.config.settings import Agent, Settings, Trial
 from daemon.core.app import App
 from daemon.core.decision_log import Decisions
-from daemon.core.kind_exclusions import measure_cheats
+from daemon.core.kind_exclusions import read_cheats
 from daemon.evaluation import candidate_evaluation
 from daemon.evaluation.best_policies import find_best
 from daemon.evaluation.candidate_evaluation import CandidateEvaluation, CannotExamine
@@ -416,10 +416,13 @@ def test_a_kind_that_a_cheater_wins_is_no_kind_of_the_gate(
     place.write_text(RULED.replace("name =", own))
     agent = RECORDED.model_copy(update={"environment": str(place), "checkpoint": str(base)})
     row = staged(large, unchanged, base, TARGET)
-    record = measure_cheats(large.settings, open_place(str(place)))
+    runner = LocalRunner(large.home / "trials", command=COMMAND)
+    (told,) = CandidateEvaluation(large, runner, agent, row, None).advance()
+    assert "cheaters played ruled" in told, "no machine evaluates what it has not measured"
+    record = read_cheats(large.settings, open_place(str(place)))
+    assert record is not None
     won = record.model_copy(update={"winnable": {OTHER: "the cheater recite wins it"}})
     (large.home / "environments" / "ruled.json").write_text(won.model_dump_json())
-    runner = LocalRunner(large.home / "trials", command=COMMAND)
     assert CandidateEvaluation(large, runner, agent, row, None).kinds == (TARGET,)
 
 

@@ -136,3 +136,10 @@ def test_a_string_of_ones_own_is_found() -> None:
     body = json.dumps(ask("<|my_turn|>")).encode()
     assert strings.find(body, parse_request("chat", body)) is not None
     assert ControlStrings(()).find(body, parse_request("chat", body)) is None
+
+
+def test_a_string_with_a_letter_of_two_escapes_is_found() -> None:
+    strings = ControlStrings(list_control_strings(("<|🤖|>",)))
+    for ascii_only in (True, False):
+        body = json.dumps(ask("<|🤖|>"), ensure_ascii=ascii_only).encode()
+        assert strings.find(body, parse_request("chat", body)) is not None
