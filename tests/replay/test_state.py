@@ -17,7 +17,7 @@ from tests.consumers.folding import Broker, fold, hash_of
 from tests.replay.test_golden import golden_record
 from tests.replay.write_golden import GOLDEN
 
-STATE: Final = {19: "5e44ce73640290034a9126eef40b64e471369622e3dab8b1faca5e6d27e8b8cf"}
+STATE: Final = {18: "5e44ce73640290034a9126eef40b64e471369622e3dab8b1faca5e6d27e8b8cf"}
 """Fold version -> hash of the state that the corpus of released versions folds to."""
 
 FACTS: Final = (
