@@ -11,7 +11,7 @@ from itertools import groupby
 from operator import attrgetter
 from typing import Any, Final, Literal
 
-from sqlalchemy import Connection, and_, case, func, select, tuple_
+from sqlalchemy import Connection, and_, case, func, not_, select, tuple_
 from sqlalchemy.sql import ColumnElement
 
 from consumers.diagnosis.labelled import labelled_rollouts
@@ -405,6 +405,39 @@ def read_rule_changes(connection: Connection) -> list[RuleChange]:
             )
         )  # fmt: skip
     return changes
+
+
+@dataclass(frozen=True, slots=True)
+class OlderVerdicts:
+    """Verdicts of an agent's traffic in the last round that were given under older rules."""
+
+    alias: str
+    base: str
+    verdicts: int
+
+    @property
+    def sentence(self) -> str:
+        """Return the verdicts as `kintsugi status` counts them."""
+        return (
+            f"{self.verdicts:,} verdicts of the last round count nowhere, because others on their "
+            "kinds of task were given under newer rules; run the newest release everywhere"
+        )
+
+
+def count_older_verdicts(connection: Connection) -> list[OlderVerdicts]:
+    """Count the verdicts of the last round that newer rules have replaced, per alias and base."""
+    rollouts = Rollout.table().c
+    last = select(func.max(rollouts.round)).scalar_subquery()
+    query = (
+        select(rollouts.alias, rollouts.base, func.count())
+        .where(
+            rollouts.round == last, rollouts.rules.is_not(None), of_agents(rollouts),
+            not_(follows_newest_rules(rollouts)),
+        )
+        .group_by(rollouts.alias, rollouts.base)
+        .order_by(rollouts.alias, rollouts.base)
+    )  # fmt: skip
+    return [OlderVerdicts(*row) for row in connection.execute(query)]
 
 
 @dataclass(frozen=True, slots=True)

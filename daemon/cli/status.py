@@ -67,7 +67,7 @@ def _facts(document: dict[str, Any]) -> Any:
         else f"{cycle['round']} by {cycle['trigger']}: {cycle['failed']:,} failures, "
         f"{cycle['patterns']:,} patterns, {cycle['other']:,} unexplained"
     )
-    for change in document["rule_changes"]:
+    for change in (*document["rule_changes"], *document["older_verdicts"]):
         name = f"patterns of {change['alias']}"
         values[name] = "; ".join(filter(None, [values.get(name), change["says"]]))
     for kinds in document["kinds"]:

@@ -45,6 +45,7 @@ def situation(app: "App") -> dict[str, Any]:
         repairs = count_repairs(connection, REPAIR_RULES)
         letters = rollouts.dead_letter_counts(connection)
         changes = rollouts.read_rule_changes(connection)
+        older = rollouts.count_older_verdicts(connection)
         line = rollouts.last_round(connection)
         routes, adapters = route_lines(connection), adapter_lines(connection, collected=False)
         reached = read_fold_state(connection)
@@ -70,6 +71,7 @@ def situation(app: "App") -> dict[str, Any]:
         "dead_letters": sum(letters.values()),
         "cycle": {**_round(line), **_cycle(cycle, step), "jobs": branches},
         "rule_changes": [{**asdict(change), "says": change.sentence} for change in changes],
+        "older_verdicts": [{**asdict(count), "says": count.sentence} for count in older],
         "kinds": [asdict(kinds) for kinds in read_agent_kinds(app.settings)],
         "next_cycle": _next_cycle(expected),
         "improve": improve,

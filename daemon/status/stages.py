@@ -121,7 +121,8 @@ def _cycle(document: Document, now: datetime) -> Stop:
         if agent["unusable_text"]
     ]
     facts += [
-        f"patterns of {change['alias']} {change['says']}" for change in document["rule_changes"]
+        f"patterns of {change['alias']}: {change['says']}"
+        for change in (*document["rule_changes"], *document["older_verdicts"])
     ]
     facts += [
         f"users of {practice['alias']}: {practice['says']}"

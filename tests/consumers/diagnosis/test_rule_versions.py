@@ -9,7 +9,13 @@ from hypothesis import strategies as st
 from sqlalchemy import Engine, select
 
 from consumers import database
-from consumers.reads.rollouts import PatternLine, RuleChange, read_rule_changes
+from consumers.reads.rollouts import (
+    OlderVerdicts,
+    PatternLine,
+    RuleChange,
+    count_older_verdicts,
+    read_rule_changes,
+)
 from consumers.tables import Rollout
 from events.log import Entry
 from events.memory import MemoryLog
@@ -200,3 +206,14 @@ def _state(line: PatternLine) -> tuple[object, ...]:
         line.pattern, line.failures, line.attempts, line.passes, line.pass_rate, line.priority,
         line.status, line.examples, line.trend,
     )  # fmt: skip
+
+
+def test_verdicts_that_newer_rules_of_a_trial_have_replaced_are_counted(engine: Engine) -> None:
+    log = log_of([graded("trial", 2, purpose="evaluate"), graded("a", 1), graded("b", 1, seed=1)])
+    close_round(log, engine)
+    with database.read_transaction(engine) as connection:
+        assert count_older_verdicts(connection) == [OlderVerdicts("agent", "base", 2)]
+    log.append([graded("c", 2)])
+    close_round(log, engine, "two")
+    with database.read_transaction(engine) as connection:
+        assert count_older_verdicts(connection) == []
