@@ -177,6 +177,7 @@ def hand_over(case: Case) -> Plan | None:
         ),
         outputs=(HANDED_OVER,),
         answers=because("My plans have changed."),
+        sources=(Source.of(reservation, "reservation_id", "flights"),),
     )
 
 

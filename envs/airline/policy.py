@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
 from envs.airline.tools import BAG_PRICE, CANCELLED, INSURANCE_PRICE, NOW
+from envs.comparison.numerals import says
 from envs.database import Record
 from envs.tau2 import conduct
 from events.messages import Message
@@ -157,7 +158,7 @@ def _violations(messages: Sequence[Message]) -> Iterator[str]:
         if message.role != "assistant":
             continue
         own = message.sampled is not False
-        if own and not handed_over and HANDED_OVER in message.text.lower():
+        if own and not handed_over and says(message.text, HANDED_OVER):
             yield f"message {turn} speaks of a transfer that was not made"
         yield from conduct.check_single_call(turn, message)
         for call, result in zip(message.tool_calls, messages[turn + 1 :], strict=False):

@@ -16,6 +16,7 @@ from envs.catalog import Columns, ToolCatalog, sort_lists
 from envs.database import Database
 from envs.environment import Environment
 from envs.task import TaskDefinition
+from envs.tools import unusable
 from events.messages import ExecutedCall
 
 
@@ -45,7 +46,7 @@ def arrange_calls(
 
 def _arrange_call(item: ExecutedCall, catalog: ToolCatalog) -> ExecutedCall:
     call = item.call
-    if isinstance(call.arguments, str):
+    if isinstance(call.arguments, str) or unusable(call.arguments) is not None:
         return item
     arguments = catalog.arrange(call.name, call.arguments)
     return item._replace(call=call.model_copy(update={"arguments": arguments}))

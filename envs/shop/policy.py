@@ -130,8 +130,13 @@ def _transfers(
 
 
 def _sayings(task: TaskDefinition, messages: Sequence[Message]) -> Iterator[str]:
-    """Closings and answers that are not the task's: else one could say them all."""
+    """Yield closings and answers that are not the task's, because one could say them all, and those
+    of the task that are not said word for word: in other words, wrong ones are not told apart."""
     right = {sentence.lower() for sentence in task.criteria.outputs}
+    spoken = [output(m.text).lower() for m in messages if m.role == "assistant" and m.content]
+    for sentence in sorted(right - {DONE.lower()}):
+        if task.criteria.rules is not None and not any(sentence in text for text in spoken):
+            yield f"did not say {sentence!r} word for word"
     wrong = [sentence for sentence in (DONE, output(REFUSED)) if sentence.lower() not in right]
     for text in _agent_texts(messages):
         yield from (f"said {sentence!r}" for sentence in wrong if sentence.lower() in text)
@@ -150,14 +155,15 @@ def _refusals(
 
 def _has_lookup(task: TaskDefinition, executed: Sequence[ExecutedCall]) -> bool:
     """Whether the customer was found and one of the task's orders was looked up."""
-    seen = {
+    # No set, because an agent may write a list for an id.
+    seen = [
         (item.call.name, item.call.arguments.get("order_id"))
         for item in executed
         if item.result and not item.failed and isinstance(item.call.arguments, dict)
-    }
+    ]
     gold = task.criteria.gold_actions or ()
     orders = {(a.name, a.arguments["order_id"]) for a in gold if a.name == "get_order"}
-    return ("find_user", None) in seen and bool(orders & seen)
+    return ("find_user", None) in seen and any(order in seen for order in orders)
 
 
 def _agent_texts(messages: Sequence[Message]) -> list[str]:

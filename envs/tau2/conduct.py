@@ -23,7 +23,7 @@ def owner(answer: str) -> str | None:
     not say."""
     try:
         record = json.loads(answer)
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
     return record.get("user_id") if isinstance(record, dict) else None
 

@@ -124,7 +124,8 @@ def _check_repairs(task: TaskDefinition, messages: Sequence[Message]) -> Iterato
     earlier: list[str] = []
     for turn, message in enumerate(messages):
         if message.role == "tool":
-            answers.append(message.text)
+            # What failed shows nothing: an error repeats what the agent wrote into the call.
+            answers += () if message.error else (message.text,)
             continue
         if message.role == "assistant":
             earlier = [*answers]
@@ -170,7 +171,7 @@ def _find_customers(answer: str) -> set[str]:
     """The ids of the customers that a lookup found."""
     try:
         records = json.loads(answer)
-    except ValueError:
+    except (ValueError, RecursionError):
         return set()
     rows = records if isinstance(records, list) else [records]
     return {

@@ -62,7 +62,8 @@ def is_needed(tool: str, arguments: Mapping[str, Any], answers: Iterable[str]) -
         return True
     pattern = SIGNS[tool].pattern
     for name, value in arguments.items():
-        pattern = pattern.replace(f"{{{name}}}", re.escape(str(value)))
+        if isinstance(value, str):
+            pattern = pattern.replace(f"{{{name}}}", re.escape(value))
     return any(re.search(pattern, answer) for answer in answers)
 
 

@@ -201,3 +201,17 @@ def test_the_oracle_says_no_unseen_value_beside_the_outputs(name: str, kind: str
         assert not task.criteria.outputs or unseen <= len(task.criteria.outputs)
         assert has_lookup(episode.messages, environment.lookups)
         assert get_version(task) == "2"
+
+
+def test_handing_over_before_the_reservation_was_read_wins_nothing() -> None:
+    airline = ENVIRONMENTS["airline"]
+    for seed in range(TASKS):
+        task = airline.generate("hand_over", seed)
+        user, *_ = task.criteria.gold_actions or ()
+        agent = Reciting(
+            called(user.name, **user.arguments),
+            called("transfer_to_human_agents", summary="They need a person."),
+            said(TRANSFER),
+        )
+        episode = play(Episode(airline, task), agent, airline.user(task))
+        assert not grade(airline, task, episode.messages, episode.termination).success

@@ -17,6 +17,7 @@ from envs.grading import (
     grade,
     replay_gold,
 )
+from envs.registry import open_environment
 from envs.task import Basis, Criteria, TaskDefinition
 from events.messages import Action, Message, ToolCall, executed_calls
 from tests.envs.mini import Mini, Reciting, called, calls, graded, heard, said, task
@@ -326,3 +327,37 @@ def test_grading_leaves_no_trace_in_the_environment() -> None:
     before = environment.reset(given).digest()
     grade(environment, given, [CANCEL, NOTED], "user_stop")
     assert environment.reset(given).digest() == before
+
+
+DEEP = "[" * 100_000
+"""A result that no parser of JSON takes."""
+
+
+def nest(depth: int) -> list[Any]:
+    """Lists in lists."""
+    nested: list[Any] = []
+    for _ in range(depth):
+        nested = [nested]
+    return nested
+
+
+@pytest.mark.parametrize("name", ["airline", "retail", "shop", "telecom", "toolsandbox"])
+def test_calls_and_results_that_are_nested_too_deep_get_a_verdict(name: str) -> None:
+    environment = open_environment(name)
+    for capability in environment.capabilities:
+        task = environment.generate(capability, 0)
+        messages = [heard("Yes.")]
+        for action in task.criteria.gold_actions or ():
+            for arguments in (action.arguments, {key: nest(2_000) for key in action.arguments}):
+                messages += [called(action.name, **arguments), Message(role="tool", content=DEEP)]
+        telling = [said(output) for output in task.criteria.outputs]
+        verdict = grade(environment, task, [*messages, *telling], Termination.USER_STOP)
+        assert verdict.success is not None
+
+
+def test_a_call_of_the_user_that_is_nested_too_deep_gets_a_verdict() -> None:
+    environment = open_environment("telecom")
+    task = environment.generate("picture_messages", 0)
+    call = ToolCall(name="grant_app_permission", arguments={"permission": nest(2_000)}, id="1")
+    messages = [Message(role="user", tool_calls=(call,)), Message(role="tool", content=DEEP)]
+    assert grade(environment, task, messages, Termination.USER_STOP).success is False

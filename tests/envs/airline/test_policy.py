@@ -130,6 +130,9 @@ def test_a_transfer_is_made_before_it_is_spoken_of_and_after_the_user_is_known()
     assert violations([*KNOWN, says(TRANSFER)]) == (
         "message 3 speaks of a transfer that was not made",
     )
+    assert violations([*KNOWN, says("You are being transferred, to a human agent.")]) == (
+        "message 3 speaks of a transfer that was not made",
+    )
     assert violations([KNOWN[0], *made, says(TRANSFER)]) == (
         "message 1 calls transfer_to_human_agents before the user is looked up",
     )

@@ -19,7 +19,7 @@ from envs.shop.tables import make_tables
 from envs.shop.vocabulary import STATUSES
 from envs.task import TaskDefinition
 from events.messages import Action, Message
-from tests.envs.shop.play import Hedger, LookingRefuser, Refuser, Rusher, graded, played
+from tests.envs.shop.play import Hedger, Lister, LookingRefuser, Refuser, Rusher, graded, played
 
 SHOP = Shop()
 REFUSALS = ("ineligible", "unavailable", "refund", "other_owner")
@@ -37,6 +37,16 @@ def passes(kind: str, agent: Callable[[TaskDefinition], Agent]) -> float:
 @pytest.mark.parametrize("kind", KINDS)
 def test_refusing_everything_passes_nothing(kind: str) -> None:
     assert passes(kind, lambda task: Refuser()) == 0.0
+
+
+@pytest.mark.parametrize("text", ["Sorry - not possible.", "Done! **Sorry** not possible."])
+@pytest.mark.parametrize("kind", REFUSALS)
+def test_refusing_in_other_signs_passes_nothing(kind: str, text: str) -> None:
+    assert passes(kind, lambda task: Refuser(text)) == 0.0
+
+
+def test_listing_answers_in_other_signs_passes_nothing() -> None:
+    assert passes("question", lambda task: Lister(task, SHOP.writes)) == 0.0
 
 
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if kind not in REFUSALS])
