@@ -136,8 +136,10 @@ class Grader:
         criteria = self.task.criteria
         if criteria.rules is None:
             return ()
-        policy = self.environment.policy(self.task)
-        return tuple(evidence.find_breaches(criteria.outputs, criteria.rules, policy, messages))
+        policy, stateless = self.environment.policy(self.task), self.environment.catalog.generic
+        return tuple(
+            evidence.find_breaches(criteria.outputs, criteria.rules, policy, messages, stateless)
+        )
 
     @cached_property
     def _expected(self) -> Database:

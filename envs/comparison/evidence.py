@@ -35,13 +35,18 @@ def holds_number(output: str) -> bool:
 
 
 def find_breaches(
-    outputs: Sequence[str], rules: Rules, policy: str, messages: Sequence[Message]
+    outputs: Sequence[str],
+    rules: Rules,
+    policy: str,
+    messages: Sequence[Message],
+    stateless: Collection[str] = (),
 ) -> Iterator[str]:
-    """Yield why what the agent said does not count, one sentence each."""
+    """Yield why what the agent said does not count, one sentence each. `stateless` are the tools
+    that touch no state (`ToolCatalog.generic`)."""
     for output in find_outputs_without_source(outputs, rules, messages):
         yield f"said {output!r} before it was looked up"
     if any(map(holds_number, outputs)):
-        unseen = count_unseen_values(policy, messages)
+        unseen = count_unseen_values(policy, messages, stateless)
         if unseen > MAX_UNSEEN_VALUES:
             yield f"said {unseen} numbers that nothing had shown; {MAX_UNSEEN_VALUES} are allowed"
 
@@ -86,12 +91,15 @@ def holds(item: ExecutedCall, source: Source) -> bool:
     )
 
 
-def count_unseen_values(policy: str, messages: Sequence[Message]) -> int:
+def count_unseen_values(
+    policy: str, messages: Sequence[Message], stateless: Collection[str] = ()
+) -> int:
     """Return how many different numbers the agent said that stood neither in its policy nor in the
     conversation nor in a result before. Signs do not count.
 
-    A call that failed shows nothing. A number that the agent first wrote into a call stays unseen
-    whatever results repeat it: else it could have a tool show it any number.
+    A call that failed shows nothing, and neither does one of a tool in `stateless`, such as a
+    calculator. A number that the agent first wrote into a call stays unseen whatever results repeat
+    it: else it could have a tool show it any number.
     """
     calls = {id(item.result): item for item in executed_calls(messages)}
     seen, written, unseen = set(_read_numbers(policy)), set[Decimal](), set[Decimal]()
@@ -101,7 +109,7 @@ def count_unseen_values(policy: str, messages: Sequence[Message]) -> int:
             unseen |= numbers - seen
             written |= _find_arguments(message) - seen
         elif message.role == "tool":
-            seen |= _read_result(calls.get(id(message))) - written
+            seen |= _read_result(calls.get(id(message)), stateless) - written
         else:
             seen |= numbers
     return len(unseen)
@@ -126,9 +134,9 @@ def _read_numbers(text: str) -> frozenset[Decimal]:
     return frozenset(number.copy_abs() for number in find_values(text))
 
 
-def _read_result(item: ExecutedCall | None) -> set[Decimal]:
-    """Return the numbers of a result; none where the call failed."""
-    if item is None or item.result is None or item.failed:
+def _read_result(item: ExecutedCall | None, stateless: Collection[str]) -> set[Decimal]:
+    """Return the numbers that a result shows; none where the call failed or touched no state."""
+    if item is None or item.result is None or item.failed or item.call.name in stateless:
         return set()
     return _collect_numbers(_parse(item.result.text))
 

@@ -222,7 +222,7 @@ class ToolSandbox(Environment):
         if made > wanted:
             yield f"made {made} changes, and the wish needs {wanted}"
         if any(map(holds_number, task.criteria.outputs)):
-            unseen = count_unseen_values(self.policy(task), messages)
+            unseen = count_unseen_values(self.policy(task), messages, self.catalog.generic)
             if unseen > MAX_UNSEEN_VALUES:
                 yield f"said {unseen} numbers that nothing had shown; {MAX_UNSEEN_VALUES} may be"
 

@@ -183,6 +183,17 @@ def test_a_value_is_unseen_where_nothing_showed_it_before(
     assert count_unseen_values("Rule 28.", messages) == unseen
 
 
+def test_a_calculator_shows_no_number() -> None:
+    sums = [
+        message
+        for count in range(9)
+        for message in answered(called("calculate", expression=f"{count}+300"), str(count + 300))
+    ]
+    told = [*sums, said(" ".join(str(count + 300) for count in range(9)))]
+    assert count_unseen_values("300", told) == 0
+    assert count_unseen_values("300", told, {"calculate"}) == 8
+
+
 def test_an_agent_that_adds_up_six_prices_stays_below_the_limit() -> None:
     prices = [312, 1250, 87, 640, 455, 98]
     talk = [heard("What did I pay in all?")]
