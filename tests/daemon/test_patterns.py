@@ -5,8 +5,12 @@ from typing import Any
 
 import pytest
 
-from tests.daemon.commands import failed_rollout, spawn, write_examples, write_lines
+from daemon.config.settings import load
+from daemon.core.app import App
+from tests.daemon.commands import spawn, write_examples
 from tests.daemon.conftest import Kintsugi
+from tests.daemon.repair.shop import SHOP, failure
+from tests.daemon.repair.test_background import record
 
 
 @pytest.fixture
@@ -98,27 +102,32 @@ def test_common_options_count_before_and_behind_a_command(
 
 
 def test_patterns_that_newer_rules_end_are_told_by_status_and_older_verdicts_are_marked(
-    home: Path, kintsugi: Kintsugi, tmp_path: Path
+    home: Path, kintsugi: Kintsugi
 ) -> None:
     for rules in (1, 2):
-        records = [
-            {
-                **failed_rollout(f"lend/{seed}", rules),
-                "environment": "library",
-                "grader": f"library/{rules}",
-            }
-            for seed in range(2)
-        ]
-        path = write_lines(tmp_path / f"{rules}.jsonl", *records)
-        assert kintsugi("import", str(path), "--alias", "agent", "--base", "small").code == 0
-    line = "re-baselined: rules library/1 -> library/2, in round 1"
+        with App(load(home=home)) as app:
+            tasks = [SHOP.task(f"shop/two_writes/{seed}") for seed in range(2)]
+            names = [f"{rules} of {task.id}" for task in tasks]
+            record(
+                app,
+                *(
+                    failure(task, [], rollout=name, grader=f"shop/{rules}")
+                    for task, name in zip(tasks, names, strict=True)
+                ),
+            )
+        assert kintsugi("diagnose").code == 0
+    line = "re-baselined: rules shop/1 -> shop/2, in round 1"
     assert line in kintsugi("status").out
     (change,) = kintsugi("status", "--json").json["rule_changes"]
-    assert (change["alias"], change["says"], change["kinds"]) == ("agent", line, ["library/lend"])
+    assert (change["alias"], change["says"], change["kinds"]) == (
+        "agent",
+        line,
+        ["shop/two_writes"],
+    )
     names = [line["rollout"] for line in kintsugi("rollouts", "ls", "--json").json]
     shown = [kintsugi("rollouts", "show", name, "--json").json for name in names]
     marks = {document["grader"]: document["has_older_rules"] for document in shown}
-    assert marks == {"library/1": True, "library/2": False}
+    assert marks == {"shop/1": True, "shop/2": False}
     older = next(item["rollout"] for item in shown if item["has_older_rules"])
-    assert "library/1, older rules than" in kintsugi("rollouts", "show", older).out
+    assert "shop/1, older rules than" in kintsugi("rollouts", "show", older).out
     assert kintsugi("rebuild", "--json").json["equal"] is True
