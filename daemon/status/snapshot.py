@@ -44,8 +44,7 @@ def situation(app: "App") -> dict[str, Any]:
         counts = rollouts.count_backlog(connection)
         repairs = count_repairs(connection, REPAIR_RULES)
         letters = rollouts.dead_letter_counts(connection)
-        changes = rollouts.read_rule_changes(connection)
-        older = rollouts.count_older_verdicts(connection)
+        rules = _rules(connection)
         line = rollouts.last_round(connection)
         routes, adapters = route_lines(connection), adapter_lines(connection, collected=False)
         reached = read_fold_state(connection)
@@ -70,8 +69,7 @@ def situation(app: "App") -> dict[str, Any]:
         "repairs": asdict(repairs),
         "dead_letters": sum(letters.values()),
         "cycle": {**_round(line), **_cycle(cycle, step), "jobs": branches},
-        "rule_changes": [{**asdict(change), "says": change.sentence} for change in changes],
-        "older_verdicts": [{**asdict(count), "says": count.sentence} for count in older],
+        **rules,
         "kinds": [asdict(kinds) for kinds in read_agent_kinds(app.settings)],
         "next_cycle": _next_cycle(expected),
         "improve": improve,
@@ -86,6 +84,17 @@ def situation(app: "App") -> dict[str, Any]:
         "leader": leading,
         "gateways": gateways,
         "home": str(app.settings.home),
+    }
+
+
+def _rules(connection: "Connection") -> dict[str, Any]:
+    """Return where rules of grading changed, and the verdicts that newer ones have replaced."""
+    from consumers.reads.rollouts import count_older_verdicts, read_rule_changes
+
+    changes, older = read_rule_changes(connection), count_older_verdicts(connection)
+    return {
+        "rule_changes": [{**asdict(change), "says": change.sentence} for change in changes],
+        "older_verdicts": [{**asdict(count), "says": count.sentence} for count in older],
     }
 
 

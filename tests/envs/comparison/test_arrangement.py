@@ -149,7 +149,7 @@ class Desk(Mini):
     """An environment of somebody's own that declares its lists."""
 
     name = "desk"
-    toolset = DeskTools
+    toolset = DeskTools  # type: ignore[assignment]
     fields = {"desk": (("payments",),), "desk/tables": (("seats", "guests"),)}
 
     @property
