@@ -1,9 +1,10 @@
 """Tell the rollouts on tasks that an agent's environment can write again from all others.
 
 A cycle can use a failure only where a task like the failed one can be written. The environment says
-which kinds it writes (`list_kinds`), and the event that closes a round names them, so a replay
-counts the same after the settings have changed. A rollout does not count if its task is of another
-environment, of a benchmark, or of a kind that the environment has no longer, or if it has no task.
+which kinds it writes (daemon/core/task_kinds.py), and the event that closes a round names them, so
+a replay counts the same after the settings have changed. A rollout does not count if its task is of
+another environment, of a benchmark, or of a kind that the environment has no longer, or if it has
+no task.
 
     ENV/GENERATOR     tasks that this generator drew
     ENV/=CAPABILITY   tasks by content of this capability: fresh ones like them are drawn
@@ -16,19 +17,6 @@ from typing import Any
 
 from sqlalchemy import and_, case, or_, true
 from sqlalchemy.sql import ColumnElement
-
-from consumers.diagnosis.kinds import find_kind
-from envs.environment import Environment
-
-
-def list_kinds(environment: Environment, excluded: Collection[str] = ()) -> tuple[str, ...]:
-    """Return the kinds of task that an environment writes, sorted, without those of the
-    capabilities in `excluded`. An environment that only plays tasks which it loaded has none."""
-    name = environment.name
-    capabilities = [label for label in environment.capabilities if label not in excluded]
-    drawn = {find_kind(environment.task_id(capability, 0)) for capability in capabilities}
-    by_content = {f"{name}/={capability}" for capability in capabilities}
-    return tuple(sorted(by_content | {f"{name}/" if kind is None else kind for kind in drawn}))
 
 
 def has_kind(rollouts: Any, kinds: Collection[str]) -> ColumnElement[bool]:

@@ -10,7 +10,10 @@ from daemon.cli.output import table
 from daemon.cli.serving import ActorName, WhyNot, act_of
 
 if TYPE_CHECKING:
+    from sqlalchemy import Connection
+
     from consumers.reads.rollouts import PatternLine
+    from daemon.core.app import App
     from daemon.core.decision_log import Act
 
 group = noun("patterns", "Failure patterns, ranked; pin or mute one.")
@@ -45,6 +48,20 @@ _STYLES = {
 }  # fmt: skip
 
 
+def _describe_unusable(app: "App", connection: "Connection", alias: str | None) -> list[str]:
+    """Return a sentence for each agent with failures that no task can follow."""
+    if not any(agent.environment for agent in app.settings.agents):
+        return []
+    from daemon.cycle.outlook import describe_unusable, read_outlooks
+    from events.envelope import utc_now
+
+    return [
+        f"{outlook.alias}: no pattern counts {describe_unusable(outlook.unusable)}"
+        for outlook in read_outlooks(connection, app.settings, utc_now())
+        if outlook.unusable and alias in (None, outlook.alias)
+    ]
+
+
 @default_command(group)
 def patterns(
     cli: Cli,
@@ -52,22 +69,17 @@ def patterns(
 ) -> None:
     """Failure patterns as of the last round, highest priority first."""
     from consumers.reads.rollouts import count_backlog, pattern_lines
-    from daemon.cycle.outlook import describe_unusable, read_outlooks
-    from events.envelope import utc_now
 
     with cli.app() as app, app.reading() as connection:
         lines = pattern_lines(connection, alias)
         counts = count_backlog(connection)
-        expected = read_outlooks(connection, app.settings, utc_now())
+        unusable = _describe_unusable(app, connection, alias)
     if cli.out.json:
         cli.out.document([_build_document(line) for line in lines])
     elif lines:
         cli.out.show(_build_table(lines, wide=cli.out.columns >= _WIDE))
-    for outlook in expected:
-        if outlook.unusable and alias in (None, outlook.alias):
-            cli.out.hint(
-                f"{outlook.alias}: no pattern counts {describe_unusable(outlook.unusable)}"
-            )
+    for line in unusable:
+        cli.out.hint(line)
     if not counts.rollouts:
         cli.out.hint("no rollout is recorded yet: kintsugi import PATH")
     elif counts.undiagnosed:

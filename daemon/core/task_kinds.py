@@ -9,11 +9,12 @@ is tried again at each call.
 """
 
 import logging
+from collections.abc import Collection
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from consumers.diagnosis.task_kinds import list_kinds
+from consumers.diagnosis.kinds import find_kind
 from daemon.core.kind_exclusions import find_exclusions
 from envs.environment import Environment
 from envs.registry import open_from_event
@@ -46,6 +47,16 @@ def list_agent_kinds(settings: "Settings") -> dict[str, tuple[str, ...]]:
         if agent.environment is not None
     }
     return {alias: own for alias, own in kinds.items() if own is not None}
+
+
+def list_kinds(environment: Environment, excluded: Collection[str] = ()) -> tuple[str, ...]:
+    """Return the kinds of task that an environment writes, sorted, without those of the
+    capabilities in `excluded`. An environment that only plays tasks which it loaded has none."""
+    name = environment.name
+    capabilities = [label for label in environment.capabilities if label not in excluded]
+    drawn = {find_kind(environment.task_id(capability, 0)) for capability in capabilities}
+    by_content = {f"{name}/={capability}" for capability in capabilities}
+    return tuple(sorted(by_content | {f"{name}/" if kind is None else kind for kind in drawn}))
 
 
 def _list_files(paths: list[Path]) -> list[tuple[str, int]]:

@@ -16,6 +16,7 @@ ROLLOUT = {
     "rollout": str, "task": (str, type(None)), "trial": (int, type(None)),
     "success": (bool, type(None)), "reward": (float, int, type(None)),
     "category": (str, type(None)), "categories": list, "policy": str, "source": str,
+    "verdicts": list,
 }  # fmt: skip
 
 PATTERN = {

@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 from sqlalchemy import Engine, create_engine, literal, select
 
 from consumers.diagnosis.kinds import find_kind
-from consumers.diagnosis.task_kinds import has_kind, list_kinds
+from consumers.diagnosis.task_kinds import has_kind
+from daemon.core.task_kinds import list_kinds
 from envs.airline.environment import Airline
 from envs.environment import Environment
 from envs.retail.environment import Retail
