@@ -259,7 +259,7 @@ def _conclusions(report: "Check") -> list[str]:
 
 
 def _describe_bank(report: "Check") -> list[str]:
-    """What cheaters won, and what they did not play."""
+    """The wins of the cheaters, and the kinds that they did not play."""
     lines = []
     if trials := report.bank.trials.values():
         best = max((trial.best for trial in trials), key=lambda win: win.wins / win.tasks)

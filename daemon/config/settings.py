@@ -240,7 +240,7 @@ class Gateway(Section):
     feedback_per_minute: int = Field(default=600, ge=1)
     """Requests to `/v1/feedback` per key."""
     control_tokens: ControlTokens = "count"
-    """What happens to a call with a message that spells a control token: `count` answers it,
+    """The handling of a call with a message that spells a control token: `count` answers it,
     `refuse` refuses it with 400."""
     control_strings: tuple[str, ...] = Field(default=tuple(FAMILIES), max_length=256)
     """Control tokens that are looked for in messages: families of models by name, and strings."""

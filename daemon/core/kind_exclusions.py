@@ -43,7 +43,7 @@ _CONSTANT: Final = "its right outcome is the same whatever the state is"
 
 
 class CheatRecord(StrictModel):
-    """What the bank of cheaters made of an environment."""
+    """The kinds of an environment that the bank of cheaters wins."""
 
     digest: str
     """Digest of the code of environment and bank."""
@@ -127,7 +127,7 @@ def measure_cheats(settings: "Settings", environment: Environment) -> CheatRecor
 
 @dataclass(frozen=True, slots=True)
 class AgentKinds:
-    """What of an agent's environment is trained on with care, or not at all."""
+    """The kinds of an agent's environment that are trained on with care, or not at all."""
 
     alias: str
     environment: str

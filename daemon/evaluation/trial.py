@@ -173,7 +173,7 @@ class Plan(StrictModel):
 
 
 class AttemptEvidence(StrictModel):
-    """What the answers of an attempt rest on (envs/comparison/evidence.py)."""
+    """The evidence of an attempt's answers (envs/comparison/evidence.py)."""
 
     has_lookup: bool
     unseen_values: int

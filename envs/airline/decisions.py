@@ -182,7 +182,7 @@ def hand_over(case: Case) -> Plan | None:
 
 
 def price_of_bags(case: Case) -> Plan | None:
-    """What a reservation would cost with more bags, whose price hangs on membership, cabin and
+    """Ask the price of a reservation with more bags, which depends on membership, cabin and
     number of passengers."""
     reservation = case.reservation(case.open)
     if reservation is None:

@@ -66,7 +66,7 @@ class Attempt:
     knowledge: Knowledge
     task: TaskDefinition
     messages: Sequence[Message] = ()
-    """What the agent can see."""
+    """The messages that the agent can see."""
 
     def say(self, text: str) -> Message:
         """Return a message that says a text and closes."""

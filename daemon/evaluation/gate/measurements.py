@@ -33,7 +33,7 @@ class TokenParts:
 
 @dataclass(frozen=True, slots=True)
 class TaskEvidence:
-    """What the answers of a policy on one task rest on, over all trials that count."""
+    """The evidence of a policy's answers on one task, over all trials that count."""
 
     slice: str
     rollouts: int
