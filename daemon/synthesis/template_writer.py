@@ -24,7 +24,7 @@ from envs.environment import Environment
 from envs.task import TaskDefinition
 from events.synthesis.plans import Plan
 
-MOST_DRAWS: Final = 128
+MOST_DRAWS: Final = 1_024
 """Generated tasks that are looked at for one written one."""
 _PHRASINGS: Final = 1 << 16
 """Number of seeds for rephrasings."""

@@ -125,6 +125,11 @@ class Case:
         me = {**self.user["name"], "dob": self.user["dob"]}
         return [me, *self.user["saved_passengers"]][: self.chance.randrange(1, most + 1)]
 
+    def draw_rest(self) -> int:
+        """Return the dollars between a sum in a record and another in the request. The answer is
+        this difference and not the recorded sum, which a recital of the record would tell."""
+        return self.chance.randrange(200, 2_000)
+
     def days(self, first: int = TODAY + 1, last: int = LAST_DAY) -> list[str]:
         """Days on which something can be booked, shuffled."""
         return self.shuffle(map(date, range(first, last + 1)))
@@ -210,6 +215,11 @@ def is_basic(reservation: Record) -> bool:
 def action(name: str, **arguments: Any) -> Action:
     """A call of a perfect agent."""
     return Action(name=name, arguments=arguments)
+
+
+def subtract(whole: int, part: int) -> Action:
+    """Calculating a difference in dollars."""
+    return action("calculate", expression=f"{whole} - {part}")
 
 
 def get_reservation(reservation: Record) -> Action:

@@ -14,6 +14,7 @@ from envs.airline.case import (
     get_status,
     get_statuses,
     is_basic,
+    subtract,
     sum_payments,
 )
 from envs.airline.changes import move_flight
@@ -93,10 +94,15 @@ def refuse_cancellation(case: Case) -> Plan | None:
     )
     if reservation is None:
         return None
+    paid, rest = sum_payments(reservation), case.draw_rest()
     return Plan(
-        case.say(phrases.REFUSED_CANCELLATION, reservation=reservation["reservation_id"]),
-        get_statuses(reservation),
-        outputs=(str(sum_payments(reservation)),),
+        case.say(
+            phrases.REFUSED_CANCELLATION,
+            reservation=reservation["reservation_id"],
+            budget=str(paid + rest),
+        ),
+        (*get_statuses(reservation), subtract(paid + rest, paid)),
+        outputs=(str(rest),),
         answers=because("My plans have changed."),
         sources=(find_payments(reservation),),
     )
@@ -107,10 +113,15 @@ def refuse_change(case: Case) -> Plan | None:
     reservation = case.reservation(lambda candidate: case.open(candidate) and is_basic(candidate))
     if reservation is None:
         return None
+    paid, rest = sum_payments(reservation), case.draw_rest()
     return Plan(
-        case.say(phrases.REFUSED_CHANGE, reservation=reservation["reservation_id"]),
-        (get_reservation(reservation),),
-        outputs=(str(sum_payments(reservation)),),
+        case.say(
+            phrases.REFUSED_CHANGE,
+            reservation=reservation["reservation_id"],
+            budget=str(paid + rest),
+        ),
+        (get_reservation(reservation), subtract(paid + rest, paid)),
+        outputs=(str(rest),),
         sources=(find_payments(reservation),),
     )
 
@@ -118,9 +129,9 @@ def refuse_change(case: Case) -> Plan | None:
 def refuse_passenger(case: Case) -> Plan | None:
     """Plan a request for one more passenger, which the rules refuse: their number stays."""
     reservation = case.reservation(case.open)
-    balance = case.gift_card["amount"]
-    if reservation is None or balance < 100:
+    if reservation is None:
         return None
+    balance, rest = case.gift_card["amount"], case.draw_rest()
     friend = person(case.chance)
     return Plan(
         case.say(
@@ -128,9 +139,10 @@ def refuse_passenger(case: Case) -> Plan | None:
             friend=format_name(friend),
             born=friend["dob"],
             reservation=reservation["reservation_id"],
+            price=str(balance + rest),
         ),
-        (get_reservation(reservation),),
-        outputs=(f"{balance:.0f}",),
+        (get_reservation(reservation), subtract(balance + rest, balance)),
+        outputs=(str(rest),),
         sources=(Source.of(case.gift_card, "id", "amount"),),
     )
 

@@ -400,68 +400,81 @@ REFUSED_COMPENSATION: Final[Phrases] = (
 REFUSED_CANCELLATION: Final[Phrases] = (
     (
         "Please cancel my reservation {reservation}. My plans have changed. If that is not "
-        "possible, leave it and tell me how much I paid for it in all."
+        "possible, leave it and tell me how much of my budget of {budget} dollars is left "
+        "after all that I paid for it."
     ),
     (
-        "My plans have changed, so I would like reservation {reservation} called off. Should your"
-        " rules forbid it, do nothing and say what the whole of it cost me."
+        "My plans have changed, so I would like reservation {reservation} called off. Should "
+        "your rules forbid it, do nothing and say by how much the whole of it cost me less "
+        "than {budget} dollars."
     ),
     (
-        "Can {reservation} be cancelled? My plans have changed. Otherwise it may stay, but then I"
-        " want to know the total that I was charged."
+        "Can {reservation} be cancelled? My plans have changed. Otherwise it may stay, but "
+        "then I want to know how much less than {budget} dollars I was charged in total."
     ),
     (
-        "I do not need booking {reservation} any more, because my plans have changed: cancel it, "
-        "or, where you cannot, just name the sum I paid."
+        "I do not need booking {reservation} any more, because my plans have changed: cancel "
+        "it, or, where you cannot, just name the difference between {budget} dollars and the "
+        "sum I paid."
     ),
     (
         "Because my plans have changed, reservation {reservation} should be cancelled. Not "
-        "allowed? Then touch nothing and tell me its full price."
+        "allowed? Then touch nothing and tell me what remains of {budget} dollars once its "
+        "full price is taken off."
     ),
 )
 REFUSED_CHANGE: Final[Phrases] = (
     (
-        "I want to fly a day later in reservation {reservation}, but I do not want another cabin."
-        " If that is not possible, leave it and tell me how much I paid for it in all."
+        "I want to fly a day later in reservation {reservation}, but I do not want another "
+        "cabin. If that is not possible, leave it and tell me how much of my budget of "
+        "{budget} dollars is left after all that I paid for it."
     ),
     (
-        "Please move my booking {reservation} by one day, to the day after, in the cabin it has. "
-        "Should you not be able to, change nothing; say what it cost me altogether."
+        "Please move my booking {reservation} by one day, to the day after, in the cabin it "
+        "has. Should you not be able to, change nothing; say by how much it cost me less than "
+        "{budget} dollars altogether."
     ),
     (
-        "Can I leave one day later on {reservation} without a change of cabin? Otherwise let it "
-        "be, and I want to hear the total that I was charged."
+        "Can I leave one day later on {reservation} without a change of cabin? Otherwise let "
+        "it be, and I want to hear how much less than {budget} dollars I was charged in "
+        "total."
     ),
     (
-        "The flights of reservation {reservation} are a day too early for me, and the cabin must "
-        "stay. Where that cannot be done, only tell me the sum I paid."
+        "The flights of reservation {reservation} are a day too early for me, and the cabin "
+        "must stay. Where that cannot be done, only tell me the difference between {budget} "
+        "dollars and the sum I paid."
     ),
     (
-        "A day later would suit me better for {reservation}, same cabin. Not allowed? Then I keep"
-        " it as it is and ask for its full price."
+        "A day later would suit me better for {reservation}, same cabin. Not allowed? Then I "
+        "keep it as it is and ask what remains of {budget} dollars once its full price is "
+        "taken off."
     ),
 )
 REFUSED_PASSENGER: Final[Phrases] = (
     (
-        "Please add {friend}, born {born}, as one more passenger to reservation {reservation}. If"
-        " that is not possible, leave it and tell me how much is on my gift card, for another "
-        "booking."
+        "Please add {friend}, born {born}, as one more passenger to reservation "
+        "{reservation}. If that is not possible, leave it and tell me how much my gift card "
+        "falls short of {price} dollars, the price of another booking."
     ),
     (
-        "A friend wants to come along on {reservation}: {friend}, date of birth {born}. Put that "
-        "passenger on it too, or else say what my gift card has left, so that I can book anew."
+        "A friend wants to come along on {reservation}: {friend}, date of birth {born}. Put "
+        "that passenger on it too, or else say how much a booking of {price} dollars costs "
+        "beyond what my gift card has left."
     ),
     (
-        "Can my booking {reservation} have a passenger more? It would be {friend} (born {born}). "
-        "Otherwise change nothing; then I need the balance of my gift card."
+        "Can my booking {reservation} have a passenger more? It would be {friend} (born "
+        "{born}). Otherwise change nothing; then I need the difference between {price} "
+        "dollars and the balance of my gift card."
     ),
     (
         "There should be one person more in reservation {reservation}, {friend}, born {born}. "
-        "Where the rules are against it, just name the amount on my gift card."
+        "Where the rules are against it, just name what is missing on my gift card for a "
+        "booking of {price} dollars."
     ),
     (
-        "{friend}, born {born}, would like to join us on reservation {reservation} as an extra "
-        "passenger. Not allowed? Then tell me the value of my gift card for a booking of its own."
+        "{friend}, born {born}, would like to join us on reservation {reservation} as an "
+        "extra passenger. Not allowed? Then tell me what of {price} dollars for a new booking "
+        "my gift card does not cover."
     ),
 )
 REFUSED_INSURANCE: Final[Phrases] = (

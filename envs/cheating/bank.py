@@ -20,6 +20,7 @@ from typing import Any, Final
 
 from envs.agents import GoldAgent, draw_arguments
 from envs.cheating.knowledge import Knowledge, walk_json
+from envs.comparison.evidence import holds_number
 from envs.task import Basis, TaskDefinition
 from envs.users import STOP
 from events.messages import Action, Message, ToolCall, executed_calls
@@ -53,6 +54,7 @@ _WORDLESS: Final[frozenset[Basis]] = frozenset(
 """Parts of a verdict that hang on no words of the agent where a task has no outputs."""
 
 _DRAW_MORE: Final = "give criteria.rules the sources of its outputs, and draw them from more values"
+_DERIVE: Final = "demand an output that follows from a record and the request, and is in neither"
 _DEMAND: Final = "demand a change, or an output that only a look into the state can tell"
 _COMPARE: Final = "let a failed or empty call count for nothing, and ACTION compare arguments"
 _CALL_FOR: Final = "let violations name every repair that nothing called for"
@@ -214,6 +216,27 @@ def _call_gold_tools(arguments: Mapping[str, Any] | str, does: str) -> Cheater:
     return Cheater(does, moves, _always, _COMPARE)
 
 
+def _repeat_results(attempt: Attempt) -> Iterator[Message]:
+    """Look up, then say every value that a result showed. To read out a few values is an answer,
+    so nothing is said where there are no more."""
+    yield from _look_up(attempt)
+    results = (item.result for item in executed_calls(attempt.messages) if not item.failed)
+    values = dict.fromkeys(
+        value for result in results if result for value in _list_values(result.text)
+    )
+    if len(values) > _FEW:
+        yield attempt.say(" ".join(values))
+
+
+def _list_values(text: str) -> list[str]:
+    """Return the single values of a result, and the result itself where it is no JSON."""
+    try:
+        value = json.loads(text)
+    except ValueError:
+        return [text]
+    return [str(item) for item in walk_json(value) if not isinstance(item, dict | list)]
+
+
 def _write_and_undo(attempt: Attempt) -> Iterator[Message]:
     """Look up, then make writes, each with the one that takes it back."""
     yield from _look_up(attempt)
@@ -345,6 +368,12 @@ def _varies(knowledge: Knowledge) -> bool:
     return _has_words(knowledge) and knowledge.has_answers
 
 
+def _repeats_numbers(knowledge: Knowledge) -> bool:
+    """Whether answers are numbers. To read out a short record is an answer to a question about a
+    text in it."""
+    return _varies(knowledge) and any(map(holds_number, knowledge.outputs))
+
+
 def _differs(knowledge: Knowledge) -> bool:
     return not knowledge.is_constant
 
@@ -406,6 +435,12 @@ CHEATERS: Final[Mapping[str, Cheater]] = {
         )
         for name, cheater in _RECITERS.items()
     },
+    "look_up_and_repeat": Cheater(
+        "makes the gold look-ups, then says all that they showed",
+        _repeat_results,
+        _repeats_numbers,
+        _DERIVE,
+    ),
     "hand_over": _hand_over(lambda function: draw_arguments(function, (_SUMMARY,), Random(0))),
     "hand_over_without_arguments": _hand_over(lambda function: {}),
     "hand_over_in_vain": _hand_over(lambda function: "{"),

@@ -51,6 +51,11 @@ class Case:
         self.chance.shuffle(copy)
         return copy
 
+    def draw_rest(self) -> float:
+        """Return the dollars between a sum in a record and another in the request. The answer is
+        this difference and not the recorded sum, which a recital of the record would tell."""
+        return (self.chance.randrange(200, 2_000) * 10 + self.chance.randrange(1, 10)) / 100
+
     def variants(self, item: Record, available: bool = True) -> list[Record]:
         """Other items of the same product that can (or cannot) be had, shuffled."""
         variants = self.database["products"][item["product_id"]]["variants"].values()
@@ -103,6 +108,11 @@ def action(name: str, **arguments: Any) -> Action:
     return Action(name=name, arguments=arguments)
 
 
+def subtract(whole: float, *parts: float) -> Action:
+    """Calculating a difference in dollars."""
+    return action("calculate", expression=" - ".join(f"{value:.2f}" for value in (whole, *parts)))
+
+
 def get_order(order: Record) -> Action:
     """Looking up an order."""
     return action("get_order_details", order_id=order["order_id"])
@@ -128,7 +138,6 @@ def describe_variant(variant: Record) -> str:
     return ", ".join(f"{option} {value}" for option, value in variant["options"].items())
 
 
-def money(amount: float) -> str | None:
-    """An amount that can be written in one way only; None if its last digit may be left out."""
-    written = f"{amount:.2f}"
-    return None if written.endswith("0") else written
+def money(amount: float) -> str:
+    """Return an amount of dollars with its cents."""
+    return f"{amount:.2f}"

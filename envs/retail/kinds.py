@@ -23,6 +23,7 @@ from envs.retail.case import (
     get_product,
     get_user,
     money,
+    subtract,
     total,
 )
 from envs.retail.tools import DELIVERED, GIFT_CARD, PENDING
@@ -273,13 +274,17 @@ def _all_pending(case: Case) -> Plan | None:
 
 def _refuse_cancellation(case: Case) -> Plan | None:
     sent = case.orders(database.PROCESSED)
-    paid = money(total(sent[0])) if sent else None
-    if paid is None:
+    if not sent:
         return None
+    paid, rest = total(sent[0]), case.draw_rest()
     return Plan(
-        case.say(phrases.REFUSED_CANCELLATION, order=sent[0]["order_id"]),
-        (get_order(sent[0]),),
-        outputs=(paid,),
+        case.say(
+            phrases.REFUSED_CANCELLATION,
+            order=sent[0]["order_id"],
+            budget=money(paid + rest),
+        ),
+        (get_order(sent[0]), subtract(paid + rest, paid)),
+        outputs=(money(rest),),
         sources=(Source.of(sent[0], "order_id", "payment_history"),),
     )
 
@@ -288,18 +293,19 @@ def _refuse_refund(case: Case) -> Plan | None:
     order = case.order(DELIVERED)
     others = [m for m in case.user["payment_methods"].values() if m != case.method_of(order)]
     item = case.chance.choice(order["items"])
-    price = money(item["price"])
-    if others[0]["source"] == GIFT_CARD or price is None:
+    if others[0]["source"] == GIFT_CARD:
         return None
+    price, rest = item["price"], case.draw_rest()
     return Plan(
         case.say(
             phrases.REFUSED_REFUND,
             item=describe_items([item]),
             order=order["order_id"],
             method=METHODS[others[0]["source"]],
+            price=money(price + rest),
         ),
-        (get_order(order), get_user(case)),
-        outputs=(price,),
+        (get_order(order), get_user(case), subtract(price + rest, price)),
+        outputs=(money(rest),),
         sources=(_find_price(item),),
     )
 
@@ -307,14 +313,19 @@ def _refuse_refund(case: Case) -> Plan | None:
 def _question_refund(case: Case) -> Plan | None:
     order = case.order(DELIVERED)
     items = order["items"][:2]
-    refund = money(sum(item["price"] for item in items))
-    if len(items) < 2 or refund is None:
+    if len(items) < 2:
         return None
-    prices = " + ".join(f"{item['price']:.2f}" for item in items)
+    prices, rest = [item["price"] for item in items], case.draw_rest()
+    price = sum(prices) + rest
     return Plan(
-        case.say(phrases.QUESTION_REFUND, items=describe_items(items), order=order["order_id"]),
-        (get_order(order), action("calculate", expression=prices)),
-        outputs=(refund,),
+        case.say(
+            phrases.QUESTION_REFUND,
+            items=describe_items(items),
+            order=order["order_id"],
+            price=money(price),
+        ),
+        (get_order(order), subtract(price, *prices)),
+        outputs=(money(rest),),
         sources=tuple(map(_find_price, items)),
     )
 
@@ -322,13 +333,19 @@ def _question_refund(case: Case) -> Plan | None:
 def _question_price(case: Case) -> Plan | None:
     product = case.shuffle(case.database["products"].values())[0]
     stocked = [variant for variant in product["variants"].values() if variant["available"]]
-    lowest = money(min(variant["price"] for variant in stocked))
-    if lowest is None:
-        return None
+    lowest, rest = min(variant["price"] for variant in stocked), case.draw_rest()
     return Plan(
-        case.say(phrases.QUESTION_PRICE, product=product["name"].lower()),
-        (action("list_all_product_types"), get_product(product)),
-        outputs=(lowest,),
+        case.say(
+            phrases.QUESTION_PRICE,
+            product=product["name"].lower(),
+            budget=money(lowest + rest),
+        ),
+        (
+            action("list_all_product_types"),
+            get_product(product),
+            subtract(lowest + rest, lowest),
+        ),
+        outputs=(money(rest),),
         sources=(Source.of(product, "product_id", "variants"),),
     )
 
@@ -350,7 +367,7 @@ KINDS: Final[Mapping[str, Kind]] = {
     "all_pending": Kind("The same change on every order it applies to.", _all_pending),
     "refused_cancellation": Kind("Refuse by status, and answer instead.", _refuse_cancellation),
     "refused_refund": Kind("Refuse by rule, and answer instead.", _refuse_refund),
-    "question_refund": Kind("Answer a question by adding up; change nothing.", _question_refund),
+    "question_refund": Kind("Answer a question by calculating; change nothing.", _question_refund),
     "question_price": Kind("Answer a question from the catalogue.", _question_price),
 }
 """Capability -> its kind."""

@@ -232,74 +232,97 @@ ALL_PENDING: Final[Phrases] = (
 )
 REFUSED_CANCELLATION: Final[Phrases] = (
     (
-        "Please cancel my order {order}, I no longer need it. If you cannot do that, leave it and"
-        " tell me how much I paid for it."
+        "Please cancel my order {order}, I no longer need it. If you cannot do that, leave it "
+        "and tell me how much of my budget of {budget} dollars is left after what I paid for "
+        "it."
     ),
     (
-        "I no longer need order {order}; can it be cancelled? Should that be impossible, change "
-        "nothing and just say what I paid."
+        "I no longer need order {order}; can it be cancelled? Should that be impossible, "
+        "change nothing and just say by how much I paid less than {budget} dollars."
     ),
     (
-        "Call off order {order}, since I no longer need it. If it is too late, it may stay as it "
-        "is, but then I want to know the amount that I was charged for it."
+        "Call off order {order}, since I no longer need it. If it is too late, it may stay as "
+        "it is, but then I want to know how much less than {budget} dollars I was charged for "
+        "it."
     ),
     (
         "My order {order} is no longer needed: cancel it. In case your rules forbid it, do "
-        "nothing more than tell me its price in all."
+        "nothing more than tell me the difference between {budget} dollars and its price in "
+        "all."
     ),
     (
         "Is order {order} still to be stopped? I no longer need it. Otherwise let it come and "
-        "tell me the sum I paid for this order."
+        "tell me what remains of {budget} dollars once the sum I paid for this order is taken "
+        "off."
     ),
 )
 REFUSED_REFUND: Final[Phrases] = (
     (
-        "I want to return {item} of order {order}, but the refund must go to {method}, nothing "
-        "else. If that is not possible, leave it and tell me what {item} cost."
+        "I want to return {item} of order {order}, but the refund must go to {method}, "
+        "nothing else. If that is not possible, leave it and tell me how much {item} cost me "
+        "less than {price} dollars, the price in another shop."
     ),
     (
-        "Can I send back {item} from order {order} with the money to {method}? Only there. If you"
-        " cannot, I keep it, and you tell me its price."
+        "Can I send back {item} from order {order} with the money to {method}? Only there. If "
+        "you cannot, I keep it, and you tell me how far its price is below {price} dollars."
     ),
     (
-        "Please take {item} of order {order} back and refund {method} alone. Where the rules do "
-        "not allow that, return nothing; say how much {item} was."
+        "Please take {item} of order {order} back and refund {method} alone. Where the rules "
+        "do not allow that, return nothing; say by how much {item} was cheaper than {price} "
+        "dollars."
     ),
     (
-        "{Method} has to get the refund when {item} from order {order} is returned. No other way:"
-        " in that case leave the order alone and tell me what I paid for {item}."
+        "{Method} has to get the refund when {item} from order {order} is returned. No other "
+        "way: in that case leave the order alone and tell me what I saved on {item} compared "
+        "with {price} dollars."
     ),
     (
         "A return from order {order}: {item}, refunded to {method} and to nothing else. Not "
-        "possible? Then just name the price of {item}."
+        "possible? Then just name the difference between {price} dollars and the price of "
+        "{item}."
     ),
 )
 QUESTION_REFUND: Final[Phrases] = (
     (
-        "If I returned {items} of order {order}, how much would I get back in all? I only want to"
-        " know."
+        "If I returned {items} of order {order}, how much would I have to add to what I get "
+        "back to buy something for {price} dollars? I only want to know."
     ),
     (
-        "How much money would it be together, if {items} from order {order} came back to you? "
-        "Return nothing yet."
+        "Suppose {items} from order {order} came back to you: how much would the money for "
+        "them together fall short of {price} dollars? Return nothing yet."
     ),
     (
-        "I am thinking of returning {items}, which I bought with order {order}. What would the "
-        "whole refund be? It is just a question."
+        "I am thinking of returning {items}, which I bought with order {order}. By how much "
+        "is {price} dollars more than the whole refund? It is just a question."
     ),
-    "For order {order}, please work out the refund of {items} in total. Do not start a return.",
     (
-        "Tell me the sum that I would be refunded for {items} of my order {order}. Nothing else "
-        "is to be done."
+        "For order {order}, please work out what is left to pay of {price} dollars after the "
+        "refund of {items} in total. Do not start a return."
+    ),
+    (
+        "Tell me the difference between {price} dollars and the sum that I would be refunded "
+        "for {items} of my order {order}. Nothing else is to be done."
     ),
 )
 QUESTION_PRICE: Final[Phrases] = (
-    "What does the cheapest {product} cost that you have in stock?",
-    "How much is your least expensive {product}, among those that are available?",
-    "I am looking for a {product}: tell me the lowest price of one that can be delivered now.",
-    "Of every {product} in stock, which price is the smallest?",
+    (
+        "I have {budget} dollars. How much of it is left if I buy the cheapest {product} that "
+        "you have in stock?"
+    ),
+    (
+        "By how much is your least expensive {product}, among those that are available, below "
+        "{budget} dollars?"
+    ),
+    (
+        "I am looking for a {product}: take the lowest price of one that can be delivered "
+        "now, and tell me how much less than {budget} dollars it is."
+    ),
+    (
+        "Of every {product} in stock, take the one with the smallest price. What remains of "
+        "{budget} dollars after paying for it?"
+    ),
     (
         "Please check your catalogue for the {product} with the lowest price that is not sold "
-        "out, and tell me that price."
+        "out, and tell me the difference between {budget} dollars and that price."
     ),
 )

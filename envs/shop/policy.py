@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from typing import Final
 
 from envs.catalog import ToolCatalog
+from envs.comparison.numerals import says
 from envs.patterns.search import matches
 from envs.task import TaskDefinition
 from events.messages import ExecutedCall, Message, ToolCall, executed_calls
@@ -131,11 +132,14 @@ def _transfers(
 
 def _sayings(task: TaskDefinition, messages: Sequence[Message]) -> Iterator[str]:
     """Yield closings and answers that are not the task's, because one could say them all, and those
-    of the task that are not said word for word: in other words, wrong ones are not told apart."""
+    of the task that are said in another form: in other words, wrong ones are not told apart."""
     right = {sentence.lower() for sentence in task.criteria.outputs}
     spoken = [output(m.text).lower() for m in messages if m.role == "assistant" and m.content]
     for sentence in sorted(right - {DONE.lower()}):
-        if task.criteria.rules is not None and not any(sentence in text for text in spoken):
+        # COMMUNICATE judges whether it was said at all.
+        is_said = any(says(text, sentence) for text in spoken)
+        is_exact = any(sentence in text for text in spoken)
+        if task.criteria.rules is not None and is_said and not is_exact:
             yield f"did not say {sentence!r} word for word"
     wrong = [sentence for sentence in (DONE, output(REFUSED)) if sentence.lower() not in right]
     for text in _agent_texts(messages):

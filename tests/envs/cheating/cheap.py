@@ -4,7 +4,7 @@ from typing import Any, ClassVar, Final
 
 from envs.database import Database
 from envs.environment import Environment
-from envs.task import Answer, Basis, Criteria, Scenario, Script, TaskDefinition
+from envs.task import Answer, Basis, Criteria, Rules, Scenario, Script, Source, TaskDefinition
 from envs.tools import ToolError, Toolset, generic, read, write
 from events.messages import Action
 
@@ -21,6 +21,12 @@ class CheapTools(Toolset):
         if note_id not in self.database["notes"]:
             raise ToolError(f"no note {note_id!r}")
         return self.database["notes"][note_id]
+
+    @read
+    def list_prices(self) -> Any:
+        """List what the notes cost, in cents."""
+        notes = self.database["notes"]
+        return [{"note_id": key, "cents": note["cents"]} for key, note in notes.items()]
 
     @write
     def set_loud(self, note_id: str, loud: bool) -> str:
@@ -53,6 +59,7 @@ class Cheap(Environment):
         "title": "says a title that many states have",
         "one_of_many": "says one of thirty words, which no state has",
         "usual": "says one of two words",
+        "listed": "says a price that stands in a list",
         "closing": "says what every answer contains",
         "hand_over": "hands over, in any words",
         "argument": "removes any note, whether it works or not",
@@ -89,7 +96,12 @@ class Cheap(Environment):
 
 
 def _note(number: int) -> dict[str, Any]:
-    return {"title": f"title {number % NOTES}", "loud": number % 2 == 0}
+    title = f"title {number % NOTES}"
+    return {"title": title, "loud": number % 2 == 0, "cents": _price(number)}
+
+
+def _price(number: int) -> int:
+    return 5_000 + 31 * number
 
 
 def _write_criteria(capability: str, seed: int) -> Criteria:
@@ -104,6 +116,13 @@ def _write_criteria(capability: str, seed: int) -> Criteria:
         "usual": "rarely" if seed % 3 else "often",
         "closing": "complete",
     }
+    if capability == "listed":
+        source = Source(identity={"note_id": note}, fields=("cents",))
+        return Criteria(
+            gold_actions=(Action(name="list_prices", arguments={}),),
+            outputs=(str(_price(seed + seed % NOTES)),),
+            rules=Rules(sources=((source,),)),
+        )
     if capability in outputs:
         return Criteria(gold_actions=(look,), outputs=(outputs[capability],))
     tool, arguments, basis = _CHANGES[capability]

@@ -25,6 +25,7 @@ WAYS = {
     "title": "recite_texts",
     "one_of_many": "recite_outputs",
     "usual": "recite_outputs",
+    "listed": "look_up_and_repeat",
     "closing": "close",
     "hand_over": "hand_over",
     "argument": "fail",
