@@ -10,6 +10,7 @@ The verdict on a task with rules (`Criteria.rules`) is harder to win by guessing
 
     COMMUNICATE   an output counts where it is said after its sources were read, and a number where
                   it is said as a number; none counts where the agent said too many unseen values
+    texts         what stands in <think> tags is not said
     ACTION        a call that failed matches no gold action, and neither does one that lacks an
                   argument which counts
 """
@@ -86,6 +87,8 @@ class Grader:
     def grade(self, messages: Sequence[Message], termination: str | None) -> Grade:
         """Judge a transcript (without system prompt). Raises nothing for any transcript."""
         environment, task = self.environment, self.task
+        if task.criteria.rules is not None:
+            messages = evidence.remove_thoughts(messages)
         is_graded = termination in REGULAR or termination in environment.graded_endings
         irregular = None if is_graded else str(termination)
         executed = arrange_calls(environment, task, executed_calls(messages))

@@ -5,6 +5,7 @@ Pure. Generated tasks have rules (task.py, `Rules`), and grading asks these func
     find_breaches              what is wrong with the outputs of an episode, in words
     find_outputs_without_source   outputs that were said before their records were read
     count_unseen_values        numbers that the agent said and that nobody showed it
+    remove_thoughts            a transcript without what the agent only thought
     has_lookup                 whether anything was looked up at all
 
 A record is read by a call of either party, by any tool, that did not fail and whose result holds
@@ -28,6 +29,8 @@ MAX_UNSEEN_VALUES: Final = 8
 """Largest number of unseen values in an episode whose outputs count: an honest agent has a few,
 such as the steps of a sum, and a list of guesses has many."""
 
+_THOUGHT_START, _THOUGHT_END = "<think>", "</think>"
+
 
 def holds_number(output: str) -> bool:
     """Return whether an output is a number or has one, so that it could be guessed by counting."""
@@ -49,6 +52,12 @@ def find_breaches(
         unseen = count_unseen_values(policy, messages, stateless)
         if unseen > MAX_UNSEEN_VALUES:
             yield f"said {unseen} numbers that nothing had shown; {MAX_UNSEEN_VALUES} are allowed"
+
+
+def remove_thoughts(messages: Sequence[Message]) -> list[Message]:
+    """Return a transcript without what the agent only thought: the text in <think> tags that no
+    parser took out of its messages. The opening tag may stand in the prompt."""
+    return [_remove_thought(message) for message in messages]
 
 
 def find_outputs_without_source(
@@ -122,6 +131,14 @@ def has_lookup(messages: Sequence[Message], lookups: Collection[str]) -> bool:
         item.call.name in lookups and item.result is not None and not item.failed
         for item in executed_calls(messages)
     )
+
+
+def _remove_thought(message: Message) -> Message:
+    text = message.content
+    if message.role != "assistant" or not isinstance(text, str) or "think>" not in text:
+        return message
+    said, _, _ = text.rpartition(_THOUGHT_END)[2].partition(_THOUGHT_START)
+    return message.model_copy(update={"content": said.strip()})
 
 
 def _has(identity: Mapping[str, Any], record: Mapping[str, Any]) -> bool:

@@ -52,6 +52,10 @@ def by_user(name: str, **arguments: Any) -> Message:
         ([LOOK, said(" ".join(map(str, range(3000))))], 0),
         ([LOOK, said("Perhaps 2 3 4 5 6 7 8 9 or 1000.")], 1),
         ([LOOK, said("Perhaps 2 3 4 5 6 7 8 9 10 or 1000.")], 0),
+        ([LOOK, said("<think>It is 1,000.</think>I do not know.")], 0),
+        ([LOOK, said("It may be 1,000.</think>I do not know.")], 0),
+        ([LOOK, said("I do not know. <think>It is 1,000.")], 0),
+        ([LOOK, said("<think>2 3 4 5 6 7 8 9 10 11 12</think>It is 1,000.")], 1),
     ],
 )
 def test_an_output_counts_where_it_is_said_after_its_record_was_read(
