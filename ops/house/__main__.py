@@ -1,6 +1,6 @@
 """Measure the structure of the code and hold it to its goals.
 
-    python -m ops.house [--root .] [--json] [--list participles|vague|long]
+    python -m ops.house [--root .] [--json] [--list MEASURE]
 
 Counted are the packages that are installed and `ops`, not the tests, whose names are sentences.
 Exit code 0 when every goal holds, else 1; the goals are those of `GOALS`.
@@ -12,12 +12,13 @@ import json
 import sys
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Final
 
 from ops.house.imports import import_circles, python_files
 from ops.house.names import VAGUE, Name, definitions, has_participle, local_names
+from ops.house.rooms import METHODS, count_imports, is_text, list_entries, list_mentions
 
 PACKAGES: Final = ("events", "envs", "producers", "consumers", "migrations", "daemon", "ops")
 
@@ -25,14 +26,21 @@ GOALS: Final = {
     "participles_percent": 3.0,
     "vague_locals_percent": 0.5,
     "longest_function_lines": 60,
-    "most_modules_in_a_folder": 20,
+    "imports_90th_percentile": 110,
     "circles": 0,
     "readme_lines": 170,
+    "lines": 181_000,
+    "ops_lines": 41_200,
+    "statements": 89_000,
+    "skills_files": 103,
+    "lessons_files": 70,
+    "synthesis_files": 44,
+    "entry_files": 55,
 }
 """The most that each measure may be."""
 
-WIDE: Final = frozenset({"daemon/cli", "ops/faults", "migrations/versions"})
-"""Folders of one module per command, fault or revision: they may hold any number."""
+LISTS: Final = ("participles", "vague", "long", "circles", *METHODS, "entries")
+"""Measures whose occurrences can be listed."""
 
 DECLARATIONS: Final = frozenset(
     {
@@ -53,9 +61,21 @@ class Measures:
     locals: int
     vague_locals_percent: float
     longest_function_lines: int
-    most_modules_in_a_folder: int
+    imports_90th_percentile: int
+    """Modules of ours that are imported with a module."""
     circles: int
     readme_lines: int
+    lines: int
+    ops_lines: int
+    """Those of `ops`."""
+    statements: int
+    """Docstrings and other texts that stand alone are left out."""
+    skills_files: int
+    """Files outside of all rooms that name the method; likewise the next two (rooms.py)."""
+    lessons_files: int
+    synthesis_files: int
+    entry_files: int
+    """Files outside of all rooms that import a module of one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,46 +87,87 @@ class Occurrence:
     name: str
 
 
-def measure(root: Path) -> tuple[Measures, list[Occurrence]]:
-    """Count everything below `root`. Raises SyntaxError for a module that is no Python."""
-    findings: list[Occurrence] = []
-    names: list[Name] = []
-    bound: list[Name] = []
-    longest = 0
-    for path in _modules(root):
-        tree = ast.parse(path.read_text(encoding="utf-8"))
-        place = str(path.relative_to(root))
-        defined = [*definitions(tree), Name(path.stem, "module", 1)]
-        names += defined
-        findings += [
-            Occurrence("participles", f"{place}:{name.line}", name.name)
-            for name in defined
-            if has_participle(name.name)
-        ]
-        here = list(local_names(tree))
-        bound += here
-        findings += [
-            Occurrence("vague", f"{place}:{name.line}", name.name)
-            for name in here
-            if name.name in VAGUE
-        ]
+@dataclass(slots=True)
+class _Tally:
+    """What has been counted of some modules."""
+
+    names: int = 0
+    locals: int = 0
+    longest: int = 0
+    lines: Counter[str] = field(default_factory=Counter)
+    """Package -> its lines."""
+    statements: int = 0
+    findings: list[Occurrence] = field(default_factory=list)
+
+    def add(self, path: Path, place: str) -> None:
+        """Count a module."""
+        text = path.read_text(encoding="utf-8")
+        tree = ast.parse(text)
+        self.lines[place.partition("/")[0]] += len(text.splitlines())
+        self.statements += sum(
+            isinstance(node, ast.stmt) and not is_text(node) for node in ast.walk(tree)
+        )
+        self._add_names([*definitions(tree), Name(path.stem, "module", 1)], place)
+        self._add_locals(list(local_names(tree)), place)
         for name, line, length in _functions(tree, place):
             if length > GOALS["longest_function_lines"]:
-                findings.append(Occurrence("long", f"{place}:{line}", f"{name} ({length} lines)"))
-            longest = max(longest, length)
-    circles = import_circles(root, PACKAGES)
-    findings += [Occurrence("circles", circle[0], " - ".join(circle)) for circle in circles]
+                self._note("long", place, line, f"{name} ({length} lines)")
+            self.longest = max(self.longest, length)
+
+    def _add_names(self, names: Sequence[Name], place: str) -> None:
+        self.names += len(names)
+        for name in names:
+            if has_participle(name.name):
+                self._note("participles", place, name.line, name.name)
+
+    def _add_locals(self, names: Sequence[Name], place: str) -> None:
+        self.locals += len(names)
+        for name in names:
+            if name.name in VAGUE:
+                self._note("vague", place, name.line, name.name)
+
+    def _note(self, measure: str, place: str, line: int, name: str) -> None:
+        self.findings.append(Occurrence(measure, f"{place}:{line}", name))
+
+
+def measure(root: Path) -> tuple[Measures, list[Occurrence]]:
+    """Count everything below `root`. Raises SyntaxError for a module that is no Python."""
+    tally = _Tally()
+    for path in _modules(root):
+        tally.add(path, str(path.relative_to(root)))
+    circles, mentions, entries = (
+        import_circles(root, PACKAGES),
+        list_mentions(root),
+        list_entries(root),
+    )
+    findings = [
+        *tally.findings,
+        *(Occurrence("circles", circle[0], " - ".join(circle)) for circle in circles),
+        *(
+            Occurrence(method, place, method)
+            for method, places in mentions.items()
+            for place in places
+        ),
+        *(Occurrence("entries", place, ", ".join(inner)) for place, inner in entries.items()),
+    ]
     counts = Counter(finding.measure for finding in findings)
-    folders = _folders(root)
+    imports = sorted(count_imports(root, PACKAGES).values())
     measures = Measures(
-        definitions=len(names),
-        participles_percent=_percent(counts["participles"], len(names)),
-        locals=len(bound),
-        vague_locals_percent=_percent(counts["vague"], len(bound)),
-        longest_function_lines=longest,
-        most_modules_in_a_folder=max(folders.values(), default=0),
+        definitions=tally.names,
+        participles_percent=_percent(counts["participles"], tally.names),
+        locals=tally.locals,
+        vague_locals_percent=_percent(counts["vague"], tally.locals),
+        longest_function_lines=tally.longest,
+        imports_90th_percentile=imports[int(0.9 * len(imports))] if imports else 0,
         circles=len(circles),
         readme_lines=_lines(root / "README.md"),
+        lines=tally.lines.total(),
+        ops_lines=tally.lines["ops"],
+        statements=tally.statements,
+        skills_files=len(mentions["skills"]),
+        lessons_files=len(mentions["lessons"]),
+        synthesis_files=len(mentions["synthesis"]),
+        entry_files=len(entries),
     )
     return measures, findings
 
@@ -126,7 +187,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m ops.house", description=__doc__)
     parser.add_argument("--root", type=Path, default=Path())
     parser.add_argument("--json", action="store_true")
-    parser.add_argument("--list", choices=("participles", "vague", "long", "circles"))
+    parser.add_argument("--list", choices=LISTS)
     options = parser.parse_args(arguments)
     measures, findings = measure(options.root)
     missed = check_goals(measures)
@@ -155,15 +216,6 @@ def _functions(tree: ast.Module, place: str) -> Iterator[tuple[str, int, int]]:
         if f"{place}:{node.name}" not in DECLARATIONS:
             last = node.end_lineno or node.lineno
             yield node.name, node.lineno, last - node.body[0].lineno + 1
-
-
-def _folders(root: Path) -> Counter[str]:
-    """Modules per folder, `__init__` and the wide ones left out."""
-    return Counter(
-        str(path.parent.relative_to(root))
-        for path in _modules(root)
-        if path.name != "__init__.py" and str(path.parent.relative_to(root)) not in WIDE
-    )
 
 
 def _percent(part: int, whole: int) -> float:

@@ -13,16 +13,43 @@ Graph = dict[str, set[str]]
 
 def import_circles(root: Path, packages: Sequence[str]) -> list[list[str]]:
     """The circles among the members of each folder, every circle sorted; [] without any."""
+    graph = list_imports(root, packages)
+    edges = {(name, target) for name, targets in graph.items() for target in targets}
+    circles: list[list[str]] = []
+    for folder in sorted({parent for name in graph for parent in _parents(name)}):
+        circles += _circles(_graph_of(folder, edges))
+    return circles
+
+
+def list_imports(root: Path, packages: Sequence[str], *, at_start: bool = False) -> Graph:
+    """Return the modules of some packages, each with those of them that it imports; `at_start`:
+    only those that are imported as soon as the module is."""
+    list_nodes = _list_start_nodes if at_start else ast.walk
     modules = {
         _module_name(root, path): path
         for package in packages
         for path in python_files(root, package)
     }
-    edges = {(name, target) for name, path in modules.items() for target in _targets(path, modules)}
-    circles: list[list[str]] = []
-    for folder in sorted({parent for name in modules for parent in _parents(name)}):
-        circles += _circles(_graph_of(folder, edges))
-    return circles
+    return {
+        name: {
+            target
+            for node in list_nodes(ast.parse(path.read_text(encoding="utf-8")))
+            for target in _targets(node, modules)
+            if target in modules
+        }
+        for name, path in modules.items()
+    }
+
+
+def reach(graph: Graph, start: str) -> set[str]:
+    """Return the nodes that can be reached from one, itself left out unless it lies on a circle."""
+    reached: set[str] = set()
+    pending = [start]
+    while pending:
+        for target in graph[pending.pop()] - reached:
+            reached.add(target)
+            pending.append(target)
+    return reached
 
 
 def python_files(root: Path, package: str) -> list[Path]:
@@ -41,14 +68,21 @@ def _parents(name: str) -> Iterator[str]:
     return (".".join(parts[:end]) for end in range(1, len(parts)))
 
 
-def _targets(path: Path, modules: Mapping[str, Path]) -> Iterator[str]:
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-        if isinstance(node, ast.ImportFrom) and node.module and node.level == 0:
-            for alias in node.names:
-                member = f"{node.module}.{alias.name}"
-                yield member if member in modules else node.module
-        elif isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
+def _list_start_nodes(tree: ast.AST) -> Iterator[ast.AST]:
+    """Yield the statements that run when a module is imported."""
+    for node in ast.iter_child_nodes(tree):
+        yield node
+        if isinstance(node, ast.If | ast.Try) and "TYPE_CHECKING" not in ast.dump(node):
+            yield from _list_start_nodes(node)
+
+
+def _targets(node: ast.AST, modules: Mapping[str, Path]) -> Iterator[str]:
+    if isinstance(node, ast.ImportFrom) and node.module and node.level == 0:
+        for alias in node.names:
+            member = f"{node.module}.{alias.name}"
+            yield member if member in modules else node.module
+    elif isinstance(node, ast.Import):
+        yield from (alias.name for alias in node.names)
 
 
 def _graph_of(folder: str, edges: set[tuple[str, str]]) -> Graph:
@@ -66,19 +100,9 @@ def _graph_of(folder: str, edges: set[tuple[str, str]]) -> Graph:
 
 def _circles(graph: Graph) -> list[list[str]]:
     """Strongly connected components of more than one node."""
-    reachable = {node: _reachable(graph, node) for node in graph}
+    reachable = {node: reach(graph, node) for node in graph}
     components = {
         tuple(sorted({node, *(other for other in reached if node in reachable[other])}))
         for node, reached in reachable.items()
     }
     return sorted([list(component) for component in components if len(component) > 1])
-
-
-def _reachable(graph: Graph, start: str) -> set[str]:
-    reached: set[str] = set()
-    pending = [start]
-    while pending:
-        for target in graph[pending.pop()] - reached:
-            reached.add(target)
-            pending.append(target)
-    return reached

@@ -7,6 +7,7 @@ import pytest
 from ops.house.__main__ import Measures, check_goals, measure
 from ops.house.imports import import_circles
 from ops.house.names import has_participle, split_words
+from ops.house.rooms import count_imports, list_entries, list_mentions
 
 ROOT = Path(__file__).parents[3]
 
@@ -71,9 +72,52 @@ def test_planted_faults_are_measured_and_miss_the_goals(tmp_path: Path) -> None:
     }
 
 
-def test_a_folder_may_hold_twenty_modules(tmp_path: Path) -> None:
-    plant(tmp_path, **{f"events__m{number}": "" for number in range(21)})
-    assert "most_modules_in_a_folder" in check_goals(measure(tmp_path)[0])
+def test_a_file_names_a_method_in_its_code_and_outside_of_rooms(tmp_path: Path) -> None:
+    plant(
+        tmp_path,
+        daemon__docs='"""A panel and a lesson."""\nx = 1  # a panel\n"""A skill."""\n',
+        daemon__code="def choose(panel): return panel\n",
+        daemon__cls="class RouterHead: ...\n",
+        daemon__other="RouteRow = rich_help_panel = 1\n",
+        daemon__skills__inner="def choose(panel): return panel\n",
+        envs__tasks="WORDS = {'lesson': 1}\n",
+        envs__late="def load():\n    from daemon.users import x\n",
+    )
+    assert list_mentions(tmp_path) == {
+        "skills": ["daemon/cls.py", "daemon/code.py"],
+        "lessons": ["envs/tasks.py"],
+        "synthesis": ["envs/late.py"],
+    }
+
+
+def test_imports_into_rooms_are_listed_and_late_ones_too(tmp_path: Path) -> None:
+    plant(
+        tmp_path,
+        daemon__core="from daemon.skills import panel\n",
+        daemon__wiring="def load():\n    from daemon.skills.panel import Panel\n",
+        daemon__skills__panel="from daemon.skills import other\nclass Panel: ...\n",
+        daemon__skills__other="",
+    )
+    inner = ["daemon.skills.panel"]
+    assert list_entries(tmp_path) == {"daemon/core.py": inner, "daemon/wiring.py": inner}
+
+
+def test_only_what_is_imported_at_the_start_counts(tmp_path: Path) -> None:
+    plant(
+        tmp_path,
+        events__a="from events import b\nimport json\n",
+        events__b="try:\n    from events import c\nexcept ImportError:\n    pass\n",
+        events__c="def late():\n    from events import d\n",
+        events__d="from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from events import a\n",
+    )
+    counts = count_imports(tmp_path, ["events"])
+    assert counts == {"events.a": 2, "events.b": 1, "events.c": 0, "events.d": 0}
+
+
+def test_lines_and_statements_are_counted_without_docstrings(tmp_path: Path) -> None:
+    plant(tmp_path, events__m='"""A text."""\n\nx = 1\n', ops__n="def f():\n    return 1\n")
+    measures, _ = measure(tmp_path)
+    assert (measures.lines, measures.ops_lines, measures.statements) == (5, 2, 3)
 
 
 def test_names_of_event_types_are_promised_and_do_not_count(tmp_path: Path) -> None:

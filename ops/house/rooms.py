@@ -1,0 +1,101 @@
+"""How far the names of a method reach beyond the rooms of that method, and what a module imports.
+
+    list_mentions(root)            method -> files outside of all rooms that name it
+    list_entries(root)             files outside of all rooms -> modules of rooms that they import
+    count_imports(root, packages)  module -> number of modules that are imported with it
+
+A file names a method where its code does; docstrings and comments do not count. A room is a folder
+whose name stands in ROOMS.
+"""
+
+import ast
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Final
+
+from ops.house.imports import list_imports, python_files, reach
+
+CORE: Final = ("daemon", "consumers", "producers", "events", "envs")
+"""The packages that are searched."""
+
+ROOMS: Final = frozenset(
+    ["methods", "skills", "panels", "lessons", "reflection", "synthesis", "attribution", "users"]
+)
+"""Names of folders, each the room of a method."""
+
+METHODS: Final[Mapping[str, re.Pattern[str]]] = {
+    "skills": re.compile(
+        r"\b(panels?|skills?|routers?)\b|\b(Panel|Skill|Router)[A-Z]\w*"
+        r"|(?<!help)_(panels?|skills?|routers?)\b"
+    ),
+    "lessons": re.compile(
+        r"\b(lessons?|reflections?|reflecting)\w*|_(lesson|reflection)", re.IGNORECASE
+    ),
+    "synthesis": re.compile(
+        r"\b(plan_sets?|synthesis|PlansWritten|user_gate|UserEvaluated|TrajectoryVerified|manners"
+        r"|attribution)\w*|daemon\.users",
+        re.IGNORECASE,
+    ),
+}
+"""Method -> the words that name it."""
+
+
+def list_mentions(root: Path) -> dict[str, list[str]]:
+    """Return for each method the files outside of all rooms whose code names it, sorted. Raises
+    SyntaxError for a module that is no Python."""
+    codes = {place: _read_code(root / place) for place in _list_outside(root)}
+    return {
+        method: [place for place, code in codes.items() if pattern.search(code)]
+        for method, pattern in METHODS.items()
+    }
+
+
+def list_entries(root: Path) -> dict[str, list[str]]:
+    """Return the files outside of all rooms that import modules of rooms, with these modules."""
+    imports = list_imports(root, CORE)
+    entries = {}
+    for place in _list_outside(root):
+        module = ".".join(Path(place).with_suffix("").parts).removesuffix(".__init__")
+        inner = sorted(target for target in imports[module] if _is_room(target.split(".")))
+        if inner:
+            entries[place] = inner
+    return entries
+
+
+def count_imports(root: Path, packages: Sequence[str]) -> dict[str, int]:
+    """Return for each module of some packages how many others of them are imported with it."""
+    graph = list_imports(root, packages, at_start=True)
+    return {module: len(reach(graph, module) - {module}) for module in graph}
+
+
+def _list_outside(root: Path) -> Iterator[str]:
+    for package in CORE:
+        for path in python_files(root, package):
+            place = path.relative_to(root)
+            if not _is_room(place.with_suffix("").parts):
+                yield str(place)
+
+
+def _is_room(parts: Sequence[str]) -> bool:
+    """Return whether a module lies in a room; the last part is the module itself."""
+    return not ROOMS.isdisjoint(parts[:-1])
+
+
+def _read_code(path: Path) -> str:
+    """Return the code of a module without comments and without texts that stand alone."""
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    for node in ast.walk(tree):
+        body = getattr(node, "body", None)
+        if isinstance(body, list):
+            body[:] = [item for item in body if not is_text(item)] or [ast.Pass()]
+    return ast.unparse(tree)
+
+
+def is_text(node: ast.AST) -> bool:
+    """Return whether a statement is a text that stands alone, such as a docstring."""
+    return (
+        isinstance(node, ast.Expr)
+        and isinstance(node.value, ast.Constant)
+        and isinstance(node.value.value, str)
+    )
