@@ -24,6 +24,9 @@ from sqlmodel import Field, SQLModel
 REVISION: Final = "0026"
 """The migration that makes these tables; a test holds it to the newest one in migrations/."""
 
+OLDEST_REVISION: Final = "0024"
+"""The oldest tables that can be upgraded to these."""
+
 FOLD_VERSION: Final = 18
 """Raised with every change of what a fold makes of an event; then `kintsugi rebuild` is due."""
 

@@ -1,46 +1,38 @@
-"""This version's tables for an empty SQLite database, laid out at once.
+"""Make this version's tables in an empty database, at once and without Alembic.
 
-All revisions in their order take 40 times as long, and Alembic a while to import: what every new
-home would wait for. `head.sql` holds what they make, as SQLite itself describes it. It is written
-by `python -m ops.tables` and never by hand; a test holds it to the revisions. Any other database is
-brought here by `upgrade.py`, and so is one that an older `head.sql` made.
+Alembic takes a while to import, which every command in a new home would wait for. Tests hold the
+tables of an upgraded database to those that are made here.
 """
 
-from pathlib import Path
-from typing import Final
+from sqlalchemy import Connection, Engine, inspect, text
 
-from sqlalchemy import Connection, Engine
+from consumers.database import write_transaction
+from consumers.tables import METADATA, REVISION
 
-from consumers.database import read_transaction, write_transaction
-
-STATEMENTS: Final = Path(__file__).with_name("head.sql")
-_END: Final = ";\n"
+_VERSION_TABLE = (
+    "CREATE TABLE alembic_version (version_num VARCHAR(32) NOT NULL, "
+    "CONSTRAINT alembic_version_pkc PRIMARY KEY (version_num))"
+)
+"""The table in which Alembic keeps a revision."""
 
 
 def lay_out(engine: Engine) -> str | None:
-    """Make the tables where a SQLite database is empty; returns their revision, and None for any
-    other database, which stays as it is. Two processes at once do it once."""
+    """Make the tables where a SQLite database is empty, and return their revision. Return None for
+    any other database, which stays as it is. Two processes at once do it once."""
     if engine.dialect.name != "sqlite":
         return None
     with write_transaction(engine) as connection:
-        if connection.exec_driver_sql("SELECT count(*) FROM sqlite_master").scalar_one():
+        if inspect(connection).get_table_names():
             return None
-        for statement in STATEMENTS.read_text().split(_END):
-            if statement:
-                connection.exec_driver_sql(statement)
-        return _revision(connection)
+        create_tables(connection)
+    return REVISION
 
 
-def describe(engine: Engine) -> str:
-    """Return the statements that make the tables of a SQLite database and name their revision."""
-    with read_transaction(engine) as connection:
-        made = connection.exec_driver_sql(
-            # An index that has no statement comes with its table, and any other behind it.
-            "SELECT sql FROM sqlite_master WHERE sql IS NOT NULL ORDER BY type = 'index', name"
-        ).scalars()
-        named = f"INSERT INTO alembic_version (version_num) VALUES ('{_revision(connection)}')"
-        return "".join(f"{statement}{_END}" for statement in (*made, named))
-
-
-def _revision(connection: Connection) -> str:
-    return str(connection.exec_driver_sql("SELECT version_num FROM alembic_version").scalar_one())
+def create_tables(connection: Connection) -> None:
+    """Make the tables in a database that has none of ours, and name their revision."""
+    METADATA.create_all(connection, checkfirst=False)
+    connection.execute(text(_VERSION_TABLE))
+    connection.execute(
+        text("INSERT INTO alembic_version (version_num) VALUES (:revision)"),
+        {"revision": REVISION},
+    )

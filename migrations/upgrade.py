@@ -18,32 +18,29 @@ from alembic.script import ScriptDirectory
 from sqlalchemy import Engine, text
 
 from consumers.database import DatabaseMismatch, read_transaction, write_transaction
-from consumers.tables import METADATA, REVISION
+from consumers.tables import METADATA, OLDEST_REVISION, REVISION
 from events.privacy.database_url import render_database_url
-from migrations.head import lay_out
+from migrations.head import create_tables
 
 _LOCK: Final = 0x6B696E74
 """PostgreSQL's advisory lock of a migration."""
 
 
 def upgrade(engine: Engine) -> str:
-    """Bring the tables to this version; returns the revision reached. Raises DatabaseMismatch where
-    a newer version has been here."""
-    if lay_out(engine) != REVISION:
-        run_revisions(engine)
-    return REVISION
-
-
-def run_revisions(engine: Engine, last: str = "head") -> None:
-    """Apply the missing revisions one by one, in an empty database all of them. Raises
-    DatabaseMismatch where a newer version has been here."""
-    _refuse_newer(engine, current(engine))
+    """Bring the tables to this version and return the revision. An empty database gets all tables,
+    any other the missing revisions. Raises DatabaseMismatch for tables of a newer version, and for
+    tables that are too old."""
+    _refuse_others(engine, current(engine))
     config = _config()
     with write_transaction(engine) as connection:
         if connection.dialect.name == "postgresql":
             connection.execute(text("SELECT pg_advisory_xact_lock(:lock)"), {"lock": _LOCK})
-        config.attributes["connection"] = connection
-        command.upgrade(config, last)
+        if MigrationContext.configure(connection).get_current_revision() is None:
+            create_tables(connection)
+        else:
+            config.attributes["connection"] = connection
+            command.upgrade(config, "head")
+    return REVISION
 
 
 def head() -> str:
@@ -62,7 +59,7 @@ def current(engine: Engine) -> str | None:
 def require_head(engine: Engine) -> None:
     """Raise DatabaseMismatch unless the database is at this code's revision."""
     revision = current(engine)
-    _refuse_newer(engine, revision)
+    _refuse_others(engine, revision)
     if revision != head():
         raise DatabaseMismatch(
             f"database {render_database_url(engine.url)} is at revision {revision}, "
@@ -70,15 +67,21 @@ def require_head(engine: Engine) -> None:
         )
 
 
-def _refuse_newer(engine: Engine, revision: str | None) -> None:
-    """Nothing that this code could do would help there."""
+def _refuse_others(engine: Engine, revision: str | None) -> None:
+    """Raise DatabaseMismatch for a revision that cannot be upgraded to this version."""
     known = {script.revision for script in _scripts().walk_revisions()}
-    if revision is not None and revision not in known:
+    if revision is None or revision in known:
+        return
+    what = f"database {render_database_url(engine.url)} is at revision {revision}, which this"
+    if revision < OLDEST_REVISION:
         raise DatabaseMismatch(
-            f"database {render_database_url(engine.url)} is at revision {revision}, "
-            f"which this version does not know (it needs {head()}); run the newer kintsugi that "
-            "made it"
+            f"{what} version cannot upgrade (the oldest is {OLDEST_REVISION}); fold its log anew "
+            "in a new home: kintsugi log export, kintsugi log import, kintsugi rebuild --yes "
+            "(docs/upgrading.md)"
         )
+    raise DatabaseMismatch(
+        f"{what} version does not know (it needs {head()}); run the newer kintsugi that made it"
+    )
 
 
 def differences(engine: Engine) -> list[str]:

@@ -1,18 +1,19 @@
 """Revisions in the order in which versions follow one another: they add, and drop only later. What
-an empty SQLite database gets at once is what all of them make."""
+an empty database gets at once is what they make of the oldest tables."""
 
 import ast
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from alembic import command
+from alembic.config import Config
 from sqlalchemy import Engine, text
 
 from consumers.database import open_database, write_transaction
-from consumers.tables import REVISION
-from migrations.head import STATEMENTS, describe, lay_out
-from migrations.upgrade import current, differences, run_revisions, upgrade
-from ops.tables import lay_out_by_revisions
+from consumers.tables import OLDEST_REVISION, REVISION
+from migrations.head import lay_out
+from migrations.upgrade import current, differences, head, upgrade
 
 VERSIONS = sorted((Path(__file__).parents[1] / "migrations" / "versions").glob("[0-9]*.py"))
 CONTRACT = "Contract: "
@@ -73,6 +74,14 @@ def test_what_takes_away_is_found() -> None:
     assert troubles(f'"""{CONTRACT}nobody reads b."""\n{source}') == []
 
 
+def downgrade(engine: Engine, revision: str) -> None:
+    config = Config()
+    config.set_main_option("script_location", str(VERSIONS[0].parents[1]))
+    with write_transaction(engine) as connection:
+        config.attributes["connection"] = connection
+        command.downgrade(config, revision)
+
+
 @pytest.fixture
 def empty(tmp_path: Path) -> Iterator[Engine]:
     """A SQLite database without tables."""
@@ -81,20 +90,18 @@ def empty(tmp_path: Path) -> Iterator[Engine]:
     opened.dispose()
 
 
-def test_what_is_laid_out_is_what_the_revisions_make(empty: Engine, tmp_path: Path) -> None:
-    remedy = "run python -m ops.tables, which writes it anew"
-    assert STATEMENTS.read_text() == lay_out_by_revisions(tmp_path), remedy
-    assert lay_out(empty) == REVISION == current(empty)
-    assert describe(empty) == STATEMENTS.read_text()
+def test_an_empty_database_gets_the_tables_of_the_code(empty: Engine) -> None:
+    assert lay_out(empty) == REVISION == current(empty) == head()
     assert differences(empty) == []
-
-
-def test_an_older_database_is_brought_here_by_the_missing_revisions(empty: Engine) -> None:
-    run_revisions(empty, VERSIONS[-4].stem[:4])
-    assert differences(empty) != []
     assert lay_out(empty) is None
-    assert upgrade(empty) == REVISION
-    assert describe(empty) == STATEMENTS.read_text()
+
+
+def test_the_oldest_tables_are_upgraded_to_those_of_the_code(empty: Engine) -> None:
+    lay_out(empty)
+    downgrade(empty, OLDEST_REVISION)
+    assert (current(empty), differences(empty) == []) == (OLDEST_REVISION, False)
+    assert upgrade(empty) == REVISION == current(empty)
+    assert differences(empty) == []
 
 
 def test_nothing_is_laid_out_beside_other_tables(empty: Engine) -> None:

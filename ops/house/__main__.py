@@ -44,8 +44,6 @@ LISTS: Final = ("participles", "vague", "long", "circles", *METHODS, "entries")
 
 DECLARATIONS: Final = frozenset(
     {
-        "migrations/versions/0001_the_projection_tables.py:upgrade",
-        "migrations/versions/0003_adapters_and_routes.py:upgrade",
         "producers/gateway/metrics/registry.py:__init__",
     }
 )

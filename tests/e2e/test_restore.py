@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from sqlalchemy import Engine, create_engine, text
 
+from consumers.tables import OLDEST_REVISION
 from daemon.config.settings import Settings
 from daemon.core.app import App
 from migrations.upgrade import head
@@ -96,6 +97,32 @@ def test_what_was_backed_up_is_restored_on_an_empty_machine(
     assert weights.read_bytes() == b"weights"
 
 
+@pytest.mark.parametrize("target", ["sqlite", "postgres"])
+def test_tables_that_are_too_old_are_folded_anew_from_the_log(
+    settings: Settings, tmp_path: Path, target: str, request: pytest.FixtureRequest
+) -> None:
+    here = {"KINTSUGI_HOME": str(settings.home)}
+    url = f"sqlite:///{settings.home / 'kintsugi.db'}"
+    if target == "postgres":
+        url = request.getfixturevalue("postgres_url")
+        here["KINTSUGI_DATABASE_URL"] = url
+        assert run_here(["db", "upgrade"], here).code == 0
+        assert run_here(["rebuild", "--yes"], here).code == 0
+    before = run_here(["rebuild", "--json"], here).json
+    at_revision(url, "0023").dispose()
+    for line in (["status"], ["db", "upgrade"]):
+        refused = run_here(line, here)
+        assert (refused.code, refused.out) == (4, "")
+        assert "is at revision 0023, which this version cannot upgrade" in refused.err
+    assert run_here(["log", "export", str(tmp_path / "log")], here).code == 0
+    there = {"KINTSUGI_HOME": str(tmp_path / "new")}
+    for line in (["log", "import", str(tmp_path / "log")], ["rebuild", "--yes"]):
+        done = run_here(line, there)
+        assert done.code == 0, (line, done.err)
+    after = run_here(["rebuild", "--json"], there).json
+    assert (after["hash"], after["equal"]) == (before["hash"], True)
+
+
 def at_revision(url: str, revision: str) -> Engine:
     engine = create_engine(url)
     with engine.begin() as connection:
@@ -109,10 +136,13 @@ def test_tables_of_another_version_are_refused_with_the_command(
     there = {"KINTSUGI_HOME": str(tmp_path / "home"), "KINTSUGI_DATABASE_URL": postgres_url}
     assert run_here(["db", "upgrade"], there).code == 0
     for command in (["status"], ["consume"], ["schedule", "--once"], ["work", "--once"]):
-        at_revision(postgres_url, "0003").dispose()
+        at_revision(postgres_url, OLDEST_REVISION).dispose()
         older = run_here(command, there)
         assert (older.code, older.out) == (4, ""), command
-        assert f"is at revision 0003, this version needs {head()}; run kintsugi db up" in older.err
+        assert (
+            f"is at revision {OLDEST_REVISION}, this version needs {head()}; run kintsugi db"
+            in older.err
+        )
         at_revision(postgres_url, "9999").dispose()
         newer = run_here(command, there)
         assert (newer.code, newer.out) == (4, ""), command

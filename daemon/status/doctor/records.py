@@ -49,7 +49,7 @@ def log(app: "App") -> Finding:
 def database(app: "App") -> Finding:
     """Check the tables' revision."""
     from consumers.database import read_revision
-    from consumers.tables import REVISION
+    from consumers.tables import OLDEST_REVISION, REVISION
     from events.privacy.database_url import render_database_url
 
     engine = app.database
@@ -57,6 +57,8 @@ def database(app: "App") -> Finding:
     current = read_revision(engine)
     if current == REVISION:
         return True, f"{where} at revision {current}"
+    if current is not None and current < OLDEST_REVISION:
+        return False, f"{where} is at revision {current}, too old to upgrade; see docs/upgrading.md"
     if engine.dialect.name == "sqlite":
         return True, f"{where} will be brought to revision {REVISION} by the next command"
     return False, f"{where} is at revision {current}, not {REVISION}; run kintsugi db upgrade"
