@@ -19,11 +19,12 @@ so that the state has their writes; its messages stand in the transcript, marked
 count for no limit and as no error of a party.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from enum import StrEnum
 from typing import Final
 
 from envs.agents import Agent
+from envs.comparison.evidence import remove_thought
 from envs.environment import Environment, Limits
 from envs.task import TaskDefinition
 from envs.users import STOP, STOP_TOKENS, User
@@ -163,7 +164,11 @@ class Episode:
             if self.environment.user_toolset is None:
                 return [*self._system, *self.messages]
             return [*self._system, *hide_calls(self.messages, of="user")]
-        return hide_calls(self.messages, of="assistant")
+        return hide_calls(map(self._hear, self.messages), of="assistant")
+
+    def _hear(self, message: Message) -> Message:
+        """Return a message as the user hears it."""
+        return message if self.task.criteria.rules is None else remove_thought(message)
 
     def _replay(self, prefix: Sequence[Message]) -> None:
         """Bring the episode to where a task's prefix ends. Raises PrefixMismatch."""
@@ -214,9 +219,9 @@ class Episode:
         elif message.tool_calls:
             self.rounds += 1
             self._run_tools(message)
-        elif not message.text.strip():
+        elif not (text := self._hear(message).text).strip():
             self.stop(Termination.AGENT_ERROR, "the agent said nothing and called nothing")
-        elif STOP in message.text or self.task.solo:
+        elif STOP in text or self.task.solo:
             self.stop(Termination.AGENT_STOP)
         else:
             self.turn = Party.USER
@@ -306,7 +311,7 @@ def _show(message: Message) -> str:
     return f"{message.role} {message.text[:_SHOWN]!r}{failed}"
 
 
-def hide_calls(messages: Sequence[Message], *, of: Requestor) -> list[Message]:
+def hide_calls(messages: Iterable[Message], *, of: Requestor) -> list[Message]:
     """Return a transcript without the calls of one party and their results."""
     shown: list[Message] = []
     hidden = False

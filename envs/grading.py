@@ -88,7 +88,7 @@ class Grader:
         """Judge a transcript (without system prompt). Raises nothing for any transcript."""
         environment, task = self.environment, self.task
         if task.criteria.rules is not None:
-            messages = evidence.remove_thoughts(messages)
+            messages = [evidence.remove_thought(message) for message in messages]
         is_graded = termination in REGULAR or termination in environment.graded_endings
         irregular = None if is_graded else str(termination)
         executed = arrange_calls(environment, task, executed_calls(messages))

@@ -128,7 +128,7 @@ class Case:
     def draw_rest(self) -> int:
         """Return the dollars between a sum in a record and another in the request. The answer is
         this difference and not the recorded sum, which a recital of the record would tell."""
-        return self.chance.randrange(200, 2_000)
+        return self.chance.randrange(2_000, 10_000)
 
     def days(self, first: int = TODAY + 1, last: int = LAST_DAY) -> list[str]:
         """Days on which something can be booked, shuffled."""

@@ -36,9 +36,20 @@ def compensate_cancellation(case: Case) -> Plan | None:
     )
     if reservation is None:
         return None
+    paid, rest = sum_payments(reservation), case.draw_rest()
     return Plan(
-        case.say(phrases.CANCELLED_FLIGHT, reservation=reservation["reservation_id"]),
-        (*get_statuses(reservation), _certificate(case, reservation, PER_CANCELLED)),
+        case.say(
+            phrases.CANCELLED_FLIGHT,
+            reservation=reservation["reservation_id"],
+            budget=str(paid + rest),
+        ),
+        (
+            *get_statuses(reservation),
+            _certificate(case, reservation, PER_CANCELLED),
+            subtract(paid + rest, paid),
+        ),
+        outputs=(str(rest),),
+        sources=(find_payments(reservation),),
     )
 
 
@@ -131,7 +142,7 @@ def refuse_passenger(case: Case) -> Plan | None:
     reservation = case.reservation(case.open)
     if reservation is None:
         return None
-    balance, rest = case.gift_card["amount"], case.draw_rest()
+    balance, rest = int(case.gift_card["amount"]), case.draw_rest()
     friend = person(case.chance)
     return Plan(
         case.say(
@@ -154,10 +165,12 @@ def refuse_insurance(case: Case) -> Plan | None:
     )
     if reservation is None:
         return None
-    bags = reservation["total_baggages"] + 1
     people = len(reservation["passengers"])
+    free = case.free_bags(reservation["cabin"], people)
+    bags = max(reservation["total_baggages"], free) + case.chance.randrange(1, 6)
+    more = format_count(bags - reservation["total_baggages"], "checked bag")
     return Plan(
-        case.say(phrases.REFUSED_INSURANCE, reservation=reservation["reservation_id"]),
+        case.say(phrases.REFUSED_INSURANCE, reservation=reservation["reservation_id"], bags=more),
         (
             get_reservation(reservation),
             action(

@@ -323,24 +323,29 @@ CANCEL_ALL: Final[Phrases] = (
 )
 CANCELLED_FLIGHT: Final[Phrases] = (
     (
-        "You have cancelled a flight of my reservation {reservation}. I want a compensation for "
-        "that. Leave the reservation as it is."
+        "You have cancelled a flight of my reservation {reservation}. I want a compensation "
+        "for that, and to know how much of my budget of {budget} dollars is left after all "
+        "that I paid for it. Leave the reservation as it is."
     ),
     (
         "A flight of {reservation} was called off by you. What do I get for it? I ask for the "
-        "compensation and keep my booking unchanged."
+        "compensation and keep my booking unchanged. Say, too, by how much the whole of it "
+        "cost me less than {budget} dollars."
     ),
     (
-        "My booking {reservation} has lost a flight, cancelled by the airline. Please compensate "
-        "me and change nothing else about it."
+        "My booking {reservation} has lost a flight, cancelled by the airline. Please "
+        "compensate me and change nothing else about it. I also want to know how much less "
+        "than {budget} dollars I was charged for it in total."
     ),
     (
         "Since one of the flights in reservation {reservation} is cancelled, I am due a "
-        "compensation. Give me that, but do not cancel or move anything."
+        "compensation. Give me that, but do not cancel or move anything. Then name the "
+        "difference between {budget} dollars and the sum I paid."
     ),
     (
-        "I would like to be compensated for reservation {reservation}, of which you cancelled a "
-        "flight. The reservation itself should stay."
+        "I would like to be compensated for reservation {reservation}, of which you cancelled "
+        "a flight. The reservation itself should stay. Tell me what remains of {budget} "
+        "dollars once its full price is taken off."
     ),
 )
 DELAYED_FLIGHT: Final[Phrases] = (
@@ -479,24 +484,24 @@ REFUSED_PASSENGER: Final[Phrases] = (
 )
 REFUSED_INSURANCE: Final[Phrases] = (
     (
-        "I want travel insurance for reservation {reservation}, which has none. If you cannot add"
-        " it, add one checked bag instead. My credit card pays."
+        "I want travel insurance for reservation {reservation}, which has none. If you cannot "
+        "add it, add {bags} instead. My credit card pays."
     ),
     (
-        "Please insure my trip {reservation}, as I did not do so when I booked. Where that is too"
-        " late, I take one more checked bag in its place. Charge my credit card."
+        "Please insure my trip {reservation}, as I did not do so when I booked. Where that is "
+        "too late, I take {bags} more in its place. Charge my credit card."
     ),
     (
-        "Can {reservation} still get a travel insurance? Otherwise put one checked bag on it. "
+        "Can {reservation} still get a travel insurance? Otherwise put {bags} more on it. "
         "Either goes over my credit card."
     ),
     (
-        "My booking {reservation} is without insurance, and I would like to have one now. Should "
-        "it be impossible, one additional checked bag will do, paid with my credit card."
+        "My booking {reservation} is without insurance, and I would like to have one now. "
+        "Should it be impossible, {bags} in addition will do, paid with my credit card."
     ),
     (
-        "With my credit card I pay for travel insurance on reservation {reservation}, or, if your"
-        " rules forbid it afterwards, for one checked bag more."
+        "With my credit card I pay for travel insurance on reservation {reservation}, or, if "
+        "your rules forbid it afterwards, for {bags} more."
     ),
 )
 HAND_OVER: Final[Phrases] = (

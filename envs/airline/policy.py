@@ -113,6 +113,9 @@ _CONSENTED: Final = frozenset(
 )
 """Writes that need a yes: not a gift."""
 
+_FACTS: Final = frozenset({"get_user_details", "get_reservation_details", "get_flight_status"})
+"""Look-ups that a compensation needs (rule 24)."""
+
 
 def free_bags(membership: str, cabin: str) -> int:
     """Checked bags that each passenger has free (rule 12)."""
@@ -152,6 +155,7 @@ def violations(messages: Sequence[Message]) -> tuple[str, ...]:
 def _violations(messages: Sequence[Message]) -> Iterator[str]:
     known: str | None = None
     yes = handed_over = False
+    looks: set[str] = set()
     for turn, message in enumerate(messages):
         if message.role == "user":
             yes = conduct.has_consent(message)
@@ -165,11 +169,14 @@ def _violations(messages: Sequence[Message]) -> Iterator[str]:
             if result.role != "tool" or result.error:
                 continue
             of = conduct.owner(result.text)
+            looks.add(call.name)
             if call.name == "get_user_details":
                 known = known or of
             elif call.name == "transfer_to_human_agents":
                 handed_over = True
                 if own and known is None:
                     yield f"message {turn} calls {call.name} before the user is looked up"
+            elif own and call.name == "send_certificate" and not looks.issuperset(_FACTS):
+                yield f"message {turn} calls {call.name} before the facts are looked up"
             elif own and call.name in _CONSENTED:
                 yield from conduct.bad_write(turn, call.name, of, known, yes)

@@ -5,7 +5,7 @@ Pure. Generated tasks have rules (task.py, `Rules`), and grading asks these func
     find_breaches              what is wrong with the outputs of an episode, in words
     find_outputs_without_source   outputs that were said before their records were read
     count_unseen_values        numbers that the agent said and that nobody showed it
-    remove_thoughts            a transcript without what the agent only thought
+    remove_thought             a message without what the agent only thought
     has_lookup                 whether anything was looked up at all
 
 A record is read by a call of either party, by any tool, that did not fail and whose result holds
@@ -54,10 +54,13 @@ def find_breaches(
             yield f"said {unseen} numbers that nothing had shown; {MAX_UNSEEN_VALUES} are allowed"
 
 
-def remove_thoughts(messages: Sequence[Message]) -> list[Message]:
-    """Return a transcript without what the agent only thought: the text in <think> tags that no
-    parser took out of its messages. The opening tag may stand in the prompt."""
-    return [_remove_thought(message) for message in messages]
+def remove_thought(message: Message) -> Message:
+    """Return a message without what the agent only thought: the text in <think> tags that no parser
+    took out. The first opening tag may stand in the prompt, and the last closing one be missing."""
+    text = message.text
+    if message.role != "assistant" or not (_THOUGHT_START in text or _THOUGHT_END in text):
+        return message
+    return message.model_copy(update={"content": _cut_thoughts(text)})
 
 
 def find_outputs_without_source(
@@ -133,12 +136,16 @@ def has_lookup(messages: Sequence[Message], lookups: Collection[str]) -> bool:
     )
 
 
-def _remove_thought(message: Message) -> Message:
-    text = message.content
-    if message.role != "assistant" or not isinstance(text, str) or "think>" not in text:
-        return message
-    said, _, _ = text.rpartition(_THOUGHT_END)[2].partition(_THOUGHT_START)
-    return message.model_copy(update={"content": said.strip()})
+def _cut_thoughts(text: str) -> str:
+    before, end, after = text.partition(_THOUGHT_END)
+    if end and _THOUGHT_START not in before:
+        text = after
+    spoken = []
+    while text:
+        before, _, rest = text.partition(_THOUGHT_START)
+        spoken.append(before)
+        _, _, text = rest.partition(_THOUGHT_END)
+    return "".join(spoken).strip()
 
 
 def _has(identity: Mapping[str, Any], record: Mapping[str, Any]) -> bool:

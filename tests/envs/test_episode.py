@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from envs.agents import Agent, NullAgent, RandomAgent
 from envs.environment import Limits
 from envs.episode import REGULAR, Episode, Party, Termination, play
+from envs.task import Rules
 from envs.users import STOP, STOP_TOKENS
 from events.messages import Message, ToolCall
 from tests.envs.mini import DONE, Mini, Reciting, called, calls, heard, played, said, task
@@ -128,6 +129,17 @@ def test_the_user_sees_what_was_said_and_nothing_of_tools() -> None:
     system, *rest = made.view(Party.AGENT)
     assert (system.role, system.text) == ("system", "Ask before you cancel.")
     assert rest == made.messages
+
+
+def test_the_user_hears_no_thoughts_in_a_task_with_rules() -> None:
+    made = Episode(Mini(), task("tell", rules=Rules()))
+    made.receive(heard("Hello."))
+    made.receive(said("<think>Shall I? ###STOP###</think>Good day."))
+    assert [message.text for message in made.view(Party.USER)][-1] == "Good day."
+    assert made.view(Party.AGENT)[-1].text.startswith("<think>")
+    made.receive(heard("Well?"))
+    made.receive(said("<think>I say nothing.</think>"))
+    assert made.termination == Termination.AGENT_ERROR
 
 
 def test_a_view_is_a_list_of_its_own() -> None:

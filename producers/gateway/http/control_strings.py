@@ -56,6 +56,20 @@ FAMILIES: Final[Mapping[str, tuple[str, ...]]] = {
         "<|start|>", "<|end|>", "<|message|>", "<|channel|>", "<|constrain|>", "<|return|>",
         "<|call|>", "<|startoftext|>", "<|endoftext|>",
     ),
+    "granite": ("<|start_of_role|>", "<|end_of_role|>", "<|end_of_text|>"),
+    "command": (
+        "<BOS_TOKEN>", "<EOS_TOKEN>", "<|START_OF_TURN_TOKEN|>", "<|END_OF_TURN_TOKEN|>",
+        "<|SYSTEM_TOKEN|>", "<|USER_TOKEN|>", "<|CHATBOT_TOKEN|>", "<|START_TOOL_RESULT|>",
+        "<|END_TOOL_RESULT|>",
+    ),
+    "kimi": (
+        "<|im_system|>", "<|im_user|>", "<|im_assistant|>", "<|im_middle|>", "<|im_end|>", "[BOS]",
+        "[EOS]",
+    ),
+    "glm": (
+        "[gMASK]", "<sop>", "<|system|>", "<|user|>", "<|assistant|>", "<|observation|>",
+        "<|endoftext|>",
+    ),
 }  # fmt: skip
 """Family of models -> the strings that begin and end messages of them. Those that only an agent
 writes, such as `<tool_call>` of Qwen, are left out: an agent's messages hold them."""

@@ -243,10 +243,21 @@ def _list_strict_tools(document: Mapping[str, Any]) -> list[str]:
             continue
         function = tool.get("function")
         holders = [tool, function] if isinstance(function, dict) else [tool]
-        if any(holder.get("strict") not in (None, False) for holder in holders):
+        custom = tool.get("custom")
+        if isinstance(custom, dict):
+            holders.append(custom)
+        if any(_binds(holder) for holder in holders):
             name = holders[-1].get("name")
             strict.append(name if isinstance(name, str) else "a tool without a name")
     return strict
+
+
+def _binds(holder: Mapping[str, Any]) -> bool:
+    """Return whether a part of a tool masks its calls: by a strict schema, or by the grammar of a
+    custom tool."""
+    form = holder.get("format")
+    has_grammar = isinstance(form, dict) and form.get("type") not in (None, "text")
+    return has_grammar or holder.get("strict") not in (None, False)
 
 
 def _list_media(messages: Iterable[Any]) -> list[str]:

@@ -107,7 +107,14 @@ def test_a_change_needs_a_yes_but_a_gift_does_not() -> None:
     assert violations([*KNOWN, calls(CANCEL), owned()]) == (
         "message 3 calls cancel_reservation without the user's yes",
     )
-    assert violations([*KNOWN, calls("send_certificate"), tool("Certificate added.")]) == ()
+    looks = [
+        calls("get_reservation_details"), owned(), calls("get_flight_status"), tool("cancelled"),
+    ]  # fmt: skip
+    gift = [calls("send_certificate"), tool("Certificate added.")]
+    assert violations([*KNOWN, *looks, *gift]) == ()
+    assert violations([*KNOWN, *looks[:2], *gift]) == (
+        "message 5 calls send_certificate before the facts are looked up",
+    )
 
 
 def test_a_change_that_the_tool_refused_breaks_nothing() -> None:

@@ -55,6 +55,9 @@ def by_user(name: str, **arguments: Any) -> Message:
         ([LOOK, said("<think>It is 1,000.</think>I do not know.")], 0),
         ([LOOK, said("It may be 1,000.</think>I do not know.")], 0),
         ([LOOK, said("I do not know. <think>It is 1,000.")], 0),
+        ([LOOK, said("It is 1,000. <think>Is it?</think>")], 1),
+        ([LOOK, said("so</think>It <think>may</think> be <think>or not</think>1,000.")], 1),
+        ([LOOK, said("<think>It</think>is <think>1,000.")], 0),
         ([LOOK, said("<think>2 3 4 5 6 7 8 9 10 11 12</think>It is 1,000.")], 1),
     ],
 )

@@ -95,6 +95,15 @@ def test_a_strict_tool_is_untrainable_however_it_says_so(strict: Any) -> None:
     assert request.sampling["tools.strict"] == ["g"]
 
 
+def test_a_custom_tool_with_a_grammar_is_untrainable() -> None:
+    grammar = {"type": "grammar", "grammar": {"syntax": "regex", "definition": "a+"}}
+    tools = [{"type": "custom", "custom": {"name": "g", "format": grammar}}]
+    assert explain(tools=tools) == "tools.strict: a mask or rule that cannot be applied again"
+    assert ask(tools=tools).sampling["tools.strict"] == ["g"]
+    free = {"type": "custom", "custom": {"name": "g", "format": {"type": "text"}}}
+    assert explain(tools=[free]) is None
+
+
 @pytest.mark.parametrize(
     "fields",
     [
