@@ -38,6 +38,7 @@ from envs.patterns.search import matches
 from envs.task import TaskDefinition
 from envs.users import OUT_OF_SCOPE, STOP, STOP_TOKENS, TRANSFER
 from events.errors import KintsugiError
+from events.files import replace_file
 from events.jobs import AdapterUser, EndpointUser
 from events.messages import Message, Role
 
@@ -178,9 +179,7 @@ class TokenMeter:
         finally:
             self._largest = max(self._largest, self.spent - before)
             if self._file is not None:
-                unfinished = self._file.with_name(f"tmp-{self._file.name}")
-                unfinished.write_text(f"{self.spent} {self._largest}")
-                unfinished.replace(self._file)
+                replace_file(self._file, f"{self.spent} {self._largest}".encode())
 
 
 LineSteps = Generator[LineRequest, Sequence[Candidate], Message]

@@ -5,14 +5,13 @@ crash in between leaves a blob that no event names, never a name without a blob.
 """
 
 import errno
-import os
 from hashlib import sha256
 from pathlib import Path
 from typing import Final
 
 from events import private
-from events.envelope import new_id
 from events.errors import BlobError, BlobUnavailable, LogError, LogFull, LogReadOnly, LogUnavailable
+from events.files import replace_file, sync_folder
 
 _REFUSALS: Final[dict[int, tuple[type[LogError], str]]] = {
     errno.ENOSPC: (LogFull, "free space there"),
@@ -57,17 +56,7 @@ class BlobStore:
         private.tighten(self.folder)
         # Not its parents: what is wrong with them is said as it is.
         path.parent.mkdir(mode=private.FOLDER, exist_ok=True)
-        temporary = path.with_name(f".{path.name}.{new_id()}")
-        try:
-            with open(temporary, "wb", opener=private.opener) as file:
-                file.write(body)
-                file.flush()
-                os.fsync(file.fileno())
-            temporary.replace(path)
-        except OSError:
-            # What was written of it would keep a full disk full.
-            temporary.unlink(missing_ok=True)
-            raise
+        replace_file(path, body, is_durable=True, is_private=True, is_shared=True)
 
     def get(self, digest: str) -> bytes:
         """The bytes; raises BlobError when they are missing or are others, BlobUnavailable where
@@ -102,12 +91,3 @@ class BlobStore:
 
     def _path(self, digest: str) -> Path:
         return self.folder / digest[:2] / digest
-
-
-def sync_folder(folder: Path) -> None:
-    """Make durable which files a folder names."""
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

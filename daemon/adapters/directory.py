@@ -30,6 +30,7 @@ from safetensors import SafetensorError, deserialize
 
 from daemon.adapters.fingerprint import Expectation
 from events.errors import KintsugiError
+from events.files import UNFINISHED
 from events.jobs import LoraSettings
 from events.messages import StrictModel
 from events.registry import first_problem
@@ -38,8 +39,7 @@ WEIGHTS: Final = "adapter_model.safetensors"
 CONFIG: Final = "adapter_config.json"
 PROVENANCE: Final = "provenance.json"
 CARD: Final = "README.md"
-UNFINISHED: Final = "tmp-"
-"""Prefix of a directory that is being written."""
+
 
 _MOST_BYTES: Final[Mapping[str, int]] = {CONFIG: 1 << 20, WEIGHTS: 16 << 30}
 """Largest size of a file; 16 GiB are rank 512 on every layer of a model of 70 billion weights."""

@@ -74,10 +74,7 @@ class Cli:
         """The settings in force."""
         from daemon.config.settings import load
 
-        settings = load(**self.flags)
-        for warning in settings.warnings:
-            self.out.warn(warning)
-        return settings
+        return load(**self.flags)
 
     @contextmanager
     def app(self) -> "Iterator[App]":

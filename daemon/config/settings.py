@@ -60,12 +60,6 @@ _NO_SETTINGS: Final = frozenset(
 """Variables that are read elsewhere: where the TOML file and the secrets are, where a job finds
 adapters, and where ops/kafka keeps its jars and ops/vllm its environments."""
 
-OLD_NAMES: Final[Mapping[str, str]] = {
-    f"controller.analyzer.{last}": f"models.analyzer.{last}"
-    for last in ("url", "model", "api_key", "allowed_hosts", "timeout_seconds", "max_tokens")
-}
-"""Old name of a setting -> its name. An old name is read, and causes a warning."""
-
 _SERVICE_LINK: Final = re.compile(r"_SERVICE_(HOST|PORT(_\w+)?)$|_PORT(_\d+_(TCP|UDP)(_\w+)?)?$")
 """Kubernetes gives each container such variables for every service, one called kintsugi too."""
 
@@ -305,8 +299,6 @@ class Canary(Section):
     traffic has decided."""
     risk_ratio: float = Field(default=1.25, gt=1)
     """How many times as often as the incumbent it may fail and still be promoted."""
-    margin: float | None = Field(default=None, gt=0, lt=1)
-    """Has no effect and causes a warning: `canary.risk_ratio` says how much worse it may be."""
     max_age_seconds: float = Field(default=86400.0, gt=0)
     """Seconds without a decision after which a canary ends."""
     holdout: float = Field(default=0.0, ge=0, le=0.5)
@@ -681,29 +673,6 @@ class Models(Section):
     user: UserModel = UserModel()
 
 
-class ControllerAnalyzer(Section):
-    """The old names of the settings of `models.analyzer`."""
-
-    url: str | None = Field(default=None, pattern="^(https?://.+)?$")
-    """Old name of `models.analyzer.url`; causes a warning."""
-    model: str | None = Field(default=None, min_length=1, max_length=128)
-    """Old name of `models.analyzer.model`; causes a warning."""
-    api_key: SecretStr | None = None
-    """Old name of `models.analyzer.api_key`; causes a warning. A secret."""
-    allowed_hosts: tuple[str, ...] | None = None
-    """Old name of `models.analyzer.allowed_hosts`; causes a warning."""
-    timeout_seconds: float | None = Field(default=None, gt=0)
-    """Old name of `models.analyzer.timeout_seconds`; causes a warning."""
-    max_tokens: int | None = Field(default=None, ge=1)
-    """Old name of `models.analyzer.max_tokens`; causes a warning."""
-
-
-class Controller(Section):
-    """What looks at a round."""
-
-    analyzer: ControllerAnalyzer = ControllerAnalyzer()
-
-
 class Proposer(Section):
     """What writes tasks for failure patterns."""
 
@@ -847,7 +816,6 @@ class Settings(BaseSettings):
     agents: tuple[Agent, ...] = ()
     """Agents that are to be improved."""
     scheduler: Scheduler = Scheduler()
-    controller: Controller = Controller()
     models: Models = Models()
     proposer: Proposer = Proposer()
     improve: Improve = Improve()
@@ -866,27 +834,6 @@ class Settings(BaseSettings):
     log: Log = Log()
     metrics: Metrics = Metrics()
     tracing: Tracing = Tracing()
-
-    @model_validator(mode="before")
-    @classmethod
-    def _take_old_names(cls, values: Any) -> Any:
-        """Return the values of all sources, with those under old names under the new ones too."""
-        for old, new in OLD_NAMES.items():
-            value = _find_value(values, old)
-            if value is not None and _find_value(values, new) is None:
-                values = _with_value(values, new, value)
-        return values
-
-    @model_validator(mode="after")
-    def _compare_names(self) -> Self:
-        """Refuse a setting that has one value under its old name and another under its new one."""
-        for old, new in self._old_names:
-            if _find_value(self, old) != _find_value(self, new):
-                raise ValueError(
-                    f"{old} and {new} are one setting, and both are set, to different values; "
-                    f"remove {old}, which is the old name"
-                )
-        return self
 
     @field_validator("home", mode="before")
     @classmethod
@@ -961,27 +908,6 @@ class Settings(BaseSettings):
         from consumers.database import sqlite_url
 
         return sqlite_url(self.home / "keys.db")
-
-    @property
-    def warnings(self) -> tuple[str, ...]:
-        """Settings that are set under an old name, or have no effect any more, each with what to
-        set instead."""
-        warnings = [
-            f"{old} is the old name of {new}; rename it (variable: {variable(new)})"
-            for old, new in self._old_names
-        ]
-        if self.canary.margin is not None:
-            warnings.append(
-                f"canary.margin = {self.canary.margin} has no effect: a canary is promoted by a "
-                f"ratio of failures; set canary.risk_ratio (now {self.canary.risk_ratio}) and "
-                "remove it"
-            )
-        return tuple(warnings)
-
-    @property
-    def _old_names(self) -> list[tuple[str, str]]:
-        """The old names that are in use, each with the new one."""
-        return [(old, new) for old, new in OLD_NAMES.items() if _find_value(self, old) is not None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -1069,12 +995,10 @@ def origins(**flags: Any) -> list[Origin]:
 
 
 def _origin(name: str, layers: list[tuple[str, Mapping[str, Any]]]) -> str:
-    """Return the first layer that has a setting, by its own name or by its old one."""
-    for known in (name, *(old for old, new in OLD_NAMES.items() if new == name)):
-        for origin, layer in layers:
-            if _find_value(layer, known) is not None:
-                return origin if known == name else f"{origin}, as {known}"
-    return "default"
+    """Return the first layer that has a setting."""
+    return next(
+        (origin for origin, layer in layers if _find_value(layer, name) is not None), "default"
+    )
 
 
 def names(model: type[BaseModel] = Settings, prefix: str = "") -> Iterator[str]:
@@ -1109,26 +1033,10 @@ def _drop_unset(flags: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _find_value(values: Any, name: str) -> Any:
-    """Return the value at a dotted name, in nested tables or groups of settings; None where it is
-    unset."""
+    """Return the value at a dotted name in nested tables; None where it is unset."""
     for part in name.split("."):
-        if isinstance(values, BaseModel):
-            values = getattr(values, part) if part in values.model_fields_set else None
-        else:
-            values = values.get(part) if isinstance(values, Mapping) else None
+        values = values.get(part) if isinstance(values, Mapping) else None
     return values
-
-
-def _with_value(values: Any, name: str, value: Any) -> Any:
-    """Return tables or groups of settings with a value at a dotted name; what was set stays set,
-    and what was a default stays one."""
-    part, _, rest = name.partition(".")
-    if isinstance(values, BaseModel):
-        values = {field: getattr(values, field) for field in values.model_fields_set}
-    if not isinstance(values, Mapping | None):
-        return values  # validation refuses it under its own name
-    inner = (values or {}).get(part)
-    return {**(values or {}), part: _with_value(inner, rest, value) if rest else value}
 
 
 def _dump_value(settings: Settings, name: str) -> Any:

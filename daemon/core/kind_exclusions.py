@@ -31,7 +31,7 @@ from envs.footprint import format_error
 from envs.registry import open_place
 from events import private
 from events.canonical import exact_json, sha256
-from events.envelope import new_id
+from events.files import replace_file
 from events.jobs import TaskPool
 from events.messages import StrictModel
 
@@ -114,14 +114,7 @@ def measure_cheats(settings: "Settings", environment: Environment) -> CheatRecor
     record = CheatRecord(digest=digest, winnable=winnable)
     path = _locate(settings, environment)
     private.make_folder(path.parent)
-    # Another process may write the same record at this time.
-    unfinished = path.with_name(f".{path.name}.{new_id()}")
-    try:
-        unfinished.write_text(record.model_dump_json())
-        unfinished.replace(path)
-    except OSError:
-        unfinished.unlink(missing_ok=True)
-        raise
+    replace_file(path, record.model_dump_json().encode(), is_shared=True)
     return record
 
 

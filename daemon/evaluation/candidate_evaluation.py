@@ -45,7 +45,6 @@ A candidate that cannot be played is rejected, with the reason.
 from collections.abc import Collection, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import islice
-from pathlib import Path
 from random import Random
 from statistics import mean
 from typing import TYPE_CHECKING, Final
@@ -112,6 +111,7 @@ from envs.task import TaskDefinition, write_body
 from events.canonical import exact_json, sha256
 from events.envelope import derive_id
 from events.errors import KintsugiError
+from events.files import replace_file
 from events.gate import AFTER_ERROR, GateReport
 from events.jobs import USER_LIMITS, EndpointUser, ModelUser
 from events.learning import Decision
@@ -521,7 +521,7 @@ class CandidateEvaluation:
         current = [*active, *(job for job in noted if job.startswith(own) and job != name), name]
         if current != noted:
             path.parent.mkdir(parents=True, exist_ok=True)
-            _write(path, "\n".join(current))
+            replace_file(path, "\n".join(current).encode())
         return bool(active)
 
     def find_wait(self) -> GateWait | None:
@@ -628,7 +628,8 @@ class CandidateEvaluation:
             yield from self._report_user_faults(whole)
             yield from self._report_shortage(sizes.tasks.get(AFTER_ERROR, 0), looks)
         noted = _TrialNote(following=following)
-        _write(self._runner.folder(self._job(number)) / _NOTED, noted.model_dump_json())
+        note = self._runner.folder(self._job(number)) / _NOTED
+        replace_file(note, noted.model_dump_json().encode())
         return noted
 
     def _judge(
@@ -945,10 +946,3 @@ def _reference_pairs(
 
 def _look_name(number: int) -> str:
     return "the pilot" if number == _PILOT else f"look {number}"
-
-
-def _write(path: Path, content: str) -> None:
-    """Whole or not at all."""
-    unfinished = path.with_name(f"tmp-{path.name}")
-    unfinished.write_text(content)
-    unfinished.replace(path)

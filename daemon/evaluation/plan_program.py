@@ -65,17 +65,9 @@ class _Head(StrictModel):
 class ChunkJournal(Generic[Item]):
     """The chunks of one plan on disk."""
 
-    def __init__(
-        self,
-        folder: Path,
-        digest: str,
-        items: TypeAdapter[tuple[Item, ...]],
-        former_digest: str | None = None,
-    ) -> None:
-        """`digest` is the plan's, `former_digest` that which an earlier version gave it; `items`
-        reads and writes a chunk."""
+    def __init__(self, folder: Path, digest: str, items: TypeAdapter[tuple[Item, ...]]) -> None:
+        """`digest` is the plan's; `items` reads and writes a chunk."""
         self._path, self._digest, self._items = folder / JOURNAL, digest, items
-        self._known: Final = (digest, former_digest)
 
     def read(self) -> list[tuple[Item, ...]]:
         """Return the whole chunks; none where nothing was played. Raises BadPlan for those of
@@ -107,7 +99,7 @@ class ChunkJournal(Generic[Item]):
         end = content.rfind(b"\n") + 1
         lines = content[:end].splitlines()
         try:
-            if lines and _Head.model_validate_json(lines[0]).plan not in self._known:
+            if lines and _Head.model_validate_json(lines[0]).plan != self._digest:
                 raise BadPlan(f"{self._path} is of another plan; remove its folder")
             return [self._items.validate_json(line) for line in lines[1:]], end
         except ValidationError as error:

@@ -157,11 +157,6 @@ class Plan(StrictModel):
             left_out["user"] = set(USER_LIMITS)
         return sha256(exact_json(self.model_dump(mode="json", exclude=left_out)))
 
-    @property
-    def former_digest(self) -> str:
-        """sha256 of everything in it: the digest by which earlier versions began a journal."""
-        return sha256(exact_json(self.model_dump(mode="json")))
-
     def name_policy(self, player: int) -> str:
         """The policy's name."""
         own = self.players[player]
@@ -210,7 +205,7 @@ def read_attempts(folder: Path, plan: Plan) -> list[tuple[TrialAttempt, ...]]:
 
 
 def _open_journal(folder: Path, plan: Plan) -> ChunkJournal[TrialAttempt]:
-    return ChunkJournal(folder, plan.digest, _CHUNK, plan.former_digest)
+    return ChunkJournal(folder, plan.digest, _CHUNK)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

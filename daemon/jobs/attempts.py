@@ -29,6 +29,7 @@ from uuid import uuid4
 from pydantic import ConfigDict, ValidationError
 
 from daemon.jobs.runner import JOURNAL, OUT, SPEC, Active, Exit, Job, result_of
+from events.files import replace_file
 from events.messages import StrictModel
 
 SHELL: Final = (
@@ -114,20 +115,20 @@ class JobFolder:
         spec = job.spec.model_dump_json(indent=1).encode()
         if path.exists():
             if job.replaces_spec and path.read_bytes() != spec:
-                _write(path, spec)
+                replace_file(path, spec)
             return
         # The spec last: where it is, all is there.
         for name, content in job.files.items():
             (self.path / OUT).mkdir(exist_ok=True)
-            _write(self.path / OUT / name, content)
-        _write(path, spec)
+            replace_file(self.path / OUT / name, content)
+        replace_file(path, spec)
 
     def begin(self, number: int, keyids: Sequence[str] = ()) -> Path:
         """The files of an attempt that begins now and is handed these keys. Raises OSError."""
         name = self._attempts / str(number)
         if keyids:
             # Before the attempt is there: who looks at it knows its keys.
-            _write(name.with_suffix(".keys"), json.dumps(list(keyids)).encode())
+            replace_file(name.with_suffix(".keys"), json.dumps(list(keyids)).encode())
         name.with_suffix(".before").write_text(str(_size(self.path / OUT / JOURNAL)))
         return name
 
@@ -202,13 +203,6 @@ class JobFolder:
         return count
 
 
-def _write(path: Path, content: bytes) -> None:
-    """Write a file whole or not at all."""
-    unfinished = path.with_name(f"tmp-{path.name}")
-    unfinished.write_bytes(content)
-    unfinished.replace(path)
-
-
 def _read_keyids(attempt: Path) -> tuple[str, ...]:
     """Return the ids of the keys that an attempt was handed."""
     text = _text(attempt.with_suffix(".keys"))
@@ -260,10 +254,8 @@ def _read_observation(attempt: Path) -> Observation | None:
 
 def _note(attempt: Path, seen: Observation) -> None:
     path = _observation_path(attempt)
-    unfinished = path.with_name(f"tmp-{path.name}")
     try:
-        unfinished.write_text(seen.model_dump_json())
-        unfinished.replace(path)
+        replace_file(path, seen.model_dump_json().encode())
     except OSError:
         # Who may not write here, or has no room, has looked all the same.
         _UNWRITTEN[path] = seen

@@ -35,6 +35,7 @@ from envs.episode import Termination
 from envs.grading import get_version
 from envs.reflection import repair
 from envs.task import TaskDefinition
+from events.files import replace_file
 from events.jobs import TaskPool
 from events.rollouts import RolloutEnded, Task, clip_reason
 from producers.simulation import SOURCE, append_rollouts, name_user
@@ -68,9 +69,7 @@ def record_rollouts(app: "App", job: JobRow, folder: Path) -> int:
     )
     while some := list(islice(events, _BATCH)):
         append_rollouts(app.spool, app.blobs, some)
-    unfinished = note.with_name(f"tmp-{note.name}")
-    unfinished.write_text(str(len(batches)))
-    unfinished.replace(note)
+    replace_file(note, str(len(batches)).encode())
     return len(new)
 
 

@@ -18,7 +18,6 @@ started again.
 """
 
 import logging
-import os
 import socket
 import threading
 import time
@@ -29,9 +28,9 @@ from typing import TYPE_CHECKING, Final
 
 from pydantic import TypeAdapter, ValidationError
 
-from events import private
 from events.envelope import new_id
 from events.errors import KintsugiError
+from events.files import replace_file
 from events.lifecycle import SERVING, State
 from producers.gateway.metrics.registry import Metrics
 from producers.gateway.routing.routes import Adapter, GatewayRoute, GatewayRoutes
@@ -234,16 +233,12 @@ def read(path: Path) -> GatewayRoutes | None:
 
 def write(path: Path, table: GatewayRoutes) -> None:
     """Store the routes for the next start."""
-    temporary = path.with_name(f".routes.{new_id()}")
     try:
-        with open(temporary, "wb", opener=private.opener) as file:
-            file.write(_FILE.dump_json(table))
-        os.replace(temporary, path)
+        replace_file(path, _FILE.dump_json(table), is_private=True, is_shared=True)
     except OSError as error:
         # They are in force all the same, and in the database.
         extra = {"action": "routes_not_kept"}
         _logger.warning("%s is not written: %s", path, error.strerror, extra=extra)
-        temporary.unlink(missing_ok=True)
 
 
 def _route(row: "RouteRow") -> GatewayRoute:

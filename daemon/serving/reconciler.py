@@ -25,7 +25,6 @@ from consumers.database import DatabaseError
 from consumers.reads import agents, gateways, serving, succession
 from consumers.reads.serving import AdapterRow, RouteTable
 from daemon.adapters.adoption import intact
-from daemon.adapters.directory import UNFINISHED
 from daemon.adapters.fingerprint import Proof
 from daemon.core.decision_log import DecisionRefusal, Decisions
 from daemon.evaluation.best_policies import find_best, list_measured_kinds
@@ -49,6 +48,7 @@ from daemon.serving.desired_state import (
 from daemon.serving.fleet import Fleet, Look, check_room, collect_route_adapters
 from events.envelope import utc_now
 from events.errors import KintsugiError, LogError
+from events.files import UNFINISHED
 from events.lifecycle import RETIRED
 from events.serving import AdapterMoved, AdapterStaged
 

@@ -42,7 +42,6 @@ from daemon.solver.journal import (
     Journal,
     read_definitions,
     read_successes,
-    write_file,
 )
 from daemon.solver.lora import save
 from daemon.solver.parallel import Anew, Update
@@ -73,6 +72,7 @@ from daemon.solver.update import Learner
 from daemon.solver.warm_start import examples, references
 from envs.simulator import UserBudgetSpent
 from events.errors import KintsugiError
+from events.files import replace_file
 from events.jobs import JobSpec
 from events.privacy.sealing import Key
 
@@ -149,7 +149,7 @@ def read_gap(spec: JobSpec, out: Path) -> Outcome | None:
 def write_gap(spec: JobSpec, out: Path, outcome: Outcome) -> None:
     """Store a competence gap, so that the job ends with it again. Raises OSError."""
     stored = {"spec": spec.model_dump(mode="json"), "outcome": outcome.model_dump()}
-    write_file(out / OUTCOME, json.dumps(stored, indent=1).encode())
+    replace_file(out / OUTCOME, json.dumps(stored, indent=1).encode(), is_durable=True)
 
 
 def _make_outcome(spec: JobSpec, folder: Path, sha256: str, steps: int, used: int) -> Outcome:

@@ -27,11 +27,11 @@ from typing import Annotated, Any, Final, Literal
 
 from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 
-from daemon.adapters.directory import UNFINISHED
 from daemon.solver.sampling.seals import NO_SEALS, Seals
 from daemon.solver.trajectory import Trajectory
 from events.envelope import derive_id
 from events.errors import KintsugiError
+from events.files import replace_file
 from events.jobs import JobSpec, Sha256
 from events.messages import StrictModel
 from events.registry import first_problem
@@ -145,7 +145,7 @@ def rename(path: Path, spec: str, other: str) -> None:
         return
     _check_head(path, head, spec)
     renamed = known.model_copy(update={"spec": other})
-    write_file(path, renamed.model_dump_json().encode() + end + rest)
+    replace_file(path, renamed.model_dump_json().encode() + end + rest, is_durable=True)
 
 
 def _check_head(path: Path, line: bytes, spec: str) -> None:
@@ -179,16 +179,6 @@ def _batch(path: Path, number: int, line: bytes) -> tuple[Trajectory, ...]:
             "remove it to begin again"
         ) from None
     return batch
-
-
-def write_file(path: Path, content: bytes) -> None:
-    """Write a file so that it is whole or absent, also after a kill. Raises OSError."""
-    unfinished = path.with_name(UNFINISHED + path.name)
-    with unfinished.open("wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-    unfinished.replace(path)
 
 
 def rollout_id(job: str, rollout: str) -> str:

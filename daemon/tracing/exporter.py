@@ -28,10 +28,10 @@ from daemon.tracing.calls import CallSpans, Headers
 from daemon.tracing.decisions import DecisionSpans
 from daemon.tracing.otlp_client import Sender, SendResult, Unreachable
 from daemon.tracing.spans import Span
-from events import private
 from events.codec import Event, decode_value
 from events.envelope import from_headers
 from events.errors import AheadOfLog, BadRecord, LogCorrupt, LogTruncated
+from events.files import replace_file
 from events.learning import CycleEnded, JobEnded
 from events.log import Record
 from events.rollouts import CallEnded, RolloutEnded
@@ -255,10 +255,8 @@ class Exporter:
 
     def _write_position(self) -> None:
         document = {f"{stream}/{p}": offset for (stream, p), offset in self._reached.items()}
-        unfinished = self._path.with_name(f"tmp-{POSITION}")
-        with open(unfinished, "w", opener=private.opener) as file:
-            file.write(json.dumps(document, sort_keys=True))
-        unfinished.replace(self._path)
+        content = json.dumps(document, sort_keys=True).encode()
+        replace_file(self._path, content, is_private=True)
 
 
 def open_sender(app: "App") -> Sender:

@@ -7,7 +7,6 @@ before. What it looks like: archive.py.
 """
 
 import json
-import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -24,10 +23,10 @@ from events.archive.archive import (
     ends,
     is_archive,
 )
-from events.blobs import BlobStore, sync_folder
+from events.blobs import BlobStore
 from events.codec import blob_of
-from events.envelope import new_id
 from events.errors import BadRecord, LogError
+from events.files import replace_file
 from events.log import EventLog, Record, check_bounds, read_all
 from events.sqlite.log import SqliteLog
 from events.streams import ROLLOUTS, STREAMS
@@ -179,13 +178,4 @@ def _store(folder: Path, manifest: Manifest) -> None:
 def _put(path: Path, content: bytes) -> None:
     """Write a file durably and at once."""
     private.make_folder(path.parent)
-    temporary = path.with_name(f".{path.name}.{new_id()}")
-    try:
-        with open(temporary, "wb", opener=private.opener) as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)
-    sync_folder(path.parent)
+    replace_file(path, content, is_durable=True, is_private=True, is_shared=True)

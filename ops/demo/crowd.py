@@ -29,6 +29,7 @@ from envs.episode import Termination
 from envs.evaluation import Setup, make_environment_user, play
 from envs.shop.environment import Shop
 from envs.task import TaskDefinition
+from events.files import replace_file
 from events.messages import Message
 from ops.demo.mixture import MIX
 from ops.demo.place import ALIAS, Place
@@ -130,10 +131,8 @@ class Queue:
 
 
 def write(path: Path, text: str) -> None:
-    """Whole or not at all."""
-    unfinished = path.with_name(f"tmp-{path.name}")
-    unfinished.write_text(text)
-    unfinished.replace(path)
+    """Write a text whole or not at all."""
+    replace_file(path, text.encode())
 
 
 Hears = Callable[[httpx2.Response], Awaitable[None]]

@@ -22,6 +22,7 @@ from daemon.config.settings import CONFIG_VARIABLE, PREFIX, Settings, load
 from daemon.engine.reference.weights import CHECKPOINT
 from events import private
 from events.errors import KintsugiError
+from events.files import replace_file
 from ops.demo.mixture import MIX, read_mixture
 from producers.gateway.privacy.keys import hash_key, mint_key
 
@@ -184,9 +185,7 @@ def make(
         key=hash_key(customers), watcher=hash_key(watcher),
     )  # fmt: skip
     # Last and at once: a home with a configuration is whole.
-    unfinished = home / "tmp-kintsugi.toml"
-    unfinished.write_text(text)
-    unfinished.replace(place.config)
+    replace_file(place.config, text.encode())
     return place
 
 

@@ -13,7 +13,6 @@ from typing import Any
 
 import pytest
 
-from daemon.adapters.directory import UNFINISHED
 from daemon.config.settings import load
 from daemon.core.app import App
 from daemon.engine.chat import Chat
@@ -21,6 +20,7 @@ from daemon.engine.policy import Policy
 from daemon.engine.reference.weights import CHECKPOINT
 from daemon.serving.replica import Replica
 from events.codec import decode
+from events.files import UNFINISHED
 from events.serving import AdapterProduced, AdapterStaged, OperatorActed, RouteChanged
 from ops.random_adapters import Adapters
 from tests.daemon.commands import environment

@@ -25,11 +25,12 @@ from daemon.proposer import sources
 from daemon.proposer.buffer import WINDOW, PoolEntry
 from daemon.proposer.candidate import PriorTask
 from daemon.proposer.proposer import Proposal, ProposalRequest, propose
-from daemon.solver.journal import BadJournal, write_file
+from daemon.solver.journal import BadJournal
 from daemon.solver.rounds.reconstruction import UnreadableRollout, build_event
 from daemon.solver.rounds.record import RoundRecord, WrittenTask, record_path
 from daemon.solver.rounds.shift import describe_shift, shift_pools
 from daemon.solver.rounds.tables import JobTables
+from events.files import replace_file
 from events.jobs import JobRounds, JobSpec, TaskPool
 from events.learning import Directive, JobRound, TaskProposed, TaskRejected
 from events.rollouts import RolloutEnded
@@ -220,4 +221,4 @@ def _store(out: Path, record: RoundRecord) -> None:
             )
         return
     path.parent.mkdir(exist_ok=True)
-    write_file(path, record.content())
+    replace_file(path, record.content(), is_durable=True)

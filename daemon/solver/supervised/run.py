@@ -26,13 +26,13 @@ from daemon.solver.job import (
     lock_file,
     read_gap,
 )
-from daemon.solver.journal import write_file
 from daemon.solver.lora import save
 from daemon.solver.spec import check_supported
 from daemon.solver.telemetry.outcome import Activity, Outcome, make_failure
 from daemon.solver.telemetry.progress import Progress
 from daemon.solver.telemetry.tracker import join_reports, open_tracker
 from events.errors import KintsugiError
+from events.files import replace_file
 from events.jobs import JobSpec
 from events.messages import StrictModel
 from events.privacy.sealing import Key
@@ -151,7 +151,7 @@ def save_result(
         fingerprint=probe_model(model),
     )
     # The adapter is last: with it the job is over.
-    write_file(out / figures, result.model_dump_json(indent=1).encode())
+    replace_file(out / figures, result.model_dump_json(indent=1).encode(), is_durable=True)
     save(model, out / ADAPTER, provenance)
     outcome = read_result(spec, out, figures, type(result))
     assert outcome is not None, "the adapter was saved"

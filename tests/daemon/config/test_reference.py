@@ -20,7 +20,7 @@ def test_every_setting_has_a_meaning_and_says_what_it_may_be() -> None:
     assert found["kafka.security.password"].values == "secret"
     assert found["serving.adapters"].values == "path"
     assert found["redaction.rules"].values.endswith("or table")
-    assert found["canary.margin"].values == "number, above 0, below 1"
+    assert found["trial.gain"].values == "number, above 0, below 1"
     # Of the class that it is from.
     assert found["gate.alpha"].meaning.startswith("Chance of promoting")
 

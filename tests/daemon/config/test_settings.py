@@ -12,15 +12,9 @@ from pydantic import BaseModel, SecretStr, ValidationError
 from daemon.config.settings import (
     Agent,
     ConfigurationError,
-    Controller,
-    ControllerAnalyzer,
     KafkaSecurity,
-    Model,
-    Models,
-    ProposerModel,
     Settings,
     Upstream,
-    UserModel,
     config_file,
     load,
     names,
@@ -230,69 +224,14 @@ def test_security_is_passed_on_under_the_clients_names(tmp_path: Path) -> None:
         client_security(KafkaSecurity(protocol="SSL", ca_file=tmp_path / "none.pem"))
 
 
-OLD = "KINTSUGI_CONTROLLER__ANALYZER__"
-"""How the variables of `models.analyzer` began before."""
-
-
-def test_old_names_are_read_from_variables_files_of_secrets_and_the_file(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, clean: Path
-) -> None:
-    file = clean / "kintsugi.toml"
-    file.write_text(
-        '[controller.analyzer]\nmodel = "big"\ntimeout_seconds = 9\n[models.analyzer]\n'
-        'allowed_hosts = ["far"]\n'
-    )
-    (tmp_path / f"{OLD}API_KEY").write_text("hush")
-    monkeypatch.setenv("KINTSUGI_SECRETS", str(tmp_path))
-    monkeypatch.setenv(f"{OLD}URL", "http://localhost:1/v1")
-    monkeypatch.setenv(f"{OLD}MAX_TOKENS", "7")
-    settings = load()
-    assert settings.models.analyzer == Model(
-        url="http://localhost:1/v1", model="big", api_key=SecretStr("hush"),
-        allowed_hosts=("far",), timeout_seconds=9.0, max_tokens=7,
-    )  # fmt: skip
-    assert settings.models.proposer == ProposerModel()
-    origin = {entry.setting: entry.origin for entry in origins()}
-    assert origin["models.analyzer.url"] == "environment, as controller.analyzer.url"
-    assert origin["models.analyzer.api_key"] == f"{tmp_path}, as controller.analyzer.api_key"
-    assert origin["models.analyzer.model"] == f"{file}, as controller.analyzer.model"
-    assert origin["models.analyzer.allowed_hosts"] == str(file)
-    assert origin["controller.analyzer.url"] == "environment"
-
-
-def test_an_old_name_causes_a_warning_that_names_the_new_one(
-    monkeypatch: pytest.MonkeyPatch, kintsugi: Kintsugi
-) -> None:
-    assert load().warnings == ()
-    monkeypatch.setenv(f"{OLD}MODEL", "big")
-    result = kintsugi("config", "check")
-    assert result.code == 0
-    assert "controller.analyzer.model is the old name of models.analyzer.model" in result.err
-    assert "KINTSUGI_MODELS__ANALYZER__MODEL" in result.err
-
-
-def test_one_value_under_both_names_is_taken_and_two_are_refused(
-    monkeypatch: pytest.MonkeyPatch, clean: Path
-) -> None:
-    (clean / "kintsugi.toml").write_text('[models.analyzer]\napi_key = "hush"\nmax_tokens = 7\n')
-    monkeypatch.setenv(f"{OLD}MAX_TOKENS", "7")
-    assert load().models.analyzer.max_tokens == 7
-    monkeypatch.setenv(f"{OLD}API_KEY", "secret")
-    with pytest.raises(ConfigurationError) as refused:
-        load()
-    assert "controller.analyzer.api_key and models.analyzer.api_key are one" in str(refused.value)
-    assert "remove controller.analyzer.api_key" in str(refused.value)
-    assert "hush" not in str(refused.value)
-    assert "secret" not in str(refused.value)
-
-
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
-        ("[controller.analyzer]\nurl = 'ftp://x'\n", r"setting controller\.analyzer\.url: "),
-        ("[controller.analyzer]\nurls = 'x'\n", r"controller\.analyzer\.urls is unknown; did you"),
-        ("models = 3\n[controller.analyzer]\nmodel = 'x'\n", r"setting models: "),
-        ("[models]\nanalyzer = 3\n[controller.analyzer]\nmodel = 'x'\n", r"models\.analyzer: "),
+        ("[models.analyzer]\nurl = 'ftp://x'\n", r"setting models\.analyzer\.url: "),
+        ("[models.analyzer]\nurls = 'x'\n", r"models\.analyzer\.urls is unknown; did you"),
+        ("[controller.analyzer]\nmodel = 'x'\n", r"controller\.analyzer is unknown"),
+        ("models = 3\n", r"setting models: "),
+        ("[models]\nanalyzer = 3\n", r"models\.analyzer: "),
         ("[models.user]\ncandidates = 0\n", r"models\.user\.candidates: .*greater than or equal"),
         ("[models.writer]\nurl = 'http://x/v1'\n", r"models\.writer is unknown"),
     ],
@@ -301,14 +240,6 @@ def test_what_is_wrong_with_a_model_is_named(clean: Path, text: str, problem: st
     (clean / "kintsugi.toml").write_text(text)
     with pytest.raises(ConfigurationError, match=problem):
         load()
-
-
-def test_settings_that_are_built_in_code_take_old_names_too() -> None:
-    old = Controller(analyzer=ControllerAnalyzer(model="big"))
-    models = Models(analyzer=Model(url="http://localhost:1/v1"), user=UserModel(candidates=2))
-    settings = Settings(controller=old, models=models)
-    assert settings.models.analyzer == Model(url="http://localhost:1/v1", model="big")
-    assert settings.models.user.candidates == 2
 
 
 def test_the_names_of_variables_follow_from_those_of_settings() -> None:

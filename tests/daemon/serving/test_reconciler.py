@@ -13,12 +13,13 @@ from sqlalchemy import update
 
 from consumers import database
 from consumers.tables import METADATA
-from daemon.adapters.directory import UNFINISHED, WEIGHTS
+from daemon.adapters.directory import WEIGHTS
 from daemon.core.app import App
 from daemon.engine.policy import Policy
 from daemon.serving.desired_state import PROBATION
 from daemon.serving.publisher import Publisher
 from daemon.serving.replica import Replica
+from events.files import UNFINISHED
 from events.serving import AdapterStaged
 from ops.random_adapters import Adapters
 from tests.daemon.serving.conftest import MakeHome

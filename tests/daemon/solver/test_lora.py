@@ -17,7 +17,6 @@ from safetensors.torch import load_file, save_file
 from daemon.adapters.directory import (
     CONFIG,
     PROVENANCE,
-    UNFINISHED,
     WEIGHTS,
     BadAdapter,
     Base,
@@ -33,6 +32,7 @@ from daemon.solver.lora import (
     save,
     trainable_parameters,
 )
+from events.files import UNFINISHED
 from events.jobs import LoraSettings
 from tests.daemon.solver.tiny import tiny_model
 

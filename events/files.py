@@ -1,0 +1,56 @@
+"""Files that are written whole or not at all.
+
+    replace_file(path, content)                    a file of one process
+    replace_file(path, content, is_shared=True)    one that several processes may write at once
+
+Guarantee: a reader finds the old content or the new, also after a kill of the writer; with
+`is_durable` also after a power cut.
+"""
+
+import os
+from contextlib import suppress
+from pathlib import Path
+from typing import Final
+
+from events import private
+from events.envelope import new_id
+
+UNFINISHED: Final = "tmp-"
+"""How the name of a file or folder begins that is still written."""
+
+
+def replace_file(
+    path: Path,
+    content: bytes,
+    *,
+    is_durable: bool = False,
+    is_private: bool = False,
+    is_shared: bool = False,
+) -> None:
+    """Write a file in place of another, or of none. With `is_private` its owner alone may read it.
+    Raises OSError, and leaves nothing unfinished then."""
+    suffix = f".{new_id()}" if is_shared else ""
+    unfinished = path.with_name(f"{UNFINISHED}{path.name}{suffix}")
+    try:
+        with open(unfinished, "wb", opener=private.opener if is_private else None) as file:
+            file.write(content)
+            if is_durable:
+                file.flush()
+                os.fsync(file.fileno())
+        unfinished.replace(path)
+    except OSError:
+        # What was written would keep a full disk full.
+        with suppress(OSError):
+            unfinished.unlink(missing_ok=True)
+        raise
+    if is_durable:
+        sync_folder(path.parent)
+
+
+def sync_folder(folder: Path) -> None:
+    """Have the names in a folder outlast a power cut. Raises OSError."""
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
