@@ -229,7 +229,7 @@ def test_security_is_passed_on_under_the_clients_names(tmp_path: Path) -> None:
     [
         ("[models.analyzer]\nurl = 'ftp://x'\n", r"setting models\.analyzer\.url: "),
         ("[models.analyzer]\nurls = 'x'\n", r"models\.analyzer\.urls is unknown; did you"),
-        ("[controller.analyzer]\nmodel = 'x'\n", r"controller\.analyzer is unknown"),
+        ("[controller.analyzer]\nmodel = 'x'\n", r"setting controller is unknown"),
         ("models = 3\n", r"setting models: "),
         ("[models]\nanalyzer = 3\n", r"models\.analyzer: "),
         ("[models.user]\ncandidates = 0\n", r"models\.user\.candidates: .*greater than or equal"),
