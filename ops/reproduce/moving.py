@@ -4,8 +4,7 @@ from daemon.solver import journal
 from daemon.solver.job import ADAPTER, JOURNAL, OUTCOME
 from daemon.solver.spec import digest, read_spec
 from events.jobs import EndpointSource, EndpointUser, JobSpec
-from ops.learning.results import write_document
-from ops.reproduce.commands import Folder
+from ops.reproduce.commands import Folder, write_model
 from ops.reproduce.settings import Served
 
 
@@ -21,7 +20,7 @@ def move_jobs(plan: Served, folder: Folder) -> None:
         if changed != spec:
             # The journal first: killed between both, this is done again.
             journal.rename(job / JOURNAL, digest(spec), digest(changed))
-            write_document(path, changed)
+            write_model(path, changed)
 
 
 def set_addresses(plan: Served, spec: JobSpec) -> JobSpec:

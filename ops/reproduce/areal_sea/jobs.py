@@ -36,10 +36,9 @@ from events.errors import KintsugiError
 from events.jobs import AdapterUser, EndpointUser, JobSpec, Probe, TaskPool
 from events.learning import TaskProposed, TaskRejected
 from events.synthesis.plans import PlansRevised, PlansWritten
-from ops.learning.results import write_document
 from ops.reproduce.areal_sea.commands import USER, find_gate, find_tasks, name_stage
 from ops.reproduce.areal_sea.settings import PRESET, TRAINING_TEMPERATURE, Reproduction
-from ops.reproduce.commands import Document, Folder
+from ops.reproduce.commands import Document, Folder, write_model
 from ops.reproduce.homes import ALIAS, build_settings, build_source, open_plan_environment
 
 _ROUNDS: Final = 3
@@ -146,7 +145,7 @@ def write_gate(plan: Reproduction, folder: Folder, domain: str) -> Document:
         dtype=plan.dtype,
         threads=_count_threads(plan),
     )
-    write_document(find_gate(folder, domain), trial)
+    write_model(find_gate(folder, domain), trial)
     for name, spec in plan_reinforced(plan, folder, domain, accepted, user).items():
         _write_job(folder, domain, name, spec)
     return {"user": user.adapter, "dialogues": len(trial.tasks)}
@@ -223,7 +222,7 @@ def _write_job(folder: Folder, domain: str, name: str, spec: JobSpec) -> None:
     folder.job(own).mkdir(parents=True, exist_ok=True)
     wanted = {task: bodies[task] for task in list_tasks(spec)}
     (folder.job(own) / DEFINITIONS).write_bytes(write_definitions(wanted))
-    write_document(folder.spec(own), spec)
+    write_model(folder.spec(own), spec)
 
 
 def _build_whole(plan: Reproduction, domain: str, accepted: list[str]) -> JobSpec:

@@ -26,8 +26,7 @@ from envs.reflection.tags import split_reflection, write_reflection
 from envs.task import TaskDefinition
 from events.errors import KintsugiError
 from events.jobs import JobSpec, Probe, TaskPool
-from ops.learning.results import write_document
-from ops.reproduce.commands import Document, Folder
+from ops.reproduce.commands import Document, Folder, write_model
 from ops.reproduce.homes import ALIAS, build_settings, build_source, open_plan_environment
 from ops.reproduce.reflection.commands import find_lessons
 from ops.reproduce.reflection.settings import (
@@ -72,7 +71,7 @@ def write_jobs(plan: Reproduction, folder: Folder) -> Document:
         wanted = {task: bodies[task] for task in list_tasks(spec)}
         folder.job(name).mkdir(parents=True, exist_ok=True)
         (folder.job(name) / DEFINITIONS).write_bytes(write_definitions(wanted))
-        write_document(folder.spec(name), spec)
+        write_model(folder.spec(name), spec)
     return {
         "shown": len(lessons.shown),
         "practised": len(lessons.practised),

@@ -5,9 +5,10 @@ from typing import Annotated, Final
 
 from pydantic import Field
 
+from daemon.engine.reference.recipe import WEAK
+from envs.shop.kinds import PLAIN
 from envs.task import GENERATED
 from events.messages import StrictModel
-from ops.learning.settings import traffic
 from ops.reproduce.settings import Served
 
 TEMPERATURE: Final = 1.0
@@ -52,10 +53,16 @@ class EnvironmentDefaults(StrictModel):
     """Tokens that an agent writes in one episode: an assumption, for estimates alone."""
 
 
+_WEAK_SHARE: Final = 0.34
+_TRAFFIC: Final = dict.fromkeys(PLAIN, (1 - _WEAK_SHARE) / len(PLAIN)) | dict.fromkeys(
+    WEAK, _WEAK_SHARE / len(WEAK)
+)
+"""Kinds that the reference policy is weak at have a third of the traffic."""
+
 ENVIRONMENTS: Final[Mapping[str, EnvironmentDefaults]] = {
     "retail": EnvironmentDefaults(split="test", max_tokens=4096, tokens=6000),
     "shop": EnvironmentDefaults(
-        split=GENERATED, tasks=200, traffic=traffic("main", 0.34), max_tokens=64, tokens=60
+        split=GENERATED, tasks=200, traffic=_TRAFFIC, max_tokens=64, tokens=60
     ),
 }
 
