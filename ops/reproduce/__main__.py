@@ -80,7 +80,7 @@ def _run(options: argparse.Namespace, arguments: Sequence[str]) -> int:
         _claim(folder, plan)
     if plan.before:
         # The learner's packages take seconds to import.
-        from ops.reproduce.moving import move_jobs
+        from ops.reproduce.jobs import move_jobs
 
         move_jobs(plan, folder)
     documents = [document for stage in stages if (document := _run_stage(stage, plan, folder))]

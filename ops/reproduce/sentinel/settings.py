@@ -9,7 +9,7 @@ from daemon.engine.reference.recipe import WEAK
 from envs.shop.kinds import PLAIN
 from envs.task import GENERATED
 from events.messages import StrictModel
-from ops.reproduce.settings import Served
+from ops.reproduce.settings import EnvironmentDefaults, Served
 
 TEMPERATURE: Final = 1.0
 """At which every rollout is sampled, those of evaluations included."""
@@ -37,20 +37,6 @@ class Counts(StrictModel):
 WHOLE: Final = Counts(tasks=None, trials=4, recorded=256, written=96, rollouts=3072)
 SMALL: Final = Counts(tasks=12, trials=2, recorded=96, written=8, rollouts=160, groups=4, size=4)
 """Shows that every stage runs, and nothing else."""
-
-
-class EnvironmentDefaults(StrictModel):
-    """What an environment is evaluated on, and what its conversations cost."""
-
-    split: str
-    tasks: int | None = None
-    """Tasks where there is no end of them; None: all of the split."""
-    traffic: Mapping[str, float] = {}
-    """Kind of generated task -> its share; empty: all kinds in equal shares."""
-    max_tokens: int
-    """Most tokens of one answer."""
-    tokens: int
-    """Tokens that an agent writes in one episode: an assumption, for estimates alone."""
 
 
 _WEAK_SHARE: Final = 0.34

@@ -15,7 +15,7 @@ from ops.reproduce.areal_sea.commands import build_evaluation
 from ops.reproduce.areal_sea.jobs import plan_reinforced
 from ops.reproduce.areal_sea.settings import Reproduction
 from ops.reproduce.commands import Folder, write_model
-from ops.reproduce.moving import move_jobs
+from ops.reproduce.jobs import move_jobs
 from tests.daemon.solver.tiny import groups
 from tests.ops.reproduce.test_areal_sea import NOWHERE, options, planned
 
