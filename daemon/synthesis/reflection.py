@@ -25,7 +25,7 @@ plans were changed against the same checks, in all rounds so far (`Evidence`). A
 Uniform priors. The first is no proof, by intent: a change without an effect does no harm, so only
 harm is guarded against with some certainty. What is neither kept nor hopeless goes on being tried.
 
-Simulated (ops/bench/synthesis/looks.py) over three rounds of looks, with 4 and 64 plans. Source of
+Simulated over three rounds of looks, with 4 and 64 plans (docs/synthesis.md). Source of
 reflection over failures: AReaL-SEA, arXiv 2601.22607, section 3.1, which states no rule for what
 stays; the rules here are ours.
 """

@@ -31,9 +31,8 @@ from pydantic import ValidationError
 from envs.endpoint import EndpointUnavailable
 from events.errors import KintsugiError
 from events.registry import first_problem
-from ops.learning.results import write_document
 from ops.reproduce.areal_sea import options as areal_sea
-from ops.reproduce.commands import Document, EndpointAway, Folder
+from ops.reproduce.commands import Document, EndpointAway, Folder, write_model
 from ops.reproduce.options import WrongUsage, check_unused, set_defaults
 from ops.reproduce.reflection import options as reflection
 from ops.reproduce.sentinel import options as sentinel
@@ -81,7 +80,7 @@ def _run(options: argparse.Namespace, arguments: Sequence[str]) -> int:
         _claim(folder, plan)
     if plan.before:
         # The learner's packages take seconds to import.
-        from ops.reproduce.moving import move_jobs
+        from ops.reproduce.jobs import move_jobs
 
         move_jobs(plan, folder)
     documents = [document for stage in stages if (document := _run_stage(stage, plan, folder))]
@@ -167,7 +166,7 @@ def _claim(folder: Folder, plan: Served) -> None:
     )
     folder.path.mkdir(parents=True, exist_ok=True)
     folder.configuration.write_text(benchmarks, encoding="utf-8")
-    write_document(folder.settings, plan)
+    write_model(folder.settings, plan)
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from events.errors import KintsugiError
+from events.messages import StrictModel
 
 _UNAVAILABLE: Final = 4
 _DONE_IN_PART: Final = 3
@@ -76,15 +77,8 @@ class Folder:
         return self.path / "stages" / f"{stage}.json"
 
     def write(self, stage: str, document: Document) -> None:
-        """Leave a stage's result, whole or not at all, also where the machine fails."""
-        target = self.result(stage)
-        target.parent.mkdir(parents=True, exist_ok=True)
-        partial = target.with_suffix(".partial")
-        with partial.open("w", encoding="utf-8") as file:
-            file.write(json.dumps(document, indent=1) + "\n")
-            file.flush()
-            os.fsync(file.fileno())
-        partial.replace(target)
+        """Leave a stage's result, whole or not at all."""
+        write_whole(self.result(stage), json.dumps(document, indent=1))
 
     def read(self, stage: str) -> Document:
         """Return a stage's result. Raises StageFailure where it has not been run, and for a file
@@ -99,6 +93,22 @@ class Folder:
         if not isinstance(document, dict):
             raise StageFailure(f"{path} was damaged (it holds no object); {_RUN_AGAIN}")
         return document
+
+
+def write_model(target: Path, model: StrictModel) -> None:
+    """Write a JSON file, whole or not at all."""
+    write_whole(target, model.model_dump_json())
+
+
+def write_whole(target: Path, text: str) -> None:
+    """Write a file of one text, whole or not at all, also where the machine fails."""
+    target.parent.mkdir(parents=True, exist_ok=True)
+    partial = target.with_suffix(".partial")
+    with partial.open("w", encoding="utf-8") as file:
+        file.write(text + "\n")
+        file.flush()
+        os.fsync(file.fileno())
+    partial.replace(target)
 
 
 def run_command(folder: Folder, command: Sequence[str]) -> Document:

@@ -4,6 +4,7 @@ Where endpoints are reached decides no result: a model is named, and its answers
 (endpoint.py). So a plan that was begun goes on at other addresses, and says where it was before.
 """
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final, Literal, Self
 
@@ -11,6 +12,20 @@ from events.canonical import exact_json, sha256
 from events.messages import StrictModel
 
 Source = Literal["endpoint", "in_process", "vllm"]
+
+
+class EnvironmentDefaults(StrictModel):
+    """What an environment is evaluated on, and what its conversations cost."""
+
+    split: str
+    tasks: int | None = None
+    """Tasks where there is no end of them; None: all of the split."""
+    traffic: Mapping[str, float] = {}
+    """Kind of generated task -> its share; empty: all kinds in equal shares."""
+    max_tokens: int
+    """Most tokens of one answer."""
+    tokens: int
+    """Tokens that an agent writes in one episode: an assumption, for estimates alone."""
 
 
 class Addresses(StrictModel):
@@ -57,6 +72,11 @@ class Served(StrictModel):
     seed: int
     concurrency: int
     """Episodes at once."""
+
+    @property
+    def threads(self) -> int | None:
+        """Threads of a job; None: those that torch takes."""
+        return 1 if self.device == "cpu" else None
 
     @property
     def addresses(self) -> Addresses:

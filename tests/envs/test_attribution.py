@@ -20,8 +20,7 @@ from envs.shop.environment import Shop
 from envs.task import TaskDefinition
 from envs.users import OUT_OF_SCOPE, STOP, User
 from events.messages import Message, ToolCall
-from ops.bench.attribution.__main__ import measure_exact, measure_fault
-from ops.bench.attribution.faulty_user import FAULTS, FaultyUser
+from tests.envs.faulty_user import FAULTS, FaultKind, FaultyUser
 
 SHOP = Shop()
 TASK = SHOP.generate("two_writes", 5)
@@ -48,16 +47,36 @@ def fault_of(user: User, task: TaskDefinition = TASK) -> str | None:
     return None if fault is None else fault.rule
 
 
+def count_named(
+    environment: Environment, tasks: Sequence[TaskDefinition], fault: FaultKind
+) -> tuple[int, int]:
+    """How many faults of a kind were planted while the oracle served, and how many are named."""
+    planted = named = 0
+    for task in tasks:
+        user = FaultyUser(environment, task, fault, seed=1)
+        episode = play_locally(Episode(environment, task), environment.oracle(task), user)
+        planted += user.planted is not None
+        is_named = find_user_fault(environment, task, episode.messages) is not None
+        named += user.planted is not None and is_named
+    return planted, named
+
+
 @pytest.mark.parametrize(("name", "count"), [("shop", 16), ("telecom", 20)])
 def test_planted_faults_are_named_and_exact_users_are_not_blamed(name: str, count: int) -> None:
     environment: Environment = open_environment(name)
     tasks = list(islice(environment.tasks(), count))
-    assert measure_exact(environment, tasks)["faults"] == 0
-    figures = {fault: measure_fault(environment, tasks, fault, 1) for fault in FAULTS}
-    assert bool(figures["tool"]["planted"]) is (environment.user_toolset is not None)
-    for fault in ("other_value", "refusal", "early_end", "tool"):
-        assert figures[fault]["found"] >= 0.85 * figures[fault]["planted"], (fault, figures)
-    assert figures["secret"]["found"] >= 0.6 * figures["secret"]["planted"]
+    for task in tasks:
+        for agent in (environment.oracle(task), environment.idle_agent(task)):
+            episode = play_locally(Episode(environment, task), agent, environment.user(task))
+            assert find_user_fault(environment, task, episode.messages) is None
+    counts = {fault: count_named(environment, tasks, fault) for fault in FAULTS}
+    assert bool(counts["tool"][0]) is (environment.user_toolset is not None)
+    least: dict[FaultKind, float] = {
+        "other_value": 0.85, "refusal": 0.85, "early_end": 0.85, "tool": 0.85, "secret": 0.6
+    }  # fmt: skip
+    for fault, share in least.items():
+        planted, named = counts[fault]
+        assert named >= share * planted, (fault, counts)
 
 
 def test_a_user_may_say_it_in_other_words_and_bit_by_bit() -> None:

@@ -9,8 +9,8 @@ from envs.grading import Grade, grade
 from envs.shop.environment import Shop
 from envs.task import TaskDefinition
 from envs.users import User
-from ops.bench.attribution.faulty_task import plant_task_fault
-from ops.bench.attribution.faulty_user import FaultyUser
+from tests.envs.faulty_task import plant_task_fault
+from tests.envs.faulty_user import FaultyUser
 
 SHOP = Shop()
 TASK = SHOP.generate("two_writes", 5)

@@ -10,8 +10,7 @@ from envs.registry import open_environment
 from envs.shop.environment import Shop
 from envs.task import TaskDefinition
 from events.messages import Action
-from ops.bench.attribution.__main__ import measure_task_fault
-from ops.bench.attribution.faulty_task import TASK_FAULTS, plant_task_fault
+from tests.envs.faulty_task import TASK_FAULTS, plant_task_fault
 
 SHOP = Shop()
 CANCEL = SHOP.generate("cancel", 0)
@@ -55,9 +54,11 @@ def test_planted_faults_of_tasks_are_named(name: str, rates: dict[str, float]) -
     environment = open_environment(name)
     tasks = list(islice(environment.tasks(), 80))
     for fault in TASK_FAULTS:
-        figures = measure_task_fault(environment, tasks, fault, 1)
-        assert figures["planted"] >= 40, (fault, figures)
-        assert figures["found"] >= rates[fault] * figures["planted"], (fault, figures)
+        planted = [plant_task_fault(environment, task, fault, seed=1) for task in tasks]
+        faulty = [task for task in planted if task is not None]
+        named = sum(find_task_fault(environment, task) is not None for task in faulty)
+        assert len(faulty) >= 40, fault
+        assert named >= rates[fault] * len(faulty), (fault, named)
 
 
 def test_gold_that_a_tool_refuses_is_a_fault() -> None:

@@ -81,9 +81,9 @@ def fail_surplus(
     has more of them than the incumbent (`count_surplus`), spread evenly over those that the
     incumbent finished.
 
-    Whether a trial has a verdict may depend on what a policy does. By simulation
-    (ops/bench/attribution/unjudged.py), a policy that is as good as the incumbent, and has one
-    failure in five unjudged, is promoted in 36 % of the cases if they are left out.
+    Whether a trial has a verdict may depend on what a policy does. By simulation, a policy that is
+    as good as the incumbent, and has one failure in five unjudged, is promoted in 36 % of the cases
+    if they are left out (docs/LOG.md, agents that have their failures excused).
     """
     surplus = count_surplus(incumbent, candidate, tasks)
     own = [

@@ -12,20 +12,17 @@ gate says, which the report states: the table is about what it brings.
 
 from collections import Counter
 from itertools import islice
-from pathlib import Path
 from random import Random
 from typing import Any, Final
 from urllib.parse import urlsplit
 
-from daemon.adapters.compatibility import count_parameters
 from daemon.adapters.directory import WEIGHTS, verify
 from daemon.config.presets import preset
 from daemon.config.settings import Models, ProposerModel, Training
-from daemon.cycle.job_spec import build_job_spec
 from daemon.evaluation.run import Selection
 from daemon.evaluation.user_trial import UserPlan
 from daemon.proposer.candidate import FIRST_SEED, LAST_SEED, Evaluation
-from daemon.solver.journal import DEFINITIONS, parse_definitions, write_definitions
+from daemon.solver.journal import parse_definitions, write_definitions
 from daemon.solver.spec import list_tasks
 from daemon.synthesis.engine import Parts, make_parts, synthesize
 from daemon.synthesis.manners import MANNERS
@@ -36,11 +33,11 @@ from events.errors import KintsugiError
 from events.jobs import AdapterUser, EndpointUser, JobSpec, Probe, TaskPool
 from events.learning import TaskProposed, TaskRejected
 from events.synthesis.plans import PlansRevised, PlansWritten
-from ops.learning.results import write_document
 from ops.reproduce.areal_sea.commands import USER, find_gate, find_tasks, name_stage
 from ops.reproduce.areal_sea.settings import PRESET, TRAINING_TEMPERATURE, Reproduction
-from ops.reproduce.commands import Document, Folder
-from ops.reproduce.homes import ALIAS, build_settings, build_source, open_plan_environment
+from ops.reproduce.commands import Document, Folder, write_model
+from ops.reproduce.homes import ALIAS, build_settings, open_plan_environment
+from ops.reproduce.jobs import build_spec, build_training, change_spec, write_job
 
 _ROUNDS: Final = 3
 _LINE_TOKENS: Final = 256
@@ -144,9 +141,9 @@ def write_gate(plan: Reproduction, folder: Folder, domain: str) -> Document:
         manners=tuple(MANNERS),
         seed=plan.seed,
         dtype=plan.dtype,
-        threads=_count_threads(plan),
+        threads=plan.threads,
     )
-    write_document(find_gate(folder, domain), trial)
+    write_model(find_gate(folder, domain), trial)
     for name, spec in plan_reinforced(plan, folder, domain, accepted, user).items():
         _write_job(folder, domain, name, spec)
     return {"user": user.adapter, "dialogues": len(trial.tasks)}
@@ -181,11 +178,11 @@ def plan_supervised(plan: Reproduction, domain: str, accepted: list[str]) -> dic
     (pool,) = whole.pools
     shown = {"references": tuple(spoken[held_out:]), "tasks": tuple(spoken[:held_out])}
     return {
-        USER: _change(
+        USER: change_spec(
             plan, whole, name_stage(USER, domain), max(2, len(spoken)),
             teaches="user", grpo=False, pools=(pool.model_copy(update=shown),),
         ),
-        "sft": _change(
+        "sft": change_spec(
             plan, whole, name_stage("sft", domain), len(pool.references), grpo=False
         ),
     }  # fmt: skip
@@ -204,7 +201,7 @@ def plan_reinforced(
         max_tokens=max(_LINE_TOKENS, plan.max_tokens),
     )
     return {
-        arm: _change(
+        arm: change_spec(
             plan, whole, name_stage(arm, domain), plan.counts.rollouts,
             pools=(pool.model_copy(update={"references": (), "user": player}),),
             warm_start=None,
@@ -219,51 +216,20 @@ def plan_reinforced(
 
 def _write_job(folder: Folder, domain: str, name: str, spec: JobSpec) -> None:
     bodies = parse_definitions(find_tasks(folder, domain).read_bytes())
-    own = name_stage(name, domain)
-    folder.job(own).mkdir(parents=True, exist_ok=True)
-    wanted = {task: bodies[task] for task in list_tasks(spec)}
-    (folder.job(own) / DEFINITIONS).write_bytes(write_definitions(wanted))
-    write_document(folder.spec(own), spec)
+    write_job(folder, name_stage(name, domain), spec, bodies)
 
 
 def _build_whole(plan: Reproduction, domain: str, accepted: list[str]) -> JobSpec:
     """Return a job that is shown some of the tasks and practises the others."""
     counts = plan.counts
     shown = min(counts.shown, len(accepted) // 2)
-    training = Training(
+    training = build_training(
+        plan,
         rollouts=counts.rollouts + shown,
         groups=counts.groups,
         size=counts.size,
-        max_tokens=plan.max_tokens,
         temperature=TRAINING_TEMPERATURE,
         warm_start="always",
-        source="vllm" if plan.source == "vllm" else "in_process",
-        device=plan.device,
-        dtype=plan.dtype,
-        threads=_count_threads(plan),
     )
     pool = TaskPool(name=_POOL, tasks=tuple(accepted[shown:]), references=tuple(accepted[:shown]))
-    (agent,) = build_settings(plan.select_domain(domain), Path(), training).agents
-    spec = build_job_spec(
-        training,
-        agent,
-        job=f"{ALIAS}-{plan.digest[:8]}",
-        base=plan.model,
-        pools=[pool],
-        benchmarks=plan.benchmarks,
-        parameters=count_parameters(plan.checkpoint),
-    )
-    sampler = spec.sampler.model_copy(update={"source": build_source(plan, spec.sampler.source)})
-    return spec.model_copy(update={"seed": plan.seed, "sampler": sampler})
-
-
-def _count_threads(plan: Reproduction) -> int | None:
-    return 1 if plan.device == "cpu" else None
-
-
-def _change(
-    plan: Reproduction, spec: JobSpec, name: str, rollouts: int, **changes: object
-) -> JobSpec:
-    sampler = spec.sampler.model_copy(update={"rollouts": rollouts})
-    changes |= {"job": f"{name}-{plan.digest[:8]}", "sampler": sampler}
-    return JobSpec.model_validate(spec.model_copy(update=changes).model_dump())
+    return build_spec(plan.select_domain(domain), training, pool)

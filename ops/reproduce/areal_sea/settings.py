@@ -7,7 +7,7 @@ from pydantic import Field
 
 from envs.task import GENERATED
 from events.messages import StrictModel
-from ops.reproduce.settings import Served
+from ops.reproduce.settings import EnvironmentDefaults, Served
 
 TEMPERATURE: Final = 0.6
 """Of evaluations: what the released program samples with."""
@@ -37,8 +37,8 @@ ABLATIONS: Final = (
     "place of 64 cost 13.5 points, no evolution of prompts 12, no validation 6. Of its batches: "
     "8x32 0.640, 16x16 0.660, 8x64 0.705, 8x64 without the filter 0.650."
 )
-"""What the paper states of its parts; `python -m ops.learning.synthesis` and `ops.learning.screen`
-ask the same of the reference policy."""
+"""What the paper states of its parts; docs/learning.md and docs/synthesis.md have the same of the
+reference policy."""
 
 
 class Counts(StrictModel):
@@ -75,18 +75,6 @@ SMALL: Final = Counts(
     groups=4, size=4,
 )  # fmt: skip
 """Shows that every stage runs, and nothing else."""
-
-
-class EnvironmentDefaults(StrictModel):
-    """What an environment is evaluated on, and what its conversations cost."""
-
-    split: str
-    tasks: int | None = None
-    """Tasks where there is no end of them; None: all of the split."""
-    max_tokens: int
-    """Most tokens of one answer."""
-    tokens: int
-    """Tokens that an agent writes in one episode: an assumption, for estimates alone."""
 
 
 _TAU2: Final = EnvironmentDefaults(split="test", max_tokens=4096, tokens=6000)

@@ -13,12 +13,16 @@ from typing import Any, Final
 from daemon.config.settings import Training
 from daemon.core.app import App
 from daemon.evaluation.user_trial import UserPlan, UserResult, read_result
-from envs import statistics
 from envs.statistics import Interval
-from ops.learning.report import format_change, format_interval, format_table
 from ops.reproduce.areal_sea.commands import find_gate, name_stage
 from ops.reproduce.areal_sea.settings import ABLATIONS, ARMS, PUBLISHED, Arm, Reproduction
 from ops.reproduce.commands import Document, Folder, StageFailure
+from ops.reproduce.figures import (
+    format_change,
+    format_interval,
+    format_table,
+    measure_difference,
+)
 from ops.reproduce.homes import Verdicts, build_settings, keep_whole, list_trials
 
 _COMPARED: Final = (
@@ -137,9 +141,6 @@ def compare(verdicts: Mapping[str, Verdicts]) -> dict[str, tuple[int, Interval]]
         common = sorted(set(first) & set(second))
         if not common:
             continue
-        gains = [fmean(first[task]) - fmean(second[task]) for task in common]
-        # The estimator is for values between 0 and 1.
-        scaled = statistics.mean([(gain + 1) / 2 for gain in gains])
-        value, low, high = (2 * part - 1 for part in (scaled.value, scaled.low, scaled.high))
-        differences[f"{own} less {other}"] = len(common), Interval(value, low, high)
+        values = [[fmean(part[task]) for task in common] for part in (first, second)]
+        differences[f"{own} less {other}"] = len(common), measure_difference(*values)
     return differences

@@ -13,22 +13,17 @@ from dataclasses import dataclass
 from itertools import zip_longest
 from typing import Final
 
-from daemon.adapters.compatibility import count_parameters
 from daemon.config.presets import preset
-from daemon.config.settings import Training
-from daemon.cycle.job_spec import build_job_spec
 from daemon.engine.chat import Chat
 from daemon.evaluation.run import Selection
-from daemon.solver.journal import DEFINITIONS, write_definitions
-from daemon.solver.spec import list_tasks
 from envs.lessons.checks import get_lesson
 from envs.reflection.tags import split_reflection, write_reflection
 from envs.task import TaskDefinition
 from events.errors import KintsugiError
 from events.jobs import JobSpec, Probe, TaskPool
-from ops.learning.results import write_document
 from ops.reproduce.commands import Document, Folder
-from ops.reproduce.homes import ALIAS, build_settings, build_source, open_plan_environment
+from ops.reproduce.homes import open_plan_environment
+from ops.reproduce.jobs import build_spec, build_training, change_spec, write_job
 from ops.reproduce.reflection.commands import find_lessons
 from ops.reproduce.reflection.settings import (
     LORA_ALPHA,
@@ -69,10 +64,7 @@ def write_jobs(plan: Reproduction, folder: Folder) -> Document:
     tasks = {task.id: task for task in (*lessons.shown, *lessons.practised)}
     bodies = {name: task.model_dump_json(exclude={"id"}) for name, task in tasks.items()}
     for name, spec in plan_jobs(plan, folder, lessons).items():
-        wanted = {task: bodies[task] for task in list_tasks(spec)}
-        folder.job(name).mkdir(parents=True, exist_ok=True)
-        (folder.job(name) / DEFINITIONS).write_bytes(write_definitions(wanted))
-        write_document(folder.spec(name), spec)
+        write_job(folder, name, spec, bodies)
     return {
         "shown": len(lessons.shown),
         "practised": len(lessons.practised),
@@ -124,11 +116,11 @@ def _remove_lesson(task: TaskDefinition) -> TaskDefinition:
 
 def plan_jobs(plan: Reproduction, folder: Folder, lessons: Lessons) -> dict[str, JobSpec]:
     """Return the spec of each arm."""
-    whole = _build_whole(plan, folder, lessons)
-    specs = {SUPERVISED: _change(plan, whole, SUPERVISED, len(lessons.shown), grpo=False)}
+    whole = _build_whole(plan, lessons)
+    specs = {SUPERVISED: change_spec(plan, whole, SUPERVISED, len(lessons.shown), grpo=False)}
     (pool,) = whole.pools
     for name in plan.presets:
-        specs[name] = _change(
+        specs[name] = change_spec(
             plan,
             whole,
             name,
@@ -143,22 +135,18 @@ def plan_jobs(plan: Reproduction, folder: Folder, lessons: Lessons) -> dict[str,
     return specs
 
 
-def _build_whole(plan: Reproduction, folder: Folder, lessons: Lessons) -> JobSpec:
+def _build_whole(plan: Reproduction, lessons: Lessons) -> JobSpec:
     """Return a job that is shown some lessons and practises the others."""
     counts = plan.counts
-    training = Training(
+    training = build_training(
+        plan,
         rollouts=counts.rollouts + len(lessons.shown),
         groups=counts.groups,
         size=counts.size,
-        max_tokens=plan.max_tokens,
         temperature=TRAINING_TEMPERATURE,
         lora_rank=LORA_RANK,
         lora_alpha=LORA_ALPHA,
         warm_start="always",
-        source="vllm" if plan.source == "vllm" else "in_process",
-        device=plan.device,
-        dtype=plan.dtype,
-        threads=1 if plan.device == "cpu" else None,
     )
     pool = TaskPool(
         name=_POOL,
@@ -166,23 +154,4 @@ def _build_whole(plan: Reproduction, folder: Folder, lessons: Lessons) -> JobSpe
         references=tuple(task.id for task in lessons.shown),
         reward="repair",
     )
-    (agent,) = build_settings(plan, folder.training, training).agents
-    spec = build_job_spec(
-        training,
-        agent,
-        job=f"{ALIAS}-{plan.digest[:8]}",
-        base=plan.model,
-        pools=[pool],
-        benchmarks=plan.benchmarks,
-        parameters=count_parameters(plan.checkpoint),
-    )
-    sampler = spec.sampler.model_copy(update={"source": build_source(plan, spec.sampler.source)})
-    return spec.model_copy(update={"seed": plan.seed, "sampler": sampler})
-
-
-def _change(
-    plan: Reproduction, spec: JobSpec, name: str, rollouts: int, **changes: object
-) -> JobSpec:
-    sampler = spec.sampler.model_copy(update={"rollouts": rollouts})
-    changes |= {"job": f"{name}-{plan.digest[:8]}", "sampler": sampler}
-    return JobSpec.model_validate(spec.model_copy(update=changes).model_dump())
+    return build_spec(plan, training, pool)

@@ -8,7 +8,7 @@ from pydantic import Field
 
 from envs.task import GENERATED
 from events.messages import StrictModel
-from ops.reproduce.settings import Served
+from ops.reproduce.settings import EnvironmentDefaults, Served
 
 TEMPERATURE: Final = 0.7
 TOP_P: Final = 0.9
@@ -65,18 +65,6 @@ SMALL: Final = Counts(
 
 RATE: Final = 0.2
 """Share of the evaluated tasks that begin behind a mistake of each operator; as many are clean."""
-
-
-class EnvironmentDefaults(StrictModel):
-    """What an environment is evaluated on, and what its conversations cost."""
-
-    split: str
-    tasks: int | None = None
-    """Tasks where there is no end of them; None: all of the split."""
-    max_tokens: int
-    """Most tokens of one answer."""
-    tokens: int
-    """Tokens that an agent writes in one episode: an assumption, for estimates alone."""
 
 
 ENVIRONMENTS: Final[Mapping[str, EnvironmentDefaults]] = {

@@ -17,15 +17,19 @@ from daemon.core.app import App
 from daemon.evaluation.bfcl_benchmark import is_right_officially
 from daemon.evaluation.injection import inject
 from daemon.sessions import transcript
-from envs import statistics
 from envs.bfcl.cases import SPLITS
 from envs.bfcl.environment import Bfcl
 from envs.lessons.observation import observe
 from envs.lessons.operators import PERTURBATIONS
 from envs.statistics import Interval
 from envs.task import Lesson
-from ops.learning.report import format_change, format_interval, format_table
 from ops.reproduce.commands import Document, Folder
+from ops.reproduce.figures import (
+    format_change,
+    format_interval,
+    format_table,
+    measure_difference,
+)
 from ops.reproduce.homes import (
     Trial,
     build_settings,
@@ -242,11 +246,8 @@ def _compare(
     common = sorted(set(first) & set(second))
     if not common:
         return None
-    gains = [mean(first[task]) - mean(second[task]) for task in common]
-    # The estimator is for values between 0 and 1.
-    scaled = statistics.mean([(gain + 1) / 2 for gain in gains])
-    value, low, high = (2 * part - 1 for part in (scaled.value, scaled.low, scaled.high))
-    return len(common), Interval(value, low, high)
+    values = [[mean(part[task]) for task in common] for part in (first, second)]
+    return len(common), measure_difference(*values)
 
 
 def _differences(found: Mapping[str, Mapping[str, tuple[int, Interval]]]) -> str:

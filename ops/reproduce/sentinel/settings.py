@@ -5,10 +5,11 @@ from typing import Annotated, Final
 
 from pydantic import Field
 
+from daemon.engine.reference.recipe import WEAK
+from envs.shop.kinds import PLAIN
 from envs.task import GENERATED
 from events.messages import StrictModel
-from ops.learning.settings import traffic
-from ops.reproduce.settings import Served
+from ops.reproduce.settings import EnvironmentDefaults, Served
 
 TEMPERATURE: Final = 1.0
 """At which every rollout is sampled, those of evaluations included."""
@@ -38,24 +39,16 @@ SMALL: Final = Counts(tasks=12, trials=2, recorded=96, written=8, rollouts=160, 
 """Shows that every stage runs, and nothing else."""
 
 
-class EnvironmentDefaults(StrictModel):
-    """What an environment is evaluated on, and what its conversations cost."""
-
-    split: str
-    tasks: int | None = None
-    """Tasks where there is no end of them; None: all of the split."""
-    traffic: Mapping[str, float] = {}
-    """Kind of generated task -> its share; empty: all kinds in equal shares."""
-    max_tokens: int
-    """Most tokens of one answer."""
-    tokens: int
-    """Tokens that an agent writes in one episode: an assumption, for estimates alone."""
-
+_WEAK_SHARE: Final = 0.34
+_TRAFFIC: Final = dict.fromkeys(PLAIN, (1 - _WEAK_SHARE) / len(PLAIN)) | dict.fromkeys(
+    WEAK, _WEAK_SHARE / len(WEAK)
+)
+"""Kinds that the reference policy is weak at have a third of the traffic."""
 
 ENVIRONMENTS: Final[Mapping[str, EnvironmentDefaults]] = {
     "retail": EnvironmentDefaults(split="test", max_tokens=4096, tokens=6000),
     "shop": EnvironmentDefaults(
-        split=GENERATED, tasks=200, traffic=traffic("main", 0.34), max_tokens=64, tokens=60
+        split=GENERATED, tasks=200, traffic=_TRAFFIC, max_tokens=64, tokens=60
     ),
 }
 

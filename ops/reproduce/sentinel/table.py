@@ -1,28 +1,29 @@
 """The table: pass^k of base, general and targeted, and how the gains compare.
 
 Each policy's pass^k and interval are those of `kintsugi eval`. Differences are taken task by task,
-over the tasks that every policy has all verdicts of; their intervals are a bootstrap over tasks
-(ops/learning/bootstrap.py). One run has one seed of training, so the spread between trainings is
-in none of these intervals.
+over the tasks that every policy has all verdicts of (figures.py).
 """
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
+from math import comb
 from typing import Any, Final
 
 from daemon.core.app import App
 from envs.statistics import Interval
-from ops.learning.bootstrap import TaskRates, compute_task_rates, interval
-from ops.learning.report import format_change, format_interval, format_table
-from ops.learning.sentinel.report import describe_ratio
 from ops.reproduce.commands import Document, Folder, StageFailure
+from ops.reproduce.figures import (
+    format_change,
+    format_interval,
+    format_table,
+    measure_difference,
+    measure_ratio,
+)
 from ops.reproduce.homes import Verdicts, keep_whole, list_trials
 from ops.reproduce.sentinel.commands import POLICIES, Policy, name_policy
 from ops.reproduce.sentinel.settings import Reproduction
 from ops.reproduce.sentinel.training import build_own_settings
 
-_ALL: Final = "all"
-_WEIGHTS: Final = {_ALL: 1.0}
 _COMPARED: Final[tuple[tuple[Policy, Policy], ...]] = (
     ("general", "base"), ("targeted", "base"), ("targeted", "general"),
 )  # fmt: skip
@@ -46,12 +47,14 @@ def build_table(plan: Reproduction, folder: Folder) -> Document:
     differences: dict[str, list[Interval]] = {}
     for own, other in _COMPARED:
         pairs = zip(rates[own], rates[other], strict=True)
-        intervals = [interval(first - second, _WEIGHTS) for first, second in pairs]
+        intervals = [measure_difference(first, second) for first, second in pairs]
         differences[f"{own} less {other}"] = intervals
         gains.append([f"{own} less {other}", str(len(common)), *map(format_change, intervals)])
     times = [
-        describe_ratio(own - base, other - base, _WEIGHTS)
-        for own, other, base in zip(rates["targeted"], rates["general"], rates["base"], strict=True)
+        _describe_ratio(*values, differences["general less base"][place])
+        for place, values in enumerate(
+            zip(rates["targeted"], rates["general"], rates["base"], strict=True)
+        )
     ]
     gains.append(["targeted gain, times the general one", str(len(common)), *times])
     return {
@@ -81,8 +84,20 @@ def read_verdicts(plan: Reproduction, folder: Folder) -> dict[str, Verdicts]:
     return {policy: keep_whole(own, plan.counts.trials) for policy, own in trials.items()}
 
 
-def _rate(verdicts: Verdicts, tasks: Sequence[str], k: int) -> TaskRates:
-    return compute_task_rates([{_ALL: {task: verdicts[task] for task in tasks}}], k)
+def _rate(verdicts: Verdicts, tasks: Sequence[str], k: int) -> list[float]:
+    """Return the chance that k trials of a task, drawn without replacement, all passed."""
+    return [comb(sum(verdicts[task]), k) / comb(len(verdicts[task]), k) for task in tasks]
+
+
+def _describe_ratio(
+    own: Sequence[float], other: Sequence[float], base: Sequence[float], gain: Interval
+) -> str:
+    """Describe how many times the other gain the own is; there is no ratio where the interval of
+    the other gain does not lie above 0."""
+    if gain.low <= 0:
+        return "none: the general gain may be 0"
+    times = measure_ratio(own, other, base)
+    return f"{times.value:.2f} [{times.low:.2f}, {times.high:.2f}]"
 
 
 def _cells(evaluation: Mapping[str, Any], powers: Sequence[int]) -> list[str]:

@@ -15,7 +15,7 @@ from typing import Final
 
 from consumers.reads.learning import CycleRow
 from consumers.reads.rollouts import last_round
-from daemon.config.settings import Proposer, Settings, Training
+from daemon.config.settings import Proposer, Settings
 from daemon.core.app import App
 from daemon.cycle.planner import CyclePlanner
 from daemon.evaluation.run import (
@@ -36,6 +36,7 @@ from events.errors import KintsugiError
 from events.jobs import JobSpec, TaskPool
 from events.learning import JobRequested, TaskRejected
 from ops.reproduce.homes import ALIAS, build_settings, build_source, open_plan_environment
+from ops.reproduce.jobs import build_training, change_spec
 from ops.reproduce.sentinel.settings import TEMPERATURE, Reproduction
 from producers.simulation import Provenance
 
@@ -77,17 +78,13 @@ def build_own_settings(plan: Reproduction, home: Path) -> Settings:
     return build_settings(
         plan,
         home,
-        Training(
+        build_training(
+            plan,
             rollouts=counts.rollouts - counts.recorded,
             groups=counts.groups,
             size=counts.size,
-            max_tokens=plan.max_tokens,
             temperature=TEMPERATURE,
             algorithm="sentinel",
-            source="vllm" if plan.source == "vllm" else "in_process",
-            device=plan.device,
-            dtype=plan.dtype,
-            threads=1 if plan.device == "cpu" else None,
         ),
         Proposer(tasks=counts.written, targeted_step=0.5, targeted_most=0.5, probe=False),
     )
@@ -231,13 +228,6 @@ def _fit(
 ) -> JobSpec:
     """Return the planner's spec for these pools, with the budget and source of the reproduction."""
     source = build_source(plan, spec.sampler.source)
-    sampler = spec.sampler.model_copy(update={"rollouts": rollouts, "source": source})
-    changed = spec.model_copy(
-        update={
-            "job": f"{name}-{plan.digest[:8]}",
-            "seed": plan.seed,
-            "pools": pools,
-            "sampler": sampler,
-        }
-    )
-    return JobSpec.model_validate(changed.model_dump())
+    sampler = spec.sampler.model_copy(update={"source": source})
+    whole = spec.model_copy(update={"sampler": sampler})
+    return change_spec(plan, whole, name, rollouts, seed=plan.seed, pools=pools)

@@ -22,12 +22,12 @@ def diagnose(_plan: Reproduction, folder: Folder) -> Document:
 
 def write_tasks(plan: Reproduction, folder: Folder) -> Document:
     """Write both jobs' specs. Raises NoJob."""
-    from ops.learning.results import write_document
+    from ops.reproduce.commands import write_model
     from ops.reproduce.sentinel.training import plan_jobs
 
     jobs = plan_jobs(plan, folder.training)
-    write_document(folder.spec("general"), jobs.general)
-    write_document(folder.spec("targeted"), jobs.targeted)
+    write_model(folder.spec("general"), jobs.general)
+    write_model(folder.spec("targeted"), jobs.targeted)
     return {
         "excluded": jobs.excluded,
         "rejected": jobs.rejected,

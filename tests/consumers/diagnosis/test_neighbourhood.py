@@ -24,6 +24,7 @@ from events.serving import (
     RouteShare,
     ServingEvent,
 )
+from tests.consumers.diagnosis.planted_traffic import Scenario, play
 from tests.consumers.diagnosis.test_rounds import GOLD, MISSING, failure, patterns, said, success
 from tests.consumers.folding import at, close_round, entry, fold, fresh, hash_of, log_of
 
@@ -172,8 +173,6 @@ def test_a_failure_without_words_has_its_tool_alone_around_it(engine: Engine) ->
 def test_without_task_and_tool_the_requests_that_share_words_are_neighbours(
     engine: Engine, tmp_path: Path
 ) -> None:
-    from ops.bench.priorities import Scenario, play
-
     (lines,) = play(Scenario(ids="none", rounds=1), 1, tmp_path)
     (line,) = [line for line in lines if line.pattern == "tool_loop|*"]
     # The weak kind is 15 % of 128 rollouts and passes with .4; the others with .9 and more.

@@ -19,10 +19,10 @@ from daemon.adapters.compatibility import BadBase, count_parameters, fit, layers
 from daemon.adapters.directory import CONFIG, PROVENANCE, WEIGHTS, BadAdapter, TensorData
 from daemon.engine.reference.weights import CHECKPOINT
 from events.serving import AdapterProduced
-from ops.bench.serving.planted import no_numbers
 from ops.random_adapters import SETTINGS, Adapters
 from tests.daemon.serving.conftest import MakeHome
 from tests.daemon.serving.homes import ADA, Home
+from tests.daemon.serving.planted import no_numbers
 
 Tensors = dict[str, torch.Tensor]
 Spoil = Callable[[Path], object]

@@ -44,11 +44,11 @@ from events.serving import (
     RouteChanged,
     RouteShare,
 )
-from ops.learning.user_faults.shop import write_definition
 from ops.random_adapters import Maker
 from tests.daemon.serving.recorded_trial import COMMAND, EVIDENCE, FAULTS, RATES
 from tests.daemon.solver import letters
 from tests.daemon.solver.test_content_job import TASKS, bodies
+from tests.envs.faulty_shop import write_definition
 from tests.envs.model_server import ModelServer, said
 
 AGENT: Final = Agent(

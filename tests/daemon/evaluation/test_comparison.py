@@ -28,10 +28,10 @@ from events.codec import decode
 from events.gate import GateSettings
 from events.rollouts import RolloutEnded
 from events.serving import AdapterEvaluated, GateDecided
-from ops.learning.user_faults.shop import FaultyShop
 from ops.random_adapters import Adapters
 from tests.daemon.serving.conftest import MakeHome
 from tests.daemon.serving.homes import ADA, Home
+from tests.envs.faulty_shop import FaultyShop
 
 TARGET: Final = next(iter(Shop.capabilities))
 FEW: Final = Questions(tasks=4, others=3, trials=1, target=TARGET, max_tokens=64)

@@ -25,8 +25,7 @@ from daemon.evaluation.gate.target_tests import EProcess, sign_flip, verdict_of
 from daemon.evaluation.targets import PlannedTarget
 from envs.statistics import Outcomes
 from events.gate import Check, GateReport, GateSettings
-from ops.bench.attribution.unjudged import measure
-from ops.bench.simulation import many, pairs
+from tests.daemon.evaluation.simulation import chances, many, pairs
 
 TARGET = PlannedTarget.of_count("target", 1)
 CALM = Conduct(rollouts=100, violations=2, tool_calls=400, malformed=4, tokens=20_000)
@@ -444,11 +443,37 @@ def test_the_surplus_of_unjudged_trials_is_spread_over_the_tasks() -> None:
     assert max(after - before for before, after in pairwise(places)) == 2
 
 
+def draw_trials(chance: Random, escape: float, gain: float) -> tuple[Outcomes, Outcomes]:
+    """One trial of each of 300 tasks by incumbent and candidate. Users err in a share of what the
+    candidate fails, and such trials have no verdict."""
+    incumbent: dict[str, list[bool | None]] = {}
+    candidate: dict[str, list[bool | None]] = {}
+    for number in range(300):
+        before, after = chances(chance, gain)
+        success = chance.random() < (after if gain else before)
+        incumbent[f"t{number}"] = [chance.random() < before]
+        candidate[f"t{number}"] = [None if not success and chance.random() < escape else success]
+    return incumbent, candidate
+
+
+def share_promoted(escape: float, gain: float, *, surplus_fails: bool) -> float:
+    """The share of 60 evaluations whose target passes."""
+    chance, promoted = Random(f"unjudged {escape} {gain}"), 0
+    for _ in range(60):
+        incumbent, candidate = draw_trials(chance, escape, gain)
+        outcomes = (
+            fail_surplus(incumbent, candidate, list(candidate)) if surplus_fails else candidate
+        )
+        judged = {task: "target" for task, trials in outcomes.items() if None not in trials}
+        differences = [pair.difference for pair in pair_outcomes(incumbent, outcomes, judged, 1)]
+        promoted += mean(differences) >= GateSettings().min_gain and sign_flip(differences) <= 0.05
+    return promoted / 60
+
+
 def test_excused_failures_promote_no_policy_that_is_as_good_as_the_incumbent() -> None:
-    figures = measure(300, 1, 60, (0, 0.5, 0))
-    assert figures["left_out"] >= 0.5
-    assert figures["failed"] <= 0.15
-    assert measure(300, 1, 60, (0, 0, 0.1))["failed"] >= 0.5
+    assert share_promoted(0.5, 0.0, surplus_fails=False) >= 0.5
+    assert share_promoted(0.5, 0.0, surplus_fails=True) <= 0.15
+    assert share_promoted(0.0, 0.1, surplus_fails=True) >= 0.5
 
 
 def test_a_task_that_lost_two_trials_has_to_be_run_again() -> None:

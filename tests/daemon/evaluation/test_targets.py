@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from random import Random
+from statistics import mean
 
 import pytest
 
@@ -9,11 +10,11 @@ from daemon.config.settings import Trial
 from daemon.evaluation.gate.decision import decide
 from daemon.evaluation.gate.measurements import Evaluation
 from daemon.evaluation.gate.pairs import Pair
-from daemon.evaluation.gate.target_tests import list_differences
+from daemon.evaluation.gate.target_tests import judge_targets, list_differences
 from daemon.evaluation.sample_size import extend_sizes, looks_of, sizes_of
 from daemon.evaluation.targets import LEAST, MOST, PlannedTarget, Target, find_targets
 from events.gate import GateReport, GateSettings
-from ops.bench.targets import simulate_targets
+from tests.daemon.evaluation.simulation import pairs
 from tests.daemon.evaluation.test_gate import CALM, alike, check
 
 
@@ -148,8 +149,27 @@ def test_one_target_costs_what_it_did_and_is_no_slice() -> None:
 
 
 def test_without_a_gain_targets_that_share_tasks_are_lifted_as_rarely_as_alpha_says() -> None:
-    counted = simulate_targets((0.0, 0.0, 0.0), True, 40, 300, 1)
-    assert counted["passed"] <= 300 * 0.05 + 3 * (300 * 0.05 * 0.95) ** 0.5
+    """Every task belongs to two of three targets."""
+    chance, count = Random(1), 300
+    kinds = ("0", "1", "2")
+    targets = [
+        PlannedTarget(name=f"mixture {own}", kinds={own: 0.5, other: 0.5}, planned=40)
+        for own, other in zip(kinds, (*kinds[1:], kinds[0]), strict=True)
+    ]
+    lifted = 0
+    for _ in range(count):
+        drawn = [
+            Pair(f"{kind} {pair.task}", kind, pair.incumbent, pair.candidate)
+            for kind in kinds
+            for pair in pairs(chance, 40, 4, gain=0.0)
+        ]
+        values = {target.name: list_differences(target, drawn) for target in targets}
+        results = judge_targets(targets, values, "sign_flip", 0.05)
+        lifted += any(
+            result.verdict == "PASS" and mean(values[name]) >= GateSettings().min_gain
+            for name, (result, _) in results.items()
+        )
+    assert lifted <= count * 0.05 + 3 * (count * 0.05 * 0.95) ** 0.5
 
 
 def test_a_report_of_an_earlier_version_is_readable() -> None:

@@ -14,9 +14,9 @@ from daemon.solver.trajectory import Trajectory, Turn
 from events.jobs import JobSpec
 from events.learning import JobRequested
 from events.rollouts import RolloutEnded
-from ops.learning.user_faults.shop import write_definition
 from tests.daemon.jobs.test_training_runs import rollouts, row
 from tests.envs import mini
+from tests.envs.faulty_shop import write_definition
 
 POOLS: Final[list[dict[str, Any]]] = [
     {"name": "plain", "tasks": ["shop/cancel/1"]},

@@ -25,10 +25,10 @@ from events.codec import decode
 from events.jobs import AdapterUser, EndpointUser
 from events.learning import TaskProposed
 from events.rollouts import RolloutEnded
-from ops.learning.user_faults.shop import FaultyShop
 from ops.random_adapters import Maker
 from tests.daemon.engine.conftest import Live, listening
 from tests.daemon.proposer.test_proposer import PATTERN, SHOP, source, wanted
+from tests.envs.faulty_shop import FaultyShop
 from tests.envs.model_server import (
     Answering,
     Json,

@@ -13,9 +13,9 @@ import pytest
 
 from daemon.adapters.fingerprint import EXACT, NotProven, OtherBase, distance
 from daemon.serving.replica import Replica
-from ops.bench.serving.planted import FAULTS, Fault, load_adapter
 from ops.random_adapters import Adapters
 from ops.vllm.server import Vllm
+from tests.daemon.serving.planted import FAULTS, Fault, load_adapter
 
 BOTH = ["embedded", pytest.param("vllm", marks=[pytest.mark.vllm, pytest.mark.timeout(900)])]
 

@@ -11,10 +11,10 @@ from daemon.evaluation.comparison import Questions
 from daemon.serving.residency import NoRoom
 from daemon.serving.staging import StageRefusal
 from envs.shop.environment import Shop
-from ops.bench.serving.planted import load_adapter
 from ops.random_adapters import Adapters
 from ops.vllm.server import Vllm
 from tests.daemon.serving.homes import ADA, Home, Restartable
+from tests.daemon.serving.planted import load_adapter
 
 pytestmark = [pytest.mark.vllm, pytest.mark.timeout(900)]
 

@@ -14,13 +14,13 @@ from daemon.adapters.directory import CONFIG, WEIGHTS, BadAdapter, verify
 from daemon.adapters.fingerprint import COARSEST, EXACT, BaseMixup, NotProven, OtherBase, distance
 from daemon.engine.reference.weights import CHECKPOINT
 from daemon.serving.replica import LoadRefusal, NameConflict, NoAnswer, Replica
-from ops.bench.serving.planted import foreign_modules, load_adapter, no_numbers
 from ops.isolated import InstallError
 from ops.random_adapters import Adapters
 from ops.vllm.server import Vllm
 from tests.conftest import missing
 from tests.daemon.adapters.test_compatibility import of_nothing, truncated
 from tests.daemon.engine.heads import save_head
+from tests.daemon.serving.planted import foreign_modules, load_adapter, no_numbers
 from tests.daemon.serving.test_proof import busy
 
 SLOTS = 4

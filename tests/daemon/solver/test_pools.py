@@ -33,13 +33,13 @@ from envs.task import TaskDefinition, write_body
 from envs.users import STOP
 from events.jobs import JobSpec
 from events.messages import Message
-from ops.learning.environments.shops import find_place
 from tests.daemon.commands import environment
 from tests.daemon.engine.conftest import listening
 from tests.daemon.solver import letters
 from tests.daemon.solver.lessons import REFLECTION, write_lesson
 from tests.envs import mini
 from tests.envs.model_server import Json, ModelServer, messages_of, refused, said
+from tests.envs.parts_of_shop import find_environment
 
 MINI: Final = str(Path(mini.__file__))
 LESSONS: Final = [write_lesson("two_writes", seed) for seed in range(6)]
@@ -214,7 +214,7 @@ def keep_apart() -> JobSpec:
         {
             "name": name,
             "tasks": [f"{name}/{kind}/{number}" for number in range(700, 712)],
-            "environment": find_place(name),
+            "environment": find_environment(name),
         }
         for name, kind in (("changes", "two_writes"), ("questions", "question"))
     ]
@@ -223,7 +223,7 @@ def keep_apart() -> JobSpec:
     }  # fmt: skip
     algorithm = spec().algorithm.model_validate({"filter": {"refill": 2}}).model_dump()
     changes = {"pools": pools, "sampler": sampler, "algorithm": algorithm, "warm_start": None}
-    return spec(environment=find_place("changes"), **changes)
+    return spec(environment=find_environment("changes"), **changes)
 
 
 @pytest.mark.processes

@@ -28,13 +28,13 @@ from events.envelope import derive_id
 from events.learning import OPERATOR, PlanName, TaskProposed, TaskRetired
 from events.rollouts import Purpose
 from events.synthesis.faults import TrajectoryVerified
-from ops.bench.attribution.faulty_task import plant_task_fault
-from ops.bench.attribution.faulty_user import FaultyUser
 from producers.simulation import SCRIPTED, Provenance, append_rollouts, build_rollout_event
 from tests.consumers.cycling import started
 from tests.daemon.conftest import Kintsugi
 from tests.daemon.controller.test_directive_builder import tasks
 from tests.daemon.cycle.test_planner import ask_planner, home
+from tests.envs.faulty_task import plant_task_fault
+from tests.envs.faulty_user import FaultyUser
 from tests.envs.model_server import Json, ModelServer, Reply, refused, said
 
 SHOP: Final = Shop()

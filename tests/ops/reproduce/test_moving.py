@@ -10,13 +10,12 @@ from daemon.solver.journal import BadJournal, Journal
 from daemon.solver.spec import digest, read_spec
 from events.canonical import exact_json, sha256
 from events.jobs import AdapterUser, EndpointSource, EndpointUser
-from ops.learning.results import write_document
 from ops.reproduce.__main__ import main
 from ops.reproduce.areal_sea.commands import build_evaluation
 from ops.reproduce.areal_sea.jobs import plan_reinforced
 from ops.reproduce.areal_sea.settings import Reproduction
-from ops.reproduce.commands import Folder
-from ops.reproduce.moving import move_jobs
+from ops.reproduce.commands import Folder, write_model
+from ops.reproduce.jobs import move_jobs
 from tests.daemon.solver.tiny import groups
 from tests.ops.reproduce.test_areal_sea import NOWHERE, options, planned
 
@@ -90,7 +89,7 @@ def test_jobs_that_have_not_ended_go_on_with_their_rollouts(tmp_path: Path) -> N
     accepted = [f"shop/cancel/{number}" for number in range(8)]
     specs = plan_reinforced(plan, folder, "shop", accepted, user)
     for arm, spec in specs.items():
-        write_document(folder.spec(arm), spec)
+        write_model(folder.spec(arm), spec)
     begun = folder.job("rl_base_user") / JOURNAL
     journal = Journal(begun, digest(specs["rl_base_user"]))
     journal.append(tuple(groups(0)))

@@ -1,1 +1,0 @@
-"""Learner and engine on models of real shapes, on one GPU."""

@@ -1,1 +1,0 @@
-"""How fast lessons are made, and how many each operator makes in an environment."""

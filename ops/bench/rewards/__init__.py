@@ -1,1 +1,0 @@
-"""How fast repairs are rewarded."""

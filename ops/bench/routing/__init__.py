@@ -1,1 +1,0 @@
-"""What a panel's router costs a session's first call."""

@@ -1,1 +1,0 @@
-"""Numbers of adapters in a running engine: publishes, flips, fingerprints, planted faults."""

@@ -1,1 +1,0 @@
-"""The learning experiments: four ways to spend one budget of rollouts on a weak policy."""

@@ -1,1 +1,0 @@
-"""Eight cycles of the loop beside general RL, supervised training and the base."""

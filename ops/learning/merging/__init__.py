@@ -1,1 +1,0 @@
-"""What one adapter keeps of several that were each trained on one weak kind."""

@@ -1,1 +1,0 @@
-"""What a panel of members keeps of perfect routing, with a trained router and without training."""

@@ -1,1 +1,0 @@
-"""Targeted against general reinforcement learning at equal rollouts (docs/learning.md)."""

@@ -1,1 +1,0 @@
-"""Reinforcement learning with users that err, with attribution and without."""

@@ -1,0 +1,56 @@
+"""Differences between policies task by task, their ratio, and how figures are printed.
+
+Intervals are over tasks. One run has one seed of training, so the spread between trainings is in
+none of them.
+"""
+
+from collections.abc import Sequence
+from typing import Final
+
+import numpy as np
+
+from envs import statistics
+from envs.statistics import LEVEL, RESAMPLES, Interval
+
+_SEED: Final = 0
+
+
+def measure_difference(own: Sequence[float], other: Sequence[float]) -> Interval:
+    """Return the mean of `own` less `other`, values between 0 and 1 of the same tasks, with its
+    interval (envs/statistics.py)."""
+    gains = [first - second for first, second in zip(own, other, strict=True)]
+    # The estimator is for values between 0 and 1.
+    scaled = statistics.mean([(gain + 1) / 2 for gain in gains])
+    value, low, high = (2 * part - 1 for part in (scaled.value, scaled.low, scaled.high))
+    return Interval(value, low, high)
+
+
+def measure_ratio(own: Sequence[float], other: Sequence[float], base: Sequence[float]) -> Interval:
+    """Return how many times the gain of `other` over `base` the gain of `own` is, with its
+    percentile bootstrap over tasks. The gain of `other` must lie above 0."""
+    gains = np.subtract([own, other], base)
+    chance = np.random.default_rng(_SEED)
+    count = gains.shape[1]
+    drawn = chance.multinomial(count, np.full(count, 1 / count), size=RESAMPLES) @ gains.T
+    with np.errstate(divide="ignore", invalid="ignore"):  # a draw may have no gain at all
+        times = drawn[:, 0] / drawn[:, 1]
+    tail = (1 - LEVEL) / 2
+    low, high = np.nanquantile(times, [tail, 1 - tail])
+    value = gains[0].mean() / gains[1].mean()
+    return Interval(float(value), float(low), float(high))
+
+
+def format_interval(estimate: Interval) -> str:
+    """Format a figure with its bounds."""
+    return f"{estimate.value:.3f} [{estimate.low:.3f}, {estimate.high:.3f}]"
+
+
+def format_change(estimate: Interval) -> str:
+    """Format a difference with its bounds, each with its sign."""
+    return f"{estimate.value:+.3f} [{estimate.low:+.3f}, {estimate.high:+.3f}]"
+
+
+def format_table(rows: Sequence[Sequence[str]]) -> str:
+    """Format rows as a table of Markdown; the first row is its head."""
+    head, *body = ("| " + " | ".join(row) + " |" for row in rows)
+    return "\n".join([head, "|" + "---|" * len(rows[0]), *body])

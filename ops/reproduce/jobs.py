@@ -1,0 +1,93 @@
+"""Jobs: their specs and the bodies of their tasks; specs whose endpoint moved before they ended."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from daemon.adapters.compatibility import count_parameters
+from daemon.config.settings import Training
+from daemon.cycle.job_spec import build_job_spec
+from daemon.solver import journal
+from daemon.solver.job import ADAPTER, JOURNAL, OUTCOME
+from daemon.solver.journal import DEFINITIONS, write_definitions
+from daemon.solver.spec import digest, list_tasks, read_spec
+from events.jobs import EndpointSource, EndpointUser, JobSpec, TaskPool
+from ops.reproduce.commands import Folder, write_model
+from ops.reproduce.homes import ALIAS, build_settings, build_source
+from ops.reproduce.settings import Served
+
+
+def build_training(plan: Served, **fields: Any) -> Training:
+    """Return the settings of jobs of a plan; the fields are further settings."""
+    return Training(
+        max_tokens=plan.max_tokens,
+        source="vllm" if plan.source == "vllm" else "in_process",
+        device=plan.device,
+        dtype=plan.dtype,
+        threads=plan.threads,
+        **fields,
+    )
+
+
+def build_spec(plan: Served, training: Training, pool: TaskPool) -> JobSpec:
+    """Return the spec of a job on a pool of tasks."""
+    (agent,) = build_settings(plan, Path(), training).agents
+    spec = build_job_spec(
+        training,
+        agent,
+        job=f"{ALIAS}-{plan.digest[:8]}",
+        base=plan.model,
+        pools=[pool],
+        benchmarks=plan.benchmarks,
+        parameters=count_parameters(plan.checkpoint),
+    )
+    sampler = spec.sampler.model_copy(update={"source": build_source(plan, spec.sampler.source)})
+    return spec.model_copy(update={"seed": plan.seed, "sampler": sampler})
+
+
+def change_spec(
+    plan: Served, spec: JobSpec, name: str, rollouts: int, **changes: object
+) -> JobSpec:
+    """Return the spec under another name, with another budget and further changes."""
+    sampler = spec.sampler.model_copy(update={"rollouts": rollouts})
+    changes |= {"job": f"{name}-{plan.digest[:8]}", "sampler": sampler}
+    return JobSpec.model_validate(spec.model_copy(update=changes).model_dump())
+
+
+def write_job(folder: Folder, name: str, spec: JobSpec, bodies: Mapping[str, str]) -> None:
+    """Write a job's spec, and the bodies of its tasks beside it."""
+    folder.job(name).mkdir(parents=True, exist_ok=True)
+    wanted = {task: bodies[task] for task in list_tasks(spec)}
+    (folder.job(name) / DEFINITIONS).write_bytes(write_definitions(wanted))
+    write_model(folder.spec(name), spec)
+
+
+def move_jobs(plan: Served, folder: Folder) -> None:
+    """Give the jobs that have not ended the plan's addresses: their specs, and the journals of
+    those that were begun. Raises BadSpec, BadJournal, OSError."""
+    for path in sorted(folder.jobs.glob("*.json")):
+        job = folder.job(path.stem)
+        if (job / ADAPTER).exists() or (job / OUTCOME).exists():
+            continue
+        spec = read_spec(path)
+        changed = set_addresses(plan, spec)
+        if changed != spec:
+            # The journal first: killed between both, this is done again.
+            journal.rename(job / JOURNAL, digest(spec), digest(changed))
+            write_model(path, changed)
+
+
+def set_addresses(plan: Served, spec: JobSpec) -> JobSpec:
+    """Return the spec with the plan's addresses, of its source and of users behind an endpoint."""
+    source = spec.sampler.source
+    if isinstance(source, EndpointSource):
+        source = source.model_copy(update={"url": plan.base_url})
+    user = {"url": plan.addresses.user}
+    pools = tuple(
+        pool.model_copy(update={"user": pool.user.model_copy(update=user)})
+        if isinstance(pool.user, EndpointUser)
+        else pool
+        for pool in spec.pools
+    )
+    sampler = spec.sampler.model_copy(update={"source": source})
+    return spec.model_copy(update={"sampler": sampler, "pools": pools})
