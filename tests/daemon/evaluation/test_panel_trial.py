@@ -28,8 +28,6 @@ from producers.gateway.routing.label_router import RouterAnswer
 FORCED = 1e6
 """Nats that no score makes up for."""
 LONG = [{"role": "user", "content": "order 7 please " * 100}] * 9
-DIGEST = "881275dd0035602a892cc7970b986aaf46be4017b0b66e6e7b7d0c7e880a6be4"
-"""Of a plan of adapters, when there were no panels."""
 
 
 @pytest.fixture(scope="module")
@@ -105,26 +103,11 @@ def test_the_member_that_the_router_chooses_plays_as_it_would_alone(
     assert (tmp_path / "killed" / JOURNAL).read_bytes() == whole
 
 
-def test_a_trial_of_an_earlier_version_goes_on(tmp_path: Path) -> None:
-    plan = build_plan(None)
-    play(plan, tmp_path)
-    path = tmp_path / JOURNAL
-    head, *chunks = path.read_bytes().splitlines(keepends=True)
-    assert plan.digest.encode() in head
-    former = head.replace(plan.digest.encode(), plan.former_digest.encode())
-    path.write_bytes(former)
-    play(plan, tmp_path)
-    assert path.read_bytes() == former + b"".join(chunks)
-
-
-def test_a_plan_without_panels_has_the_former_digest_that_it_had(member: Adapter) -> None:
-    """Trials that began with an earlier version go on."""
+def test_a_plan_is_read_as_it_was_written(member: Adapter) -> None:
     adapter = Adapter(name="a", folder="/adapters/a", sha256="0" * 64)
-    plan = build_plan(None, adapter).model_copy(update={"checkpoint": "/checkpoint"})
-    assert plan.former_digest == DIGEST
-    assert Plan.model_validate_json(plan.model_dump_json()) == plan
-    panel = build_plan(build_panel(member, "p", (0, 0, 0)))
-    assert Plan.model_validate_json(panel.model_dump_json()) == panel
+    for player in (adapter, build_panel(member, "p", (0, 0, 0))):
+        plan = build_plan(player)
+        assert Plan.model_validate_json(plan.model_dump_json()) == plan
 
 
 def test_a_panel_has_a_member_for_each_skill_of_its_router(member: Adapter) -> None:
