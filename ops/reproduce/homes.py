@@ -77,6 +77,20 @@ def list_trials(app: App, policies: Mapping[str, str]) -> Iterator[Trial]:
         yield Trial(name, line.task, line.trial, line.success, line.rollout)
 
 
+def read_verdicts(
+    settings: Settings, policies: Mapping[str, str], environment: str, count: int
+) -> dict[str, dict[str, list[bool]]]:
+    """Return each policy's verdicts on the tasks of an environment that it has `count` trials of;
+    policies as for `list_trials`."""
+    trials: dict[str, dict[str, dict[int, bool]]] = {policy: {} for policy in policies.values()}
+    with App(settings) as app:
+        for trial in list_trials(app, policies):
+            if trial.task.startswith(f"{environment}/"):
+                own = trials[trial.policy].setdefault(trial.task, {})
+                own.setdefault(trial.number, trial.success)
+    return {policy: keep_whole(own, count) for policy, own in trials.items()}
+
+
 def keep_whole(trials: Mapping[str, Mapping[int, bool]], count: int) -> dict[str, list[bool]]:
     """Return the verdicts, in the order of the trials, of the tasks that have so many."""
     return {

@@ -11,7 +11,6 @@ from statistics import fmean
 from typing import Any, Final
 
 from daemon.config.settings import Training
-from daemon.core.app import App
 from daemon.evaluation.user_trial import UserPlan, UserResult, read_result
 from envs.statistics import Interval
 from ops.reproduce.areal_sea.commands import find_gate, name_stage
@@ -23,7 +22,7 @@ from ops.reproduce.figures import (
     format_table,
     measure_difference,
 )
-from ops.reproduce.homes import Verdicts, build_settings, keep_whole, list_trials
+from ops.reproduce.homes import Verdicts, build_settings, read_verdicts
 
 _COMPARED: Final = (
     ("sft", "base"), ("rl_base_user", "sft"), ("rl_tuned_user", "sft"),
@@ -42,7 +41,7 @@ def build_table(plan: Reproduction, folder: Folder) -> Document:
     evaluations = {name: own for name, own in evaluations.items() if name not in lacking}
     gates = {domain: _read_gate(folder, domain) for domain in plan.domains}
     written = {domain: folder.read(f"write-tasks-{domain}") for domain in plan.domains}
-    differences = {domain: compare(read_verdicts(plan, folder, domain)) for domain in plan.domains}
+    differences = {domain: compare(_read_domain(plan, folder, domain)) for domain in plan.domains}
     text = [tabulate_arms(evaluations), _tabulate_differences(differences)]
     text += [_describe_domain(domain, written[domain], gates[domain]) for domain in plan.domains]
     remarks = [
@@ -120,17 +119,10 @@ def _describe_domain(domain: str, written: Mapping[str, Any], gate: UserResult) 
     )
 
 
-def read_verdicts(plan: Reproduction, folder: Folder, domain: str) -> dict[str, Verdicts]:
-    """Return each arm's verdicts on the tasks of a domain that it has all trials of."""
+def _read_domain(plan: Reproduction, folder: Folder, domain: str) -> Mapping[str, Verdicts]:
     names = {plan.name_policy(arm, domain): arm for arm in ARMS}
-    trials: dict[str, dict[str, dict[int, bool]]] = {arm: {} for arm in ARMS}
     settings = build_settings(plan.select_domain(domain), folder.evaluation, Training())
-    with App(settings) as app:
-        for trial in list_trials(app, names):
-            if trial.task.startswith(f"{domain}/"):
-                own = trials[trial.policy].setdefault(trial.task, {})
-                own.setdefault(trial.number, trial.success)
-    return {arm: keep_whole(own, plan.counts.trials) for arm, own in trials.items()}
+    return read_verdicts(settings, names, domain, plan.counts.trials)
 
 
 def compare(verdicts: Mapping[str, Verdicts]) -> dict[str, tuple[int, Interval]]:

@@ -9,7 +9,6 @@ from dataclasses import asdict
 from math import comb
 from typing import Any, Final
 
-from daemon.core.app import App
 from envs.statistics import Interval
 from ops.reproduce.commands import Document, Folder, StageFailure
 from ops.reproduce.figures import (
@@ -19,7 +18,7 @@ from ops.reproduce.figures import (
     measure_difference,
     measure_ratio,
 )
-from ops.reproduce.homes import Verdicts, keep_whole, list_trials
+from ops.reproduce.homes import Verdicts, read_verdicts
 from ops.reproduce.sentinel.commands import POLICIES, Policy, name_policy
 from ops.reproduce.sentinel.settings import Reproduction
 from ops.reproduce.sentinel.training import build_own_settings
@@ -33,7 +32,9 @@ def build_table(plan: Reproduction, folder: Folder) -> Document:
     """Return the figures, and the table as Markdown under `text`. Raises StageFailure."""
     evaluations = {policy: folder.read(f"evaluate-{policy}") for policy in POLICIES}
     powers = range(1, plan.counts.trials + 1)
-    verdicts = read_verdicts(plan, folder)
+    names = {name_policy(plan, policy): policy for policy in POLICIES}
+    settings = build_own_settings(plan, folder.evaluation)
+    verdicts = read_verdicts(settings, names, plan.env, plan.counts.trials)
     common = sorted(set.intersection(*(set(own) for own in verdicts.values())))
     if not common:
         raise StageFailure("no task has all verdicts of all three policies; see their evaluations")
@@ -71,17 +72,6 @@ def build_table(plan: Reproduction, folder: Folder) -> Document:
 def _count_judged(evaluation: Mapping[str, Any]) -> int:
     """Return the number of tasks that pass^k is of: those that need no judge."""
     return sum(int(kind["tasks"]) for kind in evaluation["per_capability"].values())
-
-
-def read_verdicts(plan: Reproduction, folder: Folder) -> dict[str, Verdicts]:
-    """Return each policy's verdicts on the tasks that it has all trials of."""
-    names = {name_policy(plan, policy): policy for policy in POLICIES}
-    trials: dict[str, dict[str, dict[int, bool]]] = {policy: {} for policy in POLICIES}
-    with App(build_own_settings(plan, folder.evaluation)) as app:
-        for trial in list_trials(app, names):
-            own = trials[trial.policy].setdefault(trial.task, {})
-            own.setdefault(trial.number, trial.success)
-    return {policy: keep_whole(own, plan.counts.trials) for policy, own in trials.items()}
 
 
 def _rate(verdicts: Verdicts, tasks: Sequence[str], k: int) -> list[float]:
