@@ -12,6 +12,7 @@ from typing import Any, Final
 
 from events.errors import KintsugiError
 from events.messages import StrictModel
+from ops.reproduce.settings import Served
 
 _UNAVAILABLE: Final = 4
 _DONE_IN_PART: Final = 3
@@ -109,6 +110,22 @@ def write_whole(target: Path, text: str) -> None:
         file.flush()
         os.fsync(file.fileno())
     partial.replace(target)
+
+
+def build_agent_options(plan: Served) -> list[str]:
+    """Return the options of an evaluation that say where the agent's endpoint is; the evaluation
+    goes on that was begun where it was first."""
+    moved = ["--moved-from", plan.first.base_url] if plan.before else []
+    return ["--base-url", plan.base_url, *moved]
+
+
+def build_user_options(plan: Served) -> list[str]:
+    """Return the options of an evaluation that name the user's model; none for scripts."""
+    if plan.user_model is None:
+        return []
+    own = [] if plan.user_base_url is None else ["--user-base-url", plan.user_base_url]
+    moved = ["--user-moved-from", plan.first.user] if plan.before else []
+    return ["--user-model", plan.user_model, *own, *moved]
 
 
 def run_command(folder: Folder, command: Sequence[str]) -> Document:

@@ -2,9 +2,8 @@
 
 from pathlib import Path
 
-from ops.reproduce.addresses import build_agent_options, build_user_options
 from ops.reproduce.areal_sea.settings import TEMPERATURE, Reproduction
-from ops.reproduce.commands import Folder
+from ops.reproduce.commands import Folder, build_agent_options, build_user_options
 
 USER = "user"
 

@@ -10,8 +10,7 @@ from ops.reproduce.areal_sea.commands import USER, build_evaluation, build_gate,
 from ops.reproduce.areal_sea.settings import ARMS, PRESET, REINFORCED, TRAINED, Arm, Reproduction
 from ops.reproduce.commands import Document, Folder, StageFailure, run_command
 from ops.reproduce.homes import open_plan_environment
-from ops.reproduce.stages import Stage
-from ops.reproduce.work import build_check, build_own_command, build_training, train
+from ops.reproduce.stages import Stage, build_check, build_own_command, build_training, train
 
 NAME: Final = "areal-sea"
 _UNTAUGHT: Final = re.compile(r"none of \d+ rollouts taught anything.*")

@@ -5,8 +5,7 @@ from pathlib import Path
 
 from envs.lessons.operators import PERTURBATIONS
 from envs.reflection.official import detect_dialect
-from ops.reproduce.addresses import build_agent_options, build_user_options
-from ops.reproduce.commands import Folder
+from ops.reproduce.commands import Folder, build_agent_options, build_user_options
 from ops.reproduce.homes import ALIAS
 from ops.reproduce.reflection.settings import RATE, TEMPERATURE, TOP_P, Reproduction
 

@@ -16,8 +16,7 @@ from ops.reproduce.reflection.settings import (
     SUPERVISED,
     Reproduction,
 )
-from ops.reproduce.stages import Stage
-from ops.reproduce.work import build_check, build_own_command, build_training, load
+from ops.reproduce.stages import Stage, build_check, build_own_command, build_training, load
 
 NAME: Final = "reflection"
 

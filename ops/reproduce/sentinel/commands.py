@@ -2,8 +2,7 @@
 
 from typing import Final, Literal
 
-from ops.reproduce.addresses import build_agent_options, build_user_options
-from ops.reproduce.commands import Folder
+from ops.reproduce.commands import Folder, build_agent_options, build_user_options
 from ops.reproduce.sentinel.settings import TEMPERATURE, Reproduction
 
 Policy = Literal["base", "general", "targeted"]

@@ -7,8 +7,7 @@ from ops.reproduce.commands import Folder
 from ops.reproduce.sentinel import work
 from ops.reproduce.sentinel.commands import Policy, build_evaluation, name_policy
 from ops.reproduce.sentinel.settings import Reproduction
-from ops.reproduce.stages import Stage
-from ops.reproduce.work import build_check, build_own_command, build_training, load
+from ops.reproduce.stages import Stage, build_check, build_own_command, build_training, load
 
 NAME: Final = "sentinel"
 
