@@ -30,7 +30,7 @@ from safetensors import SafetensorError, deserialize
 
 from daemon.adapters.fingerprint import Expectation
 from events.errors import KintsugiError
-from events.files import UNFINISHED
+from events.files import UNFINISHED, sync_folder
 from events.jobs import LoraSettings
 from events.messages import StrictModel
 from events.registry import first_problem
@@ -145,9 +145,9 @@ def write_directory(folder: Path, contents: Mapping[str, bytes]) -> None:
         unfinished.mkdir()
         for name, content in contents.items():
             _write(unfinished / name, content)
-        _flush(unfinished)
+        sync_folder(unfinished)
         unfinished.rename(folder)
-        _flush(folder.parent)
+        sync_folder(folder.parent)
     except OSError as error:
         shutil.rmtree(unfinished, ignore_errors=True)
         raise AdapterWriteError(
@@ -161,15 +161,6 @@ def _write(path: Path, content: bytes) -> None:
         file.write(content)
         file.flush()
         os.fsync(file.fileno())
-
-
-def _flush(folder: Path) -> None:
-    """Make a directory's entries durable."""
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def has_provenance(folder: Path) -> bool:

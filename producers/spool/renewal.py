@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from events.errors import LogUnavailable
+from events.files import sync_folder
 from events.log import Entry, Record, read_all
 from events.sqlite.file import translate_error, writable
 from events.sqlite.log import SqliteLog
@@ -56,7 +57,7 @@ def renew(home: Path) -> RenewalResult:
         spool.close()
         _check_wal_empty(path)
         temporary.replace(path)
-        _sync(path.parent)
+        sync_folder(path.parent)
     return result
 
 
@@ -101,11 +102,3 @@ def _check_wal_empty(path: Path) -> None:
 def _remove(path: Path, itself: bool = True) -> None:
     for suffix in ("", "-wal", "-shm") if itself else ("-wal", "-shm"):
         path.with_name(path.name + suffix).unlink(missing_ok=True)
-
-
-def _sync(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
