@@ -87,7 +87,7 @@ class Occurrence:
 
 @dataclass(slots=True)
 class _Tally:
-    """What has been counted of some modules."""
+    """The counts of the modules that were added."""
 
     names: int = 0
     locals: int = 0

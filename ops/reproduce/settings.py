@@ -15,7 +15,7 @@ Source = Literal["endpoint", "in_process", "vllm"]
 
 
 class EnvironmentDefaults(StrictModel):
-    """What an environment is evaluated on, and what its conversations cost."""
+    """The tasks on which an environment is evaluated, and the limits of its conversations."""
 
     split: str
     tasks: int | None = None

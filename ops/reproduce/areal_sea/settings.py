@@ -37,8 +37,8 @@ ABLATIONS: Final = (
     "place of 64 cost 13.5 points, no evolution of prompts 12, no validation 6. Of its batches: "
     "8x32 0.640, 16x16 0.660, 8x64 0.705, 8x64 without the filter 0.650."
 )
-"""What the paper states of its parts; docs/learning.md and docs/synthesis.md have the same of the
-reference policy."""
+"""The figures that the paper states for its parts. docs/learning.md and docs/synthesis.md have
+those of the reference policy."""
 
 
 class Counts(StrictModel):

@@ -38,7 +38,7 @@ ADAPTER: Final = "adapter"
 WEAK: Final = 0
 BROKEN: Final = 2
 PASSES: Final = (0.4, 0.95, 0.9, 0.97, 0.92, 0.98, 0.94, 0.96)
-"""Of the kinds; that of the broken one where it is not broken."""
+"""The pass rates of the kinds; the broken kind has its own while it works."""
 FIXED: Final = 0.95
 OLD_SHARE: Final = 0.25
 LARGE: Final = 5
@@ -65,7 +65,7 @@ NAMES: Final = ("anna", "bela", "chen", "dora", "emil", "fatima", "goran", "hana
 
 @dataclass(frozen=True, slots=True)
 class Scenario:
-    """What traffic is like."""
+    """The properties of the traffic."""
 
     ids: str = "generated"
     """`generated`: ENV/KIND/SEED; `loaded`: ids that name no kind; `none`: no task and no gold."""
@@ -73,7 +73,7 @@ class Scenario:
     """Whether tasks come from a pool of PER_KIND per kind, else never twice."""
     broken: bool = False
     share: float = 0.15
-    """Of the traffic that is of the weak kind."""
+    """The share of the weak kind in the traffic."""
     size: int = 128
     """Rollouts of a round."""
     rounds: int = 6

@@ -44,8 +44,8 @@ class _Policy:
 
 
 def count_losses(change: tuple[float, float], count: int, seed: int, *, best: bool = True) -> int:
-    """Of `count` chains those whose last incumbent is worse than the best one that ever served by
-    more than the margin. Without `best`, candidates are compared with the incumbent alone."""
+    """Count the chains of `count` whose last incumbent is worse, by more than the margin, than the
+    best one that ever served. Without `best`, candidates are compared with the incumbent alone."""
     chance = np.random.default_rng([round(1000 * edge) + 1000 for edge in change] + [seed])
     return sum(_run_chain(chance, change, best) > _MARGIN for _ in range(count))
 
